@@ -1,0 +1,24 @@
+"""Shape annotations are enforced in every test (jaxtyping + beartype); they cost nothing elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jaxtyping import install_import_hook
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+def _checked_modules() -> list[str]:
+    """Every module of ours but the compiled kernels, which numba compiles from their own source."""
+    names = []
+    for package in ("gcd", "hmm", "smc"):
+        for path in sorted((_ROOT / package).rglob("*.py")):
+            parts = path.relative_to(_ROOT).with_suffix("").parts
+            if "kernels" not in parts and path.name != "__init__.py":
+                names.append(".".join(parts))
+    return names
+
+
+# In place before any of the packages is imported, hence at collection.
+_HOOK = install_import_hook(_checked_modules(), "beartype.beartype")
