@@ -1,0 +1,465 @@
+"""Finite automata over bytes, and their algebra.
+
+A language here is a set of byte strings, held as its **minimal deterministic automaton**: every
+state reachable, every state with a way to acceptance, no two states alike, states numbered in
+breadth-first order. That form is unique, so two languages are equal exactly if their arrays are.
+
+Why bytes, and why automata. Tokens are byte strings that respect no character boundary, so a
+constraint at the byte level serves every tokenizer. And regular languages close under
+intersection, complement, concatenation and bounded repetition, none of which a grammar engine
+has: what users combine stays exact.
+
+Costs, with S states, K byte classes: minimisation O(S K log S) (Valmari and Lehtinen 2008), a
+product of two automata O(S1 S2 K) over reachable pairs, determinisation as in `gcd.nfa`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+
+import numpy as np
+from jaxtyping import Bool, Int32, Integer, UInt8
+
+from gcd.byte_classes import NUM_BYTES, joint_classes, merge_equal_columns
+from gcd.errors import EmptyLanguageError, StateLimitError
+from gcd.kernels import automata as kernels
+from gcd.limits import max_states
+from gcd.nfa import NFA, part_offsets
+
+_INTERSECTION, _UNION, _DIFFERENCE = 0, 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class Automaton:
+    """A regular set of byte strings as its minimal deterministic automaton.
+
+    Attributes:
+        delta: next state for (state, byte class), -1 where no accepted string goes on.
+        accepting: whether the string read so far is in the language.
+        class_of_byte: class of each byte; bytes with equal columns share one.
+
+    State 0 is initial. The empty language has one state, which does not accept.
+    """
+
+    delta: Int32[np.ndarray, "S K"]
+    accepting: Bool[np.ndarray, "S"]
+    class_of_byte: UInt8[np.ndarray, "256"]
+
+    def __post_init__(self) -> None:
+        for array in (self.delta, self.accepting, self.class_of_byte):
+            array.flags.writeable = False
+
+    # -- making automata ---------------------------------------------------------------------
+
+    @classmethod
+    def minimal(
+        cls,
+        delta: Integer[np.ndarray, "S K"],
+        accepting: Bool[np.ndarray, "S"],
+        class_of_byte: UInt8[np.ndarray, "256"],
+    ) -> Automaton:
+        """Trim, minimise and number canonically any deterministic table with initial state 0."""
+        table = np.ascontiguousarray(delta, dtype=np.int32)
+        alive = kernels.coaccessible(table, accepting)
+        number = kernels.breadth_first_order(table, alive)
+        kept = int(number.max(initial=-1)) + 1
+        if kept == 0:
+            return cls.empty()
+        table, accepting = kernels.renumber(table, accepting, number, kept)
+        block, num_blocks = kernels.minimize_blocks(table, accepting)
+        if num_blocks < kept:
+            # Quotient with the initial state's block first, so that breadth-first order applies.
+            block = np.where(
+                block == block[0], 0, np.where(block == 0, block[0], block)
+            ).astype(np.int32)
+            table, accepting = kernels.renumber(table, accepting, block, num_blocks)
+        table, class_of_byte = merge_equal_columns(table, class_of_byte)
+        number = kernels.breadth_first_order(table, np.ones(num_blocks, np.bool_))
+        table, accepting = kernels.renumber(table, accepting, number, num_blocks)
+        return cls(table, accepting, class_of_byte)
+
+    @classmethod
+    def from_transitions(
+        cls,
+        transitions: Integer[np.ndarray, "S 256"],
+        accepting: Bool[np.ndarray, "S"],
+        initial: int = 0,
+    ) -> Automaton:
+        """From a table of next states per byte, -1 for none; `ValueError` if it points outside."""
+        num_states = transitions.shape[0]
+        if not 0 <= initial < num_states:
+            raise ValueError(f"initial state {initial} is not one of the {num_states} states")
+        if transitions.min(initial=-1) < -1 or transitions.max(initial=-1) >= num_states:
+            raise ValueError(
+                f"transitions must lie in -1..{num_states - 1}, "
+                f"got {transitions.min()}..{transitions.max()}"
+            )
+        order = np.arange(num_states)
+        order[[0, initial]] = initial, 0  # a swap is its own inverse
+        table = np.where(transitions >= 0, order[transitions], -1)[order]
+        return cls.minimal(table, accepting[order], np.arange(NUM_BYTES, dtype=np.uint8))
+
+    @classmethod
+    def from_nfa(
+        cls,
+        num_states: int,
+        edges: Iterable[tuple[int, Iterable[int], int]],
+        *,
+        accepting: Iterable[int],
+        initial: Iterable[int] = (0,),
+        epsilon: Iterable[tuple[int, int]] = (),
+    ) -> Automaton:
+        """From edges (source, bytes, target) and epsilon edges (source, target)."""
+        nfa = NFA.from_edges(
+            num_states, edges, initial=initial, accepting=accepting, epsilon=epsilon
+        )
+        return nfa.with_joint_classes().determinize()
+
+    @classmethod
+    def empty(cls) -> Automaton:
+        """The language without strings."""
+        return cls(
+            np.full((1, 1), -1, np.int32), np.zeros(1, bool), np.zeros(NUM_BYTES, np.uint8)
+        )
+
+    @classmethod
+    def epsilon(cls) -> Automaton:
+        """The language of the empty string alone."""
+        return cls(np.full((1, 1), -1, np.int32), np.ones(1, bool), np.zeros(NUM_BYTES, np.uint8))
+
+    @classmethod
+    def any_bytes(cls) -> Automaton:
+        """All byte strings."""
+        return cls(np.zeros((1, 1), np.int32), np.ones(1, bool), np.zeros(NUM_BYTES, np.uint8))
+
+    @classmethod
+    def byte_set(cls, values: Iterable[int]) -> Automaton:
+        """All strings of one byte out of `values`."""
+        return cls.from_nfa(2, [(0, list(values), 1)], accepting=[1])
+
+    @classmethod
+    def literal(cls, text: str | bytes) -> Automaton:
+        """One string alone."""
+        return cls.from_strings([text])
+
+    @classmethod
+    def from_strings(cls, texts: Iterable[str | bytes]) -> Automaton:
+        """A finite set of strings; cost linear in their total length."""
+        strings = sorted({_as_bytes(text) for text in texts})
+        alphabet = sorted(set(b"".join(strings)))
+        class_of_byte = np.full(NUM_BYTES, len(alphabet), np.uint16)
+        class_of_byte[alphabet] = np.arange(len(alphabet))
+        if len(alphabet) == NUM_BYTES:
+            width = NUM_BYTES
+        else:
+            width = len(alphabet) + 1
+        source, label, accepting_at = [], [], []
+        path = [0]
+        previous = b""
+        count = 1
+        for string in strings:
+            shared = _common_prefix(previous, string)
+            del path[shared + 1 :]
+            for byte in string[shared:]:
+                source.append(path[-1])
+                label.append(byte)
+                path.append(count)
+                count += 1
+            accepting_at.append(path[-1])
+            previous = string
+        if count > max_states():
+            raise StateLimitError(max_states(), "the set of strings")
+        delta = np.full((count, width), -1, np.int32)
+        if source:
+            delta[source, class_of_byte[label]] = np.arange(1, count)
+        accepting = np.zeros(count, bool)
+        accepting[accepting_at] = True
+        return cls.minimal(delta, accepting, class_of_byte.astype(np.uint8))
+
+    @staticmethod
+    def union(parts: Sequence[Automaton]) -> Automaton:
+        """Strings in any of the parts, with one determinisation for all of them."""
+        parts = [p for p in parts if not p.is_empty]
+        if len(parts) < 2:
+            return parts[0] if parts else Automaton.empty()
+        if len(parts) == 2:
+            return parts[0]._product(parts[1], _UNION)
+        starts = part_offsets(parts)[:-1].tolist()
+        return NFA.from_parts(parts, initial=starts).determinize()
+
+    @staticmethod
+    def concatenate(parts: Sequence[Automaton]) -> Automaton:
+        """A string of the first part, then one of the second, and so on."""
+        if any(p.is_empty for p in parts):
+            return Automaton.empty()
+        empty_string = Automaton.epsilon()
+        parts = [p for p in parts if p != empty_string]
+        if len(parts) < 2:
+            return parts[0] if parts else empty_string
+        starts = part_offsets(parts)
+        epsilon = [
+            (int(starts[i] + s), int(starts[i + 1]))
+            for i, part in enumerate(parts[:-1])
+            for s in np.flatnonzero(part.accepting)
+        ]
+        accepting = np.zeros(int(starts[-1]), bool)
+        accepting[starts[-2] :] = parts[-1].accepting
+        return NFA.from_parts(
+            parts, epsilon=epsilon, initial=[0], accepting=accepting
+        ).determinize()
+
+    # -- the algebra ------------------------------------------------------------------------
+
+    def __or__(self, other: Automaton) -> Automaton:
+        """Strings in either language."""
+        return self._product(other, _UNION)
+
+    def __and__(self, other: Automaton) -> Automaton:
+        """Strings in both languages."""
+        return self._product(other, _INTERSECTION)
+
+    def __sub__(self, other: Automaton) -> Automaton:
+        """Strings in this language and not in the other."""
+        return self._product(other, _DIFFERENCE)
+
+    def __invert__(self) -> Automaton:
+        """All byte strings that are not in this language (also those that are not UTF-8)."""
+        return Automaton.any_bytes() - self
+
+    def __add__(self, other: Automaton) -> Automaton:
+        """A string of this language followed by one of the other."""
+        return Automaton.concatenate([self, other])
+
+    def repeat(self, minimum: int, maximum: int | None = None) -> Automaton:
+        """Between `minimum` and `maximum` strings of this language in a row (None: no bound)."""
+        if minimum < 0 or (maximum is not None and maximum < minimum):
+            raise ValueError(
+                f"repeat needs 0 <= minimum <= maximum, got {minimum} and {maximum}"
+            )
+        if maximum == 0 or self.is_empty:
+            return Automaton.epsilon() if minimum == 0 else Automaton.empty()
+        copies = max(minimum, 1) if maximum is None else maximum
+        size = self.num_states
+        if copies * size > max_states():
+            raise StateLimitError(max_states(), f"a repetition of {size} states {copies} times")
+        ends = np.flatnonzero(self.accepting).tolist()
+        links = [
+            (copy * size + end, (copy + 1) * size) for copy in range(copies - 1) for end in ends
+        ]
+        if maximum is None:
+            last = (copies - 1) * size
+            links += [(last + end, last) for end in ends]
+        accepting = np.zeros(copies * size + 1, bool)
+        for copy in range(max(minimum, 1) - 1, copies):
+            accepting[copy * size : (copy + 1) * size] = self.accepting
+        # A start of its own: the first copy's initial state may be entered again by its own edges.
+        start = copies * size
+        accepting[start] = minimum == 0
+        return NFA.from_parts(
+            [self] * copies,
+            extra_states=1,
+            epsilon=[*links, (start, 0)],
+            initial=[start],
+            accepting=accepting,
+        ).determinize()
+
+    def star(self) -> Automaton:
+        """Any number of strings of this language in a row."""
+        return self.repeat(0)
+
+    def optional(self) -> Automaton:
+        """This language and the empty string."""
+        return self | Automaton.epsilon()
+
+    def reverse(self) -> Automaton:
+        """Every string backwards."""
+        source, label = np.nonzero(self.delta >= 0)
+        return NFA(
+            self.delta[source, label],
+            label.astype(np.int32),
+            source.astype(np.int32),
+            np.zeros((0, 2), np.int32),
+            np.flatnonzero(self.accepting).astype(np.int32),
+            np.arange(self.num_states) == 0,
+            self.class_of_byte,
+        ).determinize()
+
+    def _product(self, other: Automaton, mode: int) -> Automaton:
+        class_of_byte, (mine, theirs) = joint_classes([self.class_of_byte, other.class_of_byte])
+        delta, accepting, count = kernels.product(
+            np.ascontiguousarray(self.delta[:, mine]),
+            self.accepting,
+            np.ascontiguousarray(other.delta[:, theirs]),
+            other.accepting,
+            mode,
+            max_states(),
+        )
+        if count == kernels.TOO_MANY:
+            raise StateLimitError(max_states(), "a product of automata")
+        return Automaton.minimal(delta, accepting, class_of_byte)
+
+    # -- asking questions -------------------------------------------------------------------
+
+    @property
+    def num_states(self) -> int:
+        return self.delta.shape[0]
+
+    @property
+    def initial(self) -> int:
+        return 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no string is in the language."""
+        return self.num_states == 1 and not self.accepting[0]
+
+    @cached_property
+    def transitions(self) -> Int32[np.ndarray, "S 256"]:
+        """Next state per byte, -1 for none."""
+        return self.delta[:, self.class_of_byte]
+
+    def run(self, text: str | bytes, state: int = 0) -> int:
+        """The state after reading `text` from `state`; -1 once no accepted string goes on."""
+        for byte in _as_bytes(text):
+            state = int(self.delta[state, self.class_of_byte[byte]])
+            if state < 0:
+                return -1
+        return state
+
+    def accepts(self, text: str | bytes) -> bool:
+        """Whether the string (UTF-8 encoded if it is text) is in the language."""
+        state = self.run(text)
+        return state >= 0 and bool(self.accepting[state])
+
+    def shortest(self) -> bytes:
+        """The shortest string, the smallest in byte order among equals; EmptyLanguageError if none."""
+        if self.is_empty:
+            raise EmptyLanguageError("the language has no string, hence no shortest one")
+        distance = kernels.distances_to_accept(self.delta, self.accepting)
+        string = bytearray()
+        state = 0
+        while distance[state] > 0:
+            after = self.transitions[state]
+            byte = int(np.argmax((after >= 0) & (distance[after] == distance[state] - 1)))
+            string.append(byte)
+            state = int(after[byte])
+        return bytes(string)
+
+    @cached_property
+    def longest_length(self) -> int | None:
+        """Length in bytes of the longest string, None if there is no bound, -1 if there is none."""
+        if self.is_empty:
+            return -1
+        # Every state lies on an accepted string, so the language is finite iff there is no cycle:
+        # peel states off in topological order, carrying the longest way to each.
+        indegree = np.zeros(self.num_states, np.int64)
+        edges = [sorted(set(row[row >= 0].tolist())) for row in self.delta]
+        for row in edges:
+            indegree[row] += 1
+        longest = np.zeros(self.num_states, np.int64)
+        queue = deque([0] if indegree[0] == 0 else [])
+        seen = 0
+        while queue:
+            state = queue.popleft()
+            seen += 1
+            for after in edges[state]:
+                longest[after] = max(longest[after], longest[state] + 1)
+                indegree[after] -= 1
+                if indegree[after] == 0:
+                    queue.append(after)
+        return int(longest.max()) if seen == self.num_states else None
+
+    def count(self, max_length: int) -> int:
+        """How many strings of at most `max_length` bytes there are, exactly."""
+        width = np.bincount(self.class_of_byte, minlength=self.delta.shape[1])
+        source, label = np.nonzero(self.delta >= 0)
+        pairs, inverse = np.unique(
+            np.stack([source, self.delta[source, label]], axis=1), axis=0, return_inverse=True
+        )
+        ways = np.bincount(inverse.reshape(-1), width[label]).astype(int).astype(object)
+        own = self.accepting.astype(int).astype(object)
+        counts = own if max_length >= 0 else own * 0
+        for _ in range(max_length):
+            after = own.copy()
+            np.add.at(after, pairs[:, 0], ways * counts[pairs[:, 1]])
+            if (after == counts).all():
+                break
+            counts = after
+        return int(counts[0])
+
+    def enumerate(self, limit: int) -> list[bytes]:
+        """The first `limit` strings, shorter ones first, then in byte order."""
+        found: list[bytes] = []
+        if limit > 0:
+            for string in self:
+                found.append(string)
+                if len(found) == limit:
+                    break
+        return found
+
+    def __iter__(self) -> Iterator[bytes]:
+        """All strings, shorter ones first, then in byte order; endless for infinite languages."""
+        ends_in = [self.accepting]  # ends_in[r][s]: some string of exactly r bytes leads on from s
+        length = 0
+        while self.longest_length is None or length <= self.longest_length:
+            yield from self._strings(0, length, ends_in)
+            after = np.concatenate([ends_in[-1], [False]])
+            ends_in.append(after[self.delta].any(axis=1))
+            length += 1
+
+    def _strings(
+        self, state: int, length: int, ends_in: list[Bool[np.ndarray, "S"]]
+    ) -> Iterator[bytes]:
+        """Strings of exactly `length` bytes from `state` to acceptance, in byte order."""
+        if not ends_in[length][state]:
+            return
+        stack = [(state, b"")]
+        while stack:
+            state, prefix = stack.pop()
+            left = length - len(prefix)
+            if left == 0:
+                yield prefix
+                continue
+            after = self.transitions[state]
+            good = np.flatnonzero((after >= 0) & ends_in[left - 1][after])
+            stack.extend((int(after[b]), prefix + bytes([b])) for b in good[::-1])
+
+    # -- equality of languages --------------------------------------------------------------
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """A digest of the canonical form: equal for equal languages."""
+        digest = blake2b(digest_size=16)
+        digest.update(np.array(self.delta.shape, np.int64).tobytes())
+        for array in (self.delta, self.accepting, self.class_of_byte):
+            digest.update(array.tobytes())
+        return digest.digest()
+
+    def __eq__(self, other: object) -> bool:
+        """Whether two automata have the same language."""
+        if not isinstance(other, Automaton):
+            return NotImplemented
+        return self.fingerprint == other.fingerprint
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def __repr__(self) -> str:
+        return f"Automaton({self.num_states} states, {self.delta.shape[1]} byte classes)"
+
+
+def _as_bytes(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else bytes(text)
+
+
+def _common_prefix(a: bytes, b: bytes) -> int:
+    length = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        length += 1
+    return length
