@@ -46,8 +46,8 @@ class Automaton:
     """
 
     delta: Int32[np.ndarray, "S K"]
-    accepting: Bool[np.ndarray, "S"]
-    class_of_byte: UInt8[np.ndarray, "256"]
+    accepting: Bool[np.ndarray, S]
+    class_of_byte: UInt8[np.ndarray, 256]
 
     def __post_init__(self) -> None:
         for array in (self.delta, self.accepting, self.class_of_byte):
@@ -59,8 +59,8 @@ class Automaton:
     def minimal(
         cls,
         delta: Integer[np.ndarray, "S K"],
-        accepting: Bool[np.ndarray, "S"],
-        class_of_byte: UInt8[np.ndarray, "256"],
+        accepting: Bool[np.ndarray, S],
+        class_of_byte: UInt8[np.ndarray, 256],
     ) -> Automaton:
         """Trim, minimise and number canonically any deterministic table with initial state 0."""
         table = np.ascontiguousarray(delta, dtype=np.int32)
@@ -73,9 +73,9 @@ class Automaton:
         block, num_blocks = kernels.minimize_blocks(table, accepting)
         if num_blocks < kept:
             # Quotient with the initial state's block first, so that breadth-first order applies.
-            block = np.where(
-                block == block[0], 0, np.where(block == 0, block[0], block)
-            ).astype(np.int32)
+            block = np.where(block == block[0], 0, np.where(block == 0, block[0], block)).astype(
+                np.int32
+            )
             table, accepting = kernels.renumber(table, accepting, block, num_blocks)
         table, class_of_byte = merge_equal_columns(table, class_of_byte)
         number = kernels.breadth_first_order(table, np.ones(num_blocks, np.bool_))
@@ -86,7 +86,7 @@ class Automaton:
     def from_transitions(
         cls,
         transitions: Integer[np.ndarray, "S 256"],
-        accepting: Bool[np.ndarray, "S"],
+        accepting: Bool[np.ndarray, S],
         initial: int = 0,
     ) -> Automaton:
         """From a table of next states per byte, -1 for none; `ValueError` if it points outside."""
@@ -122,9 +122,7 @@ class Automaton:
     @classmethod
     def empty(cls) -> Automaton:
         """The language without strings."""
-        return cls(
-            np.full((1, 1), -1, np.int32), np.zeros(1, bool), np.zeros(NUM_BYTES, np.uint8)
-        )
+        return cls(np.full((1, 1), -1, np.int32), np.zeros(1, bool), np.zeros(NUM_BYTES, np.uint8))
 
     @classmethod
     def epsilon(cls) -> Automaton:
@@ -153,10 +151,7 @@ class Automaton:
         alphabet = sorted(set(b"".join(strings)))
         class_of_byte = np.full(NUM_BYTES, len(alphabet), np.uint16)
         class_of_byte[alphabet] = np.arange(len(alphabet))
-        if len(alphabet) == NUM_BYTES:
-            width = NUM_BYTES
-        else:
-            width = len(alphabet) + 1
+        width = min(len(alphabet) + 1, NUM_BYTES)
         source, label, accepting_at = [], [], []
         path = [0]
         previous = b""
@@ -237,9 +232,7 @@ class Automaton:
     def repeat(self, minimum: int, maximum: int | None = None) -> Automaton:
         """Between `minimum` and `maximum` strings of this language in a row (None: no bound)."""
         if minimum < 0 or (maximum is not None and maximum < minimum):
-            raise ValueError(
-                f"repeat needs 0 <= minimum <= maximum, got {minimum} and {maximum}"
-            )
+            raise ValueError(f"repeat needs 0 <= minimum <= maximum, got {minimum} and {maximum}")
         if maximum == 0 or self.is_empty:
             return Automaton.epsilon() if minimum == 0 else Automaton.empty()
         copies = max(minimum, 1) if maximum is None else maximum
@@ -336,7 +329,7 @@ class Automaton:
         return state >= 0 and bool(self.accepting[state])
 
     def shortest(self) -> bytes:
-        """The shortest string, the smallest in byte order among equals; EmptyLanguageError if none."""
+        """The shortest string, smallest in byte order among equals; may raise EmptyLanguageError."""
         if self.is_empty:
             raise EmptyLanguageError("the language has no string, hence no shortest one")
         distance = kernels.distances_to_accept(self.delta, self.accepting)
@@ -412,7 +405,7 @@ class Automaton:
             length += 1
 
     def _strings(
-        self, state: int, length: int, ends_in: list[Bool[np.ndarray, "S"]]
+        self, state: int, length: int, ends_in: list[Bool[np.ndarray, S]]
     ) -> Iterator[bytes]:
         """Strings of exactly `length` bytes from `state` to acceptance, in byte order."""
         if not ends_in[length][state]:

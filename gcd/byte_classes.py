@@ -16,8 +16,8 @@ NUM_BYTES = 256
 
 
 def joint_classes(
-    maps: Sequence[UInt8[np.ndarray, "256"]],
-) -> tuple[UInt8[np.ndarray, "256"], list[Int32[np.ndarray, "K"]]]:
+    maps: Sequence[UInt8[np.ndarray, 256]],
+) -> tuple[UInt8[np.ndarray, 256], list[Int32[np.ndarray, K]]]:
     """The coarsest common refinement of several partitions of the bytes.
 
     Returns:
@@ -30,9 +30,11 @@ def joint_classes(
 
 
 def merge_equal_columns(
-    table: Integer[np.ndarray, "S K"], class_of_byte: UInt8[np.ndarray, "256"]
-) -> tuple[Int32[np.ndarray, "S K2"], UInt8[np.ndarray, "256"]]:
+    table: Integer[np.ndarray, "S K"], class_of_byte: UInt8[np.ndarray, 256]
+) -> tuple[Int32[np.ndarray, "S K2"], UInt8[np.ndarray, 256]]:
     """Give bytes with equal columns one class; canonical, as classes are numbered by first byte."""
+    if table.shape[0] == 0:  # nothing tells any two bytes apart
+        return np.zeros((0, 1), np.int32), np.zeros(NUM_BYTES, np.uint8)
     columns = np.ascontiguousarray(table.T)
     as_bytes = columns.view(np.dtype((np.void, columns.dtype.itemsize * columns.shape[1]))).ravel()
     # Only classes that some byte really has count.
@@ -43,7 +45,7 @@ def merge_equal_columns(
 
 def _number_by_first(
     rows: Integer[np.ndarray, "256 M"],
-) -> tuple[UInt8[np.ndarray, "256"], Int32[np.ndarray, "K"]]:
+) -> tuple[UInt8[np.ndarray, 256], Int32[np.ndarray, K]]:
     """Classes of equal rows, numbered in order of appearance, with the first row of each."""
     _, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first)

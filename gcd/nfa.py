@@ -38,13 +38,13 @@ class NFA:
         class_of_byte: class of each of the 256 bytes.
     """
 
-    source: Int32[np.ndarray, "E"]
-    byte_class: Int32[np.ndarray, "E"]
-    target: Int32[np.ndarray, "E"]
+    source: Int32[np.ndarray, E]
+    byte_class: Int32[np.ndarray, E]
+    target: Int32[np.ndarray, E]
     epsilon: Int32[np.ndarray, "P 2"]
-    initial: Int32[np.ndarray, "I"]
-    accepting: Bool[np.ndarray, "S"]
-    class_of_byte: UInt8[np.ndarray, "256"]
+    initial: Int32[np.ndarray, I]
+    accepting: Bool[np.ndarray, S]
+    class_of_byte: UInt8[np.ndarray, 256]
 
     @property
     def num_states(self) -> int:
@@ -86,7 +86,7 @@ class NFA:
         extra_states: int = 0,
         epsilon: Iterable[tuple[int, int]] = (),
         initial: Iterable[int],
-        accepting: Bool[np.ndarray, "S"] | None = None,
+        accepting: Bool[np.ndarray, S] | None = None,
     ) -> NFA:
         """Deterministic automata side by side, wired by epsilon edges.
 
@@ -106,7 +106,9 @@ class NFA:
             labels.append(k)
             target.append(table[s, k] + start)
         if accepting is None:
-            accepting = np.concatenate([*(p.accepting for p in parts), np.zeros(extra_states, bool)])
+            accepting = np.concatenate(
+                [*(p.accepting for p in parts), np.zeros(extra_states, bool)]
+            )
         return cls(
             np.concatenate(source).astype(np.int32),
             np.concatenate(labels).astype(np.int32),
@@ -163,17 +165,17 @@ class NFA:
         )
 
 
-def part_offsets(parts: Sequence[Automaton]) -> Int32[np.ndarray, "M"]:
+def part_offsets(parts: Sequence[Automaton]) -> Int32[np.ndarray, M]:
     """First state number of each part laid side by side, and the number of states in all."""
     return np.cumsum([0, *(p.num_states for p in parts)]).astype(np.int32)
 
 
-def _indicator(size: int, members: Iterable[int]) -> Bool[np.ndarray, "S"]:
+def _indicator(size: int, members: Iterable[int]) -> Bool[np.ndarray, S]:
     result = np.zeros(size, bool)
     result[np.fromiter(members, np.int64)] = True
     return result
 
 
-def _offsets(sorted_cells: Integer[np.ndarray, "E"], num_cells: int) -> Integer[np.ndarray, "C"]:
+def _offsets(sorted_cells: Integer[np.ndarray, E], num_cells: int) -> Integer[np.ndarray, C]:
     counts = np.bincount(sorted_cells, minlength=num_cells)
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])

@@ -25,7 +25,7 @@ def _mix(value: int) -> int:
 
 @numba.njit(cache=True)
 def predecessors(delta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Incoming edges in compressed form: sources of state t are `sources[offsets[t]:offsets[t+1]]`."""
+    """Incoming edges, compressed: state t is entered from `sources[offsets[t]:offsets[t+1]]`."""
     num_states, num_classes = delta.shape
     offsets = np.zeros(num_states + 1, np.int64)
     for s in range(num_states):

@@ -1,0 +1,262 @@
+"""Automata algebra against sets of strings: every operation, on random automata, by enumeration."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gcd import Automaton, EmptyLanguageError, StateLimitError, state_limit
+
+ALPHABET = b"ab\xff"
+MAX_LENGTH = 5
+ALL_STRINGS = [
+    bytes(s) for n in range(MAX_LENGTH + 1) for s in itertools.product(ALPHABET, repeat=n)
+]
+
+
+class Nondeterministic:
+    """A random automaton and, independently of the code under test, the strings it accepts."""
+
+    def __init__(self, num_states, edges, epsilon, initial, accepting):
+        self.args = (num_states, edges, epsilon, initial, accepting)
+
+    def build(self) -> Automaton:
+        num_states, edges, epsilon, initial, accepting = self.args
+        return Automaton.from_nfa(
+            num_states, edges, accepting=accepting, initial=initial, epsilon=epsilon
+        )
+
+    def accepts(self, string: bytes) -> bool:
+        _, edges, epsilon, initial, accepting = self.args
+
+        def close(states):
+            while True:
+                more = states | {t for s, t in epsilon if s in states}
+                if more == states:
+                    return states
+                states = more
+
+        states = close(set(initial))
+        for byte in string:
+            states = close({t for s, label, t in edges if s in states and byte in label})
+        return bool(states & set(accepting))
+
+    def language(self) -> set[bytes]:
+        return {s for s in ALL_STRINGS if self.accepts(s)}
+
+    def __repr__(self) -> str:
+        return f"Nondeterministic{self.args}"
+
+
+@st.composite
+def nondeterministic(draw, max_states: int = 4):
+    num_states = draw(st.integers(1, max_states))
+    state = st.integers(0, num_states - 1)
+    label = st.sets(st.sampled_from(sorted(ALPHABET)), min_size=1, max_size=3).map(sorted)
+    edges = draw(st.lists(st.tuples(state, label, state), max_size=7))
+    epsilon = draw(st.lists(st.tuples(state, state), max_size=2))
+    initial = draw(st.sets(state, min_size=1, max_size=2).map(sorted))
+    accepting = draw(st.sets(state, max_size=2).map(sorted))
+    return Nondeterministic(num_states, edges, epsilon, initial, accepting)
+
+
+def language(automaton: Automaton, max_length: int = MAX_LENGTH) -> set[bytes]:
+    return {s for s in ALL_STRINGS if len(s) <= max_length and automaton.accepts(s)}
+
+
+def short(strings: set[bytes]) -> set[bytes]:
+    return {s for s in strings if len(s) <= MAX_LENGTH}
+
+
+def assert_canonical(automaton: Automaton) -> None:
+    """Trimmed, minimal by the textbook's table filling, and breadth-first numbered."""
+    table, accepting = automaton.transitions, automaton.accepting
+    num_states = automaton.num_states
+    if not automaton.is_empty:
+        alive = accepting.copy()
+        for _ in range(num_states):
+            alive |= ((table >= 0) & alive[table]).any(axis=1)
+        assert alive.all()
+    distinct = accepting[:, None] != accepting[None, :]
+    for _ in range(num_states):
+        padded = np.pad(distinct, ((0, 1), (0, 1)), constant_values=True)
+        padded[-1, -1] = False
+        distinct = distinct | padded[table[:, None, :], table[None, :, :]].any(axis=2)
+    assert (distinct | np.eye(num_states, dtype=bool)).all()
+    seen = [0]
+    for s in range(num_states):
+        seen += [t for t in dict.fromkeys(table[s].tolist()) if t >= 0 and t not in seen]
+    assert seen == list(range(num_states))
+    columns = {tuple(c) for c in automaton.delta.T.tolist()}
+    assert len(columns) == automaton.delta.shape[1] == automaton.class_of_byte.max() + 1
+
+
+@settings(deadline=None, max_examples=50)
+@given(nondeterministic())
+def test_determinisation_keeps_the_language_and_is_canonical(nfa):
+    automaton = nfa.build()
+    assert language(automaton) == nfa.language()
+    assert_canonical(automaton)
+
+
+@settings(deadline=None, max_examples=60)
+@given(nondeterministic(), nondeterministic())
+def test_boolean_operations_are_set_operations(a, b):
+    x, y = a.build(), b.build()
+    for result, truth in [
+        (x | y, a.language() | b.language()),
+        (x & y, a.language() & b.language()),
+        (x - y, a.language() - b.language()),
+        (~x, set(ALL_STRINGS) - a.language()),
+        (Automaton.union([x, y, x & y, Automaton.literal("ab")]),
+         a.language() | b.language() | {b"ab"}),
+    ]:  # fmt: skip
+        assert language(result) == truth
+        assert_canonical(result)
+    assert ~~x == x
+    assert ~(x | y) == ~x & ~y
+    assert (x == y) == ((x - y).is_empty and (y - x).is_empty)
+
+
+@settings(deadline=None, max_examples=50)
+@given(nondeterministic(3), nondeterministic(3), nondeterministic(2))
+def test_rational_operations_are_set_operations(a, b, c):
+    x, y, z = a.build(), b.build(), c.build()
+    la, lb, lc = a.language(), b.language(), c.language()
+    pairs = short({s + t for s in la for t in lb})
+    assert language(x + y) == pairs
+    assert language(Automaton.concatenate([x, y, z])) == short({s + t for s in pairs for t in lc})
+    assert language(x.optional()) == la | {b""}
+    assert language(x.reverse()) == {s[::-1] for s in la}
+    assert x.reverse().reverse() == x
+
+
+@settings(deadline=None, max_examples=50)
+@given(nondeterministic(3), st.integers(0, 3), st.one_of(st.none(), st.integers(0, 2)))
+def test_repetition_is_iterated_concatenation(a, minimum, extra):
+    automaton = a.build()
+    base = a.language()
+    maximum = None if extra is None else minimum + extra
+    power, result = {b""}, set()
+    # Past MAX_LENGTH factors, further ones add nothing of that length that fewer do not give.
+    for n in range((maximum if maximum is not None else max(minimum, MAX_LENGTH)) + 1):
+        if n >= minimum:
+            result |= power
+        power = short({s + t for s in power for t in base})
+    repeated = automaton.repeat(minimum, maximum)
+    assert language(repeated) == result
+    assert_canonical(repeated)
+
+
+@settings(deadline=None, max_examples=50)
+@given(nondeterministic())
+def test_shortest_count_and_enumerate(nfa):
+    automaton = nfa.build()
+    truth = sorted(nfa.language(), key=lambda s: (len(s), s))
+    for length in range(MAX_LENGTH + 1):
+        assert automaton.count(length) == sum(len(s) <= length for s in truth)
+    assert automaton.enumerate(len(truth))[: len(truth)] == truth
+    if truth:
+        assert automaton.shortest() == truth[0]
+    if automaton.longest_length is not None and automaton.longest_length <= MAX_LENGTH:
+        assert automaton.longest_length == max(map(len, truth), default=-1)
+        assert automaton.enumerate(10**6) == truth
+    elif automaton.longest_length is None:
+        # A cycle through useful states pumps: there is a string of between n and 2n bytes.
+        n = automaton.num_states
+        assert automaton.count(2 * n) > automaton.count(n - 1)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sets(st.binary(max_size=6), max_size=12))
+def test_finite_sets_of_strings(strings):
+    automaton = Automaton.from_strings(strings)
+    assert automaton.enumerate(100) == sorted(strings, key=lambda s: (len(s), s))
+    assert automaton == Automaton.union([Automaton.literal(s) for s in strings])
+    assert hash(automaton) == hash(Automaton.union([Automaton.literal(s) for s in strings]))
+
+
+def test_from_strings_over_all_bytes():
+    strings = [bytes([b]) for b in range(256)]
+    assert Automaton.from_strings(strings) == Automaton.byte_set(range(256))
+    assert Automaton.byte_set(range(256)).count(1) == 256
+
+
+def test_initial_state_may_be_any():
+    table = np.full((3, 256), -1)
+    table[2, ord("a")] = 0
+    table[0, ord("b")] = 2
+    automaton = Automaton.from_transitions(table, np.array([True, False, False]), initial=2)
+    assert automaton.enumerate(3) == [b"a", b"aba", b"ababa"]
+
+
+def test_empty_language():
+    empty = Automaton.empty()
+    word = Automaton.literal("x")
+    assert empty.is_empty
+    assert not empty.accepts("")
+    assert (word & Automaton.literal("y")) == empty == word - word
+    assert word + empty == empty
+    assert word | empty == word
+    assert empty.star() == Automaton.epsilon()
+    assert empty.repeat(1, 3) == empty
+    assert empty.longest_length == -1
+    assert empty.enumerate(3) == []
+    assert empty.count(9) == 0
+    with pytest.raises(EmptyLanguageError, match="no string"):
+        empty.shortest()
+
+
+def test_text_is_read_as_utf8():
+    automaton = Automaton.literal("é😀")
+    assert automaton.accepts("é😀")
+    assert automaton.accepts("é😀".encode())
+    assert automaton.num_states == len("é😀".encode()) + 1
+
+
+def test_bad_arguments_say_what_they_were():
+    with pytest.raises(ValueError, match="got 3 and 2"):
+        Automaton.literal("a").repeat(3, 2)
+    with pytest.raises(ValueError, match="initial state 4"):
+        Automaton.from_transitions(np.full((1, 256), -1), np.array([True]), initial=4)
+    table = np.full((1, 256), -1)
+    table[0, 0] = 7
+    with pytest.raises(ValueError, match=r"got -1\.\.7"):
+        Automaton.from_transitions(table, np.array([True]))
+    with pytest.raises(ValueError, match=r"bytes 0\.\.255"):
+        Automaton.byte_set([300])
+
+
+def test_growth_past_the_limit_is_refused_by_name():
+    hard = Automaton.byte_set(b"ab").star() + Automaton.literal("a")
+    with state_limit(1000):
+        with pytest.raises(StateLimitError, match="more than 1000 states"):
+            hard + Automaton.byte_set(b"ab").repeat(20, 20)
+        with pytest.raises(StateLimitError, match="repetition"):
+            Automaton.literal("abc").repeat(0, 1_000_000)
+        with pytest.raises(StateLimitError, match="product"):
+            Automaton.literal("ab").repeat(40, 40).star() & Automaton.byte_set(b"ab").repeat(
+                67, 67
+            ).star()
+        assert Automaton.literal("a").repeat(0, 400).num_states == 401
+    with pytest.raises(ValueError, match="at least 1"), state_limit(0):
+        pass
+
+
+def test_tens_of_thousands_of_states():
+    words = Automaton.from_strings(f"value-{i * 7919}" for i in range(20_000))
+    assert words.num_states > 10_000
+    assert words.count(20) == 20_000
+    counted = Automaton.byte_set(b"ab").star() + Automaton.literal("a")
+    blown_up = counted + Automaton.byte_set(b"ab").repeat(14, 14)
+    assert blown_up.num_states == 2**15  # the textbook's exponential example
+
+
+def test_results_cannot_be_changed():
+    automaton = Automaton.literal("a")
+    with pytest.raises(ValueError, match="read-only"):
+        automaton.delta[0, 0] = 0
