@@ -329,7 +329,7 @@ class Automaton:
         return state >= 0 and bool(self.accepting[state])
 
     def shortest(self) -> bytes:
-        """The shortest string, smallest in byte order among equals; may raise EmptyLanguageError."""
+        """The shortest string, first in byte order among equals; may raise EmptyLanguageError."""
         if self.is_empty:
             raise EmptyLanguageError("the language has no string, hence no shortest one")
         distance = kernels.distances_to_accept(self.delta, self.accepting)
