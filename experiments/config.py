@@ -1,0 +1,155 @@
+"""What an experiment can be told, with types: the schema behind `configs/`.
+
+Each YAML file in `configs/` names one of these dataclasses as its base, so a misspelt key or a
+value of the wrong type is refused when the configuration is composed, before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING, DictConfig, OmegaConf
+
+METHODS = ("lm", "lcd", "gcd")
+STYLES = ("json", "python")
+BUDGET_NAMES = ("tight", "default", "loose")
+
+
+@dataclass
+class DataConfig:
+    """Where records come from: a file, the hub, or (neither given) the embedded generator."""
+
+    path: str | None = None  # .jsonl in xLAM's form, or .json in the form of `toolcalls`
+    hub: str | None = None  # data set name for `datasets.load_dataset`
+    split: str = "train"  # split of the hub data set
+    offset: int = 0  # records to pass over at the start
+
+
+@dataclass
+class ModelConfig:
+    """Any causal language model that `transformers` can load."""
+
+    path: str = "embedded"  # "embedded", a checkpoint directory, or a hub name
+    device: str = "auto"  # "auto", "cpu", "cuda", "cuda:1", ...
+    dtype: str = "float32"  # "float32", "bfloat16", "float16", or "auto" (the checkpoint's)
+    prompt: str = "auto"  # "compact", "chat", or "auto" (chat where the tokenizer has a template)
+
+
+@dataclass
+class SMCConfig:
+    """Options of the sampler; see `smc.sample`."""
+
+    resampling: str = "systematic"
+    ess_threshold: float = 0.5
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_rows: int = 128  # sequences in one forward pass; results do not depend on it
+
+
+@dataclass
+class WandbConfig:
+    """Logging to Weights & Biases; without a login it stays on disk."""
+
+    mode: str = "auto"  # "auto", "online", "offline", "disabled"
+    project: str = "globally-constrained-decoding"
+    entity: str | None = None
+    name: str | None = None
+
+
+@dataclass
+class XlamConfig:
+    """Tool calling: methods x particle counts on the same requests."""
+
+    name: str = "xlam"
+    style: str = "json"
+    num_examples: int = 48
+    methods: list[str] = field(default_factory=lambda: ["lcd", "gcd"])
+    particles: list[int] = field(default_factory=lambda: [1, 4, 16])
+    budget: Any = "default"  # a number of tokens, or "tight", "default", "loose"
+    max_calls: int = 8
+
+
+@dataclass
+class Config:
+    """The whole of one experiment."""
+
+    task: Any = MISSING
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    smc: SMCConfig = field(default_factory=SMCConfig)
+    wandb: WandbConfig = field(default_factory=WandbConfig)
+    seed: int = 0
+    run_dir: str | None = None  # default: runs/<task>-<fingerprint of what determines the results>
+    resume: bool = True  # go on where an earlier run in the same directory stopped
+
+
+def register() -> None:
+    """Make the dataclasses known to Hydra under the names that `configs/` uses."""
+    store = ConfigStore.instance()
+    store.store(name="base", node=Config)
+    store.store(group="model", name="base_model", node=ModelConfig)
+    store.store(group="smc", name="base_smc", node=SMCConfig)
+    store.store(group="wandb", name="base_wandb", node=WandbConfig)
+    store.store(group="task", name="base_xlam", node=XlamConfig)
+
+
+def fingerprint(config: DictConfig) -> str:
+    """A digest of everything that determines the results: not logging, not batching, not devices."""
+    resolved = results_config(config)
+    return hashlib.sha256(json.dumps(resolved, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def results_config(config: DictConfig) -> dict[str, Any]:
+    """The part of the configuration that determines the results, as plain values."""
+    resolved = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(resolved, dict)
+    plain: dict[str, Any] = {str(k): v for k, v in resolved.items()}
+    for key in ("wandb", "run_dir", "resume"):
+        plain.pop(key, None)
+    plain["model"].pop("device", None)
+    plain["smc"].pop("max_rows", None)
+    return plain
+
+
+def check(config: DictConfig) -> None:
+    """Refuse values that no run could honour: `ValueError` with the value and what is allowed."""
+    task = config.task
+    _one_of("task.style", task.style, STYLES)
+    for method in task.methods:
+        _one_of("task.methods", method, METHODS)
+    if not task.methods or not task.particles:
+        raise ValueError("task.methods and task.particles need at least one entry each")
+    for key, values in (("task.methods", task.methods), ("task.particles", task.particles)):
+        if len(set(values)) != len(values):
+            raise ValueError(f"{key} has an entry twice: {list(values)}")
+    for count in task.particles:
+        _at_least("task.particles", count, 1)
+    _at_least("task.num_examples", task.num_examples, 1)
+    _at_least("task.max_calls", task.max_calls, 1)
+    _at_least("data.offset", config.data.offset, 0)
+    _at_least("smc.max_rows", config.smc.max_rows, 1)
+    if isinstance(task.budget, bool) or not isinstance(task.budget, int | str):
+        raise ValueError(f"task.budget must be a whole number or a name, got {task.budget!r}")
+    if isinstance(task.budget, int):
+        _at_least("task.budget", task.budget, 1)
+    else:
+        _one_of("task.budget", task.budget, (*BUDGET_NAMES, "a number of tokens"))
+    if config.data.path and config.data.hub:
+        raise ValueError("give data.path or data.hub, not both")
+    _one_of("model.prompt", config.model.prompt, ("auto", "compact", "chat"))
+    _one_of("model.dtype", config.model.dtype, ("float32", "bfloat16", "float16", "auto"))
+    _one_of("wandb.mode", config.wandb.mode, ("auto", "online", "offline", "disabled"))
+
+
+def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"unknown value {value!r} for {key}: use one of {', '.join(allowed)}")
+
+
+def _at_least(key: str, value: int, least: int) -> None:
+    if value < least:
+        raise ValueError(f"{key} must be at least {least}, got {value}")

@@ -1,0 +1,60 @@
+"""Accuracy against particles, one line a method, bootstrap intervals as bands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")  # files only: no display is needed or touched
+
+import matplotlib.pyplot as plt
+from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter, ScalarFormatter
+
+# One colour a method everywhere; a palette that survives colour blindness (Okabe and Ito 2008).
+COLOURS = {"lm": "#999999", "lcd": "#D55E00", "gcd": "#0072B2", "pgcd": "#009E73"}
+MARKERS = {"lm": "x", "lcd": "s", "gcd": "o", "pgcd": "^"}
+
+
+def plot_accuracy(summary: Sequence[dict[str, Any]], path: Path, title: str) -> None:
+    """Write the figure to `path`: weighted accuracy beside the share of valid, finished answers."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
+    methods = list(dict.fromkeys(s["method"] for s in summary))
+    counts = sorted({s["particles"] for s in summary})
+    for method in methods:
+        rows = sorted((s for s in summary if s["method"] == method), key=lambda s: s["particles"])
+        x = [s["particles"] for s in rows]
+        style = {
+            "color": COLOURS.get(method, "black"),
+            "marker": MARKERS.get(method, "o"),
+            "label": method.upper(),
+        }
+        left.plot(x, [s["weighted_accuracy"] for s in rows], **style)
+        left.fill_between(
+            x,
+            [s["weighted_accuracy_low"] for s in rows],
+            [s["weighted_accuracy_high"] for s in rows],
+            color=style["color"],
+            alpha=0.15,
+            linewidth=0,
+        )
+        right.plot(x, [s["complete"] for s in rows], **style)
+    left.set_ylabel("posterior-weighted accuracy (95 % interval)")
+    right.set_ylabel("answers finished within the budget")
+    right.set_ylim(-0.03, 1.03)
+    left.set_ylim(bottom=0)
+    for axis in (left, right):
+        axis.set_xscale("log", base=2)
+        axis.xaxis.set_major_locator(FixedLocator(counts))
+        axis.xaxis.set_minor_locator(NullLocator())
+        axis.xaxis.set_major_formatter(ScalarFormatter())
+        axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axis.set_xlabel("particles")
+        axis.grid(alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+    left.legend(frameon=False)
+    figure.suptitle(title)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)

@@ -1,0 +1,96 @@
+"""Rows of results on disk: appended one by one, read back when a run goes on.
+
+One row is one example under one method with one number of particles. A row is written whole and
+flushed before the next is begun, so an interrupted run loses at most the row it was writing; a
+last line that was cut short is dropped when the file is read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+Key = tuple[str, str, int]  # example id, method, particles
+
+
+def key_of(row: Row) -> Key:
+    return row["example"], row["method"], row["particles"]
+
+
+class ResultStore:
+    """The rows of one run directory, complete rows only.
+
+    With several processes each appends to a file of its own; `merge` writes them all, in order,
+    to `results.jsonl`.
+    """
+
+    def __init__(self, run_dir: Path, rank: int = 0) -> None:
+        self.run_dir = run_dir
+        self.path = run_dir / ("results.jsonl" if rank == 0 else f"results.rank{rank}.jsonl")
+        self._rows: dict[Key, Row] = {}
+        for path in sorted(run_dir.glob("results*.jsonl")):
+            for row in _read_rows(path):
+                self._rows.setdefault(key_of(row), row)
+        if self.path.exists():
+            _drop_partial_line(self.path)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def append(self, rows: Iterable[Row]) -> None:
+        """Write rows to disk, through to the device."""
+        with self.path.open("a", encoding="utf-8") as file:
+            for row in rows:
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                self._rows[key_of(row)] = row
+            file.flush()
+            os.fsync(file.fileno())
+
+    def rows(self, keys: Iterable[Key]) -> list[Row]:
+        """The rows of these keys, in this order."""
+        return [self._rows[key] for key in keys if key in self._rows]
+
+    def merge(self, keys: Iterable[Key]) -> list[Row]:
+        """Rewrite `results.jsonl` as exactly these rows in this order, and drop the other files."""
+        rows = self.rows(keys)
+        final = self.run_dir / "results.jsonl"
+        partial = final.with_suffix(".jsonl.tmp")
+        partial.write_text(
+            "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8"
+        )
+        partial.replace(final)
+        for path in self.run_dir.glob("results.rank*.jsonl"):
+            path.unlink()
+        return rows
+
+    def reload(self) -> None:
+        """Take in what other processes have written."""
+        for path in sorted(self.run_dir.glob("results*.jsonl")):
+            for row in _read_rows(path):
+                self._rows.setdefault(key_of(row), row)
+
+
+def _read_rows(path: Path) -> list[Row]:
+    rows = []
+    for line in path.read_text(encoding="utf-8").split("\n"):
+        if not line:
+            continue
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue  # cut short by an interruption; the row is made again
+    return rows
+
+
+def _drop_partial_line(path: Path) -> None:
+    """End the file after its last whole line, so that appending starts a fresh one."""
+    content = path.read_bytes()
+    if content and not content.endswith(b"\n"):
+        path.write_bytes(content[: content.rfind(b"\n") + 1])
