@@ -16,6 +16,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 METHODS = ("lm", "lcd", "gcd")
 STYLES = ("json", "python")
+RESAMPLING = ("systematic", "stratified", "multinomial", "residual")
 BUDGET_NAMES = ("tight", "default", "loose")
 
 
@@ -98,7 +99,7 @@ def register() -> None:
 
 
 def fingerprint(config: DictConfig) -> str:
-    """A digest of everything that determines the results: not logging, not batching, not devices."""
+    """A digest of what determines the results: not logging, nor batching, nor the device."""
     resolved = results_config(config)
     return hashlib.sha256(json.dumps(resolved, sort_keys=True).encode()).hexdigest()[:10]
 
@@ -132,6 +133,11 @@ def check(config: DictConfig) -> None:
     _at_least("task.max_calls", task.max_calls, 1)
     _at_least("data.offset", config.data.offset, 0)
     _at_least("smc.max_rows", config.smc.max_rows, 1)
+    _one_of("smc.resampling", config.smc.resampling, RESAMPLING)
+    if not config.smc.temperature > 0:
+        raise ValueError(f"smc.temperature must be positive, got {config.smc.temperature}")
+    if not 0 < config.smc.top_p <= 1:
+        raise ValueError(f"smc.top_p must lie in (0, 1], got {config.smc.top_p}")
     if isinstance(task.budget, bool) or not isinstance(task.budget, int | str):
         raise ValueError(f"task.budget must be a whole number or a name, got {task.budget!r}")
     if isinstance(task.budget, int):

@@ -78,15 +78,10 @@ class ResultStore:
 
 
 def _read_rows(path: Path) -> list[Row]:
-    rows = []
-    for line in path.read_text(encoding="utf-8").split("\n"):
-        if not line:
-            continue
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue  # cut short by an interruption; the row is made again
-    return rows
+    # What follows the last newline was cut short by an interruption: the row is made again. Not
+    # `splitlines`, which would also break at the line separators that JSON strings may hold.
+    *lines, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    return [json.loads(line) for line in lines]
 
 
 def _drop_partial_line(path: Path) -> None:

@@ -63,7 +63,9 @@ def run(config: DictConfig) -> Path:
     done = sum(xlam.key_of_example(e, m, n) in store for m in config.task.methods
                for n in config.task.particles for e in mine)  # fmt: skip
     if done and rank == 0:
-        _LOG.info("%d rows are in %s already and are kept (resume=false starts over)", done, run_dir)
+        _LOG.info(
+            "%d rows are in %s already and are kept (resume=false starts over)", done, run_dir
+        )
     total = len(mine) * len(config.task.methods) * len(config.task.particles)
     try:
         with _bar(total, "sampling", "row", rank, done) as bar:

@@ -12,6 +12,7 @@ from urllib.parse import urlparse
 
 import pandas as pd
 import wandb
+
 from experiments.config import WandbConfig
 
 _LOG = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ def resolve_mode(mode: str) -> str:
 def start(
     settings: WandbConfig, run_dir: Path, config: dict[str, Any], name: str, run_id: str
 ) -> wandb.Run:
-    """Open a run whose files lie in `run_dir/wandb`; falls back to offline if wandb is not reached."""
+    """Open a run with its files in `run_dir/wandb`; offline if wandb cannot be reached."""
     mode = resolve_mode(settings.mode)
     arguments: dict[str, Any] = {
         "project": settings.project,

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gcd.languages.tool_types import parse_tools
 from omegaconf import DictConfig
 
 import gcd
@@ -25,7 +26,6 @@ from experiments.budgets import budget_of
 from experiments.prompts import build_prompt
 from experiments.records import ToolRecord
 from experiments.results import Key, ResultStore, Row
-from gcd.languages.tool_types import parse_tools
 
 _LOG = logging.getLogger(__name__)
 
@@ -78,15 +78,11 @@ def prepare(
             unknown.update(parse_tools(record.tools).unknown_types)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # counted above, reported once for all records
-                language = gcd.tool_calls(
-                    record.tools, style=task.style, max_calls=task.max_calls
-                )
+                language = gcd.tool_calls(record.tools, style=task.style, max_calls=task.max_calls)
             constraint = gcd.lift(language, lm.vocabulary)
             budget = budget_of(task.budget, constraint)
             gcd.check_budget(constraint, budget)
-            prompt = build_prompt(
-                record, task.style, tokenizer=tokenizer, kind=config.model.prompt
-            )
+            prompt = build_prompt(record, task.style, tokenizer=tokenizer, kind=config.model.prompt)
             smc.check_prompts(lm, [prompt], [budget])
         except (gcd.ConstraintError, smc.PromptTooLongError) as error:
             refused.append((record.id, str(error)))
@@ -97,9 +93,7 @@ def prepare(
         raise ValueError(
             f"none of the {len(records)} records can be run; the first: {refused[0][1]}"
         )
-    return Preparation(
-        tuple(examples), tuple(refused), unknown, time.perf_counter() - started
-    )
+    return Preparation(tuple(examples), tuple(refused), unknown, time.perf_counter() - started)
 
 
 def run(
@@ -113,9 +107,7 @@ def run(
     task = config.task
     for method in task.methods:
         for particles in task.particles:
-            due = [
-                e for e in examples if key_of_example(e, method, particles) not in store
-            ]
+            due = [e for e in examples if key_of_example(e, method, particles) not in store]
             # Alike prompts together: less padding. Results do not depend on the grouping.
             due.sort(key=lambda e: (len(e.prompt), e.number))
             size = max(1, config.smc.max_rows // particles)
@@ -201,5 +193,3 @@ def _fragment(posterior: smc.Posterior) -> str | None:
     if not posterior.dead:
         return None
     return posterior.particles[0].answer.decode(errors="replace")
-
-

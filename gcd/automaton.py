@@ -26,7 +26,8 @@ from jaxtyping import Bool, Int32, Integer, UInt8
 
 from gcd.byte_classes import NUM_BYTES, joint_classes, merge_equal_columns
 from gcd.errors import EmptyLanguageError, StateLimitError
-from gcd.kernels import automata as kernels
+from gcd.kernels import graph, subsets
+from gcd.kernels.minimize import minimize_blocks
 from gcd.limits import max_states
 from gcd.nfa import NFA, part_offsets
 
@@ -64,22 +65,22 @@ class Automaton:
     ) -> Automaton:
         """Trim, minimise and number canonically any deterministic table with initial state 0."""
         table = np.ascontiguousarray(delta, dtype=np.int32)
-        alive = kernels.coaccessible(table, accepting)
-        number = kernels.breadth_first_order(table, alive)
+        alive = graph.coaccessible(table, accepting)
+        number = graph.breadth_first_order(table, alive)
         kept = int(number.max(initial=-1)) + 1
         if kept == 0:
             return cls.empty()
-        table, accepting = kernels.renumber(table, accepting, number, kept)
-        block, num_blocks = kernels.minimize_blocks(table, accepting)
+        table, accepting = graph.renumber(table, accepting, number, kept)
+        block, num_blocks = minimize_blocks(table, accepting)
         if num_blocks < kept:
             # Quotient with the initial state's block first, so that breadth-first order applies.
             block = np.where(block == block[0], 0, np.where(block == 0, block[0], block)).astype(
                 np.int32
             )
-            table, accepting = kernels.renumber(table, accepting, block, num_blocks)
+            table, accepting = graph.renumber(table, accepting, block, num_blocks)
         table, class_of_byte = merge_equal_columns(table, class_of_byte)
-        number = kernels.breadth_first_order(table, np.ones(num_blocks, np.bool_))
-        table, accepting = kernels.renumber(table, accepting, number, num_blocks)
+        number = graph.breadth_first_order(table, np.ones(num_blocks, np.bool_))
+        table, accepting = graph.renumber(table, accepting, number, num_blocks)
         return cls(table, accepting, class_of_byte)
 
     @classmethod
@@ -283,7 +284,7 @@ class Automaton:
 
     def _product(self, other: Automaton, mode: int) -> Automaton:
         class_of_byte, (mine, theirs) = joint_classes([self.class_of_byte, other.class_of_byte])
-        delta, accepting, count = kernels.product(
+        delta, accepting, count = subsets.product(
             np.ascontiguousarray(self.delta[:, mine]),
             self.accepting,
             np.ascontiguousarray(other.delta[:, theirs]),
@@ -291,7 +292,7 @@ class Automaton:
             mode,
             max_states(),
         )
-        if count == kernels.TOO_MANY:
+        if count == subsets.TOO_MANY:
             raise StateLimitError(max_states(), "a product of automata")
         return Automaton.minimal(delta, accepting, class_of_byte)
 
@@ -332,7 +333,7 @@ class Automaton:
         """The shortest string, first in byte order among equals; may raise EmptyLanguageError."""
         if self.is_empty:
             raise EmptyLanguageError("the language has no string, hence no shortest one")
-        distance = kernels.distances_to_accept(self.delta, self.accepting)
+        distance = graph.distances_to_accept(self.delta, self.accepting)
         string = bytearray()
         state = 0
         while distance[state] > 0:

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Int32, Integer, UInt8
 
 from gcd.byte_classes import NUM_BYTES, joint_classes, merge_equal_columns
 from gcd.errors import StateLimitError
-from gcd.kernels import automata as kernels
+from gcd.kernels import subsets
 from gcd.limits import max_states
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class NFA:
         offsets = _offsets(cells, self.num_states * num_classes)
         eps_order = np.argsort(self.epsilon[:, 0], kind="stable")
         eps_offsets = _offsets(self.epsilon[eps_order, 0].astype(np.int64), self.num_states)
-        delta, accepting, count = kernels.determinize(
+        delta, accepting, count = subsets.determinize(
             offsets,
             np.ascontiguousarray(self.target[order]),
             eps_offsets,
@@ -140,7 +140,7 @@ class NFA:
             num_classes,
             max_states(),
         )
-        if count == kernels.TOO_MANY:
+        if count == subsets.TOO_MANY:
             raise StateLimitError(max_states())
         return Automaton.minimal(delta, accepting, self.class_of_byte)
 
