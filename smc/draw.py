@@ -1,0 +1,153 @@
+"""The one seam through which every random choice of the sampler passes.
+
+Randomness here is a *function*, not a stream: the uniform number behind a choice depends on
+(seed, example, particle, step, purpose) and on nothing else.  So it does not matter in which order,
+in which batch, or on which device choices are made: a batch gives what each example alone gives,
+and an interrupted run goes on as if it had never stopped.  Generators of this kind are called
+counter based (Salmon, Moraes, Dror & Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011).
+Ours absorbs the five integers one after the other, each followed by the 64-bit finaliser of
+splitmix64 (Steele, Lea & Flood, 2014), in wrapping int64 arithmetic that CPU and GPU share bit for
+bit.  Cost: some 40 integer operations per number.
+
+The seam is a callable, `Draw`.  Besides the keys it is offered the *breaks* of each choice: the
+points of (0, 1) at which the outcome changes.  The generator never asks for them.  A test's
+replacement does: from the breaks it knows that a draw has, say, three outcomes of probabilities
+0.2, 0.5 and 0.3, and walks through all of them (`smc.testing.Walk`), tokens and resampling alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+
+class Purpose(IntEnum):
+    """What a random number is for; numbers for different purposes are independent."""
+
+    TOKEN = 1
+    ANCESTOR = 2
+    POSTERIOR = 3
+
+
+class Keys(NamedTuple):
+    """The names of random numbers, an array of them of any shape.
+
+    Attributes:
+        example: identity of the example (not its place in the batch).
+        particle: number of the particle within its example.
+        step: number of the step, from 0.
+        purpose: what all these numbers are for.
+    """
+
+    example: Int64[Tensor, "*M"]
+    particle: Int64[Tensor, "*M"]
+    step: int
+    purpose: Purpose
+
+
+Breaks = Callable[[], Tensor]
+"""On demand, Float64["*M K"]: per choice, the points at which its outcome changes, in any order;
+repeated points and points outside (0, 1) mean nothing."""
+
+
+@runtime_checkable
+class Draw(Protocol):
+    """Uniform numbers in the open interval (0, 1), one per key; equal keys give equal numbers."""
+
+    def __call__(self, keys: Keys, breaks: Breaks) -> Float64[Tensor, "*M"]:
+        """The numbers named by `keys`, for choices whose outcomes change at `breaks`."""
+        ...
+
+
+class CounterDraw:
+    """The generator: uniform numbers with 52 random bits, a pure function of seed and keys."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+
+    def __call__(self, keys: Keys, breaks: Breaks) -> Float64[Tensor, "*M"]:
+        """Uniform numbers; see `Draw`."""
+        del breaks
+        return uniform(self.seed, keys)
+
+
+# The finaliser's two multipliers and the golden-ratio increment, as signed 64-bit integers.
+_FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
+_SECOND = 0x94D049BB133111EB - (1 << 64)
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
+
+
+def uniform(seed: int, keys: Keys) -> Float64[Tensor, "*M"]:
+    """The uniform number of each key: (k + 1/2) / 2^52 for a 52-bit k, so never 0 and never 1."""
+    state = torch.full_like(keys.example, _signed(seed))
+    for word in (int(keys.purpose), keys.step, keys.example, keys.particle):
+        state = _mix(state + _GOLDEN) ^ word
+    bits = _shift_right(_mix(_mix(state + _GOLDEN)), 12)
+    return (bits.double() + 0.5) * 2.0**-52
+
+
+def _signed(seed: int) -> int:
+    """The low 64 bits of any Python integer as a signed one."""
+    low = seed & ((1 << 64) - 1)
+    return low - (1 << 64) if low >> 63 else low
+
+
+def _shift_right(x: Int64[Tensor, "*M"], by: int) -> Int64[Tensor, "*M"]:
+    """Logical shift; torch's own shift of int64 copies the sign downwards."""
+    return (x >> by) & ((1 << (64 - by)) - 1)
+
+
+def _mix(x: Int64[Tensor, "*M"]) -> Int64[Tensor, "*M"]:
+    """A bijection of 64-bit integers in which every input bit flips about half the output bits."""
+    x = (x ^ _shift_right(x, 30)) * _FIRST
+    x = (x ^ _shift_right(x, 27)) * _SECOND
+    return x ^ _shift_right(x, 31)
+
+
+class Categorical(NamedTuple):
+    """R categorical distributions over V outcomes, ready to be drawn from many times.
+
+    Attributes:
+        weight: exp(log_p - max log_p), so that the likeliest outcome weighs one: a lone outcome of
+            log-probability -500 is as drawable as any other.
+        cumulative: running sums of `weight`.
+    """
+
+    weight: Float64[Tensor, "R V"]
+    cumulative: Float64[Tensor, "R V"]
+
+    def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
+        """Where, in (0, 1), the outcome drawn from each of these rows changes."""
+        cumulative = self.cumulative[rows]
+        return cumulative / cumulative[:, -1:]
+
+    def at(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
+        """The inverse distribution function of each row at u.
+
+        That is the first outcome *of positive weight* whose cumulative weight exceeds u times the
+        total, and the last one of positive weight where rounding leaves none.  An outcome of
+        probability zero is therefore never returned, whatever rounding does, also where a parallel
+        prefix sum is not monotone.
+        """
+        cumulative, possible = self.cumulative[rows], self.weight[rows] > 0
+        beyond = possible & (cumulative > (u * cumulative[:, -1]).unsqueeze(1))
+        first = beyond.to(torch.uint8).argmax(dim=1)
+        last = possible.shape[1] - 1 - possible.flip(1).to(torch.uint8).argmax(dim=1)
+        return torch.where(beyond.any(dim=1), first, last)
+
+
+def categorical(log_p: Float64[Tensor, "R V"]) -> Categorical:
+    """The distributions proportional to exp(log_p).
+
+    Args:
+        log_p: unnormalised log-probabilities, -inf for what must never be drawn.  A row with
+            nothing possible is allowed as long as nobody draws from it.
+    """
+    top = log_p.amax(dim=1, keepdim=True)
+    weight = (log_p - torch.where(top.isneginf(), 0.0, top)).exp()
+    return Categorical(weight, weight.cumsum(dim=1))

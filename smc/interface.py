@@ -1,0 +1,274 @@
+"""`sample`: from prompts and constraints to posteriors.
+
+Everything a caller can get wrong is checked before the language model does any work.  Examples are
+then sampled in groups of bounded size, those with prompts of similar length together, and handed
+back in the order given.  Grouping decides how fast it goes, not what comes out: random numbers are
+functions of (seed, example, particle, step, purpose), and each example has its own weights.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from gcd.errors import ConstraintError, InfeasibleBudgetError
+from gcd.token_automaton import TokenAutomaton
+from gcd.tensors import AutomatonBatch
+from gcd.vocabulary import Vocabulary
+from smc.draw import CounterDraw, Draw
+from smc.language_model import LanguageModel, Prompt, check_prompts
+from smc.particles import Particles
+from smc.posterior import Diagnostics, Posterior, Sample, content, posterior
+from smc.proposals import Batch, Proposal
+from smc.resampling import Scheme, scheme
+from smc.sampler import Sampler, StepRecord
+from smc.weights import Weights
+
+
+def sample(
+    lm: LanguageModel,
+    prompts: Sequence[Prompt],
+    automata: TokenAutomaton | Sequence[TokenAutomaton],
+    *,
+    budget: int | Sequence[int],
+    particles: int,
+    proposal: Proposal,
+    resampling: str | Scheme = "systematic",
+    ess_threshold: float = 0.5,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    example_ids: Sequence[int] | None = None,
+    max_rows: int = 256,
+    draw: Draw | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> list[Posterior]:
+    """Samples answers x to each prompt from p_lm(x | x in C, |x| <= budget) by SMC.
+
+    Args:
+        lm: the language model.
+        prompts: text, or token ids taken as they are.
+        automata: the constraint C of each prompt, or one for all, lifted to the model's vocabulary.
+        budget: most tokens of an answer, EOS included; for all prompts, or one for each.
+        particles: N, per prompt.
+        proposal: `LM()`, `LCD()`, `GCD()`, or another.
+        resampling: "systematic", "stratified", "multinomial", "residual", or a function like them.
+        ess_threshold: resample when the effective sample size is under this fraction of N;
+            1 means every step, 0 never.
+        temperature: part of p_lm, hence of the target.
+        top_p: under one, tokens are drawn from the nucleus of q; the posteriors are then marked
+            inexact and report no evidence.
+        seed: of all random numbers.
+        example_ids: identities that name each prompt's random numbers; 0, 1, 2, … if not given.
+            A prompt sampled alone under its id gives what it gives among others.
+        max_rows: most particles in one batch; a single prompt's particles are never split.
+        draw: replaces the random number generator (and `seed`).
+        progress: called with the number of examples finished since the last call.
+
+    Returns:
+        One posterior per prompt, in order.
+
+    Raises:
+        InfeasibleBudgetError: a budget is shorter than the shortest answer.
+        PromptTooLongError: a prompt leaves too little of the model's context.
+        ConstraintError: a constraint was lifted to another vocabulary than the model's.
+        ValueError: any other argument that makes no sense; the message says which.
+        FloatingPointError: the model's log-probabilities are not numbers.
+    """
+    if isinstance(prompts, str):
+        raise ValueError("prompts is a single string; give a list of prompts")
+    if isinstance(proposal, str):
+        raise ValueError(f"proposal is the string {proposal!r}; give an object such as smc.GCD()")
+    names = list(range(len(prompts))) if example_ids is None else [int(i) for i in example_ids]
+    if isinstance(automata, TokenAutomaton):
+        automata = [automata] * len(prompts)
+    budgets = [budget] * len(prompts) if isinstance(budget, int) else [int(n) for n in budget]
+    for what, given in (("automata", automata), ("budgets", budgets), ("example_ids", names)):
+        if len(given) != len(prompts):
+            raise ValueError(f"{len(prompts)} prompts but {len(given)} {what}; give one for each")
+    settings = Settings(
+        proposal, particles, scheme(resampling), ess_threshold, temperature, top_p, max_rows
+    )
+    tasks = [
+        Task(name, tuple(lm.encode(prompt)), automaton, n)
+        for name, prompt, automaton, n in zip(names, prompts, automata, budgets, strict=True)
+    ]
+    _check_tasks(lm, tasks)
+
+    draw = CounterDraw(seed) if draw is None else draw
+    results: dict[int, Posterior] = {}
+    order = sorted(range(len(tasks)), key=lambda i: (len(tasks[i].prompt), i))
+    size = max(1, max_rows // particles)
+    for start in range(0, len(order), size):
+        group = order[start : start + size]
+        found = _sample_group(lm, [tasks[i] for i in group], settings, draw)
+        results.update(zip(group, found, strict=True))
+        if progress is not None:
+            progress(len(group))
+    return [results[i] for i in range(len(tasks))]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is the same for all examples; see `sample`.
+
+    Raises:
+        ValueError: a value that makes no sense.
+    """
+
+    proposal: Proposal
+    particles: int
+    scheme: Scheme
+    ess_threshold: float
+    temperature: float
+    top_p: float
+    max_rows: int
+
+    def __post_init__(self) -> None:
+        if self.particles < 1:
+            raise ValueError(f"particles is {self.particles}; at least 1 is needed")
+        if self.max_rows < 1:
+            raise ValueError(f"max_rows is {self.max_rows}; at least 1 is needed")
+        if not (math.isfinite(self.temperature) and self.temperature > 0):
+            raise ValueError(
+                f"temperature is {self.temperature}; it must be positive and finite. "
+                "At 0 there is no distribution to sample from: use a small one, such as 0.1"
+            )
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p is {self.top_p}; it must lie in (0, 1]")
+        if not self.ess_threshold >= 0:
+            raise ValueError(f"ess_threshold is {self.ess_threshold}; it must be 0 or more")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One example: its identity, prompt as token ids, constraint and budget."""
+
+    name: int
+    prompt: tuple[int, ...]
+    automaton: TokenAutomaton
+    budget: int
+
+
+def _check_tasks(lm: LanguageModel, tasks: Sequence[Task]) -> None:
+    """Refuses what cannot be sampled, before any work."""
+    for task in tasks:
+        _check_vocabulary(lm.vocabulary, task.automaton.vocabulary, task.name)
+        needed = int(task.automaton.steps_to_accept[task.automaton.initial])
+        if needed > task.budget:
+            raise InfeasibleBudgetError(needed, task.budget, f"example {task.name}")
+    check_prompts(
+        lm,
+        [task.prompt for task in tasks],
+        [task.budget for task in tasks],
+        [task.name for task in tasks],
+    )
+
+
+def _check_vocabulary(model: Vocabulary, constraint: Vocabulary, example: int) -> None:
+    """Token ids must mean the same to model and constraint."""
+    if model == constraint:
+        return
+    if model.size != constraint.size:
+        what = f"the model predicts {model.size} tokens, the constraint knows {constraint.size}"
+    elif tuple(model.eos_ids) != tuple(constraint.eos_ids):
+        what = f"the model ends with ids {model.eos_ids}, the constraint with {constraint.eos_ids}"
+    else:
+        pairs = zip(model.token_bytes, constraint.token_bytes, strict=True)
+        token = next(i for i, (a, b) in enumerate(pairs) if a != b)
+        what = f"token {token} stands for different bytes in them"
+    raise ConstraintError(
+        f"the constraint of example {example} was lifted to another vocabulary than the "
+        f"model's: {what}; lift it with gcd.lift(automaton, lm.vocabulary)"
+    )
+
+
+def _sample_group(
+    lm: LanguageModel, tasks: Sequence[Task], settings: Settings, draw: Draw
+) -> list[Posterior]:
+    """Samples one batch of examples."""
+    started = time.perf_counter()
+    batch = Batch(
+        AutomatonBatch([task.automaton for task in tasks], device=lm.device),
+        torch.tensor([task.budget for task in tasks], device=lm.device),
+    )
+    sampler = Sampler(
+        lm,
+        settings.proposal,
+        batch,
+        examples=torch.tensor([task.name for task in tasks], device=lm.device),
+        num_particles=settings.particles,
+        scheme=settings.scheme,
+        ess_threshold=settings.ess_threshold,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        draw=draw,
+    )
+    particles = sampler.run([task.prompt for task in tasks])
+    found = _posteriors(tasks, settings, particles, sampler.records)
+    seconds = time.perf_counter() - started
+    read = sum(result.diagnostics.tokens for result in found)
+    return [
+        replace(
+            result,
+            diagnostics=replace(
+                result.diagnostics, seconds=seconds * result.diagnostics.tokens / read
+            ),
+        )
+        for result in found
+    ]
+
+
+def _posteriors(
+    tasks: Sequence[Task],
+    settings: Settings,
+    particles: Particles,
+    records: Sequence[StepRecord],
+) -> list[Posterior]:
+    """Brings the particles to the host and makes one posterior of each example's."""
+    N = settings.particles
+    final = Weights.of(cast(Float64[Tensor, "B N"], particles.log_weight.view(-1, N)))
+    evidence, ess = final.log_mean.tolist(), final.ess.tolist()
+    tokens, lengths = particles.tokens.tolist(), particles.length.tolist()
+    log_weights, finished = particles.log_weight.tolist(), particles.finished.tolist()
+    history = StepRecord(*(torch.stack(field).cpu() for field in zip(*records, strict=True)))
+
+    results = []
+    for b, task in enumerate(tasks):
+        eos = set(task.automaton.vocabulary.eos_ids)
+        samples = []
+        for p in range(b * N, (b + 1) * N):
+            ids = tuple(tokens[p][: lengths[p]])
+            answer = task.automaton.vocabulary.decode(content(ids, eos))
+            samples.append(Sample(ids, answer, log_weights[p], finished[p]))
+        steps = int((history.running[:, b] > 0).sum())
+        read = history.rows[:steps, b]
+        diagnostics = Diagnostics(
+            ess=tuple(history.ess[:steps, b].tolist()),
+            resampled=tuple(history.resampled[:steps, b].tolist()),
+            running=tuple(history.running[:steps, b].tolist()),
+            alive=tuple(history.alive[:steps, b].tolist()),
+            lm_calls=1 + int((read > 0).sum()),
+            tokens=len(task.prompt) + int(read.sum()),
+            generated=sum(lengths[b * N : (b + 1) * N]),
+            share_finished=sum(finished[b * N : (b + 1) * N]) / N,
+            seconds=0.0,
+        )
+        results.append(
+            posterior(
+                samples,
+                task.automaton,
+                log_evidence=evidence[b],
+                ess=ess[b],
+                exact=settings.top_p == 1,
+                diagnostics=diagnostics,
+            )
+        )
+    return results

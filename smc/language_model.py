@@ -1,0 +1,128 @@
+"""What the sampler asks of a language model.
+
+Two parts.  A `LanguageModel` turns prompts into token ids and reads them, once each.  It hands back
+`Rows`: the prefixes in progress, one per row, with whatever the model remembers of them (a KV
+cache).  A row can be extended by one token or several, copied, dropped, or cut back:
+
+    rows, log_p = lm.prefill(prompts)        log p(x_1 | prompt), one row per prompt
+    rows.reorder([0, 0, 0, 1, 1])            three copies of row 0, two of row 1
+    log_p = rows.extend(runs, lengths)       log p(x_{t+1} | prompt, x_<=t) after each token x_t
+    rows.truncate(lengths)                   forget all but the first `lengths` generated tokens
+
+`reorder` is copying, resampling and compaction in one.  Log-probabilities are those at temperature
+one; the sampler applies its own temperature.  Prompts are never cut: one that does not fit is
+refused before any work (`check_prompts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from gcd.vocabulary import Vocabulary
+
+Prompt = str | Sequence[int]
+"""Text, encoded by the model's tokenizer with its own special tokens, or token ids as they are."""
+
+
+class PromptTooLongError(ValueError):
+    """A prompt that leaves too little of the model's context for the answer.
+
+    Attributes:
+        example: which prompt.
+        length: tokens in the prompt.
+        budget: tokens that the answer may take.
+        context: tokens that the model can attend to.
+    """
+
+    def __init__(self, example: int, length: int, budget: int, context: int) -> None:
+        self.example = example
+        self.length = length
+        self.budget = budget
+        self.context = context
+        super().__init__(
+            f"the prompt of example {example} has {length} tokens and its answer up to {budget}, "
+            f"but the model's context holds {context}; shorten the prompt or lower the budget"
+        )
+
+
+@runtime_checkable
+class Rows(Protocol):
+    """Prefixes in progress, R of them, each `prompt + generated tokens`; changes in place."""
+
+    def extend(self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]) -> Float[Tensor, "R T V"]:
+        """Appends to row r the first `lengths[r]` tokens of `runs[r]`, at least one.
+
+        Returns:
+            log p(next token | row up to and including runs[r, t]) for t < lengths[r]; what lies
+            past a run's length is undefined.
+        """
+        ...
+
+    def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
+        """Makes row q a copy of what was row `ancestors[q]`; Q may differ from R."""
+        ...
+
+    def truncate(self, lengths: Int[Tensor, "R"]) -> None:
+        """Keeps of row r its prompt and the first `lengths[r]` of its generated tokens."""
+        ...
+
+
+@runtime_checkable
+class LanguageModel(Protocol):
+    """A distribution over token sequences, given a prompt."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokens, as wide as the log-probabilities."""
+        ...
+
+    @property
+    def context(self) -> int | None:
+        """Most tokens that prompt and answer may have together; None for no limit."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where log-probabilities come out, and where the sampler does its work."""
+        ...
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The prompt as token ids."""
+        ...
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Rows, Float[Tensor, "B V"]]:
+        """Reads the prompts, one row each; with them log p(first token | prompt)."""
+        ...
+
+
+def prompt_lengths(lm: LanguageModel, prompts: Sequence[Prompt]) -> list[int]:
+    """Tokens in each prompt."""
+    return [len(lm.encode(prompt)) for prompt in prompts]
+
+
+def check_prompts(
+    lm: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    budgets: Sequence[int],
+    examples: Sequence[int] | None = None,
+) -> None:
+    """Refuses prompts (as token ids) that are empty or leave too little room for the answer.
+
+    Raises:
+        PromptTooLongError: prompt and budget together exceed the model's context.
+        ValueError: a prompt without tokens, from which no model can predict.
+    """
+    names = range(len(prompts)) if examples is None else examples
+    for name, prompt, budget in zip(names, prompts, budgets, strict=True):
+        if not prompt:
+            raise ValueError(
+                f"the prompt of example {name} has no tokens; give it at least one, "
+                "such as the model's beginning-of-text token"
+            )
+        if lm.context is not None and len(prompt) + budget > lm.context:
+            raise PromptTooLongError(name, len(prompt), budget, lm.context)

@@ -1,0 +1,81 @@
+"""The sampler's state: weighted particles, and the distinct prefixes that they share.
+
+Particles are a struct of tensors with leading axis P = B·N, example-major.  Particles of one
+example often hold the same tokens: all of them before the first draw, many after resampling or
+where the model is sure of itself.  What depends on tokens alone, namely the language model's
+log-probabilities, its cache and the proposal's state, is therefore kept once per *distinct prefix*,
+and a particle names its prefix by `row`.  A particle that is finished or dead has no row, and costs
+nothing more.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+
+class Particles(NamedTuple):
+    """P particles.
+
+    Attributes:
+        tokens: what each has drawn, EOS included; -1 beyond its length.
+        length: tokens drawn.
+        log_weight: log importance weight; -inf once dead.
+        log_potential: log psi of its prefix, by which its next increment is divided; 0 for psi = 1.
+        finished: True once its answer is complete.
+        row: its prefix while it is running, else -1.
+    """
+
+    tokens: Int64[Tensor, "P T"]
+    length: Int64[Tensor, "P"]
+    log_weight: Float64[Tensor, "P"]
+    log_potential: Float64[Tensor, "P"]
+    finished: Bool[Tensor, "P"]
+    row: Int64[Tensor, "P"]
+
+    @property
+    def running(self) -> Bool[Tensor, "P"]:
+        """True where another token is due."""
+        return self.row >= 0
+
+    def take(self, ancestors: Int64[Tensor, "P"]) -> Particles:
+        """Copies of these particles, weights and all."""
+        return Particles(*(field[ancestors] for field in self))
+
+
+class Prefixes(NamedTuple):
+    """R distinct prefixes of running particles; row r is also the language model's row r.
+
+    Attributes:
+        example: place in the batch of the example each belongs to.
+        log_p: log-probabilities of the next token, at the sampling temperature.
+        state: the proposal's state.
+    """
+
+    example: Int64[Tensor, "R"]
+    log_p: Float64[Tensor, "R V"]
+    state: Any
+
+    @property
+    def count(self) -> int:
+        """R."""
+        return self.example.shape[0]
+
+
+def start_particles(
+    num_examples: int, num_particles: int, budget: int, device: torch.device
+) -> Particles:
+    """N particles of weight one for each example, on the empty prefix that they share."""
+    P = num_examples * num_particles
+    examples = torch.arange(num_examples, device=device)
+    return Particles(
+        tokens=torch.full((P, budget), -1, dtype=torch.int64, device=device),
+        length=torch.zeros(P, dtype=torch.int64, device=device),
+        log_weight=torch.zeros(P, dtype=torch.float64, device=device),
+        log_potential=torch.zeros(P, dtype=torch.float64, device=device),
+        finished=torch.zeros(P, dtype=torch.bool, device=device),
+        row=examples.repeat_interleave(num_particles),
+    )

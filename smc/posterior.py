@@ -1,0 +1,192 @@
+"""What sampling returns for one example: a distribution over answers, and how far to trust it.
+
+N weighted particles make a discrete distribution over the distinct answers among them,
+
+    P(y) = sum over n with answer(x_n) = y of W_n,
+
+where the answer of a token sequence is the concatenation of its tokens' bytes, EOS excluded; two
+tokenisations of the same text are one answer.  Besides it come the evidence estimate, unbiased in
+probability space (E[exp(log_evidence)] = P_lm(C within n)), and flags that say what is not so.
+
+When every particle is dead there is no answer.  That is an outcome, not an error: `dead` is True,
+there are no texts, the evidence is zero, and `complete` and `valid` are False.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from gcd.token_automaton import TokenAutomaton
+from smc.draw import Keys, Purpose, categorical, uniform
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One particle at the end.
+
+    Attributes:
+        ids: the tokens drawn, EOS included.
+        answer: their bytes, EOS excluded.
+        log_weight: log importance weight; -inf if dead.
+        finished: whether it completed its answer; a dead particle may be a fragment.
+    """
+
+    ids: tuple[int, ...]
+    answer: bytes
+    log_weight: float
+    finished: bool
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """How one example's sampling went.
+
+    Attributes:
+        ess: effective sample size at each step, after weighing.
+        resampled: whether each step resampled.
+        running: particles due another token at the start of each step.
+        alive: particles of positive weight at each step, after weighing.
+        lm_calls: forward passes of the language model that this example took part in.
+        tokens: tokens that the language model read for it: its prompt once, then one per distinct
+            prefix and step.
+        generated: tokens drawn, over all particles.
+        share_finished: share of the particles that completed their answer.
+        seconds: its share, by tokens read, of the wall time of the batch that it was part of.
+    """
+
+    ess: tuple[float, ...]
+    resampled: tuple[bool, ...]
+    running: tuple[int, ...]
+    alive: tuple[int, ...]
+    lm_calls: int
+    tokens: int
+    generated: int
+    share_finished: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """The answers to one prompt, and their probabilities under p_lm(· | in C, within the budget).
+
+    Attributes:
+        answers: distinct answers as bytes, the most probable first.
+        probabilities: theirs; they sum to one (to zero when dead).
+        log_evidence: log of the estimate of P_lm(C within n); -inf when dead; None where top_p < 1
+            leaves nothing that it would estimate.
+        ess: effective sample size of the final weights.
+        complete: whether there are answers and all of them were finished within the budget.
+        valid: whether there are answers and the constraint accepts all of them; checked anew, by
+            running the automaton over the tokens.
+        exact: whether the target is p_lm itself; False with top_p < 1.
+        particles: all N particles, dead ones included.
+        diagnostics: how it went.
+    """
+
+    answers: tuple[bytes, ...]
+    probabilities: tuple[float, ...]
+    log_evidence: float | None
+    ess: float
+    complete: bool
+    valid: bool
+    exact: bool
+    particles: tuple[Sample, ...]
+    diagnostics: Diagnostics
+
+    @property
+    def dead(self) -> bool:
+        """True when no particle has positive weight."""
+        return not self.answers
+
+    @cached_property
+    def texts(self) -> tuple[str, ...]:
+        """The answers as text; bytes that are not UTF-8 show as U+FFFD."""
+        return tuple(answer.decode("utf-8", errors="replace") for answer in self.answers)
+
+    @property
+    def majority(self) -> str | None:
+        """The most probable text; None when dead."""
+        return self.texts[0] if self.texts else None
+
+    @property
+    def maximum_weight(self) -> str | None:
+        """The text of the particle of greatest weight, first of equals; None when dead."""
+        if self.dead:
+            return None
+        best = max(self.particles, key=lambda sample: sample.log_weight)
+        return best.answer.decode("utf-8", errors="replace")
+
+    def majority_by(self, meaning: Callable[[str], Hashable]) -> str | None:
+        """The most probable text of the most probable meaning (weighted majority vote).
+
+        Args:
+            meaning: texts of equal meaning vote together.
+        """
+        votes: dict[Hashable, float] = defaultdict(float)
+        first: dict[Hashable, str] = {}
+        for text, probability in zip(self.texts, self.probabilities, strict=True):
+            key = meaning(text)
+            votes[key] += probability
+            first.setdefault(key, text)
+        return first[max(votes, key=lambda key: votes[key])] if votes else None
+
+    def expectation(self, score: Callable[[str], float]) -> float:
+        """Posterior-weighted score: sum over texts of probability · score; zero when dead."""
+        pairs = zip(self.texts, self.probabilities, strict=True)
+        return sum(probability * score(text) for text, probability in pairs)
+
+    def sample(self, k: int, seed: int = 0) -> list[str]:
+        """k independent texts from the posterior.
+
+        Raises:
+            ValueError: the posterior is dead.
+        """
+        if self.dead:
+            raise ValueError("every particle is dead, so there is nothing to sample from")
+        numbers = torch.arange(k)
+        u = uniform(seed, Keys(torch.zeros_like(numbers), numbers, 0, Purpose.POSTERIOR))
+        log_p = torch.tensor([self.probabilities], dtype=torch.float64).log()
+        return [self.texts[i] for i in categorical(log_p).at(torch.zeros_like(numbers), u).tolist()]
+
+
+def posterior(
+    samples: Sequence[Sample],
+    automaton: TokenAutomaton,
+    *,
+    log_evidence: float,
+    ess: float,
+    exact: bool,
+    diagnostics: Diagnostics,
+) -> Posterior:
+    """The posterior that these particles make; `exact` is whether p_lm was left as it is."""
+    top = max(sample.log_weight for sample in samples)
+    alive = [sample for sample in samples if sample.log_weight > -torch.inf]
+    mass: dict[bytes, float] = defaultdict(float)
+    for sample in alive:
+        mass[sample.answer] += math.exp(sample.log_weight - top)
+    total = sum(mass.values())
+    # Equal probabilities are told apart by their bytes, so that the order repeats.
+    ranked = sorted(mass.items(), key=lambda item: (-item[1], item[0]))
+    eos = set(automaton.vocabulary.eos_ids)
+    return Posterior(
+        answers=tuple(answer for answer, _ in ranked),
+        probabilities=tuple(share / total for _, share in ranked),
+        log_evidence=log_evidence if exact else None,
+        ess=ess,
+        complete=bool(alive) and all(sample.finished for sample in alive),
+        valid=bool(alive) and all(automaton.accepts(content(sample.ids, eos)) for sample in alive),
+        exact=exact,
+        particles=tuple(samples),
+        diagnostics=diagnostics,
+    )
+
+
+def content(ids: Sequence[int], eos_ids: set[int]) -> list[int]:
+    """The tokens without the EOS that may end them."""
+    return list(ids[:-1] if ids and ids[-1] in eos_ids else ids)

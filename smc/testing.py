@@ -1,0 +1,206 @@
+"""For testing samplers: a toy language model, the exact target, the walk over all choices.
+
+A sampler is right when, over all its random choices, weight times probability sums to the target:
+
+    sum over walks of P(walk) · Ẑ(walk) · P_walk(x)  =  p_lm(x) 1{x in C, |x| <= n}   for every x,
+
+with Ẑ the evidence estimate and P_walk the posterior that the walk ends in.  `walk` runs a sampler
+through every combination of outcomes of every choice that passes the `draw` seam, tokens and
+ancestors alike; `target` computes the right-hand side by plain enumeration.  Both are exact, so
+agreement is to rounding, and no statistical test is needed.  A sampler that is merely close fails.
+
+Cost: one example's sampling per walk, and the walks multiply; meant for two or three particles and
+a handful of tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int
+from torch import Tensor
+
+from gcd.token_automaton import TokenAutomaton
+from gcd.vocabulary import Vocabulary
+from smc.draw import Breaks, Draw, Keys
+from smc.language_model import Prompt
+
+Result = TypeVar("Result")
+
+
+class ToyLM:
+    """A language model whose every conditional distribution is arbitrary, fixed and float64.
+
+    The distribution of the next token is a function of the whole sequence so far, drawn once from
+    a Gaussian of logits by a generator seeded with that sequence.
+
+    Args:
+        vocabulary: the tokens.
+        seed: which toy.
+        spread: standard deviation of the logits.
+        context: most tokens it pretends to attend to.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        seed: int = 0,
+        spread: float = 1.0,
+        context: int | None = None,
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.context = context
+        self._seed = seed
+        self._spread = spread
+        self._known: dict[tuple[int, ...], Float64[Tensor, "V"]] = {}
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Ids as they are; text as the sizes of its characters, modulo the vocabulary."""
+        if isinstance(prompt, str):
+            return [ord(character) % self.vocabulary.size for character in prompt]
+        return [int(token) for token in prompt]
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[ToyRows, Float64[Tensor, "B V"]]:
+        """One row per prompt."""
+        rows = ToyRows(self, [tuple(prompt) for prompt in prompts])
+        return rows, torch.stack([self.log_p(tuple(prompt)) for prompt in prompts])
+
+    def log_p(self, tokens: tuple[int, ...]) -> Float64[Tensor, "V"]:
+        """log p(next | tokens), at temperature one."""
+        if tokens not in self._known:
+            generator = np.random.default_rng([self._seed, len(tokens), *tokens])
+            logits = self._spread * generator.standard_normal(self.vocabulary.size)
+            self._known[tokens] = torch.from_numpy(logits).log_softmax(dim=0)
+        return self._known[tokens]
+
+
+class ToyRows:
+    """The sequences themselves; see `smc.language_model.Rows`."""
+
+    def __init__(self, lm: ToyLM, prompts: Sequence[tuple[int, ...]]) -> None:
+        self._lm = lm
+        self._prompt_lengths = [len(prompt) for prompt in prompts]
+        self._tokens = list(prompts)
+
+    def extend(
+        self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]
+    ) -> Float64[Tensor, "R T V"]:
+        """Appends runs; what lies past a run's length is NaN, so that nobody relies on it."""
+        log_p = torch.full((*runs.shape, self._lm.vocabulary.size), torch.nan, dtype=torch.float64)
+        for r, (run, length) in enumerate(zip(runs.tolist(), lengths.tolist(), strict=True)):
+            for t in range(length):
+                self._tokens[r] = (*self._tokens[r], run[t])
+                log_p[r, t] = self._lm.log_p(self._tokens[r])
+        return log_p
+
+    def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
+        """Copies rows."""
+        self._tokens = [self._tokens[a] for a in ancestors.tolist()]
+        self._prompt_lengths = [self._prompt_lengths[a] for a in ancestors.tolist()]
+
+    def truncate(self, lengths: Int[Tensor, "R"]) -> None:
+        """Cuts rows."""
+        self._tokens = [
+            tokens[: prompt + length]
+            for tokens, prompt, length in zip(
+                self._tokens, self._prompt_lengths, lengths.tolist(), strict=True
+            )
+        ]
+
+
+def target(
+    lm: ToyLM,
+    prompt: Prompt,
+    automaton: TokenAutomaton,
+    budget: int,
+    *,
+    temperature: float = 1.0,
+) -> dict[tuple[int, ...], float]:
+    """p_lm(x) of every token sequence x, EOS included, in the constraint and within the budget.
+
+    The values sum to P_lm(C within n); divided by that, they are the target distribution.  Cost:
+    exponential in the budget.
+    """
+    found: dict[tuple[int, ...], float] = {}
+    start = tuple(lm.encode(prompt))
+
+    def visit(state: int, tokens: tuple[int, ...], probability: float) -> None:
+        if state == automaton.final:
+            found[tokens] = probability
+            return
+        if len(tokens) == budget:
+            return
+        p = (lm.log_p(start + tokens) / temperature).softmax(dim=0).tolist()
+        for token in range(lm.vocabulary.size):
+            after = automaton.step(state, token)
+            if after >= 0:
+                visit(after, (*tokens, token), probability * p[token])
+
+    visit(automaton.initial, (), 1.0)
+    return found
+
+
+def walk(
+    run: Callable[[Draw, list[int]], Sequence[Result]], *, chunk: int = 1024
+) -> Iterator[tuple[float, Result]]:
+    """Every combination of outcomes of a sampler's random choices, with its probability.
+
+    A walk is named by the outcomes of its choices in the order in which they arise.  The walks of a
+    chunk are sampled together, as examples of one batch.  Each is given the outcomes it must begin
+    with, takes the first outcome from there on, and notes what else there was, which names the
+    walks still to come.  So every walk is taken exactly once.
+
+    Args:
+        run: samples one and the same example once for each given id, with this `draw`.
+        chunk: walks sampled together.
+
+    Yields:
+        Probability of the walk and what `run` returned for it; the probabilities sum to one.
+    """
+    pending: list[tuple[int, ...]] = [()]
+    while pending:
+        scripts, pending = pending[-chunk:], pending[:-chunk]
+        draw = _Scripted(scripts)
+        results = run(draw, list(range(len(scripts))))
+        for script, choices, result in zip(scripts, draw.choices, results, strict=True):
+            taken = tuple(outcome for outcome, _ in choices)
+            yield float(np.prod([shares[outcome] for outcome, shares in choices])), result
+            for place in range(len(script), len(choices)):
+                others = range(1, len(choices[place][1]))
+                pending.extend((*taken[:place], other) for other in others)
+
+
+class _Scripted:
+    """A `Draw` that follows one script per example, then takes first outcomes.
+
+    Attributes:
+        choices: per example, (outcome taken, probabilities of all outcomes) of each choice.
+    """
+
+    # Outcomes less likely than this are rounding: two breaks that ought to be the same.
+    _NOTHING = 1e-14
+
+    def __init__(self, scripts: Sequence[tuple[int, ...]]) -> None:
+        self._scripts = scripts
+        self.choices: list[list[tuple[int, list[float]]]] = [[] for _ in scripts]
+
+    def __call__(self, keys: Keys, breaks: Breaks) -> Float64[Tensor, "*M"]:
+        """A number in the middle of the outcome that the script demands."""
+        points = breaks()
+        rows = points.reshape(-1, points.shape[-1]).clamp(0, 1).sort(dim=1).values.numpy()
+        edges = np.concatenate([np.zeros((len(rows), 1)), rows, np.ones((len(rows), 1))], axis=1)
+        shares = np.diff(edges, axis=1)
+        u = np.empty(len(rows))
+        for m, example in enumerate(keys.example.flatten().tolist()):
+            script, choices = self._scripts[example], self.choices[example]
+            cells = np.flatnonzero(shares[m] > self._NOTHING)
+            outcome = script[len(choices)] if len(choices) < len(script) else 0
+            choices.append((outcome, shares[m][cells].tolist()))
+            u[m] = edges[m, cells[outcome]] + shares[m, cells[outcome]] / 2
+        return torch.from_numpy(u).reshape(keys.example.shape)

@@ -1,0 +1,193 @@
+"""Any causal language model of the `transformers` library, with its KV cache.
+
+Rows of different lengths share one rectangular cache.  The invariant that keeps this simple: the
+valid columns of row r are always its *last* `lengths[r]` ones, padding being on the left.  Then the
+attention mask and the positions follow from the lengths alone, and a sliding attention window,
+which models count in columns, counts tokens.  Prefilling pads on the left by itself.  Runs of
+unequal lengths, and cutting rows back, leave padding on the right, so the columns of each row are
+shifted to restore the invariant (`_align`, one gather per layer).
+
+Padding does not change what is computed for a row beyond the order of floating-point sums: masked
+columns have weight exactly zero, and positions count real tokens.  A matrix product may however
+round differently in a larger batch, so log-probabilities repeat across batch sizes to the last few
+bits only; a model loaded in float64 makes that irrelevant in practice.
+
+Cost of a step: one forward pass over the rows, and a copy of the cache when rows move.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float64, Int, Int64
+from torch import Tensor
+
+from gcd.vocabulary import Vocabulary, eos_ids_of
+from smc.language_model import Prompt
+
+
+class TransformersLM:
+    """A `LanguageModel` from a `transformers` causal LM and its tokenizer.
+
+    The model is used as it is, on its own device and in its own dtype; it is put in evaluation
+    mode.  Log-probabilities come out in float64.
+
+    Args:
+        model: a `PreTrainedModel` for causal language modelling.
+        tokenizer: its tokenizer; prompts given as text are encoded with its own special tokens.
+        vocabulary: the token bytes, if they are to be other than the tokenizer's.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, vocabulary: Vocabulary | None = None) -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self._given_vocabulary = vocabulary
+        # Only the last column's logits matter after a prompt; most models can skip the others.
+        forward = inspect.signature(model.forward).parameters
+        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in forward else {}
+
+    @property
+    def device(self) -> torch.device:
+        """The model's device."""
+        return self.model.device
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """Token bytes as wide as the logits; every id that anyone says ends a text is an EOS."""
+        if self._given_vocabulary is not None:
+            return self._given_vocabulary
+        width = int(self.model.get_output_embeddings().weight.shape[0])
+        eos_ids = eos_ids_of(self.model, self.tokenizer)
+        return Vocabulary.from_tokenizer(self.tokenizer, size=width, eos_ids=eos_ids)
+
+    @property
+    def context(self) -> int | None:
+        """Positions that the model was built for; None where it does not say."""
+        config = self.model.config.get_text_config()
+        return getattr(config, "max_position_embeddings", None)
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Text through the tokenizer, with its special tokens; ids as they are."""
+        if isinstance(prompt, str):
+            # `verbose` would warn about length, which `check_prompts` does better.
+            return list(self.tokenizer(prompt, verbose=False)["input_ids"])
+        return [int(token) for token in prompt]
+
+    def prefill(
+        self, prompts: Sequence[Sequence[int]]
+    ) -> tuple[TransformersRows, Float64[Tensor, "B V"]]:
+        """Reads all prompts in one forward pass, padded on the left."""
+        lengths = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
+        width = max(len(prompt) for prompt in prompts)
+        tokens = torch.tensor(
+            [[0] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=self.device
+        )
+        rows = TransformersRows(self, lengths)
+        return rows, rows.read(tokens, rows.lengths, **self._last_only)[:, -1]
+
+
+class TransformersRows:
+    """The KV cache of R prefixes; see `smc.language_model.Rows`.
+
+    Attributes:
+        lengths: valid columns of each row, its last ones.
+        prompt_lengths: how many of them are the prompt's.
+    """
+
+    def __init__(self, lm: TransformersLM, prompt_lengths: Int64[Tensor, "R"]) -> None:
+        from transformers import DynamicCache
+
+        self._model = lm.model
+        # Without a config every layer keeps all columns: sliding windows are left to the mask.
+        self._cache = DynamicCache()
+        self.prompt_lengths = prompt_lengths
+        self.lengths = prompt_lengths
+
+    def extend(
+        self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]
+    ) -> Float64[Tensor, "R T V"]:
+        """One forward pass over all runs."""
+        run_length = runs.shape[1]
+        before = self.lengths
+        self.lengths = before + lengths
+        # The run's padding is on its right: as columns it is cut off again below.
+        full = torch.arange(run_length, device=runs.device) < lengths.unsqueeze(1)
+        log_p = self.read(torch.where(full, runs, 0), before + run_length)
+        if not bool(full.all()):
+            self._align(before + run_length, self.lengths)
+        return log_p
+
+    def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
+        """Moves cache rows; nothing moves where each row is its own ancestor."""
+        same = torch.arange(self.lengths.shape[0], device=ancestors.device)
+        if torch.equal(ancestors.long(), same):
+            return
+        self.lengths = self.lengths[ancestors]
+        self.prompt_lengths = self.prompt_lengths[ancestors]
+        for layer in self._layers():
+            layer.keys = layer.keys.index_select(0, ancestors)
+            layer.values = layer.values.index_select(0, ancestors)
+
+    def truncate(self, lengths: Int[Tensor, "R"]) -> None:
+        """Cuts columns off, then restores the padding to the left."""
+        kept = torch.minimum(self.prompt_lengths + lengths, self.lengths)
+        self._align(self.lengths, kept)
+        self.lengths = kept
+
+    @torch.inference_mode()
+    def read(
+        self, tokens: Int[Tensor, "R T"], valid: Int64[Tensor, "R"], **options: int
+    ) -> Float64[Tensor, "R T2 V"]:
+        """A forward pass over `tokens`, after which the last `valid` columns of a row count.
+
+        Returns:
+            Log-probabilities of the next token after each of the tokens (or after the last one,
+            where `options` say so).
+        """
+        width = self._cache.get_seq_length() + tokens.shape[1]
+        mask = _last_columns(valid, width)
+        positions = (mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, -tokens.shape[1] :]
+        output = self._model(
+            input_ids=tokens,
+            attention_mask=mask.long(),
+            position_ids=positions,
+            past_key_values=self._cache,
+            use_cache=True,
+            **options,
+        )
+        return output.logits.double().log_softmax(dim=-1)
+
+    def _align(self, valid: Int64[Tensor, "R"], kept: Int64[Tensor, "R"]) -> None:
+        """Keeps the first `kept` of each row's last `valid` columns, and moves them to the end."""
+        width = self._cache.get_seq_length()
+        new_width = int(kept.max())
+        columns = torch.arange(new_width, device=kept.device) - new_width
+        source = (width - valid + kept).unsqueeze(1) + columns
+        # What falls before the row's first token becomes padding; any column will do for it.
+        source = source.clamp(min=0)[:, None, :, None]
+        for layer in self._layers():
+            for name in ("keys", "values"):
+                old = getattr(layer, name)
+                index = source.expand(-1, old.shape[1], -1, old.shape[3])
+                setattr(layer, name, old.gather(2, index))
+
+    def _layers(self) -> list[Any]:
+        """The cache's layers, all of which must hold one column per token."""
+        layers = self._cache.layers
+        for layer in layers:
+            if not isinstance(getattr(layer, "keys", None), Tensor):
+                raise ValueError(
+                    f"{type(self._model).__name__} keeps a {type(layer).__name__} as its memory, "
+                    "whose rows cannot be moved; use a model with an ordinary KV cache"
+                )
+        return layers
+
+
+def _last_columns(lengths: Int64[Tensor, "R"], width: int) -> Bool[Tensor, "R L"]:
+    """True in the last `lengths[r]` of `width` columns."""
+    columns = torch.arange(width, device=lengths.device)
+    return columns >= width - lengths.unsqueeze(1)

@@ -1,0 +1,67 @@
+"""Importance weights of one or many particle systems, kept in log space.
+
+A system of N weighted particles (x_n, W_n) stands for the distribution sum_n W_n δ(x_n), with
+W_n = w_n / sum_m w_m.  What the rest of the sampler asks of the weights is computed once, here:
+
+    normalised     W_n
+    log_mean       log( (1/N) sum_n w_n ), the estimate of the log evidence
+    ess            1 / sum_n W_n², the effective sample size: N when all are equal, 1 when one
+                   particle holds everything (Kong, Liu & Wong, 1994)
+
+A system whose particles are all dead (every w_n = 0) has no distribution: `normalised` is zero,
+`ess` zero and `log_mean` -inf, and `dead` says so.  Cost: O(N) per system.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Float64
+from torch import Tensor
+
+
+class Weights(NamedTuple):
+    """The weights of one particle system per leading index; immutable.
+
+    Attributes:
+        log: log w_n, any scale; -inf for a dead particle.
+        normalised: W_n, summing to one along the last axis (to zero where all are dead).
+        log_mean: log of the mean weight.
+        ess: effective sample size, in [1, N], zero where all are dead.
+    """
+
+    log: Float64[Tensor, "*B N"]
+    normalised: Float64[Tensor, "*B N"]
+    log_mean: Float64[Tensor, "*B"]
+    ess: Float64[Tensor, "*B"]
+
+    @classmethod
+    def of(cls, log_weights: Float[Tensor, "*B N"]) -> Weights:
+        """The weights exp(log_weights), in float64 whatever was given."""
+        log = log_weights.double()
+        top = log.amax(dim=-1, keepdim=True)
+        top = torch.where(top.isneginf(), 0.0, top)
+        # Scaled so that the greatest is one: the total neither over- nor underflows.
+        scaled = (log - top).exp()
+        total = scaled.sum(dim=-1)
+        dead = total == 0
+        safe_total = torch.where(dead, 1.0, total)
+        normalised = scaled / safe_total.unsqueeze(-1)
+        squares = normalised.square().sum(dim=-1)
+        return cls(
+            log=log,
+            normalised=normalised,
+            log_mean=(total / log.shape[-1]).log() + top.squeeze(-1),
+            ess=torch.where(dead, 0.0, 1 / torch.where(dead, 1.0, squares)),
+        )
+
+    @property
+    def dead(self) -> Bool[Tensor, "*B"]:
+        """True where every particle of the system has weight zero."""
+        return self.log_mean.isneginf()
+
+    @property
+    def num_particles(self) -> int:
+        """N."""
+        return self.log.shape[-1]
