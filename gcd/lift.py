@@ -1,0 +1,207 @@
+"""Lifting: a byte automaton and a vocabulary give an automaton over tokens.
+
+The state after a token is the state after its bytes. From each state the vocabulary's prefix tree
+is walked once, leaving subtrees as soon as a byte has no transition, and only states that whole
+tokens reach are visited at all.
+
+**Classes.** Tokens with the same column of next states are one class. The partition is refined
+state by state, starting from a single block: entries (distinct byte strings) of one block part
+when the state sends them to different targets. A step costs as much as there are live tokens, and
+no table over states and tokens is ever made. One representative of each class is then walked
+again, over a prefix tree of representatives alone, for the table over states and classes.
+
+**What is kept.** States from which whole tokens lead to acceptance. A byte automaton may have
+others: with no token that begins in the middle of a character, the bytes of a character cannot
+be completed. They go, and classes that only they told apart become one.
+
+Cost: O(sum over reached states of live tree nodes), in compiled code.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Bool, Int32, Integer, UInt8
+
+from gcd.automaton import Automaton
+from gcd.errors import ConstraintError, EmptyLanguageError
+from gcd.kernels import lifting as kernels
+from gcd.token_automaton import UNREACHABLE, TokenAutomaton, steps_to_accept
+from gcd.vocabulary import Vocabulary
+
+_ENDINGS = ("token", "accept")
+
+
+def lift(automaton: Automaton, vocabulary: Vocabulary, *, eos: str = "token") -> TokenAutomaton:
+    """The token automaton of a language of byte strings.
+
+    Args:
+        automaton: the language.
+        vocabulary: the tokens to spell it with.
+        eos: how a text ends. `"token"`: with one of the vocabulary's EOS ids, which is allowed
+            exactly where a string of the language ends. `"accept"`, for models that have no
+            such id: by itself, on entering an accepting state; this costs no token, and asks
+            for a language in which no string is the beginning of another.
+
+    Raises:
+        EmptyLanguageError: if the language is empty, or no string of it can be written with
+            the vocabulary's tokens.
+        ConstraintError: if the vocabulary has no EOS id and `eos` is `"token"`; if `eos` is
+            `"accept"` and a string of the language begins another one.
+    """
+    if eos not in _ENDINGS:
+        raise ConstraintError(f"eos must be one of {_ENDINGS}, got {eos!r}")
+    if eos == "token" and not vocabulary.eos_ids:
+        raise ConstraintError(
+            "the vocabulary has no EOS id, so no text could ever end; pass eos_ids when building "
+            'it, or lift with eos="accept" if the language itself says where a text ends'
+        )
+    if automaton.is_empty:
+        raise EmptyLanguageError("no string satisfies the constraint: its language is empty")
+    if eos == "accept":
+        _refuse_continuations(automaton)
+
+    reached, targets, class_of = lift_arrays(automaton.delta, automaton.class_of_byte, vocabulary)
+    final = reached.size
+    accepting = automaton.accepting[reached]
+    ends = np.where(accepting, final, -1).astype(np.int32)
+    if eos == "accept":
+        # An accepting state has no way on: it is the end.
+        targets = np.where((targets >= 0) & accepting[targets], final, targets)
+    delta = np.full((final + 1, targets.shape[1] + 1), -1, np.int32)
+    delta[:-1, :-1] = targets
+    delta[:-1, -1] = ends
+    delta[-1, -1] = final
+    class_of = np.where(class_of < 0, targets.shape[1], class_of).astype(np.int32)
+    return _finish(delta, class_of, automaton, vocabulary, eos)
+
+
+def lift_arrays(
+    delta: Int32[np.ndarray, "S K"],
+    class_of_byte: UInt8[np.ndarray, "256"],
+    vocabulary: Vocabulary,
+) -> tuple[Int32[np.ndarray, "R"], Int32[np.ndarray, "R C"], Int32[np.ndarray, "V"]]:
+    """Token transitions of a byte automaton with initial state 0, EOS aside.
+
+    Returns:
+        reached: the states that whole tokens lead to, ascending, 0 among them.
+        targets: number (in `reached`) of the state after a token of each class, -1 for none.
+        class_of: class of every token id, -1 for EOS. Classes are numbered by their first id;
+            two ids share one exactly if they have the same targets.
+    """
+    trie = vocabulary.trie
+    delta = np.ascontiguousarray(delta)
+    label = class_of_byte[trie.byte]
+    is_reached, class_of_entry = kernels.reachable_classes(
+        delta, label, trie.depth, trie.skip, trie.entry, trie.num_entries, trie.max_depth
+    )
+    reached = np.flatnonzero(is_reached).astype(np.int32)
+
+    # Ids without bytes are alive nowhere: a class of their own until columns are compared.
+    raw = np.append(class_of_entry, 2 * trie.num_entries + 1)[trie.entry_of_token]
+    raw[list(vocabulary.eos_ids)] = 2 * trie.num_entries + 2
+    _, first, class_of = np.unique(raw, return_index=True, return_inverse=True)
+    entry_of_class = trie.entry_of_token[first]
+
+    # Walk one representative entry for each class from every state.
+    has_bytes = np.flatnonzero(entry_of_class >= 0)
+    keep = np.zeros(trie.num_entries, np.bool_)
+    keep[entry_of_class[has_bytes]] = True
+    number = np.zeros(trie.num_entries, np.int32)
+    number[entry_of_class[has_bytes]] = has_bytes
+    nodes, depth, skip, entry = kernels.sub_trie(keep, trie.depth, trie.skip, trie.entry, number)
+    table = kernels.targets(
+        reached, delta, label[nodes], depth, skip, entry, entry_of_class.size, trie.max_depth
+    )
+    position = np.full(delta.shape[0] + 1, -1, np.int32)
+    position[reached] = np.arange(reached.size)
+    is_eos = np.zeros(vocabulary.size, np.bool_)
+    is_eos[list(vocabulary.eos_ids)] = True
+    targets, class_of = merge_classes(position[table], class_of.astype(np.int32), is_eos)
+    return reached, targets, class_of
+
+
+def merge_classes(
+    table: Int32[np.ndarray, "S C"],
+    class_of: Integer[np.ndarray, "V"],
+    apart: Bool[np.ndarray, "V"],
+) -> tuple[Int32[np.ndarray, "S C2"], Int32[np.ndarray, "V"]]:
+    """Make classes of equal columns one, and number classes by their first token.
+
+    Tokens marked `apart` leave the classes (number -1); classes without tokens are dropped.
+    """
+    columns = np.ascontiguousarray(table.T)
+    rows = columns.view(np.dtype((np.void, columns.dtype.itemsize * columns.shape[1]))).ravel()
+    _, same = np.unique(rows, return_inverse=True)
+    merged = np.where(apart, -1, same.reshape(-1)[class_of]).astype(np.int64)
+    present, first, inverse = np.unique(merged, return_index=True, return_inverse=True)
+    order = np.argsort(np.where(present < 0, -1, first))
+    rank = np.empty(order.size, np.int64)
+    rank[order] = np.arange(order.size)
+    num_apart = int((present < 0).sum())  # 0 or 1: they come first
+    kept = first[order[num_apart:]]
+    return (
+        np.ascontiguousarray(table[:, class_of[kept]]),
+        (rank[inverse.reshape(-1)] - num_apart).astype(np.int32),
+    )
+
+
+def _finish(
+    delta: Int32[np.ndarray, "S C"],
+    class_of: Int32[np.ndarray, "V"],
+    automaton: Automaton,
+    vocabulary: Vocabulary,
+    eos: str,
+) -> TokenAutomaton:
+    """Keep what leads to the final state (the last), and only classes it tells apart."""
+    final, eos_class = delta.shape[0] - 1, delta.shape[1] - 1
+    initial = final if eos == "accept" and automaton.accepting[0] else 0
+    steps = steps_to_accept(delta, final)
+    if steps[initial] == UNREACHABLE:
+        raise EmptyLanguageError(_why_unwritable(automaton, vocabulary))
+    alive = kernels.reachable(delta, initial) & (steps < UNREACHABLE)
+    alive[final] = True
+    if not alive.all():
+        number = np.full(delta.shape[0] + 1, -1, np.int32)
+        number[:-1][alive] = np.arange(alive.sum())
+        delta = number[delta[alive]]
+        final, initial = delta.shape[0] - 1, int(number[initial])
+        is_eos = class_of == eos_class
+        targets, class_of = merge_classes(
+            np.ascontiguousarray(delta[:, :eos_class]), np.where(is_eos, 0, class_of), is_eos
+        )
+        delta = np.concatenate([targets, delta[:, eos_class:]], axis=1)
+        eos_class = delta.shape[1] - 1
+        class_of = np.where(class_of < 0, eos_class, class_of).astype(np.int32)
+        steps = steps[alive]
+    return TokenAutomaton(
+        vocabulary,
+        class_of,
+        delta,
+        delta[:, eos_class] == final,
+        steps,
+        initial,
+        eos_class,
+    )
+
+
+def _refuse_continuations(automaton: Automaton) -> None:
+    """Without an EOS token, a string that goes on to a longer one would have no end."""
+    goes_on = automaton.accepting & (automaton.delta >= 0).any(axis=1)
+    if goes_on.any():
+        example = Automaton.minimal(automaton.delta, goes_on, automaton.class_of_byte).shortest()
+        raise ConstraintError(
+            f'eos="accept" needs a language in which no string begins another one, but {example!r} '
+            "is complete and can go on; end every string with a terminator such as a newline, "
+            "or use a vocabulary with an EOS id"
+        )
+
+
+def _why_unwritable(automaton: Automaton, vocabulary: Vocabulary) -> str:
+    """Say that no string can be written with the tokens, naming bytes that no token has."""
+    example = automaton.shortest()
+    missing = sorted(set(example) - set(b"".join(vocabulary.token_bytes)))
+    reason = f"no string of the language, such as {example[:60]!r}, can be written with the tokens"
+    if missing:
+        named = ", ".join(f"0x{byte:02X} ({chr(byte)!r})" for byte in missing[:5])
+        reason += f": no token has the byte {named}"
+    return reason

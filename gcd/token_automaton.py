@@ -1,0 +1,144 @@
+"""Automata over tokens: what a byte automaton becomes for one vocabulary.
+
+`delta[s, c]` is the state after a token of class c. A **class** is a set of tokens that no state
+tells apart, so `class_of` (one entry per token) and a narrow table stand for a table that is
+hundreds of times wider. The tokens that end a text form the class `eos_class`; it is allowed
+exactly in accepting states and leads to the state `final`, whose only edge is a loop under it.
+
+`steps_to_accept[s]` is the fewest tokens, EOS included, from s to `final`. Because `final` loops,
+"final can be reached in at most r tokens" is `steps_to_accept[s] <= r`: one integer per state
+answers for every budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Bool, Int32, Int64
+
+from gcd.kernels import lifting as kernels
+from gcd.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    import torch
+
+    from gcd.tensors import TensorAutomaton
+
+UNREACHABLE = 2**30
+"""`steps_to_accept` of a state without a way to `final`; more than any budget, less than int32."""
+
+
+@dataclass(frozen=True, eq=False)
+class TokenAutomaton:
+    """A deterministic automaton over the tokens of a vocabulary.
+
+    Attributes:
+        vocabulary: the tokens.
+        class_of: class of every token id. Ids that no state allows share one class.
+        delta: state after (state, class), -1 if the class is not allowed there.
+        accepting: whether the tokens so far spell a string of the language, that is
+            `delta[:, eos_class] == final`. True of `final` as well.
+        steps_to_accept: fewest tokens, EOS included, to `final`; 0 for `final` itself.
+        initial: where a text starts.
+        eos_class: the class of the ids that end a text, the last one. It has no ids if the
+            vocabulary has none.
+
+    States are kept only if whole tokens lead there from `initial` and from there to `final`,
+    which is the last state. Arrays are read-only.
+    """
+
+    vocabulary: Vocabulary
+    class_of: Int32[np.ndarray, "V"]
+    delta: Int32[np.ndarray, "S C"]
+    accepting: Bool[np.ndarray, "S"]
+    steps_to_accept: Int32[np.ndarray, "S"]
+    initial: int
+    eos_class: int
+
+    def __post_init__(self) -> None:
+        num_states, num_classes = self.delta.shape
+        loop = np.full(num_classes, -1)
+        loop[self.eos_class] = self.final
+        assert self.class_of.shape == (self.vocabulary.size,), "one class for every token"
+        assert ((self.class_of >= 0) & (self.class_of < num_classes)).all(), "classes exist"
+        assert (self.class_of[list(self.vocabulary.eos_ids)] == self.eos_class).all()
+        assert ((self.delta >= -1) & (self.delta < num_states)).all(), "targets exist"
+        assert 0 <= self.initial < num_states, "the initial state exists"
+        assert (self.delta[self.final] == loop).all(), "the final state only loops under EOS"
+        assert ((self.delta[:, self.eos_class] == self.final) == self.accepting).all()
+        assert (self.steps_to_accept == steps_to_accept(self.delta, self.final)).all()
+        assert self.steps_to_accept.max() < UNREACHABLE, "every state leads to the final one"
+        for array in (self.class_of, self.delta, self.accepting, self.steps_to_accept):
+            array.flags.writeable = False
+
+    @property
+    def num_states(self) -> int:
+        return self.delta.shape[0]
+
+    @property
+    def num_classes(self) -> int:
+        return self.delta.shape[1]
+
+    @property
+    def final(self) -> int:
+        """The state after the end of a text: the last one."""
+        return self.delta.shape[0] - 1
+
+    @cached_property
+    def tokens_per_class(self) -> Int64[np.ndarray, "C"]:
+        """How many token ids each class has."""
+        return np.bincount(self.class_of, minlength=self.num_classes)
+
+    def step(self, state: int, token: int) -> int:
+        """The state after a token, -1 if it is not allowed; from -1 there is no way back."""
+        if not 0 <= token < self.vocabulary.size:
+            raise ValueError(f"token {token} is not one of the {self.vocabulary.size} ids")
+        return int(self.delta[state, self.class_of[token]]) if state >= 0 else -1
+
+    def run(self, tokens: Iterable[int], state: int | None = None) -> int:
+        """The state after several tokens, from `initial` by default; -1 if one is refused."""
+        state = self.initial if state is None else state
+        for token in tokens:
+            state = self.step(state, int(token))
+            if state < 0:
+                return -1
+        return state
+
+    def accepts(self, tokens: Iterable[int]) -> bool:
+        """Whether the tokens, without EOS, spell a string of the language."""
+        state = self.run(tokens)
+        return state >= 0 and bool(self.accepting[state])
+
+    def allowed(self, state: int, remaining: int | None = None) -> Int64[np.ndarray, "allowed"]:
+        """Token ids after which the text can still be completed.
+
+        Args:
+            state: the present state.
+            remaining: tokens left, the next one and EOS included; None for no budget.
+        """
+        after = self.delta[state]
+        good = after >= 0
+        if remaining is not None:
+            good &= self.steps_to_accept[after] <= remaining - 1
+        return np.flatnonzero(good[self.class_of])
+
+    def tensors(self, device: torch.device | str | None = None) -> TensorAutomaton:
+        """The same automaton as T_out, T_in and B_f."""
+        from gcd.tensors import TensorAutomaton
+
+        return TensorAutomaton.from_token_automaton(self, device=device)
+
+    def __repr__(self) -> str:
+        return (
+            f"TokenAutomaton({self.num_states} states, {self.num_classes} classes, "
+            f"{self.vocabulary.size} tokens)"
+        )
+
+
+def steps_to_accept(delta: Int32[np.ndarray, "S C"], final: int) -> Int32[np.ndarray, "S"]:
+    """Fewest tokens from each state to `final`, `UNREACHABLE` where there is no way; O(S C)."""
+    return kernels.distances(delta, final, UNREACHABLE)
