@@ -18,9 +18,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from gcd.batch import AutomatonBatch
 from gcd.errors import ConstraintError, InfeasibleBudgetError
 from gcd.token_automaton import TokenAutomaton
-from gcd.tensors import AutomatonBatch
 from gcd.vocabulary import Vocabulary
 from smc.draw import CounterDraw, Draw
 from smc.language_model import LanguageModel, Prompt, check_prompts

@@ -30,8 +30,8 @@ import torch
 from jaxtyping import Bool, Float64, Int, Int64
 from torch import Tensor
 
+from gcd.batch import AutomatonBatch
 from gcd.budget import BudgetMask
-from gcd.tensors import AutomatonBatch
 
 
 class Batch(NamedTuple):
@@ -86,7 +86,7 @@ class Walk(NamedTuple):
         for token in tokens.long().unbind(dim=1):
             moves = (token >= 0) & (states >= 0) & (remaining > 0)
             moves &= ~self.automata.is_final[states.clamp(min=0)]
-            after = self.automata.next(states.clamp(min=0), token.clamp(min=0)).long()
+            after = self.automata.next(states, token.clamp(min=0))
             states = torch.where(moves, after, states)
             remaining = remaining - moves.long()
         return self._replace(states=states, remaining=remaining)
@@ -97,8 +97,8 @@ def start_walk(batch: Batch) -> Walk:
     budgets = batch.budgets
     return Walk(
         automata=batch.automata,
-        mask=BudgetMask(batch.automata, int(budgets.max())),
-        states=batch.automata.initial.long(),
+        mask=BudgetMask(batch.automata, budgets),
+        states=batch.automata.initial,
         remaining=budgets,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -144,7 +145,7 @@ def test_breaks_are_where_the_outcome_changes() -> None:
     for row, points in zip(rows, q.breaks(rows), strict=True):
         edges = sorted({0.0, 1.0, *points.tolist()})
         p = log_p[row].softmax(0)
-        for low, high in zip(edges, edges[1:], strict=False):
+        for low, high in itertools.pairwise(edges):
             inside = torch.tensor([low + 1e-9, (low + high) / 2, high - 1e-9], dtype=torch.float64)
             outcomes = q.at(row.expand(3), inside)
             assert len(set(outcomes.tolist())) == 1

@@ -1,0 +1,202 @@
+"""The sampler's truth: over all its random choices, weight times probability is the target."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import smc
+import smc.resampling
+from gcd.token_automaton import TokenAutomaton
+from smc.proposals import Guide, Walk
+from smc.resampling import Scheme, Uniform
+from smc.testing import ToyLM, target, walk
+from tests.smc.toys import CONSTRAINTS, VOCABULARY
+
+TOY = ToyLM(VOCABULARY, seed=1, spread=1.5)
+PROMPT = (0, 1)
+
+
+class Tilted(smc.GCD):
+    """Any positive g on the tokens that GCD allows is a correct proposal; this one is arbitrary.
+
+    g depends on state, budget and token, so a mistake in psi, in Z or in the division at EOS shows.
+    """
+
+    def __init__(self, *, potential: bool) -> None:
+        self.potential = potential
+
+    def guide(self, state: Walk, log_p: torch.Tensor) -> Guide:
+        mask = state.mask.mask(state.states, state.remaining)
+        tokens = torch.arange(log_p.shape[1])
+        # States are numbered through over the batch, but g must not depend on the batch.
+        local = state.states - state.automata.initial[state.automata.automaton_of[state.states]]
+        place = (3 * local + state.remaining).unsqueeze(1)
+        log_g = (place + 1.7 * tokens).double().sin() - 1.5
+        log_g = log_g.masked_fill(~mask, -torch.inf)
+        return Guide(log_g, torch.logsumexp(log_p + log_g, dim=1))
+
+
+PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
+    "lm": smc.LM,
+    "lcd": smc.LCD,
+    "gcd": smc.GCD,
+    "tilted": lambda: Tilted(potential=True),
+    "tilted_no_potential": lambda: Tilted(potential=False),
+}
+
+
+def walk_sums(
+    automaton: TokenAutomaton, budget: int, **options: object
+) -> tuple[dict[bytes, float], float, float, int]:
+    """Sums over all walks: of P · Ẑ · posterior per answer, of P · Ẑ, of P; and how many walks."""
+    options = {"particles": 2, "resampling": "multinomial", "ess_threshold": 1.0, **options}
+
+    def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
+        return smc.sample(
+            TOY,
+            [PROMPT] * len(ids),
+            automaton,
+            budget=budget,
+            example_ids=ids,
+            max_rows=1 << 20,
+            draw=draw,
+            **options,  # type: ignore[arg-type]
+        )
+
+    mass: dict[bytes, float] = defaultdict(float)
+    evidence = total = 0.0
+    count = 0
+    for probability, posterior in walk(run):
+        total += probability
+        count += 1
+        assert posterior.log_evidence is not None
+        weight = probability * math.exp(posterior.log_evidence)
+        evidence += weight
+        for answer, share in zip(posterior.answers, posterior.probabilities, strict=True):
+            mass[answer] += weight * share
+    return dict(mass), evidence, total, count
+
+
+def truth(automaton: TokenAutomaton, budget: int, temperature: float = 1.0) -> dict[bytes, float]:
+    mass: dict[bytes, float] = defaultdict(float)
+    for ids, p in target(TOY, PROMPT, automaton, budget, temperature=temperature).items():
+        mass[automaton.vocabulary.decode(ids)] += p
+    return dict(mass)
+
+
+def assert_exact(
+    automaton: TokenAutomaton, budget: int, temperature: float = 1.0, **options: object
+) -> None:
+    expected = truth(automaton, budget, temperature)
+    mass, evidence, total, _ = walk_sums(automaton, budget, temperature=temperature, **options)
+    assert total == pytest.approx(1, abs=1e-10)
+    assert evidence == pytest.approx(sum(expected.values()), abs=1e-10)
+    assert mass == pytest.approx(expected, abs=1e-10)
+
+
+@pytest.mark.parametrize("proposal", [p for p in PROPOSALS if p != "lm"])
+@pytest.mark.parametrize("resampling", ["multinomial", "stratified", "systematic", "residual"])
+def test_every_proposal_with_every_scheme(proposal: str, resampling: str) -> None:
+    assert_exact(
+        CONSTRAINTS["few_words"](), 3, proposal=PROPOSALS[proposal](), resampling=resampling
+    )
+
+
+@pytest.mark.parametrize("resampling", ["multinomial", "systematic"])
+def test_the_language_model_itself(resampling: str) -> None:
+    assert_exact(CONSTRAINTS["few_words"](), 2, proposal=smc.LM(), resampling=resampling)
+    if resampling == "systematic":
+        assert_exact(CONSTRAINTS["forced"](), 3, proposal=smc.LM(), resampling=resampling)
+
+
+@pytest.mark.parametrize("proposal", list(PROPOSALS))
+@pytest.mark.parametrize("name", list(CONSTRAINTS))
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
+def test_one_particle(proposal: str, name: str, temperature: float) -> None:
+    for budget in (3, 4):
+        assert_exact(
+            CONSTRAINTS[name](), budget, temperature, particles=1, proposal=PROPOSALS[proposal]()
+        )
+
+
+@pytest.mark.parametrize("proposal", ["lcd", "gcd", "tilted", "tilted_no_potential"])
+@pytest.mark.parametrize("threshold", [0.0, 0.6, 0.9])
+def test_adaptive_resampling(proposal: str, threshold: float) -> None:
+    assert_exact(
+        CONSTRAINTS["a_star_b"](),
+        4,
+        proposal=PROPOSALS[proposal](),
+        resampling="systematic",
+        ess_threshold=threshold,
+    )
+
+
+@pytest.mark.parametrize("proposal", ["lcd", "gcd", "tilted"])
+def test_three_particles(proposal: str) -> None:
+    assert_exact(
+        CONSTRAINTS["few_words"](),
+        3,
+        proposal=PROPOSALS[proposal](),
+        particles=3,
+        resampling="systematic",
+    )
+
+
+class SometimesImpossible(ToyLM):
+    """After "b" it says that nothing but "b" can follow, so constraints can be left no token."""
+
+    def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
+        log_p = super().log_p(tokens)
+        if len(tokens) > len(PROMPT) and tokens[-1] == 1:
+            log_p = torch.full_like(log_p, -torch.inf)
+            log_p[1] = 0
+        return log_p
+
+
+@pytest.mark.parametrize("proposal", list(PROPOSALS))
+def test_particles_left_without_a_token_die(proposal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "TOY", SometimesImpossible(VOCABULARY, seed=2))
+    for resampling in ("multinomial", "systematic"):
+        assert_exact(
+            CONSTRAINTS["few_words"](), 2, proposal=PROPOSALS[proposal](), resampling=resampling
+        )
+
+
+def heaviest(weights: torch.Tensor, uniform: Uniform) -> torch.Tensor:
+    """Wrong: keeps only the heaviest particle."""
+    return weights.argmax(dim=1, keepdim=True).expand_as(weights).contiguous()
+
+
+def half_a_slice(weights: torch.Tensor, uniform: Uniform) -> torch.Tensor:
+    """Wrong, but nearly right: systematic resampling with half the offset."""
+    return smc.resampling.systematic(weights, lambda count, breaks: uniform(count, breaks) / 2)
+
+
+class ForgetsItsPotential(Tilted):
+    """Wrong: weighs as if g had been one."""
+
+    def guide(self, state: Walk, log_p: torch.Tensor) -> Guide:
+        log_g, _ = super().guide(state, log_p)
+        mask = log_g > -torch.inf
+        return Guide(log_g, torch.logsumexp(log_p.masked_fill(~mask, -torch.inf), dim=1))
+
+
+@pytest.mark.parametrize("wrong", [heaviest, half_a_slice])
+def test_negative_control_of_resampling(wrong: Scheme) -> None:
+    """The test above is worth something only if it rejects what is wrong."""
+    expected = truth(CONSTRAINTS["few_words"](), 3)
+    mass, _, _, _ = walk_sums(CONSTRAINTS["few_words"](), 3, proposal=smc.LCD(), resampling=wrong)
+    assert max(abs(mass.get(x, 0.0) - p) for x, p in expected.items()) > 1e-3
+
+
+def test_negative_control_of_weights() -> None:
+    expected = truth(CONSTRAINTS["few_words"](), 3)
+    mass, _, _, _ = walk_sums(
+        CONSTRAINTS["few_words"](), 3, proposal=ForgetsItsPotential(potential=True)
+    )
+    assert max(abs(mass[x] - p) for x, p in expected.items()) > 1e-3
