@@ -1,6 +1,8 @@
 """Hard constraints on language models, as automata with a token budget."""
 
 from gcd.automaton import Automaton
+from gcd.batch import AutomatonBatch
+from gcd.budget import BudgetMask, check_budget
 from gcd.errors import (
     ConstraintError,
     EmptyLanguageError,
@@ -9,16 +11,28 @@ from gcd.errors import (
     UnsupportedSchemaError,
 )
 from gcd.languages import choice, literal, regex
+from gcd.lift import lift
 from gcd.limits import state_limit
+from gcd.tensors import TensorAutomaton
+from gcd.token_automaton import TokenAutomaton
+from gcd.vocabulary import Vocabulary, eos_ids_of
 
 __all__ = [
     "Automaton",
+    "AutomatonBatch",
+    "BudgetMask",
     "ConstraintError",
     "EmptyLanguageError",
     "InfeasibleBudgetError",
     "StateLimitError",
+    "TensorAutomaton",
+    "TokenAutomaton",
     "UnsupportedSchemaError",
+    "Vocabulary",
+    "check_budget",
     "choice",
+    "eos_ids_of",
+    "lift",
     "literal",
     "regex",
     "state_limit",
