@@ -116,10 +116,12 @@ class Categorical(NamedTuple):
         weight: exp(log_p - max log_p), so that the likeliest outcome weighs one: a lone outcome of
             log-probability -500 is as drawable as any other.
         cumulative: running sums of `weight`.
+        likeliest: an outcome of weight one.
     """
 
     weight: Float64[Tensor, "R V"]
     cumulative: Float64[Tensor, "R V"]
+    likeliest: Int64[Tensor, "R"]
 
     def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
         """Where, in (0, 1), the outcome drawn from each of these rows changes."""
@@ -127,18 +129,24 @@ class Categorical(NamedTuple):
         return cumulative / cumulative[:, -1:]
 
     def at(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
-        """The inverse distribution function of each row at u.
+        """The inverse distribution function of each row at u, by bisection: O(M log V).
 
-        That is the first outcome *of positive weight* whose cumulative weight exceeds u times the
-        total, and the last one of positive weight where rounding leaves none.  An outcome of
-        probability zero is therefore never returned, whatever rounding does, also where a parallel
-        prefix sum is not monotone.
+        That is the first outcome whose cumulative weight exceeds u times the total.  Should
+        rounding leave none (u near one), or leave one of weight zero (a parallel prefix sum need
+        not be monotone), the likeliest outcome stands in.  So an outcome of probability zero is
+        never returned, whatever rounding does.
         """
-        cumulative, possible = self.cumulative[rows], self.weight[rows] > 0
-        beyond = possible & (cumulative > (u * cumulative[:, -1]).unsqueeze(1))
-        first = beyond.to(torch.uint8).argmax(dim=1)
-        last = possible.shape[1] - 1 - possible.flip(1).to(torch.uint8).argmax(dim=1)
-        return torch.where(beyond.any(dim=1), first, last)
+        V = self.weight.shape[1]
+        point = u * self.cumulative[rows, -1]
+        # How many outcomes lie below the point, bit by bit from the highest.
+        below = torch.zeros_like(rows)
+        for bit in reversed(range(V.bit_length())):
+            probe = below + (1 << bit)
+            reached = self.cumulative[rows, probe.clamp(max=V) - 1] <= point
+            below = torch.where((probe <= V) & reached, probe, below)
+        found = below.clamp(max=V - 1)
+        possible = (below < V) & (self.weight[rows, found] > 0)
+        return torch.where(possible, found, self.likeliest[rows])
 
 
 def categorical(log_p: Float64[Tensor, "R V"]) -> Categorical:
@@ -148,6 +156,6 @@ def categorical(log_p: Float64[Tensor, "R V"]) -> Categorical:
         log_p: unnormalised log-probabilities, -inf for what must never be drawn.  A row with
             nothing possible is allowed as long as nobody draws from it.
     """
-    top = log_p.amax(dim=1, keepdim=True)
+    top, likeliest = log_p.max(dim=1, keepdim=True)
     weight = (log_p - torch.where(top.isneginf(), 0.0, top)).exp()
-    return Categorical(weight, weight.cumsum(dim=1))
+    return Categorical(weight, weight.cumsum(dim=1), likeliest.squeeze(1))

@@ -12,11 +12,8 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 import torch
-from jaxtyping import Float64
-from torch import Tensor
 
 from gcd.batch import AutomatonBatch
 from gcd.errors import ConstraintError, InfeasibleBudgetError
@@ -41,9 +38,9 @@ def sample(
     particles: int,
     proposal: Proposal,
     resampling: str | Scheme = "systematic",
-    ess_threshold: float = 0.5,
-    temperature: float = 1.0,
-    top_p: float = 1.0,
+    ess_threshold: float | int = 0.5,
+    temperature: float | int = 1.0,
+    top_p: float | int = 1.0,
     seed: int = 0,
     example_ids: Sequence[int] | None = None,
     max_rows: int = 256,
@@ -84,8 +81,6 @@ def sample(
     """
     if isinstance(prompts, str):
         raise ValueError("prompts is a single string; give a list of prompts")
-    if isinstance(proposal, str):
-        raise ValueError(f"proposal is the string {proposal!r}; give an object such as smc.GCD()")
     names = list(range(len(prompts))) if example_ids is None else [int(i) for i in example_ids]
     if isinstance(automata, TokenAutomaton):
         automata = [automata] * len(prompts)
@@ -94,7 +89,13 @@ def sample(
         if len(given) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts but {len(given)} {what}; give one for each")
     settings = Settings(
-        proposal, particles, scheme(resampling), ess_threshold, temperature, top_p, max_rows
+        proposal=proposal,
+        particles=particles,
+        scheme=scheme(resampling),
+        ess_threshold=float(ess_threshold),
+        temperature=float(temperature),
+        top_p=float(top_p),
+        max_rows=max_rows,
     )
     tasks = [
         Task(name, tuple(lm.encode(prompt)), automaton, n)
@@ -234,7 +235,7 @@ def _posteriors(
 ) -> list[Posterior]:
     """Brings the particles to the host and makes one posterior of each example's."""
     N = settings.particles
-    final = Weights.of(cast(Float64[Tensor, "B N"], particles.log_weight.view(-1, N)))
+    final = Weights.of(particles.log_weight.view(-1, N))
     evidence, ess = final.log_mean.tolist(), final.ess.tolist()
     tokens, lengths = particles.tokens.tolist(), particles.length.tolist()
     log_weights, finished = particles.log_weight.tolist(), particles.finished.tolist()

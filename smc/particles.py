@@ -45,6 +45,26 @@ class Particles(NamedTuple):
         """Copies of these particles, weights and all."""
         return Particles(*(field[ancestors] for field in self))
 
+    def append(
+        self,
+        which: Int64[Tensor, "M"],
+        tokens: Int64[Tensor, "M"],
+        *,
+        increment: Float64[Tensor, "M"],
+        log_potential: Float64[Tensor, "M"],
+        finished: Bool[Tensor, "M"],
+        row: Int64[Tensor, "M"],
+    ) -> Particles:
+        """These particles draw one token each; what else is new about them is given."""
+        return Particles(
+            tokens=self.tokens.index_put((which, self.length[which]), tokens),
+            length=self.length.index_add(0, which, torch.ones_like(which)),
+            log_weight=self.log_weight.index_add(0, which, increment),
+            log_potential=self.log_potential.index_copy(0, which, log_potential),
+            finished=self.finished.index_copy(0, which, finished),
+            row=self.row.index_copy(0, which, row),
+        )
+
 
 class Prefixes(NamedTuple):
     """R distinct prefixes of running particles; row r is also the language model's row r.
@@ -60,7 +80,7 @@ class Prefixes(NamedTuple):
     state: Any
 
     @property
-    def count(self) -> int:
+    def num_rows(self) -> int:
         """R."""
         return self.example.shape[0]
 

@@ -136,10 +136,10 @@ class Posterior:
             first.setdefault(key, text)
         return first[max(votes, key=lambda key: votes[key])] if votes else None
 
-    def expectation(self, score: Callable[[str], float]) -> float:
+    def expectation(self, score: Callable[[str], float | int]) -> float:
         """Posterior-weighted score: sum over texts of probability · score; zero when dead."""
         pairs = zip(self.texts, self.probabilities, strict=True)
-        return sum(probability * score(text) for text, probability in pairs)
+        return math.fsum(probability * score(text) for text, probability in pairs)
 
     def sample(self, k: int, seed: int = 0) -> list[str]:
         """k independent texts from the posterior.

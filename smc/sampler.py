@@ -32,7 +32,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from smc.draw import Draw, Keys, Purpose, categorical
+from smc.draw import Breaks, Draw, Keys, Purpose, categorical
 from smc.language_model import LanguageModel, Rows
 from smc.particles import Particles, Prefixes, start_particles
 from smc.proposals import Batch, Guide, Proposal
@@ -111,37 +111,38 @@ class Sampler:
         """
         memory, particles, prefixes = self._start(prompts)
         step = 0
-        while prefixes.count:
+        while prefixes.num_rows:
             guide = self._guide(prefixes)
-            particles, record = self._weigh(particles, guide)
-            particles = self._resample(particles, record, step)
-            tokens = self._draw(particles, prefixes, guide, step)
-            particles, prefixes = self._advance(particles, prefixes, guide, tokens, memory)
-            self._note(record, prefixes)
+            weighed = self._weigh(particles, guide)
+            due = self._due(weighed)
+            chosen = self._resample(weighed, due, step)
+            tokens = self._draw(chosen, prefixes, guide, step)
+            after, prefixes = self._advance(chosen, prefixes, guide, tokens, memory)
+            self._note(particles, weighed, due, prefixes)
+            particles = after
             step += 1
         return particles
 
     def _start(self, prompts: Sequence[Sequence[int]]) -> tuple[Rows, Particles, Prefixes]:
         """Each prompt is read once; all particles of an example share it."""
         memory, log_p = self.lm.prefill(prompts)
-        B = len(prompts)
-        particles = start_particles(
-            B, self.num_particles, int(self.batch.budgets.max()), self.examples.device
-        )
-        everyone = torch.arange(B, device=self.examples.device)
+        budgets = self.batch.budgets
+        B, device = len(prompts), budgets.device
+        particles = start_particles(B, self.num_particles, int(budgets.max()), device)
         state = self.proposal.start(self.batch)
-        return memory, particles, Prefixes(everyone, self._tempered(log_p), state)
+        examples = torch.arange(B, device=device)
+        return memory, particles, Prefixes(examples, self._tempered(log_p), state)
 
     def _guide(self, prefixes: Prefixes) -> Guide:
-        """What the proposal thinks of every next token."""
+        """What the proposal makes of every next token."""
         guide = self.proposal.guide(prefixes.state, prefixes.log_p)
         if self.top_p < 1:
-            log_q = prefixes.log_p + guide.log_g
-            log_g = torch.where(nucleus(log_q, self.top_p), guide.log_g, -torch.inf)
+            inside = nucleus(prefixes.log_p + guide.log_g, self.top_p)
+            log_g = torch.where(inside, guide.log_g, -torch.inf)
             guide = Guide(log_g, torch.logsumexp(prefixes.log_p + log_g, dim=1))
         return guide
 
-    def _weigh(self, particles: Particles, guide: Guide) -> tuple[Particles, StepRecord]:
+    def _weigh(self, particles: Particles, guide: Guide) -> Particles:
         """Running particles are weighed by Z_t / psi_{t-1}; with no token to draw, they die."""
         log_z = guide.log_z[particles.row.clamp(min=0)]
         if self.proposal.potential:
@@ -149,39 +150,32 @@ class Sampler:
         else:
             increment = torch.where(log_z.isneginf(), log_z, 0.0)
         log_weight = particles.log_weight + torch.where(particles.running, increment, 0.0)
-        shape = (-1, self.num_particles)
-        record = StepRecord(
-            ess=Weights.of(log_weight.view(shape)).ess,
-            resampled=torch.zeros_like(self.examples, dtype=torch.bool),
-            running=particles.running.view(shape).sum(dim=1),
-            alive=(~log_weight.isneginf()).view(shape).sum(dim=1),
-            rows=torch.zeros_like(self.examples),
-        )
         row = torch.where(log_weight.isneginf(), -1, particles.row)
-        return particles._replace(log_weight=log_weight, row=row), record
+        return particles._replace(log_weight=log_weight, row=row)
 
-    def _resample(self, particles: Particles, record: StepRecord, step: int) -> Particles:
-        """Examples of too low an ESS are resampled, as long as any of their particles runs."""
-        B, N = len(self.examples), self.num_particles
-        system = Weights.of(particles.log_weight.view(B, N))
-        due = particles.running.view(B, N).any(dim=1)
+    def _due(self, particles: Particles) -> Bool[Tensor, "B"]:
+        """Which examples to resample: those of low ESS, as long as any of their particles runs."""
+        N = self.num_particles
+        due = particles.running.view(-1, N).any(dim=1)
         if self.ess_threshold < 1:
-            due &= system.ess < self.ess_threshold * N
-        record.resampled.copy_(due)
-        which = due.nonzero().squeeze(1)
+            due &= self._weights(particles).ess < self.ess_threshold * N
+        return due
+
+    def _resample(self, particles: Particles, due: Bool[Tensor, "B"], step: int) -> Particles:
+        """In these examples, particles make way for copies of their ancestors, equally weighted."""
+        which, N = due.nonzero().squeeze(1), self.num_particles
         if not len(which):
             return particles
 
-        def uniform(count: int, breaks: object) -> Float64[Tensor, "b M"]:
-            shape = (len(which), count)
-            slots = torch.arange(count, device=which.device).expand(shape)
-            examples = self.examples[which].unsqueeze(1).expand(shape)
-            return self.draw(Keys(examples, slots, step, Purpose.ANCESTOR), breaks)  # type: ignore
+        def uniform(count: int, breaks: Breaks) -> Float64[Tensor, "b M"]:
+            examples = self.examples[which].unsqueeze(1).expand(-1, count)
+            slots = torch.arange(count, device=which.device).expand_as(examples)
+            return self.draw(Keys(examples, slots, step, Purpose.ANCESTOR), breaks)
 
-        ancestors = torch.arange(B * N, device=which.device).view(B, N)
+        system = self._weights(particles)
+        ancestors = torch.arange(len(due) * N, device=which.device).view(-1, N)
         ancestors[which] = self.scheme(system.normalised[which], uniform) + which.unsqueeze(1) * N
-        mean = system.log_mean.unsqueeze(1).expand(B, N)
-        log_weight = torch.where(due.unsqueeze(1), mean, system.log)
+        log_weight = torch.where(due.unsqueeze(1), system.log_mean.unsqueeze(1), system.log)
         return particles.take(ancestors.flatten())._replace(log_weight=log_weight.flatten())
 
     def _draw(
@@ -209,50 +203,39 @@ class Sampler:
         V = guide.log_g.shape[1]
         child, child_of = torch.unique(rows * V + tokens, return_inverse=True)
         parent, token = child // V, child % V
-        state = self.proposal.advance(
-            self.proposal.take(prefixes.state, parent), token.unsqueeze(1)
-        )
-        walk = state.walk
-        finished, runs = walk.finished[child_of], walk.running[child_of]
+        state = self.proposal.take(prefixes.state, parent)
+        state = self.proposal.advance(state, token.unsqueeze(1))
+        finished, runs = state.walk.finished, state.walk.running
 
         log_g = guide.log_g[rows, tokens]
         if self.proposal.potential:
-            late_increment = torch.where(finished, -log_g, 0.0)
+            log_potential = torch.where(runs[child_of], log_g, 0.0)
+            increment = log_potential - log_g
         else:
-            late_increment = guide.log_z[rows] - log_g
-        late_increment = torch.where(finished | runs, late_increment, -torch.inf)
-        new_row = torch.where(walk.running, walk.running.cumsum(dim=0) - 1, -1)
-        log_potential = torch.where(runs, log_g, 0.0) if self.proposal.potential else 0 * log_g
-
-        place = (running, particles.length[running])
-        particles = Particles(
-            tokens=particles.tokens.index_put(place, tokens),
-            length=particles.length.index_add(0, running, torch.ones_like(running)),
-            log_weight=particles.log_weight.index_add(0, running, late_increment),
-            log_potential=particles.log_potential.index_copy(0, running, log_potential),
-            finished=particles.finished.index_copy(0, running, finished),
-            row=particles.row.index_copy(0, running, new_row[child_of]),
+            log_potential = torch.zeros_like(log_g)
+            increment = guide.log_z[rows] - log_g
+        particles = particles.append(
+            running,
+            tokens,
+            increment=torch.where((finished | runs)[child_of], increment, -torch.inf),
+            log_potential=log_potential,
+            finished=finished[child_of],
+            row=torch.where(runs, runs.cumsum(dim=0) - 1, -1)[child_of],
         )
-        kept = walk.running.nonzero().squeeze(1)
-        return particles, self._read(prefixes, state, parent[kept], token[kept], kept, memory)
+        kept = runs.nonzero().squeeze(1)
+        parent, token = parent[kept], token[kept]
+        return particles, Prefixes(
+            prefixes.example[parent],
+            self._read(memory, parent, token) if len(kept) else prefixes.log_p[:0],
+            self.proposal.take(state, kept),
+        )
 
     def _read(
-        self,
-        prefixes: Prefixes,
-        state: object,
-        parent: Int64[Tensor, "R"],
-        token: Int64[Tensor, "R"],
-        kept: Int64[Tensor, "R"],
-        memory: Rows,
-    ) -> Prefixes:
-        """The language model reads one more token on each running prefix."""
-        example = prefixes.example[parent]
-        state = self.proposal.take(state, kept)
-        if not len(parent):
-            return Prefixes(example, prefixes.log_p[:0], state)
+        self, memory: Rows, parent: Int64[Tensor, "R"], token: Int64[Tensor, "R"]
+    ) -> Float64[Tensor, "R V"]:
+        """The language model reads one more token on each prefix that goes on."""
         memory.reorder(parent)
-        log_p = memory.extend(token.unsqueeze(1), torch.ones_like(token))[:, 0]
-        return Prefixes(example, self._tempered(log_p), state)
+        return self._tempered(memory.extend(token.unsqueeze(1), torch.ones_like(token))[:, 0])
 
     def _tempered(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
         """p_lm at the sampling temperature, in float64."""
@@ -266,10 +249,27 @@ class Sampler:
             )
         return log_p
 
-    def _note(self, record: StepRecord, prefixes: Prefixes) -> None:
-        """Keeps the step's record; it stays on the device until the end."""
-        rows = record.rows.index_add(0, prefixes.example, torch.ones_like(prefixes.example))
-        self.records.append(record._replace(rows=rows))
+    def _weights(self, particles: Particles) -> Weights:
+        """The particles' weights, one system per example."""
+        return Weights.of(particles.log_weight.view(-1, self.num_particles))
+
+    def _note(
+        self, before: Particles, weighed: Particles, due: Bool[Tensor, "B"], after: Prefixes
+    ) -> None:
+        """Keeps the step's record, which stays on the device until the end."""
+        N = self.num_particles
+        read = torch.zeros_like(self.examples).index_add(
+            0, after.example, torch.ones_like(after.example)
+        )
+        self.records.append(
+            StepRecord(
+                ess=self._weights(weighed).ess,
+                resampled=due,
+                running=before.running.view(-1, N).sum(dim=1),
+                alive=(~weighed.log_weight.isneginf()).view(-1, N).sum(dim=1),
+                rows=read,
+            )
+        )
 
 
 def nucleus(log_q: Float64[Tensor, "R V"], top_p: float) -> Bool[Tensor, "R V"]:

@@ -1,0 +1,350 @@
+"""What `sample` promises beyond unbiasedness, and what it refuses."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import smc
+from gcd.automaton import Automaton
+from gcd.errors import ConstraintError, InfeasibleBudgetError
+from gcd.lift import lift
+from gcd.token_automaton import TokenAutomaton
+from gcd.vocabulary import Vocabulary
+from smc.sampler import nucleus
+from smc.testing import ToyLM, target
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
+
+TOY = ToyLM(VOCABULARY, seed=3, spread=1.5)
+PROPOSALS = [smc.LM(), smc.LCD(), smc.GCD()]
+
+
+def sample(
+    prompts: Sequence[Any],
+    automata: TokenAutomaton | list[TokenAutomaton],
+    lm: smc.LanguageModel = TOY,
+    **options: Any,
+) -> list[smc.Posterior]:
+    defaults = {"budget": 6, "particles": 4, "proposal": smc.GCD()}
+    return smc.sample(lm, prompts, automata, **{**defaults, **options})
+
+
+def timeless(posterior: smc.Posterior) -> smc.Posterior:
+    """Everything but the seconds."""
+    return replace(posterior, diagnostics=replace(posterior.diagnostics, seconds=0.0))
+
+
+words = st.lists(st.text("ab", min_size=0, max_size=5), min_size=1, max_size=4)
+
+
+@settings(deadline=None, max_examples=40)
+@given(words, st.booleans(), st.integers(0, 3), st.integers(0, 1000))
+def test_at_any_feasible_budget_every_gcd_particle_finishes(
+    texts: list[str], starred: bool, slack: int, seed: int
+) -> None:
+    language = choice(*texts)
+    language = language.star() + Automaton.literal("b") if starred else language
+    automaton = lift(language, VOCABULARY)
+    budget = int(automaton.steps_to_accept[automaton.initial]) + slack
+    (found,) = sample([[0]], automaton, budget=budget, seed=seed, resampling="residual")
+    assert found.complete
+    assert found.valid
+    assert not found.dead
+    assert found.diagnostics.share_finished == 1
+    assert all(len(sample.ids) <= budget for sample in found.particles)
+    assert all(language.accepts(answer) for answer in found.answers)
+    assert sum(found.probabilities) == pytest.approx(1)
+
+
+BATCH = {
+    "prompts": [[0], [1, 2, 0], [2, 2], [0, 1, 0, 1, 0], [1]],
+    "automata": [CONSTRAINTS[name]() for name in ("a_star_b", "few_words", "a_star_b")]
+    + [CONSTRAINTS["forced"](), CONSTRAINTS["few_words"]()],
+    "budget": [7, 3, 4, 5, 4],
+}
+
+
+@pytest.mark.parametrize("proposal", PROPOSALS)
+@pytest.mark.parametrize("resampling", ["multinomial", "systematic", "stratified", "residual"])
+@pytest.mark.parametrize("threshold", [0.6, 1.0])
+def test_a_batch_gives_what_each_example_alone_gives(
+    proposal: smc.Proposal, resampling: str, threshold: float
+) -> None:
+    """Bit for bit, with the toy model, whose numbers do not depend on the batch."""
+    options: dict[str, Any] = {
+        "proposal": proposal,
+        "resampling": resampling,
+        "ess_threshold": threshold,
+        "particles": 5,
+        "seed": 11,
+    }
+    prompts, automata, budgets = BATCH["prompts"], BATCH["automata"], BATCH["budget"]
+    together = [timeless(p) for p in sample(prompts, automata, budget=budgets, **options)]
+    for i, expected in enumerate(together):
+        (alone,) = sample([prompts[i]], automata[i], budget=budgets[i], example_ids=[i], **options)
+        assert timeless(alone) == expected
+    for max_rows in (1, 12, 15):
+        grouped = sample(prompts, automata, budget=budgets, max_rows=max_rows, **options)
+        assert [timeless(p) for p in grouped] == together
+    assert any(
+        timeless(p) != q
+        for p, q in zip(
+            sample(prompts, automata, budget=budgets, **{**options, "seed": 12}),
+            together,
+            strict=True,
+        )
+    )
+
+
+def test_evidence_and_answers_are_unbiased_in_numbers() -> None:
+    """The statistical check, at a size that the walk cannot reach."""
+    automaton = CONSTRAINTS["a_star_b"]()
+    mass = target(TOY, [0], automaton, 7)
+    n = 3000
+    for proposal, resampling in [(smc.GCD(), "systematic"), (smc.LCD(), "multinomial")]:
+        found = sample(
+            [[0]] * n,
+            automaton,
+            budget=7,
+            particles=6,
+            proposal=proposal,
+            resampling=resampling,
+            ess_threshold=0.7,
+            max_rows=1 << 20,
+        )
+        evidence = torch.tensor([p.log_evidence for p in found], dtype=torch.float64).exp()
+        z = (float(evidence.mean()) - sum(mass.values())) / (float(evidence.std()) / math.sqrt(n))
+        assert abs(z) < 4
+        assert any(any(p.diagnostics.resampled) for p in found)
+
+
+def test_lcd_dies_where_gcd_finishes() -> None:
+    automaton = CONSTRAINTS["a_star_b"]()
+    prompts = [[0, i % 3, i % 2] for i in range(40)]
+    lcd = sample(prompts, automaton, budget=2, particles=1, proposal=smc.LCD())
+    gcd = sample(prompts, automaton, budget=2, particles=1)
+    assert not any(p.dead for p in gcd)
+    dead = [p for p in lcd if p.dead]
+    assert 0 < len(dead) < 40
+    for p in dead:
+        assert (p.texts, p.probabilities, p.ess) == ((), (), 0)
+        assert p.log_evidence == -math.inf
+        assert not p.complete
+        assert not p.valid
+        assert p.majority is None
+        assert p.maximum_weight is None
+        assert p.majority_by(str) is None
+        assert p.expectation(lambda text: 1.0) == 0
+        assert p.diagnostics.share_finished == 0
+        assert len(p.particles[0].ids) == 2
+        with pytest.raises(ValueError, match="dead"):
+            p.sample(1)
+
+
+def test_diagnostics_add_up() -> None:
+    prompts, automata, budgets = BATCH["prompts"], BATCH["automata"], BATCH["budget"]
+    for i, p in enumerate(sample(prompts, automata, budget=budgets, ess_threshold=1)):
+        d = p.diagnostics
+        steps = len(d.ess)
+        assert len(d.resampled) == len(d.running) == len(d.alive) == steps
+        assert 1 <= steps <= budgets[i]
+        assert d.running[0] == d.alive[0] == 4
+        assert d.generated >= max(len(sample.ids) for sample in p.particles)
+        assert d.lm_calls in (steps, steps + 1)
+        assert len(prompts[i]) <= d.tokens <= len(prompts[i]) + 4 * (steps - 1)
+        assert all(1 - 1e-9 <= ess <= 4 + 1e-9 for ess in d.ess)
+        assert d.seconds > 0
+
+
+def test_equal_prefixes_are_read_once() -> None:
+    """A forced answer costs one token per step, whatever the number of particles."""
+    (found,) = sample([[1, 1]], CONSTRAINTS["forced"](), budget=3, particles=50)
+    assert found.diagnostics.tokens == 2 + 2
+    assert found.diagnostics.generated == 150
+    assert found.ess == pytest.approx(50)
+
+
+def test_several_eos_ids_all_count() -> None:
+    automaton = CONSTRAINTS["forced"]()
+    mass = target(TOY, [0], automaton, 3)
+    assert {ids[-1] for ids in mass} == set(VOCABULARY.eos_ids)
+    (found,) = sample([[0]], automaton, budget=3, particles=3)
+    assert found.log_evidence == pytest.approx(math.log(sum(mass.values())), abs=1e-12)
+    assert found.texts == ("ba",)
+
+
+def test_a_language_without_eos() -> None:
+    """`eos="accept"`: the answer ends by itself, and no token is spent on it."""
+    vocabulary = Vocabulary.from_bytes([b"a", b"b"], [])
+    automaton = lift(choice("ab", "b"), vocabulary, eos="accept")
+    lm = ToyLM(vocabulary, seed=5)
+    for proposal in PROPOSALS:
+        (found,) = sample([[0]], automaton, lm, budget=2, particles=600, proposal=proposal)
+        assert set(found.texts) == {"ab", "b"}
+        assert found.log_evidence is not None
+        expected = sum(target(lm, [0], automaton, 2).values())
+        assert math.exp(found.log_evidence) == pytest.approx(expected, rel=0.1)
+
+
+def test_top_p_is_marked_inexact() -> None:
+    automaton = CONSTRAINTS["few_words"]()
+    (found,) = sample([[0]], automaton, top_p=0.6, particles=16)
+    assert not found.exact
+    assert found.log_evidence is None
+    assert found.complete
+    (exact,) = sample([[0]], automaton, particles=16)
+    assert exact.exact
+    assert set(found.answers) <= {b"a", b"ab", b"ba", b"bbb"}
+
+
+def test_the_nucleus_is_the_smallest_set_of_enough_probability() -> None:
+    p = torch.tensor([[0.1, 0.5, 0.15, 0.25], [0.0, 0.0, 1.0, 0.0]], dtype=torch.float64)
+    for top_p in (0.01, 0.5, 0.6, 0.75, 0.8, 0.95, 1.0):
+        kept = nucleus(p.log() - 7, top_p)
+        for row, mask in zip(p.tolist(), kept.tolist(), strict=True):
+            chosen = [q for q, m in zip(row, mask, strict=True) if m]
+            assert sum(chosen) >= top_p - 1e-12
+            assert sum(chosen) - min(chosen) < top_p
+    assert nucleus(p.log(), 0.01).sum(1).tolist() == [1, 1]
+
+
+def test_an_improbable_but_forced_answer() -> None:
+    class Unlikely(ToyLM):
+        def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
+            log_p = torch.full((VOCABULARY.size,), -500.0, dtype=torch.float64)
+            log_p[4] = 0
+            return log_p
+
+    (found,) = sample([[0]], CONSTRAINTS["forced"](), Unlikely(VOCABULARY), budget=3)
+    assert found.texts == ("ba",)
+    assert found.log_evidence == pytest.approx(-1500 + math.log(2))
+
+
+def test_progress_counts_every_example_once() -> None:
+    seen: list[int] = []
+    sample([[0]] * 7, CONSTRAINTS["forced"](), particles=2, max_rows=4, progress=seen.append)
+    assert seen == [2, 2, 2, 1]
+
+
+def test_nothing_to_do() -> None:
+    assert sample([], []) == []
+
+
+FORCED = CONSTRAINTS["forced"]()
+OTHER_EOS = Vocabulary.from_bytes(VOCABULARY.token_bytes, [3])
+OTHER_BYTES = Vocabulary.from_bytes([b"b", b"a", b"ab", b"", b"", b""], [3, 5])
+NARROWER = Vocabulary.from_bytes([b"a", b"b", b"ab", b"", b""], [3])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"particles": 0}, "particles is 0"),
+        ({"temperature": 0}, "temperature is 0.*small one"),
+        ({"temperature": -1.0}, "temperature is -1"),
+        ({"temperature": math.nan}, "temperature is nan"),
+        ({"top_p": 0.0}, "top_p is 0"),
+        ({"top_p": 1.5}, "top_p is 1.5"),
+        ({"ess_threshold": -0.1}, "ess_threshold is -0.1"),
+        ({"max_rows": 0}, "max_rows is 0"),
+        ({"resampling": "best"}, "unknown resampling scheme 'best'"),
+        ({"budget": [4, 4]}, "1 prompts but 2 budgets"),
+        ({"example_ids": []}, "1 prompts but 0 example_ids"),
+    ],
+)
+def test_arguments_that_make_no_sense(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sample([[0]], FORCED, **options)
+
+
+def test_prompts_given_as_one_string() -> None:
+    with pytest.raises(ValueError, match="single string"):
+        sample("abc", FORCED)
+
+
+class Untouchable(ToyLM):
+    """Fails when it is asked to do any work."""
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> Any:
+        raise AssertionError("refusals come before any model work")
+
+
+@pytest.mark.parametrize("proposal", PROPOSALS)
+def test_a_budget_too_small_is_refused_with_both_numbers(proposal: smc.Proposal) -> None:
+    with pytest.raises(InfeasibleBudgetError, match=r"example 9: .*at least 3 .*budget is 2") as e:
+        sample(
+            [[0], [0]],
+            FORCED,
+            Untouchable(VOCABULARY),
+            budget=[3, 2],
+            example_ids=[8, 9],
+            proposal=proposal,
+        )
+    assert (e.value.needed, e.value.budget) == (3, 2)
+
+
+def test_prompts_are_never_cut() -> None:
+    lm = Untouchable(VOCABULARY, context=10)
+    with pytest.raises(smc.PromptTooLongError, match=r"example 1 has 5 tokens.*to 6.*10") as e:
+        sample([[0] * 4, [0] * 5], FORCED, lm, budget=6)
+    assert (e.value.example, e.value.length, e.value.budget, e.value.context) == (1, 5, 6, 10)
+    with pytest.raises(ValueError, match="example 0 has no tokens"):
+        sample([[]], FORCED, lm)
+    assert smc.prompt_lengths(lm, ["abc", [0, 1]]) == [3, 2]
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "what"),
+    [
+        (OTHER_EOS, r"ends with ids \(3, 5\), the constraint with \(3,\)"),
+        (OTHER_BYTES, "token 0 stands for different bytes"),
+        (NARROWER, "predicts 6 tokens, the constraint knows 5"),
+    ],
+)
+def test_another_vocabulary_is_refused(vocabulary: Vocabulary, what: str) -> None:
+    automaton = lift(choice("ba"), vocabulary)
+    with pytest.raises(ConstraintError, match=what):
+        sample([[0]], automaton, Untouchable(VOCABULARY))
+
+
+def test_an_equal_vocabulary_is_accepted() -> None:
+    twin = Vocabulary.from_bytes(VOCABULARY.token_bytes, VOCABULARY.eos_ids)
+    (found,) = sample([[0]], lift(choice("ba"), twin))
+    assert found.texts == ("ba",)
+
+
+def test_walks_advance_by_runs_and_stop_at_the_end() -> None:
+    """One run is the same as its tokens; -1 is no token; what is over does not move."""
+    automata = [FORCED, CONSTRAINTS["a_star_b"]()]
+    from gcd.batch import AutomatonBatch
+
+    batch = smc.Batch(AutomatonBatch(automata), torch.tensor([5, 3]))
+    for proposal in PROPOSALS:
+        start = proposal.start(batch)
+        runs = torch.tensor([[1, 0, 3, 5], [0, -1, 1, -1]])
+        together = proposal.advance(start, runs)
+        apart = start
+        for t in range(4):
+            apart = proposal.advance(apart, runs[:, t : t + 1])
+        assert together.states.tolist() == apart.states.tolist()
+        assert together.remaining.tolist() == apart.remaining.tolist() == [2, 1]
+        assert together.finished.tolist() == [True, False]
+        assert together.running.tolist() == [False, True]
+        swapped = proposal.take(together, torch.tensor([1, 0, 1]))
+        assert swapped.finished.tolist() == [False, True, False]
+        assert start.remaining.tolist() == [5, 3]
+
+
+def test_pairs_of_ids_are_independent_streams() -> None:
+    """The same prompt under different ids gives different samples."""
+    found = sample([[0]] * 6, CONSTRAINTS["a_star_b"](), particles=8)
+    ids = [tuple(sample.ids for sample in p.particles) for p in found]
+    assert all(a != b for a, b in itertools.combinations(ids, 2))

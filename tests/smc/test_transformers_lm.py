@@ -1,0 +1,218 @@
+"""The KV-cached language model against full recomputation, and against a toy of equal numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import smc
+from gcd.languages.regex import regex
+from gcd.lift import lift
+from gcd.vocabulary import Vocabulary
+from smc.testing import ToyLM
+from tests.smc.toys import CONSTRAINTS, VOCABULARY
+
+transformers = pytest.importorskip("transformers")
+
+STORIES = Path(__file__).resolve().parents[3] / "shared" / "models" / "stories260K"
+V = 29
+
+
+def llama() -> Any:
+    config = transformers.LlamaConfig(
+        vocab_size=V,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        initializer_range=0.5,
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+def gpt2() -> Any:
+    config = transformers.GPT2Config(
+        vocab_size=V, n_embd=16, n_layer=2, n_head=2, n_positions=64, initializer_range=0.5
+    )
+    return transformers.GPT2LMHeadModel(config)
+
+
+def mistral() -> Any:
+    """Attends to the last five tokens only: a window that counts columns must count tokens."""
+    config = transformers.MistralConfig(
+        vocab_size=V,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+        sliding_window=5,
+        initializer_range=0.5,
+    )
+    return transformers.MistralForCausalLM(config)
+
+
+ARCHITECTURES = {"llama": llama, "gpt2": gpt2, "mistral": mistral}
+
+
+@pytest.fixture(params=list(ARCHITECTURES))
+def lm(request: pytest.FixtureRequest) -> smc.TransformersLM:
+    torch.manual_seed(0)
+    model = ARCHITECTURES[request.param]()
+    return smc.TransformersLM(model, None, Vocabulary.from_bytes([b"x"] * V, [0]))
+
+
+def naive(lm: smc.TransformersLM, tokens: list[int]) -> torch.Tensor:
+    """log p(next) after each token, without cache, padding or batch."""
+    with torch.inference_mode():
+        return lm.model(torch.tensor([tokens])).logits[0].double().log_softmax(dim=-1)
+
+
+def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+PROMPTS = [[3, 1, 4, 1, 5, 9, 2], [6], [5, 3, 5], [8, 9, 7, 9, 3, 2, 3, 8, 4, 6]]
+
+
+def test_prompts_of_different_lengths(lm: smc.TransformersLM) -> None:
+    _, log_p = lm.prefill(PROMPTS)
+    for prompt, row in zip(PROMPTS, log_p, strict=True):
+        close(row, naive(lm, prompt)[-1])
+
+
+def test_a_life_of_rows(lm: smc.TransformersLM) -> None:
+    """Runs of equal and unequal lengths, copies, drops and cuts, in any order."""
+    generator = torch.Generator().manual_seed(1)
+
+    def integers(low: int, high: int, *shape: int) -> torch.Tensor:
+        return torch.randint(low, high, shape, generator=generator)
+
+    rows, _ = lm.prefill(PROMPTS)
+    prompts, answers = [list(p) for p in PROMPTS], [[] for _ in PROMPTS]
+    for turn in range(24):
+        R = len(answers)
+        kind = turn % 4
+        if kind == 0:
+            ancestors = integers(0, R, int(integers(1, 7, 1)))
+            rows.reorder(ancestors)
+            prompts = [prompts[a] for a in ancestors.tolist()]
+            answers = [list(answers[a]) for a in ancestors.tolist()]
+        elif kind == 2 and max(map(len, answers)) > 6:
+            keep = torch.stack([integers(0, len(a) + 1, 1)[0] for a in answers])
+            rows.truncate(keep)
+            answers = [a[:k] for a, k in zip(answers, keep.tolist(), strict=True)]
+        else:
+            T = 1 if kind == 1 else 4
+            runs, lengths = integers(0, V, R, T), integers(1, T + 1, R)
+            log_p = rows.extend(runs, lengths)
+            assert log_p.shape == (R, T, V)
+            for r, length in enumerate(lengths.tolist()):
+                answers[r] += runs[r, :length].tolist()
+                close(log_p[r, :length], naive(lm, prompts[r] + answers[r])[-length:])
+    assert max(map(len, answers)) > 4
+
+
+def test_one_run_is_the_same_as_its_tokens_one_by_one(lm: smc.TransformersLM) -> None:
+    run = torch.tensor([[4, 7, 1], [2, 2, 9]])
+    rows, _ = lm.prefill(PROMPTS[:2])
+    together = rows.extend(run, torch.tensor([3, 3]))
+    rows, _ = lm.prefill(PROMPTS[:2])
+    for t in range(3):
+        close(rows.extend(run[:, t : t + 1], torch.tensor([1, 1]))[:, 0], together[:, t])
+
+
+def test_cutting_everything_leaves_the_prompt(lm: smc.TransformersLM) -> None:
+    rows, _ = lm.prefill(PROMPTS)
+    rows.extend(torch.full((4, 3), 5), torch.tensor([3, 1, 2, 3]))
+    rows.truncate(torch.zeros(4, dtype=torch.int64))
+    again = rows.extend(torch.full((4, 1), 7), torch.ones(4, dtype=torch.int64))
+    for prompt, row in zip(PROMPTS, again, strict=True):
+        close(row[0], naive(lm, [*prompt, 7])[-1])
+
+
+class Mirror(ToyLM):
+    """The toy protocol, its numbers by full recomputation through a `transformers` model."""
+
+    def __init__(self, lm: smc.TransformersLM) -> None:
+        super().__init__(lm.vocabulary)
+        self._lm = lm
+
+    def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
+        if tokens not in self._known:
+            self._known[tokens] = naive(self._lm, list(tokens))[-1]
+        return self._known[tokens]
+
+
+@pytest.mark.parametrize("proposal", [smc.LCD(), smc.GCD()])
+def test_sampling_through_the_cache_is_sampling_from_the_model(proposal: smc.Proposal) -> None:
+    torch.manual_seed(1)
+    config = transformers.LlamaConfig(
+        vocab_size=VOCABULARY.size,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        max_position_embeddings=64,
+        initializer_range=1.0,
+    )
+    model = transformers.LlamaForCausalLM(config).double()
+    lm = smc.TransformersLM(model, None, VOCABULARY)
+    prompts = [[1], [0, 1, 2, 2], [2, 1]]
+    automata = [CONSTRAINTS["a_star_b"](), CONSTRAINTS["few_words"](), CONSTRAINTS["a_star_b"]()]
+
+    def sample(model: smc.LanguageModel) -> list[smc.Posterior]:
+        return smc.sample(
+            model, prompts, automata, budget=[9, 4, 6], particles=8, proposal=proposal, seed=5
+        )
+
+    for found, expected in zip(sample(lm), sample(Mirror(lm)), strict=True):
+        assert found.answers == expected.answers
+        assert found.probabilities == pytest.approx(expected.probabilities, abs=1e-9)
+        assert found.log_evidence == pytest.approx(expected.log_evidence, abs=1e-9)
+        assert [s.ids for s in found.particles] == [s.ids for s in expected.particles]
+
+
+def test_context_and_dtype_come_from_the_model() -> None:
+    assert smc.TransformersLM(gpt2(), None).context == 64
+    half = smc.TransformersLM(llama().to(torch.bfloat16), None)
+    _, log_p = half.prefill(PROMPTS)
+    assert log_p.dtype == torch.float64
+    torch.testing.assert_close(log_p.exp().sum(1), torch.ones(4, dtype=torch.float64))
+
+
+def test_logits_that_are_not_numbers_are_an_error() -> None:
+    model = llama()
+    torch.nn.init.constant_(model.lm_head.weight, torch.nan)
+    lm = smc.TransformersLM(model, None, VOCABULARY)
+    with pytest.raises(FloatingPointError, match="NaN"):
+        smc.sample(lm, [[1]], CONSTRAINTS["forced"](), budget=4, particles=2, proposal=smc.GCD())
+
+
+@pytest.mark.skipif(not STORIES.is_dir(), reason="needs ../shared/models/stories260K")
+def test_a_real_checkpoint() -> None:
+    lm = smc.TransformersLM(
+        transformers.AutoModelForCausalLM.from_pretrained(STORIES),
+        transformers.AutoTokenizer.from_pretrained(STORIES),
+    )
+    assert lm.vocabulary.size == 512
+    assert lm.vocabulary.eos_ids == (1, 2)
+    assert lm.encode("Once upon a time")[0] == 1
+    sentence = lift(regex(r" The [a-z]{2,8} (was|is) [a-z ]{3,30}\."), lm.vocabulary)
+    budget = int(sentence.steps_to_accept[sentence.initial])
+    prompts = ["Once upon a time there was a dog.", "Tom had a red ball. He was happy."]
+    for tokens in (budget, budget + 12):
+        for found in smc.sample(
+            lm, prompts, sentence, budget=tokens, particles=8, proposal=smc.GCD(), seed=1
+        ):
+            assert found.complete
+            assert found.valid
+            assert found.diagnostics.share_finished == 1
+            assert all(text.startswith(" The ") for text in found.texts)
+            assert all(len(sample.ids) <= tokens for sample in found.particles)
