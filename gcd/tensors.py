@@ -159,7 +159,8 @@ class TensorAutomaton:
         self, rows: Int64[Tensor, "nnz"], columns: Int64[Tensor, "nnz"], shape: tuple[int, int]
     ) -> Tensor:
         ones = torch.ones(rows.shape[0], dtype=torch.bool, device=self.device)
-        return torch.sparse_coo_tensor(torch.stack([rows, columns]), ones, shape).coalesce()
+        indices = torch.stack([rows, columns])
+        return torch.sparse_coo_tensor(indices, ones, shape, check_invariants=True).coalesce()
 
     @cached_property
     def deterministic(self) -> bool:
