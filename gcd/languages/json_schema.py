@@ -1,0 +1,216 @@
+"""JSON schemas (draft 2020-12) as byte languages: every text of every valid value, in one notation.
+
+A schema is multiplied out into alternatives, each merged into one description of a value
+(`gcd.languages.schema_document`, `schema_facets`); a description becomes a union over the kinds of
+value, and arrays and objects are wired from the languages of their elements and members
+(`gcd.languages.notation`). Each place of the schema is compiled once, however often it is used.
+
+What is narrower than the standard, and stated here because nothing may be narrowed in silence:
+
+* **Order.** Members come in the order in which they are declared: `properties` first, then names
+  that only `required` has, then undeclared ones. No declared name comes twice; an undeclared one
+  may, which RFC 8259 permits.
+* **Undeclared members** are left out where a schema has `properties` but no
+  `additionalProperties`, as structured generation is commonly understood; write
+  `additionalProperties`, or pass `additional_properties="open"`, for the standard's reading.
+* **Numbers.** Integers have no fraction or exponent; numbers with a bound have no exponent;
+  constants are written as `json.dumps` writes them, or as an integer if they are whole.
+* **Keys and constants** have one spelling (`escapes="all"` for every one); the members of
+  constant objects keep the order they have in the schema.
+* **Depth.** Where the schema no longer says what a value is, arrays and objects nest at most
+  `max_depth` deep; a schema that contains itself is entered at most `max_depth` times on a path.
+
+By the standard, keywords for one kind of value say nothing about others, so
+`{"properties": ...}` without `"type": "object"` also admits every number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from gcd.automaton import Automaton
+from gcd.errors import ConstraintError, EmptyLanguageError
+from gcd.languages.json_values import Escapes, json_notation
+from gcd.languages.notation import (
+    Member,
+    Notation,
+    Whitespace,
+    any_object,
+    any_value,
+    array,
+    mapping,
+)
+from gcd.languages.numbers import integers, numbers
+from gcd.languages.schema_document import Conjunction, Document
+from gcd.languages.schema_facets import Facets, admits, kind_of, merge
+
+_MAX_DEPTH = 32
+
+
+def json_schema(
+    schema: Mapping[str, Any] | bool,
+    *,
+    whitespace: Whitespace = "compact",
+    max_depth: int = 3,
+    escapes: Escapes = "canonical",
+    additional_properties: Literal["closed", "open"] = "closed",
+) -> Automaton:
+    """All JSON texts that satisfy a schema, within the limits that the module's docstring states.
+
+    Args:
+        schema: a JSON schema, draft 2020-12, as parsed JSON.
+        whitespace: "compact" `{"a":1}`, "spaced" `{"a": 1}` as `json.dumps` writes it, or
+            "flexible", any whitespace that RFC 8259 permits.
+        max_depth: nesting of values the schema leaves free, and of recursive schemas.
+        escapes: spelling of keys and constants, "canonical" (as `json.dumps`) or "all".
+        additional_properties: whether undeclared members are left out ("closed") where a schema
+            has `properties` and no `additionalProperties`.
+
+    Raises:
+        UnsupportedSchemaError: for a keyword that is not honoured, with its JSON pointer.
+        ConstraintError: for a malformed schema or option, or a `$ref` that cannot be followed.
+        EmptyLanguageError: if no value satisfies the schema.
+        StateLimitError: if the automaton has more states than `gcd.state_limit` allows.
+    """
+    notation = json_notation(whitespace, escapes)
+    check_depth(max_depth)
+    if additional_properties not in ("closed", "open"):
+        raise ConstraintError(
+            f'additional_properties must be "closed" or "open", got {additional_properties!r}'
+        )
+    document = Document(schema, max_depth=max_depth)
+    values = SchemaLanguages(
+        document, notation, max_depth=max_depth, closed=additional_properties == "closed"
+    )
+    language = values.language(document.root())
+    if language.is_empty:
+        raise EmptyLanguageError("no value satisfies the schema")
+    return Automaton.concatenate([notation.gap, language, notation.gap])
+
+
+def check_depth(max_depth: int) -> None:
+    """`ConstraintError` unless `max_depth` is usable."""
+    if isinstance(max_depth, bool) or not 0 <= max_depth <= _MAX_DEPTH:
+        raise ConstraintError(f"max_depth must lie in 0..{_MAX_DEPTH}, got {max_depth!r}")
+
+
+class SchemaLanguages:
+    """The languages of a document's schemas in one notation, each built once.
+
+    Args:
+        document: the schemas.
+        notation: how values are written.
+        max_depth: nesting of values that the schema leaves free.
+        closed: whether undeclared members are left out by default.
+    """
+
+    def __init__(
+        self, document: Document, notation: Notation, *, max_depth: int, closed: bool
+    ) -> None:
+        self.document = document
+        self.notation = notation
+        self._max_depth = max_depth
+        self._closed = closed
+        self._known: dict[Conjunction, Automaton] = {}
+
+    def language(self, places: Conjunction) -> Automaton:
+        """Texts of the values that satisfy all these schemas."""
+        if places not in self._known:
+            alternatives = self.document.alternatives(places)
+            self._known[places] = Automaton.union([self._plain(choice) for choice in alternatives])
+        return self._known[places]
+
+    def alternatives(self, places: Conjunction) -> list[Facets]:
+        """What a value that satisfies all these schemas may look like, one by one."""
+        return [
+            merge(self.document, choice, closed=self._closed)
+            for choice in self.document.alternatives(places)
+        ]
+
+    def _plain(self, places: Conjunction) -> Automaton:
+        if not places:
+            return any_value(self.notation, self._max_depth)
+        facets = merge(self.document, places, closed=self._closed)
+        if facets.constants is not None:
+            valid = [c for c in facets.constants if admits(self.document, c, places)]
+            return Automaton.union([constant(self.notation, value) for value in valid])
+        return Automaton.union(
+            [self._of_kind(kind, facets) for kind in sorted(_distinct(facets.kinds))]
+        )
+
+    def _of_kind(self, kind: str, facets: Facets) -> Automaton:
+        notation = self.notation
+        match kind:
+            case "null":
+                return notation.null
+            case "boolean":
+                return notation.true | notation.false
+            case "integer":
+                return integers(facets.lower, facets.upper)
+            case "number":
+                return numbers(facets.lower, facets.upper)
+            case "string":
+                shortest, longest = facets.length
+                if longest is not None and longest < shortest:
+                    return Automaton.empty()
+                return notation.string(shortest, longest)
+            case "array":
+                return self._array(facets)
+            case _:
+                return self._object(facets)
+
+    def _array(self, facets: Facets) -> Automaton:
+        fewest, most = facets.size
+        head = facets.head if most is None else facets.head[:most]
+        return array(
+            self.notation,
+            self.language(facets.items),
+            head=[self.language(places) for places in head],
+            minimum=fewest,
+            maximum=most,
+            container=facets.container,
+        )
+
+    def _object(self, facets: Facets) -> Automaton:
+        notation = self.notation
+        members = [
+            Member(notation.spell(p.name), self.language(p.places), p.required)
+            for p in facets.properties
+        ]
+        if facets.extra is None:
+            return mapping(notation, members)
+        value = self.language(facets.extra)
+        if not members:
+            return any_object(notation, value)
+        declared = Automaton.union([notation.spell_all(p.name) for p in facets.properties])
+        other = notation.string(0, None) - declared
+        return mapping(notation, members, Member(other, value, False))
+
+
+def constant(notation: Notation, value: Any) -> Automaton:
+    """The texts of one value."""
+    kind = kind_of(value)
+    if kind == "null":
+        return notation.null
+    if kind == "boolean":
+        return notation.true if value else notation.false
+    if kind in ("integer", "number"):
+        written = {json.dumps(value)}
+        return Automaton.from_strings(written | {str(int(value))} if kind == "integer" else written)
+    if kind == "string":
+        return notation.spell(value)
+    if kind == "array":
+        items = [constant(notation, item) for item in value]
+        return array(notation, Automaton.empty(), head=items, minimum=len(items))
+    assert kind == "object", "constants are checked to be JSON values"
+    members = [
+        Member(notation.spell(name), constant(notation, item), True) for name, item in value.items()
+    ]
+    return mapping(notation, members)
+
+
+def _distinct(kinds: frozenset[str]) -> frozenset[str]:
+    """Numbers include the integers."""
+    return kinds - {"integer"} if "number" in kinds else kinds

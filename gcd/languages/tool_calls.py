@@ -1,0 +1,153 @@
+"""Tool calls as byte languages: a list of calls of the given tools with valid arguments.
+
+    style="json"      [{"name": "weather", "arguments": {"city": "Rome", "days": 3}}, ...]
+    style="python"    [weather(city="Rome", days=3), ...]
+
+Both are built from the same tool list by the same steps; they differ in their notation
+(`gcd.languages.json_values`, `gcd.languages.python_values`) and in the frame of a call. Arguments
+stand in the order in which the tool declares them; those that are optional may be left out.
+Whitespace is by default what `json.dumps` writes, `, ` and `: ` (and `, ` and `=` in Python style).
+
+The language is what `json_schema` says about the arguments, with the same limits, which its module
+states: integers without a fraction, keys in one spelling, free values nested to `max_depth`.
+
+By default the number of calls is not bounded: the token budget ends every answer anyway, and the
+automaton needs the tools once, where `max_calls=n` needs them n times.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+from gcd.automaton import Automaton
+from gcd.errors import ConstraintError, EmptyLanguageError, UnsupportedSchemaError
+from gcd.languages.assembly import Assembly
+from gcd.languages.json_schema import SchemaLanguages, check_depth
+from gcd.languages.json_values import Escapes, json_notation
+from gcd.languages.notation import Member, Whitespace, array, mapping, mark, separators
+from gcd.languages.python_values import PYTHON_BLANKS, python_notation
+from gcd.languages.schema_document import Document
+from gcd.languages.schema_facets import Facets
+from gcd.languages.tool_types import Tool, parse_tools
+
+Style = Literal["json", "python"]
+Call = Sequence[Automaton]  # the pieces of a call, in order
+
+_MARKS = frozenset("()[]{},='\"\\#")  # what ends or quotes something in a Python call
+
+
+def tool_calls(
+    tools: Iterable[Mapping[str, Any]],
+    *,
+    style: Style = "json",
+    min_calls: int = 1,
+    max_calls: int | None = None,
+    whitespace: Whitespace = "spaced",
+    max_depth: int = 3,
+    escapes: Escapes = "canonical",
+) -> Automaton:
+    """Lists of calls of these tools, in JSON or in Python notation.
+
+    Args:
+        tools: OpenAI-style tools, or xLAM-style ones with Python types (`gcd.parse_tools`).
+        style: "json" or "python".
+        min_calls, max_calls: how many calls there may be; None is no upper bound.
+        whitespace: "spaced", "compact" or "flexible", as in `gcd.json_schema`.
+        max_depth: nesting of values whose type leaves them free.
+        escapes: spelling of keys and constants, "canonical" or "all".
+
+    Raises:
+        UnsupportedSchemaError: for a keyword of a schema that is not honoured.
+        ConstraintError: for a malformed tool list, or a name that cannot be written.
+        EmptyLanguageError: if there is no valid answer, as with no tools at all.
+        StateLimitError: if the automaton has more states than `gcd.state_limit` allows.
+
+    Warns:
+        UserWarning: names the parameter types that are not known and become any JSON value.
+    """
+    _check_counts(min_calls, max_calls)
+    check_depth(max_depth)
+    parsed = parse_tools(tools)
+    if parsed.unknown_types:
+        listed = ", ".join(f"{name} ({count}x)" for name, count in parsed.unknown_types.items())
+        warnings.warn(
+            f"types that are not known are read as any JSON value: {listed}", stacklevel=2
+        )
+    if style == "json":
+        notation = json_notation(whitespace, escapes)
+        write: Callable[[Tool, SchemaLanguages], list[Call]] = _json_call
+    elif style == "python":
+        notation = python_notation(whitespace, escapes)
+        equals = separators(whitespace, "=", after="", blanks=PYTHON_BLANKS).colon
+        write = partial(_python_call, equals=equals)
+    else:
+        raise ConstraintError(f'style must be "json" or "python", got {style!r}')
+    graph = Assembly()
+    start, end = graph.node(), graph.node()
+    for tool in parsed.tools:
+        document = Document(tool.schema, base=tool.pointer, max_depth=max_depth)
+        values = SchemaLanguages(document, notation, max_depth=max_depth, closed=True)
+        for pieces in write(tool, values):
+            graph.insert(start, end, *pieces)
+    call = graph.build(start, end)
+    language = array(notation, call, minimum=min_calls, maximum=max_calls)
+    if language.is_empty:
+        reason = "none of the tools can be called" if parsed.tools else "there are no tools"
+        raise EmptyLanguageError(f"no list of at least {min_calls} calls is valid: {reason}")
+    if style == "json":
+        language = Automaton.concatenate([notation.gap, language, notation.gap])
+    return language
+
+
+def _check_counts(minimum: int, maximum: int | None) -> None:
+    if minimum < 0 or (maximum is not None and maximum < minimum):
+        raise ConstraintError(
+            f"tool_calls needs 0 <= min_calls <= max_calls, got {minimum} and {maximum}"
+        )
+
+
+def _json_call(tool: Tool, values: SchemaLanguages) -> list[Call]:
+    """`{"name": "f", "arguments": {...}}`"""
+    at = values.notation
+    name = [at.spell("name"), at.colon, at.spell(tool.name)]
+    arguments = [at.spell("arguments"), at.colon, values.language(values.document.root())]
+    return [[mark("{"), at.gap, *name, at.comma, *arguments, at.gap, mark("}")]]
+
+
+def _python_call(tool: Tool, values: SchemaLanguages, equals: Automaton) -> list[Call]:
+    """`f(a=1, b="x")`"""
+    _check_name(tool.name, f"the tool name {tool.name!r}")
+    calls: list[Call] = []
+    for facets in values.alternatives(values.document.root()):
+        _check_keyword_arguments(facets, tool)
+        members: list[Member] = []
+        for name, schemas, required in facets.properties:
+            _check_name(name, f"the parameter name {name!r} of the tool {tool.name!r}")
+            members.append(Member(Automaton.literal(name), values.language(schemas), required))
+        arguments = mapping(values.notation, members, opened="(", closed=")", colon=equals)
+        calls.append([Automaton.literal(tool.name), arguments])
+    return calls
+
+
+def _check_name(name: str, what: str) -> None:
+    """Names are written as they are; what would end them early cannot be written."""
+    bad = [c for c in name if c in _MARKS or not c.isprintable()]
+    if bad or not name or name != name.strip():
+        reason = f"it holds {bad[0]!r}" if bad else "it begins or ends with a space, or is empty"
+        raise ConstraintError(
+            f'{what} cannot be written in Python style: {reason}; rename it, or use style="json"'
+        )
+
+
+def _check_keyword_arguments(facets: Facets, tool: Tool) -> None:
+    keyword = "enum" if facets.constants is not None else "additionalProperties"
+    if facets.constants is not None or facets.extra is not None:
+        raise UnsupportedSchemaError(
+            keyword,
+            tool.pointer,
+            f"of the tool {tool.name!r} leaves the names of arguments open, which is not "
+            'supported in Python style; declare them in "properties", or use style="json"',
+        )
