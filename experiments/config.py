@@ -71,7 +71,7 @@ class XlamConfig:
     methods: list[str] = field(default_factory=lambda: ["lcd", "gcd"])
     particles: list[int] = field(default_factory=lambda: [1, 4, 16])
     budget: Any = "default"  # a number of tokens, or "tight", "default", "loose"
-    max_calls: int = 8
+    max_calls: int | None = None  # None: as many as the budget allows
 
 
 @dataclass
@@ -130,7 +130,8 @@ def check(config: DictConfig) -> None:
     for count in task.particles:
         _at_least("task.particles", count, 1)
     _at_least("task.num_examples", task.num_examples, 1)
-    _at_least("task.max_calls", task.max_calls, 1)
+    if task.max_calls is not None:
+        _at_least("task.max_calls", task.max_calls, 1)
     _at_least("data.offset", config.data.offset, 0)
     _at_least("smc.max_rows", config.smc.max_rows, 1)
     _one_of("smc.resampling", config.smc.resampling, RESAMPLING)

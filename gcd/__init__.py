@@ -10,7 +10,17 @@ from gcd.errors import (
     StateLimitError,
     UnsupportedSchemaError,
 )
-from gcd.languages import choice, literal, regex
+from gcd.languages import (
+    Parameter,
+    Tool,
+    ToolList,
+    choice,
+    json_schema,
+    literal,
+    parse_tools,
+    regex,
+    tool_calls,
+)
 from gcd.lift import lift
 from gcd.limits import state_limit
 from gcd.tensors import TensorAutomaton
@@ -24,16 +34,22 @@ __all__ = [
     "ConstraintError",
     "EmptyLanguageError",
     "InfeasibleBudgetError",
+    "Parameter",
     "StateLimitError",
     "TensorAutomaton",
     "TokenAutomaton",
+    "Tool",
+    "ToolList",
     "UnsupportedSchemaError",
     "Vocabulary",
     "check_budget",
     "choice",
     "eos_ids_of",
+    "json_schema",
     "lift",
     "literal",
+    "parse_tools",
     "regex",
     "state_limit",
+    "tool_calls",
 ]

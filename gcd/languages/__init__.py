@@ -1,6 +1,19 @@
 """What users write, as byte automata."""
 
+from gcd.languages.json_schema import json_schema
 from gcd.languages.literal import choice, literal
 from gcd.languages.regex import regex
+from gcd.languages.tool_calls import tool_calls
+from gcd.languages.tool_types import Parameter, Tool, ToolList, parse_tools
 
-__all__ = ["choice", "literal", "regex"]
+__all__ = [
+    "Parameter",
+    "Tool",
+    "ToolList",
+    "choice",
+    "json_schema",
+    "literal",
+    "parse_tools",
+    "regex",
+    "tool_calls",
+]
