@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gcd.languages.tool_types import parse_tools
 from omegaconf import DictConfig
 
 import gcd
@@ -41,7 +40,7 @@ class Example:
     record: ToolRecord
     language: gcd.Automaton
     constraint: gcd.TokenAutomaton
-    prompt: str
+    prompt: tuple[int, ...]
     budget: int
 
 
@@ -75,14 +74,14 @@ def prepare(
     started = time.perf_counter()
     for number, record in enumerate(records):
         try:
-            unknown.update(parse_tools(record.tools).unknown_types)
+            unknown.update(gcd.parse_tools(record.tools).unknown_types)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # counted above, reported once for all records
                 language = gcd.tool_calls(record.tools, style=task.style, max_calls=task.max_calls)
             constraint = gcd.lift(language, lm.vocabulary)
             budget = budget_of(task.budget, constraint)
             gcd.check_budget(constraint, budget)
-            prompt = build_prompt(record, task.style, tokenizer=tokenizer, kind=config.model.prompt)
+            prompt = encode_prompt(record, task.style, tokenizer, config.model.prompt)
             smc.check_prompts(lm, [prompt], [budget])
         except (gcd.ConstraintError, smc.PromptTooLongError) as error:
             refused.append((record.id, str(error)))
@@ -94,6 +93,14 @@ def prepare(
             f"none of the {len(records)} records can be run; the first: {refused[0][1]}"
         )
     return Preparation(tuple(examples), tuple(refused), unknown, time.perf_counter() - started)
+
+
+def encode_prompt(record: ToolRecord, style: str, tokenizer: Any, kind: str) -> tuple[int, ...]:
+    """Token ids of the prompt; a chat template has written its special tokens itself."""
+    text = build_prompt(record, style, tokenizer=tokenizer, kind=kind)
+    templated = kind != "compact" and getattr(tokenizer, "chat_template", None) is not None
+    encoded = tokenizer(text, add_special_tokens=not templated, verbose=False)
+    return tuple(encoded["input_ids"])
 
 
 def run(
