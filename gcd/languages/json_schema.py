@@ -7,9 +7,9 @@ value, and arrays and objects are wired from the languages of their elements and
 
 What is narrower than the standard, and stated here because nothing may be narrowed in silence:
 
-* **Order.** Members come in the order in which they are declared: `properties` first, then names
-  that only `required` has, then undeclared ones. No declared name comes twice; an undeclared one
-  may, which RFC 8259 permits.
+* **Order.** Members come in the order in which they are declared: a schema's own `properties`,
+  then those of its `$ref`, `allOf` and `anyOf`, then names that only `required` has, then
+  undeclared ones. No declared name comes twice; an undeclared one may, which RFC 8259 permits.
 * **Undeclared members** are left out where a schema has `properties` but no
   `additionalProperties`, as structured generation is commonly understood; write
   `additionalProperties`, or pass `additional_properties="open"`, for the standard's reading.

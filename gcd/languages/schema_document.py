@@ -1,10 +1,10 @@
 """A JSON schema as a document: what its keywords mean together, before any automaton is built.
 
-A schema is a conjunction of keywords, some of which choose between schemas (`anyOf`) or stand for
-another one (`$ref`). `Document.alternatives` multiplies that out into conjunctions of plain
-schemas; `gcd.languages.schema_facets` merges each into one description of a value. Doing this on
-schemas, not on their languages, is what makes siblings exact: `properties` beside an `anyOf` of
-`required` describes one object, whose members have one order.
+A schema is a conjunction of keywords, some of which choose between schemas (`anyOf`), join them
+(`allOf`) or stand for another one (`$ref`). `Document.alternatives` multiplies that out into
+conjunctions of plain schemas; `gcd.languages.schema_facets` merges each into one description of a
+value. Doing this on schemas, not on their languages, is what makes siblings exact: `properties`
+beside an `anyOf` of `required` describes one object, whose members have one order.
 
 Every schema that can be reached is checked once, at the start: a keyword that is not honoured is
 refused by name, a malformed one is reported with its place and value.
@@ -22,7 +22,7 @@ from itertools import product
 from typing import Any
 from urllib.parse import unquote
 
-from gcd.errors import ConstraintError
+from gcd.errors import ConstraintError, UnsupportedSchemaError
 from gcd.languages.schema_keywords import check_keywords
 
 _MAX_NESTING = 64  # of schemas in schemas
@@ -83,7 +83,7 @@ class Document:
         return Place(pointer, self._kept(pointer, place.entered), schema)
 
     def alternatives(self, places: Conjunction) -> list[Conjunction]:
-        """Conjunctions without `$ref` and `anyOf`, one of which a value has to satisfy."""
+        """Conjunctions, one of which a value has to satisfy; `$ref`, `allOf`, `anyOf` are used up."""
         found = [
             _without_repeats(sum(choice, ()))
             for choice in self._product([self._expand(place, ()) for place in places])
@@ -106,6 +106,8 @@ class Document:
             if dict(entered.entered).get(target, 0) > self._max_depth:
                 return []
             factors.append(self._expand(entered, (*active, target)))
+        for i in range(len(schema.get("allOf", ()))):
+            factors.append(self._expand(self.child(place, "allOf", i), active))
         if "anyOf" in schema:
             factors.append(
                 [
@@ -159,9 +161,11 @@ class Document:
     def _target(self, reference: str, pointer: str) -> str:
         """The pointer a `$ref` stands for, in the form used here."""
         if not reference.startswith("#") or (len(reference) > 1 and reference[1] != "/"):
-            raise ConstraintError(
-                f"the $ref {reference!r} at {self.named(pointer) or '/'!r} is not a JSON pointer "
-                'inside the document; only references such as "#/$defs/name" are resolved'
+            raise UnsupportedSchemaError(
+                "$ref",
+                self.named(pointer),
+                f"refers to {reference!r}; only JSON pointers inside the document are resolved, "
+                'such as "#/$defs/name"',
             )
         target = unquote(reference[1:])
         try:
@@ -213,7 +217,7 @@ def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for keyword in ("items", "additionalProperties"):
         if keyword in schema:
             yield f"/{keyword}", schema[keyword]
-    for keyword in ("anyOf", "prefixItems"):
+    for keyword in ("allOf", "anyOf", "prefixItems"):
         for i, sub in enumerate(schema.get(keyword, ())):
             yield f"/{keyword}/{i}", sub
     for name, sub in schema.get("properties", {}).items():

@@ -57,7 +57,7 @@ class Facets:
 
 
 def merge(document: Document, places: Conjunction, *, closed: bool) -> Facets:
-    """The description of values that satisfy every one of these schemas (without their `anyOf`).
+    """The description of values that satisfy every one of these plain schemas.
 
     `closed`: undeclared members are out where some schema has `properties` and none has
     `additionalProperties`; otherwise they are in, as the standard has it.
@@ -198,7 +198,7 @@ def _names(lists: Iterable[Iterable[str]]) -> dict[str, None]:
 
 
 def _admits_plainly(document: Document, value: Any, place: Place) -> bool:
-    """Whether a value satisfies one schema, its `$ref` and `anyOf` aside."""
+    """Whether a value satisfies one schema, its `$ref`, `allOf` and `anyOf` aside."""
     facets = merge(document, (place,), closed=False)
     kind = kind_of(value)
     if kind not in facets.kinds:

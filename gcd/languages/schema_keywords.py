@@ -82,6 +82,7 @@ _RULES: dict[str, tuple[Callable[[object], bool], str]] = {
     "type": (_is_types, f"one of {', '.join(TYPES)}, or a list of different ones"),
     "enum": (lambda v: isinstance(v, list) and _is_json(v), "a list of JSON values"),
     "const": (_is_json, "a JSON value"),
+    "allOf": _SOME_SCHEMAS,
     "anyOf": _SOME_SCHEMAS,
     "$ref": (lambda v: isinstance(v, str), "a string"),
     "properties": _NAMED_SCHEMAS,

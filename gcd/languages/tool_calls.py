@@ -46,7 +46,7 @@ def tool_calls(
     min_calls: int = 1,
     max_calls: int | None = None,
     whitespace: Whitespace = "spaced",
-    max_depth: int = 3,
+    max_depth: int = 2,
     escapes: Escapes = "canonical",
 ) -> Automaton:
     """Lists of calls of these tools, in JSON or in Python notation.

@@ -32,7 +32,7 @@ _DESCRIPTIONS = frozenset(
     ["description", "title", "default", "example", "examples", "unit", "required"]
 )
 _STATED_DEFAULT = re.compile(r"\bdefault(?:s to\b| is\b| value is\b|:|=)", re.IGNORECASE)
-_SCHEMA_WORDS = frozenset(["$defs", "$schema", "definitions", "anyOf", "$ref"])
+_SCHEMA_WORDS = frozenset(["$defs", "$schema", "definitions", "allOf", "anyOf", "$ref"])
 
 
 @dataclass(frozen=True)
