@@ -25,6 +25,9 @@ from jaxtyping import Bool, Int32, Integer, UInt8
 from gcd.automaton import Automaton
 from gcd.errors import ConstraintError, EmptyLanguageError
 from gcd.kernels import lifting as kernels
+from gcd.kernels.classes import number_by_first
+from gcd.kernels.prefix_tree import sub_trie
+from gcd.kernels.token_graph import reachable
 from gcd.token_automaton import UNREACHABLE, TokenAutomaton, steps_to_accept
 from gcd.vocabulary import Vocabulary
 
@@ -91,32 +94,33 @@ def lift_arrays(
     trie = vocabulary.trie
     delta = np.ascontiguousarray(delta)
     label = class_of_byte[trie.byte]
+    width = np.bincount(class_of_byte, minlength=delta.shape[1])
+    tree = (label, trie.depth, trie.skip, trie.entry)
     is_reached, class_of_entry = kernels.reachable_classes(
-        delta, label, trie.depth, trie.skip, trie.entry, trie.num_entries, trie.max_depth
+        delta, width, tree, trie.num_entries, trie.max_depth
     )
     reached = np.flatnonzero(is_reached).astype(np.int32)
 
     # Ids without bytes are alive nowhere: a class of their own until columns are compared.
-    raw = np.append(class_of_entry, 2 * trie.num_entries + 1)[trie.entry_of_token]
-    raw[list(vocabulary.eos_ids)] = 2 * trie.num_entries + 2
-    _, first, class_of = np.unique(raw, return_index=True, return_inverse=True)
-    entry_of_class = trie.entry_of_token[first]
+    no_class = 2 * trie.num_entries + 1
+    is_eos = np.zeros(vocabulary.size, np.bool_)
+    is_eos[list(vocabulary.eos_ids)] = True
+    class_of, first = number_by_first(
+        np.append(class_of_entry, np.int32(no_class))[trie.entry_of_token], no_class + 1
+    )
 
     # Walk one representative entry for each class from every state.
+    entry_of_class = trie.entry_of_token[first]
     has_bytes = np.flatnonzero(entry_of_class >= 0)
-    keep = np.zeros(trie.num_entries, np.bool_)
-    keep[entry_of_class[has_bytes]] = True
-    number = np.zeros(trie.num_entries, np.int32)
+    number = np.full(trie.num_entries, -1, np.int32)
     number[entry_of_class[has_bytes]] = has_bytes
-    nodes, depth, skip, entry = kernels.sub_trie(keep, trie.depth, trie.skip, trie.entry, number)
+    nodes, depth, skip, entry = sub_trie(trie.depth, trie.skip, trie.entry, number)
     table = kernels.targets(
-        reached, delta, label[nodes], depth, skip, entry, entry_of_class.size, trie.max_depth
+        reached, delta, (label[nodes], depth, skip, entry), first.size, trie.max_depth
     )
     position = np.full(delta.shape[0] + 1, -1, np.int32)
     position[reached] = np.arange(reached.size)
-    is_eos = np.zeros(vocabulary.size, np.bool_)
-    is_eos[list(vocabulary.eos_ids)] = True
-    targets, class_of = merge_classes(position[table], class_of.astype(np.int32), is_eos)
+    targets, class_of = merge_classes(position[table], class_of, is_eos)
     return reached, targets, class_of
 
 
@@ -132,17 +136,11 @@ def merge_classes(
     columns = np.ascontiguousarray(table.T)
     rows = columns.view(np.dtype((np.void, columns.dtype.itemsize * columns.shape[1]))).ravel()
     _, same = np.unique(rows, return_inverse=True)
-    merged = np.where(apart, -1, same.reshape(-1)[class_of]).astype(np.int64)
-    present, first, inverse = np.unique(merged, return_index=True, return_inverse=True)
-    order = np.argsort(np.where(present < 0, -1, first))
-    rank = np.empty(order.size, np.int64)
-    rank[order] = np.arange(order.size)
-    num_apart = int((present < 0).sum())  # 0 or 1: they come first
-    kept = first[order[num_apart:]]
-    return (
-        np.ascontiguousarray(table[:, class_of[kept]]),
-        (rank[inverse.reshape(-1)] - num_apart).astype(np.int32),
-    )
+    # Number 0 stands for the tokens apart while the others are numbered by their first token.
+    merged = np.where(apart, 0, same.reshape(-1)[class_of] + 1)
+    merged, first = number_by_first(np.append(0, merged), same.size + 1)
+    kept = class_of[first[1:] - 1]
+    return np.ascontiguousarray(table[:, kept]), merged[1:] - 1
 
 
 def _finish(
@@ -158,7 +156,7 @@ def _finish(
     steps = steps_to_accept(delta, final)
     if steps[initial] == UNREACHABLE:
         raise EmptyLanguageError(_why_unwritable(automaton, vocabulary))
-    alive = kernels.reachable(delta, initial) & (steps < UNREACHABLE)
+    alive = reachable(delta, initial) & (steps < UNREACHABLE)
     alive[final] = True
     if not alive.all():
         number = np.full(delta.shape[0] + 1, -1, np.int32)

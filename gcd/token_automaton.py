@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Bool, Int32, Int64
 
-from gcd.kernels import lifting as kernels
+from gcd.kernels import token_graph as kernels
 from gcd.vocabulary import Vocabulary
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int32, UInt8
 
-from gcd.kernels import lifting as kernels
+from gcd.kernels import prefix_tree as kernels
 
 
 @dataclass(frozen=True, eq=False)

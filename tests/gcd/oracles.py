@@ -39,12 +39,17 @@ def shared(path: str) -> Path:
 
 @st.composite
 def byte_automata(draw: st.DrawFn, max_states: int = 5) -> Automaton:
-    """Automata over the bytes of ALPHABET, empty languages among them."""
+    """Automata that are told apart by the bytes of ALPHABET, empty languages among them.
+
+    In some of them many other bytes act as the first one does, as inside a string literal.
+    """
     num_states = draw(st.integers(1, max_states))
     targets = st.integers(-1, num_states - 1)
     table = np.full((num_states, 256), -1, np.int32)
     for byte in ALPHABET:
         table[:, byte] = draw(st.lists(targets, min_size=num_states, max_size=num_states))
+    if draw(st.booleans()):
+        table[:, 128:] = table[:, [ALPHABET[0]]]
     accepting = draw(st.lists(st.booleans(), min_size=num_states, max_size=num_states))
     return Automaton.from_transitions(table, np.array(accepting))
 
@@ -94,7 +99,7 @@ def strings(symbols: Iterable[int], max_length: int) -> Iterator[tuple[int, ...]
 
 
 def texts(automaton: Automaton, vocabulary: Vocabulary, max_tokens: int) -> set[tuple[int, ...]]:
-    """All sequences of at most `max_tokens` tokens, EOS aside, that spell a string of a language."""
+    """All sequences of at most `max_tokens` tokens, EOS aside, that spell a string."""
     usable = [i for i, token in enumerate(vocabulary.token_bytes) if token]
     return {ids for ids in strings(usable, max_tokens) if automaton.accepts(vocabulary.decode(ids))}
 

@@ -54,6 +54,10 @@ def test_accepts_exactly_the_token_strings_whose_bytes_are_in_the_language(
 @example(Automaton.from_strings(["a"]), Vocabulary.from_bytes([b"b", b""], [1]))
 @example(Automaton.from_strings(["abc", "b"]), Vocabulary.from_bytes([b"a", b"b", b""], [2]))
 def test_is_the_lift_by_definition(automaton: Automaton, vocabulary: Vocabulary) -> None:
+    _check_is_the_lift_by_definition(automaton, vocabulary)
+
+
+def _check_is_the_lift_by_definition(automaton: Automaton, vocabulary: Vocabulary) -> None:
     kept, step = naive_lift(automaton, vocabulary)
     if 0 not in kept:
         with pytest.raises(EmptyLanguageError):
@@ -71,6 +75,22 @@ def test_is_the_lift_by_definition(automaton: Automaton, vocabulary: Vocabulary)
             assert after == -1
         else:
             assert after == number.get(step.get((kept[state], token), -1), -1)
+
+
+@pytest.mark.parametrize("num_states", [40, 700])
+@pytest.mark.parametrize("ring", [True, False])
+def test_walks_shared_among_states_change_nothing(num_states: int, ring: bool) -> None:
+    """States that many bytes lead on from, alike (a long string) and all different (at random)."""
+    rng = np.random.default_rng(num_states)
+    table = np.full((num_states, 256), -1, np.int32)
+    states = np.arange(num_states)
+    table[:, 64:] = np.minimum(states + 1, num_states - 1)[:, None] if ring else states[:, None]
+    table[:, ord("b")] = -1 if ring else rng.integers(-1, num_states, num_states)
+    table[:, ord("c")] = np.where(states % 5 == 0, (states + 7) % num_states, -1)
+    automaton = Automaton.from_transitions(table, rng.random(num_states) < 0.3)
+    tokens = [bytes(rng.choice([*b"abcdef"], rng.integers(1, 24))) for _ in range(25)]
+    vocabulary = Vocabulary.from_bytes([b"a", b"b", b"c", *tokens, b""], [len(tokens) + 3])
+    _check_is_the_lift_by_definition(automaton, vocabulary)
 
 
 @settings(deadline=None, max_examples=100)
@@ -158,7 +178,7 @@ def test_step_refuses_ids_outside_the_vocabulary() -> None:
 
 
 def test_the_empty_language_is_refused() -> None:
-    with pytest.raises(EmptyLanguageError, match="no string satisfies"):
+    with pytest.raises(EmptyLanguageError, match=r"no string satisfies"):
         lift(Automaton.empty(), Vocabulary.from_bytes([b"a", b""], [1]))
 
 
@@ -166,14 +186,14 @@ def test_a_language_that_the_tokens_cannot_write_names_the_missing_byte() -> Non
     vocabulary = Vocabulary.from_bytes([b"a", b"b", b""], [2])
     with pytest.raises(EmptyLanguageError, match=r"no token has the byte 0x78 \('x'\)"):
         lift(Automaton.literal("axb"), vocabulary)
-    with pytest.raises(EmptyLanguageError, match="can be written with the tokens$"):
+    with pytest.raises(EmptyLanguageError, match=r"can be written with the tokens$"):
         lift(Automaton.literal("ab"), Vocabulary.from_bytes([b"a", b"bb", b""], [2]))
 
 
 def test_a_vocabulary_without_eos_is_refused() -> None:
-    with pytest.raises(ConstraintError, match='no EOS id.*eos="accept"'):
+    with pytest.raises(ConstraintError, match=r'no EOS id.*eos="accept"'):
         lift(Automaton.literal("a"), Vocabulary.from_bytes([b"a"], []))
-    with pytest.raises(ConstraintError, match="must be one of"):
+    with pytest.raises(ConstraintError, match=r"must be one of"):
         lift(Automaton.literal("a"), Vocabulary.from_bytes([b"a"], []), eos="never")
 
 

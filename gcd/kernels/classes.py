@@ -1,0 +1,99 @@
+"""Partition refinement: which entries (distinct token strings) no state has told apart so far.
+
+`Partition` is a tuple of arrays that compiled code passes around:
+
+    class_of     class of every entry
+    size         number of entries of every class
+    first_new    head of a class's chain of new classes while it is being split, else -1
+    next_new     next class in the chain
+    goal         the target that put entries into this new class
+    free         stack of unused class numbers; `free[-1]` is its height
+    touched      work space: classes being split
+
+Class numbers are reused, so n entries need no more than 2 n + 1 of them.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+
+@numba.njit(cache=True)
+def one_class(num_entries: int) -> tuple[np.ndarray, ...]:
+    """The partition into a single class, number 0."""
+    capacity = 2 * num_entries + 1
+    class_of = np.zeros(num_entries, np.int32)
+    size = np.zeros(capacity, np.int32)
+    size[0] = num_entries
+    first_new = np.full(capacity, -1, np.int32)
+    next_new = np.empty(capacity, np.int32)
+    goal = np.empty(capacity, np.int32)
+    free = np.empty(capacity + 1, np.int32)
+    for i in range(capacity - 1):
+        free[i] = capacity - 1 - i
+    free[capacity] = capacity - 1
+    touched = np.empty(num_entries, np.int32)
+    return class_of, size, first_new, next_new, goal, free, touched
+
+
+@numba.njit(cache=True)
+def refine(
+    partition: tuple[np.ndarray, ...], found: np.ndarray, target: np.ndarray, count: int
+) -> None:
+    """Split classes so that the entries of one class go to one target.
+
+    Entry `found[i]` goes to `target[i]`, for i below `count`; all others go nowhere. Every class
+    that is touched grows a chain of new classes, one for each target.
+    """
+    class_of, size, first_new, next_new, goal, free, touched = partition
+    num_free = free[-1]
+    num_touched = 0
+    i = 0
+    while i < count:
+        old, here = class_of[found[i]], target[i]
+        # A run of neighbours in one class with one target is dealt with at once.
+        end = i + 1
+        while end < count and target[end] == here and class_of[found[end]] == old:
+            end += 1
+        new = first_new[old]
+        if new < 0:
+            touched[num_touched] = old
+            num_touched += 1
+        while new >= 0 and goal[new] != here:
+            new = next_new[new]
+        if new < 0:
+            num_free -= 1
+            new = free[num_free]
+            goal[new] = here
+            next_new[new] = first_new[old]
+            first_new[old] = new
+        for j in range(i, end):
+            class_of[found[j]] = new
+        size[new] += end - i
+        size[old] -= end - i
+        i = end
+    for i in range(num_touched):
+        old = touched[i]
+        first_new[old] = -1
+        if size[old] == 0:
+            free[num_free] = old
+            num_free += 1
+    free[-1] = num_free
+
+
+@numba.njit(cache=True)
+def number_by_first(values: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+    """Number values below `capacity` by first appearance: (their numbers, where each was first)."""
+    number = np.full(capacity, -1, np.int32)
+    first = np.empty(min(values.size, capacity), np.int64)
+    numbered = np.empty(values.size, np.int32)
+    count = 0
+    for i in range(values.size):
+        value = values[i]
+        if number[value] < 0:
+            number[value] = count
+            first[count] = i
+            count += 1
+        numbered[i] = number[value]
+    return numbered, first[:count].copy()
