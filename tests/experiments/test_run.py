@@ -1,0 +1,173 @@
+"""The whole experiment on four requests: outputs, resumption, refusals, one-line errors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from experiments import run as experiment
+from experiments import xlam
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = ("+task=xlam", "task.num_examples=4", "task.particles=[1,3]", "wandb=disabled")
+EXPERIMENT_ROWS = 4 * 2 * 2
+
+
+def composed(*overrides: str):
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        return compose("config", [*SMALL, *overrides])
+
+
+def rows_of(run_dir: Path) -> list[dict]:
+    lines = (run_dir / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def without_seconds(rows: list[dict]) -> list[dict]:
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    run_dir = tmp_path_factory.mktemp("run")
+    assert experiment.run(composed(f"run_dir={run_dir}")) == run_dir
+    return run_dir
+
+
+@pytest.mark.slow
+def test_a_run_writes_everything(finished):
+    rows = rows_of(finished)
+    assert len(rows) == EXPERIMENT_ROWS
+    for row in rows:
+        if row["method"] == "gcd":
+            assert row["valid"]
+            assert row["complete"]
+            assert row["share_finished"] == 1.0
+            assert not row["dead"]
+        assert 0 <= row["weighted_accuracy"] <= 1
+        assert row["lm_calls"] > 0
+        assert row["tokens"] > 0
+        total = sum(a["probability"] for a in row["answers"])
+        assert total == pytest.approx(0 if row["dead"] else 1)
+        assert row["weighted_accuracy"] == pytest.approx(
+            sum(a["probability"] for a in row["answers"] if a["correct"])
+        )
+    summary = json.loads((finished / "summary.json").read_text())
+    assert [(m["method"], m["particles"]) for m in summary["methods"]] == [
+        ("lcd", 1), ("lcd", 3), ("gcd", 1), ("gcd", 3),
+    ]  # fmt: skip
+    table = (finished / "table.md").read_text()
+    assert table.count("\n| GCD") == 2
+    assert (finished / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    assert (finished / "config.yaml").exists()
+
+
+@pytest.mark.slow
+def test_batching_does_not_change_results(finished, tmp_path):
+    experiment.run(composed(f"run_dir={tmp_path}", "smc.max_rows=5"))
+    # Only the model's own rounding depends on the batch; it may move a log-evidence's last digits.
+    for one, other in zip(rows_of(tmp_path), rows_of(finished), strict=True):
+        assert [a["text"] for a in one["answers"]] == [a["text"] for a in other["answers"]]
+        assert one["log_evidence"] == pytest.approx(other["log_evidence"], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on_to_the_same_result(finished, tmp_path, monkeypatch, capsys):
+    calls = 0
+    sample = xlam.smc.sample
+
+    def interrupted(*args, **kwargs):
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise KeyboardInterrupt
+        return sample(*args, **kwargs)
+
+    config = composed(f"run_dir={tmp_path}", "smc.max_rows=4")
+    monkeypatch.setattr(xlam.smc, "sample", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        experiment.run(config)
+    kept = rows_of(tmp_path)
+    assert 0 < len(kept) < EXPERIMENT_ROWS
+    with (tmp_path / "results.jsonl").open("a") as file:
+        file.write('{"example": "cut sho')
+    monkeypatch.setattr(xlam.smc, "sample", sample)
+    experiment.run(config)
+    rows = rows_of(tmp_path)
+    assert len(rows) == EXPERIMENT_ROWS
+    assert all(row in rows for row in kept)  # to the second: they were not made again
+    alone = tmp_path / "alone"
+    experiment.run(composed(f"run_dir={alone}", "smc.max_rows=4"))
+    assert without_seconds(rows_of(alone)) == without_seconds(rows)
+
+
+@pytest.mark.slow
+def test_real_records_malformed_ones_and_infeasible_budgets(tmp_path):
+    tool = {
+        "name": "add",
+        "description": "Add two numbers.",
+        "parameters": {k: {"type": "int", "description": k} for k in ("first", "second")},
+    }
+    good = {
+        "id": 0,
+        "query": "What is 2 plus 3?",
+        "tools": json.dumps([tool]),
+        "answers": json.dumps([{"name": "add", "arguments": {"first": 2, "second": 3}}]),
+    }
+    long_name = {**tool, "name": "compute_the_sum_of_two_whole_numbers_and_then_tell_me_about_it"}
+    tight = {
+        **good,
+        "id": 1,
+        "tools": json.dumps([long_name]),
+        "answers": json.dumps([{"name": long_name["name"], "arguments": {"first": 2, "second": 3}}]),
+    }
+    data = tmp_path / "records.jsonl"
+    data.write_text("\n".join([json.dumps(good), "{not json", json.dumps(tight)]) + "\n")
+    run_dir = tmp_path / "run"
+    experiment.run(composed(f"data.path={data}", f"run_dir={run_dir}", "task.budget=40"))
+    rows = rows_of(run_dir)
+    assert {row["example"].split(":")[1] for row in rows} == {"0"}
+    refused = [json.loads(x) for x in (run_dir / "refused.jsonl").read_text().splitlines()]
+    assert [r["kind"] for r in refused] == ["malformed", "refused"]
+    assert "the budget is 40" in refused[1]["reason"]
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert (summary["records"], summary["malformed"], summary["refused"]) == (2, 1, 1)
+
+
+@pytest.mark.slow
+def test_another_configuration_in_the_same_directory_is_refused(finished):
+    with pytest.raises(ValueError, match=r"task\.budget was 'default', is 'tight'"):
+        experiment.run(composed(f"run_dir={finished}", "task.budget=tight"))
+
+
+def test_mistakes_are_one_line_before_any_model_work():
+    command = [sys.executable, "-m", "experiments.run"]
+    for overrides, message in [
+        ([], "no task was chosen: add +task=xlam"),
+        (["+task=xlam", "task.methods=[magic]"], "'magic' for task.methods"),
+    ]:
+        done = subprocess.run(
+            [*command, *overrides], cwd=ROOT, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 2
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["data.path=nowhere.jsonl"], "nowhere.jsonl"),
+        (["model.path=./nowhere"], "no checkpoint there"),
+        (["model.device=cuda:99"], "model.device=cuda:99"),
+        (["data.offset=4", "data.path=nowhere.json"], "nowhere.json"),
+    ],
+)
+def test_what_is_not_there_is_named(overrides, message, tmp_path):
+    with pytest.raises((ValueError, OSError), match=message):
+        experiment.run(composed(f"run_dir={tmp_path}", *overrides))
