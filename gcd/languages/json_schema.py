@@ -27,16 +27,14 @@ By the standard, keywords for one kind of value say nothing about others, so
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from gcd.automaton import Automaton
 from gcd.errors import ConstraintError, EmptyLanguageError
-from gcd.languages.json_values import Escapes, json_notation
+from gcd.languages.json_values import json_notation
 from gcd.languages.notation import (
     Member,
     Notation,
-    Whitespace,
     any_object,
     any_value,
     array,
@@ -50,17 +48,17 @@ _MAX_DEPTH = 32
 
 
 def json_schema(
-    schema: Mapping[str, Any] | bool,
+    schema: Any,
     *,
-    whitespace: Whitespace = "compact",
+    whitespace: str = "compact",
     max_depth: int = 3,
-    escapes: Escapes = "canonical",
-    additional_properties: Literal["closed", "open"] = "closed",
+    escapes: str = "canonical",
+    additional_properties: str = "closed",
 ) -> Automaton:
     """All JSON texts that satisfy a schema, within the limits that the module's docstring states.
 
     Args:
-        schema: a JSON schema, draft 2020-12, as parsed JSON.
+        schema: a JSON schema, draft 2020-12, as parsed JSON: a mapping or a boolean.
         whitespace: "compact" `{"a":1}`, "spaced" `{"a": 1}` as `json.dumps` writes it, or
             "flexible", any whitespace that RFC 8259 permits.
         max_depth: nesting of values the schema leaves free, and of recursive schemas.

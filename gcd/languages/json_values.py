@@ -20,15 +20,12 @@ import json
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Literal
 
 from gcd.automaton import Automaton
 from gcd.errors import ConstraintError, StateLimitError
 from gcd.languages.notation import Brackets, Notation, separators
 from gcd.languages.regex import regex
 from gcd.limits import max_states
-
-Escapes = Literal["canonical", "all"]
 
 _HEX = "[0-9a-fA-F]"
 # \uXXXX for a code point of its own, and the two halves of a surrogate pair.

@@ -14,16 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from gcd.automaton import Automaton
 from gcd.errors import ConstraintError, StateLimitError
 from gcd.languages.assembly import Assembly
 from gcd.languages.numbers import numbers
 from gcd.limits import max_states
-
-Whitespace = Literal["compact", "spaced", "flexible"]
-
 
 class Brackets(NamedTuple):
     """What stands around the elements of an array.

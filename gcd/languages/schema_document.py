@@ -83,7 +83,7 @@ class Document:
         return Place(pointer, self._kept(pointer, place.entered), schema)
 
     def alternatives(self, places: Conjunction) -> list[Conjunction]:
-        """Conjunctions, one of which a value has to satisfy; `$ref`, `allOf`, `anyOf` are used up."""
+        """Conjunctions, one of which a value must satisfy; `$ref`, `allOf`, `anyOf` are used up."""
         found = [
             _without_repeats(sum(choice, ()))
             for choice in self._product([self._expand(place, ()) for place in places])

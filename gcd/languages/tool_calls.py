@@ -18,36 +18,35 @@ automaton needs the tools once, where `max_calls=n` needs them n times.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from gcd.automaton import Automaton
 from gcd.errors import ConstraintError, EmptyLanguageError, UnsupportedSchemaError
 from gcd.languages.assembly import Assembly
 from gcd.languages.json_schema import SchemaLanguages, check_depth
-from gcd.languages.json_values import Escapes, json_notation
-from gcd.languages.notation import Member, Whitespace, array, mapping, mark, separators
+from gcd.languages.json_values import json_notation
+from gcd.languages.notation import Member, array, mapping, mark, separators
 from gcd.languages.python_values import PYTHON_BLANKS, python_notation
 from gcd.languages.schema_document import Document
 from gcd.languages.schema_facets import Facets
 from gcd.languages.tool_types import Tool, parse_tools
 
-Style = Literal["json", "python"]
 Call = Sequence[Automaton]  # the pieces of a call, in order
 
 _MARKS = frozenset("()[]{},='\"\\#")  # what ends or quotes something in a Python call
 
 
 def tool_calls(
-    tools: Iterable[Mapping[str, Any]],
+    tools: Iterable[Any],
     *,
-    style: Style = "json",
+    style: str = "json",
     min_calls: int = 1,
     max_calls: int | None = None,
-    whitespace: Whitespace = "spaced",
+    whitespace: str = "spaced",
     max_depth: int = 2,
-    escapes: Escapes = "canonical",
+    escapes: str = "canonical",
 ) -> Automaton:
     """Lists of calls of these tools, in JSON or in Python notation.
 

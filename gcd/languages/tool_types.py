@@ -76,8 +76,8 @@ class ToolList:
     unknown_types: Counter[str]
 
 
-def parse_tools(tools: Iterable[Mapping[str, Any]]) -> ToolList:
-    """Read a tool list in either form.
+def parse_tools(tools: Any) -> ToolList:
+    """Read a tool list in either form: any iterable of mappings.
 
     Raises:
         ConstraintError: for a malformed tool, with its place in the list and what is wrong.

@@ -1,0 +1,38 @@
+"""Random strings of a language: a walk over its automaton that turns home after a while."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+from gcd.automaton import Automaton
+from gcd.kernels import graph
+
+
+def random_string(automaton: Automaton, rng: random.Random, patience: int = 60) -> bytes:
+    """One string: `patience` random steps at most, then the shortest way to acceptance."""
+    distance = graph.distances_to_accept(automaton.delta, automaton.accepting)
+    table = automaton.transitions
+    string = bytearray()
+    state = 0
+    while True:
+        alive = np.flatnonzero(table[state] >= 0)
+        if automaton.accepting[state] and (not alive.size or rng.random() < 0.2):
+            return bytes(string)
+        if len(string) >= patience:
+            if automaton.accepting[state]:
+                return bytes(string)
+            alive = alive[distance[table[state][alive]] == distance[state] - 1]
+        else:  # by successor first, so that the few bytes that end something are drawn too
+            successors = sorted(set(table[state][alive].tolist()))
+            target = rng.choice(successors)
+            alive = alive[table[state][alive] == target]
+        byte = int(rng.choice(alive.tolist()))
+        string.append(byte)
+        state = int(table[state, byte])
+
+
+def random_strings(automaton: Automaton, count: int, seed: int = 0) -> list[bytes]:
+    rng = random.Random(seed)
+    return [random_string(automaton, rng) for _ in range(count)]
