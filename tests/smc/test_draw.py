@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from smc.draw import CounterDraw, Keys, Purpose, categorical, uniform
+from smc.draw import Categorical, CounterDraw, Keys, Purpose, categorical, uniform
 
 ALMOST_ONE = 1 - 2.0**-53
 ALMOST_ZERO = 2.0**-53
@@ -129,6 +129,16 @@ def test_a_lone_possibility_is_drawn_however_unlikely() -> None:
     for u in (ALMOST_ZERO, 0.5, ALMOST_ONE):
         assert at([-math.inf, -500.0, -math.inf], u) == 1
         assert at([-math.inf, -1e300], u) == 1
+
+
+def test_not_even_where_a_parallel_prefix_sum_rises_at_an_outcome_of_weight_zero() -> None:
+    q = Categorical(
+        weight=torch.tensor([[0.5, 0.0, 1.0]], dtype=torch.float64),
+        cumulative=torch.tensor([[0.5, 0.6, 1.5]], dtype=torch.float64),
+        likeliest=torch.tensor([2]),
+    )
+    u = torch.tensor([0.2, 0.37, 0.9], dtype=torch.float64)
+    assert q.at(torch.zeros(3, dtype=torch.int64), u).tolist() == [0, 2, 2]
 
 
 def test_the_outcome_is_the_inverse_of_the_distribution_function() -> None:

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from gcd.automaton import Automaton
 from gcd.lift import lift
 from gcd.vocabulary import Vocabulary
 from smc.posterior import Diagnostics, Posterior, Sample, posterior
@@ -79,8 +80,6 @@ def test_sampling_follows_the_probabilities_and_repeats() -> None:
 
 def test_bytes_that_are_not_text() -> None:
     vocabulary = Vocabulary.from_bytes([b"\xc3", b"\xa9", b""], [2])
-    from gcd.automaton import Automaton
-
     automaton = lift(Automaton.any_bytes(), vocabulary)
     whole = Sample((0, 1, 2), vocabulary.decode([0, 1, 2]), 0.0, True)
     half = Sample((0, 2), vocabulary.decode([0, 2]), -1.0, True)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import smc
 from gcd.automaton import Automaton
+from gcd.batch import AutomatonBatch
 from gcd.errors import ConstraintError, InfeasibleBudgetError
 from gcd.lift import lift
 from gcd.token_automaton import TokenAutomaton
@@ -324,8 +325,6 @@ def test_an_equal_vocabulary_is_accepted() -> None:
 def test_walks_advance_by_runs_and_stop_at_the_end() -> None:
     """One run is the same as its tokens; -1 is no token; what is over does not move."""
     automata = [FORCED, CONSTRAINTS["a_star_b"]()]
-    from gcd.batch import AutomatonBatch
-
     batch = smc.Batch(AutomatonBatch(automata), torch.tensor([5, 3]))
     for proposal in PROPOSALS:
         start = proposal.start(batch)
@@ -341,6 +340,16 @@ def test_walks_advance_by_runs_and_stop_at_the_end() -> None:
         swapped = proposal.take(together, torch.tensor([1, 0, 1]))
         assert swapped.finished.tolist() == [False, True, False]
         assert start.remaining.tolist() == [5, 3]
+
+
+def test_only_the_unguided_proposal_gives_up_what_can_no_longer_finish_in_time() -> None:
+    """After "a", a budget of two leaves one token, and "b" and EOS are two."""
+    batch = smc.Batch(AutomatonBatch([CONSTRAINTS["a_star_b"]()]), torch.tensor([2]))
+    a = torch.tensor([[0]])
+    assert smc.LM().advance(smc.LM().start(batch), a).running.tolist() == [False]
+    assert smc.LCD().advance(smc.LCD().start(batch), a).running.tolist() == [True]
+    b = torch.tensor([[1]])
+    assert smc.LM().advance(smc.LM().start(batch), b).running.tolist() == [True]
 
 
 def test_pairs_of_ids_are_independent_streams() -> None:
