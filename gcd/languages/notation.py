@@ -22,6 +22,7 @@ from gcd.languages.assembly import Assembly
 from gcd.languages.numbers import numbers
 from gcd.limits import max_states
 
+
 class Brackets(NamedTuple):
     """What stands around the elements of an array.
 
