@@ -1,0 +1,250 @@
+"""Tool calls as text: how an answer is written, read back, and compared.
+
+Two styles over the same calls:
+
+- `json`: what `json.dumps(..., ensure_ascii=False)` writes,
+  `[{"name": "f", "arguments": {"a": 1, "b": "x"}}, {"name": "g", "arguments": {}}]`
+- `python`: `[f(a=1, b="x"), g()]`, values as Python literals, strings in double quotes.
+
+Arguments come in the order in which the tool declares them (names that it does not declare go last,
+in the order given). Writing is a function: calls that are equal, keys in the same order, have one
+text.
+
+Reading is more generous than writing: any JSON whitespace, any Python literal. Nothing is ever
+evaluated. A tool's name need not be a Python identifier (`createIn-AppMessage`), nor a parameter's
+(`from`, `max-results`), so the Python reader splits calls and arguments itself, minding quotes and
+brackets, and leaves only the literals to `ast`.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+STYLES = ("json", "python")
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_OPENING = {"(": ")", "[": "]", "{": "}"}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: the tool's name and its arguments by parameter name."""
+
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+def parameters_of(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """The declared parameters, name to declaration, of an xLAM or a JSON-Schema tool."""
+    function = tool.get("function")
+    if isinstance(function, Mapping):
+        tool = function
+    parameters = tool.get("parameters") or {}
+    properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
+    if isinstance(properties, Mapping) and parameters.get("type") == "object":
+        parameters = properties
+    return dict(parameters) if isinstance(parameters, Mapping) else {}
+
+
+def name_of(tool: Mapping[str, Any]) -> str:
+    """The tool's name, also where it stands one level down under `function` (OpenAI)."""
+    function = tool.get("function")
+    return str((function if isinstance(function, Mapping) else tool)["name"])
+
+
+def in_declared_order(call: Call, tools: Sequence[Mapping[str, Any]]) -> Call:
+    """The same call, its arguments in the order of the first tool of that name."""
+    for tool in tools:
+        if name_of(tool) == call.name:
+            declared = [name for name in parameters_of(tool) if name in call.arguments]
+            others = [name for name in call.arguments if name not in declared]
+            return Call(call.name, {name: call.arguments[name] for name in declared + others})
+    return call
+
+
+def write_answer(calls: Sequence[Call], tools: Sequence[Mapping[str, Any]], style: str) -> str:
+    """The text of `calls` in one style.
+
+    Raises:
+        ValueError: unknown style, or a value that is no JSON value (NaN, infinity, an object).
+    """
+    _check_style(style)
+    ordered = [in_declared_order(call, tools) for call in calls]
+    if style == "json":
+        return _dumps([{"name": call.name, "arguments": call.arguments} for call in ordered])
+    return "[" + ", ".join(_python_call(call) for call in ordered) + "]"
+
+
+def parse_answer(text: str, style: str) -> tuple[Call, ...]:
+    """The calls that a text holds.
+
+    Raises:
+        ValueError: unknown style, or a text that is no list of calls in it.
+    """
+    _check_style(style)
+    return _parse_json(text) if style == "json" else _parse_python(text)
+
+
+def same_calls(left: Sequence[Call], right: Sequence[Call]) -> bool:
+    """Whether two answers make the same multiset of calls, arguments compared as values.
+
+    1 equals 1.0; True does not equal 1; a tuple equals the list of its items; a set equals any
+    list, tuple or set with the same items in whatever order (JSON has no sets). Keys of a dict
+    have no order.
+    """
+    if len(left) != len(right):
+        return False
+    rest = list(right)
+    for call in left:
+        for position, other in enumerate(rest):
+            if call.name == other.name and _same(call.arguments, other.arguments):
+                del rest[position]
+                break
+        else:
+            return False
+    return True
+
+
+def _same(left: Any, right: Any) -> bool:
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, int | float) and isinstance(right, int | float):
+        return left == right
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(_same(left[k], right[k]) for k in left)
+    sequences = (list, tuple, set, frozenset)
+    if isinstance(left, sequences) and isinstance(right, sequences):
+        if len(left) != len(right):
+            return False
+        if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+            return all(_same(a, b) for a, b in zip(left, right, strict=True))
+        rest = list(right)
+        for item in left:
+            match = next((i for i, other in enumerate(rest) if _same(item, other)), None)
+            if match is None:
+                return False
+            del rest[match]
+        return True
+    return type(left) is type(right) and left == right
+
+
+def _check_style(style: str) -> None:
+    if style not in STYLES:
+        raise ValueError(f"unknown style {style!r}: choose one of {', '.join(STYLES)}")
+
+
+def _dumps(value: Any) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except TypeError as error:
+        raise ValueError(f"not a JSON value, so it cannot be written: {error}") from error
+    # A lone surrogate has no UTF-8 form; its escape is legal in both styles.
+    return _SURROGATE.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
+
+
+def _python_call(call: Call) -> str:
+    arguments = ", ".join(f"{name}={_literal(value)}" for name, value in call.arguments.items())
+    return f"{call.name}({arguments})"
+
+
+def _literal(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return str(value)
+    if isinstance(value, str):
+        return _dumps(value)  # every escape of JSON is one of Python
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_literal(item) for item in value) + "]"
+    if isinstance(value, Mapping):
+        pairs = ", ".join(f"{_literal(key)}: {_literal(item)}" for key, item in value.items())
+        return "{" + pairs + "}"
+    raise ValueError(f"no literal for {value!r} of type {type(value).__name__}")
+
+
+def _parse_json(text: str) -> tuple[Call, ...]:
+    try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("the answer is nested too deeply") from error
+    if not isinstance(value, list):
+        raise ValueError(f"a list of calls is expected, not {type(value).__name__}")
+    calls = []
+    for item in value:
+        if not isinstance(item, dict) or item.keys() != {"name", "arguments"}:
+            raise ValueError(f'a call is {{"name": ..., "arguments": ...}}, not {item!r}')
+        if not isinstance(item["name"], str) or not isinstance(item["arguments"], dict):
+            raise ValueError(f"a name is a string and arguments are an object, unlike {item!r}")
+        calls.append(Call(item["name"], item["arguments"]))
+    return tuple(calls)
+
+
+def _parse_python(text: str) -> tuple[Call, ...]:
+    text = text.strip()
+    if not (text.startswith("[") and text.endswith("]")):
+        raise ValueError("a list of calls begins with [ and ends with ]")
+    return tuple(_parse_call(item) for item in _split(text[1:-1]))
+
+
+def _parse_call(text: str) -> Call:
+    name, bracket, rest = text.partition("(")
+    name = name.strip()
+    if not name or not bracket or not rest.endswith(")"):
+        raise ValueError(f"a call is name(...), not {text!r}")
+    arguments: dict[str, Any] = {}
+    for argument in _split(rest[:-1]):
+        parameter, equals, literal = argument.partition("=")
+        parameter = parameter.strip()
+        if not parameter or not equals:
+            raise ValueError(f"an argument is name=value, not {argument!r}")
+        if parameter in arguments:
+            raise ValueError(f"the argument {parameter!r} is given twice")
+        try:
+            arguments[parameter] = ast.literal_eval(literal.strip())
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
+            raise ValueError(f"no Python literal: {literal.strip()!r}") from error
+    return Call(name, arguments)
+
+
+def _split(text: str) -> Iterator[str]:
+    """The items between commas that stand outside quotes and brackets; `ValueError` if unbalanced."""
+    if not text.strip():
+        return
+    start, quote, closing = 0, "", []
+    escaped = False
+    for position, character in enumerate(text):
+        if quote:
+            if escaped:
+                escaped = False
+            elif character == "\\":
+                escaped = True
+            elif character == quote:
+                quote = ""
+        elif character in "\"'" and _opens_string(text, position, start, closing):
+            quote = character
+        elif character in _OPENING:
+            closing.append(_OPENING[character])
+        elif closing and character == closing[-1]:
+            closing.pop()
+        elif character in ")]}":
+            raise ValueError(f"unbalanced {character!r} at {position} in {text!r}")
+        elif character == "," and not closing:
+            yield text[start:position].strip()
+            start = position + 1
+    if quote or closing:
+        raise ValueError(f"the text ends inside {quote or closing[-1]!r}: {text!r}")
+    yield text[start:].strip()
+
+
+def _opens_string(text: str, position: int, start: int, closing: list[str]) -> bool:
+    """A quote opens a string where a value may stand, and is a character of a name elsewhere."""
+    before = text[start:position].rstrip()
+    return bool(closing) or not before or before.endswith("=")

@@ -1,0 +1,47 @@
+"""What a model is trained on, and what it is judged on.
+
+Training mixes invented records with natural ones, plain and augmented, by the level of the
+curriculum; evaluation is natural alone, over tools and argument values that training never sees.
+"""
+
+from __future__ import annotations
+
+import random
+
+from experiments.generator.natural import natural_record
+from experiments.generator.synthetic import synthetic_record
+from experiments.records import ToolRecord
+
+_SYNTHETIC_SHARE = (1.0, 0.85, 0.6, 0.4)  # by level
+_AUGMENTED_SHARE = 0.75  # of the natural ones
+
+
+def generate(num: int, seed: int, split: str = "train") -> list[ToolRecord]:
+    """`num` records that are a function of the arguments; the first n do not depend on `num`.
+
+    `held_out` gives natural requests whose tools and argument values (booleans and options of
+    enumerations aside) never occur in `train`, which is the full mixture of training.
+
+    Raises:
+        ValueError: a negative number, or an unknown split.
+    """
+    if num < 0:
+        raise ValueError(f"{num} records were asked for; give a number of at least 0")
+    if split not in ("train", "held_out"):
+        raise ValueError(f"unknown split {split!r}: choose train or held_out")
+    records = []
+    for number in range(num):
+        rng = random.Random(f"{split}-{seed}-{number}")
+        identity = f"{split}-{seed}-{number}"
+        if split == "held_out":
+            records.append(natural_record(rng, split, identity))
+        else:
+            records.append(training_record(rng, len(_SYNTHETIC_SHARE) - 1, identity))
+    return records
+
+
+def training_record(rng: random.Random, level: int, identity: str) -> ToolRecord:
+    """One record at a level of the curriculum, 0 (simplest) to 3."""
+    if rng.random() < _SYNTHETIC_SHARE[level]:
+        return synthetic_record(rng, level, identity)
+    return natural_record(rng, "train", identity, augment=rng.random() < _AUGMENTED_SHARE)
