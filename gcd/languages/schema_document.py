@@ -53,11 +53,13 @@ class Document:
     Args:
         root: the schema.
         base: JSON pointer of the schema in what the user handed in, for messages.
+        hidden: first step of pointers here that what the user handed in does not have.
         max_depth: how often a schema may be entered on one path.
     """
 
-    def __init__(self, root: Any, *, base: str = "", max_depth: int) -> None:
+    def __init__(self, root: Any, *, base: str = "", hidden: str = "", max_depth: int) -> None:
         self._base = base
+        self._hidden = hidden
         self._max_depth = max_depth
         self._root = root
         self._below: dict[str, set[str]] = {}  # schemas directly in or referred to by each
@@ -70,7 +72,7 @@ class Document:
 
     def named(self, pointer: str) -> str:
         """A pointer as the user would write it, from the top of what was handed in."""
-        return self._base + pointer
+        return self._base + pointer.removeprefix(self._hidden)
 
     # -- reading ----------------------------------------------------------------------------
 

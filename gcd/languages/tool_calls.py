@@ -87,7 +87,8 @@ def tool_calls(
     graph = Assembly()
     start, end = graph.node(), graph.node()
     for tool in parsed.tools:
-        document = Document(tool.schema, base=tool.pointer, max_depth=max_depth)
+        hidden = "/properties" if tool.flat else ""
+        document = Document(tool.schema, base=tool.pointer, hidden=hidden, max_depth=max_depth)
         values = SchemaLanguages(document, notation, max_depth=max_depth, closed=True)
         for pieces in write(tool, values):
             graph.insert(start, end, *pieces)

@@ -53,12 +53,14 @@ class Tool:
         description: what the tool does, in words; may be empty.
         schema: the JSON schema of the arguments, of type object.
         pointer: JSON pointer of that schema in the tool list, for messages.
+        flat: whether the tool list describes each parameter by itself, without "properties".
     """
 
     name: str
     description: str
     schema: Schema
     pointer: str
+    flat: bool
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -135,13 +137,14 @@ def _tool(
         )
     parameters = _parameters(entry)
     pointer = f"{inside}/parameters"
-    if _is_schema(parameters):
+    flat = not _is_schema(parameters)
+    if not flat:
         _check_object_schema(parameters, index, name)
         schema = {**parameters, "type": "object"}
     else:
         schema = _flat_schema(parameters, entry.get("required"), index, name, marked, unknown)
     description = entry.get("description")
-    return Tool(name, description if isinstance(description, str) else "", schema, pointer)
+    return Tool(name, description if isinstance(description, str) else "", schema, pointer, flat)
 
 
 def _is_schema(parameters: Mapping[str, Any]) -> bool:
