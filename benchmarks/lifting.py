@@ -1,0 +1,122 @@
+"""Lifting a schema to a large vocabulary: this project against outlines-core, in one run.
+
+Both start from the same regular expression and the same vocabulary (a tiktoken rank file):
+
+* ours: pattern -> minimal byte automaton (`gcd.regex`) -> token automaton (`gcd.lift`);
+* outlines-core: pattern -> `Index`.
+
+The prefix tree of the vocabulary is built once for all schemas and timed apart, as is outlines-
+core's `Vocabulary`. Compiled code is warm. Each figure is the least of several runs.
+
+    python benchmarks/lifting.py ../shared/data/vocabularies/qwen/qwen.tiktoken
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import outlines_core
+from outlines_core.json_schema import build_regex_from_schema
+
+from gcd.languages.regex import regex
+from gcd.lift import lift
+from gcd.trie import Trie
+from gcd.vocabulary import Vocabulary
+
+
+def _object(**properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _tool(name: str, **parameters: dict[str, Any]) -> dict[str, Any]:
+    return _object(name={"const": name}, arguments=_object(**parameters))
+
+
+TEXT, INTEGER, NUMBER, FLAG = ({"type": t} for t in ("string", "integer", "number", "boolean"))
+UNIT = {"enum": ["celsius", "fahrenheit"]}
+
+TOOLS = [
+    _tool("get_weather", city=TEXT, days=INTEGER, unit=UNIT),
+    _tool("search_flights", origin=TEXT, destination=TEXT, passengers=INTEGER, direct=FLAG),
+    _tool("convert_currency", amount=NUMBER, source=TEXT, target=TEXT),
+    _tool("send_message", recipient=TEXT, subject=TEXT, body=TEXT, urgent=FLAG),
+    _tool(
+        "create_event",
+        title=TEXT,
+        start=TEXT,
+        minutes=INTEGER,
+        guests={
+            "type": "array",
+            "items": TEXT,
+        },
+    ),
+    _tool("set_thermostat", room=TEXT, temperature=NUMBER, unit=UNIT),
+]
+
+SCHEMAS = {
+    "one tool": TOOLS[0],
+    "six tools": {"anyOf": TOOLS},
+    "six tools, up to 3 calls": {
+        "type": "array",
+        "items": {"anyOf": TOOLS},
+        "minItems": 1,
+        "maxItems": 3,
+    },
+    "a string of at most 100 characters": _object(text={"type": "string", "maxLength": 100}),
+}
+
+
+def least(run: Callable[[], object], repeats: int) -> float:
+    """The least time of several runs, in milliseconds."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times) * 1e3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("ranks", type=Path, help="vocabulary: lines of `base64 rank`")
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+
+    unsized = Vocabulary.from_ranks(arguments.ranks, eos_ids=[])
+    eos = unsized.size
+    vocabulary = Vocabulary.from_ranks(arguments.ranks, eos_ids=[eos])
+    ids_of: dict[bytes, list[int]] = {}
+    for index, token in enumerate(vocabulary.token_bytes):
+        if token:
+            ids_of.setdefault(token, []).append(index)
+    theirs = outlines_core.Vocabulary(eos, ids_of)
+    lift(regex("a"), vocabulary)  # compiles
+
+    tree = least(lambda: Trie.build(vocabulary.token_bytes), 3)
+    table = least(lambda: outlines_core.Vocabulary(eos, ids_of), 1)
+    print(f"{vocabulary.size} tokens; prefix tree {tree:.0f} ms, outlines-core's {table:.0f} ms\n")
+    heads = ["schema", "byte states", "token states", "classes", "regex, ms", "lift, ms"]
+    heads += ["outlines-core, ms", "outlines-core / (regex + lift)"]
+    print("|", " | ".join(heads), "|")
+    print("|---|---|---|---|---|---|---|---|")
+    for name, schema in SCHEMAS.items():
+        pattern = build_regex_from_schema(json.dumps(schema))
+        automaton = regex(pattern)
+        lifted = lift(automaton, vocabulary)
+        to_bytes = least(lambda p=pattern: regex(p), arguments.repeats)
+        to_tokens = least(lambda a=automaton: lift(a, vocabulary), arguments.repeats)
+        index = least(lambda p=pattern: outlines_core.Index(p, theirs), 2)
+        print(
+            f"| {name} | {automaton.num_states} | {lifted.num_states} | {lifted.num_classes} "
+            f"| {to_bytes:.0f} | {to_tokens:.1f} | {index:.0f} "
+            f"| {index / (to_bytes + to_tokens):.1f} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
