@@ -219,6 +219,22 @@ def test_a_batch_masks_as_each_example_alone() -> None:
     assert torch.equal(together.packed(states, remaining), pack(rows))
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_another_device_gives_the_same_masks_and_passes() -> None:
+    automata = [lift(regex(p), VOCABULARY) for p in ("a{3}b*", "(ab)+c")]
+    here, there = AutomatonBatch(automata), AutomatonBatch(automata, "cuda")
+    states = torch.arange(-1, here.num_states)
+    remaining = states.remainder(5)
+    tokens = states.remainder(VOCABULARY.size)
+    assert torch.equal(there.next(states.cuda(), tokens.cuda()).cpu(), here.next(states, tokens))
+    packed = BudgetMask(there, 10).packed(states.cuda(), remaining.cuda())
+    assert torch.equal(packed.cpu(), BudgetMask(here, 10).packed(states, remaining))
+    for automaton in automata:
+        alive = backward_pass(automaton.tensors("cuda"), 6)
+        assert torch.equal(alive.cpu(), backward_pass(automaton.tensors("cpu"), 6))
+
+
 def test_dead_rows_and_rows_without_tokens_left_allow_nothing() -> None:
     mask = BudgetMask(AutomatonBatch([lift(regex("a*"), VOCABULARY)] * 2), 5)
     rows = mask.mask(torch.tensor([-1, 0, 0]), torch.tensor([5, 0, 1]))
