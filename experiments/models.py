@@ -41,7 +41,8 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
             f"model.path={settings.path}: cannot load it: {str(error).splitlines()[0]}; give a "
             "checkpoint directory, a hub name that can be reached from here, or `embedded`"
         ) from error
-    lm = TransformersLM(model.to(device).eval(), tokenizer)
+    model.to(device=device)
+    lm = TransformersLM(model, tokenizer)
     if not lm.vocabulary.eos_ids:
         raise ConstraintError(
             f"model.path={settings.path}: neither the tokenizer nor the generation config names an "

@@ -7,7 +7,7 @@ import netrc
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 from urllib.parse import urlparse
 
 import pandas as pd
@@ -19,13 +19,15 @@ _LOG = logging.getLogger(__name__)
 _INIT_SECONDS = 20  # after this an online start is given up for an offline one
 
 
-def resolve_mode(mode: str) -> str:
+Mode = Literal["online", "offline", "disabled"]
+
+
+def resolve_mode(mode: str) -> Mode:
     """`auto` is online exactly if the user chose so or a key is at hand; else offline."""
-    if mode != "auto":
-        return mode
-    chosen = os.environ.get("WANDB_MODE", "")
-    if chosen in ("online", "offline", "disabled"):
-        return chosen
+    if mode == "auto":
+        mode = os.environ.get("WANDB_MODE", "")
+    if mode in ("online", "offline", "disabled"):
+        return cast(Mode, mode)
     return "online" if os.environ.get("WANDB_API_KEY") or _key_in_netrc() else "offline"
 
 

@@ -1,4 +1,4 @@
-"""Shape annotations are enforced in every test (jaxtyping + beartype); they cost nothing elsewhere."""
+"""Shape annotations are enforced in every test (jaxtyping, beartype); elsewhere they are free."""
 
 from __future__ import annotations
 

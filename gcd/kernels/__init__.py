@@ -1,1 +1,1 @@
-"""Compiled inner loops (numba). Plain arrays in, plain arrays out; the callers know what they mean."""
+"""Compiled inner loops (numba): plain arrays in and out; the callers know what they mean."""

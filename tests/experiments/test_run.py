@@ -120,11 +120,12 @@ def test_real_records_malformed_ones_and_infeasible_budgets(tmp_path):
         "answers": json.dumps([{"name": "add", "arguments": {"first": 2, "second": 3}}]),
     }
     long_name = {**tool, "name": "compute_the_sum_of_two_whole_numbers_and_then_tell_me_about_it"}
+    answer = {"name": long_name["name"], "arguments": {"first": 2, "second": 3}}
     tight = {
         **good,
         "id": 1,
         "tools": json.dumps([long_name]),
-        "answers": json.dumps([{"name": long_name["name"], "arguments": {"first": 2, "second": 3}}]),
+        "answers": json.dumps([answer]),
     }
     data = tmp_path / "records.jsonl"
     data.write_text("\n".join([json.dumps(good), "{not json", json.dumps(tight)]) + "\n")
