@@ -36,7 +36,7 @@ class ModelConfig:
 
     path: str = "embedded"  # "embedded", a checkpoint directory, or a hub name
     device: str = "auto"  # "auto", "cpu", "cuda", "cuda:1", ...
-    dtype: str = "float32"  # "float32", "bfloat16", "float16", or "auto" (the checkpoint's)
+    dtype: str = "float32"  # "float32", "float64", "bfloat16", "float16", "auto" (the file's)
     prompt: str = "auto"  # "compact", "chat", or "auto" (chat where the tokenizer has a template)
 
 
@@ -148,7 +148,9 @@ def check(config: DictConfig) -> None:
     if config.data.path and config.data.hub:
         raise ValueError("give data.path or data.hub, not both")
     _one_of("model.prompt", config.model.prompt, ("auto", "compact", "chat"))
-    _one_of("model.dtype", config.model.dtype, ("float32", "bfloat16", "float16", "auto"))
+    _one_of(
+        "model.dtype", config.model.dtype, ("float32", "float64", "bfloat16", "float16", "auto")
+    )
     _one_of("wandb.mode", config.wandb.mode, ("auto", "online", "offline", "disabled"))
 
 

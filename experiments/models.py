@@ -35,7 +35,7 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
     dtype = "auto" if settings.dtype == "auto" else getattr(torch, settings.dtype)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     except OSError as error:
         raise ValueError(
             f"model.path={settings.path}: cannot load it: {str(error).splitlines()[0]}; give a "

@@ -43,7 +43,10 @@ def run(config: DictConfig) -> Path:
         raise ValueError("no task was chosen: add +task=xlam")
     configuration.check(config)
     rank, world = _processes()
-    run_dir = _open_run_dir(config)
+    run_dir = _run_dir_of(config)
+    if rank == 0:
+        _open_run_dir(run_dir, config)
+    _wait_for_all(world)
 
     read = load_records(config.data, config.task.num_examples, config.seed)
     lm, tokenizer = load_model(config.model)
@@ -76,18 +79,20 @@ def run(config: DictConfig) -> Path:
             len(store), len(keys), run_dir,
         )  # fmt: skip
         raise
-    if world > 1:
-        dist.barrier()
+    _wait_for_all(world)
     if rank == 0:
         store.reload()
         _report(run_dir, config, read, prepared, store.merge(keys))
     return run_dir
 
 
-def _open_run_dir(config: DictConfig) -> Path:
-    """Create the run directory, or make sure that the one there belongs to the same run."""
+def _run_dir_of(config: DictConfig) -> Path:
     name = f"{config.task.name}-{configuration.fingerprint(config)}"
-    run_dir = Path(config.run_dir) if config.run_dir else Path("runs") / name
+    return Path(config.run_dir) if config.run_dir else Path("runs") / name
+
+
+def _open_run_dir(run_dir: Path, config: DictConfig) -> None:
+    """Create the run directory, or make sure that the one there belongs to the same run."""
     saved = run_dir / "config.yaml"
     if saved.exists() and config.resume:
         before = configuration.results_config(OmegaConf.load(saved))  # type: ignore[arg-type]
@@ -103,7 +108,6 @@ def _open_run_dir(config: DictConfig) -> Path:
             path.unlink()
     run_dir.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(config, saved, resolve=True)
-    return run_dir
 
 
 def _differences(before: Any, now: Any, key: str = "") -> list[str]:
@@ -189,6 +193,11 @@ def _processes() -> tuple[int, int]:
     if world > 1 and not dist.is_initialized():
         dist.init_process_group("gloo")  # only barriers: no tensor travels
     return int(os.environ.get("RANK", "0")), world
+
+
+def _wait_for_all(world: int) -> None:
+    if world > 1:
+        dist.barrier()
 
 
 def _bar(total: int, what: str, unit: str, rank: int, initial: int = 0) -> tqdm:
