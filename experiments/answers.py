@@ -215,11 +215,11 @@ def _parse_call(text: str) -> Call:
 
 
 def _split(text: str) -> Iterator[str]:
-    """The items between commas that stand outside quotes and brackets; `ValueError` if unbalanced."""
+    """Items between the commas outside of quotes and brackets; `ValueError` if unbalanced."""
     if not text.strip():
         return
-    start, quote, closing = 0, "", []
-    escaped = False
+    start, quote, escaped = 0, "", False
+    closing: list[str] = []
     for position, character in enumerate(text):
         if quote:
             if escaped:

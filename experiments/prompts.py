@@ -90,11 +90,9 @@ def _required_names(tool: Mapping[str, Any]) -> frozenset[str] | None:
 def _parameter(name: str, declaration: Any, required: frozenset[str] | None) -> str:
     if not isinstance(declaration, Mapping):
         return f"{name}: {declaration}"
-    kind, optional = _type_name(declaration), False
-    if kind.endswith(", optional"):
-        kind, optional = kind.removesuffix(", optional"), True
-    if required is not None:
-        optional = optional or name not in required
+    kind = _type_name(declaration).removesuffix(", optional")
+    optional = str(declaration.get("type")).endswith(", optional")
+    optional = optional or (required is not None and name not in required)
     if "default" in declaration:
         text = json.dumps(declaration["default"], ensure_ascii=False, default=str)
         if len(text) <= _DEFAULT_CHARACTERS:

@@ -95,8 +95,9 @@ def read_hub(name: str, split: str = "train", limit: int | None = None) -> ReadR
         rows = datasets.load_dataset(name, split=split)
     except (OSError, ValueError) as error:  # no network, no such set, no such split, no access
         raise DataError(
-            f"{name!r} (split {split!r}) cannot be loaded: {error}; check the name and the network, "
-            "log in with `hf auth login` where access must be granted, or give a file instead"
+            f"{name!r} (split {split!r}) cannot be loaded: {error}; check the name and the "
+            "network, log in with `hf auth login` where access must be granted, or give a file "
+            "instead"
         ) from error
     if limit is not None:
         rows = rows.select(range(min(limit, len(rows))))

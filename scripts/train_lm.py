@@ -1,6 +1,6 @@
 """Train the small tool-calling language model of `models/toolcall-lm` from scratch.
 
-    python -m scripts.train_lm --out models/toolcall-lm --minutes 60 --data ../shared/data/xlam/first_600.jsonl ...
+    python -m scripts.train_lm --out models/toolcall-lm --minutes 60 --data FILE.jsonl FILE.json ...
 
 A byte-level BPE tokenizer and a Llama-architecture model of a few million parameters, saved as a
 plain Hugging Face checkpoint. What makes so small a model learn to copy in so short a time:
@@ -33,25 +33,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from torch.nn import functional as F
 from tqdm import tqdm
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from experiments.answers import STYLES, write_answer
 from experiments.generator import generate, training_record
 from experiments.greedy import exact_match
 from experiments.prompts import compact_prompt
 from experiments.records import ToolRecord, read_hub, read_toolcalls, read_xlam
+from experiments.small_lm import build_model, export, load_tokenizer, train_tokenizer
 
 _LOG = logging.getLogger("train_lm")
 
-PAD, EOS = "<pad>", "<eos>"
-PIECES = r"\p{Lu}?\p{Ll}+|\p{Lu}+|\p{L}|\p{N}|\s|[^\p{L}\p{N}\s]"
 PROMPT_WEIGHT = 0.1
 POOL = 512  # records sorted by length together
 MAX_TOKENS = 1100  # longer real records are left out
 WARMUP_STEPS = 60
+WIDTH_STEP = 24
 MONITOR_SEED = 1000  # held-out records to watch while training; evaluation draws others
 LEVEL_STARTS = (0.0, 0.06, 0.14, 0.24)  # shares of the training at which a level begins
 
@@ -69,16 +67,24 @@ class State:
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True, help="checkpoint directory to write")
-    parser.add_argument("--work", type=Path, default=None, help="training state (default: OUT.work)")
+    parser.add_argument(
+        "--work", type=Path, default=None, help="training state (default: OUT.work)"
+    )
     length = parser.add_mutually_exclusive_group(required=True)
     length.add_argument("--steps", type=int, help="steps of the schedule (repeatable exactly)")
-    length.add_argument("--minutes", type=float, help="minutes of the schedule, saved ones included")
+    length.add_argument(
+        "--minutes", type=float, help="minutes of the schedule, saved ones included"
+    )
     parser.add_argument("--data", type=Path, nargs="*", default=[], help=".jsonl (xLAM) or .json")
     parser.add_argument("--data-limit", type=int, default=500, help="records used of each .jsonl")
     parser.add_argument("--hub", default=None, help="a set on the hub in xLAM's form")
-    parser.add_argument("--tokenizer", type=Path, default=None, help="a checkpoint's, not a new one")
+    parser.add_argument(
+        "--tokenizer", type=Path, default=None, help="a checkpoint's, not a new one"
+    )
     parser.add_argument("--vocab", type=int, default=2048)
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--layers", type=int, default=5)
@@ -86,7 +92,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--mlp", type=int, default=640)
     parser.add_argument("--batch-tokens", type=int, default=6144)
     parser.add_argument("--lr", type=float, default=4e-3, help="of Muon; AdamW's is half of it")
-    parser.add_argument("--decay-from", type=float, default=0.55, help="share at which decay begins")
+    parser.add_argument(
+        "--decay-from", type=float, default=0.55, help="share at which decay begins"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32"])
@@ -94,37 +102,6 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--evaluate-minutes", type=float, default=4.0)
     parser.add_argument("--stop-after", type=int, default=None, help="stop at this step, resumable")
     return parser.parse_args(argv)
-
-
-def train_tokenizer(texts: Iterator[str], vocab: int) -> PreTrainedTokenizerFast:
-    """Byte-level BPE whose merges never cross a space, a digit or a punctuation mark."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PIECES), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab,
-        special_tokens=[PAD, EOS],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return wrap_tokenizer(tokenizer)
-
-
-def wrap_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=PAD,
-        eos_token=EOS,
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
-        model_max_length=2048,
-    )
 
 
 def read_real(arguments: argparse.Namespace) -> list[ToolRecord]:
@@ -153,25 +130,19 @@ def _text(record: ToolRecord, style: str) -> str:
     return compact_prompt(record, style) + write_answer(record.calls, record.tools, style)
 
 
-def build_model(arguments: argparse.Namespace, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    torch.manual_seed(arguments.seed)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=arguments.hidden,
-        intermediate_size=arguments.mlp,
-        num_hidden_layers=arguments.layers,
-        num_attention_heads=arguments.heads,
-        num_key_value_heads=arguments.heads,
-        max_position_embeddings=2048,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+def new_model(
+    arguments: argparse.Namespace, tokenizer: PreTrainedTokenizerFast
+) -> LlamaForCausalLM:
+    """The untrained model that the arguments describe."""
+    model = build_model(
+        tokenizer,
+        hidden=arguments.hidden,
+        layers=arguments.layers,
+        heads=arguments.heads,
+        mlp=arguments.mlp,
+        seed=arguments.seed,
     )
-    model = LlamaForCausalLM(config).to(arguments.device)
-    model.generation_config = GenerationConfig(
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
-    )
+    torch.nn.Module.to(model, arguments.device)  # in place; transformers' own `to` is mistyped
     return model
 
 
@@ -208,7 +179,7 @@ def pool_batches(
     """The batches of one pool: rows of (tokens, how many of them are prompt)."""
     rng = random.Random(f"{arguments.seed}-{state.pool}")
     level = level_of(state.pool_progress)
-    real_share = (0.0, 0.0, 0.05, 0.09)[level] if real else 0.0
+    real_share = (0.0, 0.0, 0.03, 0.03)[level] if real else 0.0
     rows = []
     for number in range(POOL):
         if rng.random() < real_share:
@@ -229,20 +200,26 @@ def pool_batches(
     rows.sort(key=lambda row: len(row[0]))
     batches: list[list[tuple[list[int], int]]] = [[]]
     for row in rows:
-        if len(row[0]) * (len(batches[-1]) + 1) > arguments.batch_tokens and batches[-1]:
+        if batches[-1] and len(batches[-1]) >= arguments.batch_tokens // padded(len(row[0])):
             batches.append([])
         batches[-1].append(row)
     rng.shuffle(batches)
     return batches
 
 
+def padded(length: int) -> int:
+    """Widths come in few sizes, so that compiled matrix kernels are found again."""
+    return -(-length // WIDTH_STEP) * WIDTH_STEP
+
+
 def loss_of(
     model: LlamaForCausalLM, batch: list[tuple[list[int], int]], arguments: argparse.Namespace
 ) -> tuple[torch.Tensor, float]:
     """Weighted cross entropy of a batch in nats, and that of the answers alone."""
-    width = max(len(ids) for ids, _ in batch)
-    ids = torch.zeros(len(batch), width, dtype=torch.long)
-    weight = torch.zeros(len(batch), width)
+    width = padded(max(len(ids) for ids, _ in batch))
+    rows = max(len(batch), arguments.batch_tokens // width)
+    ids = torch.zeros(rows, width, dtype=torch.long)
+    weight = torch.zeros(rows, width)
     for row, (tokens, prompt) in enumerate(batch):
         ids[row, : len(tokens)] = torch.tensor(tokens)
         weight[row, :prompt] = PROMPT_WEIGHT
@@ -252,7 +229,9 @@ def loss_of(
     with torch.autocast(arguments.device.split(":")[0], dtype, enabled=dtype != torch.float32):
         # Padding is on the right, so causal attention alone keeps it out of every loss.
         logits = model(input_ids=ids[:, :-1]).logits
-    losses = F.cross_entropy(logits.float().transpose(1, 2), ids[:, 1:], reduction="none")
+    losses = torch.nn.functional.cross_entropy(
+        logits.float().transpose(1, 2), ids[:, 1:], reduction="none"
+    )
     answers = weight == 1.0
     return (losses * weight).sum() / weight.sum(), float(losses.detach()[answers].mean())
 
@@ -264,12 +243,11 @@ def train(arguments: argparse.Namespace) -> None:
     _LOG.info("%d real records", len(real))
     saved_tokenizer = arguments.tokenizer or (work if (work / "tokenizer.json").exists() else None)
     if saved_tokenizer is not None:
-        file = str(saved_tokenizer / "tokenizer.json")
-        tokenizer = wrap_tokenizer(Tokenizer.from_file(file))
+        tokenizer = load_tokenizer(saved_tokenizer)
     else:
         tokenizer = train_tokenizer(corpus(real, arguments.seed), arguments.vocab)
     tokenizer.save_pretrained(work)
-    model = build_model(arguments, tokenizer)
+    model = new_model(arguments, tokenizer)
     optimizers = build_optimizers(model, arguments.lr)
     state = State()
     if (work / "state.pt").exists():
@@ -281,6 +259,7 @@ def train(arguments: argparse.Namespace) -> None:
     save_state(work, model, optimizers, state)
     if _progress(arguments, state) >= 1:
         export(arguments.out, model, tokenizer)
+        _LOG.info("written to %s", arguments.out)
 
 
 def _progress(arguments: argparse.Namespace, state: State) -> float:
@@ -305,8 +284,7 @@ def _loop(
     state: State,
 ) -> None:
     last_saved = last_evaluated = state.seconds
-    bases = [group["lr"] for o in optimizers for group in o.param_groups]
-    bases = [arguments.lr, arguments.lr / 2] if len(bases) == 2 else bases
+    bases = (arguments.lr, arguments.lr / 2)
     batches = pool_batches(arguments, tokenizer, real, state)
     running = math.nan
     bar = tqdm(initial=state.step, total=arguments.steps, unit="step", mininterval=20)
@@ -335,7 +313,10 @@ def _loop(
         bar.update()
         if state.step % 25 == 0:
             speed = state.tokens / state.seconds
-            bar.set_postfix_str(f"answers {running:.3f}, {state.tokens / 1e6:.2f} M tokens, {speed:.0f}/s, {progress:.1%}")
+            bar.set_postfix_str(
+                f"answers {running:.3f}, {state.tokens / 1e6:.2f} M tokens, "
+                f"{speed:.0f}/s, {progress:.1%}"
+            )
         if state.seconds - last_saved > 60 * arguments.save_minutes:
             save_state(work, model, optimizers, state)
             last_saved = state.seconds
@@ -348,8 +329,8 @@ def _loop(
 def _log_exact(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, level: int) -> None:
     rng = random.Random("evaluation")
     sources = {
-        f"level {level}": [training_record(rng, level, str(number)) for number in range(32)],
-        "held out": generate(32, MONITOR_SEED, split="held_out"),
+        f"level {level}": [training_record(rng, level, str(number)) for number in range(24)],
+        "held out": generate(24, MONITOR_SEED, split="held_out"),
     }
     for (name, records), style in itertools.product(sources.items(), STYLES):
         right = exact_match(model, tokenizer, records, style, max_new_tokens=100, batch_size=32)
@@ -378,14 +359,6 @@ def load_state(
     for optimizer, saved in zip(optimizers, content["optimizers"], strict=True):
         optimizer.load_state_dict(saved)
     return State(**content["state"])
-
-
-def export(out: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
-    """The checkpoint as any other on the hub: `AutoModelForCausalLM.from_pretrained(out)`."""
-    out.mkdir(parents=True, exist_ok=True)
-    model.to(torch.float32).save_pretrained(out)
-    tokenizer.save_pretrained(out)
-    _LOG.info("written to %s", out)
 
 
 if __name__ == "__main__":

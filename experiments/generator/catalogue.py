@@ -4,10 +4,10 @@
       A request with {parameter*} and {other?words if true/words if false}.
 
 An exclamation mark holds a tool out of training. Types are str, int, float, bool, enum(...), list
-(of strings) and list_int; `@pool` names the values' pool, `@low..high` their range. A parameter with
-a default is optional. In a request, `{p}` is the value, `{p*}` may be several values, each of which
-is a call of its own, and `{p?yes/no}` are a boolean's words. Parameters that a request leaves out
-are left out of the call.
+(of strings) and list_int; `@pool` names the values' pool, `@low..high` their range. A parameter
+with a default is optional. In a request, `{p}` is the value, `{p*}` may be several values, each of
+which is a call of its own, and `{p?yes/no}` are a boolean's words. Parameters that a request
+leaves out are left out of the call.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Tools of everyday life: weather, travel, food, home, health, people. See `catalogue` for the form."""
+"""Tools of everyday life: weather, travel, food, home, health, people.
+
+See `catalogue` for the form.
+"""
 
 from __future__ import annotations
 

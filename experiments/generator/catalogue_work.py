@@ -1,4 +1,7 @@
-"""Tools of work and knowledge: money, code, science, media, sport. See `catalogue` for the form."""
+"""Tools of work and knowledge: money, code, science, media, sport.
+
+See `catalogue` for the form.
+"""
 
 from __future__ import annotations
 

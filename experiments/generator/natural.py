@@ -25,7 +25,9 @@ _OPENINGS = ["Hi. ", "Hello, ", "Please help me. ", "Quick question: "]
 _CLOSINGS = [" Thanks.", " Thank you!", " I need it today."]
 
 
-def natural_record(rng: random.Random, split: str, identity: str, augment: bool = False) -> ToolRecord:
+def natural_record(
+    rng: random.Random, split: str, identity: str, augment: bool = False
+) -> ToolRecord:
     """One record over the tools and values of a split."""
     catalogue = tools_of(split)
     held_out = split == "held_out"
@@ -134,6 +136,8 @@ def _augmented(rng: random.Random, tool: Tool) -> Tool:
             pattern = re.compile(r"\{" + parameter.name + r"(?=[*?}])")
             requests = tuple(pattern.sub("{" + name, request) for request in requests)
     name, description = tool.name, tool.description
+    if rng.random() < 0.4:
+        name, description, requests = _with_new_word(rng, name, description, requests)
     drawn = rng.random()
     if drawn < 0.15:
         words = name.split("_")
@@ -152,6 +156,22 @@ def _augmented(rng: random.Random, tool: Tool) -> Tool:
     if name in held_out:
         name = tool.name
     return Tool(name, description, tuple(parameters), requests, tool.held_out)
+
+
+def _with_new_word(
+    rng: random.Random, name: str, description: str, requests: tuple[str, ...]
+) -> tuple[str, str, tuple[str, ...]]:
+    """A word of the name becomes one that means nothing, wherever it stands outside of braces."""
+    words = name.split("_")
+    position = rng.randrange(len(words))
+    old, new = words[position], pseudo_word(rng, rng.randint(2, 3))
+    words[position] = new
+    pattern = re.compile(rf"(\{{[^}}]*\}})|\b{re.escape(old)}\b", re.IGNORECASE)
+
+    def exchange(text: str) -> str:
+        return pattern.sub(lambda match: match[1] or new, text)
+
+    return "_".join(words), exchange(description), tuple(map(exchange, requests))
 
 
 def _joined(rng: random.Random, sentences: Sequence[str]) -> str:

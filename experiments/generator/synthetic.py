@@ -21,7 +21,17 @@ MAX_LEVEL = 3
 
 _KINDS = ["str"] * 10 + ["int"] * 5 + ["float"] * 3 + ["bool", "bool", "enum", "enum"]
 _LIST_KINDS = ["List[str]", "List[int]"]
-_OPENINGS = ["Please ", "Can you ", "Could you ", "I want to ", "I need to ", "Help me ", "", "", "Now "]
+_OPENINGS = [
+    "Please ",
+    "Can you ",
+    "Could you ",
+    "I want to ",
+    "I need to ",
+    "Help me ",
+    "",
+    "",
+    "Now ",
+]
 _PREPOSITIONS = ["for", "in", "of", "at", "with", "using", "from", "to", "by", "on", "as"]
 
 
@@ -67,7 +77,7 @@ def synthetic_record(rng: random.Random, level: int, identity: str) -> ToolRecor
 
 
 def _tool(rng: random.Random, level: int) -> _Tool:
-    verb = rng.choice(VERBS) if rng.random() < 0.8 else pseudo_word(rng)
+    verb = rng.choice(VERBS) if rng.random() < 0.7 else pseudo_word(rng)
     nouns = [word(rng) for _ in range(rng.choice([1, 1, 2]))]
     words = [verb, *nouns] if rng.random() < 0.8 else nouns
     described = [rng.choice(VERBS), *(word(rng) for _ in range(rng.randint(1, 2)))]
@@ -165,7 +175,9 @@ def _mention(rng: random.Random, name: str, value: Value, nameless: bool) -> str
         return rng.choice(["with {} on", "and make it {}", "with {}"]).format(said)
     if value.value is False and rng.random() < 0.4:
         return rng.choice(["with {} off", "without {}", "not {}"]).format(said)
-    form = rng.choice(["{0} {1}", "with {0} {1}", "{1} as {0}", "{0} is {1}", "{0}: {1}", "the {0} {1}"])
+    form = rng.choice(
+        ["{0} {1}", "with {0} {1}", "{1} as {0}", "{0} is {1}", "{0}: {1}", "the {0} {1}"]
+    )
     return form.format(said, value.text)
 
 
@@ -178,5 +190,3 @@ def _joined(rng: random.Random, clauses: list[str]) -> str:
     ending = rng.choice([".", "?", "", "."])
     text = text[0].upper() + text[1:] if rng.random() < 0.8 else text
     return text + ending
-
-

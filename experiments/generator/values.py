@@ -19,7 +19,6 @@ from typing import Any
 
 from experiments.generator.words import pseudo_word, word
 
-
 _TRIES = 2000
 
 
