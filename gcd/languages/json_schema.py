@@ -27,6 +27,7 @@ By the standard, keywords for one kind of value say nothing about others, so
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from gcd.automaton import Automaton
@@ -42,7 +43,7 @@ from gcd.languages.notation import (
 )
 from gcd.languages.numbers import integers, numbers
 from gcd.languages.schema_document import Conjunction, Document
-from gcd.languages.schema_facets import Facets, admits, kind_of, merge
+from gcd.languages.schema_facets import Facets, admission, kind_of, merge
 
 _MAX_DEPTH = 32
 
@@ -116,8 +117,9 @@ class SchemaLanguages:
     def language(self, places: Conjunction) -> Automaton:
         """Texts of the values that satisfy all these schemas."""
         if places not in self._known:
-            alternatives = self.document.alternatives(places)
-            self._known[places] = Automaton.union([self._plain(choice) for choice in alternatives])
+            parts = [p for a in self.document.alternatives(places) for p in self._parts(a)]
+            # Alternatives often agree on most kinds of value; each language counts once.
+            self._known[places] = Automaton.union(list(dict.fromkeys(parts)))
         return self._known[places]
 
     def alternatives(self, places: Conjunction) -> list[Facets]:
@@ -127,16 +129,15 @@ class SchemaLanguages:
             for choice in self.document.alternatives(places)
         ]
 
-    def _plain(self, places: Conjunction) -> Automaton:
+    def _parts(self, places: Conjunction) -> list[Automaton]:
+        """Languages whose union is that of one alternative."""
         if not places:
-            return any_value(self.notation, self._max_depth)
+            return [any_value(self.notation, self._max_depth)]
         facets = merge(self.document, places, closed=self._closed)
         if facets.constants is not None:
-            valid = [c for c in facets.constants if admits(self.document, c, places)]
-            return Automaton.union([constant(self.notation, value) for value in valid])
-        return Automaton.union(
-            [self._of_kind(kind, facets) for kind in sorted(_distinct(facets.kinds))]
-        )
+            is_valid = admission(self.document, places)
+            return [constants(self.notation, filter(is_valid, facets.constants.values()))]
+        return [self._of_kind(kind, facets) for kind in sorted(_distinct(facets.kinds))]
 
     def _of_kind(self, kind: str, facets: Facets) -> Automaton:
         notation = self.notation
@@ -187,26 +188,33 @@ class SchemaLanguages:
         return mapping(notation, members, Member(other, value, False))
 
 
-def constant(notation: Notation, value: Any) -> Automaton:
-    """The texts of one value."""
-    kind = kind_of(value)
-    if kind == "null":
-        return notation.null
-    if kind == "boolean":
-        return notation.true if value else notation.false
-    if kind in ("integer", "number"):
-        written = {json.dumps(value)}
-        return Automaton.from_strings(written | {str(int(value))} if kind == "integer" else written)
-    if kind == "string":
-        return notation.spell(value)
-    if kind == "array":
-        items = [constant(notation, item) for item in value]
-        return array(notation, Automaton.empty(), head=items, minimum=len(items))
-    assert kind == "object", "constants are checked to be JSON values"
-    members = [
-        Member(notation.spell(name), constant(notation, item), True) for name, item in value.items()
-    ]
-    return mapping(notation, members)
+def constants(notation: Notation, values: Iterable[Any]) -> Automaton:
+    """The texts of these values; strings and numbers all at once, as there may be thousands."""
+    parts: list[Automaton] = []
+    texts: list[str] = []
+    numerals: set[str] = set()
+    for value in values:
+        match kind_of(value):
+            case "null":
+                parts.append(notation.null)
+            case "boolean":
+                parts.append(notation.true if value else notation.false)
+            case "integer":
+                numerals |= {json.dumps(value), str(int(value))}
+            case "number":
+                numerals.add(json.dumps(value))
+            case "string":
+                texts.append(value)
+            case "array":
+                items = [constants(notation, [item]) for item in value]
+                parts.append(array(notation, Automaton.empty(), head=items, minimum=len(items)))
+            case _:
+                members = [
+                    Member(notation.spell(name), constants(notation, [item]), True)
+                    for name, item in value.items()
+                ]
+                parts.append(mapping(notation, members))
+    return Automaton.union([Automaton.from_strings(numerals), notation.choice(texts), *parts])
 
 
 def _distinct(kinds: frozenset[str]) -> frozenset[str]:

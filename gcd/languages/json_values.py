@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from gcd.automaton import Automaton
@@ -50,7 +50,7 @@ def json_notation(whitespace: str, escapes: str = "canonical") -> Notation:
         true=Automaton.literal("true"),
         false=Automaton.literal("false"),
         string=json_string,
-        spell=json_constant if escapes == "canonical" else json_spellings,
+        choice=json_constants if escapes == "canonical" else _all_spellings,
         spell_all=json_spellings,
         containers=dict.fromkeys(("list", "tuple", "set"), (Brackets("[", "]"),)),
     )
@@ -77,18 +77,21 @@ def repeated(character: Automaton, minimum: int, maximum: int | None) -> Automat
     return character.repeat(minimum, maximum)
 
 
-@lru_cache(maxsize=1024)
-def json_constant(text: str) -> Automaton:
-    """One string as `json.dumps` writes it, with `ensure_ascii` on or off."""
-    check_encodable(text)
-    return Automaton.from_strings({json.dumps(text, ensure_ascii=on) for on in (True, False)})
+def json_constants(texts: Iterable[str]) -> Automaton:
+    """Strings as `json.dumps` writes them, with `ensure_ascii` on or off."""
+    return Automaton.from_strings(
+        json.dumps(text, ensure_ascii=on) for text in map(encodable, texts) for on in (True, False)
+    )
+
+
+def _all_spellings(texts: Iterable[str]) -> Automaton:
+    return Automaton.union([json_spellings(text) for text in texts])
 
 
 @lru_cache(maxsize=1024)
 def json_spellings(text: str) -> Automaton:
     """One string in every legal spelling."""
-    check_encodable(text)
-    return spellings(text, '"', _json_alternatives)
+    return spellings(encodable(text), '"', _json_alternatives)
 
 
 def spellings(text: str, quote: str, alternatives: Callable[[str], list[str]]) -> Automaton:
@@ -113,8 +116,10 @@ def any_case(digits: str) -> str:
     return "".join(f"[{d}{d.upper()}]" if d.isalpha() else d for d in digits)
 
 
-def check_encodable(text: str) -> None:
+def encodable(text: str) -> str:
+    """The text itself; `ConstraintError` if it has no UTF-8 form."""
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise ConstraintError(
             f"the string {text!r} holds a lone surrogate, which is not Unicode text; remove it"
         )
+    return text

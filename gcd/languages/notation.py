@@ -11,7 +11,7 @@ follow member i depends only on i and on whether anything was written before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -45,7 +45,7 @@ class Notation:
         comma, colon: separators, with the whitespace that goes with them.
         null, true, false: the three words.
         string: (shortest, longest or None) length in code points -> all strings, all spellings.
-        spell: a string -> the spellings it is written in as a key or a constant.
+        choice: strings -> the spellings they are written in as keys or constants.
         spell_all: a string -> all its spellings.
         containers: kind of array ("list", "tuple", "set") -> brackets it may have.
     """
@@ -57,9 +57,18 @@ class Notation:
     true: Automaton
     false: Automaton
     string: Callable[[int, int | None], Automaton]
-    spell: Callable[[str], Automaton]
+    choice: Callable[[Iterable[str]], Automaton]
     spell_all: Callable[[str], Automaton]
     containers: dict[str, tuple[Brackets, ...]]
+
+    def spell(self, text: str) -> Automaton:
+        """One string as a key or a constant."""
+        return _spelled(self, text)
+
+
+@lru_cache(maxsize=4096)
+def _spelled(notation: Notation, text: str) -> Automaton:
+    return notation.choice([text])
 
 
 class Member(NamedTuple):
@@ -228,6 +237,8 @@ def any_value(notation: Notation, depth: int) -> Automaton:
     ]
     if depth == 0:
         return Automaton.union(scalars)
+    if 10 * 2**depth * scalars[-1].num_states > max_states():  # what it comes to, about
+        raise StateLimitError(max_states(), f"a free value nested to a depth of {depth}")
     inner = any_value(notation, depth - 1)
     return Automaton.union([*scalars, array(notation, inner), any_object(notation, inner)])
 

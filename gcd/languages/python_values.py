@@ -18,11 +18,12 @@ themselves or as `repr` escapes them; `escapes="all"` admits every spelling abov
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 
 from gcd.automaton import Automaton
 from gcd.errors import ConstraintError
-from gcd.languages.json_values import LONE_UNIT, any_case, check_encodable, repeated, spellings
+from gcd.languages.json_values import LONE_UNIT, any_case, encodable, repeated, spellings
 from gcd.languages.notation import Brackets, Notation, separators
 from gcd.languages.regex import regex
 
@@ -54,7 +55,7 @@ def python_notation(whitespace: str, escapes: str = "canonical") -> Notation:
         true=Automaton.literal("True"),
         false=Automaton.literal("False"),
         string=python_string,
-        spell=python_constant if escapes == "canonical" else python_spellings,
+        choice=python_constants if escapes == "canonical" else _all_spellings,
         spell_all=python_spellings,
         containers={"list": (_LIST,), "tuple": (_TUPLE, _LIST), "set": (_SET, _LIST)},
     )
@@ -79,15 +80,18 @@ def python_string(minimum: int, maximum: int | None) -> Automaton:
     return Automaton.union(quoted)
 
 
-@lru_cache(maxsize=1024)
-def python_constant(text: str) -> Automaton:
-    """One string in either quotes, what does not print as it is or as `repr` escapes it."""
-    check_encodable(text)
+def python_constants(texts: Iterable[str]) -> Automaton:
+    """Strings in either quotes, what does not print as it is or as `repr` escapes it."""
     return Automaton.from_strings(
         quote + "".join(_written(character, quote, as_repr) for character in text) + quote
+        for text in map(encodable, texts)
         for quote in _QUOTES
         for as_repr in (False, True)
     )
+
+
+def _all_spellings(texts: Iterable[str]) -> Automaton:
+    return Automaton.union([python_spellings(text) for text in texts])
 
 
 def _written(character: str, quote: str, as_repr: bool) -> str:
@@ -101,7 +105,7 @@ def _written(character: str, quote: str, as_repr: bool) -> str:
 @lru_cache(maxsize=1024)
 def python_spellings(text: str) -> Automaton:
     """One string in every spelling admitted."""
-    check_encodable(text)
+    encodable(text)
     return Automaton.union(
         [
             spellings(text, quote, lambda c, quote=quote: _alternatives(c, quote))  # type: ignore[misc]

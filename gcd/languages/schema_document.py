@@ -26,7 +26,8 @@ from gcd.errors import ConstraintError, UnsupportedSchemaError
 from gcd.languages.schema_keywords import check_keywords
 
 _MAX_NESTING = 64  # of schemas in schemas
-_MAX_ALTERNATIVES = 2_000
+_MAX_ALTERNATIVES = 1_000
+_MAX_SCHEMAS = 50_000
 
 
 @dataclass(frozen=True)
@@ -202,6 +203,11 @@ class Document:
                 raise ConstraintError(
                     f"the schema nests more than {_MAX_NESTING} levels deep at "
                     f"{self.named(pointer)!r}; write repeated parts once, under $defs"
+                )
+            if len(self._below) >= _MAX_SCHEMAS:
+                raise ConstraintError(
+                    f"the document holds more than {_MAX_SCHEMAS} schemas; write repeated parts "
+                    "once, under $defs"
                 )
             check_keywords(schema, self.named(pointer), is_root=not pointer)
             below = []

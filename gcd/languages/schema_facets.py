@@ -2,13 +2,13 @@
 
 Keywords of one kind of value say nothing about the others: `{"minLength": 3}` admits every number.
 So the description has a part for each kind, and a value is judged by the part of its own kind.
-Constants (`enum`, `const`) are judged as values, by `admits`, exactly as the standard defines it;
+Constants (`enum`, `const`) are judged as values, by `admission`, as the standard defines it;
 all else becomes a language in `gcd.languages.json_schema`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ class Facets:
 
     Attributes:
         kinds: JSON types it may have; "number" comes with "integer".
-        constants: the only values there are (None: no `enum` or `const`).
+        constants: the only values there are, by `identity` (None: no `enum` or `const`).
         length: shortest and longest string, in code points; None is no upper bound.
         lower, upper: bounds of a number.
         size: fewest and most elements of an array.
@@ -44,7 +44,7 @@ class Facets:
     """
 
     kinds: frozenset[str]
-    constants: tuple[Any, ...] | None
+    constants: dict[Hashable, Any] | None
     length: tuple[int, int | None]
     lower: Bound | None
     upper: Bound | None
@@ -81,23 +81,25 @@ def merge(document: Document, places: Conjunction, *, closed: bool) -> Facets:
     )
 
 
-def admits(document: Document, value: Any, places: Conjunction) -> bool:
+def admission(document: Document, places: Conjunction) -> Callable[[Any], bool]:
     """Whether a value satisfies all these schemas, by the standard's own definition."""
-    return any(
-        all(_admits_plainly(document, value, place) for place in conjunction)
+    alternatives = [
+        [merge(document, (place,), closed=False) for place in conjunction]
         for conjunction in document.alternatives(places)
+    ]
+    return lambda value: any(
+        all(_fits(document, value, facets) for facets in conjunction)
+        for conjunction in alternatives
     )
 
 
-def same_value(a: Any, b: Any) -> bool:
-    """Equality as JSON Schema has it: 1 is 1.0, true is not 1, the order of members is free."""
-    if isinstance(a, bool) or isinstance(b, bool):
-        return a is b
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
-        return a.keys() == b.keys() and all(same_value(a[k], b[k]) for k in a)
-    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
-        return len(a) == len(b) and all(map(same_value, a, b))
-    return bool(a == b) and isinstance(a, str) == isinstance(b, str)
+def identity(value: Any) -> Hashable:
+    """Equal for values that JSON Schema calls equal: 1 is 1.0, true is not 1, order is free."""
+    if isinstance(value, Mapping):
+        return "object", frozenset((name, identity(item)) for name, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return "array", tuple(map(identity, value))
+    return isinstance(value, bool), value
 
 
 def kind_of(value: Any) -> str | None:
@@ -121,17 +123,15 @@ def _kinds(schema: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(names | {"integer"} if "number" in names else names)
 
 
-def _constants(schemas: list[Mapping[str, Any]]) -> tuple[Any, ...] | None:
-    found: list[Any] | None = None
+def _constants(schemas: list[Mapping[str, Any]]) -> dict[Hashable, Any] | None:
+    found: dict[Hashable, Any] | None = None
     for schema in schemas:
         for values in ([schema["const"]] if "const" in schema else None, schema.get("enum")):
             if values is not None:
-                found = (
-                    list(values)
-                    if found is None
-                    else [a for a in found if any(same_value(a, b) for b in values)]
-                )
-    return None if found is None else tuple(found)
+                allowed = {identity(value): value for value in values}
+                kept = allowed if found is None else found
+                found = {key: value for key, value in kept.items() if key in allowed}
+    return found
 
 
 def _interval(schemas: list[Mapping[str, Any]], least: str, most: str) -> tuple[int, int | None]:
@@ -197,13 +197,12 @@ def _names(lists: Iterable[Iterable[str]]) -> dict[str, None]:
     return dict.fromkeys(name for names in lists for name in names)
 
 
-def _admits_plainly(document: Document, value: Any, place: Place) -> bool:
-    """Whether a value satisfies one schema, its `$ref`, `allOf` and `anyOf` aside."""
-    facets = merge(document, (place,), closed=False)
+def _fits(document: Document, value: Any, facets: Facets) -> bool:
+    """Whether a value satisfies one plain schema."""
     kind = kind_of(value)
     if kind not in facets.kinds:
         return False
-    if facets.constants is not None and not any(same_value(value, c) for c in facets.constants):
+    if facets.constants is not None and identity(value) not in facets.constants:
         return False
     if kind in ("integer", "number"):
         return _within(exact(value), facets.lower, facets.upper)
@@ -211,15 +210,15 @@ def _admits_plainly(document: Document, value: Any, place: Place) -> bool:
         return _counts(len(value), facets.length)
     if kind == "array":
         return _counts(len(value), facets.size) and all(
-            admits(document, item, facets.head[i] if i < len(facets.head) else facets.items)
+            admission(document, facets.head[i] if i < len(facets.head) else facets.items)(item)
             for i, item in enumerate(value)
         )
     if kind == "object":
         declared = {p.name: p for p in facets.properties}
         return all(p.name in value for p in facets.properties if p.required) and all(
-            admits(document, item, declared[name].places)
+            admission(document, declared[name].places)(item)
             if name in declared
-            else facets.extra is not None and admits(document, item, facets.extra)
+            else facets.extra is not None and admission(document, facets.extra)(item)
             for name, item in value.items()
         )
     return True

@@ -403,12 +403,24 @@ def test_huge_schemas_are_refused_at_once(schema: Any) -> None:
         json_schema(schema)
 
 
+def test_large_enums_are_compiled_at_once() -> None:
+    language = json_schema({"enum": [f"value {i}" for i in range(5000)] + list(range(5000))})
+    assert language.count(30) == 10_000
+
+
 def test_limits_are_respected() -> None:
     with state_limit(50), pytest.raises(StateLimitError):
         json_schema({"type": "string", "maxLength": 97})
     for depth in (-1, 1000):
         with pytest.raises(ConstraintError, match="max_depth"):
             json_schema({}, max_depth=depth)
+    with pytest.raises(StateLimitError, match="depth of 20"):
+        json_schema({}, max_depth=20)
+    doubled: Any = {}
+    for _ in range(30):
+        doubled = {"properties": {"a": doubled, "b": doubled}}
+    with pytest.raises(ConstraintError, match="more than 50000 schemas"):
+        json_schema(doubled)
     nested: dict[str, Any] = {}
     for _ in range(200):
         nested = {"items": nested}

@@ -12,11 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gcd.errors import ConstraintError, StateLimitError
-from gcd.languages.json_values import json_constant, json_notation, json_spellings, json_string
+from gcd.languages.json_values import json_constants, json_notation, json_spellings, json_string
 from gcd.languages.notation import any_value
 from gcd.languages.numbers import Bound, integers, numbers
 from gcd.languages.python_values import (
-    python_constant,
+    python_constants,
     python_notation,
     python_spellings,
     python_string,
@@ -70,7 +70,7 @@ def test_every_text_has_its_spellings(text: str, other: str) -> None:
         written = json.dumps(text, ensure_ascii=ensure_ascii)
         assert json_string(len(text), len(text)).accepts(written)
         assert not json_string(len(text) + 1, None).accepts(written)
-        assert json_constant(text).accepts(written)
+        assert json_constants([text]).accepts(written)
         assert json_spellings(text).accepts(written)
         assert json_spellings(other).accepts(written) == (text == other)
     escaped = "".join(f"\\u{int.from_bytes(u, 'big'):04X}" for u in _utf16_units(text))
@@ -101,13 +101,13 @@ def test_python_strings_mean_what_python_reads(body: bytes, quote: str) -> None:
 @example('it\'s "quoted"\\ \u200b\x7f\x85\u2028', "")
 def test_python_texts_have_their_spellings(text: str, other: str) -> None:
     written = [repr(text), json.dumps(text, ensure_ascii=False)]
-    assert python_constant(text).accepts(written[0])
+    assert python_constants([text]).accepts(written[0])
     for spelling in written:
         assert python_string(len(text), len(text)).accepts(spelling)
         assert not python_string(len(text) + 1, None).accepts(spelling)
         assert python_spellings(text).accepts(spelling)
         assert python_spellings(other).accepts(spelling) == (text == other)
-    for spellings in (python_constant(text), python_spellings(text)):
+    for spellings in (python_constants([text]), python_spellings(text)):
         for spelling in random_strings(spellings, 3):
             assert ast.literal_eval(spelling.decode()) == text
 
@@ -120,9 +120,10 @@ def test_python_spellings_that_are_left_out(text: str) -> None:
 
 
 def test_a_lone_surrogate_is_refused_as_a_constant() -> None:
-    for build in (json_constant, json_spellings, python_constant, python_spellings):
-        with pytest.raises(ConstraintError, match="lone surrogate"):
-            build("a\ud800")
+    for notation in (json_notation, python_notation):
+        for escapes in ("canonical", "all"):
+            with pytest.raises(ConstraintError, match="lone surrogate"):
+                notation("spaced", escapes).spell("a\ud800")
 
 
 def test_a_huge_length_is_refused_at_once() -> None:
