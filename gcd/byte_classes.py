@@ -24,7 +24,8 @@ def joint_classes(
         class_of_byte: the joint partition, classes numbered by their first byte.
         columns: for each given partition, its class for every joint class.
     """
-    stacked = np.stack(maps, axis=1)
+    distinct = {m.tobytes(): m for m in maps}  # repetitions bring one map many times
+    stacked = np.stack(list(distinct.values()), axis=1)
     class_of_byte, representatives = _number_by_first(stacked)
     return class_of_byte, [m[representatives].astype(np.int32) for m in maps]
 
