@@ -51,7 +51,7 @@ MAX_TOKENS = 1100  # longer real records are left out
 WARMUP_STEPS = 60
 WIDTH_STEP = 24
 MONITOR_SEED = 1000  # held-out records to watch while training; evaluation draws others
-LEVEL_STARTS = (0.0, 0.06, 0.14, 0.24)  # shares of the training at which a level begins
+LEVEL_STARTS = (0.0, 0.1, 0.22, 0.4)  # shares of the training at which a level begins
 
 
 @dataclasses.dataclass
@@ -85,12 +85,15 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--tokenizer", type=Path, default=None, help="a checkpoint's, not a new one"
     )
+    parser.add_argument(
+        "--init", type=Path, default=None, help="a checkpoint to begin with, not random weights"
+    )
     parser.add_argument("--vocab", type=int, default=2048)
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--layers", type=int, default=5)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--mlp", type=int, default=640)
-    parser.add_argument("--batch-tokens", type=int, default=6144)
+    parser.add_argument("--batch-tokens", type=int, default=4096)
     parser.add_argument("--lr", type=float, default=4e-3, help="of Muon; AdamW's is half of it")
     parser.add_argument(
         "--decay-from", type=float, default=0.55, help="share at which decay begins"
@@ -133,15 +136,18 @@ def _text(record: ToolRecord, style: str) -> str:
 def new_model(
     arguments: argparse.Namespace, tokenizer: PreTrainedTokenizerFast
 ) -> LlamaForCausalLM:
-    """The untrained model that the arguments describe."""
-    model = build_model(
-        tokenizer,
-        hidden=arguments.hidden,
-        layers=arguments.layers,
-        heads=arguments.heads,
-        mlp=arguments.mlp,
-        seed=arguments.seed,
-    )
+    """The model that training begins with: as the arguments describe it, or `--init`'s."""
+    if arguments.init is not None:
+        model = LlamaForCausalLM.from_pretrained(arguments.init, dtype=torch.float32)
+    else:
+        model = build_model(
+            tokenizer,
+            hidden=arguments.hidden,
+            layers=arguments.layers,
+            heads=arguments.heads,
+            mlp=arguments.mlp,
+            seed=arguments.seed,
+        )
     torch.nn.Module.to(model, arguments.device)  # in place; transformers' own `to` is mistyped
     return model
 
@@ -241,7 +247,8 @@ def train(arguments: argparse.Namespace) -> None:
     work.mkdir(parents=True, exist_ok=True)
     real = read_real(arguments)
     _LOG.info("%d real records", len(real))
-    saved_tokenizer = arguments.tokenizer or (work if (work / "tokenizer.json").exists() else None)
+    given_tokenizer = arguments.tokenizer or arguments.init
+    saved_tokenizer = given_tokenizer or (work if (work / "tokenizer.json").exists() else None)
     if saved_tokenizer is not None:
         tokenizer = load_tokenizer(saved_tokenizer)
     else:

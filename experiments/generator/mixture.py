@@ -12,7 +12,8 @@ from experiments.generator.natural import natural_record
 from experiments.generator.synthetic import synthetic_record
 from experiments.records import ToolRecord
 
-_SYNTHETIC_SHARE = (1.0, 0.85, 0.6, 0.4)  # by level
+_SYNTHETIC_SHARE = (0.7, 0.6, 0.4, 0.3)  # by level
+_SIMPLE_LEVELS = 2  # below this one, natural records are single calls
 _AUGMENTED_SHARE = 0.75  # of the natural ones
 
 
@@ -44,4 +45,5 @@ def training_record(rng: random.Random, level: int, identity: str) -> ToolRecord
     """One record at a level of the curriculum, 0 (simplest) to 3."""
     if rng.random() < _SYNTHETIC_SHARE[level]:
         return synthetic_record(rng, level, identity)
-    return natural_record(rng, "train", identity, augment=rng.random() < _AUGMENTED_SHARE)
+    augment = rng.random() < _AUGMENTED_SHARE
+    return natural_record(rng, "train", identity, augment, simple=level < _SIMPLE_LEVELS)

@@ -26,25 +26,26 @@ _CLOSINGS = [" Thanks.", " Thank you!", " I need it today."]
 
 
 def natural_record(
-    rng: random.Random, split: str, identity: str, augment: bool = False
+    rng: random.Random, split: str, identity: str, augment: bool = False, simple: bool = False
 ) -> ToolRecord:
-    """One record over the tools and values of a split."""
+    """One record over the tools and values of a split; a simple one is a single call."""
     catalogue = tools_of(split)
     held_out = split == "held_out"
     chosen = [rng.choice(catalogue)]
     drawn = rng.random()
-    if drawn < 0.18:
+    if drawn < 0.18 and not simple:
         others = [tool for tool in catalogue if tool is not chosen[0]]
         chosen += rng.sample(others, 2 if drawn < 0.03 else 1)
     distractors = [tool for tool in catalogue if tool not in chosen]
-    extra = rng.sample(distractors, rng.choice([0, 1, 1, 2, 2, 3]) if len(chosen) == 1 else 1)
+    several = [0, 0, 1] if simple else [0, 1, 1, 2, 2, 3]
+    extra = rng.sample(distractors, rng.choice(several) if len(chosen) == 1 else 1)
     if augment:
         chosen = [_augmented(rng, tool) for tool in chosen]
         extra = [_augmented(rng, tool) if rng.random() < 0.5 else tool for tool in extra]
     random_values = augment and rng.random() < 0.5
     sentences, calls = [], []
     for tool in chosen:
-        sentence, made = _request(rng, tool, held_out, random_values, parallel=0.35)
+        sentence, made = _request(rng, tool, held_out, random_values, parallel=0.0 if simple else 0.35)
         sentences.append(sentence)
         calls += made
     offered = chosen + extra
