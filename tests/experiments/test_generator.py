@@ -138,7 +138,7 @@ def test_levels_grow() -> None:
     rng = random.Random(2)
     first = [training_record(rng, 0, "x") for _ in range(100)]
     last = [training_record(rng, 3, "x") for _ in range(100)]
-    assert all(len(record.tools) == 1 and len(record.calls) == 1 for record in first)
+    assert all(len(record.tools) <= 2 and len(record.calls) == 1 for record in first)
     assert max(len(record.tools) for record in last) == 4
 
 
