@@ -46,10 +46,21 @@ def parameters_of(tool: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(function, Mapping):
         tool = function
     parameters = tool.get("parameters") or {}
-    properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
-    if isinstance(properties, Mapping) and parameters.get("type") == "object":
-        parameters = properties
-    return dict(parameters) if isinstance(parameters, Mapping) else {}
+    if not isinstance(parameters, Mapping):
+        return {}
+    return dict(parameters["properties"] if is_schema(parameters) else parameters)
+
+
+def is_schema(parameters: Mapping[str, Any]) -> bool:
+    """Whether a tool's `parameters` are a JSON schema, not parameters by name.
+
+    A flat tool may well have a parameter called `properties`; its declaration then holds a type
+    and a description, not declarations.
+    """
+    properties = parameters.get("properties")
+    return isinstance(properties, Mapping) and all(
+        isinstance(declaration, Mapping | bool) for declaration in properties.values()
+    )
 
 
 def name_of(tool: Mapping[str, Any]) -> str:

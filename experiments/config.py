@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,14 +99,16 @@ def register() -> None:
     store.store(group="task", name="base_xlam", node=XlamConfig)
 
 
-def fingerprint(config: DictConfig) -> str:
-    """A digest of what determines the results: not logging, nor batching, nor the device."""
-    resolved = results_config(config)
-    return hashlib.sha256(json.dumps(resolved, sort_keys=True).encode()).hexdigest()[:10]
+def fingerprint(identity: dict[str, Any]) -> str:
+    """A digest of what determines the results."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def results_config(config: DictConfig) -> dict[str, Any]:
-    """The part of the configuration that determines the results, as plain values."""
+    """The part of the configuration that determines the results, as plain values.
+
+    Not logging, nor batching, nor the device.
+    """
     resolved = OmegaConf.to_container(config, resolve=True)
     assert isinstance(resolved, dict)
     plain: dict[str, Any] = {str(k): v for k, v in resolved.items()}
@@ -132,11 +135,16 @@ def check(config: DictConfig) -> None:
     _at_least("task.num_examples", task.num_examples, 1)
     if task.max_calls is not None:
         _at_least("task.max_calls", task.max_calls, 1)
+    _at_least("seed", config.seed, 0)
     _at_least("data.offset", config.data.offset, 0)
     _at_least("smc.max_rows", config.smc.max_rows, 1)
     _one_of("smc.resampling", config.smc.resampling, RESAMPLING)
-    if not config.smc.temperature > 0:
-        raise ValueError(f"smc.temperature must be positive, got {config.smc.temperature}")
+    if not (config.smc.temperature > 0 and math.isfinite(config.smc.temperature)):
+        raise ValueError(
+            f"smc.temperature must be positive and finite, got {config.smc.temperature}"
+        )
+    if not config.smc.ess_threshold >= 0:
+        raise ValueError(f"smc.ess_threshold must be 0 or more, got {config.smc.ess_threshold}")
     if not 0 < config.smc.top_p <= 1:
         raise ValueError(f"smc.top_p must lie in (0, 1], got {config.smc.top_p}")
     if isinstance(task.budget, bool) or not isinstance(task.budget, int | str):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from smc.transformers_lm import TransformersLM
 
 ROOT = Path(__file__).resolve().parent.parent
 EMBEDDED = ROOT / "models" / "toolcall-lm"
+_HASHED_BYTES = 256 * 1024**2  # larger files are told apart by size and time
 
 
 def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
@@ -53,9 +56,14 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
 
 
 def resolve_device(name: str) -> torch.device:
-    """`auto` is CUDA where there is one; a device that is not there is a ValueError."""
+    """`auto` is CUDA where there is one, this process's own under `torchrun`.
+
+    Raises:
+        ValueError: a device that is not there.
+    """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        return torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -63,3 +71,23 @@ def resolve_device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"model.device={name}: no CUDA device here; use model.device=cpu")
     return device
+
+
+def identity_of(path: str) -> str:
+    """What tells one model from another under the same path.
+
+    A digest of a checkpoint directory's files; very large ones count by name, size and time of
+    change. A hub name stands for itself.
+    """
+    directory = EMBEDDED if path == "embedded" else Path(path).expanduser()
+    if not directory.is_dir():
+        return path
+    digest = hashlib.sha256()
+    for file in sorted(directory.iterdir()):
+        if file.suffix in (".json", ".safetensors", ".jinja"):
+            digest.update(file.name.encode())
+            if file.stat().st_size <= _HASHED_BYTES:
+                digest.update(file.read_bytes())
+            else:
+                digest.update(f"{file.stat().st_size} {file.stat().st_mtime_ns}".encode())
+    return digest.hexdigest()[:16]

@@ -19,7 +19,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.answers import STYLES, name_of, parameters_of
+from jinja2 import TemplateError
+
+from experiments.answers import STYLES, is_schema, name_of, parameters_of
 from experiments.records import ToolRecord
 
 KINDS = ("auto", "compact", "chat")
@@ -82,7 +84,7 @@ def _required_names(tool: Mapping[str, Any]) -> frozenset[str] | None:
     for place in (parameters, inner):
         if isinstance(place, Mapping) and isinstance(place.get("required"), list):
             return frozenset(str(name) for name in place["required"])
-    if isinstance(parameters, Mapping) and isinstance(parameters.get("properties"), Mapping):
+    if isinstance(parameters, Mapping) and is_schema(parameters):
         return frozenset()
     return None
 
@@ -122,9 +124,13 @@ def _chat_prompt(record: ToolRecord, style: str, tokenizer: Any) -> str:
         f"form:\n{_FORMATS[style]}\nUse only these tools, and give their parameters in the order "
         f"in which they are listed:\n{tools}"
     )
-    messages = [
+    apart = [
         {"role": "system", "content": instruction},
         {"role": "user", "content": record.query},
     ]
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    together = [{"role": "user", "content": f"{instruction}\n\nRequest: {record.query}"}]
+    try:
+        text = tokenizer.apply_chat_template(apart, tokenize=False, add_generation_prompt=True)
+    except TemplateError:  # some templates know no system role
+        text = tokenizer.apply_chat_template(together, tokenize=False, add_generation_prompt=True)
     return str(text)

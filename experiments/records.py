@@ -11,6 +11,7 @@ run half way. A file without a single good record is refused.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -117,12 +118,14 @@ def record_of(row: Any, default_id: str) -> ToolRecord:
     for tool in tools:
         _check_tool(tool)
     identity = row.get("id")
-    return ToolRecord(
+    record = ToolRecord(
         id=default_id if identity is None else str(identity),
         query=_query_of(row["query"]),
         tools=tuple(dict(tool) for tool in tools),
         calls=tuple(_call_of(answer) for answer in answers),
     )
+    _check_writable(record)
+    return record
 
 
 def _read_text(path: str | Path) -> str:
@@ -181,6 +184,18 @@ def _call_of(answer: Any) -> Call:
     if not isinstance(name, str) or not isinstance(arguments, Mapping):
         raise ValueError(f"an answer without a name or with odd arguments: {str(answer)[:80]}")
     return Call(name, dict(arguments))
+
+
+def _check_writable(record: ToolRecord) -> None:
+    """Python reads NaN, infinities and lone surrogates; no answer or prompt can hold them."""
+    try:
+        json.dumps([call.arguments for call in record.calls], allow_nan=False)
+    except ValueError as error:
+        raise ValueError(f"an answer holds a number that JSON does not have: {error}") from error
+    try:
+        json.dumps(dataclasses.asdict(record), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the record holds text that is not Unicode: {error}") from error
 
 
 def _query_of(query: Any) -> str:

@@ -81,7 +81,16 @@ def _read_rows(path: Path) -> list[Row]:
     # What follows the last newline was cut short by an interruption: the row is made again. Not
     # `splitlines`, which would also break at the line separators that JSON strings may hold.
     *lines, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    return [json.loads(line) for line in lines]
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"{path}, line {number} is no row of results ({error}); remove that line and its "
+                "row is made again, or start over with resume=false"
+            ) from error
+    return rows
 
 
 def _drop_partial_line(path: Path) -> None:

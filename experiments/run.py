@@ -9,10 +9,13 @@ Under `torchrun` the examples are dealt out over the processes; everything else 
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 import logging
 import os
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +31,7 @@ from experiments import config as configuration
 from experiments import tracking, xlam
 from experiments.data import load_records
 from experiments.figures import plot_accuracy
-from experiments.models import ROOT, load_model
+from experiments.models import ROOT, identity_of, load_model
 from experiments.records import ReadResult
 from experiments.results import ResultStore, Row
 from experiments.summary import as_markdown, as_table, summarize
@@ -43,17 +46,19 @@ def run(config: DictConfig) -> Path:
         raise ValueError("no task was chosen: add +task=xlam")
     configuration.check(config)
     rank, world = _processes()
-    run_dir = _run_dir_of(config)
-    if rank == 0:
-        _open_run_dir(run_dir, config)
-    _wait_for_all(world)
-
     read = load_records(config.data, config.task.num_examples, config.seed)
+    identity = _identity(config, read)
+    run_dir = _run_dir_of(config, identity)
+    if config.resume:
+        _refuse_another_run(run_dir, identity)
+
     lm, tokenizer = load_model(config.model)
     with _bar(len(read.records), "compiling", "record", rank) as bar:
         prepared = xlam.prepare(read.records, lm, tokenizer, config, bar.update)
     if rank == 0:
+        _open_run_dir(run_dir, config, identity)
         _report_refusals(run_dir, read, prepared)
+    _wait_for_all(world)
 
     store = ResultStore(run_dir, rank)
     mine = prepared.examples[rank::world]
@@ -86,28 +91,42 @@ def run(config: DictConfig) -> Path:
     return run_dir
 
 
-def _run_dir_of(config: DictConfig) -> Path:
-    name = f"{config.task.name}-{configuration.fingerprint(config)}"
+def _identity(config: DictConfig, read: ReadResult) -> dict[str, Any]:
+    """What determines the results: settings, the records themselves, the model's files."""
+    records = json.dumps([dataclasses.asdict(record) for record in read.records], sort_keys=True)
+    return {
+        **configuration.results_config(config),
+        "records_sha256": hashlib.sha256(records.encode()).hexdigest()[:16],
+        "model_files": identity_of(config.model.path),
+    }
+
+
+def _run_dir_of(config: DictConfig, identity: dict[str, Any]) -> Path:
+    name = f"{config.task.name}-{configuration.fingerprint(identity)}"
     return Path(config.run_dir) if config.run_dir else Path("runs") / name
 
 
-def _open_run_dir(run_dir: Path, config: DictConfig) -> None:
-    """Create the run directory, or make sure that the one there belongs to the same run."""
-    saved = run_dir / "config.yaml"
-    if saved.exists() and config.resume:
-        before = configuration.results_config(OmegaConf.load(saved))  # type: ignore[arg-type]
-        now = configuration.results_config(config)
-        changed = sorted(_differences(before, now))
+def _refuse_another_run(run_dir: Path, identity: dict[str, Any]) -> None:
+    """A directory with rows of other settings, records or weights must not be added to."""
+    saved = run_dir / "identity.json"
+    if saved.exists():
+        changed = _differences(json.loads(saved.read_text(encoding="utf-8")), identity)
         if changed:
             raise ValueError(
-                f"{run_dir} holds a run with other settings: {'; '.join(changed)}. Give another "
-                "run_dir, or resume=false to start it over"
+                f"{run_dir} holds another run: {'; '.join(changed)}. Give another run_dir, or "
+                "resume=false to start it over"
             )
-    if not config.resume and run_dir.exists():
+
+
+def _open_run_dir(run_dir: Path, config: DictConfig, identity: dict[str, Any]) -> None:
+    """Make the directory and note whose it is; without `resume`, earlier rows go."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    if not config.resume:
         for path in run_dir.glob("results*.jsonl"):
             path.unlink()
-    run_dir.mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(config, saved, resolve=True)
+    OmegaConf.save(config, run_dir / "config.yaml", resolve=True)
+    text = json.dumps(identity, indent=2, sort_keys=True) + "\n"
+    (run_dir / "identity.json").write_text(text, encoding="utf-8")
 
 
 def _differences(before: Any, now: Any, key: str = "") -> list[str]:
@@ -174,7 +193,7 @@ def _report(
     figure = run_dir / "accuracy.png"
     plot_accuracy(summary, figure, title)
 
-    run_id = configuration.fingerprint(config)
+    run_id = configuration.fingerprint(_identity(config, read))
     plain = configuration.results_config(config)
     with tracking.start(config.wandb, run_dir, plain, run_dir.name, run_id) as run:
         shown = pd.DataFrame(rows).drop(columns=["answers"])
@@ -191,7 +210,8 @@ def _processes() -> tuple[int, int]:
     """This process's rank and the number of processes; one process unless under `torchrun`."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world > 1 and not dist.is_initialized():
-        dist.init_process_group("gloo")  # only barriers: no tensor travels
+        # Only barriers, no tensor travels; a process may wait long for the slowest.
+        dist.init_process_group("gloo", timeout=timedelta(days=7))
     return int(os.environ.get("RANK", "0")), world
 
 

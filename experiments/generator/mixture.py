@@ -12,9 +12,9 @@ from experiments.generator.natural import natural_record
 from experiments.generator.synthetic import synthetic_record
 from experiments.records import ToolRecord
 
-_SYNTHETIC_SHARE = (0.7, 0.6, 0.4, 0.3)  # by level
+_SYNTHETIC_SHARE = (0.6, 0.45, 0.35, 0.3)  # by level
 _SIMPLE_LEVELS = 2  # below this one, natural records are single calls
-_AUGMENTED_SHARE = 0.75  # of the natural ones
+_AUGMENTED_SHARE = 0.9  # of the natural ones
 
 
 def generate(num: int, seed: int, split: str = "train") -> list[ToolRecord]:

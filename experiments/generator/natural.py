@@ -45,7 +45,9 @@ def natural_record(
     random_values = augment and rng.random() < 0.5
     sentences, calls = [], []
     for tool in chosen:
-        sentence, made = _request(rng, tool, held_out, random_values, parallel=0.0 if simple else 0.35)
+        sentence, made = _request(
+            rng, tool, held_out, random_values, parallel=0.0 if simple else 0.35
+        )
         sentences.append(sentence)
         calls += made
     offered = chosen + extra
@@ -128,17 +130,19 @@ def _augmented(rng: random.Random, tool: Tool) -> Tool:
     if rng.random() < 0.4:
         rng.shuffle(parameters)
     for position, parameter in enumerate(parameters):
-        if rng.random() < 0.2:
+        if rng.random() < 0.4:
             taken = {p.name for p in parameters}
-            name = rng.choice([rng.choice(PARAMETERS), rng.choice(NOUNS), pseudo_word(rng)])
+            known = rng.choice([*PARAMETERS, *NOUNS])
+            name = known if rng.random() < 0.4 else pseudo_word(rng)
             if name in taken:
                 continue
             parameters[position] = replace(parameter, name=name)
             pattern = re.compile(r"\{" + parameter.name + r"(?=[*?}])")
             requests = tuple(pattern.sub("{" + name, request) for request in requests)
     name, description = tool.name, tool.description
-    if rng.random() < 0.4:
-        name, description, requests = _with_new_word(rng, name, description, requests)
+    for position in range(len(name.split("_"))):
+        if rng.random() < 0.6:
+            name, description, requests = _with_new_word(rng, position, name, description, requests)
     drawn = rng.random()
     if drawn < 0.15:
         words = name.split("_")
@@ -160,12 +164,11 @@ def _augmented(rng: random.Random, tool: Tool) -> Tool:
 
 
 def _with_new_word(
-    rng: random.Random, name: str, description: str, requests: tuple[str, ...]
+    rng: random.Random, position: int, name: str, description: str, requests: tuple[str, ...]
 ) -> tuple[str, str, tuple[str, ...]]:
-    """A word of the name becomes one that means nothing, wherever it stands outside of braces."""
+    """This word of the name becomes one that means nothing, wherever it is outside of braces."""
     words = name.split("_")
-    position = rng.randrange(len(words))
-    old, new = words[position], pseudo_word(rng, rng.randint(2, 3))
+    old, new = words[position], pseudo_word(rng)
     words[position] = new
     pattern = re.compile(rf"(\{{[^}}]*\}})|\b{re.escape(old)}\b", re.IGNORECASE)
 

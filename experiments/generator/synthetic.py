@@ -77,7 +77,7 @@ def synthetic_record(rng: random.Random, level: int, identity: str) -> ToolRecor
 
 
 def _tool(rng: random.Random, level: int) -> _Tool:
-    verb = rng.choice(VERBS) if rng.random() < 0.7 else pseudo_word(rng)
+    verb = rng.choice(VERBS) if rng.random() < 0.4 else pseudo_word(rng)
     nouns = [word(rng) for _ in range(rng.choice([1, 1, 2]))]
     words = [verb, *nouns] if rng.random() < 0.8 else nouns
     described = [rng.choice(VERBS), *(word(rng) for _ in range(rng.randint(1, 2)))]
@@ -92,9 +92,9 @@ def _tool(rng: random.Random, level: int) -> _Tool:
         drawn = rng.random()
         names[
             rng.choice(PARAMETERS)
-            if drawn < 0.6
+            if drawn < 0.4
             else rng.choice(NOUNS)
-            if drawn < 0.8
+            if drawn < 0.55
             else pseudo_word(rng)
         ] = None
     parameters = tuple(_parameter(rng, name, level) for name in names)

@@ -64,7 +64,10 @@ def test_the_paper_resamples_every_step():
         ("smc.max_rows=0", "got 0"),
         ("smc.resampling=best", "'best' for smc.resampling"),
         ("smc.temperature=0", "smc.temperature"),
+        ("smc.temperature=inf", "smc.temperature"),
         ("smc.top_p=1.5", "smc.top_p"),
+        ("smc.ess_threshold=-1", "smc.ess_threshold"),
+        ("seed=-1", "seed must be at least 0, got -1"),
     ],
 )
 def test_bad_values_are_named(override, message):
@@ -84,8 +87,11 @@ def test_misspelt_keys_and_wrong_types_do_not_compose(override):
 
 
 def test_the_fingerprint_is_of_what_determines_results():
-    base = configuration.fingerprint(composed("+task=xlam"))
+    def fingerprint(*overrides: str) -> str:
+        config = composed("+task=xlam", *overrides)
+        return configuration.fingerprint(configuration.results_config(config))
+
     for same in ["smc.max_rows=7", "wandb.mode=disabled", "run_dir=x", "model.device=cpu"]:
-        assert configuration.fingerprint(composed("+task=xlam", same)) == base
+        assert fingerprint(same) == fingerprint()
     for other in ["seed=1", "task.budget=90", "smc.temperature=0.5", "data.offset=3"]:
-        assert configuration.fingerprint(composed("+task=xlam", other)) != base
+        assert fingerprint(other) != fingerprint()

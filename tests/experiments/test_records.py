@@ -150,3 +150,22 @@ def test_the_public_files_read_whole() -> None:
         "sealtool": (294, 0),
         "toolalpaca": (114, 0),
     }
+
+
+@pytest.mark.parametrize(
+    ("answers", "query", "reason"),
+    [
+        ('[{"name": "f", "arguments": {"a": NaN}}]', "q", "JSON does not have"),
+        ('[{"name": "f", "arguments": {"a": Infinity}}]', "q", "JSON does not have"),
+        ('[{"name": "f", "arguments": {}}]', "lone \ud800 surrogate", "not Unicode"),
+    ],
+)
+def test_what_no_prompt_or_answer_can_hold_is_malformed(tmp_path, answers, query, reason):
+    good = {"query": "q", "tools": "[]", "answers": "[]"}
+    lines = [good, {**good, "query": query, "answers": answers}]
+    path = tmp_path / "records.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = read_xlam(path)
+    assert len(result.records) == 1
+    assert result.skipped[0].position == 2
+    assert reason in result.skipped[0].reason

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from experiments.results import ResultStore, key_of
 
 
@@ -44,3 +46,12 @@ def test_several_processes_merge_into_one_file_in_order(tmp_path):
     assert [r["example"] for r in first.merge(keys)] == list("abcd")
     assert [p.name for p in tmp_path.iterdir()] == ["results.jsonl"]
     assert len(ResultStore(tmp_path)) == 4
+
+
+def test_a_row_spoilt_by_hand_is_named(tmp_path):
+    store = ResultStore(tmp_path)
+    store.append([row("a"), row("b")])
+    lines = store.path.read_text().splitlines()
+    store.path.write_text("\n".join([lines[0], "{spoilt", lines[1]]) + "\n")
+    with pytest.raises(ValueError, match=r"results\.jsonl, line 2 .* remove that line"):
+        ResultStore(tmp_path)

@@ -146,6 +146,24 @@ def test_another_configuration_in_the_same_directory_is_refused(finished):
         experiment.run(composed(f"run_dir={finished}", "task.budget=tight"))
 
 
+@pytest.mark.slow
+def test_other_records_under_the_same_name_are_refused(tmp_path):
+    data, run_dir = tmp_path / "records.jsonl", tmp_path / "run"
+    record = {
+        "query": "Add 2 and 3.",
+        "tools": [{"name": "add", "parameters": {"a": {"type": "int"}, "b": {"type": "int"}}}],
+        "answers": [{"name": "add", "arguments": {"a": 2, "b": 3}}],
+    }
+    overrides = (f"data.path={data}", f"run_dir={run_dir}", "task.particles=[1]")
+    with pytest.raises(ValueError, match="records"):
+        experiment.run(composed(*overrides))  # no file yet: this must leave nothing behind
+    data.write_text(json.dumps(record) + "\n")
+    experiment.run(composed(*overrides))
+    data.write_text(json.dumps({**record, "query": "Add 4 and 5."}) + "\n")
+    with pytest.raises(ValueError, match="records_sha256 was"):
+        experiment.run(composed(*overrides))
+
+
 def test_mistakes_are_one_line_before_any_model_work():
     command = [sys.executable, "-m", "experiments.run"]
     for overrides, message in [
