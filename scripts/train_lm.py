@@ -51,7 +51,7 @@ MAX_TOKENS = 1100  # longer real records are left out
 WARMUP_STEPS = 60
 WIDTH_STEP = 24
 MONITOR_SEED = 1000  # held-out records to watch while training; evaluation draws others
-LEVEL_STARTS = (0.0, 0.1, 0.22, 0.4)  # shares of the training at which a level begins
+LEVEL_STARTS = (0.0, 0.12, 0.3, 0.5)  # shares of the training at which a level begins
 
 
 @dataclasses.dataclass
