@@ -162,7 +162,9 @@ class BudgetMask:
         exists &= (states >= 0).unsqueeze(-1)
         entry = batch.row_start[here].unsqueeze(-1) + self._classes
         steps_after = batch.steps_after_flat[torch.where(exists, entry, 0)]
-        return exists & (steps_after < remaining.unsqueeze(-1))
+        # No budget reaches what cannot be reached.
+        left = remaining.long().clamp(max=UNREACHABLE)
+        return exists & (steps_after < left.unsqueeze(-1))
 
     def mask(self, states: Int[Tensor, "N"], remaining: Int[Tensor, "N"]) -> Bool[Tensor, "N V"]:
         """Tokens v with steps_to_accept[delta(s, v)] <= r - 1, for each row's state s and r.

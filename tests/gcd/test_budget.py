@@ -204,6 +204,23 @@ def test_lcd_mask_is_the_mask_of_a_budget_beyond_every_distance() -> None:
     assert not torch.equal(mask.lcd_mask(states), mask.mask(states, far - 1))
 
 
+@pytest.mark.parametrize(
+    "remaining", [2**30, 2**30 + 1, 2**31, 10**10, torch.iinfo(torch.int64).max]
+)
+def test_no_budget_is_large_enough_for_a_forbidden_token(remaining: int) -> None:
+    automata = [lift(regex(p), VOCABULARY) for p in ("a{3}b*", "(ab)+c")]
+    mask = BudgetMask(AutomatonBatch(automata), 10)
+    states = torch.arange(-1, mask.batch.num_states)
+    rows, locally = torch.full_like(states, remaining), mask.lcd_mask(states)
+    assert torch.equal(mask.mask(states, rows), locally)
+    assert torch.equal(mask.packed(states, rows), pack(locally))
+    assert not mask.class_mask(states[:1], rows[:1]).any()
+    for automaton in automata:
+        for state in range(automaton.num_states):
+            every = automaton.allowed(state)
+            assert automaton.allowed(state, remaining).tolist() == every.tolist()
+
+
 def test_a_batch_masks_as_each_example_alone() -> None:
     automata = [lift(regex(p), VOCABULARY) for p in ("a{3}b*", "(ab)+c", "a", "[abc]{2,4}")]
     batch = AutomatonBatch(automata)
