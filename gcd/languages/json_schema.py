@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 from gcd.automaton import Automaton
@@ -129,6 +130,14 @@ class SchemaLanguages:
             for choice in self.document.alternatives(places)
         ]
 
+    @cached_property
+    def _hashable(self) -> SchemaLanguages:
+        """The same schemas, as far as their values may be elements of a set."""
+        assert self.notation.hashable is not None
+        return SchemaLanguages(
+            self.document, self.notation.hashable, max_depth=self._max_depth, closed=self._closed
+        )
+
     def _parts(self, places: Conjunction) -> list[Automaton]:
         """Languages whose union is that of one alternative."""
         if not places:
@@ -163,14 +172,20 @@ class SchemaLanguages:
     def _array(self, facets: Facets) -> Automaton:
         fewest, most = facets.size
         head = facets.head if most is None else facets.head[:most]
-        return array(
-            self.notation,
-            self.language(facets.items),
-            head=[self.language(places) for places in head],
-            minimum=fewest,
-            maximum=most,
-            container=facets.container,
-        )
+        parts = []
+        for brackets in self.notation.containers[facets.container]:
+            values = self._hashable if brackets.of_hashable else self
+            parts.append(
+                array(
+                    self.notation,
+                    values.language(facets.items),
+                    head=[values.language(places) for places in head],
+                    minimum=fewest,
+                    maximum=most,
+                    brackets=[brackets],
+                )
+            )
+        return Automaton.union(parts)
 
     def _object(self, facets: Facets) -> Automaton:
         notation = self.notation

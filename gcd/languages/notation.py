@@ -27,13 +27,15 @@ class Brackets(NamedTuple):
     """What stands around the elements of an array.
 
     `empty` is written for no elements at all (None: `open` and `close` with a gap between), and
-    `close_single` after exactly one (None: as after several).
+    `close_single` after exactly one (None: as after several). With `of_hashable` the elements
+    are written in the notation's `hashable` form.
     """
 
     open: str
     close: str
     empty: str | None = None
     close_single: str | None = None
+    of_hashable: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +50,8 @@ class Notation:
         choice: strings -> the spellings they are written in as keys or constants.
         spell_all: a string -> all its spellings.
         containers: kind of array ("list", "tuple", "set") -> brackets it may have.
+        objects: whether there are objects at all.
+        hashable: the part of this notation that may stand in brackets `of_hashable`.
     """
 
     gap: Automaton
@@ -60,6 +64,8 @@ class Notation:
     choice: Callable[[Iterable[str]], Automaton]
     spell_all: Callable[[str], Automaton]
     containers: dict[str, tuple[Brackets, ...]]
+    objects: bool = True
+    hashable: Notation | None = None
 
     def spell(self, text: str) -> Automaton:
         """One string as a key or a constant."""
@@ -124,9 +130,12 @@ def array(
     head: Sequence[Automaton] = (),
     minimum: int = 0,
     maximum: int | None = None,
-    container: str = "list",
+    brackets: Sequence[Brackets] | None = None,
 ) -> Automaton:
-    """Arrays of `minimum` to `maximum` elements: those of `head` first, then any of `items`."""
+    """Arrays of `minimum` to `maximum` elements: those of `head` first, then any of `items`.
+
+    They stand in any of the brackets, by default in those of a list.
+    """
     copies = len(head) if items.is_empty else max(minimum, maximum or 0)
     if maximum is not None:
         copies = min(copies, maximum)
@@ -140,8 +149,8 @@ def array(
         return Automaton.empty()
     graph = Assembly()
     start, end = graph.node(), graph.node()
-    for brackets in notation.containers[container]:
-        _add_array(graph, start, end, notation, brackets, items, head, minimum, maximum)
+    for pair in notation.containers["list"] if brackets is None else brackets:
+        _add_array(graph, start, end, notation, pair, items, head, minimum, maximum)
     return graph.build(start, end)
 
 
@@ -197,6 +206,8 @@ def mapping(
 
     What stands around them and after a key may be given: a call's arguments are written likewise.
     """
+    if not notation.objects:
+        return Automaton.empty()
     colon = colon or notation.colon
     graph = Assembly()
     start, end = graph.node(), graph.node()

@@ -3,6 +3,8 @@
 `null`, `true`, `false` are `None`, `True`, `False`; arrays are lists, or tuples and sets where a
 tool's type says so; objects are dictionaries with string keys. Numbers are written as in JSON
 (digits, point, exponent), which is a part of what Python reads: no `1_000`, `.5`, `0x1F`, `inf`.
+A set in braces holds only what Python can hash: scalars, and tuples of such in round brackets; a
+set of anything else is written as a list.
 
 **Strings** stand in single or double quotes, on one line, without prefix (`r`, `b`, `f`) and
 without concatenation of neighbours. A code point is written as its UTF-8 bytes, or escaped as
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 
 from gcd.automaton import Automaton
@@ -38,7 +41,7 @@ _QUOTES = ('"', "'")
 
 _LIST = Brackets("[", "]")
 _TUPLE = Brackets("(", ")", close_single=",)")
-_SET = Brackets("{", "}", empty="set()")
+_SET = Brackets("{", "}", empty="set()", of_hashable=True)
 
 
 @lru_cache(maxsize=8)
@@ -47,7 +50,7 @@ def python_notation(whitespace: str, escapes: str = "canonical") -> Notation:
     if escapes not in ("canonical", "all"):
         raise ConstraintError(f'escapes must be "canonical" or "all", got {escapes!r}')
     gap, comma, colon = separators(whitespace, blanks=PYTHON_BLANKS)
-    return Notation(
+    everything = Notation(
         gap=gap,
         comma=comma,
         colon=colon,
@@ -59,6 +62,10 @@ def python_notation(whitespace: str, escapes: str = "canonical") -> Notation:
         spell_all=python_spellings,
         containers={"list": (_LIST,), "tuple": (_TUPLE, _LIST), "set": (_SET, _LIST)},
     )
+    hashable = replace(
+        everything, containers={"list": (), "tuple": (_TUPLE,), "set": ()}, objects=False
+    )
+    return replace(everything, hashable=hashable)
 
 
 @lru_cache(maxsize=2)

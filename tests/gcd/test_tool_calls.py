@@ -232,6 +232,57 @@ def test_python_notation(text: str, accepted: bool) -> None:
     assert LANGUAGES["python"].accepts(text) == accepted
 
 
+EVERY_TYPE = [
+    *("str", "int", "float", "bool", "None", "Any", "list", "tuple", "set", "dict"),
+    *("List[List[int]]", "Dict[str, List[int]]", "Tuple[str]", "Tuple[int, ...]", "Tuple[()]"),
+    *("Set[int]", "Set[Tuple[int, str]]", "Set[Tuple[int, ...]]", "Set[Tuple[Set[int], int]]"),
+    *("Set[List[int]]", "Set[Set[int]]", "Set[Dict[str, int]]", "Set[Any]", "Set[tuple]"),
+    *("List[Set[List[int]]]", "Union[int, Set[str]]", "Set[Union[int, List[int]]]"),
+    *("Optional[Set[Literal['a', 'it\\'s', '\\n', 1, None, True]]]", "Callable"),
+]
+
+
+@pytest.mark.filterwarnings("ignore:types that are not known")
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("whitespace", ["compact", "spaced", "flexible"])
+def test_every_string_can_be_read(style: str, whitespace: str) -> None:
+    for escapes, kind in [("canonical", kind) for kind in EVERY_TYPE] + [("all", "set")]:
+        tool = {
+            "name": "f",
+            "parameters": {"x": {"type": kind}, "y": {"type": f"{kind}, optional"}},
+        }
+        language = tool_calls(
+            [tool], style=style, whitespace=whitespace, max_depth=1, escapes=escapes
+        )
+        for text in language.enumerate(10) + random_strings(language, 25):
+            assert {name for name, _ in read(text.decode(), style)} == {"f"}, text
+
+
+@pytest.mark.parametrize(
+    ("kind", "accepted", "refused"),
+    [
+        ("set", ["{1, 'a', None}", "set()", "[[1], {}]"], ["{[1]}", "{{}}", "{{1}}", "{set()}"]),
+        ("Set[List[int]]", ["[[1], [2]]", "set()"], ["{[1]}", "{(1,)}"]),
+        ("Set[Dict[str, int]]", ["[{'a': 1}]"], ["{{'a': 1}}", "{{}}"]),
+        ("Set[Set[int]]", ["[{1}, set()]"], ["{{1}}", "{set()}"]),
+        (
+            "Set[Tuple[int, str]]",
+            ["{(1, 'a')}", "[[1, 'a']]"],
+            ["{[1, 'a']}", "{(1, 'a'), [1, 'a']}"],
+        ),
+        ("Set[Union[int, List[int]]]", ["{1, 2}", "[1, [2]]"], ["{1, [2]}"]),
+    ],
+)
+def test_sets_in_braces_hold_hashable_elements(
+    kind: str, accepted: list[str], refused: list[str]
+) -> None:
+    language = tool_calls([{"name": "f", "parameters": {"x": {"type": kind}}}], style="python")
+    for value in accepted:
+        assert language.accepts(f"[f(x={value})]"), value
+    for value in refused:
+        assert not language.accepts(f"[f(x={value})]"), value
+
+
 @pytest.mark.parametrize("style", STYLES)
 def test_finite_languages_are_counted_exactly(style: str) -> None:
     """Three values for a, b or no b: six calls."""
