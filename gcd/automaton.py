@@ -318,7 +318,11 @@ class Automaton:
 
     def run(self, text: str | bytes, state: int = 0) -> int:
         """The state after reading `text` from `state`; -1 once no accepted string goes on."""
-        for byte in _as_bytes(text):
+        try:
+            string = _as_bytes(text)
+        except UnicodeEncodeError:  # a lone surrogate: no text, in no language
+            return -1
+        for byte in string:
             state = int(self.delta[state, self.class_of_byte[byte]])
             if state < 0:
                 return -1

@@ -48,5 +48,6 @@ class StateLimitError(ConstraintError):
     def __init__(self, limit: int, what: str = "the automaton") -> None:
         self.limit = limit
         super().__init__(
-            f"{what} needs more than {limit} states; simplify the constraint or raise max_states"
+            f"{what} needs more than {limit} states; simplify the constraint, or raise the limit: "
+            "`with gcd.state_limit(n):`"
         )

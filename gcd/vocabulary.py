@@ -23,6 +23,9 @@ from gcd.errors import ConstraintError
 from gcd.token_bytes import bytes_of_tokenizer
 from gcd.trie import Trie
 
+Ids = int | np.integer | Iterable[int]
+"""One token id, or several."""
+
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
@@ -60,7 +63,7 @@ class Vocabulary:
 
     @classmethod
     def from_bytes(
-        cls, tokens: Sequence[bytes], eos_ids: int | Iterable[int], size: int | None = None
+        cls, tokens: Sequence[bytes], eos_ids: Ids, size: int | None = None
     ) -> Vocabulary:
         """From the bytes of ids 0, 1, ...; ids from `len(tokens)` up to `size` get no bytes."""
         size = len(tokens) if size is None else size
@@ -69,7 +72,7 @@ class Vocabulary:
                 f"size {size} is less than the {len(tokens)} ids in use; "
                 "the size is the width of the model's logits"
             )
-        ends = tuple(sorted({eos_ids} if isinstance(eos_ids, int) else set(eos_ids)))
+        ends = tuple(sorted(set(_as_ids(eos_ids))))
         padded = list(tokens) + [b""] * (size - len(tokens))
         for i in ends:
             if 0 <= i < size:
@@ -77,9 +80,7 @@ class Vocabulary:
         return cls(size, tuple(padded), ends)
 
     @classmethod
-    def from_ranks(
-        cls, path: str | Path, eos_ids: int | Iterable[int], size: int | None = None
-    ) -> Vocabulary:
+    def from_ranks(cls, path: str | Path, eos_ids: Ids, size: int | None = None) -> Vocabulary:
         """From a rank file as tiktoken reads it: a line for each token, `base64(bytes) id`.
 
         Ids that the file leaves out, special tokens among them, have no bytes.
@@ -104,7 +105,7 @@ class Vocabulary:
                     f"{'negative' if index < 0 else 'given twice'}"
                 )
             bytes_of[index] = token
-        ends = (eos_ids,) if isinstance(eos_ids, int) else tuple(eos_ids)
+        ends = _as_ids(eos_ids)
         width = max([*bytes_of, *ends], default=-1) + 1
         tokens = [bytes_of.get(i, b"") for i in range(width)]
         return cls.from_bytes(tokens, ends, size)
@@ -115,7 +116,7 @@ class Vocabulary:
         tokenizer: Any,
         *,
         size: int | None = None,
-        eos_ids: int | Iterable[int] | None = None,
+        eos_ids: Ids | None = None,
     ) -> Vocabulary:
         """From a Hugging Face fast tokenizer or a `tokenizers.Tokenizer`.
 
@@ -186,8 +187,10 @@ def eos_ids_of(model_or_config: Any, tokenizer: Any = None) -> tuple[int, ...]:
     ends: set[int] = set()
     for source in sources:
         value = getattr(source, "eos_token_id", None)
-        if isinstance(value, int):
-            ends.add(value)
-        elif value is not None:
-            ends.update(int(i) for i in value)
+        if value is not None:
+            ends.update(_as_ids(value))
     return tuple(sorted(ends))
+
+
+def _as_ids(ids: Ids) -> tuple[int, ...]:
+    return (int(ids),) if isinstance(ids, (int, np.integer)) else tuple(int(i) for i in ids)

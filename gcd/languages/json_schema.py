@@ -86,14 +86,17 @@ def json_schema(
     )
     language = values.language(document.root())
     if language.is_empty:
-        raise EmptyLanguageError("no value satisfies the schema")
+        raise EmptyLanguageError(f"no value satisfies the schema{document.depth_hint}")
     return Automaton.concatenate([notation.gap, language, notation.gap])
 
 
-def check_depth(max_depth: int) -> None:
+def check_depth(max_depth: object) -> None:
     """`ConstraintError` unless `max_depth` is usable."""
-    if isinstance(max_depth, bool) or not 0 <= max_depth <= _MAX_DEPTH:
-        raise ConstraintError(f"max_depth must lie in 0..{_MAX_DEPTH}, got {max_depth!r}")
+    whole = isinstance(max_depth, int) and not isinstance(max_depth, bool)
+    if not whole or max_depth not in range(_MAX_DEPTH + 1):
+        raise ConstraintError(
+            f"max_depth must be a whole number in 0..{_MAX_DEPTH}, got {max_depth!r}"
+        )
 
 
 class SchemaLanguages:

@@ -23,6 +23,7 @@ from functools import lru_cache
 
 from gcd.automaton import Automaton
 from gcd.errors import ConstraintError, StateLimitError
+from gcd.languages.literal import encodable
 from gcd.languages.notation import Brackets, Notation, separators
 from gcd.languages.regex import regex
 from gcd.limits import max_states
@@ -114,12 +115,3 @@ def _json_alternatives(character: str) -> list[str]:
 def any_case(digits: str) -> str:
     """A regular expression for hexadecimal digits in either case."""
     return "".join(f"[{d}{d.upper()}]" if d.isalpha() else d for d in digits)
-
-
-def encodable(text: str) -> str:
-    """The text itself; `ConstraintError` if it has no UTF-8 form."""
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        raise ConstraintError(
-            f"the string {text!r} holds a lone surrogate, which is not Unicode text; remove it"
-        )
-    return text

@@ -23,7 +23,7 @@ from gcd.errors import ConstraintError
 from gcd.languages.regex import regex
 
 _LESS, _EQUAL, _GREATER = -1, 0, 1
-_MAX_DIGITS = 400  # of a bound, on either side of the point; 1e308 has 309
+MAX_DIGITS = 400  # of a bound, on either side of the point; 1e308 has 309
 
 
 class Bound(NamedTuple):
@@ -166,9 +166,9 @@ def _sides(digit: str) -> tuple[str, str]:
 
 def _digits(bound: Decimal) -> tuple[str, str]:
     """Digits before and after the point, without leading or trailing zeros (but "0" before)."""
-    if bound and (bound.adjusted() > _MAX_DIGITS or bound.as_tuple().exponent < -_MAX_DIGITS):  # type: ignore[operator]
+    if bound and (bound.adjusted() > MAX_DIGITS or bound.as_tuple().exponent < -MAX_DIGITS):  # type: ignore[operator]
         raise ConstraintError(
-            f"the bound {bound:.6E} has more than {_MAX_DIGITS} digits; use a shorter one"
+            f"the bound {bound:.6E} has more than {MAX_DIGITS} digits; use a shorter one"
         )
     whole, _, fraction = format(bound.copy_abs(), "f").partition(".")
     return whole.lstrip("0") or "0", fraction.rstrip("0")

@@ -26,7 +26,8 @@ from functools import lru_cache
 
 from gcd.automaton import Automaton
 from gcd.errors import ConstraintError
-from gcd.languages.json_values import LONE_UNIT, any_case, encodable, repeated, spellings
+from gcd.languages.json_values import LONE_UNIT, any_case, repeated, spellings
+from gcd.languages.literal import encodable
 from gcd.languages.notation import Brackets, Notation, separators
 from gcd.languages.regex import regex
 

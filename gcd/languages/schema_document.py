@@ -71,6 +71,16 @@ class Document:
         """The whole document."""
         return (self._enter("", ()),)
 
+    @property
+    def depth_hint(self) -> str:
+        """What to say besides if no value satisfies it: recursion may have been cut short."""
+        if not self._recursive:
+            return ""
+        return (
+            f" with max_depth={self._max_depth}; it contains itself, so raise max_depth "
+            "or give it a way to end"
+        )
+
     def named(self, pointer: str) -> str:
         """A pointer as the user would write it, from the top of what was handed in."""
         return self._base + pointer.removeprefix(self._hidden)

@@ -11,9 +11,11 @@ import math
 from collections.abc import Callable, Mapping
 
 from gcd.errors import ConstraintError, UnsupportedSchemaError
+from gcd.languages.numbers import MAX_DIGITS
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
+_TOO_LARGE = 10**MAX_DIGITS
 CONTAINER = "x-python-container"  # how Python writes an array: "list", "tuple" or "set"
 
 _ANNOTATIONS = frozenset(
@@ -35,7 +37,9 @@ def _is_count(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _TOO_LARGE
 
 
 def _is_names(value: object) -> bool:
@@ -74,7 +78,7 @@ def _is_named_schemas(value: object) -> bool:
 
 _A_SCHEMA = (_is_schema, "a schema (an object or a boolean)")
 _A_COUNT = (_is_count, "a whole number, at least 0")
-_A_NUMBER = (_is_number, "a number")
+_A_NUMBER = (_is_number, f"a finite number of at most {MAX_DIGITS} digits")
 _SOME_SCHEMAS = (_is_schemas, "a list of at least one schema")
 _NAMED_SCHEMAS = (_is_named_schemas, "an object of schemas")
 
@@ -140,7 +144,10 @@ def check_keywords(schema: object, pointer: str, *, is_root: bool) -> None:
 
 def shown(value: object) -> str:
     """A value in a message, cut to a readable length."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write integers of thousands of digits
+        return f"a value of type {type(value).__name__} too long to show"
     return text if len(text) <= 80 else text[:77] + "..."
 
 

@@ -86,16 +86,20 @@ def tool_calls(
         raise ConstraintError(f'style must be "json" or "python", got {style!r}')
     graph = Assembly()
     start, end = graph.node(), graph.node()
+    depth_hint = ""
     for tool in parsed.tools:
         hidden = "/properties" if tool.flat else ""
         document = Document(tool.schema, base=tool.pointer, hidden=hidden, max_depth=max_depth)
+        depth_hint = depth_hint or document.depth_hint
         values = SchemaLanguages(document, notation, max_depth=max_depth, closed=True)
         for pieces in write(tool, values):
             graph.insert(start, end, *pieces)
     call = graph.build(start, end)
     language = array(notation, call, minimum=min_calls, maximum=max_calls)
     if language.is_empty:
-        reason = "none of the tools can be called" if parsed.tools else "there are no tools"
+        reason = (
+            f"none of the tools can be called{depth_hint}" if parsed.tools else "there are no tools"
+        )
         raise EmptyLanguageError(f"no list of at least {min_calls} calls is valid: {reason}")
     if style == "json":
         language = Automaton.concatenate([notation.gap, language, notation.gap])

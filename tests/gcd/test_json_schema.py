@@ -22,7 +22,7 @@ from gcd.errors import (
     StateLimitError,
     UnsupportedSchemaError,
 )
-from gcd.languages.json_schema import json_schema
+from gcd.languages.json_schema import check_depth, json_schema
 from gcd.limits import state_limit
 from tests.gcd.random_strings import random_strings
 from tests.gcd.test_json_values import depth_of
@@ -300,8 +300,21 @@ def test_recursion_is_unrolled_to_the_stated_depth(max_depth: int) -> None:
 
 def test_a_recursion_that_cannot_end_is_empty() -> None:
     endless = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
-    with pytest.raises(EmptyLanguageError):
+    with pytest.raises(EmptyLanguageError, match="max_depth=3"):
         json_schema(endless)
+    with pytest.raises(EmptyLanguageError, match="max_depth=0"):
+        json_schema(TREE, max_depth=0)
+
+
+def test_integers_beyond_every_float_are_exact() -> None:
+    large = 10**350
+    language = json_schema({"type": "integer", "minimum": large, "maximum": large + 1})
+    assert {int(text) for text in language} == {large, large + 1}
+    assert {int(text) for text in json_schema({"enum": [large]})} == {large}
+    for larger in (10**401, -(10**401), 10**5000):
+        for schema in ({"minimum": larger}, {"enum": [larger]}, {"minLength": larger}):
+            with pytest.raises(ConstraintError):
+                json_schema(schema)
 
 
 @pytest.mark.parametrize(
@@ -414,6 +427,9 @@ def test_limits_are_respected() -> None:
     for depth in (-1, 1000):
         with pytest.raises(ConstraintError, match="max_depth"):
             json_schema({}, max_depth=depth)
+    for no_depth in (2.5, "3", True, None):
+        with pytest.raises(ConstraintError, match="max_depth must be a whole number"):
+            check_depth(no_depth)
     with pytest.raises(StateLimitError, match="depth of 20"):
         json_schema({}, max_depth=20)
     doubled: Any = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import re
 
@@ -85,7 +86,10 @@ def test_refusals_name_the_pattern_and_the_reason(pattern, reason):
 
 
 def test_too_large_a_pattern_is_refused():
-    with state_limit(50), pytest.raises(StateLimitError, match="more than 50 states"):
+    with (
+        state_limit(50),
+        pytest.raises(StateLimitError, match=r"more than 50 states.*gcd\.state_limit"),
+    ):
         regex("a{100}")
 
 
@@ -95,3 +99,24 @@ def test_choice_and_literal():
     assert literal("").accepts("")
     with pytest.raises(EmptyLanguageError, match="at least one text"):
         choice([])
+
+
+@pytest.mark.parametrize(
+    ("make", "argument", "message"),
+    [
+        (choice, [1, 2], "must be str or bytes, got 1"),
+        (choice, "abc", "give a list of texts"),
+        (choice, 3, "give a list of texts"),
+        (choice, ["a", "\ud800"], "lone surrogate"),
+        (literal, 3, "must be str or bytes, got 3"),
+        (literal, "\ud800", "lone surrogate"),
+    ],
+)
+def test_what_is_no_text_is_refused(make, argument, message):
+    with pytest.raises(ConstraintError, match=message):
+        inspect.unwrap(make)(argument)  # as users call it, without the tests' type checks
+
+
+def test_a_lone_surrogate_is_in_no_language():
+    assert not regex("(?s).*").accepts("\ud800")
+    assert not (~literal("a")).accepts("\ud800")

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -230,6 +231,12 @@ def test_eos_ids_have_no_bytes_whatever_their_name() -> None:
     vocabulary = Vocabulary.from_bytes([b"a", b"</s>", b"b"], [1])
     assert vocabulary.token_bytes == (b"a", b"", b"b")
     assert vocabulary.decode([0, 2, 1]) == b"ab"
+
+
+def test_ids_may_be_numpy_integers() -> None:
+    for ids in (np.int64(1), np.int32(1)):
+        assert Vocabulary.from_bytes([b"a", b""], ids).eos_ids == (1,)
+    assert eos_ids_of(SimpleNamespace(eos_token_id=np.int64(1))) == (1,)
 
 
 def test_a_vocabulary_needs_a_token() -> None:
