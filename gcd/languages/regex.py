@@ -13,6 +13,12 @@ traps of that engine are dealt with here:
 The syntax is that of Rust's `regex` crate: no look-around, no back-references. Groups, lazy
 quantifiers and flags such as `(?i)` are fine. `^` at the very beginning and `$` at the very end
 say what holds anyway and are dropped; anchors anywhere else at an end of the pattern are refused.
+
+The limit on states is checked when the engine is done, so a pattern whose automaton explodes, such
+as `(a|b)*a(a|b){22}` with its 2^22 states, takes the engine's time and memory first, and so do
+long counted repetitions of large classes, such as `\\w{300}`. For the latter write
+`regex(r"\\w").repeat(300, 300)`, which is checked at once. Patterns of strangers need a time limit
+around this call.
 """
 
 from __future__ import annotations
@@ -45,7 +51,8 @@ def regex(pattern: str) -> Automaton:
     body = _without_outer_anchors(pattern)
     # Alone first: wrapped, a pattern such as "a)(b" would read as something else.
     _build_index(body, pattern)
-    index = _build_index(rf"\n(?:{body})\z", pattern)
+    closing = "\n)" if _ends_in_comment(body) else ")"
+    index = _build_index(rf"\n(?:{body}{closing}\z", pattern)
     transitions = index.get_transitions()
     if len(transitions) > max_states():
         raise StateLimitError(max_states(), f"the pattern {pattern!r}")
@@ -82,6 +89,17 @@ def _build_index(pattern: str, shown: str) -> Index:
                 f"(look-around, back-references); the engine says: {reason}"
             )
         raise ConstraintError(f"cannot compile the regular expression {shown!r}: {hint}") from error
+
+
+def _ends_in_comment(pattern: str) -> bool:
+    """Whether anything may follow a valid pattern unread, as behind `(?x)a # b`."""
+    if "#" not in pattern:
+        return False
+    try:
+        Index(pattern + "(", _byte_tokens())
+    except ValueError:
+        return False
+    return True
 
 
 def _without_outer_anchors(pattern: str) -> str:

@@ -3,7 +3,8 @@
 Two forms, told apart tool by tool:
 
 * **OpenAI**: `{"type": "function", "function": {...}}` or the inner object alone, whose
-  `parameters` is a JSON schema of type object. What is not in `required` may be left out.
+  `parameters` is a JSON schema of type object (or "dict", as some lists have it). What is not in
+  `required` may be left out.
 * **xLAM** and its relatives: `parameters` maps each name to a description with a `type`, which is
   a Python type as a string (`gcd.languages.type_strings`) or a JSON schema type; further keywords
   of JSON schema beside it count too. A parameter may be left out if its type says `optional` or
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +32,17 @@ from gcd.languages.type_strings import Schema, parse_type
 _DESCRIPTIONS = frozenset(
     ["description", "title", "default", "example", "examples", "unit", "required"]
 )
-_STATED_DEFAULT = re.compile(r"\bdefault(?:s to\b| is\b| value is\b|:|=)", re.IGNORECASE)
-_SCHEMA_WORDS = frozenset(["$defs", "$schema", "definitions", "allOf", "anyOf", "$ref"])
+# "default is 10", "defaults to 'en'", "default: metric.", "(default 10)"; not "no default is set".
+_LITERAL = r"""[-+]?\.?\d | ['"`\[{] | (?:true|false|none|null)\b"""
+_LAST_WORD = r"(?!\w+ed\b) [\w./-]+ \s* (?: $ | [,;)] | \.(?:\s|$) )"
+_STATED_DEFAULT = re.compile(
+    rf"""(?<!\bno\ ) \bdefault (?: s\ to\s | (?:\ value)? (?: \ is\s | \s*[:=] ) )
+         \s* (?: {_LITERAL} | {_LAST_WORD} )
+         | \(default\ (?: {_LITERAL} )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_SCHEMA_WORDS = ("properties", "$defs", "$schema", "definitions", "allOf", "anyOf", "$ref")
+_OBJECT_TYPES = ("object", "dict", ["object"])
 
 
 @dataclass(frozen=True)
@@ -110,7 +120,12 @@ def _unwrapped(tool: Any, index: int) -> tuple[Mapping[str, Any], str]:
     """The object with the name, and its JSON pointer in the list."""
     if not isinstance(tool, Mapping):
         raise ConstraintError(f"tool {index} must be an object, got {shown(tool)}")
-    if "function" in tool and "name" not in tool:
+    if tool.get("function") is not None:
+        if "name" in tool:
+            raise ConstraintError(
+                f"tool {index} has both 'name' and 'function', and either could be the tool; "
+                "remove one of them"
+            )
         if not isinstance(tool["function"], Mapping):
             raise ConstraintError(
                 f"tool {index}: 'function' must be an object, got {shown(tool['function'])}"
@@ -152,14 +167,16 @@ def _is_schema(parameters: Mapping[str, Any]) -> bool:
     kind = parameters.get("type")
     if isinstance(kind, (str, list)):
         return True
-    if isinstance(parameters.get("properties"), Mapping):
-        # A tool may have a parameter called "properties": then it is described by a type.
-        return not isinstance(parameters["properties"].get("type"), str)
-    return bool(_SCHEMA_WORDS & parameters.keys())
+    # A tool may have a parameter called "properties": then it is described by a type.
+    return any(word in parameters and not _has_type(parameters[word]) for word in _SCHEMA_WORDS)
+
+
+def _has_type(description: Any) -> bool:
+    return isinstance(description, Mapping) and isinstance(description.get("type"), (str, list))
 
 
 def _check_object_schema(parameters: Mapping[str, Any], index: int, name: str) -> None:
-    if parameters.get("type", "object") != "object":
+    if parameters.get("type", "object") not in _OBJECT_TYPES:
         raise ConstraintError(
             f"tool {index} ({name}): the schema of the parameters must have type 'object', "
             f"got {shown(parameters['type'])}"
@@ -175,7 +192,7 @@ def _flat_schema(
     unknown: Counter[str],
 ) -> Schema:
     if required is not None and not (
-        isinstance(required, Sequence) and all(isinstance(n, str) for n in required)
+        isinstance(required, (list, tuple)) and all(isinstance(n, str) for n in required)
     ):
         raise ConstraintError(
             f"tool {index} ({tool}): 'required' must be a list of names, got {shown(required)}"

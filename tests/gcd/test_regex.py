@@ -68,6 +68,22 @@ def test_an_escaped_dollar_is_a_dollar():
 
 
 @pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("(?x)a # c", "a"),
+        ("(?x) a # one\n b # two (", "ab"),
+        ("(?x:a # c\n)b#", "ab#"),
+        ("(?x)a(?-x) #", "a #"),
+        (r"(?x)a [\#]", "a#"),
+        (r"(?x)a \#", "a#"),
+        ("a # c", "a # c"),
+    ],
+)
+def test_comments_end_with_the_pattern(pattern, text):
+    assert regex(pattern) == literal(text)
+
+
+@pytest.mark.parametrize(
     ("pattern", "reason"),
     [
         ("a(?=b)", "look-around"),

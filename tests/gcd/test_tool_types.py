@@ -137,6 +137,27 @@ def test_all_forms_of_a_tool_mean_the_same() -> None:
         ({"type": "float", "description": "Of space, default is 8.854e-12."}, False),
         ({"type": "str", "description": "Language; defaults to 'en'."}, False),
         ({"type": "str", "description": "Who is in default of payment."}, True),
+        *(
+            ({"type": "str", "description": f"What it is{stated}"}, False)
+            for stated in (
+                *(" (default 10)", ", default value = 3", ". Default is 10", "; defaults to 'en'."),
+                *(
+                    " (default: -.5)",
+                    ". Default value is None.",
+                    ". DEFAULT: metric",
+                    ", default=x",
+                ),
+                *(". Defaults to html, if at all", " (default is `json`)", ". Default is [1, 2]."),
+            )
+        ),
+        *(
+            ({"type": "str", "description": description}, True)
+            for description in (
+                *("The loan default: amount owed", "No default is applied", "Default language"),
+                *("There is no default: 'x' must be said", "The default is required.", "default:"),
+                *("Defaults to what the user said before", "(default user)", "Defaulted to 3"),
+            )
+        ),
     ],
 )
 def test_which_parameters_may_be_left_out(declaration: Any, required: bool) -> None:
@@ -148,8 +169,15 @@ def test_a_default_in_a_json_schema_does_not_make_it_optional() -> None:
     assert _required(_flat(schema)) == {"a": True}
 
 
+@pytest.mark.parametrize("kind", ["dict", ["object"]])
+def test_other_words_for_an_object(kind: Any) -> None:
+    schema = {"type": kind, "properties": {"a": INT, "type": STR}, "required": ["a"]}
+    assert _required(_flat(schema)) == {"a": True, "type": False}
+
+
 def test_a_parameter_may_have_the_name_of_a_keyword() -> None:
-    for name in ("type", "properties", "items", "required"):
+    names = ("type", "properties", "items", "required", "definitions", "$defs", "anyOf", "$ref")
+    for name in names:
         assert _required(_flat({name: {"type": "str"}})) == {name: True}
 
 
@@ -189,6 +217,9 @@ def test_unknown_types_are_counted_over_the_list() -> None:
         ([{"name": "f", "parameters": {"a": {"type": 3}}}], "type at '/0/parameters/a'"),
         ([{"name": "f", "parameters": {"type": "array"}}], "must have type 'object'"),
         ([{"name": "f", "parameters": {}, "required": [1]}], "'required'"),
+        ([_flat({"city": {"type": "str"}, "c": {"type": "str"}}, required="city")], "'required'"),
+        ([{"type": "function", "name": "x", "function": {"name": "y"}}], "both 'name' and"),
+        ([{"name": "f", "parameters": {"type": ["object", "null"]}}], "must have type 'object'"),
     ],
 )
 def test_malformed_tool_lists_say_where_and_what(tools: Any, message: str) -> None:
