@@ -7,6 +7,7 @@ Both are built from the same tool list by the same steps; they differ in their n
 (`gcd.languages.json_values`, `gcd.languages.python_values`) and in the frame of a call. Arguments
 stand in the order in which the tool declares them; those that are optional may be left out.
 Whitespace is by default what `json.dumps` writes, `, ` and `: ` (and `, ` and `=` in Python style).
+Where it is flexible, Python style admits none outside the list nor between a name and its `(`.
 
 The language is what `json_schema` says about the arguments, with the same limits, which its module
 states: integers without a fraction, keys in one spelling, free values nested to `max_depth`.

@@ -317,6 +317,13 @@ def test_the_default_text_is_what_json_dumps_writes() -> None:
     assert tool_calls([WEATHER], whitespace="flexible").accepts(f" {text}\n")
 
 
+def test_flexible_whitespace_in_python() -> None:
+    language = tool_calls([WEATHER, PING], style="python", whitespace="flexible")
+    assert language.accepts("[ get_weather(\n\tcity = 'Rome' ,days=3\n) , ping( ) ]")
+    for refused in ("[ping ()]", " [ping()]", "[ping()]\n", "[ping()\r]"):
+        assert not language.accepts(refused)
+
+
 def test_constants_inside_arrays_and_objects_in_python() -> None:
     tool = {"name": "f", "parameters": {"a": {"enum": [{"k": [True, None, "x"]}, 0.5]}}}
     language = tool_calls([tool], style="python")
