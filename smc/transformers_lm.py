@@ -68,7 +68,8 @@ class TransformersLM:
     def context(self) -> int | None:
         """Positions that the model was built for; None where it does not say."""
         config = self.model.config.get_text_config()
-        return getattr(config, "max_position_embeddings", None)
+        names = ("max_position_embeddings", "max_seq_len")
+        return next((getattr(config, name) for name in names if hasattr(config, name)), None)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Text through the tokenizer, with its special tokens; ids as they are."""
@@ -100,7 +101,13 @@ class TransformersRows:
 
     def __init__(self, lm: TransformersLM, prompt_lengths: Int64[Tensor, "R"]) -> None:
         from transformers import DynamicCache
+        from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
+        # Asked beforehand, as hybrids fail in the middle of a pass when given a plain cache.
+        planned = DynamicCache(config=lm.model.config).layers
+        plain = {type(layer) for layer in planned} <= {DynamicLayer, DynamicSlidingWindowLayer}
+        if getattr(lm.model, "_is_stateful", False) or not plain:
+            raise ValueError(_no_kv_cache(lm.model))
         self._model = lm.model
         # Without a config every layer keeps all columns: sliding windows are left to the mask.
         self._cache = DynamicCache()
@@ -128,7 +135,7 @@ class TransformersRows:
             return
         self.lengths = self.lengths[ancestors]
         self.prompt_lengths = self.prompt_lengths[ancestors]
-        for layer in self._layers():
+        for layer in self._cache.layers:
             layer.keys = layer.keys.index_select(0, ancestors)
             layer.values = layer.values.index_select(0, ancestors)
 
@@ -148,7 +155,7 @@ class TransformersRows:
             Log-probabilities of the next token after each of the tokens (or after the last one,
             where `options` say so).
         """
-        width = self._cache.get_seq_length() + tokens.shape[1]
+        width = self._width + tokens.shape[1]
         mask = _last_columns(valid, width)
         positions = (mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, -tokens.shape[1] :]
         output = self._model(
@@ -159,32 +166,47 @@ class TransformersRows:
             use_cache=True,
             **options,
         )
+        self._check_memory(width)
         return output.logits.double().log_softmax(dim=-1)
 
     def _align(self, valid: Int64[Tensor, "R"], kept: Int64[Tensor, "R"]) -> None:
         """Keeps the first `kept` of each row's last `valid` columns, and moves them to the end."""
-        width = self._cache.get_seq_length()
+        width = self._width
         new_width = int(kept.max())
         columns = torch.arange(new_width, device=kept.device) - new_width
         source = (width - valid + kept).unsqueeze(1) + columns
         # What falls before the row's first token becomes padding; any column will do for it.
         source = source.clamp(min=0)[:, None, :, None]
-        for layer in self._layers():
+        for layer in self._cache.layers:
             for name in ("keys", "values"):
                 old = getattr(layer, name)
                 index = source.expand(-1, old.shape[1], -1, old.shape[3])
                 setattr(layer, name, old.gather(2, index))
 
-    def _layers(self) -> list[Any]:
-        """The cache's layers, all of which must hold one column per token."""
-        layers = self._cache.layers
-        for layer in layers:
-            if not isinstance(getattr(layer, "keys", None), Tensor):
-                raise ValueError(
-                    f"{type(self._model).__name__} keeps a {type(layer).__name__} as its memory, "
-                    "whose rows cannot be moved; use a model with an ordinary KV cache"
-                )
-        return layers
+    @property
+    def _width(self) -> int:
+        """Columns of the cache, padding included."""
+        return self._cache.get_seq_length()
+
+    def _check_memory(self, width: int) -> None:
+        """Every layer must now hold `width` columns of keys and values, and nothing else.
+
+        Models with another memory (recurrent states, or a cache that they alone know of) leave the
+        one they were given empty, and would silently forget all but the last tokens.
+        """
+        for layer in self._cache.layers or [None]:
+            keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+            for columns in (keys, values):
+                if not isinstance(columns, Tensor) or columns.shape[2] != width:
+                    raise ValueError(_no_kv_cache(self._model))
+
+
+def _no_kv_cache(model: Any) -> str:
+    """What is wrong with a model whose rows cannot be moved."""
+    return (
+        f"{type(model).__name__} does not keep its memory as one column of keys and values per "
+        "token in each layer, so its rows cannot be moved; use a model with an ordinary KV cache"
+    )
 
 
 def _last_columns(lengths: Int64[Tensor, "R"], width: int) -> Bool[Tensor, "R L"]:

@@ -21,18 +21,101 @@ STORIES = Path(__file__).resolve().parents[3] / "shared" / "models" / "stories26
 V = 29
 
 
+SMALL = {
+    "vocab_size": V,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "initializer_range": 0.5,
+}
+GROUPED = {**SMALL, "intermediate_size": 24, "num_key_value_heads": 2}
+
+
 def llama() -> Any:
-    config = transformers.LlamaConfig(
+    config = transformers.LlamaConfig(**GROUPED, max_position_embeddings=64)
+    return transformers.LlamaForCausalLM(config)
+
+
+def qwen2() -> Any:
+    """Attends to a window in its second layer only."""
+    config = transformers.Qwen2Config(
+        **GROUPED, use_sliding_window=True, sliding_window=4, max_window_layers=1
+    )
+    return transformers.Qwen2ForCausalLM(config)
+
+
+def gemma2() -> Any:
+    """Alternates windows and full attention."""
+    config = transformers.Gemma2Config(**GROUPED, head_dim=4, sliding_window=4)
+    return transformers.Gemma2ForCausalLM(config)
+
+
+def gpt_neox() -> Any:
+    config = transformers.GPTNeoXConfig(**SMALL, intermediate_size=24)
+    return transformers.GPTNeoXForCausalLM(config)
+
+
+def opt() -> Any:
+    """Its table of positions begins with two that are no positions."""
+    config = transformers.OPTConfig(
         vocab_size=V,
         hidden_size=16,
-        intermediate_size=24,
         num_hidden_layers=2,
         num_attention_heads=4,
-        num_key_value_heads=2,
+        ffn_dim=24,
+        word_embed_proj_dim=16,
         max_position_embeddings=64,
-        initializer_range=0.5,
+        init_std=0.5,
     )
-    return transformers.LlamaForCausalLM(config)
+    return transformers.OPTForCausalLM(config)
+
+
+def bloom() -> Any:
+    """Knows distances only, from the attention mask."""
+    config = transformers.BloomConfig(
+        vocab_size=V, hidden_size=16, n_layer=2, n_head=4, initializer_range=0.5
+    )
+    return transformers.BloomForCausalLM(config)
+
+
+def mpt() -> Any:
+    config = transformers.MptConfig(
+        vocab_size=V, d_model=16, n_layers=2, n_heads=4, max_seq_len=32, initializer_range=0.5
+    )
+    return transformers.MptForCausalLM(config)
+
+
+def mamba() -> Any:
+    config = transformers.MambaConfig(
+        vocab_size=V, hidden_size=16, num_hidden_layers=2, state_size=4
+    )
+    return transformers.MambaForCausalLM(config)
+
+
+def openai_gpt() -> Any:
+    config = transformers.OpenAIGPTConfig(
+        vocab_size=V, n_embd=16, n_layer=2, n_head=4, n_positions=64
+    )
+    return transformers.OpenAIGPTLMHeadModel(config)
+
+
+def lfm2() -> Any:
+    """A hybrid: convolution, then attention."""
+    config = transformers.Lfm2Config(**GROUPED, layer_types=["conv", "full_attention"])
+    return transformers.Lfm2ForCausalLM(config)
+
+
+def jamba() -> Any:
+    """A hybrid: state space, then attention."""
+    config = transformers.JambaConfig(
+        **GROUPED,
+        num_experts=2,
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        mamba_d_state=4,
+        use_mamba_kernels=False,
+    )
+    return transformers.JambaForCausalLM(config)
 
 
 def gpt2() -> Any:
@@ -58,13 +141,14 @@ def mistral() -> Any:
     return transformers.MistralForCausalLM(config)
 
 
-ARCHITECTURES = {"llama": llama, "gpt2": gpt2, "mistral": mistral}
+ARCHITECTURES = [llama, gpt2, mistral, qwen2, gemma2, gpt_neox, opt, bloom, mpt]
+NO_KV_CACHE = [mamba, openai_gpt, lfm2, jamba]
 
 
-@pytest.fixture(params=list(ARCHITECTURES))
+@pytest.fixture(params=ARCHITECTURES, ids=lambda build: build.__name__)
 def lm(request: pytest.FixtureRequest) -> smc.TransformersLM:
     torch.manual_seed(0)
-    model = ARCHITECTURES[request.param]()
+    model = request.param()
     return smc.TransformersLM(model, None, Vocabulary.from_bytes([b"x"] * V, [0]))
 
 
@@ -75,7 +159,7 @@ def naive(lm: smc.TransformersLM, tokens: list[int]) -> torch.Tensor:
 
 
 def close(found: torch.Tensor, expected: torch.Tensor) -> None:
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
 
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2], [6], [5, 3, 5], [8, 9, 7, 9, 3, 2, 3, 8, 4, 6]]
@@ -117,6 +201,13 @@ def test_a_life_of_rows(lm: smc.TransformersLM) -> None:
                 answers[r] += runs[r, :length].tolist()
                 close(log_p[r, :length], naive(lm, prompts[r] + answers[r])[-length:])
     assert max(map(len, answers)) > 4
+
+
+@pytest.mark.parametrize("build", NO_KV_CACHE)
+def test_a_model_without_an_ordinary_kv_cache_is_refused_at_the_prompt(build: Any) -> None:
+    model = build()
+    with pytest.raises(ValueError, match=f"{type(model).__name__} .*ordinary KV cache"):
+        smc.TransformersLM(model, None).prefill(PROMPTS)
 
 
 def test_one_run_is_the_same_as_its_tokens_one_by_one(lm: smc.TransformersLM) -> None:
@@ -181,6 +272,8 @@ def test_sampling_through_the_cache_is_sampling_from_the_model(proposal: smc.Pro
 
 def test_context_and_dtype_come_from_the_model() -> None:
     assert smc.TransformersLM(gpt2(), None).context == 64
+    assert smc.TransformersLM(mpt(), None).context == 32
+    assert smc.TransformersLM(bloom(), None).context is None
     half = smc.TransformersLM(llama().to(torch.bfloat16), None)
     _, log_p = half.prefill(PROMPTS)
     assert log_p.dtype == torch.float64
