@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 
 import torch
 
+from gcd.automaton import Automaton
 from gcd.batch import AutomatonBatch
 from gcd.errors import ConstraintError, InfeasibleBudgetError
 from gcd.token_automaton import TokenAutomaton
@@ -27,6 +29,9 @@ from smc.proposals import Batch, Proposal
 from smc.resampling import Scheme, scheme
 from smc.sampler import Sampler, StepRecord
 from smc.weights import Weights
+
+COLDEST = 1e-6
+"""The lowest temperature; logits of any model can be divided by it."""
 
 
 def sample(
@@ -81,21 +86,24 @@ def sample(
     """
     if isinstance(prompts, str):
         raise ValueError("prompts is a single string; give a list of prompts")
-    names = list(range(len(prompts))) if example_ids is None else [int(i) for i in example_ids]
-    if isinstance(automata, TokenAutomaton):
+    if any(isinstance(prompt, Integral) for prompt in prompts):
+        raise ValueError("prompts is a list of token ids; give a list of such lists")
+    names = _one_each("example_ids", range(len(prompts)) if example_ids is None else example_ids, 0)
+    if isinstance(automata, TokenAutomaton | Automaton):
         automata = [automata] * len(prompts)
-    budgets = [budget] * len(prompts) if isinstance(budget, int) else [int(n) for n in budget]
+    budgets = _one_each("budget", budget, len(prompts))
     for what, given in (("automata", automata), ("budgets", budgets), ("example_ids", names)):
         if len(given) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts but {len(given)} {what}; give one for each")
+    _check_kinds(proposal, names, automata)
     settings = Settings(
         proposal=proposal,
-        particles=particles,
+        particles=_whole("particles", particles),
         scheme=scheme(resampling),
         ess_threshold=float(ess_threshold),
         temperature=float(temperature),
         top_p=float(top_p),
-        max_rows=max_rows,
+        max_rows=_whole("max_rows", max_rows),
     )
     tasks = [
         Task(name, tuple(lm.encode(prompt)), automaton, n)
@@ -103,10 +111,10 @@ def sample(
     ]
     _check_tasks(lm, tasks)
 
-    draw = CounterDraw(seed) if draw is None else draw
+    draw = CounterDraw(_whole("seed", seed)) if draw is None else draw
     results: dict[int, Posterior] = {}
     order = sorted(range(len(tasks)), key=lambda i: (len(tasks[i].prompt), i))
-    size = max(1, max_rows // particles)
+    size = max(1, settings.max_rows // settings.particles)
     for start in range(0, len(order), size):
         group = order[start : start + size]
         found = _sample_group(lm, [tasks[i] for i in group], settings, draw)
@@ -114,6 +122,32 @@ def sample(
         if progress is not None:
             progress(len(group))
     return [results[i] for i in range(len(tasks))]
+
+
+def _check_kinds(proposal: object, names: Sequence[int], automata: Sequence[object]) -> None:
+    """The proposal must be an object, not its class; the automata must be over tokens."""
+    if isinstance(proposal, type) or not isinstance(proposal, Proposal):
+        raise ValueError(f"proposal is {proposal!r}; give one that is made, such as smc.GCD()")
+    for name, automaton in zip(names, automata, strict=True):
+        if not isinstance(automaton, TokenAutomaton):
+            raise ConstraintError(
+                f"the constraint of example {name} is {type(automaton).__name__}, not over "
+                "tokens; lift it with gcd.lift(automaton, lm.vocabulary)"
+            )
+
+
+def _whole(what: str, value: object) -> int:
+    """The integer that this is, Python's or numpy's; nothing is rounded."""
+    if not isinstance(value, Integral):
+        raise ValueError(f"{what} is {value!r}; it must be a whole number")
+    return int(value)
+
+
+def _one_each(what: str, values: object, count: int) -> list[int]:
+    """One integer for all `count` examples, or one for each."""
+    if isinstance(values, Iterable):
+        return [_whole(what, value) for value in values]
+    return [_whole(what, values)] * count
 
 
 @dataclass(frozen=True)
@@ -142,6 +176,11 @@ class Settings:
                 f"temperature is {self.temperature}; it must be positive and finite. "
                 "At 0 there is no distribution to sample from: use a small one, such as 0.1"
             )
+        if self.temperature < COLDEST:
+            raise ValueError(
+                f"temperature is {self.temperature}; under {COLDEST} logits overflow. "
+                "Use a small one, such as 0.1"
+            )
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p is {self.top_p}; it must lie in (0, 1]")
         if not self.ess_threshold >= 0:
@@ -161,6 +200,13 @@ class Task:
 def _check_tasks(lm: LanguageModel, tasks: Sequence[Task]) -> None:
     """Refuses what cannot be sampled, before any work."""
     for task in tasks:
+        size = lm.vocabulary.size
+        for token in task.prompt:
+            if not 0 <= token < size:
+                raise ValueError(
+                    f"the prompt of example {task.name} has token {token}; "
+                    f"the model knows 0 to {size - 1}"
+                )
         _check_vocabulary(lm.vocabulary, task.automaton.vocabulary, task.name)
         needed = int(task.automaton.steps_to_accept[task.automaton.initial])
         if needed > task.budget:
@@ -239,7 +285,10 @@ def _posteriors(
     evidence, ess = final.log_mean.tolist(), final.ess.tolist()
     tokens, lengths = particles.tokens.tolist(), particles.length.tolist()
     log_weights, finished = particles.log_weight.tolist(), particles.finished.tolist()
-    history = StepRecord(*(torch.stack(field).cpu() for field in zip(*records, strict=True)))
+    # Without a step, where all answers are empty, the history is of length zero.
+    fields = zip(*records, strict=True) if records else [()] * len(StepRecord._fields)
+    none = torch.zeros(0, len(tasks))
+    history = StepRecord(*(torch.stack(field).cpu() if field else none for field in fields))
 
     results = []
     for b, task in enumerate(tasks):

@@ -19,8 +19,10 @@ mean of the weights.  Examples are independent: each is resampled by its own wei
 none of its particles runs.
 
 One step costs one forward pass over the distinct prefixes, plus O(P·V) memory traffic for P
-particles.  The host waits for the device where it must learn how many prefixes there are, which
-also tells it whether everything is finished, and nowhere else.
+particles.  Per step the host waits for the device where sizes depend on data: which examples to
+resample, which particles run, how many distinct prefixes they make and how many of these go on
+(which also tells it whether everything is finished); once more to refuse NaN; and inside the
+language model, should it want to know whether rows move.
 """
 
 from __future__ import annotations
@@ -130,8 +132,17 @@ class Sampler:
         B, device = len(prompts), budgets.device
         particles = start_particles(B, self.num_particles, int(budgets.max()), device)
         state = self.proposal.start(self.batch)
-        examples = torch.arange(B, device=device)
-        return memory, particles, Prefixes(examples, self._tempered(log_p), state)
+        # An automaton that ends by itself may accept the empty answer: nothing is left to draw.
+        finished, runs = state.walk.finished, state.walk.running
+        each = torch.arange(B, device=device).repeat_interleave(self.num_particles)
+        particles = particles._replace(
+            finished=finished[each],
+            row=torch.where(runs, runs.cumsum(dim=0) - 1, -1)[each],
+        )
+        kept = runs.nonzero().squeeze(1)
+        memory.reorder(kept)
+        prefixes = Prefixes(kept, self._tempered(log_p[kept]), self.proposal.take(state, kept))
+        return memory, particles, prefixes
 
     def _guide(self, prefixes: Prefixes) -> Guide:
         """What the proposal makes of every next token."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -35,7 +37,8 @@ def sample(
     **options: Any,
 ) -> list[smc.Posterior]:
     defaults = {"budget": 6, "particles": 4, "proposal": smc.GCD()}
-    return smc.sample(lm, prompts, automata, **{**defaults, **options})
+    # As users call it, without the checks of types that only tests make.
+    return inspect.unwrap(smc.sample)(lm, prompts, automata, **{**defaults, **options})
 
 
 def timeless(posterior: smc.Posterior) -> smc.Posterior:
@@ -195,6 +198,27 @@ def test_a_language_without_eos() -> None:
         assert math.exp(found.log_evidence) == pytest.approx(expected, rel=0.1)
 
 
+@pytest.mark.parametrize("proposal", PROPOSALS)
+@pytest.mark.parametrize("top_p", [1.0, 0.6])
+def test_the_empty_answer_of_a_language_without_eos(proposal: smc.Proposal, top_p: float) -> None:
+    """It is certain: nothing is drawn, and nothing read but the prompt; also beside others."""
+    vocabulary = Vocabulary.from_bytes([b"a", b"b"], [])
+    empty, word = (lift(choice(text), vocabulary, eos="accept") for text in ("", "ab"))
+    lm = ToyLM(vocabulary, seed=5)
+    options: dict[str, Any] = {"proposal": proposal, "top_p": top_p, "particles": 60}
+    prompts = [[0], [1], [1, 0]]
+    found = sample(prompts, [empty, word, empty], lm, budget=2, **options)
+    (alone,) = sample([[0]], empty, lm, budget=0, **options)
+    for p in (found[0], found[2], alone):
+        assert (p.texts, p.probabilities) == (("",), (1.0,))
+        assert p.log_evidence == (0 if top_p == 1 else None)
+        assert p.complete
+        assert p.valid
+        assert p.diagnostics.generated == 0
+    (word_alone,) = sample([[1]], word, lm, budget=2, example_ids=[1], **options)
+    assert timeless(found[1]) == timeless(word_alone)
+
+
 def test_top_p_is_marked_inexact() -> None:
     automaton = CONSTRAINTS["few_words"]()
     (found,) = sample([[0]], automaton, top_p=0.6, particles=16)
@@ -259,6 +283,14 @@ NARROWER = Vocabulary.from_bytes([b"a", b"b", b"ab", b"", b""], [3])
         ({"resampling": "best"}, "unknown resampling scheme 'best'"),
         ({"budget": [4, 4]}, "1 prompts but 2 budgets"),
         ({"example_ids": []}, "1 prompts but 0 example_ids"),
+        ({"example_ids": [0.5]}, "example_ids is 0.5; it must be a whole number"),
+        ({"budget": 8.7}, "budget is 8.7; it must be a whole number"),
+        ({"budget": [8.7]}, "budget is 8.7; it must be a whole number"),
+        ({"particles": 4.0}, "particles is 4.0; it must be a whole number"),
+        ({"max_rows": 4.5}, "max_rows is 4.5; it must be a whole number"),
+        ({"proposal": smc.GCD}, r"proposal is .*; give one that is made, such as smc.GCD\(\)"),
+        ({"proposal": "gcd"}, r"proposal is 'gcd'; .*smc.GCD\(\)"),
+        ({"temperature": 1e-320}, "temperature is 1e-320; .*overflow.*small one"),
     ],
 )
 def test_arguments_that_make_no_sense(options: dict[str, Any], message: str) -> None:
@@ -269,6 +301,32 @@ def test_arguments_that_make_no_sense(options: dict[str, Any], message: str) -> 
 def test_prompts_given_as_one_string() -> None:
     with pytest.raises(ValueError, match="single string"):
         sample("abc", FORCED)
+
+
+@pytest.mark.parametrize("flat", [[0, 1], np.array([0, 1])])
+def test_prompts_given_as_one_list_of_ids(flat: Any) -> None:
+    with pytest.raises(ValueError, match="list of token ids; give a list of such lists"):
+        sample(flat, FORCED)
+
+
+@pytest.mark.parametrize("token", [-1, 6])
+def test_ids_that_the_model_does_not_know(token: int) -> None:
+    with pytest.raises(ValueError, match=f"example 1 has token {token}; the model knows 0 to 5"):
+        sample([[0], [1, token]], FORCED, Untouchable(VOCABULARY))
+
+
+def test_a_constraint_over_bytes_is_to_be_lifted() -> None:
+    for automata in (choice("ba"), [choice("ba")]):
+        with pytest.raises(ConstraintError, match=r"is Automaton.*gcd.lift\(automaton, lm"):
+            sample([[0]], automata, Untouchable(VOCABULARY))  # type: ignore[arg-type]
+
+
+def test_integers_may_be_those_of_numpy() -> None:
+    options = {"particles": np.int64(3), "seed": np.int32(7), "max_rows": np.int64(9)}
+    (expected,) = sample([[0]], FORCED, budget=4, particles=3, seed=7)
+    for budget in (np.int64(4), np.array([4]), [np.int32(4)]):
+        (found,) = sample([[0]], FORCED, budget=budget, example_ids=np.arange(1), **options)
+        assert timeless(found) == timeless(expected)
 
 
 class Untouchable(ToyLM):
