@@ -83,7 +83,8 @@ class Posterior:
         ess: effective sample size of the final weights.
         complete: whether there are answers and all of them were finished within the budget.
         valid: whether there are answers and the constraint accepts all of them; checked anew, by
-            running the automaton over the tokens.
+            running the automaton over the tokens.  With the proposals of this package `complete`
+            and `valid` both equal `not dead`: a self-check, and a test of other proposals.
         exact: whether the target is p_lm itself; False with top_p < 1.
         particles: all N particles, dead ones included.
         diagnostics: how it went.
