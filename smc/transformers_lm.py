@@ -110,7 +110,7 @@ class TransformersRows:
             raise ValueError(_no_kv_cache(lm.model))
         self._model = lm.model
         # Without a config every layer keeps all columns: sliding windows are left to the mask.
-        self._cache = DynamicCache()
+        self._cache: Any = DynamicCache()
         self.prompt_lengths = prompt_lengths
         self.lengths = prompt_lengths
 
