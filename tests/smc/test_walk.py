@@ -11,11 +11,13 @@ import torch
 
 import smc
 import smc.resampling
+from gcd.lift import lift
 from gcd.token_automaton import TokenAutomaton
+from gcd.vocabulary import Vocabulary
 from smc.proposals import Guide, Walk
 from smc.resampling import Scheme, Uniform
 from smc.testing import ToyLM, target, walk
-from tests.smc.toys import CONSTRAINTS, VOCABULARY
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
 
 TOY = ToyLM(VOCABULARY, seed=1, spread=1.5)
 PROMPT = (0, 1)
@@ -200,3 +202,14 @@ def test_negative_control_of_weights() -> None:
         CONSTRAINTS["few_words"](), 3, proposal=ForgetsItsPotential(potential=True)
     )
     assert max(abs(mass[x] - p) for x, p in expected.items()) > 1e-3
+
+
+@pytest.mark.parametrize("texts", [("",), ("ab", "b")])
+@pytest.mark.parametrize("proposal", list(PROPOSALS))
+def test_a_language_that_ends_by_itself(
+    texts: tuple[str, ...], proposal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab"], [])
+    monkeypatch.setitem(globals(), "TOY", ToyLM(vocabulary, seed=2))
+    automaton = lift(choice(*texts), vocabulary, eos="accept")
+    assert_exact(automaton, 2, proposal=PROPOSALS[proposal]())
