@@ -10,7 +10,8 @@ shifted to restore the invariant (`_align`, one gather per layer).
 Padding does not change what is computed for a row beyond the order of floating-point sums: masked
 columns have weight exactly zero, and positions count real tokens.  A matrix product may however
 round differently in a larger batch, so log-probabilities repeat across batch sizes to the last few
-bits only; a model loaded in float64 makes that irrelevant in practice.
+bits only.  A model loaded in float64 makes that irrelevant in practice, where its attention can
+take it: some older architectures give NaN on padded rows then, which the sampler refuses.
 
 Cost of a step: one forward pass over the rows, and a copy of the cache when rows move.
 """
