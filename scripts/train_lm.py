@@ -88,6 +88,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--init", type=Path, default=None, help="a checkpoint to begin with, not random weights"
     )
+    parser.add_argument(
+        "--from-level", type=int, default=0, help="level of the curriculum to begin at"
+    )
     parser.add_argument("--vocab", type=int, default=2048)
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--layers", type=int, default=5)
@@ -184,7 +187,7 @@ def pool_batches(
 ) -> list[list[tuple[list[int], int]]]:
     """The batches of one pool: rows of (tokens, how many of them are prompt)."""
     rng = random.Random(f"{arguments.seed}-{state.pool}")
-    level = level_of(state.pool_progress)
+    level = max(arguments.from_level, level_of(state.pool_progress))
     real_share = (0.0, 0.0, 0.03, 0.03)[level] if real else 0.0
     rows = []
     for number in range(POOL):
@@ -328,7 +331,7 @@ def _loop(
             save_state(work, model, optimizers, state)
             last_saved = state.seconds
         if state.seconds - last_evaluated > 60 * arguments.evaluate_minutes:
-            _log_exact(model, tokenizer, level_of(progress))
+            _log_exact(model, tokenizer, max(arguments.from_level, level_of(progress)))
             last_evaluated = state.seconds
     bar.close()
 
