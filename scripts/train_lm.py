@@ -9,8 +9,10 @@ plain Hugging Face checkpoint. What makes so small a model learn to copy in so s
   the request and between the quotes of the answer: copying is induction, token by token;
 - most records are invented (see `experiments.generator`), and the curriculum begins with one tool
   and one or two arguments;
-- batches hold a number of tokens, of records of like length; loss is on the answers, and a tenth of
-  it on the prompts;
+- four requests share a list of tools, which is read once for them: a row is the list and then the
+  requests with their answers, each of which sees the list and itself;
+- batches hold a number of tokens, of rows of like length; loss is on the answers, and a tenth of it
+  on the prompts;
 - matrices are trained with Muon, embeddings and norms with AdamW; warm-up, constant rate, then a
   linear decay to zero.
 
@@ -37,19 +39,22 @@ from tqdm import tqdm
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from experiments.answers import STYLES, write_answer
-from experiments.generator import generate, training_record
+from experiments.generator import generate, training_group, training_record
 from experiments.greedy import exact_match
 from experiments.prompts import compact_prompt
 from experiments.records import ToolRecord, read_hub, read_toolcalls, read_xlam
+from experiments.muon import Muon
 from experiments.small_lm import build_model, export, load_tokenizer, train_tokenizer
 
 _LOG = logging.getLogger("train_lm")
 
 PROMPT_WEIGHT = 0.1
-POOL = 512  # records sorted by length together
+POOL = 160  # groups sorted by length together
+GROUP = 4  # requests over one list of tools
 MAX_TOKENS = 1100  # longer real records are left out
 WARMUP_STEPS = 60
 WIDTH_STEP = 24
+IGNORED = -100  # no target
 MONITOR_SEED = 1000  # held-out records to watch while training; evaluation draws others
 LEVEL_STARTS = (0.0, 0.12, 0.3, 0.5)  # shares of the training at which a level begins
 
@@ -103,7 +108,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32"])
+    parser.add_argument("--dtype", default="auto", choices=["auto", "bfloat16", "float32"])
     parser.add_argument("--save-minutes", type=float, default=3.0)
     parser.add_argument("--evaluate-minutes", type=float, default=4.0)
     parser.add_argument("--stop-after", type=int, default=None, help="stop at this step, resumable")
@@ -160,7 +165,7 @@ def build_optimizers(model: LlamaForCausalLM, lr: float) -> list[torch.optim.Opt
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
     return [
-        torch.optim.Muon(matrices, lr=lr, weight_decay=0.02, adjust_lr_fn="match_rms_adamw"),
+        Muon(matrices, lr=lr, weight_decay=0.02),
         torch.optim.AdamW(others, lr=lr / 2, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 
@@ -184,36 +189,74 @@ def pool_batches(
     tokenizer: PreTrainedTokenizerFast,
     real: Sequence[ToolRecord],
     state: State,
-) -> list[list[tuple[list[int], int]]]:
-    """The batches of one pool: rows of (tokens, how many of them are prompt)."""
+) -> list[list[Row]]:
+    """The batches of one pool."""
     rng = random.Random(f"{arguments.seed}-{state.pool}")
     level = max(arguments.from_level, level_of(state.pool_progress))
     real_share = (0.0, 0.0, 0.03, 0.03)[level] if real else 0.0
     rows = []
     for number in range(POOL):
         if rng.random() < real_share:
-            record = real_variant(rng, rng.choice(real))
+            group = [real_variant(rng, rng.choice(real))]
         else:
             # A share of simpler records stays in to the end.
             easier = rng.randint(0, level) if rng.random() < 0.25 else level
-            record = training_record(rng, easier, str(number))
-        style = rng.choice(STYLES)
-        try:
-            answer = write_answer(record.calls, record.tools, style)
-        except ValueError:
-            continue  # a gold value that has no literal (NaN)
-        prompt_ids = tokenizer(compact_prompt(record, style))["input_ids"]
-        answer_ids = tokenizer(answer)["input_ids"]
-        if len(prompt_ids) + len(answer_ids) < MAX_TOKENS:
-            rows.append(([*prompt_ids, *answer_ids, tokenizer.eos_token_id], len(prompt_ids)))
-    rows.sort(key=lambda row: len(row[0]))
-    batches: list[list[tuple[list[int], int]]] = [[]]
+            group = training_group(rng, easier, str(number), GROUP)
+        row = row_of(tokenizer, [(record, rng.choice(STYLES)) for record in group])
+        if row is not None and len(row.ids) < MAX_TOKENS:
+            rows.append(row)
+    rows.sort(key=lambda row: len(row.ids))
+    batches: list[list[Row]] = [[]]
     for row in rows:
-        if batches[-1] and len(batches[-1]) >= arguments.batch_tokens // padded(len(row[0])):
+        if batches[-1] and len(batches[-1]) >= arguments.batch_tokens // padded(len(row.ids)):
             batches.append([])
         batches[-1].append(row)
     rng.shuffle(batches)
     return batches
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A list of tools, then branches of request and answer; T tokens.
+
+    `branches` numbers each token's branch, 0 being the list of tools, which every branch sees.
+    """
+
+    ids: list[int]
+    branches: list[int]
+    positions: list[int]
+    targets: list[int]  # the token that follows in the same branch; IGNORED at a branch's end
+    weights: list[float]  # of the loss at each token
+
+
+def row_of(
+    tokenizer: PreTrainedTokenizerFast, branches: Sequence[tuple[ToolRecord, str]]
+) -> Row | None:
+    """The row of records with equal tools, each in its style; None if an answer has no literal."""
+    row = Row([], [], [], [], [])
+    shared: list[int] = []
+    for number, (record, style) in enumerate(branches, start=1):
+        try:
+            answer = write_answer(record.calls, record.tools, style)
+        except ValueError:
+            return None  # a gold value that has no literal (NaN)
+        tools, mark, request = compact_prompt(record, style).rpartition("Request: ")
+        prompt = tokenizer(mark + request)["input_ids"]
+        if not shared:
+            shared = tokenizer(tools)["input_ids"]
+            _append(row, 0, 0, shared, [PROMPT_WEIGHT] * (len(shared) - 1))
+        ids = [*prompt, *tokenizer(answer)["input_ids"], tokenizer.eos_token_id]
+        weights = [PROMPT_WEIGHT] * (len(prompt) - 1) + [1.0] * (len(ids) - len(prompt))
+        _append(row, number, len(shared), ids, weights)
+    return row
+
+
+def _append(row: Row, branch: int, start: int, ids: list[int], weights: list[float]) -> None:
+    row.ids.extend(ids)
+    row.branches.extend([branch] * len(ids))
+    row.positions.extend(range(start, start + len(ids)))
+    row.targets.extend([*ids[1:], IGNORED])
+    row.weights.extend([*weights, 0.0])
 
 
 def padded(length: int) -> int:
@@ -222,27 +265,51 @@ def padded(length: int) -> int:
 
 
 def loss_of(
-    model: LlamaForCausalLM, batch: list[tuple[list[int], int]], arguments: argparse.Namespace
+    model: LlamaForCausalLM, batch: Sequence[Row], arguments: argparse.Namespace
 ) -> tuple[torch.Tensor, float]:
     """Weighted cross entropy of a batch in nats, and that of the answers alone."""
-    width = padded(max(len(ids) for ids, _ in batch))
+    width = padded(max(len(row.ids) for row in batch))
     rows = max(len(batch), arguments.batch_tokens // width)
     ids = torch.zeros(rows, width, dtype=torch.long)
-    weight = torch.zeros(rows, width)
-    for row, (tokens, prompt) in enumerate(batch):
-        ids[row, : len(tokens)] = torch.tensor(tokens)
-        weight[row, :prompt] = PROMPT_WEIGHT
-        weight[row, prompt : len(tokens)] = 1.0
-    ids, weight = ids.to(arguments.device), weight.to(arguments.device)[:, 1:]
-    dtype = getattr(torch, arguments.dtype)
-    with torch.autocast(arguments.device.split(":")[0], dtype, enabled=dtype != torch.float32):
-        # Padding is on the right, so causal attention alone keeps it out of every loss.
-        logits = model(input_ids=ids[:, :-1]).logits
+    positions, targets = ids.clone(), ids + IGNORED
+    branches = ids - 1  # padding: a branch of its own
+    weights = torch.zeros(rows, width)
+    for number, row in enumerate(batch):
+        for tensor, values in (
+            (ids, row.ids),
+            (positions, row.positions),
+            (targets, row.targets),
+            (branches, row.branches),
+            (weights, row.weights),
+        ):
+            tensor[number, : len(values)] = torch.tensor(values, dtype=tensor.dtype)
+    seen = (branches[:, None, :] == branches[:, :, None]) | (branches[:, None, :] == 0)
+    seen = (seen & torch.ones(width, width, dtype=torch.bool).tril())[:, None]
+    device = arguments.device
+    dtype = dtype_of(arguments)
+    with torch.autocast(device.split(":")[0], dtype, enabled=dtype != torch.float32):
+        logits = model(
+            input_ids=ids.to(device),
+            attention_mask=seen.to(device),
+            position_ids=positions.to(device),
+        ).logits
     losses = torch.nn.functional.cross_entropy(
-        logits.float().transpose(1, 2), ids[:, 1:], reduction="none"
+        logits.float().transpose(1, 2),
+        targets.to(device),
+        reduction="none",
+        ignore_index=IGNORED,
     )
-    answers = weight == 1.0
-    return (losses * weight).sum() / weight.sum(), float(losses.detach()[answers].mean())
+    weights = weights.to(device)
+    answers = weights == 1.0
+    return (losses * weights).sum() / weights.sum(), float(losses.detach()[answers].mean())
+
+
+def dtype_of(arguments: argparse.Namespace) -> torch.dtype:
+    """`--dtype`; of itself bfloat16 where the device multiplies it fast, float32 elsewhere."""
+    if arguments.dtype != "auto":
+        return getattr(torch, arguments.dtype)
+    fast = arguments.device != "cpu" or torch.cpu.get_capabilities().get("avx512_bf16", False)
+    return torch.bfloat16 if fast else torch.float32
 
 
 def train(arguments: argparse.Namespace) -> None:
@@ -317,7 +384,7 @@ def _loop(
             optimizer.zero_grad(set_to_none=True)
         state.step += 1
         state.position += 1
-        state.tokens += sum(len(ids) for ids, _ in batch)
+        state.tokens += sum(len(row.ids) for row in batch)
         state.seconds += time.monotonic() - started
         running = answer_loss if math.isnan(running) else 0.95 * running + 0.05 * answer_loss
         bar.update()

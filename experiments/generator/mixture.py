@@ -12,9 +12,9 @@ from experiments.generator.natural import natural_record
 from experiments.generator.synthetic import synthetic_record
 from experiments.records import ToolRecord
 
-_SYNTHETIC_SHARE = (0.6, 0.45, 0.35, 0.3)  # by level
-_SIMPLE_LEVELS = 2  # below this one, natural records are single calls
-_AUGMENTED_SHARE = 0.9  # of the natural ones
+SYNTHETIC_SHARE = (0.6, 0.45, 0.35, 0.3)  # by level
+SIMPLE_LEVELS = 2  # below this one, natural records are single calls
+AUGMENTED_SHARE = 0.9  # of the natural ones
 
 
 def generate(num: int, seed: int, split: str = "train") -> list[ToolRecord]:
@@ -37,13 +37,13 @@ def generate(num: int, seed: int, split: str = "train") -> list[ToolRecord]:
         if split == "held_out":
             records.append(natural_record(rng, split, identity))
         else:
-            records.append(training_record(rng, len(_SYNTHETIC_SHARE) - 1, identity))
+            records.append(training_record(rng, len(SYNTHETIC_SHARE) - 1, identity))
     return records
 
 
 def training_record(rng: random.Random, level: int, identity: str) -> ToolRecord:
     """One record at a level of the curriculum, 0 (simplest) to 3."""
-    if rng.random() < _SYNTHETIC_SHARE[level]:
+    if rng.random() < SYNTHETIC_SHARE[level]:
         return synthetic_record(rng, level, identity)
-    augment = rng.random() < _AUGMENTED_SHARE
-    return natural_record(rng, "train", identity, augment, simple=level < _SIMPLE_LEVELS)
+    augment = rng.random() < AUGMENTED_SHARE
+    return natural_record(rng, "train", identity, augment, simple=level < SIMPLE_LEVELS)

@@ -29,8 +29,19 @@ def natural_record(
     rng: random.Random, split: str, identity: str, augment: bool = False, simple: bool = False
 ) -> ToolRecord:
     """One record over the tools and values of a split; a simple one is a single call."""
+    return natural_group(rng, split, identity, 1, augment, simple)[0]
+
+
+def natural_group(
+    rng: random.Random,
+    split: str,
+    identity: str,
+    size: int,
+    augment: bool = False,
+    simple: bool = False,
+) -> list[ToolRecord]:
+    """`size` records over one list of tools; the first is about those drawn first."""
     catalogue = tools_of(split)
-    held_out = split == "held_out"
     chosen = [rng.choice(catalogue)]
     drawn = rng.random()
     if drawn < 0.18 and not simple:
@@ -42,19 +53,40 @@ def natural_record(
     if augment:
         chosen = [_augmented(rng, tool) for tool in chosen]
         extra = [_augmented(rng, tool) if rng.random() < 0.5 else tool for tool in extra]
+    meant = [chosen]
+    offered = chosen + extra
+    for _ in range(size - 1):
+        number = 1 if simple or rng.random() > 0.18 else min(2, len(offered))
+        meant.append(rng.sample(offered, number))
+    if len({tool.name for tool in offered}) < len(offered):  # renaming gave two tools one name
+        return natural_group(rng, split, identity, size, augment, simple)
+    requests = [_requests(rng, tools, split, augment, simple) for tools in meant]
+    rng.shuffle(offered)
+    declared = tuple(tool.declaration() for tool in offered)
+    return [
+        ToolRecord(
+            f"{identity}-{number}" if number else identity,
+            _joined(rng, sentences),
+            declared,
+            tuple(calls),
+        )
+        for number, (sentences, calls) in enumerate(requests)
+    ]
+
+
+def _requests(
+    rng: random.Random, tools: Sequence[Tool], split: str, augment: bool, simple: bool
+) -> tuple[list[str], list[Call]]:
+    """A sentence for each of these tools, and the calls."""
     random_values = augment and rng.random() < 0.5
     sentences, calls = [], []
-    for tool in chosen:
+    for tool in tools:
         sentence, made = _request(
-            rng, tool, held_out, random_values, parallel=0.0 if simple else 0.35
+            rng, tool, split == "held_out", random_values, parallel=0.0 if simple else 0.35
         )
         sentences.append(sentence)
         calls += made
-    offered = chosen + extra
-    rng.shuffle(offered)
-    # Renaming may give two tools one name; the called one stays.
-    declared = {tool.name: tool.declaration() for tool in [*offered, *chosen]}
-    return ToolRecord(identity, _joined(rng, sentences), tuple(declared.values()), tuple(calls))
+    return sentences, calls
 
 
 def _request(

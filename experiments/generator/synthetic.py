@@ -61,19 +61,37 @@ class _Tool:
 
 def synthetic_record(rng: random.Random, level: int, identity: str) -> ToolRecord:
     """One record of invented tools at a level of the curriculum."""
+    return synthetic_group(rng, level, identity, 1)[0]
+
+
+def synthetic_group(
+    rng: random.Random, level: int, identity: str, size: int
+) -> list[ToolRecord]:
+    """`size` records over one list of invented tools."""
     tools = [_tool(rng, level) for _ in range(rng.randint(1, (1, 2, 3, 4)[level]))]
-    chosen = [tools[0]]
-    if level >= 2 and rng.random() < 0.3:
-        chosen += [rng.choice(tools) for _ in range(rng.randint(1, 2))]
+    tools = list({tool.name: tool for tool in tools}.values())
+    requests = []
+    for _ in range(size):
+        chosen = [rng.choice(tools)]
+        if level >= 2 and rng.random() < 0.3:
+            chosen += [rng.choice(tools) for _ in range(rng.randint(1, 2))]
+        requests.append(_requests(rng, chosen))
+    declared = tuple(tool.declaration() for tool in tools)
+    return [
+        ToolRecord(f"{identity}-{number}" if number else identity, query, declared, tuple(calls))
+        for number, (query, calls) in enumerate(requests)
+    ]
+
+
+def _requests(rng: random.Random, chosen: list[_Tool]) -> tuple[str, list[Call]]:
+    """A request for all of these tools, and its calls."""
     clauses, calls = [], []
     for position, tool in enumerate(chosen):
         again = position > 0 and tool is chosen[position - 1] and rng.random() < 0.6
         clause, call = _request(rng, tool, again)
         clauses.append(clause)
         calls.append(call)
-    rng.shuffle(tools)
-    declared = {tool.name: tool.declaration() for tool in tools}
-    return ToolRecord(identity, _joined(rng, clauses), tuple(declared.values()), tuple(calls))
+    return _joined(rng, clauses), calls
 
 
 def _tool(rng: random.Random, level: int) -> _Tool:
