@@ -11,6 +11,7 @@ from gcd.errors import (
     UnsupportedSchemaError,
 )
 from gcd.languages import (
+    ASCII_CLASSES,
     Parameter,
     Tool,
     ToolList,
@@ -18,6 +19,7 @@ from gcd.languages import (
     json_schema,
     literal,
     parse_tools,
+    pattern,
     regex,
     tool_calls,
 )
@@ -28,6 +30,7 @@ from gcd.token_automaton import TokenAutomaton
 from gcd.vocabulary import Vocabulary, eos_ids_of
 
 __all__ = [
+    "ASCII_CLASSES",
     "Automaton",
     "AutomatonBatch",
     "BudgetMask",
@@ -49,6 +52,7 @@ __all__ = [
     "lift",
     "literal",
     "parse_tools",
+    "pattern",
     "regex",
     "state_limit",
     "tool_calls",

@@ -15,7 +15,6 @@ product of two automata O(S1 S2 K) over reachable pairs, determinisation as in `
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +23,7 @@ from hashlib import blake2b
 import numpy as np
 from jaxtyping import Bool, Int32, Integer, UInt8
 
+from gcd import strings
 from gcd.byte_classes import NUM_BYTES, joint_classes, merge_equal_columns
 from gcd.errors import EmptyLanguageError, StateLimitError
 from gcd.kernels import graph, subsets
@@ -148,8 +148,8 @@ class Automaton:
     @classmethod
     def from_strings(cls, texts: Iterable[str | bytes]) -> Automaton:
         """A finite set of strings; cost linear in their total length."""
-        strings = sorted({_as_bytes(text) for text in texts})
-        alphabet = sorted(set(b"".join(strings)))
+        ordered = sorted({_as_bytes(text) for text in texts})
+        alphabet = sorted(set(b"".join(ordered)))
         class_of_byte = np.full(NUM_BYTES, len(alphabet), np.uint16)
         class_of_byte[alphabet] = np.arange(len(alphabet))
         width = min(len(alphabet) + 1, NUM_BYTES)
@@ -157,7 +157,7 @@ class Automaton:
         path = [0]
         previous = b""
         count = 1
-        for string in strings:
+        for string in ordered:
             shared = _common_prefix(previous, string)
             del path[shared + 1 :]
             for byte in string[shared:]:
@@ -350,44 +350,11 @@ class Automaton:
     @cached_property
     def longest_length(self) -> int | None:
         """Length in bytes of the longest string, None if there is no bound, -1 if there is none."""
-        if self.is_empty:
-            return -1
-        # Every state lies on an accepted string, so the language is finite iff there is no cycle:
-        # peel states off in topological order, carrying the longest way to each.
-        indegree = np.zeros(self.num_states, np.int64)
-        edges = [sorted(set(row[row >= 0].tolist())) for row in self.delta]
-        for row in edges:
-            indegree[row] += 1
-        longest = np.zeros(self.num_states, np.int64)
-        queue = deque([0] if indegree[0] == 0 else [])
-        seen = 0
-        while queue:
-            state = queue.popleft()
-            seen += 1
-            for after in edges[state]:
-                longest[after] = max(longest[after], longest[state] + 1)
-                indegree[after] -= 1
-                if indegree[after] == 0:
-                    queue.append(after)
-        return int(longest.max()) if seen == self.num_states else None
+        return -1 if self.is_empty else strings.longest_length(self.delta)
 
     def count(self, max_length: int) -> int:
         """How many strings of at most `max_length` bytes there are, exactly."""
-        width = np.bincount(self.class_of_byte, minlength=self.delta.shape[1])
-        source, label = np.nonzero(self.delta >= 0)
-        pairs, inverse = np.unique(
-            np.stack([source, self.delta[source, label]], axis=1), axis=0, return_inverse=True
-        )
-        ways = np.bincount(inverse.reshape(-1), width[label]).astype(int).astype(object)
-        own = self.accepting.astype(int).astype(object)
-        counts = own if max_length >= 0 else own * 0
-        for _ in range(max_length):
-            after = own.copy()
-            np.add.at(after, pairs[:, 0], ways * counts[pairs[:, 1]])
-            if (after == counts).all():
-                break
-            counts = after
-        return int(counts[0])
+        return strings.count(self.delta, self.accepting, self.class_of_byte, max_length)
 
     def enumerate(self, limit: int) -> list[bytes]:
         """The first `limit` strings, shorter ones first, then in byte order."""
@@ -401,30 +368,7 @@ class Automaton:
 
     def __iter__(self) -> Iterator[bytes]:
         """All strings, shorter ones first, then in byte order; endless for infinite languages."""
-        ends_in = [self.accepting]  # ends_in[r][s]: some string of exactly r bytes leads on from s
-        length = 0
-        while self.longest_length is None or length <= self.longest_length:
-            yield from self._strings(0, length, ends_in)
-            after = np.concatenate([ends_in[-1], [False]])
-            ends_in.append(after[self.delta].any(axis=1))
-            length += 1
-
-    def _strings(
-        self, state: int, length: int, ends_in: list[Bool[np.ndarray, S]]
-    ) -> Iterator[bytes]:
-        """Strings of exactly `length` bytes from `state` to acceptance, in byte order."""
-        if not ends_in[length][state]:
-            return
-        stack = [(state, b"")]
-        while stack:
-            state, prefix = stack.pop()
-            left = length - len(prefix)
-            if left == 0:
-                yield prefix
-                continue
-            after = self.transitions[state]
-            good = np.flatnonzero((after >= 0) & ends_in[left - 1][after])
-            stack.extend((int(after[b]), prefix + bytes([b])) for b in good[::-1])
+        return strings.in_order(self.delta, self.accepting, self.transitions, self.longest_length)
 
     # -- equality of languages --------------------------------------------------------------
 

@@ -20,18 +20,16 @@ Cost: O(sum over reached states of live tree nodes), in compiled code.
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Bool, Int32, Integer, UInt8
+from jaxtyping import Int32, UInt8
 
+from gcd.assemble import ENDINGS, assemble, merge_classes, with_final
 from gcd.automaton import Automaton
 from gcd.errors import ConstraintError, EmptyLanguageError
 from gcd.kernels import lifting as kernels
 from gcd.kernels.classes import number_by_first
 from gcd.kernels.prefix_tree import sub_trie
-from gcd.kernels.token_graph import reachable
-from gcd.token_automaton import UNREACHABLE, TokenAutomaton, steps_to_accept
+from gcd.token_automaton import TokenAutomaton
 from gcd.vocabulary import Vocabulary
-
-_ENDINGS = ("token", "accept")
 
 
 def lift(automaton: Automaton, vocabulary: Vocabulary, *, eos: str = "token") -> TokenAutomaton:
@@ -51,8 +49,8 @@ def lift(automaton: Automaton, vocabulary: Vocabulary, *, eos: str = "token") ->
         ConstraintError: if the vocabulary has no EOS id and `eos` is `"token"`; if `eos` is
             `"accept"` and a string of the language begins another one.
     """
-    if eos not in _ENDINGS:
-        raise ConstraintError(f"eos must be one of {_ENDINGS}, got {eos!r}")
+    if eos not in ENDINGS:
+        raise ConstraintError(f"eos must be one of {ENDINGS}, got {eos!r}")
     if eos == "token" and not vocabulary.eos_ids:
         raise ConstraintError(
             "the vocabulary has no EOS id, so no text could ever end; pass eos_ids when building "
@@ -64,18 +62,13 @@ def lift(automaton: Automaton, vocabulary: Vocabulary, *, eos: str = "token") ->
         _refuse_continuations(automaton)
 
     reached, targets, class_of = lift_arrays(automaton.delta, automaton.class_of_byte, vocabulary)
-    final = reached.size
     accepting = automaton.accepting[reached]
-    ends = np.where(accepting, final, -1).astype(np.int32)
-    if eos == "accept":
-        # An accepting state has no way on: it is the end.
-        targets = np.where((targets >= 0) & accepting[targets], final, targets)
-    delta = np.full((final + 1, targets.shape[1] + 1), -1, np.int32)
-    delta[:-1, :-1] = targets
-    delta[:-1, -1] = ends
-    delta[-1, -1] = final
-    class_of = np.where(class_of < 0, targets.shape[1], class_of).astype(np.int32)
-    return _finish(delta, class_of, automaton, vocabulary, eos)
+    delta, class_of = with_final(targets, accepting, class_of, eos)
+    initial = reached.size if eos == "accept" and accepting[0] else 0
+    lifted = assemble(delta, class_of, vocabulary, initial)
+    if lifted is None:
+        raise EmptyLanguageError(_why_unwritable(automaton, vocabulary))
+    return lifted
 
 
 def lift_arrays(
@@ -122,64 +115,6 @@ def lift_arrays(
     position[reached] = np.arange(reached.size)
     targets, class_of = merge_classes(position[table], class_of, is_eos)
     return reached, targets, class_of
-
-
-def merge_classes(
-    table: Int32[np.ndarray, "S C"],
-    class_of: Integer[np.ndarray, "V"],
-    apart: Bool[np.ndarray, "V"],
-) -> tuple[Int32[np.ndarray, "S C2"], Int32[np.ndarray, "V"]]:
-    """Make classes of equal columns one, and number classes by their first token.
-
-    Tokens marked `apart` leave the classes (number -1); classes without tokens are dropped.
-    """
-    columns = np.ascontiguousarray(table.T)
-    rows = columns.view(np.dtype((np.void, columns.dtype.itemsize * columns.shape[1]))).ravel()
-    _, same = np.unique(rows, return_inverse=True)
-    # Number 0 stands for the tokens apart while the others are numbered by their first token.
-    merged = np.where(apart, 0, same.reshape(-1)[class_of] + 1)
-    merged, first = number_by_first(np.append(0, merged), same.size + 1)
-    kept = class_of[first[1:] - 1]
-    return np.ascontiguousarray(table[:, kept]), merged[1:] - 1
-
-
-def _finish(
-    delta: Int32[np.ndarray, "S C"],
-    class_of: Int32[np.ndarray, "V"],
-    automaton: Automaton,
-    vocabulary: Vocabulary,
-    eos: str,
-) -> TokenAutomaton:
-    """Keep what leads to the final state (the last), and only classes it tells apart."""
-    final, eos_class = delta.shape[0] - 1, delta.shape[1] - 1
-    initial = final if eos == "accept" and automaton.accepting[0] else 0
-    steps = steps_to_accept(delta, final)
-    if steps[initial] == UNREACHABLE:
-        raise EmptyLanguageError(_why_unwritable(automaton, vocabulary))
-    alive = reachable(delta, initial) & (steps < UNREACHABLE)
-    alive[final] = True
-    if not alive.all():
-        number = np.full(delta.shape[0] + 1, -1, np.int32)
-        number[:-1][alive] = np.arange(alive.sum())
-        delta = number[delta[alive]]
-        final, initial = delta.shape[0] - 1, int(number[initial])
-        is_eos = class_of == eos_class
-        targets, class_of = merge_classes(
-            np.ascontiguousarray(delta[:, :eos_class]), np.where(is_eos, 0, class_of), is_eos
-        )
-        delta = np.concatenate([targets, delta[:, eos_class:]], axis=1)
-        eos_class = delta.shape[1] - 1
-        class_of = np.where(class_of < 0, eos_class, class_of).astype(np.int32)
-        steps = steps[alive]
-    return TokenAutomaton(
-        vocabulary,
-        class_of,
-        delta,
-        delta[:, eos_class] == final,
-        steps,
-        initial,
-        eos_class,
-    )
 
 
 def _refuse_continuations(automaton: Automaton) -> None:

@@ -12,7 +12,7 @@ answers for every budget.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Bool, Int32, Int64
 
 from gcd.kernels import token_graph as kernels
-from gcd.vocabulary import Vocabulary
+from gcd.vocabulary import Ids, Vocabulary
 
 if TYPE_CHECKING:
     import torch
@@ -74,6 +74,30 @@ class TokenAutomaton:
         assert self.steps_to_accept.max() < UNREACHABLE, "every state leads to the final one"
         for array in (self.class_of, self.delta, self.accepting, self.steps_to_accept):
             array.flags.writeable = False
+
+    @classmethod
+    def from_position_sets(
+        cls, vocabulary: Vocabulary, sets: Sequence[Ids], *, eos: str = "token"
+    ) -> TokenAutomaton:
+        """Texts of `len(sets)` tokens, one set of allowed ids a position; see `gcd.wiring`."""
+        from gcd.wiring import from_position_sets
+
+        return from_position_sets(vocabulary, sets, eos=eos)
+
+    @classmethod
+    def from_transitions(
+        cls,
+        vocabulary: Vocabulary,
+        edges: Iterable[tuple[Hashable, Ids, Hashable]],
+        *,
+        accepting: Iterable[Hashable],
+        initial: Hashable,
+        eos: str = "token",
+    ) -> TokenAutomaton:
+        """States and edges (source, token ids, target) wired by hand; see `gcd.wiring`."""
+        from gcd.wiring import from_transitions
+
+        return from_transitions(vocabulary, edges, accepting=accepting, initial=initial, eos=eos)
 
     @property
     def num_states(self) -> int:

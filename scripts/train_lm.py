@@ -41,9 +41,9 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from experiments.answers import STYLES, write_answer
 from experiments.generator import generate, training_group, training_record
 from experiments.greedy import exact_match
+from experiments.muon import Muon
 from experiments.prompts import compact_prompt
 from experiments.records import ToolRecord, read_hub, read_toolcalls, read_xlam
-from experiments.muon import Muon
 from experiments.small_lm import build_model, export, load_tokenizer, train_tokenizer
 
 _LOG = logging.getLogger("train_lm")

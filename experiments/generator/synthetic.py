@@ -64,9 +64,7 @@ def synthetic_record(rng: random.Random, level: int, identity: str) -> ToolRecor
     return synthetic_group(rng, level, identity, 1)[0]
 
 
-def synthetic_group(
-    rng: random.Random, level: int, identity: str, size: int
-) -> list[ToolRecord]:
+def synthetic_group(rng: random.Random, level: int, identity: str, size: int) -> list[ToolRecord]:
     """`size` records over one list of invented tools."""
     tools = [_tool(rng, level) for _ in range(rng.randint(1, (1, 2, 3, 4)[level]))]
     tools = list({tool.name: tool for tool in tools}.values())

@@ -2,11 +2,13 @@
 
 from gcd.languages.json_schema import json_schema
 from gcd.languages.literal import choice, literal
+from gcd.languages.pattern import ASCII_CLASSES, pattern
 from gcd.languages.regex import regex
 from gcd.languages.tool_calls import tool_calls
 from gcd.languages.tool_types import Parameter, Tool, ToolList, parse_tools
 
 __all__ = [
+    "ASCII_CLASSES",
     "Parameter",
     "Tool",
     "ToolList",
@@ -14,6 +16,7 @@ __all__ = [
     "json_schema",
     "literal",
     "parse_tools",
+    "pattern",
     "regex",
     "tool_calls",
 ]

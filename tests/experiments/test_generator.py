@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from experiments.answers import STYLES, parse_answer, same_calls, write_answer
-from experiments.generator import generate, training_record
+from experiments.generator import generate, training_group, training_record
 from experiments.generator.catalogue import PLACEHOLDER, all_tools, tools_of
 from experiments.generator.natural import natural_record
 from experiments.generator.pools import natural_value
@@ -140,6 +140,22 @@ def test_levels_grow() -> None:
     last = [training_record(rng, 3, "x") for _ in range(100)]
     assert all(len(record.tools) <= 2 and len(record.calls) == 1 for record in first)
     assert max(len(record.tools) for record in last) == 4
+
+
+def test_a_group_shares_its_tools_and_asks_for_several_of_them() -> None:
+    rng = random.Random(5)
+    several = 0
+    for number in range(100):
+        group = training_group(rng, 3, str(number), 4)
+        assert len(group) == 4
+        assert len({record.id for record in group}) == 4
+        offered = [tool["name"] for tool in group[0].tools]
+        assert len(offered) == len(set(offered))
+        for record in group:
+            assert record.tools == group[0].tools
+            assert {call.name for call in record.calls} <= set(offered)
+        several += len({record.calls[0].name for record in group}) > 1
+    assert several > 40
 
 
 def test_bad_arguments_are_refused() -> None:

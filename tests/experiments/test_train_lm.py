@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from experiments import small_lm
-from experiments.generator import generate
+from experiments.answers import STYLES, write_answer
+from experiments.generator import generate, training_group
+from experiments.prompts import compact_prompt
 from scripts import evaluate_lm, train_lm
 
 _TINY = [
@@ -84,6 +87,26 @@ def test_an_interrupted_training_ends_where_an_uninterrupted_one_does(
     assert [figure.count for figure in figures] == [3, 3, 3, 3, 2, 2]
     assert len(json.loads((tmp_path / "f.json").read_text())) == 6
     assert (tmp_path / "f.md").read_text().count("\n") == 8
+
+
+def test_requests_over_one_list_of_tools_are_scored_as_if_each_stood_alone() -> None:
+    arguments = train_lm.parse_arguments(["--out", "m", "--steps", "1", *_TINY])
+    tokenizer = small_lm.train_tokenizer(train_lm.corpus([], 0), arguments.vocab)
+    model = train_lm.new_model(arguments, tokenizer).eval()
+    group = [(r, style) for r in training_group(random.Random(4), 3, "x", 3) for style in STYLES]
+    row = train_lm.row_of(tokenizer, group)
+    assert row is not None
+    together = train_lm.loss_of(model, [row, row], arguments)[1]
+    losses: list[float] = []
+    for record, style in group:
+        prompt = tokenizer(compact_prompt(record, style))["input_ids"]
+        answer = tokenizer(write_answer(record.calls, record.tools, style))["input_ids"]
+        ids = torch.tensor([[*prompt, *answer, tokenizer.eos_token_id]])
+        with torch.no_grad():
+            log_p = model(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        losses += (-log_p.gather(1, ids[0, len(prompt) :, None])).flatten().tolist()
+    assert together == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    assert sum(weight == 1.0 for weight in row.weights) == len(losses)
 
 
 @pytest.mark.slow

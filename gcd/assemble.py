@@ -1,0 +1,92 @@
+"""Putting a token automaton together from its table: one final state, no dead ends, few classes."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Bool, Int32, Integer
+
+from gcd.kernels.classes import number_by_first
+from gcd.kernels.token_graph import reachable
+from gcd.token_automaton import UNREACHABLE, TokenAutomaton, steps_to_accept
+from gcd.vocabulary import Vocabulary
+
+ENDINGS = ("token", "accept")
+
+
+def with_final(
+    targets: Int32[np.ndarray, "S C"],
+    accepting: Bool[np.ndarray, "S"],
+    class_of: Int32[np.ndarray, "V"],
+    eos: str,
+) -> tuple[Int32[np.ndarray, "S1 C1"], Int32[np.ndarray, "V"]]:
+    """The table with a final state and an EOS class, both the last; EOS ids have class -1 before.
+
+    With `eos="accept"` accepting states have no way on, and what leads to them leads to the end.
+    """
+    final = accepting.size
+    if eos == "accept":
+        targets = np.where((targets >= 0) & accepting[targets], final, targets)
+    delta = np.full((final + 1, targets.shape[1] + 1), -1, np.int32)
+    delta[:-1, :-1] = targets
+    delta[:-1, -1] = np.where(accepting, final, -1)
+    delta[-1, -1] = final
+    return delta, np.where(class_of < 0, targets.shape[1], class_of).astype(np.int32)
+
+
+def assemble(
+    delta: Int32[np.ndarray, "S C"],
+    class_of: Int32[np.ndarray, "V"],
+    vocabulary: Vocabulary,
+    initial: int,
+) -> TokenAutomaton | None:
+    """Keep what lies between `initial` and the final state (the last), and classes it tells apart.
+
+    None if no tokens lead from one to the other.
+    """
+    final, eos_class = delta.shape[0] - 1, delta.shape[1] - 1
+    steps = steps_to_accept(delta, final)
+    if steps[initial] == UNREACHABLE:
+        return None
+    alive = reachable(delta, initial) & (steps < UNREACHABLE)
+    alive[final] = True
+    if not alive.all():
+        number = np.full(delta.shape[0] + 1, -1, np.int32)
+        number[:-1][alive] = np.arange(alive.sum())
+        delta = number[delta[alive]]
+        final, initial = delta.shape[0] - 1, int(number[initial])
+        is_eos = class_of == eos_class
+        targets, class_of = merge_classes(
+            np.ascontiguousarray(delta[:, :eos_class]), np.where(is_eos, 0, class_of), is_eos
+        )
+        delta = np.concatenate([targets, delta[:, eos_class:]], axis=1)
+        eos_class = delta.shape[1] - 1
+        class_of = np.where(class_of < 0, eos_class, class_of).astype(np.int32)
+        steps = steps[alive]
+    return TokenAutomaton(
+        vocabulary,
+        class_of,
+        delta,
+        delta[:, eos_class] == final,
+        steps,
+        initial,
+        eos_class,
+    )
+
+
+def merge_classes(
+    table: Int32[np.ndarray, "S C"],
+    class_of: Integer[np.ndarray, "V"],
+    apart: Bool[np.ndarray, "V"],
+) -> tuple[Int32[np.ndarray, "S C2"], Int32[np.ndarray, "V"]]:
+    """Make classes of equal columns one, and number classes by their first token.
+
+    Tokens marked `apart` leave the classes (number -1); classes without tokens are dropped.
+    """
+    columns = np.ascontiguousarray(table.T)
+    rows = columns.view(np.dtype((np.void, columns.dtype.itemsize * columns.shape[1]))).ravel()
+    _, same = np.unique(rows, return_inverse=True)
+    # Number 0 stands for the tokens apart while the others are numbered by their first token.
+    merged = np.where(apart, 0, same.reshape(-1)[class_of] + 1)
+    merged, first = number_by_first(np.append(0, merged), same.size + 1)
+    kept = class_of[first[1:] - 1]
+    return np.ascontiguousarray(table[:, kept]), merged[1:] - 1

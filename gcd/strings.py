@@ -1,0 +1,94 @@
+"""The strings of a byte automaton: how long, how many, which ones.
+
+Every function takes the arrays of a trimmed automaton with initial state 0: every state lies on
+the way from it to acceptance.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+from jaxtyping import Bool, Int32, UInt8
+
+
+def longest_length(delta: Int32[np.ndarray, "S K"]) -> int | None:
+    """Bytes of the longest string; None if there is no bound."""
+    # Every state lies on an accepted string, so the language is finite iff there is no cycle:
+    # peel states off in topological order, carrying the longest way to each.
+    num_states = delta.shape[0]
+    indegree = np.zeros(num_states, np.int64)
+    edges = [sorted(set(row[row >= 0].tolist())) for row in delta]
+    for row in edges:
+        indegree[row] += 1
+    longest = np.zeros(num_states, np.int64)
+    queue = deque([0] if indegree[0] == 0 else [])
+    seen = 0
+    while queue:
+        state = queue.popleft()
+        seen += 1
+        for after in edges[state]:
+            longest[after] = max(longest[after], longest[state] + 1)
+            indegree[after] -= 1
+            if indegree[after] == 0:
+                queue.append(after)
+    return int(longest.max()) if seen == num_states else None
+
+
+def count(
+    delta: Int32[np.ndarray, "S K"],
+    accepting: Bool[np.ndarray, S],
+    class_of_byte: UInt8[np.ndarray, 256],
+    max_length: int,
+) -> int:
+    """How many strings of at most `max_length` bytes there are, in exact integers."""
+    width = np.bincount(class_of_byte, minlength=delta.shape[1])
+    source, label = np.nonzero(delta >= 0)
+    pairs, inverse = np.unique(
+        np.stack([source, delta[source, label]], axis=1), axis=0, return_inverse=True
+    )
+    ways = np.bincount(inverse.reshape(-1), width[label]).astype(int).astype(object)
+    own = accepting.astype(int).astype(object)
+    counts = own if max_length >= 0 else own * 0
+    for _ in range(max_length):
+        after = own.copy()
+        np.add.at(after, pairs[:, 0], ways * counts[pairs[:, 1]])
+        if (after == counts).all():
+            break
+        counts = after
+    return int(counts[0])
+
+
+def in_order(
+    delta: Int32[np.ndarray, "S K"],
+    accepting: Bool[np.ndarray, S],
+    transitions: Int32[np.ndarray, "S 256"],
+    longest: int | None,
+) -> Iterator[bytes]:
+    """All strings, shorter ones first, then in byte order; endless if `longest` is None."""
+    ends_in = [accepting]  # ends_in[r][s]: some string of exactly r bytes leads on from s
+    length = 0
+    while longest is None or length <= longest:
+        yield from _of_length(transitions, length, ends_in)
+        after = np.concatenate([ends_in[-1], [False]])
+        ends_in.append(after[delta].any(axis=1))
+        length += 1
+
+
+def _of_length(
+    transitions: Int32[np.ndarray, "S 256"], length: int, ends_in: list[Bool[np.ndarray, S]]
+) -> Iterator[bytes]:
+    """Strings of exactly `length` bytes, in byte order."""
+    if not ends_in[length][0]:
+        return
+    stack = [(0, b"")]
+    while stack:
+        state, prefix = stack.pop()
+        left = length - len(prefix)
+        if left == 0:
+            yield prefix
+            continue
+        after = transitions[state]
+        good = np.flatnonzero((after >= 0) & ends_in[left - 1][after])
+        stack.extend((int(after[b]), prefix + bytes([b])) for b in good[::-1])
