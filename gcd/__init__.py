@@ -3,6 +3,8 @@
 from gcd.automaton import Automaton
 from gcd.batch import AutomatonBatch
 from gcd.budget import BudgetMask, check_budget
+from gcd.diagnostics import PrefixReport, inspect_prefix, why_refused
+from gcd.drawing import to_dot, to_svg
 from gcd.errors import (
     ConstraintError,
     EmptyLanguageError,
@@ -38,6 +40,7 @@ __all__ = [
     "EmptyLanguageError",
     "InfeasibleBudgetError",
     "Parameter",
+    "PrefixReport",
     "StateLimitError",
     "TensorAutomaton",
     "TokenAutomaton",
@@ -48,6 +51,7 @@ __all__ = [
     "check_budget",
     "choice",
     "eos_ids_of",
+    "inspect_prefix",
     "json_schema",
     "lift",
     "literal",
@@ -55,5 +59,8 @@ __all__ = [
     "pattern",
     "regex",
     "state_limit",
+    "to_dot",
+    "to_svg",
     "tool_calls",
+    "why_refused",
 ]

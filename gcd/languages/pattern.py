@@ -34,8 +34,8 @@ def pattern(
     """The texts made of these elements in this order.
 
     Args:
-        elements: pairs (name of a class or one character, `1` or `"+"`). A name in `classes` goes before
-            the character of the same spelling.
+        elements: pairs (name of a class or one character, `1` or `"+"`). A name in `classes` goes
+            before the character of the same spelling.
         classes: the characters of each class, as a string or a list.
 
     Raises:

@@ -1,0 +1,176 @@
+"""Why a constraint does what it does at a prefix: state, allowed tokens, refusals.
+
+For whoever asks "why can the model not say this here?". A token is refused because it is never part
+of a text, because no string of the language goes on that way, or because the way it opens is longer
+than the budget; which of these it is, with the numbers, is what `why_refused` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64
+
+from gcd.automaton import Automaton
+from gcd.errors import ConstraintError
+from gcd.readable import readable_bytes, readable_ranges
+from gcd.token_automaton import TokenAutomaton
+
+_SHOWN = 12  # tokens written out
+
+
+@dataclass(frozen=True)
+class PrefixReport:
+    """Where a prefix stands.
+
+    Attributes:
+        tokens: the prefix.
+        text: its bytes.
+        state: the automaton's state after it, -1 if the constraint refuses it.
+        complete: whether the text may end here.
+        needed: fewest tokens from here to the end, EOS included; None for a refused prefix.
+        remaining: tokens left, None for no budget.
+        allowed: ids that may come next.
+        rejected_mass: probability that the model puts on all other ids, None if it was not given.
+        reason: why the prefix is refused, None if it is not.
+    """
+
+    tokens: tuple[int, ...]
+    text: bytes
+    state: int
+    complete: bool
+    needed: int | None
+    remaining: int | None
+    allowed: Int64[np.ndarray, "allowed"]
+    rejected_mass: float | None
+    reason: str | None
+
+
+def inspect_prefix(
+    automaton: TokenAutomaton,
+    tokens: Iterable[int],
+    *,
+    remaining: int | None = None,
+    log_p: Any = None,
+    language: Automaton | None = None,
+) -> PrefixReport:
+    """The report on a prefix.
+
+    Args:
+        automaton: the constraint.
+        tokens: the prefix, without EOS or with it as the last token.
+        remaining: tokens left after the prefix, the next one and EOS included; None for no budget.
+        log_p: log-probabilities (or logits) of the next token, V of them, from any library that
+            numpy can read; they are normalised.
+        language: the byte automaton that was lifted; reasons then name the byte that is wrong.
+    """
+    prefix = tuple(int(token) for token in tokens)
+    text = automaton.vocabulary.decode(prefix)
+    state = automaton.initial
+    reason = None
+    for position, token in enumerate(prefix):
+        after = automaton.step(state, token)
+        if after < 0:
+            why = why_refused(automaton, prefix[:position], token, language=language)
+            reason = f"token {position + 1} of the prefix: {why}"
+            state = -1
+            break
+        state = after
+    allowed = automaton.allowed(state, remaining) if state >= 0 else np.zeros(0, np.int64)
+    return PrefixReport(
+        tokens=prefix,
+        text=text,
+        state=state,
+        complete=state >= 0 and bool(automaton.accepting[state]),
+        needed=int(automaton.steps_to_accept[state]) if state >= 0 else None,
+        remaining=remaining,
+        allowed=allowed,
+        rejected_mass=None if log_p is None else _mass_outside(log_p, allowed, automaton),
+        reason=reason,
+    )
+
+
+def why_refused(
+    automaton: TokenAutomaton,
+    tokens: Sequence[int],
+    token: int,
+    *,
+    remaining: int | None = None,
+    language: Automaton | None = None,
+) -> str | None:
+    """One sentence on why `token` may not follow the prefix; None if it may.
+
+    Arguments are those of `inspect_prefix`.
+
+    Raises:
+        ConstraintError: if the prefix itself is refused.
+    """
+    vocabulary = automaton.vocabulary
+    state = automaton.run(tokens)
+    if state < 0:
+        raise ConstraintError(
+            f"the prefix {readable_bytes(vocabulary.decode(tokens))} is refused already; "
+            "inspect_prefix says where"
+        )
+    if not 0 <= token < vocabulary.size:
+        return f"{token} is not one of the vocabulary's {vocabulary.size} ids"
+    after, needed = automaton.step(state, token), int(automaton.steps_to_accept[state])
+    if after >= 0:
+        if remaining is None or automaton.steps_to_accept[after] <= remaining - 1:
+            return None
+        return (
+            f"{_shown(automaton, token)} leads to a text that needs at least "
+            f"{int(automaton.steps_to_accept[after])} more tokens after it, EOS included, "
+            f"but only {max(remaining - 1, 0)} are left"
+        )
+    if state == automaton.final:
+        return "the text has ended"
+    if token in vocabulary.eos_ids:
+        return (
+            f"the text is not complete after {readable_bytes(vocabulary.decode(tokens))}: it needs "
+            f"at least {needed} more tokens, EOS included"
+        )
+    if not vocabulary.token_bytes[token]:
+        return f"token {token} has no bytes (special, padding or empty), so no text holds it"
+    return f"no string of the language {_where_it_breaks(automaton, tokens, token, language)}"
+
+
+def _where_it_breaks(
+    automaton: TokenAutomaton, tokens: Sequence[int], token: int, language: Automaton | None
+) -> str:
+    text = automaton.vocabulary.decode(tokens)
+    if language is not None:
+        state = language.run(text)
+        for byte in automaton.vocabulary.token_bytes[token]:
+            after = language.run(bytes([byte]), state) if state >= 0 else -1
+            if after < 0 and state >= 0:
+                expected = np.flatnonzero(language.transitions[state] >= 0)
+                return (
+                    f"has {readable_bytes(bytes([byte]))} after {readable_bytes(text)}; "
+                    f"{'expected ' + readable_ranges(expected.tolist()) if expected.size else 'it ends'}"
+                )
+            text, state = text + bytes([byte]), after
+        return f"that begins with {readable_bytes(text)} can be finished with the tokens there are"
+    return f"goes on with {_shown(automaton, token)} after {readable_bytes(text)}"
+
+
+def _shown(automaton: TokenAutomaton, token: int) -> str:
+    return f"token {token} ({readable_bytes(automaton.vocabulary.token_bytes[token])})"
+
+
+def _mass_outside(
+    log_p: Any, allowed: Int64[np.ndarray, "allowed"], automaton: TokenAutomaton
+) -> float:
+    """Probability of the ids that are not allowed."""
+    values = np.asarray(log_p, dtype=np.float64)
+    if values.shape != (automaton.vocabulary.size,):
+        raise ConstraintError(
+            f"log_p has shape {values.shape}, the vocabulary {automaton.vocabulary.size} ids"
+        )
+    outside = np.ones(values.size, np.bool_)
+    outside[allowed] = False
+    p = np.exp(values - values.max())
+    return float(p[outside].sum() / p.sum())

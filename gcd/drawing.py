@@ -1,0 +1,96 @@
+"""Automata as drawings: graphviz source, and SVG where the program `dot` is installed.
+
+Edges between two states are one arrow, labelled with ranges of bytes or with a few tokens and their
+number. Double circles accept.
+"""
+
+from __future__ import annotations
+
+import shutil
+
+import graphviz
+import numpy as np
+
+from gcd.automaton import Automaton
+from gcd.errors import ConstraintError
+from gcd.readable import readable_bytes, readable_ranges
+from gcd.token_automaton import TokenAutomaton
+
+MAX_STATES = 300
+"""Larger drawings cannot be read, and take `dot` minutes."""
+
+_SHOWN_TOKENS = 5
+_LABEL = 60  # characters
+
+
+def to_dot(automaton: Automaton | TokenAutomaton, *, max_states: int = MAX_STATES) -> str:
+    """Graphviz source of a byte or token automaton.
+
+    Raises:
+        ConstraintError: if it has more than `max_states` states.
+    """
+    return _graph(automaton, max_states).source
+
+
+def to_svg(automaton: Automaton | TokenAutomaton, *, max_states: int = MAX_STATES) -> str:
+    """The drawing itself.
+
+    Raises:
+        ConstraintError: if the program `dot` is not installed, or the automaton is too large.
+    """
+    graph = _graph(automaton, max_states)
+    if shutil.which("dot") is None:
+        raise ConstraintError(
+            "the program `dot` is not installed, and makes the drawing; install graphviz, or take "
+            "the source from to_dot"
+        )
+    return str(graph.pipe(format="svg", encoding="utf-8"))
+
+
+def _graph(automaton: Automaton | TokenAutomaton, max_states: int) -> graphviz.Digraph:
+    if automaton.num_states > max_states:
+        raise ConstraintError(
+            f"the automaton has {automaton.num_states} states, more than the {max_states} that a "
+            "drawing shows; pass a larger max_states, or draw a smaller constraint"
+        )
+    graph = graphviz.Digraph(
+        graph_attr={"rankdir": "LR"}, node_attr={"shape": "circle"}, edge_attr={"fontsize": "10"}
+    )
+    graph.node("start", label="", shape="none", width="0", height="0")
+    for state in range(automaton.num_states):
+        accepts = bool(automaton.accepting[state])
+        label = str(state)
+        if isinstance(automaton, TokenAutomaton):
+            label += f"\\n{automaton.steps_to_accept[state]}"
+        graph.node(str(state), label, shape="doublecircle" if accepts else "circle")
+    graph.edge("start", str(automaton.initial))
+    for source, target, label in _edges(automaton):
+        graph.edge(str(source), str(target), label=graphviz.escape(label))
+    return graph
+
+
+def _edges(automaton: Automaton | TokenAutomaton) -> list[tuple[int, int, str]]:
+    found = []
+    for source in range(automaton.num_states):
+        row = automaton.delta[source]
+        for target in np.unique(row[row >= 0]).tolist():
+            classes = np.flatnonzero(row == target)
+            if isinstance(automaton, TokenAutomaton):
+                label = _tokens(automaton, classes)
+            else:
+                label = readable_ranges(
+                    np.flatnonzero(np.isin(automaton.class_of_byte, classes)).tolist()
+                )
+            cut = label if len(label) <= _LABEL else label[: _LABEL - 3] + "..."
+            found.append((source, int(target), cut))
+    return found
+
+
+def _tokens(automaton: TokenAutomaton, classes: np.ndarray) -> str:
+    """A few of the tokens of these classes, and how many there are."""
+    ids = np.flatnonzero(np.isin(automaton.class_of, classes))
+    if automaton.eos_class in classes:
+        return "EOS" if ids.size else "end"
+    words = automaton.vocabulary.token_bytes
+    shown = " ".join(readable_bytes(words[token]) for token in ids[:_SHOWN_TOKENS])
+    return shown if ids.size <= _SHOWN_TOKENS else f"{ids.size} tokens: {shown}"
