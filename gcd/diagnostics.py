@@ -147,10 +147,10 @@ def _where_it_breaks(
         for byte in automaton.vocabulary.token_bytes[token]:
             after = language.run(bytes([byte]), state) if state >= 0 else -1
             if after < 0 and state >= 0:
-                expected = np.flatnonzero(language.transitions[state] >= 0)
+                ways = readable_ranges(np.flatnonzero(language.transitions[state] >= 0).tolist())
                 return (
                     f"has {readable_bytes(bytes([byte]))} after {readable_bytes(text)}; "
-                    f"{'expected ' + readable_ranges(expected.tolist()) if expected.size else 'it ends'}"
+                    f"{f'expected {ways}' if ways else 'it ends'}"
                 )
             text, state = text + bytes([byte]), after
         return f"that begins with {readable_bytes(text)} can be finished with the tokens there are"
