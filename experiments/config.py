@@ -76,6 +76,22 @@ class XlamConfig:
 
 
 @dataclass
+class ShakespeareConfig:
+    """Lines `UPPER+: LOWER+` of a play, by a character-level model trained on the spot."""
+
+    name: str = "shakespeare"
+    steps: int = 600  # of training
+    context: int = 128  # characters the model is trained to look back over
+    num_lines: int = 48  # under each constraint
+    particles: int = 16  # for each line
+    budget: int = 40  # most characters of a line
+    upper: str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    lower: str = "abcdefghijklmnopqrstuvwxyz"
+    name_length: int = 5  # of the fixed form
+    word_length: int = 6
+
+
+@dataclass
 class Config:
     """The whole of one experiment."""
 
@@ -97,6 +113,7 @@ def register() -> None:
     store.store(group="smc", name="base_smc", node=SMCConfig)
     store.store(group="wandb", name="base_wandb", node=WandbConfig)
     store.store(group="task", name="base_xlam", node=XlamConfig)
+    store.store(group="task", name="base_shakespeare", node=ShakespeareConfig)
 
 
 def fingerprint(identity: dict[str, Any]) -> str:
@@ -121,7 +138,32 @@ def results_config(config: DictConfig) -> dict[str, Any]:
 
 def check(config: DictConfig) -> None:
     """Refuse values that no run could honour: `ValueError` with the value and what is allowed."""
-    task = config.task
+    if config.task.name == "shakespeare":
+        _check_shakespeare(config)
+    else:
+        _check_xlam(config.task)
+    _at_least("seed", config.seed, 0)
+    _at_least("data.offset", config.data.offset, 0)
+    _at_least("smc.max_rows", config.smc.max_rows, 1)
+    _one_of("smc.resampling", config.smc.resampling, RESAMPLING)
+    if not (config.smc.temperature > 0 and math.isfinite(config.smc.temperature)):
+        raise ValueError(
+            f"smc.temperature must be positive and finite, got {config.smc.temperature}"
+        )
+    if not config.smc.ess_threshold >= 0:
+        raise ValueError(f"smc.ess_threshold must be 0 or more, got {config.smc.ess_threshold}")
+    if not 0 < config.smc.top_p <= 1:
+        raise ValueError(f"smc.top_p must lie in (0, 1], got {config.smc.top_p}")
+    if config.data.path and config.data.hub:
+        raise ValueError("give data.path or data.hub, not both")
+    _one_of("model.prompt", config.model.prompt, ("auto", "compact", "chat"))
+    _one_of(
+        "model.dtype", config.model.dtype, ("float32", "float64", "bfloat16", "float16", "auto")
+    )
+    _one_of("wandb.mode", config.wandb.mode, ("auto", "online", "offline", "disabled"))
+
+
+def _check_xlam(task: XlamConfig) -> None:
     _one_of("task.style", task.style, STYLES)
     for method in task.methods:
         _one_of("task.methods", method, METHODS)
@@ -135,31 +177,34 @@ def check(config: DictConfig) -> None:
     _at_least("task.num_examples", task.num_examples, 1)
     if task.max_calls is not None:
         _at_least("task.max_calls", task.max_calls, 1)
-    _at_least("seed", config.seed, 0)
-    _at_least("data.offset", config.data.offset, 0)
-    _at_least("smc.max_rows", config.smc.max_rows, 1)
-    _one_of("smc.resampling", config.smc.resampling, RESAMPLING)
-    if not (config.smc.temperature > 0 and math.isfinite(config.smc.temperature)):
-        raise ValueError(
-            f"smc.temperature must be positive and finite, got {config.smc.temperature}"
-        )
-    if not config.smc.ess_threshold >= 0:
-        raise ValueError(f"smc.ess_threshold must be 0 or more, got {config.smc.ess_threshold}")
-    if not 0 < config.smc.top_p <= 1:
-        raise ValueError(f"smc.top_p must lie in (0, 1], got {config.smc.top_p}")
     if isinstance(task.budget, bool) or not isinstance(task.budget, int | str):
         raise ValueError(f"task.budget must be a whole number or a name, got {task.budget!r}")
     if isinstance(task.budget, int):
         _at_least("task.budget", task.budget, 1)
     else:
         _one_of("task.budget", task.budget, (*BUDGET_NAMES, "a number of tokens"))
-    if config.data.path and config.data.hub:
-        raise ValueError("give data.path or data.hub, not both")
-    _one_of("model.prompt", config.model.prompt, ("auto", "compact", "chat"))
-    _one_of(
-        "model.dtype", config.model.dtype, ("float32", "float64", "bfloat16", "float16", "auto")
-    )
-    _one_of("wandb.mode", config.wandb.mode, ("auto", "online", "offline", "disabled"))
+
+
+def _check_shakespeare(config: DictConfig) -> None:
+    task = config.task
+    if config.model.path != "embedded":
+        raise ValueError("+task=shakespeare trains its own model: leave model.path out")
+    if config.data.hub or config.data.offset:
+        raise ValueError("+task=shakespeare reads one text file: data.path=FILE and no more of it")
+    for key in ("steps", "context", "num_lines", "particles", "name_length", "word_length"):
+        _at_least(f"task.{key}", getattr(task, key), 1)
+    longest = task.name_length + task.word_length + 3
+    if task.budget < longest:
+        raise ValueError(
+            f"task.budget={task.budget} is shorter than the fixed form's lines, which have "
+            f"{longest} characters (task.name_length, task.word_length and three more)"
+        )
+    both = set(task.upper) & set(task.lower)
+    if both or not task.upper or not task.lower or ":" in task.upper or "\n" in task.lower:
+        raise ValueError(
+            "task.upper and task.lower must be two sets of characters without a common one, the "
+            f"first without ':', the second without a line end; got {task.upper!r}, {task.lower!r}"
+        )
 
 
 def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -58,3 +58,15 @@ def plot_accuracy(summary: Sequence[dict[str, Any]], path: Path, title: str) -> 
     figure.suptitle(title)
     figure.savefig(path, dpi=150)
     plt.close(figure)
+
+
+def plot_losses(losses: Sequence[tuple[int, float, float]], path: Path) -> None:
+    """Write a training's curve to `path`: (step, training loss, held-out loss) in nats."""
+    steps, training, held_out = zip(*losses, strict=True)
+    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+    axes.plot(steps, training, marker="o", markersize=3, label="training")
+    axes.plot(steps, held_out, marker="s", markersize=3, label="held out")
+    axes.set(xlabel="step", ylabel="nats a character", title="Character-level model")
+    axes.legend()
+    figure.savefig(path, dpi=150)
+    plt.close(figure)

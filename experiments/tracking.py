@@ -83,6 +83,25 @@ def log_results(
         run.summary.update({f"{prefix}/{k}": v for k, v in record.items()})
 
 
+def log_lines(
+    run: wandb.Run,
+    losses: Sequence[tuple[int, float, float]],
+    table: pd.DataFrame,
+    rows: pd.DataFrame,
+    figure: Path,
+) -> None:
+    """The character-level model's curve, and the lines written under each constraint."""
+    for step, training, held_out in losses:
+        run.log({"step": step, "loss/training": training, "loss/held_out": held_out})
+    run.log(
+        {
+            "table": wandb.Table(dataframe=table.astype(str)),
+            "rows": wandb.Table(dataframe=rows.astype(str)),
+            "loss": wandb.Image(str(figure)),
+        }
+    )
+
+
 def _key_in_netrc() -> bool:
     host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
     try:

@@ -1,0 +1,51 @@
+"""The directory of a run: named after what determines its results, and never shared by two runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from experiments.config import fingerprint
+
+
+def run_dir_of(config: DictConfig, identity: dict[str, Any]) -> Path:
+    """`run_dir`, or by default one for this identity."""
+    name = f"{config.task.name}-{fingerprint(identity)}"
+    return Path(config.run_dir) if config.run_dir else Path("runs") / name
+
+
+def refuse_another_run(run_dir: Path, identity: dict[str, Any]) -> None:
+    """A directory with rows of other settings, records or weights must not be added to."""
+    saved = run_dir / "identity.json"
+    if saved.exists():
+        changed = _differences(json.loads(saved.read_text(encoding="utf-8")), identity)
+        if changed:
+            raise ValueError(
+                f"{run_dir} holds another run: {'; '.join(changed)}. Give another run_dir, or "
+                "resume=false to start it over"
+            )
+
+
+def open_run_dir(run_dir: Path, config: DictConfig, identity: dict[str, Any]) -> None:
+    """Make the directory and note whose it is; without `resume`, earlier rows go."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    if not config.resume:
+        for path in run_dir.glob("results*.jsonl"):
+            path.unlink()
+    OmegaConf.save(config, run_dir / "config.yaml", resolve=True)
+    text = json.dumps(identity, indent=2, sort_keys=True) + "\n"
+    (run_dir / "identity.json").write_text(text, encoding="utf-8")
+
+
+def _differences(before: Any, now: Any, key: str = "") -> list[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        names = sorted({*before, *now})
+        return [
+            line
+            for name in names
+            for line in _differences(before.get(name), now.get(name), f"{key}.{name}".strip("."))
+        ]
+    return [] if before == now else [f"{key} was {before!r}, is {now!r}"]
