@@ -20,6 +20,9 @@ from experiments.generator.values import Value, draw, list_value, random_value
 from experiments.generator.words import NOUNS, PARAMETERS, VERBS, pseudo_word
 from experiments.records import ToolRecord
 
+_ENGLISH_SHARE = 0.7  # of the words exchanged in names
+_RANDOM_VALUES = 0.25  # share of augmented requests with values of another kind than usual
+
 _CONNECTIVES = [" Also, ", " And ", " Then ", " After that, ", " "]
 _OPENINGS = ["Hi. ", "Hello, ", "Please help me. ", "Quick question: "]
 _CLOSINGS = [" Thanks.", " Thank you!", " I need it today."]
@@ -78,7 +81,7 @@ def _requests(
     rng: random.Random, tools: Sequence[Tool], split: str, augment: bool, simple: bool
 ) -> tuple[list[str], list[Call]]:
     """A sentence for each of these tools, and the calls."""
-    random_values = augment and rng.random() < 0.5
+    random_values = augment and rng.random() < _RANDOM_VALUES
     sentences, calls = [], []
     for tool in tools:
         sentence, made = _request(
@@ -198,9 +201,14 @@ def _augmented(rng: random.Random, tool: Tool) -> Tool:
 def _with_new_word(
     rng: random.Random, position: int, name: str, description: str, requests: tuple[str, ...]
 ) -> tuple[str, str, tuple[str, ...]]:
-    """This word of the name becomes one that means nothing, wherever it is outside of braces."""
+    """This word of the name becomes another, wherever it is outside of braces.
+
+    Mostly an English one: were all of them invented, English names would always be known tools,
+    to be had by heart instead of read.
+    """
     words = name.split("_")
-    old, new = words[position], pseudo_word(rng)
+    english = rng.choice(VERBS if position == 0 else NOUNS)
+    old, new = words[position], english if rng.random() < _ENGLISH_SHARE else pseudo_word(rng)
     words[position] = new
     pattern = re.compile(rf"(\{{[^}}]*\}})|\b{re.escape(old)}\b", re.IGNORECASE)
 
