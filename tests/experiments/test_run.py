@@ -169,7 +169,7 @@ def test_other_records_under_the_same_name_are_refused(tmp_path):
 def test_mistakes_are_one_line_before_any_model_work():
     command = [sys.executable, "-m", "experiments.run"]
     for overrides, message in [
-        ([], "no task was chosen: add +task=xlam"),
+        ([], "no task was chosen: add one of +task=xlam, +task=shakespeare"),
         (["+task=xlam", "task.methods=[magic]"], "'magic' for task.methods"),
     ]:
         done = subprocess.run(
