@@ -12,7 +12,7 @@ from experiments.generator.natural import natural_record
 from experiments.generator.synthetic import synthetic_record
 from experiments.records import ToolRecord
 
-SYNTHETIC_SHARE = (0.6, 0.45, 0.3, 0.15)  # by level
+SYNTHETIC_SHARE = (0.6, 0.5, 0.4, 0.3)  # by level
 SIMPLE_LEVELS = 2  # below this one, natural records are single calls
 AUGMENTED_SHARE = 0.9  # of the natural ones
 

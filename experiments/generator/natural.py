@@ -17,10 +17,10 @@ from experiments.answers import Call
 from experiments.generator.catalogue import PLACEHOLDER, Parameter, Tool, tools_of
 from experiments.generator.pools import natural_value
 from experiments.generator.values import Value, draw, list_value, random_value
-from experiments.generator.words import NOUNS, PARAMETERS, VERBS, pseudo_word
+from experiments.generator.words import PARAMETERS, noun, pseudo_word, verb
 from experiments.records import ToolRecord
 
-_ENGLISH_SHARE = 0.7  # of the words exchanged in names
+_ENGLISH_SHARE = 0.75  # of the words exchanged in names
 _RANDOM_VALUES = 0.25  # share of augmented requests with values of another kind than usual
 
 _CONNECTIVES = [" Also, ", " And ", " Then ", " After that, ", " "]
@@ -55,7 +55,7 @@ def natural_group(
     extra = rng.sample(distractors, rng.choice(several) if len(chosen) == 1 else 1)
     if augment:
         chosen = [_augmented(rng, tool) for tool in chosen]
-        extra = [_augmented(rng, tool) if rng.random() < 0.5 else tool for tool in extra]
+        extra = [_augmented(rng, tool) if rng.random() < 0.8 else tool for tool in extra]
     meant = [chosen]
     offered = chosen + extra
     for _ in range(size - 1):
@@ -167,8 +167,8 @@ def _augmented(rng: random.Random, tool: Tool) -> Tool:
     for position, parameter in enumerate(parameters):
         if rng.random() < 0.4:
             taken = {p.name for p in parameters}
-            known = rng.choice([*PARAMETERS, *NOUNS])
-            name = known if rng.random() < 0.4 else pseudo_word(rng)
+            known = rng.choice(PARAMETERS) if rng.random() < 0.4 else noun(rng)
+            name = known if rng.random() < _ENGLISH_SHARE else pseudo_word(rng)
             if name in taken:
                 continue
             parameters[position] = replace(parameter, name=name)
@@ -181,7 +181,7 @@ def _augmented(rng: random.Random, tool: Tool) -> Tool:
     drawn = rng.random()
     if drawn < 0.15:
         words = name.split("_")
-        words[0] = rng.choice(VERBS)
+        words[0] = verb(rng)
         name = "_".join(words)
     elif drawn < 0.25:
         name = "_".join([pseudo_word(rng), *name.split("_")[1:]])
@@ -207,7 +207,7 @@ def _with_new_word(
     to be had by heart instead of read.
     """
     words = name.split("_")
-    english = rng.choice(VERBS if position == 0 else NOUNS)
+    english = verb(rng) if position == 0 else noun(rng)
     old, new = words[position], english if rng.random() < _ENGLISH_SHARE else pseudo_word(rng)
     words[position] = new
     pattern = re.compile(rf"(\{{[^}}]*\}})|\b{re.escape(old)}\b", re.IGNORECASE)
@@ -215,7 +215,10 @@ def _with_new_word(
     def exchange(text: str) -> str:
         return pattern.sub(lambda match: match[1] or new, text)
 
-    return "_".join(words), exchange(description), tuple(map(exchange, requests))
+    name, description = "_".join(words), exchange(description)
+    if position and rng.random() < 0.2:  # a request need not say the very form of the name
+        new += "s"
+    return name, description, tuple(map(exchange, requests))
 
 
 def _joined(rng: random.Random, sentences: Sequence[str]) -> str:

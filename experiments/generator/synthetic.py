@@ -14,7 +14,7 @@ from typing import Any
 
 from experiments.answers import Call
 from experiments.generator.values import Value, random_value
-from experiments.generator.words import DESCRIBED, NOUNS, PARAMETERS, VERBS, pseudo_word, word
+from experiments.generator.words import DESCRIBED, PARAMETERS, noun, pseudo_word, verb, word
 from experiments.records import ToolRecord
 
 MAX_LEVEL = 3
@@ -93,12 +93,12 @@ def _requests(rng: random.Random, chosen: list[_Tool]) -> tuple[str, list[Call]]
 
 
 def _tool(rng: random.Random, level: int) -> _Tool:
-    verb = rng.choice(VERBS) if rng.random() < 0.4 else pseudo_word(rng)
+    action = verb(rng) if rng.random() < 0.7 else pseudo_word(rng)
     nouns = [word(rng) for _ in range(rng.choice([1, 1, 2]))]
-    words = [verb, *nouns] if rng.random() < 0.8 else nouns
-    described = [rng.choice(VERBS), *(word(rng) for _ in range(rng.randint(1, 2)))]
+    words = [action, *nouns] if rng.random() < 0.8 else nouns
+    described = [verb(rng), *(word(rng) for _ in range(rng.randint(1, 2)))]
     by_name = rng.random() < 0.65
-    phrase = " ".join(words if by_name else described)
+    phrase = _phrase(rng, words if by_name else described)
     if rng.random() < 0.3:
         described.insert(rng.randint(0, len(described)), rng.choice(DESCRIBED))
     name = _cased(rng, words)
@@ -109,12 +109,25 @@ def _tool(rng: random.Random, level: int) -> _Tool:
         names[
             rng.choice(PARAMETERS)
             if drawn < 0.4
-            else rng.choice(NOUNS)
-            if drawn < 0.55
+            else noun(rng)
+            if drawn < 0.7
             else pseudo_word(rng)
         ] = None
     parameters = tuple(_parameter(rng, name, level) for name in names)
     return _Tool(name, " ".join(described).capitalize(), phrase, parameters)
+
+
+def _phrase(rng: random.Random, words: list[str]) -> str:
+    """How a request calls a tool of these words: all of them, or those that tell it from others."""
+    drawn = rng.random()
+    if drawn < 0.5 or len(words) == 1:
+        return " ".join(words)
+    if drawn < 0.65:
+        return " ".join([words[0], rng.choice(["the", "a", "my"]), *words[1:]])
+    asked = rng.choice(["what is", "show me", "tell me", "give me", "get", "I want"])
+    if drawn < 0.85:
+        return f"{asked} the {' '.join(words[1:])}"
+    return f"{asked} the {words[-1]} of the {words[-2]}"
 
 
 def _cased(rng: random.Random, words: list[str]) -> str:

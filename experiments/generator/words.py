@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import random
 
+from experiments.generator.english import ENGLISH_ADJECTIVES, ENGLISH_NOUNS, ENGLISH_VERBS
+
 
 def _words(text: str) -> list[str]:
     return text.split()
@@ -96,7 +98,10 @@ _ENDINGS = _words(
 
 
 def pseudo_word(rng: random.Random, syllables: int | None = None) -> str:
-    """A pronounceable word that means nothing."""
+    """A word that means nothing: of sounds, or the head of one English word on another's tail."""
+    if syllables is None and rng.random() < 0.5:
+        head, tail = rng.choice(ENGLISH_NOUNS), rng.choice(ENGLISH_NOUNS)
+        return head[: rng.randint(2, 4)] + tail[-rng.randint(2, 5) :]
     count = syllables or rng.choice([1, 1, 2, 2, 3])
     text = "".join(
         rng.choice(_ONSETS)
@@ -107,6 +112,19 @@ def pseudo_word(rng: random.Random, syllables: int | None = None) -> str:
     return text + (rng.choice(_ENDINGS) if count > 1 and rng.random() < 0.4 else "")
 
 
+def verb(rng: random.Random) -> str:
+    """An English verb, mostly one of those that tools are named by."""
+    return rng.choice(VERBS if rng.random() < 0.5 else ENGLISH_VERBS)
+
+
+def noun(rng: random.Random) -> str:
+    """An English noun or, now and then, an adjective."""
+    drawn = rng.random()
+    if drawn < 0.15:
+        return rng.choice(NOUNS)
+    return rng.choice(ENGLISH_NOUNS if drawn < 0.85 else ENGLISH_ADJECTIVES)
+
+
 def word(rng: random.Random) -> str:
     """A noun, or a word that means nothing."""
-    return rng.choice(NOUNS) if rng.random() < 0.4 else pseudo_word(rng)
+    return noun(rng) if rng.random() < 0.7 else pseudo_word(rng)
