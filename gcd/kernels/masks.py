@@ -1,0 +1,515 @@
+"""Compiled steps of a served constraint: next states and packed mask rows, many automata a call.
+
+A **table** is what `gcd.matcher` makes of one token automaton. Compiled code gets it as the address
+of its header, an int64 array of sizes and of the addresses of its other arrays, so that one call
+serves any number of different automata without touching a Python object in between (an array
+argument costs more to hand over than a step takes). Whoever calls keeps the tables alive.
+
+Arrays of a table, S states, C classes, W words a row, P patterns, K cached rows:
+
+    class_of         class of every token
+    steps            S: fewest tokens to the end
+    reach            S: largest of `steps` after one token; a budget past it changes nothing
+    pattern_of       S: the pattern of a state's row of transitions
+    target_start     S + 1: where a state's targets lie in `targets`
+    pattern_start    P + 1: where a pattern's classes lie in `pattern_class`, `pattern_target`
+    pair_start       C + 1: where a class's tokens lie in `pair_word`, `pair_bits`
+    dense_of         C: row of `dense` with the class's tokens, -1 if they are pairs
+    row, key, tag    K: cached rows, the classes in each as a bit set, and a hash of that
+    serial, used     K: number of the content (-1 for none); whether it was used lately
+    known_slot       P: slot of the row without a budget, `_UNKNOWN` or `_NARROW`
+    known_serial     P: the content that was in that slot
+    clock            next serial number; the hand of the eviction clock
+    chosen, bits     work space: classes of a row, as a list and as a bit set
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
+
+_UNKNOWN = -1
+_NARROW = -2  # assembled from its few tokens as fast as copied
+
+# In words written, parts of a row: a cached row pays from a quarter on, since copying runs in
+# vectors; a class is kept as a whole row from a half on, where pairs take as much memory.
+_NARROW_PART = 4
+_DENSE_PART = 2
+_NEIGHBOURS = 12  # cached rows that a new one is compared with
+
+(
+    NUM_CLASSES, NUM_WORDS, NUM_SLOTS, NUM_STATES, NUM_PATTERNS, CLASS_OF, STEPS, REACH,
+    PATTERN_OF, TARGET_START, TARGETS, PATTERN_START, PATTERN_CLASS, PATTERN_TARGET, PAIR_START,
+    PAIR_WORD, PAIR_BITS, DENSE_OF, DENSE, ROW, KEY, TAG, SERIAL, USED, KNOWN_SLOT, KNOWN_SERIAL,
+    CLOCK, CHOSEN, BITS, NUM_TOKENS, HEADER_SIZE,
+) = range(31)  # fmt: skip
+
+
+@intrinsic
+def _pointer(typing_context, address):
+    """An integer as the pointer it is."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return types.voidptr(address), codegen
+
+
+@numba.njit(inline="always")
+def _int32(address, size):
+    return numba.carray(_pointer(address), size, np.int32)
+
+
+@numba.njit(inline="always")
+def _int64(address, size):
+    return numba.carray(_pointer(address), size, np.int64)
+
+
+@numba.njit(cache=True)
+def _target(header: np.ndarray, state: int, token_class: int) -> int:
+    """The state after a token of a class, -1 for none: a search in the state's pattern."""
+    pattern = _int32(header[PATTERN_OF], header[NUM_STATES])[state]
+    start = _int32(header[PATTERN_START], header[NUM_PATTERNS] + 1)
+    low, high = start[pattern], start[pattern + 1]
+    end = high
+    classes = _int32(header[PATTERN_CLASS], start[header[NUM_PATTERNS]])
+    while low < high:
+        middle = (low + high) // 2
+        if classes[middle] < token_class:
+            low = middle + 1
+        else:
+            high = middle
+    if low == end or classes[low] != token_class:
+        return -1
+    targets_from = _int32(header[TARGET_START], header[NUM_STATES] + 1)
+    local = _int32(header[PATTERN_TARGET], start[header[NUM_PATTERNS]])[low]
+    targets = _int32(header[TARGETS], targets_from[header[NUM_STATES]])
+    return targets[targets_from[state] + local]
+
+
+@numba.njit(cache=True)
+def next_state(address: int, state: int, remaining: int, token: int) -> int:
+    """The state after a token, -1 if it is refused: by the language or by the budget."""
+    header = _int64(address, HEADER_SIZE)
+    if state < 0:
+        return -1
+    after = _target(header, state, _int32(header[CLASS_OF], header[NUM_TOKENS])[token])
+    if after >= 0 and _int32(header[STEPS], header[NUM_STATES])[after] > remaining - 1:
+        return -1
+    return after
+
+
+@numba.njit(cache=True)
+def next_states(addresses: np.ndarray, where: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """`next_state` for each row; `where` holds (state, remaining)."""
+    after = np.empty(tokens.size, np.int64)
+    for i in range(tokens.size):
+        after[i] = next_state(addresses[i], where[i, 0], where[i, 1], tokens[i])
+    return after
+
+
+@numba.njit(cache=True)
+def _add(header: np.ndarray, token_class: int, row: np.ndarray) -> None:
+    """The row with the tokens of a class."""
+    dense = _int32(header[DENSE_OF], header[NUM_CLASSES])[token_class]
+    if dense >= 0:
+        words = row.size
+        source = _int32(header[DENSE] + 4 * words * dense, words)
+        for i in range(words):
+            row[i] |= source[i]
+        return
+    start = _int32(header[PAIR_START], header[NUM_CLASSES] + 1)
+    word = _int32(header[PAIR_WORD], start[header[NUM_CLASSES]])
+    bits = _int32(header[PAIR_BITS], start[header[NUM_CLASSES]])
+    for i in range(start[token_class], start[token_class + 1]):
+        row[word[i]] |= bits[i]
+
+
+@numba.njit(cache=True)
+def _remove(header: np.ndarray, token_class: int, row: np.ndarray) -> None:
+    """The row without the tokens of a class."""
+    dense = _int32(header[DENSE_OF], header[NUM_CLASSES])[token_class]
+    if dense >= 0:
+        words = row.size
+        source = _int32(header[DENSE] + 4 * words * dense, words)
+        for i in range(words):
+            row[i] &= ~source[i]
+        return
+    start = _int32(header[PAIR_START], header[NUM_CLASSES] + 1)
+    word = _int32(header[PAIR_WORD], start[header[NUM_CLASSES]])
+    bits = _int32(header[PAIR_BITS], start[header[NUM_CLASSES]])
+    for i in range(start[token_class], start[token_class + 1]):
+        row[word[i]] &= ~bits[i]
+
+
+@numba.njit(cache=True)
+def _cost(header: np.ndarray, token_class: int) -> int:
+    """Words written for a class, a whole row counting as fewer because it runs in vectors."""
+    if _int32(header[DENSE_OF], header[NUM_CLASSES])[token_class] >= 0:
+        return header[NUM_WORDS] // _NARROW_PART
+    start = _int32(header[PAIR_START], header[NUM_CLASSES] + 1)
+    return start[token_class + 1] - start[token_class]
+
+
+@numba.njit(cache=True)
+def _lowest(bits: int) -> int:
+    """Position of the lowest bit that is set."""
+    position = 0
+    while not (bits >> position) & 255:
+        position += 8
+    while not (bits >> position) & 1:
+        position += 1
+    return position
+
+
+@numba.njit(cache=True)
+def _assemble(header: np.ndarray, num_chosen: int, cost: int, slot: int) -> None:
+    """Put the row of the chosen classes into a slot, from nothing or from the nearest row."""
+    num_words, num_slots = header[NUM_WORDS], header[NUM_SLOTS]
+    num_keys = (header[NUM_CLASSES] + 63) // 64
+    chosen = _int32(header[CHOSEN], header[NUM_CLASSES])
+    bits = _int64(header[BITS], num_keys)
+    serial = _int64(header[SERIAL], num_slots)
+    row = _int32(header[ROW] + 4 * num_words * slot, num_words)
+    # The latest rows are the likeliest neighbours: one more character of a bounded string.
+    least, nearest = cost, -1
+    latest = _int64(header[CLOCK], 2)[0]
+    for other in range(num_slots):
+        if other == slot or serial[other] < 0 or serial[other] < latest - _NEIGHBOURS:
+            continue
+        key = _int64(header[KEY] + 8 * num_keys * other, num_keys)
+        price = num_words // 8
+        for i in range(num_keys):
+            differ = key[i] ^ bits[i]
+            while differ != 0 and price < least:
+                price += _cost(header, 64 * i + _lowest(differ))
+                differ &= differ - 1
+            if price >= least:
+                break
+        if price < least:
+            least, nearest = price, other
+    if nearest < 0:
+        row[:] = 0
+        for i in range(num_chosen):
+            _add(header, chosen[i], row)
+        return
+    row[:] = _int32(header[ROW] + 4 * num_words * nearest, num_words)
+    key = _int64(header[KEY] + 8 * num_keys * nearest, num_keys)
+    for i in range(num_keys):
+        differ = key[i] ^ bits[i]
+        while differ != 0:
+            position = _lowest(differ)
+            if (bits[i] >> position) & 1:
+                _add(header, 64 * i + position, row)
+            else:
+                _remove(header, 64 * i + position, row)
+            differ &= differ - 1
+
+
+@numba.njit(cache=True)
+def _slot_of(header: np.ndarray, num_chosen: int, cost: int) -> int:
+    """The slot with the row of the chosen classes, made if need be."""
+    num_slots = header[NUM_SLOTS]
+    num_keys = (header[NUM_CLASSES] + 63) // 64
+    chosen = _int32(header[CHOSEN], header[NUM_CLASSES])
+    bits = _int64(header[BITS], num_keys)
+    tags, serial = _int64(header[TAG], num_slots), _int64(header[SERIAL], num_slots)
+    used = _int64(header[USED], num_slots)
+    bits[:] = 0
+    for i in range(num_chosen):
+        bits[chosen[i] >> 6] |= np.int64(1) << np.int64(chosen[i] & 63)
+    tag = np.int64(0)
+    for i in range(num_keys):
+        tag = (tag ^ bits[i]) * np.int64(0x5851F42D4C957F2D)
+        tag ^= tag >> np.int64(29)
+    free = -1
+    for slot in range(num_slots):
+        if serial[slot] < 0:
+            free = slot
+            break  # slots are filled in order and never emptied
+        if tags[slot] == tag:
+            key = _int64(header[KEY] + 8 * num_keys * slot, num_keys)
+            same = True
+            for i in range(num_keys):
+                same &= key[i] == bits[i]
+            if same:
+                return slot
+    clock = _int64(header[CLOCK], 2)
+    if free < 0:
+        # Second chance: the hand passes over rows used since it last came by.
+        while used[clock[1]] != 0:
+            used[clock[1]] = 0
+            clock[1] = (clock[1] + 1) % num_slots
+        free = clock[1]
+        clock[1] = (clock[1] + 1) % num_slots
+    _assemble(header, num_chosen, cost, free)
+    key = _int64(header[KEY] + 8 * num_keys * free, num_keys)
+    key[:] = bits
+    tags[free] = tag
+    serial[free] = clock[0]
+    clock[0] += 1
+    return free
+
+
+@numba.njit(cache=True)
+def fill_row(address: int, state: int, remaining: int, out: np.ndarray) -> None:
+    """The packed mask of tokens allowed in a state with so many tokens left; -1 allows none."""
+    header = _int64(address, HEADER_SIZE)
+    num_words, num_slots, num_states = header[NUM_WORDS], header[NUM_SLOTS], header[NUM_STATES]
+    if state < 0:
+        out[:] = 0
+        return
+    num_patterns = header[NUM_PATTERNS]
+    pattern = _int32(header[PATTERN_OF], num_states)[state]
+    free = _int32(header[REACH], num_states)[state] <= remaining - 1
+    known_slot = _int32(header[KNOWN_SLOT], num_patterns)
+    known_serial = _int64(header[KNOWN_SERIAL], num_patterns)
+    used = _int64(header[USED], num_slots)
+    if free and known_slot[pattern] >= 0:
+        slot = known_slot[pattern]
+        if _int64(header[SERIAL], num_slots)[slot] == known_serial[pattern]:
+            used[slot] = 1
+            out[:] = _int32(header[ROW] + 4 * num_words * slot, num_words)
+            return
+
+    start = _int32(header[PATTERN_START], num_patterns + 1)
+    classes = _int32(header[PATTERN_CLASS], start[num_patterns])
+    if free and known_slot[pattern] == _NARROW:
+        out[:] = 0
+        for i in range(start[pattern], start[pattern + 1]):
+            _add(header, classes[i], out)
+        return
+
+    local = _int32(header[PATTERN_TARGET], start[num_patterns])
+    targets_from = _int32(header[TARGET_START], num_states + 1)
+    targets = _int32(header[TARGETS], targets_from[num_states])
+    steps = _int32(header[STEPS], num_states)
+    chosen = _int32(header[CHOSEN], header[NUM_CLASSES])
+    first = targets_from[state]
+    count, cost = 0, 0
+    for i in range(start[pattern], start[pattern + 1]):
+        if free or steps[targets[first + local[i]]] <= remaining - 1:
+            chosen[count] = classes[i]
+            cost += _cost(header, classes[i])
+            count += 1
+    if _NARROW_PART * cost < num_words or num_slots == 0:
+        if free:
+            known_slot[pattern] = _NARROW
+        out[:] = 0
+        for i in range(count):
+            _add(header, chosen[i], out)
+        return
+    slot = _slot_of(header, count, cost)
+    used[slot] = 1
+    if free:
+        known_slot[pattern] = slot
+        known_serial[pattern] = _int64(header[SERIAL], num_slots)[slot]
+    out[:] = _int32(header[ROW] + 4 * num_words * slot, num_words)
+
+
+@numba.njit(cache=True)
+def fill_rows(addresses: np.ndarray, where: np.ndarray, out: np.ndarray) -> None:
+    """`fill_row` for each row; `where` holds (state, remaining)."""
+    for i in range(addresses.size):
+        fill_row(addresses[i], where[i, 0], where[i, 1], out[i])
+
+
+@numba.njit(cache=True)
+def forced(
+    address: int,
+    state: int,
+    remaining: int,
+    final: int,
+    size: np.ndarray,
+    first_token: np.ndarray,
+    tokens: np.ndarray,
+) -> int:
+    """Write tokens from the state on as long as only one is allowed; how many there are.
+
+    Class c has `size[c]` tokens, `first_token[c]` among them.
+    """
+    header = _int64(address, HEADER_SIZE)
+    num_states, num_patterns = header[NUM_STATES], header[NUM_PATTERNS]
+    start = _int32(header[PATTERN_START], num_patterns + 1)
+    classes = _int32(header[PATTERN_CLASS], start[num_patterns])
+    local = _int32(header[PATTERN_TARGET], start[num_patterns])
+    targets_from = _int32(header[TARGET_START], num_states + 1)
+    targets = _int32(header[TARGETS], targets_from[num_states])
+    steps = _int32(header[STEPS], num_states)
+    pattern_of = _int32(header[PATTERN_OF], num_states)
+    count = 0
+    while state != final and count < tokens.size:
+        pattern, first = pattern_of[state], targets_from[state]
+        allowed, after, token = 0, -1, -1
+        for i in range(start[pattern], start[pattern + 1]):
+            target = targets[first + local[i]]
+            if steps[target] <= remaining - 1:
+                allowed += size[classes[i]]
+                after, token = target, first_token[classes[i]]
+                if allowed > 1:
+                    break
+        if allowed != 1:
+            break
+        tokens[count] = token
+        count += 1
+        state = after
+        remaining -= 1
+    return count
+
+
+# -- building tables ------------------------------------------------------------------------
+
+
+@numba.njit(cache=True)
+def pairs_of_classes(
+    class_of: np.ndarray, num_classes: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The tokens of each class as (word, bits): (start of each class, words, bits); O(V)."""
+    last = np.full(num_classes, -1, np.int32)
+    start = np.zeros(num_classes + 1, np.int32)
+    for token in range(class_of.size):
+        c = class_of[token]
+        if last[c] != token >> 5:
+            last[c] = token >> 5
+            start[c + 1] += 1
+    for c in range(num_classes):
+        start[c + 1] += start[c]
+    fill = start[:-1].copy()
+    last[:] = -1
+    words = np.empty(start[num_classes], np.int32)
+    bits = np.zeros(start[num_classes], np.int32)
+    for token in range(class_of.size):
+        c = class_of[token]
+        if last[c] != token >> 5:
+            last[c] = token >> 5
+            words[fill[c]] = token >> 5
+            fill[c] += 1
+        bits[fill[c] - 1] |= np.int32(1) << np.int32(token & 31)
+    return start, words, bits
+
+
+@numba.njit(cache=True)
+def spread(
+    start: np.ndarray, words: np.ndarray, bits: np.ndarray, alive: np.ndarray, num_words: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Rows for classes of many words, pairs for the others, neither for those not alive."""
+    num_classes = start.size - 1
+    dense_of = np.full(num_classes, -1, np.int32)
+    kept = np.zeros(num_classes + 1, np.int32)
+    num_dense = 0
+    for c in range(num_classes):
+        count = start[c + 1] - start[c]
+        if not alive[c]:
+            count = 0
+        elif _DENSE_PART * count >= num_words:
+            dense_of[c] = num_dense
+            num_dense += 1
+            count = 0
+        kept[c + 1] = kept[c] + count
+    dense = np.zeros((num_dense, num_words), np.int32)
+    kept_words = np.empty(kept[num_classes], np.int32)
+    kept_bits = np.empty(kept[num_classes], np.int32)
+    for c in range(num_classes):
+        if dense_of[c] >= 0:
+            for i in range(start[c], start[c + 1]):
+                dense[dense_of[c], words[i]] = bits[i]
+        else:
+            for i in range(kept[c + 1] - kept[c]):
+                kept_words[kept[c] + i] = words[start[c] + i]
+                kept_bits[kept[c] + i] = bits[start[c] + i]
+    return kept, kept_words, kept_bits, dense_of, dense
+
+
+@numba.njit(cache=True)
+def _grown(array: np.ndarray, size: int) -> np.ndarray:
+    if size <= array.size:
+        return array
+    longer = np.empty(max(size, 2 * array.size), array.dtype)
+    longer[: array.size] = array
+    return longer
+
+
+@numba.njit(cache=True)
+def patterns(
+    delta: np.ndarray, steps: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Rows of transitions as a pattern that many states share and a few targets of their own.
+
+    A row's targets are numbered as they first appear; its pattern is the list of (class, number).
+    Returns (pattern of each state, start of its targets, targets, start of each pattern, its
+    classes, their numbers, largest of `steps` among each state's targets); O(S C).
+    """
+    num_states, num_classes = delta.shape
+    pattern_of = np.empty(num_states, np.int32)
+    target_start = np.zeros(num_states + 1, np.int32)
+    reach = np.zeros(num_states, np.int32)
+    targets = np.empty(16 * num_states + 16, np.int32)
+    start = np.zeros(num_states + 1, np.int32)
+    classes = np.empty(4096, np.int32)
+    numbers = np.empty(4096, np.int32)
+    num_patterns = 0
+
+    capacity = 16
+    while capacity < 2 * num_states:
+        capacity *= 2
+    table = np.full(capacity, -1, np.int32)
+    hashes = np.empty(num_states, np.int64)
+    seen = np.full(num_states, -1, np.int32)
+    number = np.empty(num_states, np.int32)
+    for s in range(num_states):
+        first, begin = target_start[s], start[num_patterns]
+        targets = _grown(targets, first + num_classes)
+        classes = _grown(classes, begin + num_classes)
+        numbers = _grown(numbers, begin + num_classes)
+        row = delta[s]
+        count, end, code = 0, begin, np.int64(0)
+        for c in range(num_classes):
+            t = row[c]
+            if t < 0:
+                continue
+            if seen[t] != s:
+                seen[t] = s
+                number[t] = count
+                targets[first + count] = t
+                reach[s] = max(reach[s], steps[t])
+                count += 1
+            classes[end] = c
+            numbers[end] = number[t]
+            code = (code ^ (c + num_classes * number[t])) * np.int64(0x5851F42D4C957F2D)
+            code ^= code >> np.int64(31)
+            end += 1
+        target_start[s + 1] = first + count
+        place = code & (capacity - 1)
+        while True:
+            known = table[place]
+            if known < 0:
+                table[place] = num_patterns
+                hashes[num_patterns] = code
+                known = num_patterns
+                num_patterns += 1
+                start[num_patterns] = end
+                break
+            if hashes[known] == code and start[known + 1] - start[known] == end - begin:
+                same = True
+                for i in range(end - begin):
+                    if (
+                        classes[start[known] + i] != classes[begin + i]
+                        or numbers[start[known] + i] != numbers[begin + i]
+                    ):
+                        same = False
+                        break
+                if same:
+                    break
+            place = (place + 1) & (capacity - 1)
+        pattern_of[s] = known
+    return (
+        pattern_of,
+        target_start,
+        targets[: target_start[num_states]].copy(),
+        start[: num_patterns + 1].copy(),
+        classes[: start[num_patterns]].copy(),
+        numbers[: start[num_patterns]].copy(),
+        reach,
+    )
