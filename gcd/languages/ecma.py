@@ -1,0 +1,297 @@
+"""The texts in which a JSON Schema `pattern` finds a match.
+
+JSON Schema takes its patterns from ECMA-262 (with the `u` flag), and a text satisfies one if some
+part of it matches: the language is `.* P .*`, but for the anchors in P. `gcd.languages.ecma_syntax`
+reads the pattern as a tree; here Thompson's construction (1968) wires the tree's characters
+together with epsilon edges, and one subset construction gives the automaton. The limit on states
+stops that while it grows, and counted repetitions are measured before they are laid out, so a
+hostile pattern ends in a `StateLimitError`, not in a hang.
+
+**Anchors** are edges that read nothing and have a condition: `^` that nothing was read before,
+`$` that nothing is read after. They may stand anywhere, as in `(^|,)x(,|$)`, so a path through the
+pattern is in one of four *phases*:
+
+    0  nothing read yet          --any byte-->  1            --$-->  3
+    1  something read            --any byte-->  1            --$-->  2
+    2  something read, and `$` passed: it must end here
+    3  nothing read, and `$` passed: the text is empty
+
+`^` is open in phases 0 and 3, `$` in all of them. The conditional edges become ordinary ones in
+four copies of the automaton. Patterns such as `^P$` need none of that: an alternative that begins
+with `^` goes without the leading `.*`, one that ends in `$` without the trailing one.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from gcd.automaton import Automaton
+from gcd.byte_classes import joint_classes
+from gcd.errors import ConstraintError, StateLimitError
+from gcd.languages.code_points import SCALARS, one_of
+from gcd.languages.ecma_syntax import Chars, Choice, End, Node, Repeat, Sequence, Start, parse
+from gcd.limits import max_states, state_limit
+from gcd.nfa import NFA
+
+_MAX_CELLS = 30_000_000  # entries of the table (state, byte class) of the automaton to determinise
+_MAX_MEMBERS = 40_000_000  # of all subsets together, were each as large as `_overlap` permits
+
+
+@lru_cache(maxsize=256)
+def ecma_pattern(pattern: str) -> Automaton:
+    """UTF-8 texts in which an ECMA-262 pattern (`u` flag, not anchored) finds a match.
+
+    Raises:
+        ConstraintError: if the pattern is not valid, or uses what is not supported; says what and
+            where.
+        StateLimitError: if its automaton has more states than `gcd.state_limit` allows.
+    """
+    shown = repr(pattern) if len(pattern) <= 200 else f"{pattern[:200]!r}..."
+    tree = parse(pattern)
+    if _size(tree) > max_states():
+        raise StateLimitError(max_states(), f"the pattern {shown}")
+    nfa = _Thompson(tree).nfa()
+    if nfa.num_states * (int(nfa.class_of_byte.max()) + 1) > _MAX_CELLS:
+        raise StateLimitError(max_states(), f"the pattern {shown}")
+    overlap = _overlap(tree)
+    limit = min(max_states(), max(1, _MAX_MEMBERS // overlap))
+    try:
+        with state_limit(limit):
+            return nfa.determinize()
+    except StateLimitError as error:
+        if limit == max_states():
+            raise StateLimitError(limit, f"the pattern {shown}") from error
+        raise ConstraintError(
+            f"the pattern {shown} may be at up to {overlap} places at once, which makes more than "
+            f"{limit} states of such sets too costly; lower its counted repetitions, or anchor it "
+            "with `^`"
+        ) from error
+
+
+def _size(node: Node) -> int:
+    """How many states the node is laid out in, at most."""
+    match node:
+        case Chars(inside):
+            return one_of(inside).num_states + 1
+        case Sequence(parts) | Choice(parts):
+            return 1 + sum(map(_size, parts))
+        case Repeat(body):
+            least, most = _counts(node)
+            return 2 + (_size(body) + 1) * (max(least, 1) if most is None else most)
+    return 1
+
+
+def _counts(node: Repeat) -> tuple[int, int | None]:
+    """How often to lay out the body; what reads nothing holds twice if it holds once."""
+    if _reads_nothing(node.body):
+        return min(node.minimum, 1), 1 if node.maximum is None else min(node.maximum, 1)
+    return node.minimum, node.maximum
+
+
+def _reads_nothing(node: Node) -> bool:
+    match node:
+        case Chars():
+            return False
+        case Sequence(parts) | Choice(parts):
+            return all(map(_reads_nothing, parts))
+        case Repeat(body):
+            return _reads_nothing(body)
+    return True
+
+
+def _overlap(tree: Node) -> int:
+    """At most so many of the characters laid out may be the next one at the same time."""
+    total = 0
+    for option in _options(tree):
+        parts = _parts(option)
+        anchored = bool(parts) and isinstance(parts[0], Start)
+        total += _active(option)[0] if anchored else _places(option)
+    return total + 2  # the loops before and after a match
+
+
+def _active(node: Node) -> tuple[int, int | None]:
+    """The same for a node entered at one time; and the length of its texts, None if it varies.
+
+    What follows texts of one length is entered at one time too, and so are repetitions of them.
+    After texts of several lengths, every place may be active at once.
+    """
+    match node:
+        case Chars():
+            return 1, 1
+        case Sequence(parts):
+            most, length = 0, 0
+            for i, part in enumerate(parts):
+                active, its_length = _active(part)
+                most = max(most, active)
+                if its_length is None:
+                    return most + sum(map(_places, parts[i + 1 :])), None
+                length += its_length
+            return most, length
+        case Choice(options):
+            found = [_active(option) for option in options]
+            lengths = {length for _, length in found}
+            return sum(active for active, _ in found), lengths.pop() if len(lengths) == 1 else None
+        case Repeat(body):
+            least, most_often = _counts(node)
+            active, length_of_one = _active(body)
+            if length_of_one is None:
+                return _places(node), None
+            fixed = least == most_often or length_of_one == 0
+            return active + 1, least * length_of_one if fixed else None
+    return 0, 0
+
+
+def _places(node: Node) -> int:
+    """Characters of the pattern, each as often as it is laid out."""
+    match node:
+        case Chars():
+            return 1
+        case Sequence(parts) | Choice(parts):
+            return sum(map(_places, parts))
+        case Repeat(body):
+            least, most = _counts(node)
+            return _places(body) * (max(least, 1) if most is None else most)
+    return 0
+
+
+def _options(node: Node) -> tuple[Node, ...]:
+    return node.options if isinstance(node, Choice) else (node,)
+
+
+def _parts(node: Node) -> tuple[Node, ...]:
+    return node.parts if isinstance(node, Sequence) else (node,)
+
+
+class _Thompson:
+    """States of the tree: those of its characters' automata, and single ones between them."""
+
+    def __init__(self, tree: Node) -> None:
+        self._count = 0
+        self._placed: dict[Automaton, list[int]] = {}  # where copies of an automaton begin
+        self._epsilon: list[tuple[int, int]] = []
+        self._starts: list[tuple[int, int]] = []  # the edges of `^`
+        self._ends: list[tuple[int, int]] = []  # the edges of `$`
+
+        self._initial, self._accepting = [self._state()], []
+        before: int | None = None
+        after: int | None = None
+        for option in _options(tree):
+            parts = _parts(option)
+            first, last = 0, len(parts)
+            while first < last and isinstance(parts[first], Start):
+                first += 1
+            while first < last and isinstance(parts[last - 1], End):
+                last -= 1
+            if first == 0 and before is None:
+                before = self._anything(self._initial[0])
+            entry = self._initial[0] if first or before is None else before
+            found = self._lay(Sequence(parts[first:last]), entry)
+            if last == len(parts):
+                if after is None:
+                    after = self._anything(self._state())
+                    self._accepting.append(after)
+                self._epsilon.append((found, after))
+            else:
+                self._accepting.append(found)
+
+    def _anything(self, entry: int) -> int:
+        return self._lay(Repeat(Chars(SCALARS), 0, None), entry)
+
+    def _lay(self, node: Node, entry: int) -> int:
+        """Lay the node out from a state; the state in which it is done.
+
+        Only loops lead back, and only to states of their own: alternatives may share an entry.
+        """
+        match node:
+            case Chars(inside):
+                return self._place(one_of(inside), entry)
+            case Start():
+                self._starts.append((entry, self._state()))
+                return self._count - 1
+            case End():
+                self._ends.append((entry, self._state()))
+                return self._count - 1
+            case Sequence(parts):
+                for part in parts:
+                    entry = self._lay(part, entry)
+                return entry
+            case Choice(options):
+                done = self._state()
+                self._epsilon += [(self._lay(option, entry), done) for option in options]
+                return done
+            case Repeat(body):
+                return self._repeat(body, *_counts(node), entry)
+
+    def _repeat(self, body: Node, minimum: int, maximum: int | None, entry: int) -> int:
+        for _ in range(minimum if maximum is not None else minimum - 1):
+            entry = self._lay(body, entry)
+        if maximum is None:
+            loop = self._state()
+            self._epsilon.append((entry, loop))
+            once = self._lay(body, loop)
+            self._epsilon.append((once, loop))
+            return once if minimum else loop
+        done = self._state()
+        for _ in range(maximum - minimum):
+            self._epsilon.append((entry, done))
+            entry = self._lay(body, entry)
+        self._epsilon.append((entry, done))
+        return done
+
+    def _place(self, character: Automaton, entry: int) -> int:
+        if character.is_empty:  # `[]`: no way on
+            return self._state()
+        begin = self._count
+        self._count += character.num_states
+        self._placed.setdefault(character, []).append(begin)
+        self._epsilon.append((entry, begin))
+        return begin + int(np.argmax(character.accepting))  # there is one such state
+
+    def _state(self) -> int:
+        self._count += 1
+        return self._count - 1
+
+    def nfa(self) -> NFA:
+        placed = self._placed or {Automaton.empty(): [0]}
+        class_of_byte, columns = joint_classes([part.class_of_byte for part in placed])
+        source, byte_class, target = [], [], []
+        for (part, begins), column in zip(placed.items(), columns, strict=True):
+            table = part.delta[:, column]
+            state, label = np.nonzero(table >= 0)
+            begin = np.array(begins)[:, None]
+            source.append((begin + state).ravel())
+            byte_class.append(np.tile(label, len(begins)))
+            target.append((begin + table[state, label]).ravel())
+        accepting = np.zeros(self._count, bool)
+        accepting[self._accepting] = True
+        nfa = NFA(
+            np.concatenate(source).astype(np.int32),
+            np.concatenate(byte_class).astype(np.int32),
+            np.concatenate(target).astype(np.int32),
+            np.array(self._epsilon, np.int32).reshape(-1, 2),
+            np.array(self._initial, np.int32),
+            accepting,
+            class_of_byte,
+        )
+        return self._in_phases(nfa) if self._starts or self._ends else nfa
+
+    def _in_phases(self, nfa: NFA) -> NFA:
+        """Four copies of the automaton, one for each phase of the module's table."""
+        size = nfa.num_states
+        starts, ends = (np.array(e, np.int32).reshape(-1, 2) for e in (self._starts, self._ends))
+        epsilon = [nfa.epsilon + phase * size for phase in range(4)]
+        epsilon += [starts + phase * size for phase in (0, 3)]
+        epsilon += [
+            ends + np.array([a * size, b * size]) for a, b in ((0, 3), (1, 2), (2, 2), (3, 3))
+        ]
+        return NFA(
+            np.concatenate([nfa.source, nfa.source + size]),
+            np.tile(nfa.byte_class, 2),
+            np.tile(nfa.target + size, 2),
+            np.concatenate(epsilon).astype(np.int32),
+            nfa.initial,
+            np.tile(nfa.accepting, 4),
+            nfa.class_of_byte,
+        )
