@@ -42,6 +42,8 @@ def json_notation(whitespace: str, escapes: str = "canonical") -> Notation:
     """How JSON writes values, in a whitespace style; keys and constants as `escapes` says."""
     if escapes not in ("canonical", "all"):
         raise ConstraintError(f'escapes must be "canonical" or "all", got {escapes!r}')
+    from gcd.languages.json_text import quoted  # which is made of the characters below
+
     gap, comma, colon = separators(whitespace)
     return Notation(
         gap=gap,
@@ -53,6 +55,7 @@ def json_notation(whitespace: str, escapes: str = "canonical") -> Notation:
         string=json_string,
         choice=json_constants if escapes == "canonical" else _all_spellings,
         spell_all=json_spellings,
+        quoted=quoted,
         containers=dict.fromkeys(("list", "tuple", "set"), (Brackets("[", "]"),)),
     )
 

@@ -44,6 +44,17 @@ def numbers(lower: Bound | None = None, upper: Bound | None = None) -> Automaton
     return _between(lower, upper) if lower or upper else _any_number()
 
 
+def decimals(lower: Bound | None = None, upper: Bound | None = None) -> Automaton:
+    """Numbers between the bounds, written without an exponent."""
+    return _between(lower, upper)
+
+
+@lru_cache(maxsize=1)
+def with_exponent() -> Automaton:
+    """Numbers that are written with an exponent."""
+    return _any_number() - _between(None, None)
+
+
 @lru_cache(maxsize=1)
 def _any_number() -> Automaton:
     return regex(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")

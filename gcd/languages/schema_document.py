@@ -1,33 +1,37 @@
-"""A JSON schema as a document: what its keywords mean together, before any automaton is built.
+"""A JSON schema as a document: its schemas by place, and how one leads to the next.
 
-A schema is a conjunction of keywords, some of which choose between schemas (`anyOf`), join them
-(`allOf`) or stand for another one (`$ref`). `Document.alternatives` multiplies that out into
-conjunctions of plain schemas; `gcd.languages.schema_facets` merges each into one description of a
-value. Doing this on schemas, not on their languages, is what makes siblings exact: `properties`
-beside an `anyOf` of `required` describes one object, whose members have one order.
+A schema is a conjunction of keywords. Some stand for another schema of the same value (`$ref`,
+`allOf`), some choose between schemas or exclude them (`anyOf`, `not`, `if`, …); the others describe
+the value, or schemas of its elements and members. `Document.flatten` uses the first sort up,
+`gcd.languages.schema_choices` the second, and `gcd.languages.schema_facets` merges what is left
+into one description of a value.
 
 Every schema that can be reached is checked once, at the start: a keyword that is not honoured is
 refused by name, a malformed one is reported with its place and value.
 
 Recursion: a schema that refers to itself is entered at most `max_depth` times on a path from the
-root; beyond that it stands for nothing. A cycle of references that never enters an object or an
-array says nothing about any value, and is an error.
+root; beyond that it stands for nothing. A cycle that never enters an object or an array says
+nothing about any value, and is an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import product
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
-from urllib.parse import unquote
 
+from gcd.automaton import Automaton
 from gcd.errors import ConstraintError, UnsupportedSchemaError
+from gcd.languages.ecma import ecma_pattern
+from gcd.languages.formats import FORMATS
+from gcd.languages.schema_constants import CONSTANTS, constant_schemas, has_containers
 from gcd.languages.schema_keywords import check_keywords
+from gcd.languages.schema_references import References, escape, schemas_inside
 
-_MAX_NESTING = 64  # of schemas in schemas
-_MAX_ALTERNATIVES = 1_000
-_MAX_SCHEMAS = 50_000
+_REFERENCES = ("$ref", "$dynamicRef")
+_SAME_VALUE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas")
+_UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
 
 
 @dataclass(frozen=True)
@@ -38,11 +42,18 @@ class Place:
         pointer: JSON pointer from the document's root.
         entered: (pointer, times) of the recursive schemas entered on the way here.
         schema: the schema itself.
+        told: whether the schema belongs to what is asked for, rather than to what a value is
+            compared with (`not` and the like); it decides which members are undeclared.
+        plain: whether `$ref`, `allOf` and the keywords that choose have been dealt with.
+        under: the schemas of the same value around this one that have `unevaluated…`.
     """
 
     pointer: str
     entered: tuple[tuple[str, int], ...]
     schema: Any = field(compare=False, repr=False)
+    told: bool = True
+    plain: bool = False
+    under: frozenset[str] = frozenset()
 
 
 Conjunction = tuple[Place, ...]
@@ -56,15 +67,27 @@ class Document:
         base: JSON pointer of the schema in what the user handed in, for messages.
         hidden: first step of pointers here that what the user handed in does not have.
         max_depth: how often a schema may be entered on one path.
+        assert_formats: whether `format` constrains.
     """
 
-    def __init__(self, root: Any, *, base: str = "", hidden: str = "", max_depth: int) -> None:
+    def __init__(
+        self,
+        root: Any,
+        *,
+        base: str = "",
+        hidden: str = "",
+        max_depth: int,
+        assert_formats: bool = True,
+    ) -> None:
         self._base = base
         self._hidden = hidden
         self._max_depth = max_depth
-        self._root = root
+        self.assert_formats = assert_formats
+        self._references = References(root, base)
         self._below: dict[str, set[str]] = {}  # schemas directly in or referred to by each
-        self._scan()
+        self._reached: dict[str, set[str]] = {}
+        self._closures: dict[Conjunction, Conjunction] = {}
+        self._scan(root)
         self._recursive = {p for p in self._below if p in self._reachable(p)}
 
     def root(self) -> Conjunction:
@@ -85,71 +108,115 @@ class Document:
         """A pointer as the user would write it, from the top of what was handed in."""
         return self._base + pointer.removeprefix(self._hidden)
 
-    # -- reading ----------------------------------------------------------------------------
+    def refuse(self, keyword: str, place: Place, reason: str) -> UnsupportedSchemaError:
+        """The error for a keyword that cannot be honoured here."""
+        return UnsupportedSchemaError(keyword, self.named(place.pointer), reason)
+
+    # -- from schema to schema --------------------------------------------------------------
 
     def child(self, place: Place, *path: str | int) -> Place:
-        """The schema at a path below another one."""
+        """The schema of an element or a member, at a path below that of the whole value."""
+        return replace(self._at(place, path), told=place.told)
+
+    def beside(self, place: Place, *path: str | int, told: bool | None = None) -> Place:
+        """Another schema of the same value, at a path below this one."""
+        told = place.told if told is None else told
+        return replace(self._at(place, path), told=told, under=_under(place))
+
+    def made(self, place: Place, name: str, schema: Any) -> Place:
+        """A schema of the same value that the document does not spell out; named for equality."""
+        return replace(
+            place, pointer=f"{place.pointer}#{name}", schema=schema, plain=False,
+            under=_under(place),
+        )  # fmt: skip
+
+    def constants(self, place: Place, keyword: str) -> list[Place]:
+        """Schemas for the constants of this one, objects and arrays spelled out."""
+        schemas = constant_schemas(place.schema, keyword)
+        return [self.made(place, f"{keyword} {i}", schema) for i, schema in enumerate(schemas)]
+
+    def _at(self, place: Place, path: tuple[str | int, ...]) -> Place:
         schema = place.schema
         for step in path:
             schema = schema[step]
         pointer = place.pointer + "".join("/" + escape(str(step)) for step in path)
         return Place(pointer, self._kept(pointer, place.entered), schema)
 
-    def alternatives(self, places: Conjunction) -> list[Conjunction]:
-        """Conjunctions, one of which a value must satisfy; `$ref`, `allOf`, `anyOf` are used up."""
-        found = [
-            _without_repeats(sum(choice, ()))
-            for choice in self._product([self._expand(place, ()) for place in places])
-        ]
-        return list(dict.fromkeys(found))
+    def flatten(self, places: Iterable[Place], *, wide: bool = False) -> Conjunction | None:
+        """The same conjunction with `true`, `$ref` and `allOf` used up; None if no value fits.
 
-    def _expand(self, place: Place, active: tuple[str, ...]) -> list[Conjunction]:
-        schema = place.schema
-        if isinstance(schema, bool):
-            return [()] if schema else []
-        factors: list[list[Conjunction]] = [[(place,)]]
-        if "$ref" in schema:
-            target = self._target(schema["$ref"], place.pointer)
-            if target in active:
-                raise ConstraintError(
-                    f"the $ref {schema['$ref']!r} at {self.named(place.pointer) or '/'!r} leads "
-                    "back to itself without entering an object or array, so it says nothing"
+        Schemas entered too often stand for nothing or, if `wide`, for anything.
+        """
+        found: list[Place] = []
+        for place in places:
+            if not self._flatten_into(found, place, wide):
+                return None
+        return tuple(dict.fromkeys(found))
+
+    def _flatten_into(self, found: list[Place], place: Place, wide: bool) -> bool:
+        if isinstance(place.schema, bool):
+            return place.schema
+        found.append(place)
+        if place.plain:
+            return True
+        for keyword in _REFERENCES:
+            if keyword in place.schema:
+                entered = self._referred(place, keyword)
+                if dict(entered.entered).get(entered.pointer, 0) > self._max_depth:
+                    if not wide:
+                        return False
+                elif not self._flatten_into(found, entered, wide):
+                    return False
+        return all(
+            self._flatten_into(found, self.beside(place, "allOf", i), wide)
+            for i in range(len(place.schema.get("allOf", ())))
+        )
+
+    def closure(self, places: Conjunction) -> Conjunction:
+        """Every schema that says something about the same value, in whatever sense.
+
+        Order and repetition do not matter here, nor what becomes of the verdicts.
+        """
+        if places not in self._closures:
+            found: dict[Place, None] = {}
+            stack = [replace(p, told=False, plain=False, under=frozenset()) for p in places]
+            while stack:
+                place = stack.pop()
+                if isinstance(place.schema, bool) or place in found:
+                    continue
+                if dict(place.entered).get(place.pointer, 0) > self._max_depth:
+                    continue
+                found[place] = None
+                stack.extend(self._referred(place, k) for k in _REFERENCES if k in place.schema)
+                stack.extend(
+                    replace(self._at(place, path), told=False) for path in _same_value(place.schema)
                 )
-            entered = self._enter(target, place.entered)
-            if dict(entered.entered).get(target, 0) > self._max_depth:
-                return []
-            factors.append(self._expand(entered, (*active, target)))
-        for i in range(len(schema.get("allOf", ()))):
-            factors.append(self._expand(self.child(place, "allOf", i), active))
-        if "anyOf" in schema:
-            factors.append(
-                [
-                    conjunction
-                    for i in range(len(schema["anyOf"]))
-                    for conjunction in self._expand(self.child(place, "anyOf", i), active)
-                ]
-            )
-        return [sum(choice, ()) for choice in self._product(factors)]
+                for keyword in CONSTANTS:
+                    if has_containers(place.schema, keyword):
+                        stack.extend(self.constants(place, keyword))
+            self._closures[places] = tuple(sorted(found, key=lambda p: (p.pointer, p.entered)))
+        return self._closures[places]
 
-    def _product(self, factors: list[list[Conjunction]]) -> Iterator[tuple[Conjunction, ...]]:
-        size = 1
-        for factor in factors:
-            size *= len(factor)
-        if size > _MAX_ALTERNATIVES:
-            raise ConstraintError(
-                f"anyOf beside anyOf multiplies to more than {_MAX_ALTERNATIVES} alternatives; "
-                "write fewer, or nest them in separate properties"
-            )
-        return product(*factors)
+    def pattern(self, pattern: str, place: Place, keyword: str) -> Automaton:
+        """The texts in which a pattern of this schema is found."""
+        try:
+            return ecma_pattern(pattern)
+        except ConstraintError as error:
+            raise self.refuse(keyword, place, f"holds {pattern!r}: {error}") from error
 
     # -- references -------------------------------------------------------------------------
+
+    def _referred(self, place: Place, keyword: str) -> Place:
+        target = self._references.target(keyword, place.schema[keyword], place.pointer)
+        return replace(self._enter(target, place.entered), told=place.told, under=_under(place))
 
     def _enter(self, pointer: str, entered: tuple[tuple[str, int], ...]) -> Place:
         if pointer in self._recursive:
             counts = dict(entered)
             counts[pointer] = counts.get(pointer, 0) + 1
             entered = tuple(sorted(counts.items()))
-        return Place(pointer, self._kept(pointer, entered), self._lookup(pointer))
+        schema = self._references.lookup(pointer)
+        return Place(pointer, self._kept(pointer, entered), schema)
 
     def _kept(
         self, pointer: str, entered: tuple[tuple[str, int], ...]
@@ -171,81 +238,88 @@ class Document:
             self._reached[pointer] = found
         return self._reached[pointer]
 
-    def _target(self, reference: str, pointer: str) -> str:
-        """The pointer a `$ref` stands for, in the form used here."""
-        if not reference.startswith("#") or (len(reference) > 1 and reference[1] != "/"):
-            raise UnsupportedSchemaError(
-                "$ref",
-                self.named(pointer),
-                f"refers to {reference!r}; only JSON pointers inside the document are resolved, "
-                'such as "#/$defs/name"',
-            )
-        target = unquote(reference[1:])
-        try:
-            self._lookup(target)
-        except (KeyError, IndexError, TypeError, ValueError):
-            raise ConstraintError(
-                f"the $ref {reference!r} at {self.named(pointer) or '/'!r} points to nothing "
-                "in the document"
-            ) from None
-        return target
+    # -- the check at the start -------------------------------------------------------------
 
-    def _lookup(self, pointer: str) -> Any:
-        found = self._root
-        for step in pointer.split("/")[1:]:
-            if isinstance(found, Mapping):
-                found = found[step.replace("~1", "/").replace("~0", "~")]
-            elif isinstance(found, list):
-                found = found[int(step)]
-            else:
-                raise KeyError(step)
-        return found
-
-    def _scan(self) -> None:
+    def _scan(self, root: Any) -> None:
         """Check every schema that can be reached, and note which leads to which."""
-        self._reached: dict[str, set[str]] = {}
-        stack: list[tuple[str, Any, int]] = [("", self._root, 0)]
+        stack: list[tuple[str, Any]] = [("", root)]
+        same_value: dict[str, list[str]] = {}
         while stack:
-            pointer, schema, depth = stack.pop()
+            pointer, schema = stack.pop()
             if pointer in self._below:
                 continue
-            if depth > _MAX_NESTING:
-                raise ConstraintError(
-                    f"the schema nests more than {_MAX_NESTING} levels deep at "
-                    f"{self.named(pointer)!r}; write repeated parts once, under $defs"
-                )
-            if len(self._below) >= _MAX_SCHEMAS:
-                raise ConstraintError(
-                    f"the document holds more than {_MAX_SCHEMAS} schemas; write repeated parts "
-                    "once, under $defs"
-                )
             check_keywords(schema, self.named(pointer), is_root=not pointer)
-            below = []
+            below, same_value[pointer] = [], []
             if isinstance(schema, Mapping):
-                below = [(pointer + path, sub, depth + 1) for path, sub in subschemas(schema)]
-                if "$ref" in schema:
-                    target = self._target(schema["$ref"], pointer)
-                    below.append((target, self._lookup(target), 0))
+                self._check_format(schema, pointer)
+                below = [(pointer + path, sub) for path, sub in schemas_inside(schema)]
+                same_value[pointer] = [
+                    pointer + "".join("/" + escape(str(step)) for step in path)
+                    for path in _same_value(schema)
+                ]
+                for keyword in _REFERENCES:
+                    if keyword in schema:
+                        target = self._references.target(keyword, schema[keyword], pointer)
+                        below.append((target, self._references.lookup(target)))
+                        same_value[pointer].append(target)
             self._below[pointer] = {entry[0] for entry in below}
             stack.extend(below)
+        self._refuse_empty_cycles(same_value)
+
+    def _check_format(self, schema: Mapping[str, Any], pointer: str) -> None:
+        if self.assert_formats and "format" in schema and schema["format"] not in FORMATS:
+            raise UnsupportedSchemaError(
+                "format",
+                self.named(pointer),
+                f"is {schema['format']!r}, which is not supported; the formats are "
+                f'{", ".join(FORMATS)}. Remove it, or pass formats="ignore"',
+            )
+
+    def _refuse_empty_cycles(self, same_value: dict[str, list[str]]) -> None:
+        """A schema that leads back to itself without entering an object or array is an error."""
+        done: set[str] = set()
+        for start in same_value:
+            path: dict[str, None] = {}
+            stack: list[tuple[str, bool]] = [(start, False)]
+            while stack:
+                pointer, leaving = stack.pop()
+                if leaving:
+                    del path[pointer]
+                    done.add(pointer)
+                    continue
+                if pointer in path:
+                    raise ConstraintError(
+                        f"the schema at {self.named(pointer) or '/'!r} leads back to itself "
+                        "without entering an object or array, so it says nothing"
+                    )
+                if pointer in done:
+                    continue
+                path[pointer] = None
+                stack.append((pointer, True))
+                stack.extend((other, False) for other in same_value[pointer])
 
 
-def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """(pointer from here, schema) of the schemas directly inside one."""
-    for keyword in ("items", "additionalProperties"):
+@lru_cache(maxsize=4096)
+def matches(pattern: str, text: str) -> bool:
+    """Whether a pattern is found in a text."""
+    return ecma_pattern(pattern).accepts(text)
+
+
+def _same_value(schema: Mapping[str, Any]) -> Iterable[tuple[str | int, ...]]:
+    """Paths to the schemas inside this one that speak about the same value."""
+    for keyword in _SAME_VALUE:
         if keyword in schema:
-            yield f"/{keyword}", schema[keyword]
-    for keyword in ("allOf", "anyOf", "prefixItems"):
-        for i, sub in enumerate(schema.get(keyword, ())):
-            yield f"/{keyword}/{i}", sub
-    for name, sub in schema.get("properties", {}).items():
-        yield f"/properties/{escape(name)}", sub
+            inside = schema[keyword]
+            if isinstance(inside, list):
+                yield from ((keyword, i) for i in range(len(inside)))
+            elif keyword == "dependentSchemas":
+                yield from ((keyword, name) for name in inside)
+            else:
+                yield (keyword,)
 
 
-def escape(step: str) -> str:
-    """A step of a JSON pointer, escaped."""
-    return step.replace("~", "~0").replace("/", "~1")
-
-
-def _without_repeats(places: Conjunction) -> Conjunction:
-    return tuple(dict.fromkeys(places))
+def _under(place: Place) -> frozenset[str]:
+    """What is around the schemas of the same value inside this one."""
+    if isinstance(place.schema, Mapping) and any(k in place.schema for k in _UNEVALUATED):
+        return place.under | {place.pointer}
+    return place.under

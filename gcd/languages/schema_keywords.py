@@ -1,8 +1,9 @@
-"""The keywords of a JSON schema that are honoured, and what a well-formed one looks like.
+"""The keywords of a JSON schema, and what a well-formed one looks like.
 
-Four sorts: keywords that constrain, keywords that only describe (`title`, `default`, …) and
-constrain nothing by the standard, containers of schemas that are reached through `$ref` alone, and
-all others, which are refused by name with their JSON pointer.
+Five sorts: keywords that say something about a value by themselves (`PLAIN`), keywords that choose
+between schemas or exclude them (`CHOICES`), those that stand for another schema (`$ref`, `allOf`),
+keywords that only describe (`title`, `default`, …) and constrain nothing by the standard, and all
+others, which are refused by name with their JSON pointer.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
 _TOO_LARGE = 10**MAX_DIGITS
 CONTAINER = "x-python-container"  # how Python writes an array: "list", "tuple" or "set"
+ABSENT = "x-absent"  # names of members that must not be there; made here, not written by users
 
 _ANNOTATIONS = frozenset(
     [
         *("title", "description", "default", "examples"),
         *("$comment", "deprecated", "readOnly", "writeOnly"),
+        *("contentEncoding", "contentMediaType", "contentSchema"),
     ]
 )
 _DEFINITIONS = frozenset(["$defs", "definitions"])
+_IDENTITY = frozenset(["$schema", "$id", "$anchor", "$dynamicAnchor"])
 _DRAFTS = ("draft/2020-12/schema", "draft/2019-09/schema", "draft-07/schema", "draft-06/schema")
 
 
@@ -42,11 +46,21 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _TOO_LARGE
 
 
+def _is_positive(value: object) -> bool:
+    return _is_number(value) and value > 0  # type: ignore[operator]
+
+
 def _is_names(value: object) -> bool:
     return (
         isinstance(value, list)
         and all(isinstance(name, str) for name in value)
         and len(set(value)) == len(value)
+    )
+
+
+def _is_named_names(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str) and _is_names(names) for name, names in value.items()
     )
 
 
@@ -76,38 +90,86 @@ def _is_named_schemas(value: object) -> bool:
     )
 
 
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+_Rule = tuple[Callable[[object], bool], str]
+
 _A_SCHEMA = (_is_schema, "a schema (an object or a boolean)")
 _A_COUNT = (_is_count, "a whole number, at least 0")
 _A_NUMBER = (_is_number, f"a finite number of at most {MAX_DIGITS} digits")
+_A_TEXT = (_is_text, "a string")
 _SOME_SCHEMAS = (_is_schemas, "a list of at least one schema")
 _NAMED_SCHEMAS = (_is_named_schemas, "an object of schemas")
+_NAMES = (_is_names, "a list of different names")
 
-_RULES: dict[str, tuple[Callable[[object], bool], str]] = {
+PLAIN: dict[str, _Rule] = {
     "type": (_is_types, f"one of {', '.join(TYPES)}, or a list of different ones"),
     "enum": (lambda v: isinstance(v, list) and _is_json(v), "a list of JSON values"),
     "const": (_is_json, "a JSON value"),
-    "allOf": _SOME_SCHEMAS,
-    "anyOf": _SOME_SCHEMAS,
-    "$ref": (lambda v: isinstance(v, str), "a string"),
-    "properties": _NAMED_SCHEMAS,
-    "required": (_is_names, "a list of different names"),
-    "additionalProperties": _A_SCHEMA,
-    "items": _A_SCHEMA,
-    "prefixItems": _SOME_SCHEMAS,
-    "minItems": _A_COUNT,
-    "maxItems": _A_COUNT,
     "minLength": _A_COUNT,
     "maxLength": _A_COUNT,
+    "pattern": _A_TEXT,
+    "format": _A_TEXT,
     "minimum": _A_NUMBER,
     "maximum": _A_NUMBER,
     "exclusiveMinimum": _A_NUMBER,
     "exclusiveMaximum": _A_NUMBER,
-    "$defs": _NAMED_SCHEMAS,
-    "definitions": _NAMED_SCHEMAS,
+    "multipleOf": (_is_positive, "a number greater than 0"),
+    "prefixItems": _SOME_SCHEMAS,
+    "items": _A_SCHEMA,
+    "unevaluatedItems": _A_SCHEMA,
+    "minItems": _A_COUNT,
+    "maxItems": _A_COUNT,
+    "contains": _A_SCHEMA,
+    "minContains": _A_COUNT,
+    "maxContains": _A_COUNT,
+    "uniqueItems": (lambda v: isinstance(v, bool), "true or false"),
+    "properties": _NAMED_SCHEMAS,
+    "patternProperties": _NAMED_SCHEMAS,
+    "additionalProperties": _A_SCHEMA,
+    "unevaluatedProperties": _A_SCHEMA,
+    "propertyNames": _A_SCHEMA,
+    "required": _NAMES,
+    "minProperties": _A_COUNT,
+    "maxProperties": _A_COUNT,
     CONTAINER: (lambda v: v in ("list", "tuple", "set"), '"list", "tuple" or "set"'),
+    ABSENT: _NAMES,
 }
 
-HONOURED = tuple(sorted(_RULES.keys() - _DEFINITIONS))
+CHOICES: dict[str, _Rule] = {
+    "anyOf": _SOME_SCHEMAS,
+    "oneOf": _SOME_SCHEMAS,
+    "not": _A_SCHEMA,
+    "if": _A_SCHEMA,
+    "then": _A_SCHEMA,
+    "else": _A_SCHEMA,
+    "dependentSchemas": _NAMED_SCHEMAS,
+    "dependentRequired": (_is_named_names, "an object of lists of different names"),
+}
+
+_RULES: dict[str, _Rule] = {
+    **PLAIN,
+    **CHOICES,
+    "allOf": _SOME_SCHEMAS,
+    "$ref": _A_TEXT,
+    "$dynamicRef": _A_TEXT,
+    "$defs": _NAMED_SCHEMAS,
+    "definitions": _NAMED_SCHEMAS,
+    **dict.fromkeys(_IDENTITY, _A_TEXT),
+}
+
+HONOURED = tuple(sorted(_RULES.keys() - _DEFINITIONS - _IDENTITY - {ABSENT}))
+
+# Where schemas are inside a schema: alone, in lists, under names.
+SINGLE = (
+    *("items", "unevaluatedItems", "contains", "additionalProperties", "unevaluatedProperties"),
+    *("propertyNames", "not", "if", "then", "else"),
+)
+LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+NAMED = ("properties", "patternProperties", "dependentSchemas")
+DEFINITIONS = tuple(sorted(_DEFINITIONS))
 
 
 def check_keywords(schema: object, pointer: str, *, is_root: bool) -> None:
@@ -126,9 +188,6 @@ def check_keywords(schema: object, pointer: str, *, is_root: bool) -> None:
     for keyword, value in schema.items():
         if keyword in _ANNOTATIONS:
             continue
-        if keyword in ("$schema", "$id"):
-            _check_identity(keyword, value, pointer, is_root)
-            continue
         if keyword not in _RULES:
             raise UnsupportedSchemaError(
                 str(keyword),
@@ -140,6 +199,8 @@ def check_keywords(schema: object, pointer: str, *, is_root: bool) -> None:
             raise ConstraintError(
                 f"keyword {keyword!r} at {pointer or '/'!r} must be {expected}, got {shown(value)}"
             )
+        if keyword == "$schema":
+            _check_dialect(value, pointer, is_root)
 
 
 def shown(value: object) -> str:
@@ -151,14 +212,10 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _check_identity(keyword: str, value: object, pointer: str, is_root: bool) -> None:
-    if not isinstance(value, str):
-        raise ConstraintError(
-            f"keyword {keyword!r} at {pointer or '/'!r} must be a string, got {shown(value)}"
-        )
+def _check_dialect(value: str, pointer: str, is_root: bool) -> None:
     if not is_root:
-        raise UnsupportedSchemaError(keyword, pointer, "is only supported at the root; remove it")
-    if keyword == "$schema" and not value.rstrip("#").endswith(_DRAFTS):
+        raise UnsupportedSchemaError("$schema", pointer, "is only supported at the root; remove it")
+    if not value.rstrip("#").endswith(_DRAFTS):
         raise UnsupportedSchemaError(
-            keyword, pointer, f"names the dialect {value!r}, which is not supported; use 2020-12"
+            "$schema", pointer, f"names the dialect {value!r}, which is not supported; use 2020-12"
         )

@@ -24,14 +24,16 @@ from functools import partial
 from typing import Any
 
 from gcd.automaton import Automaton
-from gcd.errors import ConstraintError, EmptyLanguageError, UnsupportedSchemaError
+from gcd.errors import ConstraintError, EmptyLanguageError
+from gcd.languages.arrays import array
 from gcd.languages.assembly import Assembly
-from gcd.languages.json_schema import SchemaLanguages, check_depth
+from gcd.languages.json_schema import check_depth
 from gcd.languages.json_values import json_notation
-from gcd.languages.notation import Member, array, mapping, mark, separators
+from gcd.languages.notation import mark, separators
+from gcd.languages.objects import Frame
 from gcd.languages.python_values import PYTHON_BLANKS, python_notation
 from gcd.languages.schema_document import Document
-from gcd.languages.schema_facets import Facets
+from gcd.languages.schema_languages import SchemaLanguages
 from gcd.languages.tool_types import Tool, parse_tools
 
 Call = Sequence[Automaton]  # the pieces of a call, in order
@@ -125,16 +127,14 @@ def _json_call(tool: Tool, values: SchemaLanguages) -> list[Call]:
 def _python_call(tool: Tool, values: SchemaLanguages, equals: Automaton) -> list[Call]:
     """`f(a=1, b="x")`"""
     _check_name(tool.name, f"the tool name {tool.name!r}")
-    calls: list[Call] = []
-    for facets in values.alternatives(values.document.root()):
-        _check_keyword_arguments(facets, tool)
-        members: list[Member] = []
-        for name, schemas, required in facets.properties:
-            _check_name(name, f"the parameter name {name!r} of the tool {tool.name!r}")
-            members.append(Member(Automaton.literal(name), values.language(schemas), required))
-        arguments = mapping(values.notation, members, opened="(", closed=")", colon=equals)
-        calls.append([Automaton.literal(tool.name), arguments])
-    return calls
+
+    def key(name: str) -> Automaton:
+        _check_name(name, f"the parameter name {name!r} of the tool {tool.name!r}")
+        return Automaton.literal(name)
+
+    frame = Frame("(", ")", equals, key)
+    arguments = values.language(values.document.root(), frame=frame)
+    return [[Automaton.literal(tool.name), arguments]]
 
 
 def _check_name(name: str, what: str) -> None:
@@ -144,15 +144,4 @@ def _check_name(name: str, what: str) -> None:
         reason = f"it holds {bad[0]!r}" if bad else "it begins or ends with a space, or is empty"
         raise ConstraintError(
             f'{what} cannot be written in Python style: {reason}; rename it, or use style="json"'
-        )
-
-
-def _check_keyword_arguments(facets: Facets, tool: Tool) -> None:
-    keyword = "enum" if facets.constants is not None else "additionalProperties"
-    if facets.constants is not None or facets.extra is not None:
-        raise UnsupportedSchemaError(
-            keyword,
-            tool.pointer,
-            f"of the tool {tool.name!r} leaves the names of arguments open, which is not "
-            'supported in Python style; declare them in "properties", or use style="json"',
         )

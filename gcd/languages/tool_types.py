@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gcd.errors import ConstraintError, UnsupportedSchemaError
-from gcd.languages.schema_document import escape
 from gcd.languages.schema_keywords import HONOURED, TYPES, shown
+from gcd.languages.schema_references import escape
 from gcd.languages.type_strings import Schema, parse_type
 
 _DESCRIPTIONS = frozenset(

@@ -1,0 +1,71 @@
+"""Scalars of a schema's `const` and `enum`, as they are written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from decimal import Decimal
+from fractions import Fraction
+
+from gcd.automaton import Automaton
+from gcd.languages.notation import Notation
+from gcd.languages.numbers import Bound, decimals, with_exponent
+from gcd.languages.schema_constants import exact, kind_of
+from gcd.languages.schema_facets import Facets
+
+
+def constants(notation: Notation, values: Iterable[object], *, wide: bool) -> Automaton:
+    """The texts of these scalars, built all at once, as there may be thousands.
+
+    If `wide`, in every spelling, and every number with an exponent beside the numbers.
+    """
+    parts: list[Automaton] = []
+    texts: list[str] = []
+    numerals: set[str] = set()
+    for value in values:
+        match value:
+            case None:
+                parts.append(notation.null)
+            case bool():
+                parts.append(notation.true if value else notation.false)
+            case str():
+                texts.append(value)
+            case int() | float() if wide:
+                bound = Bound(exact(value), strict=False)
+                parts += [decimals(bound, bound), with_exponent()]
+            case int() | float():
+                numerals.add(json.dumps(value))
+                if kind_of(value) == "integer":
+                    numerals.add(str(int(value)))
+    strings = [notation.spell_all(text) for text in texts] if wide else [notation.choice(texts)]
+    return Automaton.union([Automaton.from_strings(numerals), *strings, *parts])
+
+
+def fitting(value: object, facets: Facets, content: Automaton | None) -> bool:
+    """Whether a scalar is as described, by the standard's own definition.
+
+    `content` is what may stand in a string, if a pattern or a format says so.
+    """
+    kind = kind_of(value)
+    if kind not in facets.kinds:
+        return False
+    if isinstance(value, str):
+        shortest, longest = facets.length
+        within = shortest <= len(value) and (longest is None or len(value) <= longest)
+        return within and (content is None or content.accepts(value))
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        number = exact(value)
+        return (
+            (facets.lower is None or _above(number, facets.lower))
+            and (facets.upper is None or _below(number, facets.upper))
+            and all((Fraction(number) / Fraction(d)).denominator == 1 for d in facets.divisors)
+        )
+    return True
+
+
+def _above(number: Decimal, bound: Bound) -> bool:
+    return number > bound.value or (number == bound.value and not bound.strict)
+
+
+def _below(number: Decimal, bound: Bound) -> bool:
+    return number < bound.value or (number == bound.value and not bound.strict)

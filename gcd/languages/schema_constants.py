@@ -1,0 +1,68 @@
+"""Constants of a schema (`const`, `enum`): when two are equal, and what objects and arrays become.
+
+Scalars stay a list of values. An object or array is spelled out as a schema that it alone
+satisfies, so that its members are described, ordered and compared as all others are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from decimal import Decimal
+from typing import Any
+
+CONSTANTS = ("const", "enum")
+
+
+def values_of(schema: Mapping[str, Any], keyword: str) -> list[Any]:
+    """The constants under one of the two keywords."""
+    return [schema["const"]] if keyword == "const" else list(schema["enum"])
+
+
+def has_containers(schema: Mapping[str, Any], keyword: str) -> bool:
+    """Whether an object or an array is among the constants."""
+    return keyword in schema and any(map(_is_container, values_of(schema, keyword)))
+
+
+def constant_schemas(schema: Mapping[str, Any], keyword: str) -> list[Any]:
+    """Schemas, one of which a value must satisfy to be one of the constants."""
+    values = values_of(schema, keyword)
+    scalars = [value for value in values if not _is_container(value)]
+    found: list[Any] = [{"enum": scalars}] if scalars else []
+    return found + [_schema_of(value) for value in values if _is_container(value)]
+
+
+def identity(value: Any) -> Hashable:
+    """Equal for scalars that JSON Schema calls equal: 1 is 1.0, true is not 1."""
+    return isinstance(value, bool), value
+
+
+def kind_of(value: Any) -> str:
+    """The narrowest JSON type of a scalar."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, (int, float)):
+        return "integer" if value == value // 1 else "number"
+    return "string"
+
+
+def exact(number: int | float) -> Decimal:
+    """The number as it is written in the schema."""
+    return Decimal(repr(number))
+
+
+def _is_container(value: object) -> bool:
+    return isinstance(value, (Mapping, list))
+
+
+def _schema_of(value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return {
+            "type": "object",
+            "properties": {name: {"const": item} for name, item in value.items()},
+            "required": list(value),
+            "additionalProperties": False,
+        }
+    schema: dict[str, Any] = {"type": "array", "minItems": len(value), "items": False}
+    return schema | ({"prefixItems": [{"const": item} for item in value]} if value else {})
