@@ -1,0 +1,363 @@
+"""Constraints for serving: this project against the grammar engines, in one run.
+
+The same 20 schemas (`benchmarks/schemas`), the same vocabulary (a tiktoken rank file), the same
+answers, spelled with the longest tokens; `benchmarks/engines.py` says how the engines are set to
+the same language. Measured are:
+
+* **prepare**: what is done once for a vocabulary.
+* **compile**: from the schema to what matchers are made from, once for each schema, in order.
+* **one sequence**: take a token and write the next mask. *Fresh*: a new matcher whose engine has
+  not been asked for a mask of this constraint before (or has forgotten it); *warm*: the same
+  answer again.
+* **16 in one call**: the same for 16 different constraints at once; rows begin again with
+  another answer of theirs when one is finished.
+* **memory** of a compiled constraint after its masks were asked for. Where the engine does not
+  tell, the growth of the process.
+* **masks**: on how many places of the answers an engine's mask differs from ours.
+
+    python benchmarks/constraints.py ../shared/data/vocabularies/qwen/qwen.tiktoken
+
+`--details` adds a table of our compile times and sizes, schema by schema.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from engines import COMPETITORS, Engine, Ours, Row, installed, longest_match
+
+from gcd.languages.json_schema import json_schema
+from gcd.lift import lift
+from gcd.matcher import ServedAutomaton
+from gcd.vocabulary import Vocabulary
+
+SCHEMAS = Path(__file__).parent / "schemas"
+BATCH, BATCH_STEPS = 16, 64
+
+
+class Case(NamedTuple):
+    """A schema and the token ids of some of its answers, the longest first."""
+
+    name: str
+    schema: Any
+    answers: list[list[int]]
+
+
+class Measured(NamedTuple):
+    """What one engine needed; times of compile in ms, of steps in us, memory in MB."""
+
+    name: str
+    prepare: float
+    compile: np.ndarray
+    fresh: np.ndarray
+    warm: np.ndarray
+    batch_fresh: np.ndarray
+    batch_warm: np.ndarray
+    memory: np.ndarray
+    refused: list[str]
+
+
+def load(vocabulary: Vocabulary, limit: int | None) -> list[Case]:
+    spell = longest_match(vocabulary)
+    cases = []
+    for path in sorted(SCHEMAS.glob("*.json"))[:limit]:
+        case = json.loads(path.read_text())
+        texts = [
+            json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()
+            for answer in case["instances"]
+        ]
+        answers = sorted((spell(text) for text in texts), key=len, reverse=True)
+        cases.append(Case(path.stem, case["schema"], answers))
+    return cases
+
+
+def resident() -> int:
+    """Bytes of memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def microseconds(start: int) -> float:
+    return (time.perf_counter_ns() - start) / 1e3
+
+
+def stream(engine: Engine, matcher: Any, answer: Sequence[int], row: Row) -> list[float]:
+    """Times of the steps of one answer."""
+    engine.first(matcher, row)
+    times = []
+    for token in answer:
+        start = time.perf_counter_ns()
+        engine.step(matcher, token, row)
+        times.append(microseconds(start))
+    return times
+
+
+def accepted(engine: Engine, compiled: Any, answer: list[int], eos: int) -> bool:
+    """Whether an engine takes an answer to its end."""
+    matcher = _matcher(engine, compiled, answer)
+    return all(engine.take(matcher, token) for token in [*answer, eos])
+
+
+def _matcher(engine: Engine, compiled: Any, answer: list[int]) -> Any:
+    if isinstance(engine, Ours):
+        engine.length = len(answer) + 1
+    return engine.matcher(compiled)
+
+
+def measure(
+    make: Any, vocabulary: Vocabulary, cases: list[Case], threads: int, compiled: dict[str, Any]
+) -> tuple[Engine, Measured]:
+    """All figures of one engine. `compiled` is filled with its constraints, by schema."""
+    start = time.perf_counter()
+    engine: Engine = make(vocabulary, threads)
+    prepare = (time.perf_counter() - start) * 1e3
+    compiled_in, fresh, warm, memory = [], [], [], []
+    refused: list[str] = []
+    row = Row(vocabulary.size)
+    for case in cases:
+        gc.collect()
+        before = resident()
+        start = time.perf_counter()
+        constraint = engine.compile(case.schema)
+        compiled_in.append((time.perf_counter() - start) * 1e3)
+        compiled[case.name] = constraint
+        for answer in case.answers:
+            if not accepted(engine, constraint, answer, vocabulary.eos_ids[0]):
+                refused.append(case.name)
+                continue
+            matcher = _matcher(engine, constraint, answer)
+            fresh += stream(engine, matcher, answer, row)
+            warm += stream(engine, engine.reset(matcher), answer, row)
+        size = engine.num_bytes(constraint)
+        memory.append((resident() - before if size is None else size) / 1e6)
+    usable = [case for case in cases if case.name not in refused]
+    batches = [batch(engine, compiled, usable, first, vocabulary) for first in range(0, 20, 4)]
+    return engine, Measured(
+        engine.name,
+        prepare,
+        np.array(compiled_in),
+        np.array(fresh),
+        np.array(warm),
+        np.concatenate([times for times, _ in batches]),
+        np.concatenate([times for _, times in batches]),
+        np.array(memory),
+        refused,
+    )
+
+
+def batch(
+    engine: Engine,
+    compiled: dict[str, Any],
+    cases: list[Case],
+    first: int,
+    vocabulary: Vocabulary,
+) -> tuple[list[float], list[float]]:
+    """Times of calls for 16 different constraints: fresh, then the same again, warm."""
+    chosen = [cases[(first + i) % len(cases)] for i in range(min(BATCH, len(cases)))]
+    rows = Row(vocabulary.size, len(chosen))
+    matchers = [_matcher(engine, compiled[case.name], case.answers[0]) for case in chosen]
+    found: list[list[float]] = []
+    for _ in ("fresh", "warm"):
+        places = [_tokens(case) for case in chosen]
+        matchers = [engine.reset(matcher) for matcher in matchers]
+        times = []
+        for _ in range(BATCH_STEPS):
+            tokens = []
+            for i, place in enumerate(places):
+                token, begins = next(place)
+                if begins:
+                    matchers[i] = engine.reset(matchers[i])
+                tokens.append(token)
+            start = time.perf_counter_ns()
+            engine.batch(matchers, tokens, rows)
+            times.append(microseconds(start))
+        found.append(times)
+    return found[0], found[1]
+
+
+def _tokens(case: Case) -> Iterator[tuple[int, bool]]:
+    """The longest answer of a schema again and again: (token, whether it is the first)."""
+    while True:
+        for i, token in enumerate(case.answers[0]):
+            yield token, i == 0
+
+
+def disagreements(
+    ours: Engine,
+    mine: dict[str, Any],
+    engine: Engine,
+    theirs: dict[str, Any],
+    cases: list[Case],
+    vocabulary: Vocabulary,
+) -> tuple[int, int, list[str]]:
+    """(Places where masks differ, places in all, a line for each sort of difference)."""
+    row, other = Row(vocabulary.size), Row(vocabulary.size)
+    differ, places, examples = 0, 0, dict[tuple[str, str], str]()
+    for case in cases:
+        for answer in case.answers:
+            one = _matcher(ours, mine[case.name], answer)
+            two = _matcher(engine, theirs[case.name], answer)
+            for i in range(len(answer) + 1):
+                if i == 0:
+                    ours.first(one, row)
+                    engine.first(two, other)
+                elif not (
+                    ours.step(one, answer[i - 1], row) and engine.step(two, answer[i - 1], other)
+                ):
+                    break
+                places += 1
+                if (row.array == other.array).all():
+                    continue
+                differ += 1
+                for side, words in (
+                    ("only ours", row.first & ~other.first),
+                    (f"only {engine.name}", other.first & ~row.first),
+                ):
+                    ids = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
+                    if ids.size and (case.name, side) not in examples:
+                        prefix = vocabulary.decode(answer[:i])[-40:]
+                        tokens = [
+                            "EOS" if t in vocabulary.eos_ids else vocabulary.token_bytes[t]
+                            for t in ids[:4].tolist()
+                        ]
+                        examples[case.name, side] = (
+                            f"{case.name}: {side}, after {prefix!r}: {ids.size} tokens, {tokens}"
+                        )
+    return differ, places, list(examples.values())
+
+
+def table(results: list[Measured]) -> Iterator[str]:
+    """Figures of all engines, and in brackets their ratio to ours."""
+    heads = ["", *(r.name for r in results)]
+    yield "| " + " | ".join(heads) + " |"
+    yield "|---" * len(heads) + "|"
+    ours = results[0]
+
+    def line(label: str, figures: list[tuple[float, ...]]) -> str:
+        cells = []
+        for values in figures:
+            text = " / ".join(f"{v:.3g}" if v < 100 else f"{v:.0f}" for v in values)
+            if values is not figures[0] and figures[0][0] > 0:
+                text += f" ({values[0] / figures[0][0]:.2g} x)"
+            cells.append(text)
+        return f"| {label} | " + " | ".join(cells) + " |"
+
+    def median_and(q: float, values: np.ndarray) -> tuple[float, float]:
+        if values.size == 0:
+            return float("nan"), float("nan")
+        return float(np.median(values)), float(np.percentile(values, q))
+
+    del ours
+    yield line("prepare a vocabulary, ms", [(r.prepare,) for r in results])
+    yield line("compile, median / worst, ms", [median_and(100, r.compile) for r in results])
+    yield line(
+        "compile with the vocabulary prepared each time, median, ms",
+        [(float(np.median(r.compile)) + r.prepare,) for r in results],
+    )
+    for label, field in [
+        ("one sequence, fresh", "fresh"),
+        ("one sequence, warm", "warm"),
+        ("16 in one call, fresh", "batch_fresh"),
+        ("16 in one call, warm", "batch_warm"),
+    ]:
+        yield line(
+            f"{label}, median / p99, us", [median_and(99, getattr(r, field)) for r in results]
+        )
+    yield line("memory, median / largest, MB", [median_and(100, r.memory) for r in results])
+
+
+def details(vocabulary: Vocabulary, cases: list[Case]) -> Iterator[str]:
+    """Where our compile time goes."""
+    yield (
+        "| schema | byte states | token states | classes | patterns | bytes, ms | lift, ms "
+        "| serve, ms | token table, MB | served, MB |"
+    )
+    yield "|---" * 10 + "|"
+    for case in cases:
+        times = [time.perf_counter()]
+        automaton = json_schema(case.schema)
+        times.append(time.perf_counter())
+        lifted = lift(automaton, vocabulary)
+        times.append(time.perf_counter())
+        compact = ServedAutomaton(lifted)
+        times.append(time.perf_counter())
+        to_bytes, to_tokens, to_serve = np.diff(times) * 1e3
+        yield (
+            f"| {case.name} | {automaton.num_states} | {lifted.num_states} "
+            f"| {lifted.num_classes} | {compact.num_patterns} | {to_bytes:.1f} "
+            f"| {to_tokens:.1f} | {to_serve:.1f} | {lifted.delta.nbytes / 1e6:.1f} "
+            f"| {compact.nbytes / 1e6:.1f} |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("ranks", type=Path, help="vocabulary: lines of `base64 rank`")
+    parser.add_argument("--threads", type=int, default=2, help="of engines that use several")
+    parser.add_argument("--without", nargs="*", default=[], choices=list(COMPETITORS))
+    parser.add_argument("--schemas", type=int, default=None, help="only so many of them")
+    parser.add_argument("--details", action="store_true", help="our compile, schema by schema")
+    arguments = parser.parse_args()
+
+    eos = Vocabulary.from_ranks(arguments.ranks, eos_ids=[]).size
+    vocabulary = Vocabulary.from_ranks(arguments.ranks, eos_ids=[eos])
+    cases = load(vocabulary, arguments.schemas)
+    tokens = sum(len(answer) for case in cases for answer in case.answers)
+    answers = sum(len(case.answers) for case in cases)
+    print(f"{vocabulary.size} tokens, {len(cases)} schemas, {answers} answers of {tokens} tokens\n")
+
+    # Compiled code is loaded on a language and a vocabulary of its own, so that nothing is left
+    # of it in any cache but that.
+    small = Vocabulary.from_bytes([b'"', b"a", b"b", b"ab", b"</s>"], [4])
+    warm_up = Ours(small, 1, 2)
+    loaded = warm_up.compile({"type": "string", "enum": ["a", "ab"]})
+    warm_up.length = 4
+    one = warm_up.matcher(loaded)
+    warm_up.step(one, 0, Row(small.size))
+    warm_up.batch([one], [1], Row(small.size))
+
+    compiled: dict[str, dict[str, Any]] = {}
+    engines: list[Engine] = []
+    results: list[Measured] = []
+    makers: dict[str, Any] = {"ours": Ours}
+    for module, maker in COMPETITORS.items():
+        if module in arguments.without:
+            continue
+        if installed(module):
+            makers[module] = maker
+        else:
+            print(f"{module} is not installed: left out")
+    for name, maker in makers.items():
+        compiled[name] = {}
+        engine, result = measure(maker, vocabulary, cases, arguments.threads, compiled[name])
+        engines.append(engine)
+        results.append(result)
+        print(f"{name}: done; refused answers of {result.refused or 'none'}", flush=True)
+    budgeted = Ours(vocabulary, 1, slack=0)
+    budgeted.compile = lambda schema: next(  # type: ignore[method-assign]
+        compiled["ours"][case.name] for case in cases if case.schema is schema
+    )
+    _, tight = measure(lambda *_: budgeted, vocabulary, cases, 1, dict[str, Any]())
+    results.insert(1, tight._replace(prepare=results[0].prepare, compile=results[0].compile))
+
+    print()
+    print("\n".join(table(results)))
+    print()
+    for (name, constraints), engine in zip(list(compiled.items())[1:], engines[1:], strict=True):
+        differ, places, examples = disagreements(
+            engines[0], compiled["ours"], engine, constraints, cases, vocabulary
+        )
+        print(f"{name}: masks differ on {differ} of {places} places")
+        print("".join(f"    {line}\n" for line in examples))
+    if arguments.details:
+        print("\n".join(details(vocabulary, cases)))
+
+
+if __name__ == "__main__":
+    main()

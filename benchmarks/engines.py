@@ -1,0 +1,312 @@
+"""Four engines behind one interface, each set to the same language: compact JSON, declared members.
+
+What it takes to compare like with like:
+
+* `llguidance` narrows its masks to the tokenizer's own spelling where the grammar forces bytes;
+  `no_forcing` is set, so that its masks are of all tokens that lead on, as the others' are.
+* `xgrammar` takes tokens by their bytes; the EOS id, which has none, is given as empty bytes.
+* No engine writes whitespace between tokens of JSON (`{"a":1}`), and none adds members.
+* Batches: one call for all rows where an engine has one, on as many threads as are asked for.
+  This project and `outlines-core`, which has no such call, use one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from gcd.bitmask import num_words
+from gcd.languages.json_schema import json_schema
+from gcd.lift import lift
+from gcd.matcher import Matcher, ServedAutomaton, advance_all, fill_masks
+from gcd.vocabulary import Vocabulary
+
+
+class Engine(Protocol):
+    """What the benchmark asks of an engine; making one is what is done once per vocabulary."""
+
+    name: str
+
+    def compile(self, schema: Any) -> Any:
+        """A constraint that matchers are made from."""
+
+    def matcher(self, compiled: Any) -> Any:
+        """A matcher; what earlier ones of this constraint left in caches is gone if it can be."""
+
+    def reset(self, matcher: Any) -> Any:
+        """The same matcher at the beginning, its caches kept."""
+
+    def first(self, matcher: Any, row: Row) -> None:
+        """The mask before the first token."""
+
+    def step(self, matcher: Any, token: int, row: Row) -> bool:
+        """Take a token, and the mask after it; whether the token was taken."""
+
+    def take(self, matcher: Any, token: int) -> bool:
+        """Take a token, without a mask."""
+
+    def batch(self, matchers: Sequence[Any], tokens: Sequence[int], rows: Row) -> None:
+        """`step` for each matcher, in one call."""
+
+    def num_bytes(self, compiled: Any) -> int | None:
+        """Memory of a constraint and its cached masks; None if the engine does not tell."""
+
+
+class Row:
+    """Packed masks in memory that every engine can write: an array and where it lies."""
+
+    def __init__(self, vocabulary_size: int, rows: int = 1) -> None:
+        self.width = num_words(vocabulary_size)
+        self.array = np.zeros((rows, self.width), np.int32)
+        self.first = self.array[0]
+        self.address = self.array.ctypes.data
+
+
+class Ours:
+    """This project; with `slack` a budget is active, so many tokens more than the answer has."""
+
+    def __init__(self, vocabulary: Vocabulary, threads: int, slack: int | None = None) -> None:
+        del threads
+        self.name = "ours" if slack is None else "ours, tight budget"
+        self.vocabulary, self.slack = vocabulary, slack
+        self.length = 0  # of the answer that the next matcher is for
+        _ = vocabulary.trie
+
+    def compile(self, schema: Any) -> ServedAutomaton:
+        return ServedAutomaton(lift(json_schema(schema), self.vocabulary))
+
+    def matcher(self, compiled: ServedAutomaton) -> Matcher:
+        compiled.forget()
+        return Matcher(compiled, budget=None if self.slack is None else self.length + self.slack)
+
+    def reset(self, matcher: Matcher) -> Matcher:
+        matcher.reset()
+        return matcher
+
+    def first(self, matcher: Matcher, row: Row) -> None:
+        matcher.fill_mask(row.first)
+
+    def step(self, matcher: Matcher, token: int, row: Row) -> bool:
+        taken = matcher.advance(token)
+        matcher.fill_mask(row.first)
+        return taken
+
+    def take(self, matcher: Matcher, token: int) -> bool:
+        return matcher.advance(token)
+
+    def batch(self, matchers: Sequence[Matcher], tokens: Sequence[int], rows: Row) -> None:
+        advance_all(matchers, tokens)
+        fill_masks(matchers, rows.array)
+
+    def num_bytes(self, compiled: ServedAutomaton) -> int | None:
+        return compiled.nbytes
+
+
+class XGrammar:
+    name = "xgrammar"
+
+    def __init__(self, vocabulary: Vocabulary, threads: int) -> None:
+        xgrammar = importlib.import_module("xgrammar")
+        self._torch = importlib.import_module("torch")
+        info = xgrammar.TokenizerInfo(
+            list(vocabulary.token_bytes),
+            vocab_size=vocabulary.size,
+            stop_token_ids=list(vocabulary.eos_ids),
+        )
+        self._compiler = xgrammar.GrammarCompiler(info, max_threads=threads, cache_enabled=False)
+        self._matcher = xgrammar.GrammarMatcher
+        self._batch = xgrammar.BatchGrammarMatcher(max_threads=threads)
+        self._accept = xgrammar.BatchGrammarMatcher.batch_accept_token
+
+    def compile(self, schema: Any) -> Any:
+        return self._compiler.compile_json_schema(
+            json.dumps(schema), any_whitespace=False, separators=(",", ":"), strict_mode=True
+        )
+
+    def matcher(self, compiled: Any) -> Any:
+        return self._matcher(compiled)
+
+    def reset(self, matcher: Any) -> Any:
+        matcher.reset()
+        return matcher
+
+    def first(self, matcher: Any, row: Row) -> None:
+        matcher.fill_next_token_bitmask(row.array)
+
+    def step(self, matcher: Any, token: int, row: Row) -> bool:
+        taken: bool = matcher.accept_token(token)
+        matcher.fill_next_token_bitmask(row.array)
+        return taken
+
+    def take(self, matcher: Any, token: int) -> bool:
+        taken: bool = matcher.accept_token(token)
+        return taken
+
+    def batch(self, matchers: Sequence[Any], tokens: Sequence[int], rows: Row) -> None:
+        self._accept(matchers, tokens)
+        self._batch.batch_fill_next_token_bitmask(matchers, rows.array)
+
+    def num_bytes(self, compiled: Any) -> int | None:
+        return int(compiled.memory_size_bytes)
+
+
+class LLGuidance:
+    name = "llguidance"
+
+    def __init__(self, vocabulary: Vocabulary, threads: int) -> None:
+        llguidance = importlib.import_module("llguidance")
+        description = _Tokenizer(vocabulary)
+        self._tokenizer = llguidance.LLTokenizer(
+            llguidance.TokenizerWrapper(description), n_vocab=vocabulary.size
+        )
+        self._tokenizer = self._tokenizer.with_slices(llguidance.LLTokenizer.json_slices())
+        self._matcher = llguidance.LLMatcher
+        self._executor = llguidance.LLExecutor(num_threads=threads)
+        self._size = num_words(vocabulary.size) * 4
+
+    def compile(self, schema: Any) -> Any:
+        options = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
+        grammar = '%llguidance {"no_forcing": true}\nstart: %json ' + json.dumps(
+            {**schema, "x-guidance": options}
+        )
+        matcher = self._matcher(self._tokenizer, grammar)
+        if matcher.is_error():
+            raise ValueError(matcher.get_error())
+        return matcher
+
+    def matcher(self, compiled: Any) -> Any:
+        return compiled.deep_copy()
+
+    def reset(self, matcher: Any) -> Any:
+        matcher.reset()
+        return matcher
+
+    def first(self, matcher: Any, row: Row) -> None:
+        matcher.unsafe_compute_mask_ptr(row.address, self._size)
+
+    def step(self, matcher: Any, token: int, row: Row) -> bool:
+        taken: bool = matcher.consume_token(token)
+        matcher.unsafe_compute_mask_ptr(row.address, self._size)
+        return taken
+
+    def take(self, matcher: Any, token: int) -> bool:
+        taken: bool = matcher.consume_token(token)
+        return taken
+
+    def batch(self, matchers: Sequence[Any], tokens: Sequence[int], rows: Row) -> None:
+        self._executor.consume_token_par(list(zip(matchers, tokens, strict=True)))
+        self._executor.unsafe_compute_mask_ptr(
+            list(zip(matchers, range(len(matchers)), strict=True)),
+            rows.address,
+            self._size,
+            len(matchers),
+        )
+
+    def num_bytes(self, compiled: Any) -> int | None:
+        return None
+
+
+class _Tokenizer:
+    """What `llguidance` wants to know of a tokenizer."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.eos_token_id = vocabulary.eos_ids[0]
+        self.bos_token_id = None
+        self.tokens = [
+            b"<eos>" if i == self.eos_token_id else token
+            for i, token in enumerate(vocabulary.token_bytes)
+        ]
+        self.special_token_ids = [self.eos_token_id]
+        self._spell = longest_match(vocabulary)
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return self._spell(text if isinstance(text, bytes) else text.encode())
+
+
+class OutlinesCore:
+    name = "outlines-core"
+
+    def __init__(self, vocabulary: Vocabulary, threads: int) -> None:
+        del threads
+        self._core = importlib.import_module("outlines_core")
+        ids_of: dict[bytes, list[int]] = {}
+        for index, token in enumerate(vocabulary.token_bytes):
+            if token:
+                ids_of.setdefault(token, []).append(index)
+        self._vocabulary = self._core.Vocabulary(vocabulary.eos_ids[0], ids_of)
+        self._width = num_words(vocabulary.size)
+
+    def compile(self, schema: Any) -> Any:
+        pattern = self._core.json_schema.build_regex_from_schema(
+            json.dumps(schema), whitespace_pattern=""
+        )
+        return self._core.Index(pattern, self._vocabulary)
+
+    def matcher(self, compiled: Any) -> Any:
+        return self._core.Guide(compiled)
+
+    def reset(self, matcher: Any) -> Any:
+        matcher.reset()
+        return matcher
+
+    def first(self, matcher: Any, row: Row) -> None:
+        matcher.write_mask_into(row.address, self._width, 4)
+
+    def step(self, matcher: Any, token: int, row: Row) -> bool:
+        taken = self.take(matcher, token)
+        matcher.write_mask_into(row.address, self._width, 4)
+        return taken
+
+    def take(self, matcher: Any, token: int) -> bool:
+        try:
+            matcher.advance(token, return_tokens=False)
+        except ValueError:
+            return False
+        return True
+
+    def batch(self, matchers: Sequence[Any], tokens: Sequence[int], rows: Row) -> None:
+        for i, (matcher, token) in enumerate(zip(matchers, tokens, strict=True)):
+            matcher.advance(token, return_tokens=False)
+            matcher.write_mask_into(rows.address + 4 * self._width * i, self._width, 4)
+
+    def num_bytes(self, compiled: Any) -> int | None:
+        return None
+
+
+COMPETITORS: dict[str, Callable[[Vocabulary, int], Engine]] = {
+    "xgrammar": XGrammar,
+    "llguidance": LLGuidance,
+    "outlines_core": OutlinesCore,
+}
+
+
+def installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def longest_match(vocabulary: Vocabulary) -> Callable[[bytes], list[int]]:
+    """Spelling by the longest token at every place, the lowest id among equals."""
+    id_of: dict[bytes, int] = {}
+    for index, token in enumerate(vocabulary.token_bytes):
+        if token:
+            id_of.setdefault(token, index)
+    longest = max(map(len, id_of))
+
+    def spell(text: bytes) -> list[int]:
+        ids, place = list[int](), 0
+        while place < len(text):
+            size = next(
+                n
+                for n in range(min(longest, len(text) - place), 0, -1)
+                if text[place : place + n] in id_of
+            )
+            ids.append(id_of[text[place : place + size]])
+            place += size
+        return ids
+
+    return spell
