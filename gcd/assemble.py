@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool, Int32, Integer
 
-from gcd.kernels.classes import number_by_first
+from gcd.kernels.classes import first_equal, number_by_first
 from gcd.kernels.token_graph import reachable
 from gcd.token_automaton import UNREACHABLE, TokenAutomaton, steps_to_accept
 from gcd.vocabulary import Vocabulary
@@ -28,9 +28,15 @@ def with_final(
         targets = np.where((targets >= 0) & accepting[targets], final, targets)
     delta = np.full((final + 1, targets.shape[1] + 1), -1, np.int32)
     delta[:-1, :-1] = targets
+    add_end(delta, accepting)
+    return delta, np.where(class_of < 0, targets.shape[1], class_of).astype(np.int32)
+
+
+def add_end(delta: Int32[np.ndarray, "S1 C1"], accepting: Bool[np.ndarray, "S"]) -> None:
+    """Write the final state and the EOS class into the last row and the last column, all -1."""
+    final = accepting.size
     delta[:-1, -1] = np.where(accepting, final, -1)
     delta[-1, -1] = final
-    return delta, np.where(class_of < 0, targets.shape[1], class_of).astype(np.int32)
 
 
 def assemble(
@@ -82,11 +88,24 @@ def merge_classes(
 
     Tokens marked `apart` leave the classes (number -1); classes without tokens are dropped.
     """
-    columns = np.ascontiguousarray(table.T)
-    rows = columns.view(np.dtype((np.void, columns.dtype.itemsize * columns.shape[1]))).ravel()
-    _, same = np.unique(rows, return_inverse=True)
+    same = first_equal(table, *table.shape)
     # Number 0 stands for the tokens apart while the others are numbered by their first token.
-    merged = np.where(apart, 0, same.reshape(-1)[class_of] + 1)
+    merged = np.where(apart, 0, same[class_of] + 1)
     merged, first = number_by_first(np.append(0, merged), same.size + 1)
     kept = class_of[first[1:] - 1]
     return np.ascontiguousarray(table[:, kept]), merged[1:] - 1
+
+
+def merge_equal(
+    delta: Int32[np.ndarray, "S1 C1"], class_of: Int32[np.ndarray, "V"]
+) -> tuple[Int32[np.ndarray, "S1 C2"], Int32[np.ndarray, "V"]]:
+    """`merge_classes` for a table with a row and a column at the end that do not count.
+
+    Classes are numbered by their first token, and stay so; tokens apart have -1 already.
+    """
+    same = first_equal(delta, delta.shape[0] - 1, delta.shape[1] - 1)
+    is_first = same == np.arange(same.size)
+    if is_first.all():
+        return delta, class_of
+    number = np.append((np.cumsum(is_first) - 1)[same], -1).astype(np.int32)
+    return delta[:, np.append(np.flatnonzero(is_first), same.size)], number[class_of]

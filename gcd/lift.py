@@ -20,14 +20,18 @@ Cost: O(sum over reached states of live tree nodes), in compiled code.
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Int32, UInt8
+from jaxtyping import Bool, Int32, UInt8
 
-from gcd.assemble import ENDINGS, assemble, merge_classes, with_final
+from gcd.assemble import ENDINGS, add_end, assemble, merge_equal, with_final
 from gcd.automaton import Automaton
 from gcd.errors import ConstraintError, EmptyLanguageError
 from gcd.kernels import lifting as kernels
-from gcd.kernels.classes import number_by_first
+from gcd.kernels.cells import Cells, find_cells
+from gcd.kernels.classes import from_classes, number_tokens, one_class, refine
+from gcd.kernels.lifting import Ways
+from gcd.kernels.lifting_table import fill_runs, fill_states
 from gcd.kernels.prefix_tree import sub_trie
+from gcd.profiles import UnitProfile
 from gcd.token_automaton import TokenAutomaton
 from gcd.vocabulary import Vocabulary
 
@@ -61,11 +65,15 @@ def lift(automaton: Automaton, vocabulary: Vocabulary, *, eos: str = "token") ->
     if eos == "accept":
         _refuse_continuations(automaton)
 
-    reached, targets, class_of = lift_arrays(automaton.delta, automaton.class_of_byte, vocabulary)
-    accepting = automaton.accepting[reached]
-    delta, class_of = with_final(targets, accepting, class_of, eos)
-    initial = reached.size if eos == "accept" and accepting[0] else 0
-    lifted = assemble(delta, class_of, vocabulary, initial)
+    table, class_of = lift_arrays(automaton.delta, automaton.class_of_byte, vocabulary)
+    initial = 0
+    if eos == "accept":
+        table, class_of = with_final(table[:-1, :-1], automaton.accepting, class_of, eos)
+        initial = automaton.num_states if automaton.accepting[0] else 0
+    else:
+        add_end(table, automaton.accepting)
+        class_of[class_of < 0] = table.shape[1] - 1
+    lifted = assemble(table, class_of, vocabulary, initial)
     if lifted is None:
         raise EmptyLanguageError(_why_unwritable(automaton, vocabulary))
     return lifted
@@ -75,12 +83,12 @@ def lift_arrays(
     delta: Int32[np.ndarray, "S K"],
     class_of_byte: UInt8[np.ndarray, "256"],
     vocabulary: Vocabulary,
-) -> tuple[Int32[np.ndarray, "R"], Int32[np.ndarray, "R C"], Int32[np.ndarray, "V"]]:
+) -> tuple[Int32[np.ndarray, "S1 C1"], Int32[np.ndarray, "V"]]:
     """Token transitions of a byte automaton with initial state 0, EOS aside.
 
     Returns:
-        reached: the states that whole tokens lead to, ascending, 0 among them.
-        targets: number (in `reached`) of the state after a token of each class, -1 for none.
+        table: the state after a token of each class, -1 for none, from all states, whether whole
+            tokens lead there or not; and one row and one column more, for the end.
         class_of: class of every token id, -1 for EOS. Classes are numbered by their first id;
             two ids share one exactly if they have the same targets.
     """
@@ -89,32 +97,66 @@ def lift_arrays(
     label = class_of_byte[trie.byte]
     width = np.bincount(class_of_byte, minlength=delta.shape[1])
     tree = (label, trie.depth, trie.skip, trie.entry)
-    is_reached, class_of_entry = kernels.reachable_classes(
-        delta, width, tree, trie.num_entries, trie.max_depth
-    )
-    reached = np.flatnonzero(is_reached).astype(np.int32)
+    cells = Cells(*find_cells(delta, width))
+    ways = Ways(*kernels.ways_out(delta, cells))
+    reference = kernels.references(delta, width, cells)
 
-    # Ids without bytes are alive nowhere: a class of their own until columns are compared.
-    no_class = 2 * trie.num_entries + 1
+    bounds = zip(cells.unit_start[:-1], cells.unit_start[1:], strict=True)
+    profiles = [vocabulary.profile(cells.units[i:j, class_of_byte]) for i, j in bounds]
+    counted = _is_counted(cells)
+    partition = _first_partition(profiles, counted, trie.num_entries)
+    for u, profile in enumerate(profiles):
+        kernels.split_by_exits(
+            partition,
+            delta,
+            tree,
+            trie.max_depth,
+            ways.state[ways.unit == u],
+            profile.exit_start,
+            profile.exits,
+            bool(counted[u]),
+        )
+    kernels.split_by_states(partition, delta, tree, trie.max_depth, cells.cell, reference)
+
+    # One representative entry for each class is enough for the table. Ids without bytes lead
+    # nowhere.
     is_eos = np.zeros(vocabulary.size, np.bool_)
     is_eos[list(vocabulary.eos_ids)] = True
-    class_of, first = number_by_first(
-        np.append(class_of_entry, np.int32(no_class))[trie.entry_of_token], no_class + 1
+    class_of, first = number_tokens(
+        partition[0], trie.entry_of_token, is_eos, 2 * trie.num_entries + 1
     )
-
-    # Walk one representative entry for each class from every state.
     entry_of_class = trie.entry_of_token[first]
     has_bytes = np.flatnonzero(entry_of_class >= 0)
     number = np.full(trie.num_entries, -1, np.int32)
     number[entry_of_class[has_bytes]] = has_bytes
     nodes, depth, skip, entry = sub_trie(trie.depth, trie.skip, trie.entry, number)
-    table = kernels.targets(
-        reached, delta, (label[nodes], depth, skip, entry), first.size, trie.max_depth
-    )
-    position = np.full(delta.shape[0] + 1, -1, np.int32)
-    position[reached] = np.arange(reached.size)
-    targets, class_of = merge_classes(position[table], class_of, is_eos)
-    return reached, targets, class_of
+    tree = (label[nodes], depth, skip, entry)
+    table = np.full((delta.shape[0] + 1, first.size + 1), -1, np.int32)
+    fill_runs(table, delta, tree, first.size, trie.max_depth, cells, ways)
+    fill_states(table, delta, tree, first.size, trie.max_depth, cells.cell, reference)
+    return merge_equal(table, class_of)
+
+
+def _is_counted(cells: Cells) -> Bool[np.ndarray, "units"]:
+    """Units whose runs have a bound, so that it matters how many of them a token completes."""
+    boundary = cells.states[cells.start]
+    whole = cells.cell_at[boundary] == np.arange(boundary.size)
+    chained = cells.unit_of[whole & (cells.after != boundary)]
+    return np.bincount(chained, minlength=cells.unit_start.size - 1) > 0
+
+
+def _first_partition(
+    profiles: list[UnitProfile], counted: Bool[np.ndarray, "units"], num_entries: int
+) -> tuple[np.ndarray, ...]:
+    """Entries that end differently inside the runs of some unit, parted."""
+    partition = one_class(num_entries)
+    for u, (profile, matters) in enumerate(zip(profiles, counted, strict=True)):
+        classes = profile.counted if matters else profile.uncounted
+        if u == 0:
+            partition = from_classes(classes, int(classes.max(initial=-1)) + 1)
+        else:
+            refine(partition, np.arange(num_entries, dtype=np.int32), classes, num_entries)
+    return partition
 
 
 def _refuse_continuations(automaton: Automaton) -> None:

@@ -18,10 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int16
 
 from gcd.errors import ConstraintError
+from gcd.profiles import UnitProfile
 from gcd.token_bytes import bytes_of_tokenizer
 from gcd.trie import Trie
+
+_PROFILES = 16  # kept for one vocabulary; each takes some 10 bytes a token
 
 Ids = int | np.integer | Iterable[int]
 """One token id, or several."""
@@ -146,6 +150,21 @@ class Vocabulary:
     def trie(self) -> Trie:
         """The prefix tree of the tokens, built once."""
         return Trie.build(self.token_bytes)
+
+    def profile(self, unit: Int16[np.ndarray, "places 256"]) -> UnitProfile:
+        """What a unit of counted runs says about the tokens; the latest ones are kept."""
+        key = unit.tobytes()
+        known = self._profiles.pop(key, None)
+        if known is None:
+            known = UnitProfile.of(unit, self.trie)
+        self._profiles[key] = known  # the latest one last
+        while len(self._profiles) > _PROFILES:
+            self._profiles.pop(next(iter(self._profiles)))
+        return known
+
+    @cached_property
+    def _profiles(self) -> dict[bytes, UnitProfile]:
+        return {}
 
     @cached_property
     def fingerprint(self) -> bytes:

@@ -97,3 +97,76 @@ def number_by_first(values: np.ndarray, capacity: int) -> tuple[np.ndarray, np.n
             count += 1
         numbered[i] = number[value]
     return numbered, first[:count].copy()
+
+
+@numba.njit(cache=True)
+def from_classes(classes: np.ndarray, num_classes: int) -> tuple[np.ndarray, ...]:
+    """A partition into classes that are given, numbered without gaps."""
+    partition = one_class(classes.size)
+    class_of, size, _, _, _, free, _ = partition
+    size[0] = 0
+    for i in range(classes.size):
+        class_of[i] = classes[i]
+        size[classes[i]] += 1
+    # The stack of free numbers gives out the least first.
+    if num_classes > 0:
+        free[-1] -= num_classes - 1
+    return partition
+
+
+@numba.njit(cache=True)
+def number_tokens(
+    class_of_entry: np.ndarray, entry_of_token: np.ndarray, is_eos: np.ndarray, capacity: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Classes of tokens, numbered by their first token, and those tokens.
+
+    `class_of_entry` lies below `capacity`. Tokens without an entry share a class of their own;
+    EOS tokens get -1.
+    """
+    number = np.full(capacity + 1, -1, np.int32)
+    first = np.empty(min(entry_of_token.size, capacity + 1), np.int64)
+    class_of = np.empty(entry_of_token.size, np.int32)
+    count = 0
+    for token in range(entry_of_token.size):
+        if is_eos[token]:
+            class_of[token] = -1
+            continue
+        entry = entry_of_token[token]
+        old = class_of_entry[entry] if entry >= 0 else capacity
+        if number[old] < 0:
+            number[old] = count
+            first[count] = token
+            count += 1
+        class_of[token] = number[old]
+    return class_of, first[:count].copy()
+
+
+@numba.njit(cache=True)
+def first_equal(table: np.ndarray, num_rows: int, num_columns: int) -> np.ndarray:
+    """For each column the first one that is equal to it, looking at the first rows only.
+
+    Equal columns have equal sums under random weights; those that do are then compared.
+    """
+    total = np.zeros(num_columns, np.uint64)
+    weight = np.uint64(0x9E3779B97F4A7C15)
+    for s in range(num_rows):
+        # Multiplicative congruential weights, odd, one for each row.
+        weight *= np.uint64(0xD1342543DE82EF95)
+        row = table[s]
+        for c in range(num_columns):
+            total[c] += weight * np.uint64(row[c] + 1)
+    first = np.arange(num_columns)
+    order = np.argsort(total, kind="mergesort")
+    similar = 0
+    for i in range(1, num_columns):
+        if total[order[i]] == total[order[i - 1]]:
+            first[order[i]] = first[order[i - 1]]
+            similar += 1
+    if similar == 0:
+        return first
+    merged = np.flatnonzero(first != np.arange(num_columns))
+    for s in range(num_rows):
+        for c in merged:
+            if table[s, c] != table[s, first[c]]:
+                first[c] = c  # sums may agree by chance: such a column stays alone
+    return first
