@@ -3,9 +3,10 @@
 JSON Schema takes its patterns from ECMA-262 (with the `u` flag), and a text satisfies one if some
 part of it matches: the language is `.* P .*`, but for the anchors in P. `gcd.languages.ecma_syntax`
 reads the pattern as a tree; here Thompson's construction (1968) wires the tree's characters
-together with epsilon edges, and one subset construction gives the automaton. The limit on states
-stops that while it grows, and counted repetitions are measured before they are laid out, so a
-hostile pattern ends in a `StateLimitError`, not in a hang.
+together with epsilon edges, and one subset construction gives the automaton. Counted repetitions
+are measured before they are laid out, the limit on states stops what grows, and what grows slowly
+because its sets of states are large is given up, so a hostile pattern ends in a refusal by name
+and not in a hang.
 
 **Anchors** are edges that read nothing and have a condition: `^` that nothing was read before,
 `$` that nothing is read after. They may stand anywhere, as in `(^|,)x(,|$)`, so a path through the
@@ -23,6 +24,7 @@ with `^` goes without the leading `.*`, one that ends in `$` without the trailin
 
 from __future__ import annotations
 
+import time
 from functools import lru_cache
 
 import numpy as np
@@ -32,11 +34,13 @@ from gcd.byte_classes import joint_classes
 from gcd.errors import ConstraintError, StateLimitError
 from gcd.languages.code_points import SCALARS, one_of
 from gcd.languages.ecma_syntax import Chars, Choice, End, Node, Repeat, Sequence, Start, parse
+from gcd.languages.json_text import texts
 from gcd.limits import max_states, state_limit
 from gcd.nfa import NFA
 
 _MAX_CELLS = 30_000_000  # entries of the table (state, byte class) of the automaton to determinise
-_MAX_MEMBERS = 40_000_000  # of all subsets together, were each as large as `_overlap` permits
+_FIRST_STATES = 250
+_PATIENCE = 0.3  # seconds of processor time: a step that fails later than that is the last
 
 
 @lru_cache(maxsize=256)
@@ -55,19 +59,36 @@ def ecma_pattern(pattern: str) -> Automaton:
     nfa = _Thompson(tree).nfa()
     if nfa.num_states * (int(nfa.class_of_byte.max()) + 1) > _MAX_CELLS:
         raise StateLimitError(max_states(), f"the pattern {shown}")
-    overlap = _overlap(tree)
-    limit = min(max_states(), max(1, _MAX_MEMBERS // overlap))
+    return _determinized(nfa, f"the pattern {shown}")
+
+
+def _determinized(nfa: NFA, what: str) -> Automaton:
+    """The automaton, built with ever higher limits for as long as that is quick.
+
+    States of the subset construction are sets, and it is their sizes that make a few patterns
+    costly, `[a-z]{5000}` somewhere in a text for one: after k letters any k of the places may be
+    the next. A step has four times the states of the last one, so it takes at most some sixteen
+    times as long.
+    """
+    texts()  # so that no step pays for loading the compiled loops
+    limit = _FIRST_STATES
+    while limit < max_states():
+        began = time.process_time()
+        try:
+            with state_limit(limit):
+                return nfa.determinize()
+        except StateLimitError as error:
+            if time.process_time() - began > _PATIENCE:
+                raise ConstraintError(
+                    f"{what} matches in so many ways at once that {limit} states of its automaton "
+                    f"take more than {_PATIENCE} s; lower its counted repetitions, anchor it with "
+                    "`^`, or make its alternatives exclude each other"
+                ) from error
+        limit *= 4
     try:
-        with state_limit(limit):
-            return nfa.determinize()
+        return nfa.determinize()
     except StateLimitError as error:
-        if limit == max_states():
-            raise StateLimitError(limit, f"the pattern {shown}") from error
-        raise ConstraintError(
-            f"the pattern {shown} may be at up to {overlap} places at once, which makes more than "
-            f"{limit} states of such sets too costly; lower its counted repetitions, or anchor it "
-            "with `^`"
-        ) from error
+        raise StateLimitError(max_states(), what) from error
 
 
 def _size(node: Node) -> int:
@@ -99,61 +120,6 @@ def _reads_nothing(node: Node) -> bool:
         case Repeat(body):
             return _reads_nothing(body)
     return True
-
-
-def _overlap(tree: Node) -> int:
-    """At most so many of the characters laid out may be the next one at the same time."""
-    total = 0
-    for option in _options(tree):
-        parts = _parts(option)
-        anchored = bool(parts) and isinstance(parts[0], Start)
-        total += _active(option)[0] if anchored else _places(option)
-    return total + 2  # the loops before and after a match
-
-
-def _active(node: Node) -> tuple[int, int | None]:
-    """The same for a node entered at one time; and the length of its texts, None if it varies.
-
-    What follows texts of one length is entered at one time too, and so are repetitions of them.
-    After texts of several lengths, every place may be active at once.
-    """
-    match node:
-        case Chars():
-            return 1, 1
-        case Sequence(parts):
-            most, length = 0, 0
-            for i, part in enumerate(parts):
-                active, its_length = _active(part)
-                most = max(most, active)
-                if its_length is None:
-                    return most + sum(map(_places, parts[i + 1 :])), None
-                length += its_length
-            return most, length
-        case Choice(options):
-            found = [_active(option) for option in options]
-            lengths = {length for _, length in found}
-            return sum(active for active, _ in found), lengths.pop() if len(lengths) == 1 else None
-        case Repeat(body):
-            least, most_often = _counts(node)
-            active, length_of_one = _active(body)
-            if length_of_one is None:
-                return _places(node), None
-            fixed = least == most_often or length_of_one == 0
-            return active + 1, least * length_of_one if fixed else None
-    return 0, 0
-
-
-def _places(node: Node) -> int:
-    """Characters of the pattern, each as often as it is laid out."""
-    match node:
-        case Chars():
-            return 1
-        case Sequence(parts) | Choice(parts):
-            return sum(map(_places, parts))
-        case Repeat(body):
-            least, most = _counts(node)
-            return _places(body) * (max(least, 1) if most is None else most)
-    return 0
 
 
 def _options(node: Node) -> tuple[Node, ...]:

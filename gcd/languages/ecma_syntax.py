@@ -130,7 +130,7 @@ class _Parser:
         found = _QUANTIFIER.match(self._text, self._at)
         if not found:
             return node
-        if isinstance(node, (Start, End)):
+        if self._text[begin] in "^$":
             raise self._error(f"`{self._text[begin : found.end()]}`", begin, "repeat no anchors")
         self._at = found.end()
         self._skip("?")  # lazy: the same texts match
