@@ -1,4 +1,4 @@
-"""What becomes of every schema of the official JSON Schema test suite: compiled, refused, or wrong.
+"""What becomes of every schema of the official JSON Schema test suite.
 
     python -m scripts.check_json_schema ../shared/data/json_schema_test_suite
 
@@ -21,7 +21,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gcd
 from gcd.languages.formats import FORMATS
@@ -35,7 +35,8 @@ _MAX_ORDERS = 5_000
 def outcomes(suite: Path, files: list[str] | None = None) -> dict[str, str]:
     """Outcome of each schema, by file and description.
 
-    "compiled", "refused: " and why, or "wrong: " and the instances judged wrongly.
+    "compiled"; "refused: " and why; "narrower: " and the valid instances that are not admitted; or
+    "wrong: " and the instances judged wrongly, invalid ones that are admitted among them.
     """
     found: dict[str, str] = {}
     for path in sorted(_files(suite) if files is None else (suite / name for name in files)):
@@ -62,15 +63,22 @@ def _outcome(group: dict[str, Any], formats: str) -> str:
     except gcd.EmptyLanguageError:
         pass
     except gcd.ConstraintError as error:
-        named = isinstance(error, gcd.UnsupportedSchemaError)
-        where = f"{error.keyword} at {error.pointer or '/'}" if named else str(error)  # type: ignore[attr-defined]
-        return f"refused: {where}"
+        if isinstance(error, gcd.UnsupportedSchemaError):
+            return f"refused: {error.keyword} at {error.pointer or '/'}"
+        return (
+            "refused: too many states"
+            if isinstance(error, gcd.StateLimitError)
+            else f"refused: {error}"
+        )
     wrong = [
-        test["description"]
+        test
         for test in group["tests"]
         if (language is not None and _is_accepted(language, test["data"])) != test["valid"]
     ]
-    return f"wrong: {'; '.join(wrong)}" if wrong else "compiled"
+    if not wrong:
+        return "compiled"
+    kind = "narrower" if all(test["valid"] for test in wrong) else "wrong"
+    return f"{kind}: {'; '.join(test['description'] for test in wrong)}"
 
 
 def _is_accepted(language: gcd.Automaton, value: Any) -> bool:
@@ -103,32 +111,40 @@ def _orders(value: Any) -> Iterator[Any]:
         yield value
 
 
-def shares(found: dict[str, str]) -> list[tuple[str, int, int, int, int]]:
-    """(part of the suite, schemas, compiled, refused, wrong) for the required part and formats."""
+class Shares(NamedTuple):
+    """Numbers of schemas in one part of the suite."""
+
+    part: str
+    schemas: int
+    compiled: int
+    refused: int
+    narrower: int
+    wrong: int
+
+
+def shares(found: dict[str, str]) -> list[Shares]:
+    """The outcomes counted, for the required part and for the formats."""
+    required = [outcome for key, outcome in found.items() if not key.startswith(_FORMATS)]
+    formats = [outcome for key, outcome in found.items() if key.startswith(_FORMATS)]
     rows = []
-    for part, chosen in (
-        ("required part", {k: v for k, v in found.items() if not k.startswith(_FORMATS)}),
-        ("formats", {k: v for k, v in found.items() if k.startswith(_FORMATS)}),
-    ):
-        kinds = Counter(outcome.partition(":")[0] for outcome in chosen.values())
-        rows.append((part, len(chosen), kinds["compiled"], kinds["refused"], kinds["wrong"]))
+    for part, chosen in (("required part", required), ("formats", formats)):
+        kinds = Counter(outcome.partition(":")[0] for outcome in chosen)
+        counts = (kinds[kind] for kind in ("compiled", "refused", "narrower", "wrong"))
+        rows.append(Shares(part, len(chosen), *counts))
     return rows
 
 
 def markdown(found: dict[str, str]) -> str:
     """The shares, and what is refused, as tables."""
     lines = [
-        "| part of the suite | schemas | compiled | refused | wrong |",
-        "|---|---|---|---|---|",
-        *(
-            f"| {part} | {total} | {right} ({right / max(total, 1):.1%}) "
-            f"| {refused} ({refused / max(total, 1):.1%}) | {wrong} |"
-            for part, total, right, refused, wrong in shares(found)
-        ),
-        "",
-        "| refused because of | schemas |",
-        "|---|---|",
+        "| part of the suite | schemas | compiled | refused | narrower | wrong |",
+        "|---|---|---|---|---|---|",
     ]
+    for row in shares(found):
+        percent = [f"{count} ({count / max(row.schemas, 1):.1%})" for count in row[2:4]]
+        cells = [row.part, row.schemas, *percent, row.narrower, row.wrong]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    lines += ["", "| refused because of | schemas |", "|---|---|"]
     reasons = Counter(
         outcome.removeprefix("refused: ").partition(" at ")[0]
         for outcome in found.values()
