@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool, Int32, Integer
 
+from gcd.kernels import token_graph as graph
 from gcd.kernels.classes import first_equal, number_by_first
-from gcd.kernels.token_graph import reachable
-from gcd.token_automaton import UNREACHABLE, TokenAutomaton, steps_to_accept
+from gcd.token_automaton import UNREACHABLE, TokenAutomaton
 from gcd.vocabulary import Vocabulary
 
 ENDINGS = ("token", "accept")
@@ -44,19 +44,24 @@ def assemble(
     class_of: Int32[np.ndarray, "V"],
     vocabulary: Vocabulary,
     initial: int,
+    edges: Int32[np.ndarray, "E 2"] | None = None,
 ) -> TokenAutomaton | None:
     """Keep what lies between `initial` and the final state (the last), and classes it tells apart.
 
-    None if no tokens lead from one to the other.
+    `edges` are the pairs (state, next state) of the table, if they are known. None if no tokens
+    lead from one to the other.
     """
-    final, eos_class = delta.shape[0] - 1, delta.shape[1] - 1
-    steps = steps_to_accept(delta, final)
+    edges = graph.edges(delta) if edges is None else edges
+    num_states = delta.shape[0]
+    final, eos_class = num_states - 1, delta.shape[1] - 1
+    steps = graph.distances(edges, num_states, final, UNREACHABLE, True)
     if steps[initial] == UNREACHABLE:
         return None
-    alive = reachable(delta, initial) & (steps < UNREACHABLE)
+    ahead = graph.distances(edges, num_states, initial, UNREACHABLE, False)
+    alive = (ahead < UNREACHABLE) & (steps < UNREACHABLE)
     alive[final] = True
     if not alive.all():
-        number = np.full(delta.shape[0] + 1, -1, np.int32)
+        number = np.full(num_states + 1, -1, np.int32)
         number[:-1][alive] = np.arange(alive.sum())
         delta = number[delta[alive]]
         final, initial = delta.shape[0] - 1, int(number[initial])
@@ -94,18 +99,3 @@ def merge_classes(
     merged, first = number_by_first(np.append(0, merged), same.size + 1)
     kept = class_of[first[1:] - 1]
     return np.ascontiguousarray(table[:, kept]), merged[1:] - 1
-
-
-def merge_equal(
-    delta: Int32[np.ndarray, "S1 C1"], class_of: Int32[np.ndarray, "V"]
-) -> tuple[Int32[np.ndarray, "S1 C2"], Int32[np.ndarray, "V"]]:
-    """`merge_classes` for a table with a row and a column at the end that do not count.
-
-    Classes are numbered by their first token, and stay so; tokens apart have -1 already.
-    """
-    same = first_equal(delta, delta.shape[0] - 1, delta.shape[1] - 1)
-    is_first = same == np.arange(same.size)
-    if is_first.all():
-        return delta, class_of
-    number = np.append((np.cumsum(is_first) - 1)[same], -1).astype(np.int32)
-    return delta[:, np.append(np.flatnonzero(is_first), same.size)], number[class_of]

@@ -22,15 +22,14 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool, Int32, UInt8
 
-from gcd.assemble import ENDINGS, add_end, assemble, merge_equal, with_final
+from gcd.assemble import ENDINGS, add_end, assemble, with_final
 from gcd.automaton import Automaton
 from gcd.errors import ConstraintError, EmptyLanguageError
 from gcd.kernels import lifting as kernels
 from gcd.kernels.cells import Cells, find_cells
 from gcd.kernels.classes import from_classes, number_tokens, one_class, refine
 from gcd.kernels.lifting import Ways
-from gcd.kernels.lifting_table import fill_runs, fill_states
-from gcd.kernels.prefix_tree import sub_trie
+from gcd.kernels.lifting_table import equal_columns, pass_over_rows
 from gcd.profiles import UnitProfile
 from gcd.token_automaton import TokenAutomaton
 from gcd.vocabulary import Vocabulary
@@ -65,15 +64,18 @@ def lift(automaton: Automaton, vocabulary: Vocabulary, *, eos: str = "token") ->
     if eos == "accept":
         _refuse_continuations(automaton)
 
-    table, class_of = lift_arrays(automaton.delta, automaton.class_of_byte, vocabulary)
-    initial = 0
+    delta, class_of, edges = lift_arrays(automaton.delta, automaton.class_of_byte, vocabulary)
+    accepting = automaton.accepting
     if eos == "accept":
-        table, class_of = with_final(table[:-1, :-1], automaton.accepting, class_of, eos)
-        initial = automaton.num_states if automaton.accepting[0] else 0
+        delta, class_of = with_final(delta[:-1, :-1], accepting, class_of, eos)
+        initial = accepting.size if accepting[0] else 0
+        lifted = assemble(delta, class_of, vocabulary, initial)
     else:
-        add_end(table, automaton.accepting)
-        class_of[class_of < 0] = table.shape[1] - 1
-    lifted = assemble(table, class_of, vocabulary, initial)
+        ends = np.append(np.flatnonzero(accepting), accepting.size).astype(np.int32)
+        add_end(delta, accepting)
+        class_of[class_of < 0] = delta.shape[1] - 1
+        edges = np.concatenate([edges, np.stack([ends, np.full_like(ends, accepting.size)], 1)])
+        lifted = assemble(delta, class_of, vocabulary, 0, edges)
     if lifted is None:
         raise EmptyLanguageError(_why_unwritable(automaton, vocabulary))
     return lifted
@@ -83,7 +85,7 @@ def lift_arrays(
     delta: Int32[np.ndarray, "S K"],
     class_of_byte: UInt8[np.ndarray, "256"],
     vocabulary: Vocabulary,
-) -> tuple[Int32[np.ndarray, "S1 C1"], Int32[np.ndarray, "V"]]:
+) -> tuple[Int32[np.ndarray, "S1 C1"], Int32[np.ndarray, "V"], Int32[np.ndarray, "E 2"]]:
     """Token transitions of a byte automaton with initial state 0, EOS aside.
 
     Returns:
@@ -91,10 +93,11 @@ def lift_arrays(
             tokens lead there or not; and one row and one column more, for the end.
         class_of: class of every token id, -1 for EOS. Classes are numbered by their first id;
             two ids share one exactly if they have the same targets.
+        edges: (state, next state), each pair once.
     """
     trie = vocabulary.trie
     delta = np.ascontiguousarray(delta)
-    label = class_of_byte[trie.byte]
+    label = np.take(class_of_byte, trie.byte)
     width = np.bincount(class_of_byte, minlength=delta.shape[1])
     tree = (label, trie.depth, trie.skip, trie.entry)
     cells = Cells(*find_cells(delta, width))
@@ -125,16 +128,20 @@ def lift_arrays(
     class_of, first = number_tokens(
         partition[0], trie.entry_of_token, is_eos, 2 * trie.num_entries + 1
     )
-    entry_of_class = trie.entry_of_token[first]
-    has_bytes = np.flatnonzero(entry_of_class >= 0)
-    number = np.full(trie.num_entries, -1, np.int32)
-    number[entry_of_class[has_bytes]] = has_bytes
-    nodes, depth, skip, entry = sub_trie(trie.depth, trie.skip, trie.entry, number)
-    tree = (label[nodes], depth, skip, entry)
-    table = np.full((delta.shape[0] + 1, first.size + 1), -1, np.int32)
-    fill_runs(table, delta, tree, first.size, trie.max_depth, cells, ways)
-    fill_states(table, delta, tree, first.size, trie.max_depth, cells.cell, reference)
-    return merge_equal(table, class_of)
+    nodes, arrays = trie.part(trie.entry_of_token[first])
+    rows = (delta, (label[nodes], *arrays), trie.max_depth, cells, ways)
+    total, live = np.zeros(first.size, np.uint64), np.zeros(first.size, np.int64)
+    same = np.arange(first.size)
+    pass_over_rows(*rows, total, live, same, same, np.zeros((0, 0), np.int32))
+    alone, agree = same, False
+    same = equal_columns(total, live)
+    while not agree:
+        column = np.cumsum(same == alone) - 1
+        table = np.full((delta.shape[0] + 1, column[-1] + 2 if alone.size else 1), -1, np.int32)
+        edges, agree = pass_over_rows(*rows, total, live, same, column, table)
+        same, merged = alone, column[same]  # columns of one sum that differ: then none is merged
+    number = np.append(merged, -1).astype(np.int32)
+    return table, number[class_of], edges
 
 
 def _is_counted(cells: Cells) -> Bool[np.ndarray, "units"]:
@@ -149,13 +156,12 @@ def _first_partition(
     profiles: list[UnitProfile], counted: Bool[np.ndarray, "units"], num_entries: int
 ) -> tuple[np.ndarray, ...]:
     """Entries that end differently inside the runs of some unit, parted."""
-    partition = one_class(num_entries)
-    for u, (profile, matters) in enumerate(zip(profiles, counted, strict=True)):
-        classes = profile.counted if matters else profile.uncounted
-        if u == 0:
-            partition = from_classes(classes, int(classes.max(initial=-1)) + 1)
-        else:
-            refine(partition, np.arange(num_entries, dtype=np.int32), classes, num_entries)
+    if not profiles:
+        return one_class(num_entries)
+    classes = [p.counted if c else p.uncounted for p, c in zip(profiles, counted, strict=True)]
+    partition = from_classes(classes[0], int(classes[0].max(initial=-1)) + 1)
+    for others in classes[1:]:
+        refine(partition, np.arange(num_entries, dtype=np.int32), others, num_entries)
     return partition
 
 

@@ -60,20 +60,25 @@ class TokenAutomaton:
     eos_class: int
 
     def __post_init__(self) -> None:
+        """Check what costs O(S + C + V); the whole table is for `check` and the tests."""
         num_states, num_classes = self.delta.shape
         loop = np.full(num_classes, -1)
         loop[self.eos_class] = self.final
         assert self.class_of.shape == (self.vocabulary.size,), "one class for every token"
         assert ((self.class_of >= 0) & (self.class_of < num_classes)).all(), "classes exist"
         assert (self.class_of[list(self.vocabulary.eos_ids)] == self.eos_class).all()
-        assert ((self.delta >= -1) & (self.delta < num_states)).all(), "targets exist"
         assert 0 <= self.initial < num_states, "the initial state exists"
         assert (self.delta[self.final] == loop).all(), "the final state only loops under EOS"
         assert ((self.delta[:, self.eos_class] == self.final) == self.accepting).all()
-        assert (self.steps_to_accept == steps_to_accept(self.delta, self.final)).all()
+        assert self.steps_to_accept[self.final] == 0, "the final state is the end"
         assert self.steps_to_accept.max() < UNREACHABLE, "every state leads to the final one"
         for array in (self.class_of, self.delta, self.accepting, self.steps_to_accept):
             array.flags.writeable = False
+
+    def check(self) -> None:
+        """Assert what takes a look at every edge: targets exist, the distances are right."""
+        assert ((self.delta >= -1) & (self.delta < self.num_states)).all(), "targets exist"
+        assert (self.steps_to_accept == steps_to_accept(self.delta, self.final)).all()
 
     @classmethod
     def from_position_sets(
@@ -165,4 +170,4 @@ class TokenAutomaton:
 
 def steps_to_accept(delta: Int32[np.ndarray, "S C"], final: int) -> Int32[np.ndarray, "S"]:
     """Fewest tokens from each state to `final`, `UNREACHABLE` where there is no way; O(S C)."""
-    return kernels.distances(delta, final, UNREACHABLE)
+    return kernels.distances(kernels.edges(delta), delta.shape[0], final, UNREACHABLE, True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Int32, UInt8
@@ -65,6 +66,21 @@ class Trie:
         return cls(
             byte, depth, skip, entry, entry_of_token, len(strings), int(lengths.max(initial=0))
         )
+
+    @cached_property
+    def ancestry(self) -> tuple[Int32[np.ndarray, "nodes"], Int32[np.ndarray, "entries"]]:
+        """The parent of every node (-1: the root), and the node where every entry ends."""
+        return kernels.ancestry(self.depth, self.entry, self.num_entries)
+
+    def part(
+        self, chosen: Int32[np.ndarray, "chosen"]
+    ) -> tuple[Int32[np.ndarray, "part"], tuple[Int32[np.ndarray, "part"], ...]]:
+        """The tree of some of the entries, which get the numbers 0, 1, ... (-1: none).
+
+        Returns the nodes that remain, and their `depth`, `skip` and `entry` in the new tree.
+        """
+        nodes, *arrays = kernels.sub_trie(self.depth, *self.ancestry, chosen)
+        return nodes, tuple(arrays)
 
     @property
     def num_nodes(self) -> int:

@@ -4,10 +4,11 @@
 
     class_of     class of every entry
     size         number of entries of every class
-    first_new    head of a class's chain of new classes while it is being split, else -1
-    next_new     next class in the chain
+    first_new    head of a class's chain of new classes while it is being split, and one; else 0
+    next_new     next class in the chain, -1 at its end
     goal         the target that put entries into this new class
-    free         stack of unused class numbers; `free[-1]` is its height
+    free         stack of class numbers that were given back
+    number       how many class numbers were ever used, how many lie on the stack
     touched      work space: classes being split
 
 Class numbers are reused, so n entries need no more than 2 n + 1 of them.
@@ -22,19 +23,27 @@ import numpy as np
 @numba.njit(cache=True)
 def one_class(num_entries: int) -> tuple[np.ndarray, ...]:
     """The partition into a single class, number 0."""
+    return from_classes(np.zeros(num_entries, np.int32), 1)
+
+
+@numba.njit(cache=True)
+def from_classes(classes: np.ndarray, num_classes: int) -> tuple[np.ndarray, ...]:
+    """A partition into given classes, whose numbers lie below `num_classes`."""
+    num_entries = classes.size
     capacity = 2 * num_entries + 1
-    class_of = np.zeros(num_entries, np.int32)
+    class_of = np.empty(num_entries, np.int32)
+    # Zeros need not be written: few of these are ever touched.
     size = np.zeros(capacity, np.int32)
-    size[0] = num_entries
-    first_new = np.full(capacity, -1, np.int32)
+    first_new = np.zeros(capacity, np.int32)
     next_new = np.empty(capacity, np.int32)
     goal = np.empty(capacity, np.int32)
-    free = np.empty(capacity + 1, np.int32)
-    for i in range(capacity - 1):
-        free[i] = capacity - 1 - i
-    free[capacity] = capacity - 1
+    free = np.empty(capacity, np.int32)
+    count = np.array([num_classes, 0], np.int32)
+    for i in range(num_entries):
+        class_of[i] = classes[i]
+        size[classes[i]] += 1
     touched = np.empty(num_entries, np.int32)
-    return class_of, size, first_new, next_new, goal, free, touched
+    return class_of, size, first_new, next_new, goal, free, count, touched
 
 
 @numba.njit(cache=True)
@@ -46,8 +55,8 @@ def refine(
     Entry `found[i]` goes to `target[i]`, for i below `count`; all others go nowhere. Every class
     that is touched grows a chain of new classes, one for each target.
     """
-    class_of, size, first_new, next_new, goal, free, touched = partition
-    num_free = free[-1]
+    class_of, size, first_new, next_new, goal, free, number, touched = partition
+    used, num_free = number[0], number[1]
     num_touched = 0
     i = 0
     while i < count:
@@ -56,18 +65,22 @@ def refine(
         end = i + 1
         while end < count and target[end] == here and class_of[found[end]] == old:
             end += 1
-        new = first_new[old]
+        new = first_new[old] - 1
         if new < 0:
             touched[num_touched] = old
             num_touched += 1
         while new >= 0 and goal[new] != here:
             new = next_new[new]
         if new < 0:
-            num_free -= 1
-            new = free[num_free]
+            if num_free > 0:
+                num_free -= 1
+                new = free[num_free]
+            else:
+                new = used
+                used += 1
             goal[new] = here
-            next_new[new] = first_new[old]
-            first_new[old] = new
+            next_new[new] = first_new[old] - 1
+            first_new[old] = new + 1
         for j in range(i, end):
             class_of[found[j]] = new
         size[new] += end - i
@@ -75,11 +88,11 @@ def refine(
         i = end
     for i in range(num_touched):
         old = touched[i]
-        first_new[old] = -1
+        first_new[old] = 0
         if size[old] == 0:
             free[num_free] = old
             num_free += 1
-    free[-1] = num_free
+    number[0], number[1] = used, num_free
 
 
 @numba.njit(cache=True)
@@ -100,21 +113,6 @@ def number_by_first(values: np.ndarray, capacity: int) -> tuple[np.ndarray, np.n
 
 
 @numba.njit(cache=True)
-def from_classes(classes: np.ndarray, num_classes: int) -> tuple[np.ndarray, ...]:
-    """A partition into classes that are given, numbered without gaps."""
-    partition = one_class(classes.size)
-    class_of, size, _, _, _, free, _ = partition
-    size[0] = 0
-    for i in range(classes.size):
-        class_of[i] = classes[i]
-        size[classes[i]] += 1
-    # The stack of free numbers gives out the least first.
-    if num_classes > 0:
-        free[-1] -= num_classes - 1
-    return partition
-
-
-@numba.njit(cache=True)
 def number_tokens(
     class_of_entry: np.ndarray, entry_of_token: np.ndarray, is_eos: np.ndarray, capacity: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -123,7 +121,7 @@ def number_tokens(
     `class_of_entry` lies below `capacity`. Tokens without an entry share a class of their own;
     EOS tokens get -1.
     """
-    number = np.full(capacity + 1, -1, np.int32)
+    number = np.zeros(capacity + 1, np.int32)  # and one, as zeros need not be written
     first = np.empty(min(entry_of_token.size, capacity + 1), np.int64)
     class_of = np.empty(entry_of_token.size, np.int32)
     count = 0
@@ -133,11 +131,11 @@ def number_tokens(
             continue
         entry = entry_of_token[token]
         old = class_of_entry[entry] if entry >= 0 else capacity
-        if number[old] < 0:
-            number[old] = count
+        if number[old] == 0:
             first[count] = token
             count += 1
-        class_of[token] = number[old]
+            number[old] = count
+        class_of[token] = number[old] - 1
     return class_of, first[:count].copy()
 
 

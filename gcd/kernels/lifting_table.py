@@ -3,7 +3,12 @@
 The tree holds one string for each class, so that entries are classes. States in counted runs take
 their rows from one walk for each place of a unit (`gcd.kernels.lifting`): a class that stays
 inside goes so many boundaries further along the run, a class that leaves goes where the way out
-leads it. The others are walked, or differ from a boundary's row in a few entries.
+leads it. The others are walked.
+
+**Two passes.** Most rows are nearly empty, and the table is the largest thing there is; it is not
+read again here. The first pass only weighs the columns: every state has a random weight, and equal
+columns have equal sums of weight times target. Columns of equal sum become one in the second pass,
+which writes the table, confirms that they are equal, and lists the edges of the automaton.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ import numba
 import numpy as np
 
 from gcd.kernels.cells import PLACES, Cells
-from gcd.kernels.lifting import Ways, walk, walk_apart, walk_unit
+from gcd.kernels.lifting import Ways, walk, walk_unit
 
 
 @numba.njit(cache=True)
@@ -58,30 +63,36 @@ def _look_ahead(
 
 
 @numba.njit(cache=True)
-def _fill_row(
-    row: np.ndarray,
-    found: np.ndarray,
-    goal: np.ndarray,
+def _row_in_run(
+    inside: tuple[np.ndarray, np.ndarray],
     left: np.ndarray,
     left_start: np.ndarray,
     ahead: np.ndarray,
     loops: bool,
     furthest: int,
-    start: np.ndarray,
-    states: np.ndarray,
-) -> None:
-    """The row of a state in a run: `found` goes on to `goal` inside, `left` leaves."""
+    cells: Cells,
+    found: np.ndarray,
+    target: np.ndarray,
+) -> int:
+    """What lives in the row of a state in a run, into `found` and `target`; how many.
+
+    `inside` are the classes that stay in the run and where they end; those in `left` leave it.
+    """
+    _, _, _, _, start, states, _, _, _ = cells
     length = ahead.shape[0]
-    for i in range(found.size):
-        far, place = goal[i] // PLACES, goal[i] % PLACES
+    entries, goals = inside
+    count = 0
+    for i in range(entries.size):
+        far, place = goals[i] // PLACES, goals[i] % PLACES
         if far >= length:
             if not loops:
                 continue
             far = length - 1
-        if place == 0:
-            row[found[i]] = ahead[far, 0]
-        elif ahead[far, 1] >= 0:
-            row[found[i]] = states[start[ahead[far, 1]] + place]
+        if place > 0 and ahead[far, 1] < 0:
+            continue
+        found[count] = entries[i]
+        target[count] = ahead[far, 0] if place == 0 else states[start[ahead[far, 1]] + place]
+        count += 1
     # Neighbouring boundaries mostly have one way out: look through its list once for all.
     begin = 0
     while begin < length:
@@ -92,102 +103,176 @@ def _fill_row(
         last = furthest if loops and end == length else end - 1
         for i in range(left_start[way], left_start[way + 1]):
             if begin <= left[i, 1] <= last:
-                row[left[i, 0]] = left[i, 2]
+                found[count], target[count] = left[i, 0], left[i, 2]
+                count += 1
         begin = end
+    return count
 
 
 @numba.njit(cache=True)
-def fill_runs(
+def _weigh(
+    state: int,
+    found: np.ndarray,
+    target: np.ndarray,
+    count: int,
+    total: np.ndarray,
+    live: np.ndarray,
+) -> None:
+    """First pass: add a row to the columns' sums."""
+    # The state's weight is a well-mixed function of its number (the finaliser of splitmix64).
+    weight = np.uint64(state + 1) * np.uint64(0x9E3779B97F4A7C15)
+    weight = (weight ^ (weight >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    weight = (weight ^ (weight >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    weight ^= weight >> np.uint64(31)
+    for i in range(count):
+        total[found[i]] += weight * np.uint64(target[i] + 1)
+        live[found[i]] += 1
+
+
+@numba.njit(cache=True)
+def _write(
+    state: int,
+    found: np.ndarray,
+    target: np.ndarray,
+    count: int,
+    first: np.ndarray,
+    column: np.ndarray,
     table: np.ndarray,
+    seen: np.ndarray,
+    edges: np.ndarray,
+    num_edges: int,
+) -> int:
+    """Second pass: write a row, append its edges; the new number of edges, -1 if columns differ."""
+    row = table[state]
+    merged = False
+    for i in range(count):
+        entry, t = found[i], target[i]
+        if first[entry] != entry:
+            merged = True
+            continue
+        row[column[entry]] = t
+        if seen[t] != state:
+            seen[t] = state
+            edges[num_edges, 0], edges[num_edges, 1] = state, t
+            num_edges += 1
+    if merged:
+        for i in range(count):
+            if row[column[first[found[i]]]] != target[i]:
+                return -1
+    return num_edges
+
+
+@numba.njit(cache=True)
+def equal_columns(total: np.ndarray, live: np.ndarray) -> np.ndarray:
+    """For each column the first one with the same sum and as many live rows."""
+    first = np.arange(total.size)
+    order = np.argsort(total, kind="mergesort")
+    for i in range(1, total.size):
+        here, before = order[i], first[order[i - 1]]
+        if total[here] == total[before] and live[here] == live[before]:
+            first[here] = before
+    return first
+
+
+@numba.njit(cache=True)
+def pass_over_rows(
     delta: np.ndarray,
     tree: tuple[np.ndarray, ...],
-    num_entries: int,
     max_depth: int,
     cells: Cells,
     ways: Ways,
-) -> None:
-    """Rows of the states in counted runs; the table holds -1 before."""
+    total: np.ndarray,
+    live: np.ndarray,
+    first: np.ndarray,
+    column: np.ndarray,
+    table: np.ndarray,
+) -> tuple[np.ndarray, bool]:
+    """One of the two passes: the first one if the table has no rows.
+
+    Returns:
+        edges: (state, next state), each once; second pass only.
+        agree: whether columns that are made one are equal; second pass only.
+    """
     label, _, skip, _ = tree
     units, unit_start, unit_of, _, start, states, cell, _, _ = cells
-    _, _, way_state, way_unit = ways
+    num_states, num_entries = delta.shape[0], total.size
+    writing = table.shape[0] > 0
     path = np.empty(max_depth + 1, np.int32)
     passed = np.empty(max_depth + 1, np.int32)
-    found = np.empty(num_entries, np.int32)
+    inner = np.empty(num_entries, np.int32)
     goal = np.empty(num_entries, np.int32)
-    gone = np.empty(num_entries, np.int32)
+    found = np.empty(num_entries, np.int32)
     target = np.empty(num_entries, np.int32)
     exits = np.empty((label.size, 2), np.int32)
     # Entries that leave, after how many boundaries, and for which state; way by way.
     left = np.empty((1024, 3), np.int32)
-    left_start = np.zeros(way_state.size + 1, np.int64)
+    left_start = np.zeros(ways.state.size + 1, np.int64)
     ahead = np.empty((max_depth + 2, 3), np.int32)
+    seen = np.full(num_states, -1, np.int32)
+    edges = np.empty((4096, 2), np.int32)
+    num_edges = 0
     for u in range(unit_start.size - 1):
         unit = units[unit_start[u] : unit_start[u + 1]]
         for place in range(unit.shape[0]):
-            count, num_exits = walk_unit(unit, place, tree, path, passed, found, goal, exits)
+            stay, num_exits = walk_unit(unit, place, tree, path, passed, inner, goal, exits)
             furthest = 0
-            for i in range(count):
+            for i in range(stay):
                 furthest = max(furthest, goal[i] // PLACES)
             size = 0
-            for way in range(way_state.size):
+            for way in range(ways.state.size):
                 left_start[way] = size
-                if way_unit[way] != u:
+                if ways.unit[way] != u:
                     continue
-                boundary = way_state[way]
+                boundary = ways.state[way]
                 for i in range(num_exits):
                     node, far = exits[i, 0], exits[i, 1]
                     if delta[boundary, label[node]] < 0:
                         continue
-                    more = walk(boundary, node, skip[node], delta, tree, path, gone, target, 0)
+                    more = walk(boundary, node, skip[node], delta, tree, path, found, target, 0)
                     left = _longer(left, size + more)
                     for j in range(more):
-                        left[size + j, 0], left[size + j, 1] = gone[j], far
+                        left[size + j, 0], left[size + j, 1] = found[j], far
                         left[size + j, 2] = target[j]
                     size += more
                     furthest = max(furthest, far)
-            left_start[way_state.size] = size
+            left_start[ways.state.size] = size
             for i in range(unit_of.size):
                 state = states[start[i] + place] if unit_of[i] == u else -1
                 if state < 0 or cell[state] != i:
                     continue
                 length, loops = _look_ahead(i, furthest, cells, ways, ahead)
-                _fill_row(
-                    table[state],
-                    found[:count],
-                    goal[:count],
+                count = _row_in_run(
+                    (inner[:stay], goal[:stay]),
                     left,
                     left_start,
                     ahead[:length],
                     loops,
                     furthest,
-                    start,
-                    states,
+                    cells,
+                    found,
+                    target,
                 )
-
-
-@numba.njit(cache=True)
-def fill_states(
-    table: np.ndarray,
-    delta: np.ndarray,
-    tree: tuple[np.ndarray, ...],
-    num_entries: int,
-    max_depth: int,
-    cell: np.ndarray,
-    reference: np.ndarray,
-) -> None:
-    """Rows of the states outside the runs, given the rows inside; -1 before."""
-    states = np.empty(max_depth + 1, np.int32)
-    others = np.empty(max_depth + 1, np.int32)
-    found = np.empty(num_entries, np.int32)
-    target = np.empty(num_entries, np.int32)
-    last = np.int32(tree[0].size)
-    for s in range(delta.shape[0]):
-        if cell[s] >= 0:
+                if writing:
+                    edges = _longer(edges, num_edges + count)
+                    num_edges = _write(
+                        state, found, target, count, first, column, table, seen, edges, num_edges
+                    )
+                    if num_edges < 0:
+                        return edges[:0].copy(), False
+                else:
+                    _weigh(state, found, target, count, total, live)
+    last = np.int32(label.size)
+    for state in range(num_states):
+        if cell[state] >= 0:
             continue
-        if reference[s] >= 0:
-            table[s, :num_entries] = table[reference[s], :num_entries]
-            count = walk_apart(s, reference[s], delta, tree, states, others, found, target)
+        count = walk(state, np.int32(0), last, delta, tree, path, found, target, 0)
+        if writing:
+            edges = _longer(edges, num_edges + count)
+            num_edges = _write(
+                state, found, target, count, first, column, table, seen, edges, num_edges
+            )
+            if num_edges < 0:
+                return edges[:0].copy(), False
         else:
-            count = walk(s, np.int32(0), last, delta, tree, states, found, target, 0)
-        for i in range(count):
-            table[s, found[i]] = target[i]
+            _weigh(state, found, target, count, total, live)
+    return edges[:num_edges].copy(), True

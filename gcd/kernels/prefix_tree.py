@@ -52,44 +52,61 @@ def build_trie(
 
 
 @numba.njit(cache=True)
+def ancestry(
+    depth: np.ndarray, entry: np.ndarray, num_entries: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The parent of every node (-1: the root), and the node where every entry ends."""
+    parent = np.empty(depth.size, np.int32)
+    end = np.empty(num_entries, np.int32)
+    path = np.empty(depth.max() + 1 if depth.size else 1, np.int32)
+    for node in range(depth.size):
+        d = depth[node]
+        path[d] = node
+        parent[node] = path[d - 1] if d > 0 else -1
+        if entry[node] >= 0:
+            end[entry[node]] = node
+    return parent, end
+
+
+@numba.njit(cache=True)
 def sub_trie(
-    depth: np.ndarray, skip: np.ndarray, entry: np.ndarray, number: np.ndarray
+    depth: np.ndarray, parent: np.ndarray, end: np.ndarray, chosen: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The part of a prefix tree that leads to chosen entries: (nodes, depth, skip, entry).
 
-    `number[e]` is entry e's number in the new tree, -1 if it is not chosen; `nodes` are the old
-    nodes that remain.
+    Entry `chosen[i]` has number i in the new tree, and none is chosen twice; -1 chooses none.
+    `nodes` are the old nodes that remain. Cost: the length of the chosen strings, and sorting them.
     """
-    num_nodes = depth.size
-    needed = np.zeros(num_nodes, np.bool_)
-    # Children follow their parents, so a backward pass sees a subtree before its root.
-    pending = np.zeros(max(depth.max() + 2, 1) if num_nodes else 1, np.bool_)
-    total = 0
-    for node in range(num_nodes - 1, -1, -1):
-        d = depth[node]
-        own = entry[node] >= 0 and number[entry[node]] >= 0
-        needed[node] = own or pending[d + 1]
-        pending[d + 1] = False
-        if needed[node]:
-            pending[d] = True
-            total += 1
-    rank = np.empty(num_nodes + 1, np.int32)  # new number of the first kept node at or after
-    count = 0
-    for node in range(num_nodes):
-        rank[node] = count
-        if needed[node]:
-            count += 1
-    rank[num_nodes] = count
+    order = np.argsort(chosen)
+    order = order[np.searchsorted(chosen[order], 0) :]
+    total = longest = 0
+    for i in order:
+        length = depth[end[chosen[i]]] + 1
+        total, longest = total + length, max(longest, length)
     nodes = np.empty(total, np.int32)
     new_depth = np.empty(total, np.int32)
     new_skip = np.empty(total, np.int32)
     new_entry = np.full(total, -1, np.int32)
-    for node in range(num_nodes):
-        if needed[node]:
-            i = rank[node]
-            nodes[i] = node
-            new_depth[i] = depth[node]
-            new_skip[i] = rank[skip[node]]
-            if entry[node] >= 0:
-                new_entry[i] = number[entry[node]]
-    return nodes, new_depth, new_skip, new_entry
+    path = np.empty(longest, np.int32)  # old nodes
+    place = np.empty(longest, np.int32)  # and their new numbers
+    count = deep = 0  # `path[:deep]` is open
+    for i in order:
+        node = end[chosen[i]]
+        length = depth[node] + 1
+        # In preorder an open node is an ancestor of this one exactly if the old path has it.
+        climb, shared = node, length
+        while shared > 0 and not (shared <= deep and path[shared - 1] == climb):
+            climb = parent[climb]
+            shared -= 1
+        for d in range(shared, deep):
+            new_skip[place[d]] = count
+        for d in range(length - 1, shared - 1, -1):
+            path[d], place[d] = node, count + d - shared
+            nodes[place[d]], new_depth[place[d]] = node, d
+            node = parent[node]
+        count += length - shared
+        deep = length
+        new_entry[count - 1] = i
+    for d in range(deep):
+        new_skip[place[d]] = count
+    return nodes[:count], new_depth[:count], new_skip[:count], new_entry[:count]

@@ -1,7 +1,7 @@
-"""Compiled passes over the graph of a token automaton: distances to its final state.
+"""Compiled passes over the graph of a token automaton: its edges, distances along them.
 
 `delta[s, c]` is the state after token class `c`, -1 for none. Tables are wide (hundreds of
-classes) and have few distinct targets in a row, so edges are deduplicated first.
+classes) and have few distinct targets in a row, so edges are listed first, each once.
 """
 
 from __future__ import annotations
@@ -11,63 +11,59 @@ import numpy as np
 
 
 @numba.njit(cache=True)
-def distances(delta: np.ndarray, goal: int, unreachable: int) -> np.ndarray:
-    """Fewest symbols from each state to `goal`: breadth-first over reversed, deduplicated edges."""
+def edges(delta: np.ndarray) -> np.ndarray:
+    """The pairs (state, next state) of a table, each once."""
     num_states, num_classes = delta.shape
     seen = np.full(num_states, -1, np.int32)  # the last source for which a target was counted
-    offsets = np.zeros(num_states + 1, np.int64)
+    pairs = np.empty((max(4 * num_states, num_classes), 2), np.int32)
+    count = 0
     for s in range(num_states):
+        if count + num_classes > pairs.shape[0]:
+            longer = np.empty((2 * pairs.shape[0] + num_classes, 2), np.int32)
+            longer[:count] = pairs[:count]
+            pairs = longer
         for c in range(num_classes):
             t = delta[s, c]
             if t >= 0 and seen[t] != s:
                 seen[t] = s
-                offsets[t + 1] += 1
-    for t in range(num_states):
-        offsets[t + 1] += offsets[t]
-    sources = np.empty(offsets[num_states], np.int32)
-    fill = offsets[:-1].copy()
-    seen[:] = -1
-    for s in range(num_states):
-        for c in range(num_classes):
-            t = delta[s, c]
-            if t >= 0 and seen[t] != s:
-                seen[t] = s
-                sources[fill[t]] = s
-                fill[t] += 1
-
-    distance = np.full(num_states, unreachable, np.int32)
-    queue = np.empty(num_states, np.int32)
-    queue[0] = goal
-    distance[goal] = 0
-    head, tail = 0, 1
-    while head < tail:
-        t = queue[head]
-        head += 1
-        for i in range(offsets[t], offsets[t + 1]):
-            s = sources[i]
-            if distance[s] == unreachable:
-                distance[s] = distance[t] + 1
-                queue[tail] = s
-                tail += 1
-    return distance
+                pairs[count, 0], pairs[count, 1] = s, t
+                count += 1
+    return pairs[:count].copy()
 
 
 @numba.njit(cache=True)
-def reachable(delta: np.ndarray, start: int) -> np.ndarray:
-    """States that some sequence of symbols reaches from `start`."""
-    num_states, num_classes = delta.shape
-    reached = np.zeros(num_states, np.bool_)
+def distances(
+    pairs: np.ndarray, num_states: int, start: int, unreachable: int, backward: bool
+) -> np.ndarray:
+    """Fewest edges between `start` and each state, by a breadth-first search along the edges.
+
+    With `backward` against them: the distance to `start`, which else is that from it.
+    """
+    near, far = (1, 0) if backward else (0, 1)
+    offsets = np.zeros(num_states + 1, np.int64)
+    for i in range(pairs.shape[0]):
+        offsets[pairs[i, near] + 1] += 1
+    for s in range(num_states):
+        offsets[s + 1] += offsets[s]
+    fill = offsets[:-1].copy()
+    others = np.empty(pairs.shape[0], np.int32)
+    for i in range(pairs.shape[0]):
+        s = pairs[i, near]
+        others[fill[s]] = pairs[i, far]
+        fill[s] += 1
+
+    distance = np.full(num_states, unreachable, np.int32)
     queue = np.empty(num_states, np.int32)
     queue[0] = start
-    reached[start] = True
+    distance[start] = 0
     head, tail = 0, 1
     while head < tail:
         s = queue[head]
         head += 1
-        for c in range(num_classes):
-            t = delta[s, c]
-            if t >= 0 and not reached[t]:
-                reached[t] = True
+        for i in range(offsets[s], offsets[s + 1]):
+            t = others[i]
+            if distance[t] == unreachable:
+                distance[t] = distance[s] + 1
                 queue[tail] = t
                 tail += 1
-    return reached
+    return distance
