@@ -40,7 +40,9 @@ from gcd.nfa import NFA
 
 _MAX_CELLS = 30_000_000  # entries of the table (state, byte class) of the automaton to determinise
 _FIRST_STATES = 250
-_PATIENCE = 0.3  # seconds of processor time: a step that fails later than that is the last
+_PATIENCE = (
+    0.3  # seconds of this thread's processor time: a step that fails later than that is the last
+)
 
 
 @lru_cache(maxsize=256)
@@ -73,12 +75,12 @@ def _determinized(nfa: NFA, what: str) -> Automaton:
     texts()  # so that no step pays for loading the compiled loops
     limit = _FIRST_STATES
     while limit < max_states():
-        began = time.process_time()
+        began = time.thread_time()
         try:
             with state_limit(limit):
                 return nfa.determinize()
         except StateLimitError as error:
-            if time.process_time() - began > _PATIENCE:
+            if time.thread_time() - began > _PATIENCE:
                 raise ConstraintError(
                     f"{what} matches in so many ways at once that {limit} states of its automaton "
                     f"take more than {_PATIENCE} s; lower its counted repetitions, anchor it with "

@@ -1,7 +1,8 @@
 """Names of Unicode properties that ECMA-262 admits by themselves in `\\p{...}`.
 
 The standard's tables of binary properties and the values of General_Category (with their
-aliases), without what the tables of the regular expression engine lack. Names are case-sensitive.
+aliases), without Changes_When_NFKC_Casefolded, which the tables at hand lack.
+Names are case-sensitive.
 Scripts need `Script=` or `Script_Extensions=` in front, and are checked by the engine.
 """
 
@@ -21,7 +22,7 @@ _CATEGORIES = """
 _BINARY = """
     ASCII ASCII_Hex_Digit AHex Alphabetic Alpha Any Assigned Bidi_Control Bidi_C Bidi_Mirrored
     Bidi_M Case_Ignorable CI Cased Changes_When_Casefolded CWCF Changes_When_Casemapped CWCM
-    Changes_When_Lowercased CWL Changes_When_NFKC_Casefolded CWKCF Changes_When_Titlecased CWT
+    Changes_When_Lowercased CWL Changes_When_Titlecased CWT
     Changes_When_Uppercased CWU Dash Default_Ignorable_Code_Point DI Deprecated Dep Diacritic Dia
     Emoji Emoji_Component EComp Emoji_Modifier EMod Emoji_Modifier_Base EBase Emoji_Presentation
     EPres Extended_Pictographic ExtPict Extender Ext Grapheme_Base Gr_Base Grapheme_Extend Gr_Ext

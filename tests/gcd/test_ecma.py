@@ -71,7 +71,7 @@ def test_official_suite(pattern: str, schema: dict[str, Any], test: dict[str, An
 # -- anchors, alternatives, repetitions: against Python ---------------------------------------
 
 
-def patterns() -> st.SearchStrategy[str]:
+def patterns(max_leaves: int = 8) -> st.SearchStrategy[str]:
     atoms = st.sampled_from(["a", "b", "^", "$", ".", "[ab]", "[^a]", r"\n", "", r"\w", r"[^\S]"])
     quantifiers = st.sampled_from(
         ["*", "+", "?", "*?", "+?", "??", "{2}", "{1,2}", "{0,3}", "{2,}"]
@@ -85,7 +85,7 @@ def patterns() -> st.SearchStrategy[str]:
             st.tuples(inner, quantifiers).map(lambda p: f"(?:{p[0]}){p[1]}"),
         )
 
-    return st.recursive(atoms, extend, max_leaves=8)
+    return st.recursive(atoms, extend, max_leaves=max_leaves)
 
 
 def _python(pattern: str) -> re.Pattern[str]:
@@ -93,7 +93,7 @@ def _python(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern.replace("$", r"\Z"), re.ASCII)
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=200)
 @given(patterns())
 @example("^a|b$")
 @example("(^|,)a(b|$)")
@@ -112,8 +112,13 @@ def _python(pattern: str) -> re.Pattern[str]:
 def test_search_as_in_python(pattern: str) -> None:
     automaton = ecma_pattern(pattern)
     compiled = _python(pattern)
-    for string in STRINGS:
-        assert automaton.accepts(string) == bool(compiled.search(string)), string
+    state = {"": 0}
+    for string in STRINGS[1:]:
+        before = state[string[:-1]]
+        state[string] = automaton.run(string[-1], before) if before >= 0 else -1
+    for string, reached in state.items():
+        accepted = reached >= 0 and bool(automaton.accepting[reached])
+        assert accepted == bool(compiled.search(string)), string
 
 
 @settings(deadline=None, max_examples=100)
@@ -125,8 +130,8 @@ def test_anchors_at_the_ends_are_no_special_case(pattern: str) -> None:
     assert ecma_pattern(f"(?:{pattern})(?:)") == ecma_pattern(pattern)
 
 
-@settings(deadline=None, max_examples=100)
-@given(patterns().filter(lambda p: "^" not in p.replace("[^", "") and "$" not in p))
+@settings(deadline=None, max_examples=40)
+@given(patterns(3).filter(lambda p: "^" not in p.replace("[^", "") and "$" not in p))
 def test_unanchored_patterns_are_surrounded_by_anything(pattern: str) -> None:
     rust = pattern.replace(r"\w", "[0-9A-Za-z_]").replace(".", r"[^\n\r\x{2028}\x{2029}]")
     rust = rust.replace(r"[^\S]", r"[\s\x{FEFF}--\x{85}]")
@@ -240,7 +245,7 @@ def test_one_text(pattern: str, text: str) -> None:
 
 
 def test_every_named_property_is_known() -> None:
-    names = sorted(GENERAL_CATEGORIES - {"cntrl", "punct"})[::9] + sorted(BINARY)[::7]
+    names = sorted(GENERAL_CATEGORIES - {"cntrl", "punct"})[::16] + sorted(BINARY)[::14]
     for name in [*names, "cntrl", "digit", "punct", "Assigned", "ASCII", "Emoji", "Cn"]:
         assert property_ranges(name), name
 
@@ -330,7 +335,7 @@ def test_groups_may_be_nested() -> None:
         "(((((a{0,99})*){99})+){99}){99}",
         "a.{40}b",
         "(a|b)*a(a|b){900}",
-        r"\w{0,50000}x",
+        r"\w{0,9000}x",
         r"[\s\S]{30000}",
         "^((a{0,100}){0,100})$",
         "^.{1,40000}$",
