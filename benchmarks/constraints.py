@@ -133,7 +133,8 @@ def measure(
                 continue
             matcher = _matcher(engine, constraint, answer)
             fresh += stream(engine, matcher, answer, row)
-            warm += stream(engine, engine.reset(matcher), answer, row)
+            engine.reset(matcher)
+            warm += stream(engine, matcher, answer, row)
         size = engine.num_bytes(constraint)
         memory.append((resident() - before if size is None else size) / 1e6)
     usable = [case for case in cases if case.name not in refused]
@@ -165,17 +166,19 @@ def batch(
     found: list[list[float]] = []
     for _ in ("fresh", "warm"):
         places = [_tokens(case) for case in chosen]
-        matchers = [engine.reset(matcher) for matcher in matchers]
+        for matcher in matchers:
+            engine.reset(matcher)
+        together = engine.together(matchers)
         times = []
         for _ in range(BATCH_STEPS):
             tokens = []
             for i, place in enumerate(places):
                 token, begins = next(place)
                 if begins:
-                    matchers[i] = engine.reset(matchers[i])
+                    engine.reset(matchers[i])
                 tokens.append(token)
             start = time.perf_counter_ns()
-            engine.batch(matchers, tokens, rows)
+            engine.batch(together, tokens, rows)
             times.append(microseconds(start))
         found.append(times)
     return found[0], found[1]
@@ -320,7 +323,7 @@ def main() -> None:
     warm_up.length = 4
     one = warm_up.matcher(loaded)
     warm_up.step(one, 0, Row(small.size))
-    warm_up.batch([one], [1], Row(small.size))
+    warm_up.batch(warm_up.together([one]), [1], Row(small.size))
 
     compiled: dict[str, dict[str, Any]] = {}
     engines: list[Engine] = []

@@ -23,7 +23,7 @@ import numpy as np
 from gcd.bitmask import num_words
 from gcd.languages.json_schema import json_schema
 from gcd.lift import lift
-from gcd.matcher import Matcher, ServedAutomaton, advance_all, fill_masks
+from gcd.matcher import Matcher, MatcherBatch, ServedAutomaton
 from gcd.vocabulary import Vocabulary
 
 
@@ -38,8 +38,8 @@ class Engine(Protocol):
     def matcher(self, compiled: Any) -> Any:
         """A matcher; what earlier ones of this constraint left in caches is gone if it can be."""
 
-    def reset(self, matcher: Any) -> Any:
-        """The same matcher at the beginning, its caches kept."""
+    def reset(self, matcher: Any) -> None:
+        """Back to the beginning, caches kept."""
 
     def first(self, matcher: Any, row: Row) -> None:
         """The mask before the first token."""
@@ -50,7 +50,10 @@ class Engine(Protocol):
     def take(self, matcher: Any, token: int) -> bool:
         """Take a token, without a mask."""
 
-    def batch(self, matchers: Sequence[Any], tokens: Sequence[int], rows: Row) -> None:
+    def together(self, matchers: Sequence[Any]) -> Any:
+        """Matchers as `batch` wants them."""
+
+    def batch(self, matchers: Any, tokens: Sequence[int], rows: Row) -> None:
         """`step` for each matcher, in one call."""
 
     def num_bytes(self, compiled: Any) -> int | None:
@@ -84,9 +87,8 @@ class Ours:
         compiled.forget()
         return Matcher(compiled, budget=None if self.slack is None else self.length + self.slack)
 
-    def reset(self, matcher: Matcher) -> Matcher:
+    def reset(self, matcher: Matcher) -> None:
         matcher.reset()
-        return matcher
 
     def first(self, matcher: Matcher, row: Row) -> None:
         matcher.fill_mask(row.first)
@@ -99,9 +101,12 @@ class Ours:
     def take(self, matcher: Matcher, token: int) -> bool:
         return matcher.advance(token)
 
-    def batch(self, matchers: Sequence[Matcher], tokens: Sequence[int], rows: Row) -> None:
-        advance_all(matchers, tokens)
-        fill_masks(matchers, rows.array)
+    def together(self, matchers: Sequence[Matcher]) -> MatcherBatch:
+        return MatcherBatch(matchers)
+
+    def batch(self, matchers: MatcherBatch, tokens: Sequence[int], rows: Row) -> None:
+        matchers.advance(tokens)
+        matchers.fill_masks(rows.array)
 
     def num_bytes(self, compiled: ServedAutomaton) -> int | None:
         return compiled.nbytes
@@ -131,9 +136,8 @@ class XGrammar:
     def matcher(self, compiled: Any) -> Any:
         return self._matcher(compiled)
 
-    def reset(self, matcher: Any) -> Any:
+    def reset(self, matcher: Any) -> None:
         matcher.reset()
-        return matcher
 
     def first(self, matcher: Any, row: Row) -> None:
         matcher.fill_next_token_bitmask(row.array)
@@ -147,7 +151,10 @@ class XGrammar:
         taken: bool = matcher.accept_token(token)
         return taken
 
-    def batch(self, matchers: Sequence[Any], tokens: Sequence[int], rows: Row) -> None:
+    def together(self, matchers: Sequence[Any]) -> Any:
+        return list(matchers)
+
+    def batch(self, matchers: Any, tokens: Sequence[int], rows: Row) -> None:
         self._accept(matchers, tokens)
         self._batch.batch_fill_next_token_bitmask(matchers, rows.array)
 
@@ -182,9 +189,8 @@ class LLGuidance:
     def matcher(self, compiled: Any) -> Any:
         return compiled.deep_copy()
 
-    def reset(self, matcher: Any) -> Any:
+    def reset(self, matcher: Any) -> None:
         matcher.reset()
-        return matcher
 
     def first(self, matcher: Any, row: Row) -> None:
         matcher.unsafe_compute_mask_ptr(row.address, self._size)
@@ -198,14 +204,14 @@ class LLGuidance:
         taken: bool = matcher.consume_token(token)
         return taken
 
-    def batch(self, matchers: Sequence[Any], tokens: Sequence[int], rows: Row) -> None:
-        self._executor.consume_token_par(list(zip(matchers, tokens, strict=True)))
-        self._executor.unsafe_compute_mask_ptr(
-            list(zip(matchers, range(len(matchers)), strict=True)),
-            rows.address,
-            self._size,
-            len(matchers),
+    def together(self, matchers: Sequence[Any]) -> Any:
+        return list(zip(matchers, range(len(matchers)), strict=True))
+
+    def batch(self, matchers: Any, tokens: Sequence[int], rows: Row) -> None:
+        self._executor.consume_token_par(
+            [(matcher, token) for (matcher, _), token in zip(matchers, tokens, strict=True)]
         )
+        self._executor.unsafe_compute_mask_ptr(matchers, rows.address, self._size, len(matchers))
 
     def num_bytes(self, compiled: Any) -> int | None:
         return None
@@ -250,9 +256,8 @@ class OutlinesCore:
     def matcher(self, compiled: Any) -> Any:
         return self._core.Guide(compiled)
 
-    def reset(self, matcher: Any) -> Any:
+    def reset(self, matcher: Any) -> None:
         matcher.reset()
-        return matcher
 
     def first(self, matcher: Any, row: Row) -> None:
         matcher.write_mask_into(row.address, self._width, 4)
@@ -269,7 +274,10 @@ class OutlinesCore:
             return False
         return True
 
-    def batch(self, matchers: Sequence[Any], tokens: Sequence[int], rows: Row) -> None:
+    def together(self, matchers: Sequence[Any]) -> Any:
+        return list(matchers)
+
+    def batch(self, matchers: Any, tokens: Sequence[int], rows: Row) -> None:
         for i, (matcher, token) in enumerate(zip(matchers, tokens, strict=True)):
             matcher.advance(token, return_tokens=False)
             matcher.write_mask_into(rows.address + 4 * self._width * i, self._width, 4)

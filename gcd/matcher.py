@@ -16,10 +16,11 @@ as packed words (`gcd.bitmask`), 19 kB for 152 000 tokens. It never looks at the
 * Wide rows are kept, at most `cache_bytes` of them, and thrown out when they have not been used
   for longest (approximately: second chance). What identifies one is its set of classes, which is
   the state's pattern and which successors r still reaches; once r exceeds the longest distance,
-  the pattern alone. A new wide row starts from the most similar recent one.
+  the pattern alone. A new wide row starts from a recent one that is similar, or from the row of
+  most tokens, which is made beforehand.
 
-The first visit to a state therefore costs some microseconds, later ones a copy. `fill_masks` and
-`advance_all` serve many matchers, of different automata, in one call of compiled code.
+The first visit to a state therefore costs some microseconds, later ones a copy. A `MatcherBatch`
+serves many matchers, of different automata, in one call of compiled code.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ class ServedAutomaton:
             kernels.PAIR_BITS: pair_bits,
             kernels.DENSE_OF: dense_of,
             kernels.DENSE: dense,
+            kernels.COST: kernels.costs(pair_start, dense_of, self.num_words),
             kernels.ROW: np.empty((num_slots, self.num_words), np.int32),
             kernels.KEY: np.empty((num_slots, num_keys), np.int64),
             kernels.TAG: np.empty(num_slots, np.int64),
@@ -121,6 +123,9 @@ class ServedAutomaton:
             header[field] = array.ctypes.data
         self._header = header
         self.address: int = header.ctypes.data
+        # The row of most tokens comes first, for others to start from.
+        num_tokens = np.add.reduceat(self._size[pattern_class], pattern_start[:-1])
+        self.row(int(np.flatnonzero(pattern_of == num_tokens.argmax())[0]))
 
     @property
     def num_states(self) -> int:
@@ -147,14 +152,12 @@ class ServedAutomaton:
         return int(self._arrays[kernels.STEPS][state])
 
     def forget(self) -> None:
-        """Empty the cache: the next visit to each state is a first one again."""
-        for field, value in [
-            (kernels.SERIAL, -1),
-            (kernels.USED, 0),
-            (kernels.KNOWN_SLOT, -1),
-            (kernels.CLOCK, 0),
-        ]:
-            self._arrays[field].fill(value)
+        """Empty the cache, so that the next visit to each state is a first one again.
+
+        The row of most tokens stays, as it was there before the first visit.
+        """
+        self._arrays[kernels.SERIAL][1:] = -1
+        self._arrays[kernels.KNOWN_SLOT][:] = -1
 
     def row(self, state: int, remaining: int | None = None) -> Int32[np.ndarray, "W"]:
         """The packed mask of a state with `remaining` tokens left (None: no budget)."""
@@ -181,6 +184,21 @@ def served(automaton: TokenAutomaton | ServedAutomaton) -> ServedAutomaton:
     return _SERVED[automaton]
 
 
+class _Places:
+    """Where sequences are: a cell and the states before each token so far for each of them."""
+
+    def __init__(self, rows: int, capacity: int = 64) -> None:
+        self.cells = np.zeros((rows, kernels.CELL_SIZE), np.int64)
+        self.history = np.zeros((rows, capacity), np.int32)
+        self.is_current = True  # until one of its matchers moves elsewhere
+
+    def grow(self) -> None:
+        """Twice as many tokens of history."""
+        longer = np.zeros((self.history.shape[0], 2 * self.history.shape[1]), np.int32)
+        longer[:, : self.history.shape[1]] = self.history
+        self.history = longer
+
+
 class Matcher:
     """The state of one sequence under a constraint and a budget.
 
@@ -195,7 +213,7 @@ class Matcher:
     nothing.
     """
 
-    __slots__ = ("_address", "_end", "_history", "_left", "_state", "automaton", "budget")
+    __slots__ = ("_places", "_row", "automaton", "budget")
 
     def __init__(
         self, automaton: TokenAutomaton | ServedAutomaton, *, budget: int | None = None
@@ -205,45 +223,51 @@ class Matcher:
         if budget is not None and budget < needed:
             raise InfeasibleBudgetError(needed, budget)
         self.budget = budget
-        self._address = self.automaton.address
+        self._places, self._row = _Places(1), 0
         self.reset()
+
+    @property
+    def _cell(self) -> Int64[np.ndarray, "fields"]:
+        return self._places.cells[self._row]
 
     def reset(self) -> None:
         """Back to the beginning of a text."""
-        self._history: list[int] = []  # states before each token
-        self._end = -1  # tokens up to the end, EOS included, once there
+        cell = self._cell
+        cell[kernels.ADDRESS] = self.automaton.address
+        cell[kernels.NO_BUDGET] = UNREACHABLE
+        cell[kernels.COUNT], cell[kernels.END] = 0, -1
         self._move(self.automaton.initial)
 
     def _move(self, state: int) -> None:
-        self._state = state
-        if state == self.automaton.final:
-            if self._end < 0:
-                self._end = len(self._history)
-            self._left = UNREACHABLE  # what follows the end is padding
-        else:
-            self._left = _tokens_left(self.remaining)
+        """Go to a state; the number of tokens is right already."""
+        cell = self._cell
+        cell[kernels.STATE] = state
+        if state == self.automaton.final and cell[kernels.END] < 0:
+            cell[kernels.END] = cell[kernels.COUNT]
+        cell[kernels.LEFT] = UNREACHABLE if self.is_finished else _tokens_left(self.remaining)
 
     @property
     def state(self) -> int:
         """The state of the automaton."""
-        return self._state
+        return int(self._cell[kernels.STATE])
 
     @property
     def num_tokens(self) -> int:
         """Tokens so far, padding included."""
-        return len(self._history)
+        return int(self._cell[kernels.COUNT])
 
     @property
     def is_finished(self) -> bool:
         """Whether the text has ended."""
-        return self._state == self.automaton.final
+        return self.state == self.automaton.final
 
     @property
     def remaining(self) -> int | None:
         """Tokens left of the budget; None if there is none."""
         if self.budget is None:
             return None
-        return self.budget - (self._end if self._end >= 0 else len(self._history))
+        end = int(self._cell[kernels.END])
+        return self.budget - (end if end >= 0 else self.num_tokens)
 
     def advance(self, token: int) -> bool:
         """Append a token; False, and nothing changes, if the mask does not allow it.
@@ -255,22 +279,11 @@ class Matcher:
             raise ValueError(
                 f"token {token} is not one of the {self.automaton.vocabulary.size} ids"
             )
-        after = kernels.next_state(self._address, self._state, self._left, token)
-        if after < 0:
-            return False
-        self._follow(after)
-        return True
-
-    def _follow(self, after: int) -> None:
-        self._history.append(self._state)
-        self._state = after
-        if self._end >= 0:
-            return
-        if after == self.automaton.final:
-            self._end = len(self._history)
-            self._left = UNREACHABLE
-        elif self.budget is not None:
-            self._left -= 1
+        places = self._places
+        if places.cells[self._row, kernels.COUNT] == places.history.shape[1]:
+            places.grow()
+        taken: bool = kernels.advance(places.cells, places.history, self._row, token)
+        return taken
 
     def rollback(self, num_tokens: int = 1) -> None:
         """Take back the last tokens.
@@ -278,27 +291,27 @@ class Matcher:
         Raises:
             ValueError: if there are not as many.
         """
-        if not 0 <= num_tokens <= len(self._history):
-            raise ValueError(
-                f"cannot take back {num_tokens} tokens, there are {len(self._history)}"
-            )
+        cell = self._cell
+        count = self.num_tokens
+        if not 0 <= num_tokens <= count:
+            raise ValueError(f"cannot take back {num_tokens} tokens, there are {count}")
         if num_tokens == 0:
             return
-        state = self._history[-num_tokens]
-        del self._history[-num_tokens:]
-        if len(self._history) < self._end:
-            self._end = -1
-        self._move(state)
+        count -= num_tokens
+        cell[kernels.COUNT] = count
+        if count < cell[kernels.END]:
+            cell[kernels.END] = -1
+        self._move(int(self._places.history[self._row, count]))
 
     def fill_mask(self, out: Int32[np.ndarray, "W"]) -> None:
         """Write the packed mask of next tokens into a row (contiguous int32, in place)."""
         _check_rows(out, (self.automaton.num_words,))
-        kernels.fill_row(self._address, self._state, self._left, out)
+        kernels.fill_mask(self._places.cells, self._row, out)
 
     def mask(self) -> Int32[np.ndarray, "W"]:
         """The packed mask of next tokens, as a new row."""
         out = np.empty(self.automaton.num_words, np.int32)
-        kernels.fill_row(self._address, self._state, self._left, out)
+        kernels.fill_mask(self._places.cells, self._row, out)
         return out
 
     def forced(self, limit: int = 256) -> list[int]:
@@ -309,9 +322,9 @@ class Matcher:
         tokens = np.empty(limit, np.int64)
         automaton = self.automaton
         count = kernels.forced(
-            self._address,
-            self._state,
-            self._left,
+            automaton.address,
+            self.state,
+            int(self._cell[kernels.LEFT]),
             automaton.final,
             automaton._size,
             automaton._token,
@@ -321,51 +334,111 @@ class Matcher:
         return found
 
     def __repr__(self) -> str:
-        return f"Matcher(state {self._state}, {self.num_tokens} tokens, remaining {self.remaining})"
+        return f"Matcher(state {self.state}, {self.num_tokens} tokens, remaining {self.remaining})"
 
 
-def fill_masks(matchers: Sequence[Matcher], out: Int32[np.ndarray, "N W"]) -> None:
-    """`fill_mask` of each matcher into its row of `out`, in one call.
+class MatcherBatch:
+    """Matchers, of different automata if need be, that are served in one call.
 
-    Automata may differ; a row must be as wide as all their masks.
+    They stay usable one by one. A matcher is in one batch at a time: a batch that one of its
+    matchers has left for another is refused. `batch[i] = matcher` puts another into a place.
 
-    Raises:
-        ValueError: if `out` has other dimensions or is not contiguous int32.
-    """
-    width = max((m.automaton.num_words for m in matchers), default=out.shape[-1])
-    _check_rows(out, (len(matchers), width))
-    kernels.fill_rows(*_places(matchers), out)
-
-
-def advance_all(
-    matchers: Sequence[Matcher], tokens: Sequence[int] | Int64[np.ndarray, "N"]
-) -> Bool[np.ndarray, "N"]:
-    """`advance` of each matcher with its token, in one call; which of them took theirs.
+    Args:
+        matchers: the matchers, all over vocabularies of one size, none of them twice.
 
     Raises:
-        ValueError: if there are not as many tokens as matchers, or one is no id.
+        ConstraintError: if the sizes differ, or there are no matchers, or one occurs twice.
     """
-    ids = np.asarray(tokens, np.int64)
-    if ids.shape != (len(matchers),):
-        raise ValueError(f"{len(matchers)} matchers need as many tokens, got shape {ids.shape}")
-    if ids.size == 0:
-        return np.zeros(0, np.bool_)
-    size = min(m.automaton.vocabulary.size for m in matchers)
-    if ids.min() < 0 or ids.max() >= size:
-        raise ValueError(f"tokens must be ids in 0..{size - 1}, got {ids.tolist()}")
-    after = kernels.next_states(*_places(matchers), ids)
-    for matcher, state in zip(matchers, after.tolist(), strict=True):
-        if state >= 0:
-            matcher._follow(state)
-    return after >= 0
 
+    def __init__(self, matchers: Sequence[Matcher]) -> None:
+        if not matchers:
+            raise ConstraintError("a batch needs at least one matcher, got none")
+        if len({id(matcher) for matcher in matchers}) < len(matchers):
+            raise ConstraintError("a matcher occurs twice in a batch; make one for each sequence")
+        self.matchers: list[Matcher] = list(matchers)
+        self.vocabulary_size = matchers[0].automaton.vocabulary.size
+        longest = max(matcher.num_tokens for matcher in matchers)
+        self._places = _Places(len(matchers), max(64, 2 * longest))
+        self._most = longest  # no row has more tokens than this
+        self._shape = (len(matchers), matchers[0].automaton.num_words)
+        for row, matcher in enumerate(matchers):
+            self._check_size(matcher)
+            self._take(row, matcher)
 
-def _places(
-    matchers: Sequence[Matcher],
-) -> tuple[Int64[np.ndarray, "N"], Int64[np.ndarray, "N 2"]]:
-    """Addresses of the tables, and (state, tokens left) in them."""
-    rows = np.array([(m._address, m._state, m._left) for m in matchers], np.int64).reshape(-1, 3)
-    return np.ascontiguousarray(rows[:, 0]), np.ascontiguousarray(rows[:, 1:])
+    def _check_size(self, matcher: Matcher) -> None:
+        size = matcher.automaton.vocabulary.size
+        if size != self.vocabulary_size:
+            raise ConstraintError(
+                f"matchers of one batch need vocabularies of one size, got {size} beside "
+                f"{self.vocabulary_size}"
+            )
+
+    def _take(self, row: int, matcher: Matcher) -> None:
+        count = matcher.num_tokens
+        while count >= self._places.history.shape[1]:
+            self._places.grow()
+        self._places.cells[row] = matcher._cell
+        self._places.history[row, :count] = matcher._places.history[matcher._row, :count]
+        self._most = max(self._most, count)
+        matcher._places.is_current = False
+        matcher._places, matcher._row = self._places, row
+
+    def __setitem__(self, row: int, matcher: Matcher) -> None:
+        """Put another matcher into a place; the one that was there goes on alone."""
+        self._check()
+        if matcher in self.matchers:
+            raise ConstraintError("the matcher is in this batch already")
+        self._check_size(matcher)
+        left = self.matchers[row]
+        row = left._row
+        alone = _Places(1, self._places.history.shape[1])
+        alone.cells[0], alone.history[0] = left._cell, self._places.history[row]
+        left._places, left._row = alone, 0
+        self._take(row, matcher)
+        self.matchers[row] = matcher
+
+    def __getitem__(self, row: int) -> Matcher:
+        return self.matchers[row]
+
+    def __len__(self) -> int:
+        return len(self.matchers)
+
+    def _check(self) -> None:
+        if not self._places.is_current:
+            raise ConstraintError("a matcher of this batch has joined another one since")
+
+    def advance(self, tokens: Sequence[int] | Int64[np.ndarray, "N"]) -> Bool[np.ndarray, "N"]:
+        """`Matcher.advance` of each with its token; which of them took theirs.
+
+        Raises:
+            ValueError: if there are not as many tokens as matchers, or one is no id; nothing
+                changes then.
+        """
+        self._check()
+        ids = np.asarray(tokens, np.int64)
+        taken = np.empty(len(self.matchers), np.bool_)
+        if ids.shape != taken.shape:
+            raise ValueError(f"{taken.size} matchers need as many tokens, got shape {ids.shape}")
+        places = self._places
+        if self._most == places.history.shape[1]:
+            # The count is an upper bound: rows that were reset or refused a token have fewer.
+            self._most = int(places.cells[:, kernels.COUNT].max())
+            if self._most == places.history.shape[1]:
+                places.grow()
+        wrong = kernels.advance_rows(places.cells, places.history, ids, taken)
+        if wrong >= 0:
+            raise ValueError(
+                f"token {ids[wrong]} of matcher {wrong} is not one of the "
+                f"{self.vocabulary_size} ids"
+            )
+        self._most += 1
+        return taken
+
+    def fill_masks(self, out: Int32[np.ndarray, "N W"]) -> None:
+        """`Matcher.fill_mask` of each into its row (contiguous int32, in place)."""
+        self._check()
+        _check_rows(out, self._shape)
+        kernels.fill_masks(self._places.cells, out)
 
 
 def _tokens_left(remaining: int | None) -> int:

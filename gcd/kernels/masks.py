@@ -3,7 +3,8 @@
 A **table** is what `gcd.matcher` makes of one token automaton. Compiled code gets it as the address
 of its header, an int64 array of sizes and of the addresses of its other arrays, so that one call
 serves any number of different automata without touching a Python object in between (an array
-argument costs more to hand over than a step takes). Whoever calls keeps the tables alive.
+argument costs more to hand over than a step takes). Whoever calls keeps the tables alive. A
+**cell** says where one sequence is: in which table, in which state, with how many tokens left.
 
 Arrays of a table, S states, C classes, W words a row, P patterns, K cached rows:
 
@@ -15,7 +16,9 @@ Arrays of a table, S states, C classes, W words a row, P patterns, K cached rows
     pattern_start    P + 1: where a pattern's classes lie in `pattern_class`, `pattern_target`
     pair_start       C + 1: where a class's tokens lie in `pair_word`, `pair_bits`
     dense_of         C: row of `dense` with the class's tokens, -1 if they are pairs
-    row, key, tag    K: cached rows, the classes in each as a bit set, and a hash of that
+    cost             C: words written for the class, whole rows at the price they have in vectors
+    row, key, tag    K: cached rows, the classes in each as a bit set, and a hash of that; the
+                     first one is the row of most tokens, and stays
     serial, used     K: number of the content (-1 for none); whether it was used lately
     known_slot       P: slot of the row without a budget, `_UNKNOWN` or `_NARROW`
     known_serial     P: the content that was in that slot
@@ -37,14 +40,19 @@ _NARROW = -2  # assembled from its few tokens as fast as copied
 # vectors; a class is kept as a whole row from a half on, where pairs take as much memory.
 _NARROW_PART = 4
 _DENSE_PART = 2
-_NEIGHBOURS = 12  # cached rows that a new one is compared with
+_NEIGHBOURS = 4  # cached rows that a new one is compared with
 
 (
     NUM_CLASSES, NUM_WORDS, NUM_SLOTS, NUM_STATES, NUM_PATTERNS, CLASS_OF, STEPS, REACH,
     PATTERN_OF, TARGET_START, TARGETS, PATTERN_START, PATTERN_CLASS, PATTERN_TARGET, PAIR_START,
     PAIR_WORD, PAIR_BITS, DENSE_OF, DENSE, ROW, KEY, TAG, SERIAL, USED, KNOWN_SLOT, KNOWN_SERIAL,
-    CLOCK, CHOSEN, BITS, NUM_TOKENS, HEADER_SIZE,
-) = range(31)  # fmt: skip
+    CLOCK, CHOSEN, BITS, NUM_TOKENS, COST, HEADER_SIZE,
+) = range(32)  # fmt: skip
+
+
+# A cell: where a sequence is. `END` is the number of tokens up to the end, -1 before it; `LEFT`
+# is what is left of the budget, or `NO_BUDGET`.
+ADDRESS, STATE, LEFT, COUNT, END, NO_BUDGET, CELL_SIZE = range(7)
 
 
 @intrinsic
@@ -102,12 +110,36 @@ def next_state(address: int, state: int, remaining: int, token: int) -> int:
 
 
 @numba.njit(cache=True)
-def next_states(addresses: np.ndarray, where: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """`next_state` for each row; `where` holds (state, remaining)."""
-    after = np.empty(tokens.size, np.int64)
+def advance(cells: np.ndarray, history: np.ndarray, row: int, token: int) -> bool:
+    """One more token of a sequence, if it is allowed; whether it was."""
+    cell = cells[row]
+    state = cell[STATE]
+    after = next_state(cell[ADDRESS], state, cell[LEFT], token)
+    if after < 0:
+        return False
+    history[row, cell[COUNT]] = state
+    cell[COUNT] += 1
+    cell[STATE] = after
+    if cell[END] < 0:
+        if after == _int64(cell[ADDRESS], HEADER_SIZE)[NUM_STATES] - 1:
+            cell[END] = cell[COUNT]
+            cell[LEFT] = cell[NO_BUDGET]  # what follows the end is padding
+        elif cell[LEFT] != cell[NO_BUDGET]:
+            cell[LEFT] -= 1
+    return True
+
+
+@numba.njit(cache=True)
+def advance_rows(
+    cells: np.ndarray, history: np.ndarray, tokens: np.ndarray, taken: np.ndarray
+) -> int:
+    """`advance` of every sequence; a row whose token is no id, before anything is done, or -1."""
     for i in range(tokens.size):
-        after[i] = next_state(addresses[i], where[i, 0], where[i, 1], tokens[i])
-    return after
+        if not 0 <= tokens[i] < _int64(cells[i, ADDRESS], HEADER_SIZE)[NUM_TOKENS]:
+            return i
+    for i in range(tokens.size):
+        taken[i] = advance(cells, history, i, tokens[i])
+    return -1
 
 
 @numba.njit(cache=True)
@@ -145,15 +177,6 @@ def _remove(header: np.ndarray, token_class: int, row: np.ndarray) -> None:
 
 
 @numba.njit(cache=True)
-def _cost(header: np.ndarray, token_class: int) -> int:
-    """Words written for a class, a whole row counting as fewer because it runs in vectors."""
-    if _int32(header[DENSE_OF], header[NUM_CLASSES])[token_class] >= 0:
-        return header[NUM_WORDS] // _NARROW_PART
-    start = _int32(header[PAIR_START], header[NUM_CLASSES] + 1)
-    return start[token_class + 1] - start[token_class]
-
-
-@numba.njit(cache=True)
 def _lowest(bits: int) -> int:
     """Position of the lowest bit that is set."""
     position = 0
@@ -172,19 +195,23 @@ def _assemble(header: np.ndarray, num_chosen: int, cost: int, slot: int) -> None
     chosen = _int32(header[CHOSEN], header[NUM_CLASSES])
     bits = _int64(header[BITS], num_keys)
     serial = _int64(header[SERIAL], num_slots)
+    costs = _int32(header[COST], header[NUM_CLASSES])
     row = _int32(header[ROW] + 4 * num_words * slot, num_words)
-    # The latest rows are the likeliest neighbours: one more character of a bounded string.
+    # Slot 0 has the widest row of all; the latest are likely neighbours, too, since one character
+    # more in a string of bounded length changes little.
     least, nearest = cost, -1
     latest = _int64(header[CLOCK], 2)[0]
     for other in range(num_slots):
-        if other == slot or serial[other] < 0 or serial[other] < latest - _NEIGHBOURS:
+        if other == slot or serial[other] < 0:
+            continue
+        if other > 0 and serial[other] < latest - _NEIGHBOURS:
             continue
         key = _int64(header[KEY] + 8 * num_keys * other, num_keys)
-        price = num_words // 8
+        price = num_words // _NARROW_PART
         for i in range(num_keys):
             differ = key[i] ^ bits[i]
             while differ != 0 and price < least:
-                price += _cost(header, 64 * i + _lowest(differ))
+                price += costs[64 * i + _lowest(differ)]
                 differ &= differ - 1
             if price >= least:
                 break
@@ -238,8 +265,8 @@ def _slot_of(header: np.ndarray, num_chosen: int, cost: int) -> int:
                 return slot
     clock = _int64(header[CLOCK], 2)
     if free < 0:
-        # Second chance: the hand passes over rows used since it last came by.
-        while used[clock[1]] != 0:
+        # Second chance: the hand passes over rows used since it last came by. Slot 0 stays.
+        while used[clock[1]] != 0 or (clock[1] == 0 and num_slots > 1):
             used[clock[1]] = 0
             clock[1] = (clock[1] + 1) % num_slots
         free = clock[1]
@@ -287,12 +314,13 @@ def fill_row(address: int, state: int, remaining: int, out: np.ndarray) -> None:
     targets = _int32(header[TARGETS], targets_from[num_states])
     steps = _int32(header[STEPS], num_states)
     chosen = _int32(header[CHOSEN], header[NUM_CLASSES])
+    costs = _int32(header[COST], header[NUM_CLASSES])
     first = targets_from[state]
     count, cost = 0, 0
     for i in range(start[pattern], start[pattern + 1]):
         if free or steps[targets[first + local[i]]] <= remaining - 1:
             chosen[count] = classes[i]
-            cost += _cost(header, classes[i])
+            cost += costs[classes[i]]
             count += 1
     if _NARROW_PART * cost < num_words or num_slots == 0:
         if free:
@@ -310,10 +338,17 @@ def fill_row(address: int, state: int, remaining: int, out: np.ndarray) -> None:
 
 
 @numba.njit(cache=True)
-def fill_rows(addresses: np.ndarray, where: np.ndarray, out: np.ndarray) -> None:
-    """`fill_row` for each row; `where` holds (state, remaining)."""
-    for i in range(addresses.size):
-        fill_row(addresses[i], where[i, 0], where[i, 1], out[i])
+def fill_mask(cells: np.ndarray, row: int, out: np.ndarray) -> None:
+    """The mask of one sequence."""
+    cell = cells[row]
+    fill_row(cell[ADDRESS], cell[STATE], cell[LEFT], out)
+
+
+@numba.njit(cache=True)
+def fill_masks(cells: np.ndarray, out: np.ndarray) -> None:
+    """The mask of every sequence, each in its row."""
+    for i in range(cells.shape[0]):
+        fill_row(cells[i, ADDRESS], cells[i, STATE], cells[i, LEFT], out[i])
 
 
 @numba.njit(cache=True)
@@ -420,6 +455,15 @@ def spread(
                 kept_words[kept[c] + i] = words[start[c] + i]
                 kept_bits[kept[c] + i] = bits[start[c] + i]
     return kept, kept_words, kept_bits, dense_of, dense
+
+
+@numba.njit(cache=True)
+def costs(start: np.ndarray, dense_of: np.ndarray, num_words: int) -> np.ndarray:
+    """Words written for each class, a whole row counting as fewer because it runs in vectors."""
+    cost = np.empty(dense_of.size, np.int32)
+    for c in range(dense_of.size):
+        cost[c] = num_words // _NARROW_PART if dense_of[c] >= 0 else start[c + 1] - start[c]
+    return cost
 
 
 @numba.njit(cache=True)

@@ -14,7 +14,7 @@ from gcd.budget import BudgetMask
 from gcd.errors import ConstraintError, EmptyLanguageError, InfeasibleBudgetError
 from gcd.languages.regex import regex
 from gcd.lift import lift
-from gcd.matcher import Matcher, ServedAutomaton, advance_all, fill_masks
+from gcd.matcher import Matcher, MatcherBatch, ServedAutomaton
 from gcd.token_automaton import TokenAutomaton
 from gcd.vocabulary import Vocabulary
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
@@ -113,7 +113,7 @@ def test_rows_are_right_however_few_are_kept(wide: TokenAutomaton, slots: int) -
     assert (shared.num_cached > 0) == (slots > 0), "wide rows are kept at all"
     assert shared.num_cached == slots or slots == 1000
     shared.forget()
-    assert shared.num_cached == 0
+    assert shared.num_cached == min(slots, 1), "the row of most tokens stays"
     for state, left, expected in zip(states.tolist(), remaining.tolist(), packed, strict=True):
         assert (shared.row(state, left) == expected).all()
 
@@ -258,31 +258,95 @@ def test_the_budget_forces_the_shortest_spelling() -> None:
 # -- several at once ------------------------------------------------------------------------
 
 
+def _same(one: Matcher, other: Matcher) -> bool:
+    return (one.state, one.remaining, one.num_tokens, one.is_finished) == (
+        other.state,
+        other.remaining,
+        other.num_tokens,
+        other.is_finished,
+    )
+
+
 @settings(deadline=None, max_examples=40)
 @given(st.data())
 def test_many_in_one_call_are_each_alone(data: st.DataObject) -> None:
     automata = data.draw(st.lists(st.sampled_from(_LANGUAGES), min_size=5, max_size=5))
     together = [Matcher(a, budget=data.draw(st.sampled_from([None, 4, 6]))) for a in automata]
     alone = [Matcher(m.automaton, budget=m.budget) for m in together]
-    out = np.empty((len(together), num_words(LETTERS.size)), np.int32)
+    for one, other in zip(together, alone, strict=True):
+        token = data.draw(st.integers(0, 6))  # before the batch is made
+        assert one.advance(token) == other.advance(token)
+    batch = MatcherBatch(together)
+    out = np.empty((len(batch), num_words(LETTERS.size)), np.int32)
     for _ in range(5):
-        fill_masks(together, out)
+        batch.fill_masks(out)
         for row, matcher in zip(out, alone, strict=True):
             assert (row == matcher.mask()).all()
         tokens = data.draw(st.lists(st.integers(0, 6), min_size=5, max_size=5))
-        taken = advance_all(together, tokens)
+        taken = batch.advance(tokens)
         assert taken.tolist() == [m.advance(t) for m, t in zip(alone, tokens, strict=True)]
+        i, back = data.draw(st.integers(0, 4)), data.draw(st.integers(0, 1))
+        for matcher in (batch[i], alone[i]):
+            matcher.rollback(min(back, matcher.num_tokens))
         for one, other in zip(together, alone, strict=True):
-            assert (one.state, one.remaining, one.num_tokens) == (
-                other.state,
-                other.remaining,
-                other.num_tokens,
-            )
+            assert _same(one, other)
 
 
-def test_no_matchers_at_all() -> None:
-    fill_masks([], np.empty((0, 3), np.int32))
-    assert advance_all([], []).tolist() == []
+def test_long_texts_one_by_one_and_in_a_batch() -> None:
+    together = [Matcher(_LANGUAGES[2], budget=budget) for budget in (None, 1000, 400)]
+    batch = MatcherBatch(together)
+    alone = Matcher(_LANGUAGES[2], budget=1000)
+    for i in range(399):
+        assert alone.advance(i % 2)
+        assert batch.advance([i % 2] * 3).all()
+    assert batch.advance([0, 0, 0]).tolist() == [True, True, False]
+    assert alone.advance(0)
+    assert _same(batch[1], alone)
+    for count in (1, 150, 249):
+        batch[1].rollback(count)
+        alone.rollback(count)
+        assert _same(batch[1], alone)
+    assert (batch[0].num_tokens, batch[1].num_tokens, batch[2].num_tokens) == (400, 0, 399)
+
+
+def test_places_of_a_batch_change_hands() -> None:
+    old = [Matcher(_LANGUAGES[0], budget=9), Matcher(_LANGUAGES[2], budget=300)]
+    batch = MatcherBatch(old)
+    for _ in range(150):
+        batch.advance([0, 1])
+    new = Matcher(_LANGUAGES[4], budget=5)
+    assert new.advance(0)
+    batch[1] = new
+    assert batch.advance([1, 1]).tolist() == [True, True]
+    assert (old[0].num_tokens, old[1].num_tokens, new.num_tokens) == (2, 150, 2)
+    assert old[1].advance(0)
+    old[1].rollback(151)
+    assert (old[1].state, old[1].remaining) == (_LANGUAGES[2].initial, 300)
+    batch[-1] = old[1]
+    assert batch.advance([0, 0]).tolist() == [True, True]
+    assert (old[1].num_tokens, new.num_tokens) == (1, 2)
+    with pytest.raises(ConstraintError, match="already"):
+        batch[0] = old[1]
+
+    other = MatcherBatch([old[0], new])
+    with pytest.raises(ConstraintError, match="joined another"):
+        batch.advance([0, 0])
+    with pytest.raises(ConstraintError, match="joined another"):
+        batch.fill_masks(np.empty((2, 2), np.int32))
+    assert other.advance([1, 1]).tolist() == [True, True]
+
+
+def test_unfit_batches_are_refused() -> None:
+    one = Matcher(_LANGUAGES[0])
+    small = Matcher(lift(regex("a"), Vocabulary.from_bytes([b"a", b"</s>"], [1])))
+    with pytest.raises(ConstraintError, match="at least one"):
+        MatcherBatch([])
+    with pytest.raises(ConstraintError, match="twice"):
+        MatcherBatch([one, one])
+    with pytest.raises(ConstraintError, match="got 2 beside 40"):
+        MatcherBatch([one, small])
+    with pytest.raises(ConstraintError, match="got 2 beside 40"):
+        MatcherBatch([one])[0] = small
 
 
 @pytest.mark.parametrize(
@@ -295,17 +359,18 @@ def test_no_matchers_at_all() -> None:
     ids=["too few", "too wide", "strided"],
 )
 def test_rows_of_other_shapes_are_refused(rows: np.ndarray) -> None:
-    automaton = lift(regex("ab"), LETTERS)
     with pytest.raises(ValueError, match="contiguous int32"):
-        fill_masks([Matcher(automaton), Matcher(automaton)], rows)
+        MatcherBatch([Matcher(_LANGUAGES[0]), Matcher(_LANGUAGES[1])]).fill_masks(rows)
 
 
-def test_tokens_that_are_none_are_refused() -> None:
-    matchers = [Matcher(lift(regex("ab"), LETTERS))]
+def test_tokens_that_are_none_are_refused_and_nothing_changes() -> None:
+    batch = MatcherBatch([Matcher(_LANGUAGES[0]), Matcher(_LANGUAGES[0])])
     with pytest.raises(ValueError, match="as many tokens"):
-        advance_all(matchers, [0, 1])
-    with pytest.raises(ValueError, match=r"ids in 0\.\.39"):
-        advance_all(matchers, [40])
+        batch.advance([0])
+    for token in (-1, 40):
+        with pytest.raises(ValueError, match=f"token {token} of matcher 1"):
+            batch.advance([0, token])
+    assert [matcher.num_tokens for matcher in batch.matchers] == [0, 0]
 
 
 def test_an_automaton_is_prepared_once_and_let_go() -> None:
