@@ -4,7 +4,7 @@ UTF-8 writes a code point as a number in base 64 (six bits a byte) behind a firs
 how many digits there are; JSON's escapes write it in base 16. A set of code points is a few
 **ranges**, and a range of numbers is a short tree of digits: each of its ends splits one digit a
 level, all between is whole. Equal subtrees are made once (hash-consing), so the tree of n ranges
-has O(n) nodes for a fixed number of digits, whatever the ranges hold.
+has O(n) nodes for a fixed number of digits, however many code points they hold.
 
 The way back, `Moves`, reads off an automaton over UTF-8 texts where each code point leads from a
 state between two of them. Those maps are constant on few ranges too: bytes of one class behave

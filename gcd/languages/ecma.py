@@ -40,9 +40,8 @@ from gcd.nfa import NFA
 
 _MAX_CELLS = 30_000_000  # entries of the table (state, byte class) of the automaton to determinise
 _FIRST_STATES = 250
-_PATIENCE = (
-    0.3  # seconds of this thread's processor time: a step that fails later than that is the last
-)
+# Seconds of this thread's processor time: a step that fails later than that is the last.
+_PATIENCE = 0.3
 
 
 @lru_cache(maxsize=256)
@@ -59,8 +58,12 @@ def ecma_pattern(pattern: str) -> Automaton:
     if _size(tree) > max_states():
         raise StateLimitError(max_states(), f"the pattern {shown}")
     nfa = _Thompson(tree).nfa()
-    if nfa.num_states * (int(nfa.class_of_byte.max()) + 1) > _MAX_CELLS:
-        raise StateLimitError(max_states(), f"the pattern {shown}")
+    cells = nfa.num_states * (int(nfa.class_of_byte.max()) + 1)
+    if cells > _MAX_CELLS:
+        raise ConstraintError(
+            f"the pattern {shown} is laid out in a table of {cells} entries, more than "
+            f"{_MAX_CELLS}; lower its counted repetitions, or use smaller classes in them"
+        )
     return _determinized(nfa, f"the pattern {shown}")
 
 
@@ -222,6 +225,7 @@ class _Thompson:
         return self._count - 1
 
     def nfa(self) -> NFA:
+        """All of it as arrays, copies of one automaton at once."""
         placed = self._placed or {Automaton.empty(): [0]}
         class_of_byte, columns = joint_classes([part.class_of_byte for part in placed])
         source, byte_class, target = [], [], []
