@@ -1,0 +1,220 @@
+"""How one hidden state follows another: a full matrix, or two sparse factors.
+
+Everything that inference asks of the transition matrix A (H x H, each row a distribution) is a
+product with a row vector, a product with a column vector, and, for EM, how often each parameter
+was used. `Dense` holds A itself: 2 H² operations a product. `Monarch` holds
+
+    A = L P R P⁻¹,     H = K M,     state h = k M + m  for (k, m)
+
+with L and R block-diagonal and P the permutation that transposes the K x M grid of states (Dao et
+al., "Monarch", arXiv 2204.00595; as transitions of an HMM, Zhang et al., "Scaling up probabilistic
+circuits via monarch matrices", arXiv 2506.12383). L has K blocks of M x M, R has M blocks of
+K x K. A transition then is two draws, first the new m, then the new k:
+
+    A[(k, m), (k', m')] = first[k, m, m'] · second[m', k, k']
+
+Every pair of states is joined by exactly one path through the grid, the one over (k, m'). So A has
+no zero that its factors do not have, each row of A is a distribution when each row of the factors
+is, and the expected number of times each *factor* entry was used is what EM needs: its M-step
+stays a normalisation. A product costs 2 H (M + K) operations, the parameters number H (M + K)
+rather than H²: with 128 x 128 blocks, 4 million instead of 268 million.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+TOLERANCE = {
+    torch.float64: 1e-9,
+    torch.float32: 1e-4,
+    torch.float16: 4e-3,
+    torch.bfloat16: 2e-2,
+}
+"""How far from one the sum of a distribution may be, by the type its entries are stored in."""
+
+
+def check_distribution(name: str, values: Float[Tensor, "..."], dim: int = -1) -> None:
+    """Entries are finite and non-negative, and sum to one along `dim`.
+
+    Raises:
+        ValueError: otherwise, with the name, the first offending value and where it is.
+    """
+    tolerance = TOLERANCE.get(values.dtype)
+    if tolerance is None:
+        raise ValueError(f"{name} has type {values.dtype}; probabilities need {list(TOLERANCE)}")
+    # A NaN or an infinity shows in the sums too, so a good array is read twice, not three times.
+    sums = values.sum(dim=dim, dtype=torch.promote_types(values.dtype, torch.float32))
+    wrong = ~((sums - 1).abs() <= tolerance)
+    if bool(wrong.any()):
+        where = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"{name} does not hold distributions: the one numbered {where} sums to "
+            f"{float(sums[tuple(where)])!r} ({int(wrong.sum())} of {wrong.numel()} are off by more "
+            f"than {tolerance}); normalise it, and see whether it holds logarithms or NaN"
+        )
+    smallest = float(values.amin())
+    if smallest < 0:
+        raise ValueError(f"{name} holds a negative probability, {smallest!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """A full transition matrix.
+
+    Attributes:
+        matrix: matrix[i, j] = P(next state is j | state is i).
+    """
+
+    matrix: Float[Tensor, "H H"]
+
+    def __post_init__(self) -> None:
+        if self.matrix.dim() != 2 or self.matrix.shape[0] != self.matrix.shape[1]:
+            raise ValueError(f"a transition matrix is square, not {tuple(self.matrix.shape)}")
+
+    @property
+    def num_states(self) -> int:
+        return self.matrix.shape[0]
+
+    @property
+    def factors(self) -> tuple[Tensor, ...]:
+        """The arrays that EM estimates; each last axis is a distribution."""
+        return (self.matrix,)
+
+    def with_factors(self, factors: tuple[Tensor, ...]) -> Dense:
+        """The same kind of transition with other parameters."""
+        return Dense(*factors)
+
+    def forward(self, p: Float[Tensor, "*B H"]) -> Float[Tensor, "*B H"]:
+        """p A: where a state distributed as p is one step later."""
+        return p @ self.matrix
+
+    def backward(self, v: Float[Tensor, "*B H"]) -> Float[Tensor, "*B H"]:
+        """A v: the expectation of v at the next state, given the present one."""
+        return v @ self.matrix.T
+
+    def expected_counts(
+        self, before: Float[Tensor, "N H"], after: Float[Tensor, "N H"]
+    ) -> tuple[Tensor, ...]:
+        """sum_n before[n, i] A[i, j] after[n, j], for each parameter of A.
+
+        With `before` the filter and `after` the scaled likelihood of what follows, that is the
+        expected number of times each transition was made.
+        """
+        return ((before.T @ after).mul_(self.matrix),)
+
+    def rows(self, states: Int64[Tensor, "N"]) -> Float[Tensor, "N H"]:
+        """The distribution of the next state, given each of these."""
+        return self.matrix[states]
+
+    def dense(self) -> Float[Tensor, "H H"]:
+        """A itself."""
+        return self.matrix
+
+    def check(self) -> None:
+        """Raises ValueError unless every row is a distribution."""
+        check_distribution("the transition matrix", self.matrix)
+
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Dense:
+        """The same on another device, in another type."""
+        return Dense(self.matrix.to(device=device, dtype=dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class Monarch:
+    """Two block-diagonal factors and the permutation between them; state h = k M + m.
+
+    Attributes:
+        first: first[k, m, m'] = P(next m is m' | state is (k, m)).
+        second: second[m', k, k'] = P(next k is k' | next m is m', k was k).
+    """
+
+    first: Float[Tensor, "K M M"]
+    second: Float[Tensor, "M K K"]
+
+    def __post_init__(self) -> None:
+        shape, other = tuple(self.first.shape), tuple(self.second.shape)
+        if len(shape) != 3 or (shape[1:], other) != (shape[:0:-1], (shape[1], shape[0], shape[0])):
+            raise ValueError(
+                f"Monarch factors have shapes (K, M, M) and (M, K, K), not {shape} and {other}"
+            )
+
+    @property
+    def num_states(self) -> int:
+        return self.first.shape[0] * self.first.shape[1]
+
+    @property
+    def factors(self) -> tuple[Tensor, ...]:
+        """The arrays that EM estimates; each last axis is a distribution."""
+        return (self.first, self.second)
+
+    def with_factors(self, factors: tuple[Tensor, ...]) -> Monarch:
+        """The same kind of transition with other parameters."""
+        return Monarch(*factors)
+
+    # Both products are batched over blocks, with the block axis in front: one `bmm` each.
+
+    def _blocks(self, p: Float[Tensor, "*B H"]) -> Float[Tensor, "K N M"]:
+        return p.reshape(-1, *self.first.shape[:2]).transpose(0, 1)
+
+    def _half_forward(self, p: Float[Tensor, "*B H"]) -> Float[Tensor, "K N M"]:
+        """p L: weight at the point (k, m') between the two draws."""
+        return torch.bmm(self._blocks(p), self.first)
+
+    def _half_backward(self, v: Float[Tensor, "*B H"]) -> Float[Tensor, "K N M"]:
+        """P R P⁻¹ v: the expectation of v, given the point (k, m') between the two draws."""
+        after = v.reshape(-1, *self.first.shape[:2]).permute(2, 0, 1)
+        return torch.bmm(after, self.second.transpose(1, 2)).permute(2, 1, 0)
+
+    def forward(self, p: Float[Tensor, "*B H"]) -> Float[Tensor, "*B H"]:
+        """p A: where a state distributed as p is one step later."""
+        between = self._half_forward(p).permute(2, 1, 0)
+        return torch.bmm(between, self.second).permute(1, 2, 0).reshape(p.shape)
+
+    def backward(self, v: Float[Tensor, "*B H"]) -> Float[Tensor, "*B H"]:
+        """A v: the expectation of v at the next state, given the present one."""
+        between = self._half_backward(v)
+        return torch.bmm(between, self.first.transpose(1, 2)).transpose(0, 1).reshape(v.shape)
+
+    def expected_counts(
+        self, before: Float[Tensor, "N H"], after: Float[Tensor, "N H"]
+    ) -> tuple[Tensor, ...]:
+        """How often each factor entry was used, where A[i, j] was used
+        sum_n before[n, i] A[i, j] after[n, j] times.
+        """
+        first = torch.bmm(self._blocks(before).transpose(1, 2), self._half_backward(after))
+        reached = self._half_forward(before).permute(2, 0, 1)
+        arrived = after.reshape(-1, *self.first.shape[:2]).permute(2, 0, 1)
+        return first.mul_(self.first), torch.bmm(reached, arrived).mul_(self.second)
+
+    def rows(self, states: Int64[Tensor, "N"]) -> Float[Tensor, "N H"]:
+        """The distribution of the next state, given each of these."""
+        k, m = states // self.first.shape[1], states % self.first.shape[1]
+        product = self.first[k, m].unsqueeze(1) * self.second[:, k].permute(1, 2, 0)
+        return product.reshape(states.shape[0], self.num_states)
+
+    def dense(self) -> Float[Tensor, "H H"]:
+        """A itself: H² numbers, for tests and small models."""
+        states = torch.arange(self.num_states, device=self.first.device)
+        return self.rows(states)
+
+    def check(self) -> None:
+        """Raises ValueError unless every row of both factors is a distribution."""
+        check_distribution("the first Monarch factor", self.first)
+        check_distribution("the second Monarch factor", self.second)
+
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Monarch:
+        """The same on another device, in another type."""
+        return Monarch(
+            self.first.to(device=device, dtype=dtype), self.second.to(device=device, dtype=dtype)
+        )
+
+
+Transition = Dense | Monarch
