@@ -14,7 +14,7 @@ Building costs O(V log V) comparisons to sort the tokens, then O(total bytes).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,6 +22,14 @@ import numpy as np
 from jaxtyping import Int32, UInt8
 
 from gcd.kernels import prefix_tree as kernels
+
+_ARRAYS = {
+    "byte": np.uint8,
+    "depth": np.int32,
+    "skip": np.int32,
+    "entry": np.int32,
+    "entry_of_token": np.int32,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +74,35 @@ class Trie:
         return cls(
             byte, depth, skip, entry, entry_of_token, len(strings), int(lengths.max(initial=0))
         )
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What `from_arrays` needs."""
+        return {name: getattr(self, name) for name in _ARRAYS}
+
+    @classmethod
+    def from_arrays(
+        cls, arrays: Mapping[str, np.ndarray], token_bytes: Sequence[bytes]
+    ) -> Trie | None:
+        """The tree of these tokens out of the arrays of one, checked token by token.
+
+        None if the arrays are anything else. The check is complete and costs O(total bytes): every
+        node lies where preorder has it, every token spells its entry, and each entry is spelled.
+        """
+        types = {name: (array.dtype, array.ndim) for name, array in arrays.items()}
+        if types != {name: (np.dtype(kind), 1) for name, kind in _ARRAYS.items()}:
+            return None
+        byte, depth, skip, entry, entry_of_token = (arrays[name] for name in _ARRAYS)
+        sizes = {array.size for array in (byte, depth, skip, entry)}
+        if len(sizes) != 1 or entry_of_token.size != len(token_bytes):
+            return None
+        lengths = np.fromiter(map(len, token_bytes), np.int64, len(token_bytes))
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        text = np.frombuffer(b"".join(token_bytes), np.uint8)
+        num_entries = int(entry.max(initial=-1)) + 1
+        tree = (byte, depth, skip, entry)
+        if not kernels.spells(tree, entry_of_token, num_entries, text, offsets):
+            return None
+        return cls(*tree, entry_of_token, num_entries, int(lengths.max(initial=0)))
 
     @cached_property
     def ancestry(self) -> tuple[Int32[np.ndarray, "nodes"], Int32[np.ndarray, "entries"]]:

@@ -12,7 +12,7 @@ import base64
 import binascii
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int16
 
+from gcd import vocabulary_cache
 from gcd.errors import ConstraintError
 from gcd.profiles import UnitProfile
 from gcd.token_bytes import bytes_of_tokenizer
@@ -92,23 +93,15 @@ class Vocabulary:
         Raises:
             ConstraintError: on a line that is not of this form, or an id that occurs twice.
         """
-        bytes_of: dict[int, bytes] = {}
-        for number, line in enumerate(Path(path).read_bytes().splitlines(), start=1):
-            if not line.strip():
-                continue
-            try:
-                encoded, rank = line.split()
-                token, index = base64.b64decode(encoded, validate=True), int(rank)
-            except (ValueError, binascii.Error) as error:
-                raise ConstraintError(
-                    f"{path}, line {number}: expected `base64 rank`, got {line[:60]!r}"
-                ) from error
-            if index < 0 or index in bytes_of:
-                raise ConstraintError(
-                    f"{path}, line {number}: rank {index} is "
-                    f"{'negative' if index < 0 else 'given twice'}"
-                )
-            bytes_of[index] = token
+        lines = Path(path).read_bytes().splitlines()
+        try:  # all at once, and line by line only where something is wrong
+            encoded, ranks = zip(*map(bytes.split, lines), strict=True)
+            decode = partial(binascii.a2b_base64, strict_mode=True)
+            bytes_of = dict(zip(map(int, ranks), map(decode, encoded), strict=True))
+        except (ValueError, TypeError, binascii.Error):
+            bytes_of = {}
+        if len(bytes_of) < len(lines) or min(bytes_of, default=0) < 0:
+            bytes_of = _ranks_by_line(path, lines)
         ends = _as_ids(eos_ids)
         width = max([*bytes_of, *ends], default=-1) + 1
         tokens = [bytes_of.get(i, b"") for i in range(width)]
@@ -148,19 +141,40 @@ class Vocabulary:
 
     @cached_property
     def trie(self) -> Trie:
-        """The prefix tree of the tokens, built once."""
-        return Trie.build(self.token_bytes)
+        """The prefix tree of the tokens, made once, or read from disk (`gcd.vocabulary_cache`)."""
+        arrays = self._load("trie")
+        trie = None if arrays is None else Trie.from_arrays(arrays, self.token_bytes)
+        if trie is None:
+            trie = Trie.build(self.token_bytes)
+            self._store("trie", trie.arrays())
+        return trie
 
     def profile(self, unit: Int16[np.ndarray, "places 256"]) -> UnitProfile:
-        """What a unit of counted runs says about the tokens; the latest ones are kept."""
+        """What a unit of counted runs says about the tokens, made once or read from disk.
+
+        The latest ones are kept in memory.
+        """
         key = unit.tobytes()
         known = self._profiles.pop(key, None)
         if known is None:
-            known = UnitProfile.of(unit, self.trie)
+            name = blake2b(key, digest_size=8).hexdigest()
+            arrays = self._load(name)
+            known = None if arrays is None else UnitProfile.from_arrays(arrays, unit, self.trie)
+            if known is None:
+                known = UnitProfile.of(unit, self.trie)
+                self._store(name, known.arrays())
         self._profiles[key] = known  # the latest one last
         while len(self._profiles) > _PROFILES:
             self._profiles.pop(next(iter(self._profiles)))
         return known
+
+    def _load(self, name: str) -> dict[str, np.ndarray] | None:
+        worth = self.size >= vocabulary_cache.FEWEST_IDS
+        return vocabulary_cache.load(f"{self.fingerprint.hex()}-{name}") if worth else None
+
+    def _store(self, name: str, arrays: dict[str, np.ndarray]) -> None:
+        if self.size >= vocabulary_cache.FEWEST_IDS:
+            vocabulary_cache.store(f"{self.fingerprint.hex()}-{name}", arrays)
 
     @cached_property
     def _profiles(self) -> dict[bytes, UnitProfile]:
@@ -209,6 +223,28 @@ def eos_ids_of(model_or_config: Any, tokenizer: Any = None) -> tuple[int, ...]:
         if value is not None:
             ends.update(_as_ids(value))
     return tuple(sorted(ends))
+
+
+def _ranks_by_line(path: str | Path, lines: list[bytes]) -> dict[int, bytes]:
+    """Rank to bytes; empty lines do not count, and errors name the line."""
+    bytes_of: dict[int, bytes] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            encoded, rank = line.split()
+            token, index = base64.b64decode(encoded, validate=True), int(rank)
+        except (ValueError, binascii.Error) as error:
+            raise ConstraintError(
+                f"{path}, line {number}: expected `base64 rank`, got {line[:60]!r}"
+            ) from error
+        if index < 0 or index in bytes_of:
+            raise ConstraintError(
+                f"{path}, line {number}: rank {index} is "
+                f"{'negative' if index < 0 else 'given twice'}"
+            )
+        bytes_of[index] = token
+    return bytes_of
 
 
 def _as_ids(ids: Ids) -> tuple[int, ...]:

@@ -69,6 +69,67 @@ def ancestry(
 
 
 @numba.njit(cache=True)
+def spells(
+    tree: tuple[np.ndarray, ...],
+    entry_of_token: np.ndarray,
+    num_entries: int,
+    text: np.ndarray,
+    offsets: np.ndarray,
+) -> bool:
+    """Whether arrays of unknown origin are the prefix tree of the tokens laid end to end."""
+    byte, depth, skip, entry = tree
+    num_nodes = byte.size
+    # Depths grow by one at a time, siblings ascend, leaves are entries, entries come in order.
+    longest = 0
+    for i in range(offsets.size - 1):
+        longest = max(longest, offsets[i + 1] - offsets[i])
+    path = np.empty(longest + 1, np.int32)
+    open_depth = count = 0
+    for node in range(num_nodes):
+        d = depth[node]
+        if d < 0 or d > open_depth or d >= longest:
+            return False
+        if d < open_depth:
+            if entry[node - 1] < 0 or byte[node] <= byte[path[d]]:
+                return False
+            for closed in range(d, open_depth):
+                if skip[path[closed]] != node:
+                    return False
+        path[d] = node
+        open_depth = d + 1
+        if entry[node] >= 0:
+            if entry[node] != count:
+                return False
+            count += 1
+        elif entry[node] != -1:
+            return False
+    for closed in range(open_depth):
+        if skip[path[closed]] != num_nodes:
+            return False
+    if count != num_entries or (num_nodes > 0 and entry[num_nodes - 1] < 0):
+        return False
+    # Every token spells its entry, and every entry has a token.
+    parent, end = ancestry(depth, entry, num_entries)
+    used = np.zeros(num_entries, np.bool_)
+    for token in range(offsets.size - 1):
+        length = offsets[token + 1] - offsets[token]
+        own = entry_of_token[token]
+        if own < -1 or own >= num_entries or (own < 0) != (length == 0):
+            return False
+        if own < 0:
+            continue
+        used[own] = True
+        node = end[own]
+        if depth[node] + 1 != length:
+            return False
+        for at in range(offsets[token + 1] - 1, offsets[token] - 1, -1):
+            if byte[node] != text[at]:
+                return False
+            node = parent[node]
+    return bool(used.all())
+
+
+@numba.njit(cache=True)
 def sub_trie(
     depth: np.ndarray, parent: np.ndarray, end: np.ndarray, chosen: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
