@@ -138,15 +138,16 @@ def measure(
         size = engine.num_bytes(constraint)
         memory.append((resident() - before if size is None else size) / 1e6)
     usable = [case for case in cases if case.name not in refused]
-    batches = [batch(engine, compiled, usable, first, vocabulary) for first in range(0, 20, 4)]
+    starts = range(0, len(usable), 4)
+    batches = [batch(engine, compiled, usable, first, vocabulary) for first in starts]
     return engine, Measured(
         engine.name,
         prepare,
         np.array(compiled_in),
         np.array(fresh),
         np.array(warm),
-        np.concatenate([times for times, _ in batches]),
-        np.concatenate([times for _, times in batches]),
+        np.array([times for first_time, _ in batches for times in first_time]),
+        np.array([times for _, again in batches for times in again]),
         np.array(memory),
         refused,
     )
@@ -240,7 +241,6 @@ def table(results: list[Measured]) -> Iterator[str]:
     heads = ["", *(r.name for r in results)]
     yield "| " + " | ".join(heads) + " |"
     yield "|---" * len(heads) + "|"
-    ours = results[0]
 
     def line(label: str, figures: list[tuple[float, ...]]) -> str:
         cells = []
@@ -256,7 +256,6 @@ def table(results: list[Measured]) -> Iterator[str]:
             return float("nan"), float("nan")
         return float(np.median(values)), float(np.percentile(values, q))
 
-    del ours
     yield line("prepare a vocabulary, ms", [(r.prepare,) for r in results])
     yield line("compile, median / worst, ms", [median_and(100, r.compile) for r in results])
     yield line(

@@ -245,7 +245,7 @@ class OutlinesCore:
             if token:
                 ids_of.setdefault(token, []).append(index)
         self._vocabulary = self._core.Vocabulary(vocabulary.eos_ids[0], ids_of)
-        self._width = num_words(vocabulary.size)
+        self._width, self._eos = num_words(vocabulary.size), vocabulary.eos_ids[0]
 
     def compile(self, schema: Any) -> Any:
         pattern = self._core.json_schema.build_regex_from_schema(
@@ -268,6 +268,8 @@ class OutlinesCore:
         return taken
 
     def take(self, matcher: Any, token: int) -> bool:
+        if token == self._eos:  # has no transition there
+            return bool(matcher.is_finished())
         try:
             matcher.advance(token, return_tokens=False)
         except ValueError:

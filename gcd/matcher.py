@@ -275,15 +275,16 @@ class Matcher:
         Raises:
             ValueError: if the token is not an id of the vocabulary.
         """
-        if not 0 <= token < self.automaton.vocabulary.size:
+        places = self._places
+        outcome = kernels.advance(places.cells, places.history, self._row, token)
+        if outcome == kernels.NO_ROOM:
+            places.grow()
+            outcome = kernels.advance(places.cells, places.history, self._row, token)
+        if outcome == kernels.NO_TOKEN:
             raise ValueError(
                 f"token {token} is not one of the {self.automaton.vocabulary.size} ids"
             )
-        places = self._places
-        if places.cells[self._row, kernels.COUNT] == places.history.shape[1]:
-            places.grow()
-        taken: bool = kernels.advance(places.cells, places.history, self._row, token)
-        return taken
+        return bool(outcome == kernels.TAKEN)
 
     def rollback(self, num_tokens: int = 1) -> None:
         """Take back the last tokens.

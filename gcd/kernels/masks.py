@@ -54,6 +54,8 @@ _NEIGHBOURS = 4  # cached rows that a new one is compared with
 # is what is left of the budget, or `NO_BUDGET`.
 ADDRESS, STATE, LEFT, COUNT, END, NO_BUDGET, CELL_SIZE = range(7)
 
+REFUSED, TAKEN, NO_TOKEN, NO_ROOM = range(4)
+
 
 @intrinsic
 def _pointer(typing_context, address):
@@ -110,13 +112,17 @@ def next_state(address: int, state: int, remaining: int, token: int) -> int:
 
 
 @numba.njit(cache=True)
-def advance(cells: np.ndarray, history: np.ndarray, row: int, token: int) -> bool:
-    """One more token of a sequence, if it is allowed; whether it was."""
+def advance(cells: np.ndarray, history: np.ndarray, row: int, token: int) -> int:
+    """One more token of a sequence: `TAKEN`, `REFUSED`, or why it was not looked at."""
     cell = cells[row]
     state = cell[STATE]
+    if not 0 <= token < _int64(cell[ADDRESS], HEADER_SIZE)[NUM_TOKENS]:
+        return NO_TOKEN
+    if cell[COUNT] == history.shape[1]:
+        return NO_ROOM
     after = next_state(cell[ADDRESS], state, cell[LEFT], token)
     if after < 0:
-        return False
+        return REFUSED
     history[row, cell[COUNT]] = state
     cell[COUNT] += 1
     cell[STATE] = after
@@ -126,7 +132,7 @@ def advance(cells: np.ndarray, history: np.ndarray, row: int, token: int) -> boo
             cell[LEFT] = cell[NO_BUDGET]  # what follows the end is padding
         elif cell[LEFT] != cell[NO_BUDGET]:
             cell[LEFT] -= 1
-    return True
+    return TAKEN
 
 
 @numba.njit(cache=True)
@@ -138,7 +144,7 @@ def advance_rows(
         if not 0 <= tokens[i] < _int64(cells[i, ADDRESS], HEADER_SIZE)[NUM_TOKENS]:
             return i
     for i in range(tokens.size):
-        taken[i] = advance(cells, history, i, tokens[i])
+        taken[i] = advance(cells, history, i, tokens[i]) == TAKEN
     return -1
 
 
