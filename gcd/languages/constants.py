@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from gcd.automaton import Automaton
 from gcd.languages.notation import Notation
-from gcd.languages.numbers import Bound, decimals, with_exponent
+from gcd.languages.numbers import Bound, with_exponent
 from gcd.languages.schema_constants import exact, kind_of
 from gcd.languages.schema_facets import Facets
 
@@ -31,14 +31,29 @@ def constants(notation: Notation, values: Iterable[object], *, wide: bool) -> Au
             case str():
                 texts.append(value)
             case int() | float() if wide:
-                bound = Bound(exact(value), strict=False)
-                parts += [decimals(bound, bound), with_exponent()]
+                numerals.add(_digits(exact(value)))
             case int() | float():
                 numerals.add(json.dumps(value))
                 if kind_of(value) == "integer":
                     numerals.add(str(int(value)))
-    strings = [notation.spell_all(text) for text in texts] if wide else [notation.choice(texts)]
-    return Automaton.union([Automaton.from_strings(numerals), *strings, *parts])
+    strings = notation.every_spelling(texts) if wide else notation.choice(texts)
+    written = Automaton.from_strings(numerals)
+    if wide and numerals:
+        whole = Automaton.from_strings(text for text in numerals if "." not in text)
+        broken = Automaton.from_strings(text for text in numerals if "." in text)
+        zeros = Automaton.literal("0")
+        more = (Automaton.literal(".") + zeros.repeat(1)).optional()
+        written = (whole + more) | (broken + zeros.star()) | with_exponent()
+        if "0" in numerals:
+            written |= Automaton.literal("-0") + more
+    return Automaton.union([written, strings, *parts])
+
+
+def _digits(number: Decimal) -> str:
+    """A number without an exponent and without zeros at the end of its fraction."""
+    text = format(number, "f")
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if text == "-0" else text
 
 
 def fitting(value: object, facets: Facets, content: Automaton | None) -> bool:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from gcd.automaton import Automaton
 from gcd.errors import ConstraintError
+from gcd.languages.literal import encodable
 
 
 class Brackets(NamedTuple):
@@ -61,6 +62,12 @@ class Notation:
     quoted: Callable[[Automaton], Automaton] | None = None
     objects: bool = True
     hashable: Notation | None = None
+
+    def every_spelling(self, texts: Iterable[str]) -> Automaton:
+        """These strings, in all their spellings; there may be thousands."""
+        if self.quoted is not None:
+            return self.quoted(Automaton.from_strings(map(encodable, texts)))
+        return Automaton.union([self.spell_all(text) for text in texts])
 
     def spell(self, text: str) -> Automaton:
         """One string as a key or a constant."""

@@ -11,7 +11,8 @@ and together they are exact:
     dependentSchemas a: S   no member a    or  a member a, S          (dependentRequired likewise)
     enum [{…}, …]           one schema for each object or array; scalars stay a list of constants
 
-A conjunction of choices is the product of their cases.
+A conjunction of choices is the product of their cases. Where that is long, `separate_choices` gives
+the cases of each choice for itself, to be built apart and intersected.
 
 **`unevaluatedProperties` and `unevaluatedItems`** ask which schemas beside them a value satisfies.
 For them the cases of `anyOf` are all its non-empty sets of satisfied branches, the others excluded,
@@ -22,14 +23,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from math import prod
 from typing import NamedTuple
 
 from gcd.errors import ConstraintError
 from gcd.languages.schema_constants import CONSTANTS, has_containers
 from gcd.languages.schema_document import Conjunction, Document, Place
+from gcd.languages.schema_facets import OPENING, declared, is_closed
 from gcd.languages.schema_keywords import ABSENT, PLAIN
 
 _MAX_CASES = 1_000
+_FEW_CASES = 16  # that are multiplied out rather than intersected
 _MAX_BRANCHES = 6  # of an anyOf beside `unevaluated…`
 
 
@@ -45,24 +49,83 @@ _Branch = tuple[tuple[Place, ...], tuple[Place, ...]]  # schemas to hold; schema
 
 def alternatives(document: Document, places: Conjunction, *, wide: bool = False) -> list[Case]:
     """Cases, one of which a value must be; see `Document.flatten` for `wide`."""
-    flat = document.flatten(places, wide=wide)
-    if flat is None:
+    split = _split(document, places, wide)
+    if split is None:
         return []
-    plain = tuple(_plain(place) for place in flat if _says_something(place))
-    choices = [choice for place in flat if not place.plain for choice in _choices(document, place)]
+    plain, choices = split
     size = 1
     for choice in choices:
         size *= len(choice)
         _check_size(size)
     found: dict[Case, None] = {}
     for branches in product(*choices):
-        held = tuple(place for branch in branches for place in branch[0])
-        excluded = tuple((place,) for branch in branches for place in branch[1])
-        for case in alternatives(document, held, wide=wide) if held else [Case((), ())]:
-            together = tuple(dict.fromkeys(plain + case.places))
-            found[Case(together, tuple(dict.fromkeys(excluded + case.excluded)))] = None
+        for case in _cases(document, plain, branches, wide):
+            found[case] = None
         _check_size(len(found))
     return list(found)
+
+
+def separate_choices(
+    document: Document, places: Conjunction, *, wide: bool = False, closed: bool
+) -> list[list[Case]] | None:
+    """Where there are many choices, the cases of each alone; None if they are better multiplied.
+
+    The languages of the lists, intersected, are that of the conjunction. For that the branches must
+    not have a say in which members are undeclared, so they are no longer what is asked for, and it
+    is done only if they had none.
+    """
+    split = _split(document, places, wide)
+    if split is None or prod(map(len, split[1])) <= _FEW_CASES or len(split[1]) < 2:
+        return None
+    plain, choices = split
+    if closed:
+        inside = document.closure(
+            tuple(p for choice in choices for branch in choice for part in branch for p in part)
+        )
+        names = declared(place for place in plain if place.told)
+        if any(
+            ("properties" in place.schema and not is_closed(plain))
+            or any(name not in names for name in place.schema.get("properties", ()))
+            or any(keyword in place.schema for keyword in OPENING)
+            for place in inside
+        ):
+            return None
+    aside = [
+        [(tuple(replace(p, told=False) for p in held), excluded) for held, excluded in choice]
+        for choice in choices
+    ]
+    return [
+        [case for branch in choice for case in _cases(document, plain, (branch,), wide)]
+        for choice in aside
+    ]
+
+
+def _split(
+    document: Document, places: Conjunction, wide: bool
+) -> tuple[Conjunction, list[list[_Branch]]] | None:
+    """The plain schemas, and the choices; None if no value fits."""
+    flat = document.flatten(places, wide=wide)
+    if flat is None:
+        return None
+    plain = tuple(_plain(place) for place in flat if _says_something(place))
+    return plain, [
+        choice for place in flat if not place.plain for choice in _choices(document, place)
+    ]
+
+
+def _cases(
+    document: Document, plain: Conjunction, branches: tuple[_Branch, ...], wide: bool
+) -> list[Case]:
+    """The cases of one branch of each choice."""
+    held = tuple(place for branch in branches for place in branch[0])
+    excluded = tuple((place,) for branch in branches for place in branch[1])
+    return [
+        Case(
+            tuple(dict.fromkeys(plain + case.places)),
+            tuple(dict.fromkeys(excluded + case.excluded)),
+        )
+        for case in (alternatives(document, held, wide=wide) if held else [Case((), ())])
+    ]
 
 
 def _check_size(size: int) -> None:

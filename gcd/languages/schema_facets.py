@@ -24,7 +24,7 @@ from gcd.languages.schema_document import Conjunction, Document, Place, matches
 from gcd.languages.schema_keywords import ABSENT, CONTAINER, TYPES
 
 _MAX_PATTERNS = 8  # that undeclared names may match
-_OPENING = ("additionalProperties", "patternProperties", "unevaluatedProperties")
+OPENING = ("additionalProperties", "patternProperties", "unevaluatedProperties")
 
 
 class Property(NamedTuple):
@@ -115,7 +115,7 @@ def merge(document: Document, places: Conjunction, aside: Conjunction, *, closed
     none has `additionalProperties` or the like; otherwise they are in, as the standard has it.
     """
     schemas = [place.schema for place in places]
-    shut = closed and _is_closed(places)
+    shut = closed and is_closed(places)
     return Facets(
         kinds=frozenset(TYPES).intersection(*(_kinds(schema) for schema in schemas)),
         constants=_constants(schemas),
@@ -153,10 +153,11 @@ def merge(document: Document, places: Conjunction, aside: Conjunction, *, closed
     )
 
 
-def _is_closed(places: Conjunction) -> bool:
+def is_closed(places: Conjunction) -> bool:
+    """Whether the schemas that are asked for leave undeclared members out, read as usual."""
     told = [place.schema for place in places if place.told]
     return any("properties" in schema for schema in told) and not any(
-        keyword in schema for schema in told for keyword in _OPENING
+        keyword in schema for schema in told for keyword in OPENING
     )
 
 
@@ -257,10 +258,10 @@ def _properties(
     required = _names(place.schema.get("required", ()) for place in places)
     absent = _names(place.schema.get(ABSENT, ()) for place in places)
     told = [place for place in places if place.told]
-    order = _declared(told)
+    order = declared(told)
     allowed = set(order)
     if not shut:
-        order = {**order, **_declared(places), **_declared(aside)}
+        order = {**order, **declared(places), **declared(aside)}
         allowed = set(order)
     return tuple(
         Property(
@@ -276,7 +277,7 @@ def _properties(
     )
 
 
-def _declared(places: Iterable[Place]) -> dict[str, None]:
+def declared(places: Iterable[Place]) -> dict[str, None]:
     """Names in the order of their declaration."""
     schemas = [place.schema for place in places]
     return _names(

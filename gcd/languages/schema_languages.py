@@ -21,13 +21,13 @@ are compared (`aside`), and undeclared members are let in or not by the schemas 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import comb
 
 from gcd.automaton import Automaton
-from gcd.errors import UnsupportedSchemaError
+from gcd.errors import StateLimitError, UnsupportedSchemaError
 from gcd.languages.anything import any_value
 from gcd.languages.arrays import Sorted, array, containing, distinct
 from gcd.languages.constants import constants, fitting
@@ -38,11 +38,13 @@ from gcd.languages.multiples import multiples, whole_numbers
 from gcd.languages.notation import Brackets, Notation
 from gcd.languages.numbers import decimals, integers, numbers, with_exponent
 from gcd.languages.objects import BRACES, Frame, Member, mapping
-from gcd.languages.schema_choices import alternatives
+from gcd.languages.schema_choices import Case, alternatives, separate_choices
 from gcd.languages.schema_document import Conjunction, Document, Place
 from gcd.languages.schema_facets import Contains, Facets, merge
+from gcd.limits import max_states
 
 _IN_PYTHON_STYLE = 'supported in Python style; remove it, or use style="json"'
+_MAX_SHARE = 2  # states of all parts together, in units of the limit on states
 _MAX_DISTINCT = 10  # values that elements which must differ may have
 
 
@@ -72,6 +74,8 @@ class SchemaLanguages:
         self._closed = closed
         self._any_order = any_order
         self._known: dict[tuple[Conjunction, Conjunction, bool, Frame], Automaton] = {}
+        self._spent = 0  # states of all languages so far
+        self._built: dict[tuple[Hashable, ...], Automaton] = {}
 
     def language(
         self,
@@ -91,14 +95,38 @@ class SchemaLanguages:
         """
         key = (places, aside, wide, frame)
         if key not in self._known:
-            parts = [
-                part
-                for case in alternatives(self.document, places, wide=wide)
-                for part in self._case(case.places, case.excluded, aside, wide, frame)
-            ]
-            # Cases often agree on most kinds of value; each language counts once.
-            self._known[key] = Automaton.union(list(dict.fromkeys(parts)))
+            separate = separate_choices(self.document, places, wide=wide, closed=self._closed)
+            if separate is None:
+                cases = alternatives(self.document, places, wide=wide)
+                found = self._any_of(cases, aside, wide, frame)
+            else:
+                others = [
+                    place
+                    for cases in separate
+                    for case in cases
+                    for schemas in (case.places, *case.excluded)
+                    for place in self.document.closure(schemas)
+                ]
+                aside = tuple(dict.fromkeys([*aside, *others]))
+                found = self._any_of(separate[0], aside, wide, frame)
+                for cases in separate[1:]:
+                    found = found & self._any_of(cases, aside, wide, frame)
+            self._known[key] = found
+            self._spent += found.num_states
+            if self._spent > _MAX_SHARE * max_states():
+                raise StateLimitError(
+                    _MAX_SHARE * max_states(), "the languages of the schema's parts together"
+                )
         return self._known[key]
+
+    def _any_of(self, cases: list[Case], aside: Conjunction, wide: bool, frame: Frame) -> Automaton:
+        parts = [
+            part
+            for case in cases
+            for part in self._case(case.places, case.excluded, aside, wide, frame)
+        ]
+        # Cases often agree on most kinds of value; each language counts once.
+        return Automaton.union(list(dict.fromkeys(parts)))
 
     def _case(
         self,
@@ -153,20 +181,30 @@ class SchemaLanguages:
         return [self._of_kind(kind, facets, wide) for kind in sorted(kinds)]
 
     def _of_kind(self, kind: str, facets: Facets, wide: bool) -> Automaton:
-        notation = self.notation
+        """The values of one kind; cases agree on most kinds, so what they depend on is the key."""
+        f = facets
         match kind:
             case "null":
-                return notation.null
+                return self.notation.null
             case "boolean":
-                return notation.true | notation.false
+                return self.notation.true | self.notation.false
             case "integer" | "number":
-                return self._number(kind, facets, wide)
+                key: tuple[Hashable, ...] = (kind, f.lower, f.upper, f.divisors, wide)
+                build = partial(self._number, kind, facets, wide)
             case "string":
-                return self._string(facets, wide)
+                key = (kind, f.length, f.patterns, f.formats, wide)
+                build = partial(self._string, facets, wide)
             case "array":
-                return self._array(facets, wide)
+                elements = (f.size, f.head, f.items, f.contains, f.unique, f.container)
+                key = (kind, *elements, f.aside_items, wide)
+                build = partial(self._array, facets, wide)
             case _:
-                return self._object(facets, wide, BRACES)
+                members = (f.properties, f.others, f.patterns_of_names, f.names, f.count)
+                key = (kind, *members, f.aside_others, wide)
+                build = partial(self._object, facets, wide, BRACES)
+        if key not in self._built:
+            self._built[key] = build()
+        return self._built[key]
 
     # -- scalars ----------------------------------------------------------------------------
 
@@ -407,9 +445,7 @@ class SchemaLanguages:
         every = self.notation.string(0, None)
         if not facets.properties:
             return every
-        return every - Automaton.union(
-            [self.notation.spell_all(declared.name) for declared in facets.properties]
-        )
+        return every - self.notation.every_spelling([p.name for p in facets.properties])
 
     def _quoted(self, pattern: str, place: Place) -> Automaton:
         if self.notation.quoted is None:

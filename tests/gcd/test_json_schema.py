@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
@@ -24,6 +25,7 @@ from gcd.errors import (
     StateLimitError,
     UnsupportedSchemaError,
 )
+from gcd.languages import schema_choices
 from gcd.languages.json_schema import check_depth, json_schema
 from gcd.limits import state_limit
 from tests.gcd.random_strings import random_strings
@@ -154,7 +156,7 @@ def orders(value: Any) -> Iterator[Any]:
         yield value
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(SCHEMAS, st.lists(VALUES, min_size=1, max_size=6))
 @example(
     {"type": "object", "additionalProperties": True, "required": ["b"]}, [{"a": None, "b": None}]
@@ -175,6 +177,17 @@ def orders(value: Any) -> Iterator[Any]:
     [{"a": 1}, {}],
 )
 def test_schemas_admit_what_the_standard_admits(schema: Any, values: list[Any]) -> None:
+    _check_against_the_standard(schema, values)
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(SCHEMAS, st.lists(VALUES, min_size=1, max_size=6))
+def test_choices_intersected_say_the_same(schema: Any, values: list[Any]) -> None:
+    with mock.patch.object(schema_choices, "_FEW_CASES", 1):
+        _check_against_the_standard(schema, values)
+
+
+def _check_against_the_standard(schema: Any, values: list[Any]) -> None:
     validator = Draft202012Validator(schema)
     try:
         language = json_schema(schema, additional_properties="open", max_depth=2)
@@ -501,7 +514,18 @@ def test_large_enums_are_compiled_at_once() -> None:
     assert language.count(30) == 10_000
 
 
+def _nested_negations(depth: int) -> Any:
+    schema: Any = {"type": "string"}
+    for _ in range(depth):
+        schema = {"not": {"properties": {"a": schema}}}
+    return schema
+
+
 def test_limits_are_respected() -> None:
+    many = {"anyOf": [{"minLength": i} for i in range(20)]}
+    assert json_schema({"type": "string", "allOf": [many] * 5}) == json_schema({"type": "string"})
+    with state_limit(10_000), pytest.raises(StateLimitError, match="parts together"):
+        json_schema(_nested_negations(8))
     with state_limit(50), pytest.raises(StateLimitError):
         json_schema({"type": "string", "maxLength": 97})
     for depth in (-1, 1000):
@@ -522,7 +546,7 @@ def test_limits_are_respected() -> None:
         nested = {"items": nested}
     with pytest.raises(ConstraintError, match="nests more than"):
         json_schema(nested)
-    choices = {"anyOf": [{"minLength": i} for i in range(20)]}
+    choices = {"anyOf": [{"properties": {f"p{i}": True}} for i in range(20)]}
     with pytest.raises(ConstraintError, match="alternatives"):
         json_schema({"allOf": [choices] * 5})
 
