@@ -1,0 +1,170 @@
+"""A constraint as an HMM sees it: emission mass of token classes, and edges that carry it.
+
+All tokens of a class lead from a state to the same next state, so what counts is the mass of the
+class, P(token of the class | h) = the sum of its tokens' emissions. Further, all classes that lead
+from one state to one other are an edge, and the recursion of `hmm.product` needs only the mass of
+the edge: a state inside a string has hundreds of classes, but a handful of edges. Sets of classes
+that label several edges are summed once.
+
+Cost: O(V H) for the classes, each allowed token's emission read once; O(D C H) for the D distinct
+sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64, Int64, UInt8
+from torch import Tensor
+
+from gcd.token_automaton import TokenAutomaton
+from hmm.model import HMM
+
+_BAG = 1024  # tokens summed in one go: keeps the rounding of a sum in float32 near 1e-6
+_WIDENED = 1 << 24  # numbers of emissions widened in one go
+
+
+@torch.no_grad()
+def class_emission(hmm: HMM, automaton: TokenAutomaton) -> Float[Tensor, "C H"]:
+    """P(the token is one of class c | hidden state h): sums of emissions, EOS ids included.
+
+    The class of ids that no state allows is left at zero, since nothing ever asks for it. Sums are
+    made in bags of bounded size, which keeps float32 exact to some 1e-6 and needs no atomics.
+    """
+    allowed = np.flatnonzero((automaton.delta >= 0).any(axis=0))
+    tokens = np.flatnonzero(np.isin(automaton.class_of, allowed))
+    tokens = tokens[np.argsort(automaton.class_of[tokens], kind="stable")]
+    classes = automaton.class_of[tokens]
+    total = hmm.initial.new_zeros(automaton.num_classes, hmm.num_states)
+    if not tokens.size:
+        return total
+    # A bag ends where the class changes, or when it is full.
+    run_start = np.flatnonzero(np.diff(classes, prepend=-1))
+    run_length = np.diff(run_start, append=tokens.size)
+    within = np.arange(tokens.size) - np.repeat(run_start, run_length)
+    starts = np.flatnonzero(within % _BAG == 0)
+    ends = np.append(starts[1:], tokens.size)
+    # Emissions of another type are widened, a bounded number of bags at a time.
+    narrow = hmm.emission.dtype != hmm.dtype
+    step = max(1, _WIDENED // (_BAG * hmm.num_states)) if narrow else len(starts)
+    sums = []
+    for first in range(0, len(starts), step):
+        bags = slice(first, first + step)
+        begin, end = starts[bags][0], ends[bags][-1]
+        ids = torch.tensor(tokens[begin:end], dtype=torch.int64, device=hmm.device)
+        rows = hmm.emission
+        if narrow:
+            rows, ids = rows[ids].to(hmm.dtype), torch.arange(len(ids), device=hmm.device)
+        sums.append(_bag_sums(ids, rows, starts[bags] - begin))
+    numbers = torch.arange(len(starts), device=hmm.device)
+    bags_of_class = np.flatnonzero(np.diff(classes[starts], prepend=-1))
+    present = torch.tensor(classes[run_start], dtype=torch.int64, device=hmm.device)
+    total[present] = _bag_sums(numbers, torch.cat(sums), bags_of_class)
+    return total
+
+
+def _bag_sums(
+    ids: Int64[Tensor, "n"], rows: Float[Tensor, "m H"], starts: Int64[np.ndarray, "bags"]
+) -> Float[Tensor, "bags H"]:
+    """Sums of the rows of consecutive ids, a bag beginning at each start."""
+    offsets = torch.tensor(starts, dtype=torch.int64, device=ids.device)
+    return torch.nn.functional.embedding_bag(ids, rows, offsets, mode="sum")
+
+
+class Edges(NamedTuple):
+    """Edges (source, target, set of classes) of all automata, in layers: one edge of each state.
+
+    States but the final ones are ranked by falling number of edges. Layer k holds the k-th edge of
+    every state that has so many, in order of rank, so a sum over the edges of each state is a sum
+    of layers, each added to the first so many ranks: no scatter, and the same on every device.
+
+    Attributes:
+        ranked: state (of the table) by rank.
+        final: the final states.
+        source, target: rank of the source, state of the target, layer by layer.
+        set_of: set of classes of each edge.
+        layers: start of each layer, and the number of edges at the end.
+        mass: P(token of the set | h), scaled to a maximum over h of 1.
+        log_mass: log of that scale.
+        longest: the largest `steps_to_accept`.
+    """
+
+    ranked: Int64[Tensor, "ranks"]
+    final: Int64[Tensor, "automata"]
+    source: Int64[Tensor, "E"]
+    target: Int64[Tensor, "E"]
+    set_of: Int64[Tensor, "E"]
+    layers: list[int]
+    mass: Float[Tensor, "sets H"]
+    log_mass: Float64[Tensor, "sets"]
+    longest: int
+
+    @classmethod
+    def of(cls, automata: Sequence[TokenAutomaton], masses: Sequence[Tensor]) -> Edges:
+        """The edges of these automata, states numbered through."""
+        sources, targets, sets, finals, mass = [], [], [], [], []
+        states = num_sets = 0
+        for automaton, emission in zip(automata, masses, strict=True):
+            source, target, which, members = _edges(automaton)
+            sources.append(states + source)
+            targets.append(states + target)
+            sets.append(num_sets + which)
+            mass.append(torch.from_numpy(members).to(emission) @ emission)
+            finals.append(states + automaton.final)
+            states += automaton.num_states
+            num_sets += len(members)
+        source, target, which = map(np.concatenate, (sources, targets, sets))
+
+        degree = np.bincount(source, minlength=states)
+        is_final = np.zeros(states, np.bool_)
+        is_final[finals] = True
+        order = np.argsort(-degree, kind="stable")
+        ranked = order[~is_final[order]]
+        rank = np.full(states, -1)
+        rank[ranked] = np.arange(len(ranked))
+        # Edges come sorted by source: the number within its source is an edge's layer.
+        nth = np.arange(len(source)) - np.repeat(np.cumsum(degree) - degree, degree)
+        by_layer = np.lexsort((rank[source], nth))
+        layers = np.cumsum([0, *np.bincount(nth)]).tolist()
+        device = masses[0].device
+
+        def put(array: np.ndarray) -> Tensor:
+            return torch.tensor(array, dtype=torch.int64, device=device)
+
+        total = torch.cat(mass)
+        scale = total.amax(dim=1)
+        return cls(
+            ranked=put(ranked),
+            final=put(np.array(finals)),
+            source=put(rank[source][by_layer]),
+            target=put(target[by_layer]),
+            set_of=put(which[by_layer]),
+            layers=layers,
+            mass=total / torch.where(scale > 0, scale, 1).unsqueeze(1),
+            log_mass=scale.double().log(),
+            longest=max(int(automaton.steps_to_accept.max()) for automaton in automata),
+        )
+
+
+def _edges(
+    automaton: TokenAutomaton,
+) -> tuple[
+    Int64[np.ndarray, "E"],
+    Int64[np.ndarray, "E"],
+    Int64[np.ndarray, "E"],
+    UInt8[np.ndarray, "sets C"],
+]:
+    """Source, target, number of the set of classes; and the sets, as rows of zeros and ones."""
+    delta, S = automaton.delta, automaton.num_states
+    source, symbol = np.nonzero(delta[: automaton.final] >= 0)
+    pair = source * np.int64(S) + delta[source, symbol]
+    edges, edge_of = np.unique(pair, return_inverse=True)
+    packed = np.zeros((len(edges), -(-automaton.num_classes // 8)), np.uint8)
+    bit = (1 << (symbol & 7)).astype(np.uint8)
+    np.bitwise_or.at(packed, (edge_of.reshape(-1), symbol >> 3), bit)
+    sets, set_of = np.unique(packed, axis=0, return_inverse=True)
+    members = np.unpackbits(sets, axis=1, bitorder="little")[:, : automaton.num_classes]
+    return edges // S, edges % S, set_of.reshape(-1), members

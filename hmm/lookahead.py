@@ -1,0 +1,282 @@
+"""What an HMM expects of the next token, under a constraint and a remaining budget.
+
+Let predicted(h) be the distribution of the hidden state that will emit the next token, given the
+prefix: `initial` before the first token, filter · A afterwards. With r tokens left, in state s,
+
+    P(token in class c, completed within r | prefix)
+        = sum over h of  predicted(h) · B_class[c, h] · beta_{r-1}(h, delta(s, c))          joint
+    P(token in class c | prefix) = sum over h of  predicted(h) · B_class[c, h]              mass
+
+and their ratio is the probability that the text is completed once such a token is there, the
+Bayes-correct twist. The same sums with a token's own emission in place of its class's hold for the
+token exactly. Summed over all classes, `joint` is P(completed within r | prefix).
+
+Computed are the classes and tokens that are *alive*: after which the automaton can reach its end in
+r - 1 tokens. All values are returned as logarithms, as they differ by hundreds of orders of
+magnitude; -inf stands for what is not alive, and for what the HMM gives no probability (or so
+little that it underflows in the HMM's type). Telling these apart is up to the caller, who has the
+mask.
+
+Cost for R prefixes with L live classes and D distinct live targets each: the sums are entries of
+the product of emissions (C x H) with columns predicted(h) b(h, target), R (D + 1) of them. Where
+many of the entries are wanted that is one matrix product of 2 C H R (D + 1) operations; where few
+are, only these are summed, O(R L H). Of all V tokens, the exact form, it is one matrix product for
+each live target, 2 V H R (D + 1): some 300 times as much.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from hmm.product import LookaheadTable
+
+_DENSE = 16  # a matrix product computes this many entries in the time of one that is picked out
+_AT_ONCE = 1 << 24  # numbers in one temporary
+
+
+class Expectation(NamedTuple):
+    """Of each of some classes or tokens, for R prefixes.
+
+    Attributes:
+        log_joint: log P(it is next, and the text is completed within the budget | prefix).
+        log_mass: log P(it is next | prefix).
+        ends: whether it completes the text.
+        alive: whether the automaton can still be finished within the budget after it; elsewhere
+            both logarithms are -inf.
+    """
+
+    log_joint: Float64[Tensor, "R K"]
+    log_mass: Float64[Tensor, "R K"]
+    ends: Bool[Tensor, "R K"]
+    alive: Bool[Tensor, "R K"]
+
+    @property
+    def log_conditional(self) -> Float64[Tensor, "R K"]:
+        """log P(completed within the budget | prefix, and it is next).
+
+        At most 0; 0 where the text is completed by it, whatever the HMM thinks of it; -inf where
+        the HMM gives no probability to it or to completing.
+        """
+        known = ~self.log_joint.isneginf()
+        ratio = torch.where(known, self.log_joint - self.log_mass, -torch.inf).clamp(max=0)
+        return torch.where(self.ends & self.alive, 0.0, ratio)
+
+
+class _Columns(NamedTuple):
+    """Which sums over h are wanted, as entries of a matrix product.
+
+    Attributes:
+        values: predicted(h) of each row, followed by predicted(h) b(h, target) of each distinct
+            pair of a row and a live target.
+        log_scale: log of what each column is short of.
+        row: the row that each column belongs to.
+        of_class: the column of each row and class; 0 where it is not alive.
+        target: state (of the table) after each class; 0 where it is not alive.
+        alive: the classes of each row that are alive.
+    """
+
+    values: Float[Tensor, "K H"]
+    log_scale: Float64[Tensor, "K"]
+    row: Int64[Tensor, "K"]
+    of_class: Int64[Tensor, "R C"]
+    target: Int64[Tensor, "R C"]
+    alive: Bool[Tensor, "R C"]
+
+
+def expect_classes(
+    table: LookaheadTable,
+    predicted: Float[Tensor, "R H"],
+    states: Int64[Tensor, "R"],
+    remaining: Int64[Tensor, "R"],
+) -> Expectation:
+    """Of every class of each prefix's automaton; columns past its number of classes are not alive.
+
+    Args:
+        table: of the automata that the prefixes are in.
+        predicted: P(hidden state of the next token | prefix).
+        states: where the prefixes are in their automata (numbered through as in `table.batch`); -1
+            is nowhere.
+        remaining: tokens left, the next one included.
+
+    Raises:
+        ValueError: more tokens are left than the table has rows for.
+    """
+    columns = _columns(table, predicted, states, remaining)
+    row, symbol = columns.alive.nonzero(as_tuple=True)
+    joint, mass = _class_sums(table, columns, states, row, symbol).double().log()
+    log_joint = joint + columns.log_scale[columns.of_class[row, symbol]]
+    nothing = predicted.new_full(columns.alive.shape, -torch.inf, dtype=torch.float64)
+    place = (row, symbol)
+    return Expectation(
+        log_joint=nothing.index_put(place, log_joint),
+        log_mass=nothing.index_put(place, mass),
+        ends=_is_final(table, columns.target) & columns.alive,
+        alive=columns.alive,
+    )
+
+
+def expect_tokens(
+    table: LookaheadTable,
+    predicted: Float[Tensor, "R H"],
+    states: Int64[Tensor, "R"],
+    remaining: Int64[Tensor, "R"],
+    tokens: Int64[Tensor, "R K"],
+) -> Expectation:
+    """Of these tokens, exactly; arguments as in `expect_classes`. Cost O(R K H)."""
+    level = _level(table, remaining)
+    here = states.unsqueeze(1).expand_as(tokens)
+    after = table.batch.next(here, tokens)
+    steps = table.batch.steps_to_accept[after.clamp(min=0)]
+    alive = (after >= 0) & (steps < remaining.unsqueeze(1))
+    target = table.place[after.clamp(min=0)]
+    R, K = tokens.shape
+    joint, mass = predicted.new_zeros(R, K), predicted.new_zeros(R, K)
+    step = max(1, _AT_ONCE // max(1, R * predicted.shape[1]))
+    for first in range(0, K, step):
+        some = slice(first, first + step)
+        each = table.hmm.emission[tokens[:, some]].to(predicted.dtype) * predicted.unsqueeze(1)
+        mass[:, some] = each.sum(dim=2)
+        joint[:, some] = (each * table.b[level.unsqueeze(1), target[:, some]]).sum(dim=2)
+    log_joint = joint.double().log() + table.log_scale[level.unsqueeze(1), target]
+    return Expectation(
+        log_joint=log_joint.masked_fill(~alive, -torch.inf),
+        log_mass=mass.double().log().masked_fill(~alive, -torch.inf),
+        ends=_is_final(table, target) & alive,
+        alive=alive,
+    )
+
+
+def expect_all_tokens(
+    table: LookaheadTable,
+    predicted: Float[Tensor, "R H"],
+    states: Int64[Tensor, "R"],
+    remaining: Int64[Tensor, "R"],
+) -> Expectation:
+    """Of every token, exactly; arguments as in `expect_classes`. One matrix product over V."""
+    columns = _columns(table, predicted, states, remaining)
+    emission = table.hmm.emission
+    V, R = emission.shape[0], len(states)
+    class_of = table.batch.class_of[table.batch.automaton_of[states.clamp(min=0)]].long()
+    joint, mass = predicted.new_empty(R, V), predicted.new_empty(R, V)
+    step = max(1, _AT_ONCE // max(emission.shape[1], len(columns.values)))
+    for first in range(0, V, step):
+        some = slice(first, min(first + step, V))
+        entries = columns.values @ emission[some].to(predicted.dtype).T
+        mass[:, some] = entries[:R]
+        joint[:, some] = entries.gather(0, columns.of_class.gather(1, class_of[:, some]))
+    column, target = columns.of_class.gather(1, class_of), columns.target.gather(1, class_of)
+    alive = columns.alive.gather(1, class_of)
+    log_joint = joint.double().log() + columns.log_scale[column]
+    return Expectation(
+        log_joint=log_joint.masked_fill(~alive, -torch.inf),
+        log_mass=mass.double().log().masked_fill(~alive, -torch.inf),
+        ends=_is_final(table, target) & alive,
+        alive=alive,
+    )
+
+
+def log_completed(
+    table: LookaheadTable,
+    predicted: Float[Tensor, "R H"],
+    states: Int64[Tensor, "R"],
+    remaining: Int64[Tensor, "R"],
+) -> Float64[Tensor, "R"]:
+    """log P(completed within the remaining budget | prefix), under the HMM.
+
+    0 where the text is complete, -inf where it has left the language or the budget is too short.
+    Arguments as in `expect_classes`.
+    """
+    total = expect_classes(table, predicted, states, remaining).log_joint.logsumexp(dim=1)
+    complete = (states >= 0) & table.batch.is_final[states.clamp(min=0)]
+    return torch.where(complete, 0.0, total)
+
+
+def _level(table: LookaheadTable, remaining: Int64[Tensor, "R"]) -> Int64[Tensor, "R"]:
+    """The row of the table for what is left after the next token.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if not table.settled and bool((remaining > table.max_remaining + 1).any()):
+        raise ValueError(
+            f"{int(remaining.max())} tokens are left, but the table ends at {table.max_remaining} "
+            "after the next one; build it for the whole budget"
+        )
+    return table.row(remaining - 1)
+
+
+def _is_final(table: LookaheadTable, target: Int64[Tensor, "*N"]) -> Bool[Tensor, "*N"]:
+    """Whether these states of the table are final."""
+    final = torch.zeros(table.b.shape[1], dtype=torch.bool, device=target.device)
+    final[table.place[table.batch.final]] = True
+    return final[target]
+
+
+def _columns(
+    table: LookaheadTable,
+    predicted: Float[Tensor, "R H"],
+    states: Int64[Tensor, "R"],
+    remaining: Int64[Tensor, "R"],
+) -> _Columns:
+    """The columns whose products with emissions are wanted. Waits for the device to count them."""
+    batch, level = table.batch, _level(table, remaining)
+    here = states.clamp(min=0)
+    width = batch.num_classes[batch.automaton_of[here]].unsqueeze(1)
+    symbols = torch.arange(int(batch.num_classes.max()), device=here.device)
+    entry = batch.row_start[here].unsqueeze(1) + torch.minimum(symbols, width - 1)
+    alive = (symbols < width) & (states >= 0).unsqueeze(1)
+    alive &= batch.steps_after_flat[entry] < remaining.unsqueeze(1)
+    target = table.place[torch.where(alive, batch.delta_flat[entry].long(), 0)]
+
+    R, S = len(states), table.b.shape[1]
+    row, symbol = alive.nonzero(as_tuple=True)
+    pair, which = torch.unique(row * S + target[row, symbol], return_inverse=True)
+    pair_row, pair_target = pair // S, pair % S
+    b = table.b[level[pair_row], pair_target]
+    of_class = torch.zeros_like(target).index_put((row, symbol), which + R)
+    scale = table.log_scale[level[pair_row], pair_target]
+    return _Columns(
+        values=torch.cat([predicted, predicted[pair_row] * b]),
+        log_scale=torch.cat([scale.new_zeros(R), scale]),
+        row=torch.cat([torch.arange(R, device=row.device), pair_row]),
+        of_class=of_class,
+        target=target,
+        alive=alive,
+    )
+
+
+def _class_sums(
+    table: LookaheadTable,
+    columns: _Columns,
+    states: Int64[Tensor, "R"],
+    row: Int64[Tensor, "P"],
+    symbol: Int64[Tensor, "P"],
+) -> Float[Tensor, "2 P"]:
+    """Of P pairs of a row and a live class: the sum over h with b, and the one without."""
+    batch = table.batch
+    automaton = batch.automaton_of[states.clamp(min=0)]
+    first_class = table.first_class[automaton]
+    klass, wanted = first_class[row] + symbol, torch.stack([columns.of_class[row, symbol], row])
+    sums = columns.values.new_zeros(2, len(row))
+    for first in torch.unique(first_class).tolist():
+        mine = first_class == first
+        width = int(batch.num_classes[automaton[mine.nonzero()[0, 0]]])
+        pairs = mine[row].nonzero().squeeze(1)
+        chosen = mine[columns.row].nonzero().squeeze(1)
+        if _DENSE * 2 * len(pairs) >= width * len(chosen):
+            number = torch.zeros_like(columns.row)
+            number[chosen] = torch.arange(len(chosen), device=chosen.device)
+            emission = table.class_emission[first : first + width]
+            product = columns.values[chosen] @ emission.T
+            sums[:, pairs] = product[number[wanted[:, pairs]], symbol[pairs]]
+            continue
+        step = max(1, _AT_ONCE // columns.values.shape[1])
+        for some in pairs.split(step):
+            emission = table.class_emission[klass[some]]
+            for out, column in zip(sums, wanted, strict=True):
+                out[some] = (columns.values[column[some]] * emission).sum(dim=1)
+    return sums

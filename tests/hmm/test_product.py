@@ -1,0 +1,421 @@
+"""The product of an HMM with a constraint, against sums over all strings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gcd.automaton import Automaton
+from gcd.batch import AutomatonBatch
+from gcd.budget import BudgetMask
+from gcd.errors import ConstraintError, EmptyLanguageError
+from gcd.lift import lift
+from gcd.tensors import TensorAutomaton
+from gcd.token_automaton import TokenAutomaton
+from gcd.vocabulary import Vocabulary
+from hmm import edges, lookahead
+from hmm.edges import class_emission
+from hmm.inference import filter_step
+from hmm.lookahead import expect_all_tokens, expect_classes, expect_tokens, log_completed
+from hmm.model import HMM
+from hmm.product import LookaheadTable, lookahead_table, table_bytes
+from tests.gcd.oracles import byte_automata, checked_inside_strategies, strings, vocabularies
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice, few_words
+
+KINDS: dict[str, bool | int] = {"dense": False, "monarch": True}
+
+
+def random_hmm(
+    num_tokens: int, *, seed: int = 0, num_states: int = 6, monarch: bool | int = False
+) -> HMM:
+    """All parameters positive, float64."""
+    generator = torch.Generator().manual_seed(seed)
+    return HMM.random(
+        num_states, num_tokens, generator=generator, dtype=torch.float64, monarch=monarch
+    )
+
+
+def completions(
+    hmm: HMM, automaton: TokenAutomaton, state: int, remaining: int, predicted: np.ndarray
+) -> float:
+    """P(the next tokens lead to the end, in at most `remaining`): one string after the other."""
+    if state == automaton.final:
+        return 1.0
+    total, A, B = 0.0, hmm.transition.dense().numpy(), hmm.emission.numpy()
+
+    def visit(state: int, left: int, predicted: np.ndarray) -> None:
+        nonlocal total
+        for token in range(hmm.num_tokens):
+            after = automaton.step(state, token)
+            if after < 0:
+                continue
+            joint = predicted * B[token]
+            if after == automaton.final:
+                total += float(joint.sum())
+            elif left > 1:
+                visit(after, left - 1, joint @ A)
+
+    if remaining > 0:
+        visit(state, remaining, predicted)
+    return total
+
+
+def after_prefix(hmm: HMM, prefix: tuple[int, ...]) -> torch.Tensor:
+    """The distribution of the next hidden state."""
+    predicted = hmm.initial.unsqueeze(0)
+    for token in prefix:
+        predicted = predicted * hmm.emission[token]
+        predicted = (predicted / predicted.sum()) @ hmm.transition.dense()
+    return predicted
+
+
+def brute_beta(hmm: HMM, automaton: TokenAutomaton, remaining: int) -> np.ndarray:
+    A = hmm.transition.dense().numpy()
+    return np.array(
+        [
+            [completions(hmm, automaton, s, remaining, A[h]) for h in range(hmm.num_states)]
+            for s in range(automaton.num_states)
+        ]
+    )
+
+
+def random_predicted(rows: int, hidden: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    weights = torch.rand(rows, hidden, generator=generator, dtype=torch.float64)
+    return weights / weights.sum(dim=1, keepdim=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", CONSTRAINTS)
+def test_beta_is_the_sum_over_all_strings(name: str, kind: str) -> None:
+    automaton = CONSTRAINTS[name]()
+    hmm = random_hmm(VOCABULARY.size, monarch=KINDS[kind])
+    table = lookahead_table(hmm, automaton, 8, tolerance=0)
+    for remaining in range(9):
+        expected = brute_beta(hmm, automaton, remaining)
+        assert table.beta(remaining).numpy() == pytest.approx(expected, rel=1e-10, abs=0)
+
+
+def test_completion_by_all_strings_of_ids() -> None:
+    """Nothing of the lifted automaton is used: texts are spelled out and given to the language."""
+    language = choice("a", "ab", "ba", "bbb", "abab", "bababa")
+    automaton, hmm = lift(language, VOCABULARY), random_hmm(VOCABULARY.size, seed=3)
+    usable = [0, 1, 2]
+    for length in range(1, 9):
+        total = 0.0
+        for ids in strings(usable, length - 1):
+            if language.accepts(VOCABULARY.decode(ids)):
+                p = hmm.initial
+                for token in ids:
+                    p = (p * hmm.emission[token]) @ hmm.transition.dense()
+                total += float((p * hmm.emission[list(VOCABULARY.eos_ids)].sum(dim=0)).sum())
+        table = lookahead_table(hmm, automaton, length)
+        log_p = log_completed(
+            table,
+            hmm.initial.unsqueeze(0),
+            torch.tensor([automaton.initial]),
+            torch.tensor([length]),
+        )
+        assert float(log_p.exp()) == pytest.approx(total, rel=1e-10, abs=0)
+
+
+@checked_inside_strategies
+@settings(max_examples=40, deadline=None)
+@given(byte_automata(max_states=4), vocabularies(max_tokens=4), st.integers(0, 99), st.booleans())
+def test_random_automata(
+    language: Automaton, vocabulary: Vocabulary, seed: int, monarch: bool
+) -> None:
+    try:
+        automaton = lift(language, vocabulary)
+    except EmptyLanguageError:
+        return
+    hmm = random_hmm(vocabulary.size, seed=seed, num_states=4, monarch=monarch)
+    table = lookahead_table(hmm, automaton, 5, tolerance=0)
+    before = torch.zeros(automaton.num_states, 4, dtype=torch.float64)
+    steps = torch.from_numpy(automaton.steps_to_accept.copy())
+    for remaining in range(6):
+        beta = table.beta(remaining)
+        if remaining <= 4:
+            expected = brute_beta(hmm, automaton, remaining)
+            assert beta.numpy() == pytest.approx(expected, rel=1e-10, abs=0)
+        assert ((beta >= 0) & (beta <= 1 + 1e-12)).all()
+        assert (beta >= before - 1e-12).all(), "more budget, more probability"
+        assert ((beta > 0) == (steps <= remaining).unsqueeze(1)).all(), "positive where alive"
+        before = beta
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_table_serves_every_budget(kind: str) -> None:
+    hmm, automaton = random_hmm(VOCABULARY.size, monarch=KINDS[kind]), a_star_b()
+    table = lookahead_table(hmm, automaton, 8)
+    for budget in range(1, 9):
+        short = lookahead_table(hmm, automaton, budget)
+        assert torch.equal(short.b, table.b[: budget + 1])
+        assert torch.equal(short.log_scale, table.log_scale[: budget + 1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("prefix", [(), (0,), (0, 0), (2,)])
+def test_expectations_of_classes_and_tokens(prefix: tuple[int, ...], kind: str) -> None:
+    automaton = a_star_b()
+    hmm = random_hmm(VOCABULARY.size, seed=5, monarch=KINDS[kind])
+    table = lookahead_table(hmm, automaton, 8)
+    state, predicted = automaton.run(prefix), after_prefix(hmm, prefix)
+    A = hmm.transition.dense().numpy()
+    for left in (0, 1, 2, 4, 6):
+        place = (predicted, torch.tensor([state]), torch.tensor([left]))
+        mask = np.isin(np.arange(VOCABULARY.size), automaton.allowed(state, left))
+        tokens = torch.arange(VOCABULARY.size).unsqueeze(0)
+        exact, all_tokens = expect_tokens(table, *place, tokens), expect_all_tokens(table, *place)
+        for mine, other in zip(exact, all_tokens, strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-12, atol=0)
+        assert (exact.alive[0].numpy() == mask).all()
+        assert (exact.log_joint[0].exp().numpy() > 0).tolist() == mask.tolist()
+        classes = np.zeros(automaton.num_classes)
+        masses = np.zeros(automaton.num_classes)
+        for token in np.flatnonzero(mask):
+            weight = predicted[0].numpy() * hmm.emission[token].numpy()
+            after = automaton.step(state, int(token))
+            joint = completions(hmm, automaton, after, left - 1, weight @ A)
+            joint = float(weight.sum()) if after == automaton.final else joint
+            assert float(exact.log_joint[0, token].exp()) == pytest.approx(joint, rel=1e-10)
+            assert float(exact.log_mass[0, token].exp()) == pytest.approx(weight.sum(), rel=1e-10)
+            assert float(exact.log_conditional[0, token].exp()) == pytest.approx(
+                joint / weight.sum(), rel=1e-10
+            )
+            assert bool(exact.ends[0, token]) == (after == automaton.final)
+            classes[automaton.class_of[token]] += joint
+            masses[automaton.class_of[token]] += weight.sum()
+        tied = expect_classes(table, *place)
+        assert tied.log_joint[0].exp().numpy() == pytest.approx(classes, rel=1e-10)
+        assert tied.log_mass[0].exp().numpy() == pytest.approx(masses, rel=1e-10)
+        whole = completions(hmm, automaton, state, left, predicted[0].numpy())
+        assert float(log_completed(table, *place).exp()) == pytest.approx(whole, rel=1e-10)
+
+
+@pytest.mark.parametrize("name", CONSTRAINTS)
+def test_tower_property(name: str) -> None:
+    """What is expected now is the mean of what will be expected after the next token."""
+    automaton, hmm = CONSTRAINTS[name](), random_hmm(VOCABULARY.size, seed=8)
+    table = lookahead_table(hmm, automaton, 6)
+    for state in range(automaton.num_states - 1):
+        for left in (1, 2, 3, 6):
+            predicted = random_predicted(1, hmm.num_states, seed=state)
+            now = log_completed(table, predicted, torch.tensor([state]), torch.tensor([left]))
+            after = 0.0
+            for token in range(VOCABULARY.size):
+                filtered, log_p = filter_step(hmm, predicted, torch.tensor([token]))
+                later = log_completed(
+                    table,
+                    hmm.transition.forward(filtered),
+                    torch.tensor([automaton.step(state, token)]),
+                    torch.tensor([left - 1]),
+                )
+                after += float((log_p + later).exp())
+            assert float(now.exp()) == pytest.approx(after, rel=1e-10, abs=0)
+            assert float(now) <= 1e-12
+
+
+def test_positive_exactly_on_the_mask() -> None:
+    automaton, hmm = few_words(), random_hmm(VOCABULARY.size, seed=2)
+    table, mask = lookahead_table(hmm, automaton, 9), BudgetMask(automaton, 9)
+    states = torch.arange(automaton.num_states).repeat_interleave(10)
+    left = torch.arange(10).repeat(automaton.num_states)
+    predicted = random_predicted(len(states), hmm.num_states)
+    exact = expect_all_tokens(table, predicted, states, left)
+    assert torch.equal(exact.log_joint > -torch.inf, mask.mask(states, left))
+    assert torch.equal(exact.log_conditional > -torch.inf, mask.mask(states, left))
+    assert torch.equal(exact.alive, mask.mask(states, left))
+
+
+# -- numbers ---------------------------------------------------------------------------------
+
+
+def test_a_literal_of_200_tokens_in_float32() -> None:
+    """Its probability, around 1e-700, has no float32 and no float64; its logarithm is exact."""
+    vocabulary = Vocabulary.from_bytes([bytes([b]) for b in range(1, 250)] + [b"$"], [249])
+    text = bytes(np.random.default_rng(0).integers(1, 250, size=200).tolist())
+    automaton = lift(Automaton.literal(text), vocabulary)
+    wide = random_hmm(vocabulary.size, num_states=16, monarch=4)
+    hmm = wide.to(dtype=torch.float32)
+    table, exact = lookahead_table(hmm, automaton, 201), lookahead_table(wide, automaton, 201)
+    assert table.b.dtype == torch.float32
+    place = (torch.tensor([automaton.initial]), torch.tensor([201]))
+    log_p = log_completed(table, hmm.initial.unsqueeze(0), *place)
+    assert -2000 < float(log_p) < -800
+    log_likelihood, predicted = 0.0, wide.initial
+    for token in [*(byte - 1 for byte in text), 249]:
+        joint = predicted * wide.emission[token]
+        log_likelihood += float(joint.sum().log())
+        predicted = (joint / joint.sum()) @ wide.transition.dense()
+    assert float(log_p) == pytest.approx(log_likelihood, rel=1e-5)
+    assert float(log_completed(exact, wide.initial.unsqueeze(0), *place)) == pytest.approx(
+        log_likelihood, rel=1e-12
+    )
+    alive = torch.from_numpy(automaton.steps_to_accept.copy()) <= 201
+    assert torch.isfinite(table.log_scale[201][alive]).all()
+    assert (table.b[201][alive].amax(dim=1) == 1).all()
+
+
+def test_early_stop_of_finite_and_of_infinite_languages() -> None:
+    hmm = random_hmm(VOCABULARY.size)
+    finite = lookahead_table(hmm, few_words(), 1000, tolerance=0)
+    assert finite.settled
+    assert finite.max_remaining <= 7
+    loop = lookahead_table(hmm, a_star_b(), 1000)
+    whole = lookahead_table(hmm, a_star_b(), 1000, tolerance=0)
+    assert loop.settled
+    assert loop.max_remaining < whole.max_remaining
+    assert loop.beta(1000).numpy() == pytest.approx(whole.beta(1000).numpy(), rel=1e-4)
+    # Served beyond the last row as at it.
+    place = (hmm.initial.unsqueeze(0), torch.tensor([0]))
+    assert torch.equal(
+        log_completed(loop, *place, torch.tensor([10**6])),
+        log_completed(loop, *place, torch.tensor([loop.max_remaining + 1])),
+    )
+
+
+def test_a_table_that_is_too_short_says_so() -> None:
+    hmm = random_hmm(VOCABULARY.size)
+    table = lookahead_table(hmm, a_star_b(), 4)
+    place = (hmm.initial.unsqueeze(0), torch.tensor([0]))
+    log_completed(table, *place, torch.tensor([5]))
+    with pytest.raises(ValueError, match="6 tokens are left"):
+        log_completed(table, *place, torch.tensor([6]))
+
+
+@pytest.mark.parametrize("bag", [1, 2, 1024])
+@pytest.mark.parametrize("emission_dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_class_emission(
+    bag: int, emission_dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edges, "_BAG", bag)
+    monkeypatch.setattr(edges, "_WIDENED", 40)
+    vocabulary = Vocabulary.from_bytes([bytes([b]) for b in range(40)] + [b"", b""], [40, 41])
+    automaton = lift(choice(*(chr(b) + "\x05" for b in range(30)), ""), vocabulary)
+    hmm = random_hmm(vocabulary.size).to(emission_dtype=emission_dtype)
+    found = class_emission(hmm, automaton)
+    expected = torch.zeros(automaton.num_classes, hmm.num_states, dtype=torch.float64)
+    expected.index_add_(0, torch.tensor(automaton.class_of).long(), hmm.emission.double())
+    allowed = (automaton.delta >= 0).any(axis=0)
+    torch.testing.assert_close(found[allowed], expected[allowed], rtol=1e-12, atol=0)
+    assert not found[~allowed].any()
+    assert found.dtype == hmm.dtype
+    both = hmm.emission[[40, 41]].double().sum(dim=0)
+    torch.testing.assert_close(found[automaton.eos_class], both, rtol=1e-12, atol=0)
+
+
+def test_where_the_hmm_gives_no_probability() -> None:
+    """Zero where it is impossible, without NaN, and the ends are certain all the same."""
+    emission = torch.zeros(VOCABULARY.size, 2, dtype=torch.float64)
+    emission[0] = torch.tensor([1.0, 0.0])
+    emission[3] = torch.tensor([0.0, 1.0])
+    hmm = random_hmm(VOCABULARY.size, num_states=2)
+    hmm = HMM(hmm.initial, hmm.transition, emission)
+    table = lookahead_table(hmm, few_words(), 4)
+    assert not table.b.isnan().any()
+    assert not table.log_scale.isnan().any()
+    place = (hmm.initial.unsqueeze(0), torch.tensor([few_words().initial]), torch.tensor([4]))
+    found = expect_all_tokens(table, *place)
+    assert found.alive[0].tolist() == [True, True, True, False, False, False]
+    assert (found.log_conditional[0] > -torch.inf).tolist() == [True] + [False] * 5
+    nothing = (torch.zeros(1, 2, dtype=torch.float64), torch.tensor([few_words().run([0])]))
+    lost = expect_all_tokens(table, *nothing, torch.tensor([4]))
+    assert not lost.log_conditional.isnan().any()
+    assert lost.log_conditional[0, 3] == 0 == lost.log_conditional[0, 5]
+    assert (lost.log_joint == -torch.inf).all()
+
+
+# -- batches ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dense", [0, 10**9])
+def test_a_batch_is_each_automaton_alone(dense: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever way the sums are computed, and with automata that occur twice."""
+    monkeypatch.setattr(lookahead, "_DENSE", dense)
+    monkeypatch.setattr(lookahead, "_AT_ONCE", 30)
+    words, star = few_words(), a_star_b()
+    automata = [words, star, words, lift(choice("bb", "aab"), VOCABULARY)]
+    hmm = random_hmm(VOCABULARY.size, seed=4)
+    batch = AutomatonBatch(automata)
+    table = lookahead_table(hmm, batch, 7)
+    assert table.b.shape[1] == batch.num_states - words.num_states, "twice, but stored once"
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randint(-1, batch.num_states, (60,), generator=generator)
+    left = torch.randint(0, 8, (60,), generator=generator)
+    predicted = random_predicted(60, hmm.num_states)
+    alone = [lookahead_table(hmm, automaton, 7) for automaton in automata]
+    together = {
+        "classes": expect_classes(table, predicted, states, left),
+        "all": expect_all_tokens(table, predicted, states, left),
+    }
+    completed = log_completed(table, predicted, states, left)
+    forms: dict[str, Callable[..., lookahead.Expectation]] = {
+        "classes": expect_classes,
+        "all": expect_all_tokens,
+    }
+    for n, state in enumerate(states.tolist()):
+        which = max(0, int(np.searchsorted(batch.offset, state, side="right")) - 1)
+        local = torch.tensor([state - batch.offset[which] if state >= 0 else -1])
+        place = (predicted[n : n + 1], local, left[n : n + 1])
+        for form, function in forms.items():
+            mine = function(alone[which], *place)
+            for one, many in zip(mine, together[form], strict=True):
+                width = one.shape[1]
+                torch.testing.assert_close(many[n, :width], one[0], rtol=1e-12, atol=0)
+                assert not (many[n, width:] > -torch.inf).any() or many.dtype == torch.bool
+                assert many.dtype != torch.bool or not many[n, width:].any()
+        expected = log_completed(alone[which], *place)[0]
+        torch.testing.assert_close(completed[n], expected, rtol=1e-12, atol=0)
+
+
+def test_a_language_that_ends_by_itself() -> None:
+    vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab"], [])
+    automaton = lift(choice("ab", "bab", "bb"), vocabulary, eos="accept")
+    hmm = random_hmm(vocabulary.size, seed=1)
+    table = lookahead_table(hmm, automaton, 4)
+    for remaining in range(5):
+        expected = brute_beta(hmm, automaton, remaining)
+        assert table.beta(remaining).numpy() == pytest.approx(expected, rel=1e-10, abs=0)
+
+
+# -- refusals --------------------------------------------------------------------------------
+
+
+def test_what_is_not_a_deterministic_token_automaton_is_refused() -> None:
+    hmm = random_hmm(VOCABULARY.size)
+    twice = TensorAutomaton.from_edges(3, [(0, 0, 1), (0, 0, 2)], 1, [0], [1, 2])
+    with pytest.raises(ConstraintError, match="not deterministic.*determinise"):
+        lookahead_table(hmm, twice, 4)
+    with pytest.raises(ConstraintError, match="which tokens its classes hold"):
+        lookahead_table(hmm, few_words().tensors(), 4)
+    with pytest.raises(ConstraintError, match=r"got Automaton; gcd\.lift"):
+        lookahead_table(hmm, choice("a"), 4)
+
+
+def test_other_refusals() -> None:
+    with pytest.raises(ConstraintError, match="over 7 tokens.*of 6"):
+        lookahead_table(random_hmm(7), few_words(), 4)
+    hmm = random_hmm(VOCABULARY.size)
+    with pytest.raises(ConstraintError, match="at least one token"):
+        lookahead_table(hmm, few_words(), 0)
+    with pytest.raises(ConstraintError, match="tolerance"):
+        lookahead_table(hmm, few_words(), 4, tolerance=1.0)
+    batch = AutomatonBatch([few_words()], "meta")
+    with pytest.raises(ConstraintError, match="HMM is on cpu, the automata on meta"):
+        lookahead_table(hmm, batch, 4)
+
+
+def test_memory_is_stated_and_limited() -> None:
+    hmm, automaton = random_hmm(VOCABULARY.size), few_words()
+    table: LookaheadTable = lookahead_table(hmm, automaton, 3)
+    needed = table_bytes(hmm, [automaton], 3)
+    assert table.num_bytes == needed
+    lookahead_table(hmm, automaton, 3, max_bytes=needed)
+    with pytest.raises(ConstraintError, match=r"states of the constraint x 6 hidden.*Lower the"):
+        lookahead_table(hmm, automaton, 3, max_bytes=needed - 1)
