@@ -78,7 +78,8 @@ class Ours:
         self.name = "ours" if slack is None else "ours, tight budget"
         self.vocabulary, self.slack = vocabulary, slack
         self.length = 0  # of the answer that the next matcher is for
-        _ = vocabulary.trie
+        # The prefix tree, and what a character of a bounded string does to each token.
+        lift(json_schema({"type": "string", "maxLength": 2}), vocabulary)
 
     def compile(self, schema: Any) -> ServedAutomaton:
         return ServedAutomaton(lift(json_schema(schema), self.vocabulary))
