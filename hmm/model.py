@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hmm.transition import Dense, Monarch, Transition, check_distribution
+from hmm.transition import Transition, check_distribution, factor_shapes, from_factors
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,22 +141,12 @@ class HMM:
         def dirichlet(*shape: int, dim: int = -1) -> Tensor:
             return _dirichlet(shape, dim, concentration, generator, dtype, device)
 
-        initial = dirichlet(num_states)
-        transition: Transition
-        if monarch is False:
-            transition = Dense(dirichlet(num_states, num_states))
-        else:
-            inner = _nearest_divisor(num_states) if monarch is True else int(monarch)
-            if inner < 1 or num_states % inner:
-                raise ValueError(f"Monarch blocks of {inner} do not divide {num_states} states")
-            outer = num_states // inner
-            transition = Monarch(dirichlet(outer, inner, inner), dirichlet(inner, outer, outer))
-        return cls(initial, transition, dirichlet(num_tokens, num_states, dim=0))
-
-
-def _nearest_divisor(number: int) -> int:
-    """The greatest divisor of `number` that is not above its square root."""
-    return max(d for d in range(1, int(number**0.5) + 1) if number % d == 0)
+        shapes = factor_shapes(num_states, monarch)
+        return cls(
+            dirichlet(num_states),
+            from_factors(tuple(dirichlet(*shape) for shape in shapes)),
+            dirichlet(num_tokens, num_states, dim=0),
+        )
 
 
 def _dirichlet(
@@ -169,7 +159,7 @@ def _dirichlet(
 ) -> Float[Tensor, "..."]:
     """Normalised gamma variables; exponential ones where the concentration is one."""
     wide = torch.promote_types(dtype, torch.float32)
-    if concentration == 1.0 or torch.device(device).type == "meta":
+    if concentration == 1.0:
         weights = torch.empty(shape, dtype=wide, device=device).exponential_(generator=generator)
     else:
         shapes = torch.full(shape, concentration, dtype=wide, device=device)

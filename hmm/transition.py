@@ -84,10 +84,6 @@ class Dense:
         """The arrays that EM estimates; each last axis is a distribution."""
         return (self.matrix,)
 
-    def with_factors(self, factors: tuple[Tensor, ...]) -> Dense:
-        """The same kind of transition with other parameters."""
-        return Dense(*factors)
-
     def forward(self, p: Float[Tensor, "*B H"]) -> Float[Tensor, "*B H"]:
         """p A: where a state distributed as p is one step later."""
         return p @ self.matrix
@@ -153,10 +149,6 @@ class Monarch:
         """The arrays that EM estimates; each last axis is a distribution."""
         return (self.first, self.second)
 
-    def with_factors(self, factors: tuple[Tensor, ...]) -> Monarch:
-        """The same kind of transition with other parameters."""
-        return Monarch(*factors)
-
     # Both products are batched over blocks, with the block axis in front: one `bmm` each.
 
     def _blocks(self, p: Float[Tensor, "*B H"]) -> Float[Tensor, "K N M"]:
@@ -218,3 +210,33 @@ class Monarch:
 
 
 Transition = Dense | Monarch
+
+
+def factor_shapes(num_states: int, monarch: bool | int = False) -> tuple[tuple[int, ...], ...]:
+    """Shapes of the arrays that make a transition of this kind.
+
+    Args:
+        num_states: H.
+        monarch: False for a full matrix; M for blocks of M x M and (H/M) x (H/M); True for the
+            two most nearly equal.
+
+    Raises:
+        ValueError: if there is no state, or M does not divide H.
+    """
+    if num_states < 1:
+        raise ValueError(f"an HMM needs at least one state, not {num_states}")
+    if monarch is False:
+        return ((num_states, num_states),)
+    if monarch is True:
+        inner = max(d for d in range(1, int(num_states**0.5) + 1) if num_states % d == 0)
+    else:
+        inner = int(monarch)
+    if inner < 1 or num_states % inner:
+        raise ValueError(f"Monarch blocks of {inner} do not divide {num_states} states")
+    outer = num_states // inner
+    return ((outer, inner, inner), (inner, outer, outer))
+
+
+def from_factors(factors: tuple[Tensor, ...]) -> Transition:
+    """The transition with these parameters: one array for `Dense`, two for `Monarch`."""
+    return Dense(factors[0]) if len(factors) == 1 else Monarch(factors[0], factors[1])

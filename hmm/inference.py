@@ -1,0 +1,411 @@
+"""What is known about the hidden states, given tokens; and tokens, given nothing.
+
+With `predicted_t(h) = P(h_t = h | x_<t)` and `filtered_t(h) = P(h_t = h | x_<=t)`, the filter is
+
+    predicted_1 = initial,      predicted_{t+1} = filtered_t A
+    scale_t     = sum_h predicted_t(h) emission(x_t, h) = P(x_t | x_<t)
+    filtered_t(h) = predicted_t(h) emission(x_t, h) / scale_t,      log P(x) = sum_t log scale_t
+
+(Rabiner 1989, section V.A: each step is normalised, so a sequence of any length neither under- nor
+overflows, without a logarithm of a sum anywhere). The scales serve the way back too:
+
+    beta_T = 1,      ahead_{t+1}(j) = emission(x_{t+1}, j) beta_{t+1}(j) / scale_{t+1}
+    beta_t = A ahead_{t+1}
+    P(h_t = i | x) = filtered_t(i) beta_t(i)
+    P(h_t = i, h_{t+1} = j | x) = filtered_t(i) A(i, j) ahead_{t+1}(j)
+
+The last line is never built, T H² numbers a sequence: only its sum over time and sequences is
+wanted, and that is one matrix product of all `filtered` with all `ahead`. So a sequence costs
+three products a token, forward, backward, counts: 6 H² operations with a dense A. Everything is a
+product over all sequences that are still going at time t; sequences are sorted by falling length,
+which makes those the first rows, and no operation is spent on padding.
+
+A sequence of probability zero has log-likelihood -inf and, having no posterior, posteriors of
+zero: it adds nothing to any count. Tokens may be missing (`observed`): they are summed over, that
+is, their likelihood is one in every state. What lies behind a sequence's length is never read.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from hmm.model import HMM
+
+_ROWS_AT_ONCE = 16384
+"""Rows of a product over all times that are copied together; bounds the copy's memory."""
+
+
+class FilterStep(NamedTuple):
+    """One step of the filter.
+
+    Attributes:
+        filtered: P(state | tokens up to and with this one); zero if they have probability zero.
+        log_likelihood: log P(this token | those before); -inf if it is impossible.
+    """
+
+    filtered: Float[Tensor, "B H"]
+    log_likelihood: Float[Tensor, "B"]
+
+
+class FilterResult(NamedTuple):
+    """The filter at every position; zero behind each sequence's end.
+
+    Attributes:
+        filtered: P(h_t | x_<=t).
+        predicted: P(h_t | x_<t).
+        log_likelihood: log P(x), -inf for an impossible sequence.
+    """
+
+    filtered: Float[Tensor, "B T H"]
+    predicted: Float[Tensor, "B T H"]
+    log_likelihood: Float[Tensor, "B"]
+
+
+class Marginals(NamedTuple):
+    """Posterior over states, given whole sequences.
+
+    Attributes:
+        states: P(h_t | x); zero behind each sequence's end and for impossible sequences.
+        transition_counts: expected number of uses of each transition parameter, in the order and
+            shapes of `transition.factors`, summed over sequences and times.
+        log_likelihood: log P(x), -inf for an impossible sequence.
+    """
+
+    states: Float[Tensor, "B T H"]
+    transition_counts: tuple[Tensor, ...]
+    log_likelihood: Float[Tensor, "B"]
+
+
+class Sample(NamedTuple):
+    """Sequences drawn from the model.
+
+    Attributes:
+        tokens: padded behind each sequence's end with its last token.
+        states: the states that emitted them, padded likewise.
+        lengths: number of tokens, EOS included.
+    """
+
+    tokens: Int64[Tensor, "B T"]
+    states: Int64[Tensor, "B T"]
+    lengths: Int64[Tensor, "B"]
+
+
+class Packed(NamedTuple):
+    """Sequences by falling length, time-major, without padding.
+
+    Attributes:
+        order: the sequence that each row belongs to; rows at time t are the first `sizes[t]`.
+        sizes: how many sequences have a token at time t.
+        offsets: where time t begins in the arrays below.
+        tokens: all tokens, time by time.
+        observed: which of them count as seen; None for all.
+    """
+
+    order: Int64[Tensor, "B"]
+    sizes: list[int]
+    offsets: list[int]
+    tokens: Int64[Tensor, "n"]
+    observed: Bool[Tensor, "n"] | None
+
+
+class Posterior(NamedTuple):
+    """The posterior of packed sequences, weighted.
+
+    Attributes:
+        packed: the sequences.
+        states: P(h_t | x), times the sequence's weight.
+        transition_counts: as in `Marginals`, each sequence times its weight.
+        log_likelihood: log P(x) in the order the sequences were given in.
+    """
+
+    packed: Packed
+    states: Float[Tensor, "n H"]
+    transition_counts: tuple[Tensor, ...]
+    log_likelihood: Float[Tensor, "B"]
+
+
+def predict_first(hmm: HMM, batch: int) -> Float[Tensor, "B H"]:
+    """P(first state), once for each of `batch` sequences; a view of one row."""
+    return hmm.initial.expand(batch, -1)
+
+
+def filter_step(
+    hmm: HMM, predicted: Float[Tensor, "B H"], tokens: Int64[Tensor, "B"]
+) -> FilterStep:
+    """Condition on one more token.
+
+    Args:
+        hmm: the model.
+        predicted: P(state that emits this token | tokens before it).
+        tokens: one token a sequence.
+
+    Returns:
+        P(state | tokens up to this one) and log P(token | tokens before). The state that emits the
+        *next* token is distributed as `hmm.transition.forward(filtered)`.
+    """
+    filtered, scale = _condition(predicted, _likelihood(hmm, tokens, None))
+    return FilterStep(filtered, scale.log())
+
+
+def filter(
+    hmm: HMM,
+    tokens: Int64[Tensor, "B T"],
+    lengths: Int64[Tensor, "B"],
+    observed: Bool[Tensor, "B T"] | None = None,
+) -> FilterResult:
+    """The filter at every position of every sequence.
+
+    Args:
+        hmm: the model.
+        tokens: any values behind a sequence's length.
+        lengths: number of tokens of each sequence, 0 to T.
+        observed: tokens that count as seen, the others are summed over; None for all.
+
+    Raises:
+        ValueError: for a length or a token out of range.
+    """
+    packed = pack(hmm, tokens, lengths, observed)
+    filtered, scale = _forward(hmm, packed)
+    # P(h_t | x_<t) again from the filter: one more product, for those who ask for it.
+    predicted = torch.empty_like(filtered)
+    for t, size in enumerate(packed.sizes):
+        rows = slice(packed.offsets[t], packed.offsets[t] + size)
+        before = packed.offsets[t - 1]
+        predicted[rows] = (
+            hmm.initial if t == 0 else hmm.transition.forward(filtered[before : before + size])
+        )
+    return FilterResult(
+        _unpack(packed, filtered, tokens.shape[1]),
+        _unpack(packed, predicted, tokens.shape[1]),
+        _log_likelihood(packed, scale),
+    )
+
+
+def log_likelihood(
+    hmm: HMM,
+    tokens: Int64[Tensor, "B T"],
+    lengths: Int64[Tensor, "B"],
+    observed: Bool[Tensor, "B T"] | None = None,
+) -> Float[Tensor, "B"]:
+    """log P(x) of each sequence; arguments as for `filter`, memory O(B H)."""
+    packed = pack(hmm, tokens, lengths, observed)
+    predicted = predict_first(hmm, packed.sizes[0] if packed.sizes else 0)
+    scales = []
+    for t, size in enumerate(packed.sizes):
+        likelihood = _likelihood_at(hmm, packed, t)
+        filtered, scale = _condition(predicted[:size], likelihood)
+        scales.append(scale)
+        if t + 1 < len(packed.sizes):
+            predicted = hmm.transition.forward(filtered[: packed.sizes[t + 1]])
+    return _log_likelihood(packed, torch.cat(scales) if scales else hmm.initial[:0])
+
+
+def marginals(
+    hmm: HMM,
+    tokens: Int64[Tensor, "B T"],
+    lengths: Int64[Tensor, "B"],
+    observed: Bool[Tensor, "B T"] | None = None,
+) -> Marginals:
+    """Posterior of the state at every position, and expected transitions in all sequences.
+
+    Arguments as for `filter`. Three products with A a token and O(B T H) memory.
+    """
+    result = posterior(hmm, pack(hmm, tokens, lengths, observed))
+    states = _unpack(result.packed, result.states, tokens.shape[1])
+    return Marginals(states, result.transition_counts, result.log_likelihood)
+
+
+def posterior(hmm: HMM, packed: Packed, weights: Float[Tensor, "B"] | None = None) -> Posterior:
+    """Forward, backward and counts for packed sequences, each weighted; see `marginals`."""
+    filtered, scale = _forward(hmm, packed)
+    # States that the filter holds for all but impossible are taken as such on the way back, where
+    # their likelihood would be divided by something that rounding has made zero.
+    limits = torch.finfo(filtered.dtype)
+    floor, zero = limits.tiny / limits.eps, filtered.new_zeros(())
+    states, ahead = torch.empty_like(filtered), torch.empty_like(filtered)
+    weight = torch.ones_like(hmm.initial[:1]).expand(len(packed.order))
+    if weights is not None:
+        weight = weights[packed.order].to(filtered.dtype)
+    going = 0
+    for t in reversed(range(len(packed.sizes))):
+        size, start = packed.sizes[t], packed.offsets[t]
+        rows = slice(start, start + size)
+        beta = torch.empty_like(filtered[rows])
+        beta[going:] = weight[going:size].unsqueeze(1)  # those that end here
+        if going:
+            beta[:going] = hmm.transition.backward(ahead[start + size : start + size + going])
+        torch.mul(filtered[rows], beta, out=states[rows])
+        if t > 0:
+            here = beta.mul_(_likelihood_at(hmm, packed, t))
+            here.div_(scale[rows].unsqueeze(1))
+            torch.where(filtered[rows] >= floor, here, zero, out=ahead[rows])
+        going = size
+    return Posterior(
+        packed,
+        states,
+        _transition_counts(hmm, packed, filtered, ahead),
+        _log_likelihood(packed, scale),
+    )
+
+
+def sample(
+    hmm: HMM,
+    num: int,
+    length: int,
+    generator: torch.Generator | None = None,
+    eos_id: int | None = None,
+) -> Sample:
+    """Draw sequences: state, token, next state, ...
+
+    Args:
+        hmm: the model.
+        num: how many sequences.
+        length: the most tokens of each.
+        generator: on the model's device; None is torch's own.
+        eos_id: a sequence ends with this token; None: all have the full length.
+    """
+    if num < 0 or length < 1:
+        raise ValueError(f"cannot draw {num} sequences of {length} tokens")
+    emission = hmm.emission
+    states = torch.empty(num, length, dtype=torch.int64, device=hmm.device)
+    tokens = torch.empty_like(states)
+    ended = torch.zeros(num, dtype=torch.bool, device=hmm.device)
+    lengths = torch.full((num,), length, device=hmm.device)
+    for t in range(length):
+        rows = hmm.transition.rows(states[:, t - 1]) if t else predict_first(hmm, num)
+        state = _draw(rows, generator)
+        token = _draw(emission[:, state].T.to(hmm.dtype), generator)
+        if t:
+            state = torch.where(ended, states[:, t - 1], state)
+            token = torch.where(ended, tokens[:, t - 1], token)
+        states[:, t], tokens[:, t] = state, token
+        if eos_id is not None:
+            lengths = torch.where(~ended & (token == eos_id), t + 1, lengths)
+            ended = ended | (token == eos_id)
+    return Sample(tokens, states, lengths)
+
+
+def pack(
+    hmm: HMM,
+    tokens: Int64[Tensor, "B T"],
+    lengths: Int64[Tensor, "B"],
+    observed: Bool[Tensor, "B T"] | None = None,
+) -> Packed:
+    """Sort by length, drop the padding; arguments as for `filter`.
+
+    Raises:
+        ValueError: for a length or a token out of range.
+    """
+    batch, width = tokens.shape
+    if batch and not 0 <= int(lengths.min()) <= int(lengths.max()) <= width:
+        raise ValueError(
+            f"lengths are {int(lengths.min())} to {int(lengths.max())}, tokens have {width} columns"
+        )
+    order = torch.argsort(lengths, descending=True, stable=True)
+    times = torch.arange(width, device=tokens.device)
+    inside = times.unsqueeze(1) < lengths[order].unsqueeze(0)
+    sizes = [size for size in inside.sum(dim=1).tolist() if size]
+    offsets = [0]
+    for size in sizes:
+        offsets.append(offsets[-1] + size)
+    kept = tokens[order].T[inside]
+    if kept.numel() and not 0 <= int(kept.min()) <= int(kept.max()) < hmm.num_tokens:
+        raise ValueError(
+            f"tokens are {int(kept.min())} to {int(kept.max())}, the HMM knows "
+            f"{hmm.num_tokens}; is it distilled for this vocabulary?"
+        )
+    seen = None if observed is None else observed[order].T[inside]
+    return Packed(order, sizes, offsets, kept, seen)
+
+
+def _draw(
+    probabilities: Float[Tensor, "N K"], generator: torch.Generator | None
+) -> Int64[Tensor, "N"]:
+    return torch.multinomial(probabilities, 1, generator=generator).squeeze(1)
+
+
+def _likelihood(
+    hmm: HMM, tokens: Int64[Tensor, "N"], observed: Bool[Tensor, "N"] | None
+) -> Float[Tensor, "N H"]:
+    """P(token | state), one where the token is missing; a fresh array."""
+    rows = hmm.emission.index_select(0, tokens).to(hmm.dtype)
+    return rows if observed is None else rows.masked_fill_(~observed.unsqueeze(1), 1.0)
+
+
+def _likelihood_at(hmm: HMM, packed: Packed, t: int) -> Float[Tensor, "N H"]:
+    rows = slice(packed.offsets[t], packed.offsets[t] + packed.sizes[t])
+    observed = None if packed.observed is None else packed.observed[rows]
+    return _likelihood(hmm, packed.tokens[rows], observed)
+
+
+def _condition(
+    predicted: Float[Tensor, "N H"], likelihood: Float[Tensor, "N H"]
+) -> tuple[Tensor, Tensor]:
+    """The posterior and its normaliser; a posterior of zero where that is zero."""
+    joint = likelihood.mul_(predicted)
+    scale = joint.sum(dim=-1)
+    divisor = torch.where(scale > 0, scale, 1.0).unsqueeze(-1)
+    return joint.div_(divisor), scale
+
+
+def _forward(hmm: HMM, packed: Packed) -> tuple[Float[Tensor, "n H"], Float[Tensor, "n"]]:
+    """The filter at every packed position, and P(x_t | x_<t)."""
+    total = packed.tokens.shape[0]
+    filtered = hmm.initial.new_empty(total, hmm.num_states)
+    scale = hmm.initial.new_empty(total)
+    predicted = predict_first(hmm, packed.sizes[0] if packed.sizes else 0)
+    for t, size in enumerate(packed.sizes):
+        rows = slice(packed.offsets[t], packed.offsets[t] + size)
+        if t:
+            before = packed.offsets[t - 1]
+            predicted = hmm.transition.forward(filtered[before : before + size])
+        filtered[rows], scale[rows] = _condition(predicted, _likelihood_at(hmm, packed, t))
+    return filtered, scale
+
+
+def _log_likelihood(packed: Packed, scale: Float[Tensor, "n"]) -> Float[Tensor, "B"]:
+    """Sum of log P(x_t | x_<t) over each sequence, in the order given."""
+    in_rows = scale.new_zeros(packed.order.shape[0])
+    for t, size in enumerate(packed.sizes):
+        in_rows[:size] += scale[packed.offsets[t] : packed.offsets[t] + size].log()
+    return torch.empty_like(in_rows).scatter_(0, packed.order, in_rows)
+
+
+def _transition_counts(
+    hmm: HMM, packed: Packed, filtered: Float[Tensor, "n H"], ahead: Float[Tensor, "n H"]
+) -> tuple[Tensor, ...]:
+    """Expected uses of every transition parameter, over all times and sequences at once."""
+    counts = tuple(torch.zeros_like(factor) for factor in hmm.transition.factors)
+    sizes, offsets = packed.sizes, packed.offsets
+    if len(sizes) < 2:
+        return counts
+    # Row n of `ahead` at time t + 1 belongs to row n of `filtered` at time t.
+    first = sizes[0]
+    equal = sizes[0] == sizes[-1]
+    for start in range(first, offsets[-1], _ROWS_AT_ONCE):
+        stop = min(start + _ROWS_AT_ONCE, offsets[-1])
+        if equal:
+            before = filtered[start - first : stop - first]
+        else:
+            rows = torch.arange(start, stop, device=filtered.device)
+            ends = torch.tensor(offsets[1:], device=filtered.device)
+            time = torch.searchsorted(ends, rows, right=True)
+            back = torch.tensor([0, *sizes[:-1]], device=filtered.device)
+            before = filtered[rows - back[time]]
+        used = hmm.transition.expected_counts(before, ahead[start:stop])
+        for total, part in zip(counts, used, strict=True):
+            total.add_(part)
+    return counts
+
+
+def _unpack(packed: Packed, values: Float[Tensor, "n H"], width: int) -> Float[Tensor, "B T H"]:
+    """Back to one row a sequence; zero behind its end."""
+    result = values.new_zeros(packed.order.shape[0], width, values.shape[1])
+    for t, size in enumerate(packed.sizes):
+        start = packed.offsets[t]
+        result[packed.order[:size], t] = values[start : start + size]
+    return result
