@@ -27,6 +27,7 @@ from gcd.languages import (
 )
 from gcd.lift import lift
 from gcd.limits import state_limit
+from gcd.matcher import Matcher, MatcherBatch, ServedAutomaton
 from gcd.tensors import TensorAutomaton
 from gcd.token_automaton import TokenAutomaton
 from gcd.vocabulary import Vocabulary, eos_ids_of
@@ -39,8 +40,11 @@ __all__ = [
     "ConstraintError",
     "EmptyLanguageError",
     "InfeasibleBudgetError",
+    "Matcher",
+    "MatcherBatch",
     "Parameter",
     "PrefixReport",
+    "ServedAutomaton",
     "StateLimitError",
     "TensorAutomaton",
     "TokenAutomaton",

@@ -34,6 +34,7 @@ from jaxtyping import Bool, Int32, Int64
 from gcd.bitmask import num_words
 from gcd.errors import ConstraintError, InfeasibleBudgetError
 from gcd.kernels import masks as kernels
+from gcd.kernels import served as served_kernels
 from gcd.token_automaton import UNREACHABLE, TokenAutomaton
 from gcd.vocabulary import Vocabulary
 
@@ -71,12 +72,12 @@ class ServedAutomaton:
         num_classes = automaton.num_classes
         num_keys = (num_classes + 63) // 64
         pattern_of, target_start, targets, pattern_start, pattern_class, pattern_target, reach = (
-            kernels.patterns(automaton.delta, automaton.steps_to_accept)
+            served_kernels.patterns(automaton.delta, automaton.steps_to_accept)
         )
         alive = np.zeros(num_classes, np.bool_)
         alive[pattern_class] = True
-        pairs = kernels.pairs_of_classes(automaton.class_of, num_classes)
-        pair_start, pair_word, pair_bits, dense_of, dense = kernels.spread(
+        pairs = served_kernels.pairs_of_classes(automaton.class_of, num_classes)
+        pair_start, pair_word, pair_bits, dense_of, dense = served_kernels.spread(
             *pairs, alive, self.num_words
         )
         num_patterns = pattern_start.size - 1
@@ -99,7 +100,7 @@ class ServedAutomaton:
             kernels.PAIR_BITS: pair_bits,
             kernels.DENSE_OF: dense_of,
             kernels.DENSE: dense,
-            kernels.COST: kernels.costs(pair_start, dense_of, self.num_words),
+            kernels.COST: served_kernels.costs(pair_start, dense_of, self.num_words),
             kernels.ROW: np.empty((num_slots, self.num_words), np.int32),
             kernels.KEY: np.empty((num_slots, num_keys), np.int64),
             kernels.TAG: np.empty(num_slots, np.int64),

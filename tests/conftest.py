@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 
 from jaxtyping import install_import_hook
@@ -19,6 +21,10 @@ def _checked_modules() -> list[str]:
                 names.append(".".join(parts))
     return names
 
+
+# Vocabularies are cached for the length of one run, never in the user's own folder.
+_CACHE = tempfile.TemporaryDirectory(prefix="gcd-cache-")
+os.environ["GCD_CACHE_DIR"] = _CACHE.name
 
 # In place before any of the packages is imported, hence at collection.
 _HOOK = install_import_hook(_checked_modules(), "beartype.beartype")
