@@ -119,7 +119,7 @@ class HMM:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         monarch: bool | int = False,
-        concentration: float = 1.0,
+        concentration: float | int = 1.0,
     ) -> HMM:
         """Every distribution drawn from a symmetric Dirichlet; all entries are positive.
 
@@ -152,7 +152,7 @@ class HMM:
 def _dirichlet(
     shape: tuple[int, ...],
     dim: int,
-    concentration: float,
+    concentration: float | int,
     generator: torch.Generator | None,
     dtype: torch.dtype,
     device: torch.device | str,

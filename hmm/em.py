@@ -1,0 +1,347 @@
+"""Maximum likelihood by expectation-maximisation, in whole or in small batches, on one or many
+machines.
+
+An HMM is an exponential family, so all that EM needs of data are expected counts: of first states,
+of uses of each transition parameter, of (token, state) pairs. They add, over sequences, batches
+and machines, and that is the whole design:
+
+    expected_statistics   E-step: counts of a batch, 6 H² operations a token (hmm.inference)
+    +, all_reduce         counts of several batches, of several processes
+    blend                 mini-batches: old counts fade, s <- (1 - rho) s + rho s_batch
+    maximize              M-step: counts plus pseudo-counts, normalised
+
+Full-batch EM never lowers the likelihood (Baum et al. 1970; Dempster, Laird & Rubin 1977); with
+pseudo-counts it never lowers the posterior under the Dirichlet prior they stand for. `blend` with
+falling step sizes rho_k = (k + 2)^-kappa, kappa in (1/2, 1], is stepwise EM (Cappé & Moulines,
+arXiv 0712.4273; Liang & Klein, NAACL 2009), which needs a few passes where full batches need many.
+
+**Token dropout** hides tokens at random and sums over them, as if they were missing. It keeps
+states from becoming a name for one token and makes the model look across gaps, which is what
+lookahead does.
+
+**Many processes** each take their share of a batch; `all_reduce` adds the counts where
+`torch.distributed` is initialised and returns them as they are where not. What follows is then the
+same everywhere, so every process holds the same model and the code has one path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from hmm import inference
+from hmm.inference import Posterior
+from hmm.model import HMM
+from hmm.transition import from_factors
+
+
+class Statistics(NamedTuple):
+    """Expected counts over some sequences; they add.
+
+    Attributes:
+        initial: of first states.
+        transition: of uses of each transition parameter: `(H, H)`, or the two Monarch factors.
+        emission: emission[v, h], of token v seen in state h. Missing tokens do not count.
+        log_likelihood: sum of log P over the sequences, in float64. It counts impossible ones.
+        sequences: (weighted) number of sequences.
+        tokens: (weighted) number of tokens seen.
+    """
+
+    initial: Float[Tensor, "H"]
+    transition: tuple[Tensor, ...]
+    emission: Float[Tensor, "V H"]
+    log_likelihood: Float[Tensor, ""]
+    sequences: Float[Tensor, ""]
+    tokens: Float[Tensor, ""]
+
+    @classmethod
+    def zeros(cls, hmm: HMM) -> Statistics:
+        """Of no sequences at all, in the shapes of this model."""
+        scalar = torch.zeros((), dtype=torch.float64, device=hmm.device)
+        return cls(
+            torch.zeros_like(hmm.initial),
+            tuple(torch.zeros_like(factor) for factor in hmm.transition.factors),
+            torch.zeros_like(hmm.emission, dtype=hmm.dtype),
+            *(scalar.clone() for _ in range(3)),
+        )
+
+    def map(self, function: Callable[..., Tensor], *others: Statistics) -> Statistics:
+        """The function applied to each array (and to the same one of the others)."""
+
+        def transitions(index: int) -> Tensor:
+            return function(*(stats.transition[index] for stats in (self, *others)))
+
+        mapped = {
+            name: function(*(getattr(stats, name) for stats in (self, *others)))
+            for name in self._fields
+            if name != "transition"
+        }
+        return Statistics(
+            transition=tuple(transitions(i) for i in range(len(self.transition))), **mapped
+        )
+
+    def __add__(self, other: object) -> Statistics:
+        """Counts of both sets of sequences."""
+        if not isinstance(other, Statistics):
+            return NotImplemented
+        return self.map(torch.add, other)
+
+    def scaled(self, factor: float | int) -> Statistics:
+        """As if every sequence were there `factor` times."""
+        return self.map(lambda values: values * factor)
+
+
+class PseudoCounts(NamedTuple):
+    """Counts added to every parameter before normalising: a Dirichlet prior.
+
+    Attributes:
+        initial, transition: added to each entry.
+        emission: added to each entry of a state's distribution; or one number for each token. With
+            numbers proportional to the tokens' frequencies, states that were seen little fall back
+            on those.
+    """
+
+    initial: float = 0.0
+    transition: float = 0.0
+    emission: float | Tensor = 0.0
+
+
+def dropout_mask(
+    tokens: Int64[Tensor, "B T"], probability: float | int, generator: torch.Generator | None = None
+) -> Bool[Tensor, "B T"]:
+    """Which tokens are seen, each hidden with this probability on its own.
+
+    Raises:
+        ValueError: unless 0 <= probability < 1.
+    """
+    if not 0 <= probability < 1:
+        raise ValueError(f"token dropout is a probability below one, not {probability}")
+    uniform = torch.rand(tokens.shape, generator=generator, device=tokens.device)
+    return uniform >= probability
+
+
+def expected_statistics(
+    hmm: HMM,
+    tokens: Int64[Tensor, "B T"],
+    lengths: Int64[Tensor, "B"],
+    *,
+    observed: Bool[Tensor, "B T"] | None = None,
+    weights: Float[Tensor, "B"] | None = None,
+    into: Statistics | None = None,
+) -> Statistics:
+    """The E-step: expected counts of these sequences under this model.
+
+    Args:
+        hmm: the model.
+        tokens: any values behind a sequence's length.
+        lengths: number of tokens of each sequence, 0 to T.
+        observed: tokens that count as seen (`dropout_mask`), the others are summed over.
+        weights: how often each sequence counts.
+        into: counts to add to, **in place**, and to return: saves passes over V x H numbers where
+            batches are small and vocabularies large.
+
+    Raises:
+        ValueError: for a length or a token out of range.
+    """
+    result = inference.posterior(hmm, inference.pack(hmm, tokens, lengths, observed), weights)
+    total = Statistics.zeros(hmm) if into is None else into
+    packed = result.packed
+    if packed.sizes:
+        total.initial.add_(result.states[: packed.sizes[0]].sum(dim=0))
+    for sum_, part in zip(total.transition, result.transition_counts, strict=True):
+        sum_.add_(part)
+    _add_emissions(total.emission, result)
+
+    counts = torch.ones(len(tokens), dtype=torch.float64, device=tokens.device)
+    if weights is not None:
+        counts = weights.double()
+    inside = torch.arange(tokens.shape[1], device=tokens.device) < lengths.unsqueeze(1)
+    seen = (inside if observed is None else inside & observed).sum(dim=1)
+    log_likelihood = result.log_likelihood.double()
+    # A weight of zero leaves a sequence out, an impossible one too: 0 · (-inf) would be NaN.
+    log_likelihood = torch.where(counts == 0, 0.0, log_likelihood * counts)
+    total.log_likelihood.add_(log_likelihood.sum())
+    total.sequences.add_(counts.sum())
+    total.tokens.add_((seen * counts).sum())
+    return total
+
+
+def _add_emissions(total: Float[Tensor, "V H"], result: Posterior) -> None:
+    """total[v] += sum of the posteriors at the places where token v was seen.
+
+    Rows are sorted by token and summed in runs: no two threads write to one row, so the sum is the
+    same every time, and it is written once a distinct token.
+    """
+    tokens = result.packed.tokens
+    places = torch.arange(tokens.shape[0], device=tokens.device)
+    if result.packed.observed is not None:
+        places = places[result.packed.observed]
+    if not places.numel():
+        return
+    distinct, rank = torch.unique(tokens[places], return_inverse=True)
+    places = places[torch.argsort(rank, stable=True)]
+    sizes = torch.bincount(rank, minlength=distinct.shape[0])
+    sums = torch.nn.functional.embedding_bag(
+        places, result.states, sizes.cumsum(0) - sizes, mode="sum"
+    )
+    total.index_copy_(0, distinct, total.index_select(0, distinct).add_(sums))
+
+
+def all_reduce(statistics: Statistics) -> Statistics:
+    """The sum over all processes, or what was given where there is only one."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return statistics
+
+    def reduced(values: Tensor) -> Tensor:
+        values = values.clone()
+        dist.all_reduce(values)
+        return values
+
+    return statistics.map(reduced)
+
+
+def blend(old: Statistics, new: Statistics, step_size: float | int) -> Statistics:
+    """(1 - rho) old + rho new: what stepwise EM maximises after a batch.
+
+    Both must stand for the same number of sequences (see `Statistics.scaled`), or pseudo-counts
+    would weigh differently from step to step.
+
+    Raises:
+        ValueError: unless 0 < step_size <= 1.
+    """
+    if not 0 < step_size <= 1:
+        raise ValueError(f"the step size of stepwise EM is in (0, 1], not {step_size}")
+    if step_size == 1:
+        return new  # not 0 · old, which is NaN where an old log-likelihood is -inf
+    return old.map(lambda before, after: before.lerp(after, step_size), new)
+
+
+def step_size(step: int, decay: float | int = 0.7, delay: float | int = 2.0) -> float:
+    """(k + delay)^-decay, the falling sequence of Cappé and Moulines; k counts from 0."""
+    return float((step + delay) ** -decay)
+
+
+def maximize(
+    statistics: Statistics,
+    pseudo_counts: PseudoCounts | float | int = 0.0,
+    *,
+    emission_dtype: torch.dtype | None = None,
+) -> HMM:
+    """The M-step: the most probable model, given expected counts.
+
+    Args:
+        statistics: counts of all sequences and processes.
+        pseudo_counts: added to each entry; a number is used for all three parts.
+        emission_dtype: type to store emissions in; None is that of the counts.
+
+    Returns:
+        The normalised counts. A state with no count at all gets uniform distributions.
+
+    Raises:
+        ValueError: for negative pseudo-counts, or as many of them as there are no tokens.
+    """
+    if not isinstance(pseudo_counts, PseudoCounts):
+        pseudo_counts = PseudoCounts(pseudo_counts, pseudo_counts, pseudo_counts)
+    emission = torch.as_tensor(
+        pseudo_counts.emission, dtype=statistics.emission.dtype, device=statistics.emission.device
+    )
+    if emission.dim() and emission.shape != statistics.emission.shape[:1]:
+        raise ValueError(
+            f"{tuple(emission.shape)} pseudo-counts for {len(statistics.emission)} tokens; give "
+            "one for each token, or one number"
+        )
+    for name, value in zip(PseudoCounts._fields, (*pseudo_counts[:2], emission), strict=True):
+        if not bool(torch.as_tensor(value).min() >= 0):
+            raise ValueError(f"pseudo-counts are not negative, {name}'s are {value}")
+    columns = emission.unsqueeze(1) if emission.dim() else emission
+    transition = from_factors(
+        tuple(
+            _normalised(counts + pseudo_counts.transition, -1) for counts in statistics.transition
+        )
+    )
+    return HMM(
+        _normalised(statistics.initial + pseudo_counts.initial, -1),
+        transition,
+        _normalised(statistics.emission + columns, 0).to(emission_dtype),
+    )
+
+
+def _normalised(counts: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
+    """Divides a fresh array by its sums; uniform where these are zero."""
+    total = counts.sum(dim=dim, keepdim=True)
+    empty = total < torch.finfo(counts.dtype).tiny
+    if bool(empty.any()):
+        counts = torch.where(empty, 1.0, counts)
+        total = torch.where(empty, float(counts.shape[dim]), total)
+    return counts.div_(total)
+
+
+Batch = tuple[Tensor, Tensor]
+"""Tokens (B x T) and lengths (B): this process's share of a batch."""
+
+
+class Step(NamedTuple):
+    """Where stepwise EM is: everything needed to go on, and what the last batch said.
+
+    Attributes:
+        hmm: the model after the M-step.
+        statistics: the blended counts it was made of; None before the first step.
+        step: number of M-steps so far.
+        log_likelihood: of the last batch, under the model *before* its M-step, a seen token.
+    """
+
+    hmm: HMM
+    statistics: Statistics | None = None
+    step: int = 0
+    log_likelihood: float = float("nan")
+
+
+def em_step(
+    state: Step,
+    batches: Iterable[Batch],
+    *,
+    pseudo_counts: PseudoCounts | float | int = 0.0,
+    step_size: float | int = 1.0,
+    dropout: float | int = 0.0,
+    generator: torch.Generator | None = None,
+    num_sequences: float | int | None = None,
+) -> Step:
+    """One step of EM: E-steps of some batches, all-reduced, then one M-step.
+
+    Args:
+        state: where to start; `Step(hmm)` at first. Unchanged.
+        batches: this process's share. All of the data with `step_size=1` is full-batch EM.
+        pseudo_counts: see `maximize`.
+        step_size: share of the new counts; see `blend`. The first step takes them as they are.
+        dropout: share of tokens hidden at random.
+        generator: decides which; on the tokens' device, its own for each process.
+        num_sequences: how many sequences the counts are scaled to stand for (the size of the
+            data), so that pseudo-counts mean the same for each batch size. None: as many as there
+            are.
+
+    Raises:
+        ValueError: if there is no sequence at all, or every one has probability zero.
+    """
+    counts = Statistics.zeros(state.hmm)
+    for tokens, lengths in batches:
+        observed = dropout_mask(tokens, dropout, generator) if dropout else None
+        expected_statistics(state.hmm, tokens, lengths, observed=observed, into=counts)
+    counts = all_reduce(counts)
+    seen, mass = float(counts.tokens), float(counts.initial.sum())
+    if not mass > 0:
+        raise ValueError(
+            f"nothing to learn from: {float(counts.sequences):g} sequences, all of them empty or "
+            "impossible under the model; give data, or start from parameters that are positive"
+        )
+    log_likelihood = float(counts.log_likelihood) / max(seen, 1.0)
+    if num_sequences is not None:
+        counts = counts.scaled(num_sequences / float(counts.sequences))
+    if state.statistics is not None:
+        counts = blend(state.statistics, counts, step_size)
+    hmm = maximize(counts, pseudo_counts, emission_dtype=state.hmm.emission.dtype)
+    return Step(hmm, counts, state.step + 1, log_likelihood)

@@ -1,0 +1,202 @@
+"""Where EM starts: at random, or at what a language model's hidden states say.
+
+EM finds the optimum that is nearest, and from random parameters that is a poor one: with hundreds
+of states, most of them end up as near copies. **Latent variable distillation** (Liu, Zhang & Van
+den Broeck, "Scaling up probabilistic circuits by latent variable distillation", ICLR 2023) begins
+with a language model's own summary of where it stands. Each position of each sequence has a vector,
+the model's hidden state there; k-means groups the vectors; the group is taken for the HMM's state;
+and then states are seen, so one M-step on their counts, smoothed, gives the parameters:
+
+    initial(h) ∝ c + #{h_1 = h},   A(i, j) ∝ c + #{h_t = i, h_{t+1} = j},
+    emission(v, h) ∝ c + #{x_t = v, h_t = h}
+
+**Which vector?** State h_t emits token x_t and decides what follows. The LM's hidden state *after*
+reading x_t summarises the future and knows the token, which is the convention of Ctrl-G (arXiv
+2406.13892) and the one meant here: `vectors[b, t]` is taken after `tokens[b, t]`. (The vector one
+position earlier predicts the token and does not know it; any vectors are accepted.)
+
+**The end.** After EOS a language model says nothing of use. So EOS gets a state of its own, the
+last one, and the k-means runs on the other positions with H - 1 groups.
+
+Cost: k-means O(iterations · vectors · H · dimension) through faiss, on at most 256 vectors a group
+(more change the centroids little), then one assignment of all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from hmm.em import PseudoCounts, Statistics, maximize
+from hmm.model import HMM
+from hmm.transition import factor_shapes
+
+SMOOTHING = PseudoCounts(initial=0.01, transition=0.01, emission=0.001)
+"""Pseudo-counts an entry: enough that nothing is impossible, little beside one observation."""
+
+
+def cluster(
+    vectors: Float[Tensor, "N D"],
+    num_clusters: int,
+    *,
+    iterations: int = 25,
+    points_per_cluster: int = 256,
+    seed: int = 0,
+) -> Int64[Tensor, "N"]:
+    """k-means with faiss: the group of each vector.
+
+    Args:
+        vectors: points, on any device, in any type.
+        num_clusters: number of groups.
+        iterations: of Lloyd's algorithm.
+        points_per_cluster: train on at most that many a group, drawn with the seed.
+        seed: of faiss's own choices. The same seed and data give the same groups.
+
+    Raises:
+        ImportError: if faiss is not installed.
+        ValueError: if there are fewer vectors than groups, or some are not finite.
+    """
+    try:
+        import faiss
+    except ImportError as error:
+        raise ImportError(
+            "latent variable distillation clusters with faiss; `pip install faiss-cpu`, or "
+            "initialise at random"
+        ) from error
+    if vectors.shape[0] < num_clusters or num_clusters < 1:
+        raise ValueError(
+            f"{vectors.shape[0]} vectors do not make {num_clusters} clusters; give more "
+            "sequences, or use fewer hidden states"
+        )
+    points = np.ascontiguousarray(vectors.detach().to("cpu", torch.float32).numpy())
+    if not np.isfinite(points).all():
+        raise ValueError("some vectors hold NaN or infinity; k-means cannot place them")
+    means = faiss.Kmeans(
+        points.shape[1],
+        num_clusters,
+        niter=iterations,
+        seed=seed,
+        min_points_per_centroid=1,
+        max_points_per_centroid=points_per_cluster,
+    )
+    means.train(points)
+    _, nearest = means.index.search(points, 1)
+    return torch.from_numpy(nearest[:, 0].astype(np.int64)).to(vectors.device)
+
+
+def counts_of_states(
+    states: Int64[Tensor, "B T"],
+    tokens: Int64[Tensor, "B T"],
+    lengths: Int64[Tensor, "B"],
+    num_states: int,
+    num_tokens: int,
+    *,
+    monarch: bool | int = False,
+    dtype: torch.dtype = torch.float32,
+) -> Statistics:
+    """Statistics of sequences whose hidden states are known.
+
+    Args:
+        states: the state that emitted each token; anything behind a sequence's end.
+        tokens: the tokens; likewise.
+        lengths: of each sequence.
+        num_states: H.
+        num_tokens: V.
+        monarch: kind of transition, as for `HMM.random`.
+        dtype: of the counts.
+
+    Raises:
+        ValueError: for a state or token out of range.
+    """
+    device = tokens.device
+    inside = torch.arange(tokens.shape[1], device=device) < lengths.unsqueeze(1)
+    for name, values, size in (("states", states, num_states), ("tokens", tokens, num_tokens)):
+        kept = values[inside]
+        if kept.numel() and not 0 <= int(kept.min()) <= int(kept.max()) < size:
+            raise ValueError(
+                f"{name} are {int(kept.min())} to {int(kept.max())}, which is not in 0..{size - 1}"
+            )
+
+    def count(shape: tuple[int, ...], *indices: Int64[Tensor, "n"]) -> Float[Tensor, "..."]:
+        """How often each tuple of indices occurs."""
+        flat = torch.zeros_like(indices[0])
+        for size, index in zip(shape, indices, strict=True):
+            flat = flat * size + index
+        counted = torch.bincount(flat, minlength=int(np.prod(shape)))
+        return counted.reshape(shape).to(dtype)
+
+    pair = inside[:, 1:]
+    before, after = states[:, :-1][pair], states[:, 1:][pair]
+    shapes = factor_shapes(num_states, monarch)
+    if len(shapes) == 1:
+        transitions: tuple[Tensor, ...] = (count(shapes[0], before, after),)
+    else:  # (k, m) -> (k', m') uses first[k, m, m'] and second[m', k, k']
+        inner = shapes[0][1]
+        k, m, next_k, next_m = before // inner, before % inner, after // inner, after % inner
+        transitions = count(shapes[0], k, m, next_m), count(shapes[1], next_m, k, next_k)
+    # No model was used, so there is no log-likelihood to speak of.
+    scalars = (0.0, float((lengths > 0).sum()), float(inside.sum()))
+    return Statistics(
+        count((num_states,), states[:, 0][inside[:, 0]]),
+        transitions,
+        count((num_tokens, num_states), tokens[inside], states[inside]),
+        *(torch.tensor(value, dtype=torch.float64, device=device) for value in scalars),
+    )
+
+
+def distilled(
+    vectors: Float[Tensor, "n D"],
+    tokens: Int64[Tensor, "B T"],
+    lengths: Int64[Tensor, "B"],
+    num_states: int,
+    num_tokens: int,
+    *,
+    eos_ids: tuple[int, ...] = (),
+    smoothing: PseudoCounts = SMOOTHING,
+    monarch: bool | int = False,
+    iterations: int = 25,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> HMM:
+    """Latent variable distillation: from a language model's hidden states to an HMM.
+
+    Args:
+        vectors: the LM's hidden state after each token, one row for each token inside a sequence,
+            sequence by sequence: `hidden[inside]` of a (B, T, D) array, n = lengths.sum().
+        tokens: what was generated; anything behind a sequence's end.
+        lengths: of each sequence, EOS included.
+        num_states: H.
+        num_tokens: V, the width of the LM's logits.
+        eos_ids: tokens that share the last state; none, and no state is set aside.
+        smoothing: pseudo-counts for what was not seen.
+        monarch: as for `HMM.random`. Neighbours in the grid are not made alike: the groups are
+            numbered as k-means leaves them.
+        iterations, seed: of k-means.
+        dtype: of the model.
+
+    Raises:
+        ValueError: for sizes that do not fit, or too few vectors.
+    """
+    inside = torch.arange(tokens.shape[1], device=tokens.device) < lengths.unsqueeze(1)
+    if vectors.shape[0] != int(lengths.sum()):
+        raise ValueError(
+            f"{vectors.shape[0]} vectors for {int(lengths.sum())} tokens; give one for each token "
+            "inside a sequence, EOS included"
+        )
+    seen = tokens[inside]
+    ends = torch.isin(seen, torch.tensor(eos_ids, dtype=seen.dtype, device=seen.device))
+    assigned = torch.full_like(seen, num_states - 1)
+    assigned[~ends] = cluster(
+        vectors[~ends.to(vectors.device)],
+        num_states - bool(eos_ids),
+        iterations=iterations,
+        seed=seed,
+    ).to(seen.device)
+    states = torch.zeros_like(tokens)
+    states[inside] = assigned
+    counts = counts_of_states(
+        states, tokens, lengths, num_states, num_tokens, monarch=monarch, dtype=dtype
+    )
+    return maximize(counts, smoothing)

@@ -1,0 +1,121 @@
+"""Hidden Markov models by brute force: tables over every path of hidden states.
+
+Nothing here shares code with `hmm`: the transition matrix is multiplied out from block-diagonal
+matrices and a permutation, probabilities are sums over a table with one axis for each time.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from scipy.linalg import block_diag
+
+from hmm.model import HMM
+from hmm.transition import Dense, Monarch
+
+
+def transition_matrix(transition: Dense | Monarch) -> np.ndarray:
+    """A, from the definition: L P R P⁻¹ for Monarch factors."""
+    if isinstance(transition, Dense):
+        return transition.matrix.double().numpy()
+    first, second = transition.first.double().numpy(), transition.second.double().numpy()
+    outer, inner = first.shape[:2]
+    # P moves weight at k M + m to m K + k.
+    move = np.zeros((outer * inner, outer * inner))
+    for k, m in itertools.product(range(outer), range(inner)):
+        move[k * inner + m, m * outer + k] = 1
+    return block_diag(*first) @ move @ block_diag(*second) @ move.T
+
+
+def joint(hmm: HMM, tokens: list[int], observed: list[bool] | None = None) -> np.ndarray:
+    """P(h_1 .. h_T, x), one axis for each time; missing tokens are not conditioned on."""
+    A = transition_matrix(hmm.transition)
+    emission = hmm.emission.double().numpy()
+    table = hmm.initial.double().numpy()
+    for t, token in enumerate(tokens):
+        if t:
+            table = table[..., None] * A
+        if observed is None or observed[t]:
+            table = table * emission[token]
+    return table
+
+
+def over(table: np.ndarray, *times: int) -> np.ndarray:
+    """The table summed over every time but these."""
+    return table.sum(axis=tuple(t for t in range(table.ndim) if t not in times))
+
+
+def all_strings(num_tokens: int, length: int) -> torch.Tensor:
+    """Every sequence of that many tokens, one a row."""
+    return torch.tensor(list(itertools.product(range(num_tokens), repeat=length)))
+
+
+def tiny(seed: int = 0, monarch: bool | int = False, num_tokens: int = 3, **options) -> HMM:
+    """Three states, or 2 x 2 in a Monarch grid, in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    options = {"dtype": torch.float64, "concentration": 0.7, **options}
+    states = 3 if monarch is False else 4
+    return HMM.random(states, num_tokens, generator=generator, monarch=monarch, **options)
+
+
+def sparse(seed: int, num_states: int = 4, num_tokens: int = 3) -> HMM:
+    """With zeros everywhere, so that some sequences and transitions are impossible."""
+    random = np.random.default_rng(seed)
+
+    def distributions(*shape: int) -> torch.Tensor:
+        weights = random.random(shape) * (random.random(shape) < 0.5)
+        weights[..., 0] += weights.sum(axis=-1) == 0
+        return torch.from_numpy(weights / weights.sum(axis=-1, keepdims=True))
+
+    return HMM(
+        distributions(num_states),
+        Dense(distributions(num_states, num_states)),
+        distributions(num_states, num_tokens).T.contiguous(),
+    )
+
+
+class Recipe(NamedTuple):
+    """A random model, told by what it is made from: short to print when an example fails."""
+
+    seed: int
+    states: tuple[int, int]
+    num_tokens: int
+    monarch: bool
+    concentration: float
+
+    def model(self) -> HMM:
+        return HMM.random(
+            self.states[0] * self.states[1],
+            self.num_tokens,
+            generator=torch.Generator().manual_seed(self.seed),
+            dtype=torch.float64,
+            monarch=self.states[1] if self.monarch else False,
+            concentration=self.concentration,
+        )
+
+
+def recipes(max_tokens: int = 4) -> st.SearchStrategy[Recipe]:
+    """Models of both kinds, from nearly deterministic to nearly uniform."""
+    return st.builds(
+        Recipe,
+        seed=st.integers(0, 2**31),
+        states=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+        num_tokens=st.integers(1, max_tokens),
+        monarch=st.booleans(),
+        concentration=st.sampled_from([0.1, 1.0, 10.0]),
+    )
+
+
+def batch(
+    seed: int, lengths: list[int], num_tokens: int, rubbish: int = -1
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random tokens with rubbish behind each sequence's end, and the lengths."""
+    random = np.random.default_rng(seed)
+    width = max(lengths, default=0)
+    tokens = random.integers(num_tokens, size=(len(lengths), width))
+    tokens[np.arange(width) >= np.array(lengths)[:, None]] = rubbish
+    return torch.from_numpy(tokens), torch.tensor(lengths)

@@ -1,0 +1,265 @@
+"""Expected counts against every path; EM never lowers the likelihood; many processes are one."""
+
+import copy
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hmm import em, inference
+from hmm.em import PseudoCounts, Statistics, Step
+from hmm.model import HMM
+from tests.hmm.oracles import batch, joint, over, recipes, sparse, tiny
+
+QUICK = settings(deadline=None, max_examples=25)
+KINDS = pytest.mark.parametrize("monarch", [False, 2], ids=["dense", "monarch"])
+
+
+def arrays(statistics: Statistics) -> list[torch.Tensor]:
+    return [statistics.initial, *statistics.transition, *statistics[2:]]
+
+
+def assert_close(actual: Statistics, expected: Statistics, tolerance: float = 1e-10) -> None:
+    for one, other in zip(arrays(actual), arrays(expected), strict=True):
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+
+
+def parameters(hmm: HMM) -> list[torch.Tensor]:
+    return [hmm.initial, *hmm.transition.factors, hmm.emission]
+
+
+@KINDS
+def test_counts_against_every_path(monarch):
+    hmm = tiny(monarch=monarch)
+    tokens, lengths = batch(0, [1, 4, 0, 3, 7, 4], 3)
+    observed = torch.from_numpy(np.random.default_rng(1).random(tokens.shape) < 0.7)
+    weights = torch.tensor([1.0, 2.0, 5.0, 0.5, 1.0, 0.0], dtype=torch.float64)
+    counts = em.expected_statistics(hmm, tokens, lengths, observed=observed, weights=weights)
+    initial, emission = np.zeros(hmm.num_states), np.zeros((3, hmm.num_states))
+    log_likelihood = seen = 0.0
+    for n, (length, weight) in enumerate(zip(lengths.tolist(), weights.tolist(), strict=True)):
+        if not length:
+            continue
+        string, mask = tokens[n, :length].tolist(), observed[n, :length].tolist()
+        table = joint(hmm, string, mask)
+        log_likelihood += weight * math.log(table.sum())
+        table = weight * table / table.sum()
+        initial += over(table, 0)
+        for t, token in enumerate(string):
+            if mask[t]:
+                emission[token] += over(table, t)
+                seen += weight
+    np.testing.assert_allclose(counts.initial.numpy(), initial, atol=1e-12)
+    np.testing.assert_allclose(counts.emission.numpy(), emission, atol=1e-12)
+    assert float(counts.log_likelihood) == pytest.approx(log_likelihood, abs=1e-10)
+    assert float(counts.tokens) == pytest.approx(seen)
+    assert float(counts.sequences) == pytest.approx(9.5)
+    moves = (weights * (lengths - 1).clamp(min=0)).sum()
+    for part in counts.transition:  # which entries is for the tests of inference to say
+        assert float(part.sum()) == pytest.approx(float(moves))
+
+
+@QUICK
+@given(
+    recipes(),
+    st.integers(0, 2**31),
+    st.lists(st.integers(0, 5), min_size=2, max_size=6),
+    st.integers(1, 5),
+)
+def test_counts_add_over_sequences(recipe, seed, lengths, cut):
+    hmm = recipe.model()
+    tokens, lengths = batch(seed, lengths, recipe.num_tokens)
+    whole = em.expected_statistics(hmm, tokens, lengths)
+    parts = [
+        em.expected_statistics(hmm, tokens[rows], lengths[rows])
+        for rows in (slice(None, cut), slice(cut, None))
+    ]
+    assert_close(parts[0] + parts[1], whole)
+    twice = em.expected_statistics(
+        hmm, tokens, lengths, weights=torch.full((len(lengths),), 2.0, dtype=torch.float64)
+    )
+    assert_close(twice, whole.scaled(2))
+    into = Statistics.zeros(hmm)
+    for rows in (slice(None, cut), slice(cut, None)):
+        assert em.expected_statistics(hmm, tokens[rows], lengths[rows], into=into) is into
+    assert_close(into, whole)
+
+
+def test_sequences_without_posterior_add_nothing_but_their_likelihood():
+    hmm = sparse(0)
+    tokens = torch.tensor([[a, b, c] for a in range(3) for b in range(3) for c in range(3)])
+    lengths = torch.full((27,), 3)
+    possible = inference.log_likelihood(hmm, tokens, lengths) > -math.inf
+    assert bool(possible.any())
+    assert not bool(possible.all())
+    counts = em.expected_statistics(hmm, tokens, lengths)
+    alone = em.expected_statistics(hmm, tokens[possible], lengths[possible])
+    assert float(counts.log_likelihood) == -math.inf
+    for one, other in zip(arrays(counts)[:3], arrays(alone)[:3], strict=True):
+        torch.testing.assert_close(one, other)
+    left_out = em.expected_statistics(hmm, tokens, lengths, weights=possible.double())
+    assert_close(left_out, alone)
+
+
+@KINDS
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_every_full_step_raises_the_likelihood(monarch, dropout):
+    """30 steps, with tokens missing or not; from random parameters, rising by much in all."""
+    source = tiny(seed=1, monarch=monarch, concentration=0.2)
+    data = inference.sample(source, 60, 8, torch.Generator().manual_seed(0), eos_id=2)
+    observed = em.dropout_mask(data.tokens, dropout, torch.Generator().manual_seed(3))
+    hmm = tiny(seed=2, monarch=monarch)
+    curve = []
+    for _ in range(30):
+        counts = em.expected_statistics(hmm, data.tokens, data.lengths, observed=observed)
+        curve.append(float(counts.log_likelihood))
+        hmm = em.maximize(counts)
+        hmm.check()
+    rises = np.diff(curve)
+    assert (rises > -1e-10).all()
+    assert rises[0] > 1.0
+    # The better of the two explains what it drew at least as well as what drew it.
+    if not dropout:
+        truth = inference.log_likelihood(source, data.tokens, data.lengths).sum()
+        assert curve[-1] > float(truth) - 5
+
+
+@KINDS
+def test_with_pseudo_counts_the_posterior_rises(monarch):
+    """Log-likelihood plus sum of pseudo-count times log parameter, the Dirichlet log-density."""
+    data = inference.sample(tiny(seed=1, monarch=monarch), 40, 6, torch.Generator().manual_seed(0))
+    per_token = torch.tensor([0.1, 2.0, 0.5], dtype=torch.float64)
+    prior = PseudoCounts(initial=0.5, transition=0.2, emission=per_token)
+    hmm = tiny(seed=2, monarch=monarch)
+    curve = []
+    for _ in range(20):
+        counts = em.expected_statistics(hmm, data.tokens, data.lengths)
+        density = 0.5 * hmm.initial.log().sum()
+        density += sum(0.2 * part.log().sum() for part in hmm.transition.factors)
+        density += (per_token.unsqueeze(1) * hmm.emission.log()).sum()
+        curve.append(float(counts.log_likelihood + density))
+        hmm = em.maximize(counts, prior)
+    assert (np.diff(curve) > -1e-10).all()
+    assert np.diff(curve)[0] > 0.5
+
+
+def test_maximising_normalises_counts():
+    counts = Statistics(
+        torch.tensor([3.0, 1.0]),
+        (torch.tensor([[1.0, 3.0], [0.0, 0.0]]),),
+        torch.tensor([[6.0, 0.0], [2.0, 0.0]]),
+        *(torch.tensor(0.0, dtype=torch.float64) for _ in range(3)),
+    )
+    hmm = em.maximize(counts)
+    assert hmm.initial.tolist() == [0.75, 0.25]
+    # A state that was never visited is uniform, not 0 / 0.
+    assert hmm.transition.dense().tolist() == [[0.25, 0.75], [0.5, 0.5]]
+    assert hmm.emission.tolist() == [[0.75, 0.5], [0.25, 0.5]]
+    assert counts.transition[0].tolist() == [[1.0, 3.0], [0.0, 0.0]]
+    smooth = em.maximize(counts, PseudoCounts(0.0, 1.0, torch.tensor([1.0, 3.0])))
+    assert smooth.initial.tolist() == [0.75, 0.25]
+    torch.testing.assert_close(
+        smooth.transition.dense(), torch.tensor([[2 / 6, 4 / 6], [0.5, 0.5]])
+    )
+    torch.testing.assert_close(smooth.emission, torch.tensor([[7 / 12, 0.25], [5 / 12, 0.75]]))
+    assert em.maximize(counts, 0.1, emission_dtype=torch.bfloat16).emission.dtype == torch.bfloat16
+
+
+def test_stepwise_em_blends_counts():
+    tokens, lengths = batch(0, [5, 3, 6, 2], 3)
+    hmm = tiny(dtype=torch.float64)
+    halves = [(tokens[:2], lengths[:2]), (tokens[2:], lengths[2:])]
+    first = em.em_step(Step(hmm), halves[:1], num_sequences=4, pseudo_counts=0.1)
+    assert_close(first.statistics, em.expected_statistics(hmm, *halves[0]).scaled(2))
+    second = em.em_step(first, halves[1:], num_sequences=4, pseudo_counts=0.1, step_size=0.25)
+    fresh = em.expected_statistics(first.hmm, *halves[1]).scaled(2)
+    assert_close(second.statistics, first.statistics.scaled(0.75) + fresh.scaled(0.25))
+    assert second.step == 2
+    likelihood = inference.log_likelihood(first.hmm, *halves[1]).sum() / 8
+    assert second.log_likelihood == pytest.approx(float(likelihood))
+    # All batches in one step are full-batch EM, whatever the batches.
+    one = em.em_step(Step(hmm), [(tokens, lengths)])
+    for part, expected in zip(
+        parameters(em.em_step(Step(hmm), halves).hmm), parameters(one.hmm), strict=True
+    ):
+        torch.testing.assert_close(part, expected)
+
+
+def test_step_sizes_fall_as_stepwise_em_asks():
+    sizes = [em.step_size(k) for k in range(1000)]
+    assert sizes[0] == pytest.approx(2**-0.7)
+    assert all(a > b for a, b in itertools.pairwise(sizes))
+
+
+def test_dropout_hides_its_share_and_repeats_itself():
+    tokens = torch.zeros(200, 50, dtype=torch.int64)
+    masks = [em.dropout_mask(tokens, 0.3, torch.Generator().manual_seed(0)) for _ in range(2)]
+    assert torch.equal(*masks)
+    assert float(masks[0].double().mean()) == pytest.approx(0.7, abs=0.03)
+    assert bool(em.dropout_mask(tokens, 0.0).all())
+    # In a step, hidden tokens are hidden: none of them is counted as an emission.
+    hmm = tiny()
+    lengths = torch.full((200,), 50)
+    generator = torch.Generator().manual_seed(0)
+    step = em.em_step(Step(hmm), [(tokens, lengths)], dropout=0.3, generator=generator)
+    assert float(step.statistics.tokens) == float(masks[0].sum())
+    assert float(step.statistics.emission.sum()) == pytest.approx(float(masks[0].sum()))
+
+
+def test_bad_input_is_refused():
+    hmm, (tokens, lengths) = tiny(), batch(0, [3, 0], 3)
+    counts = em.expected_statistics(hmm, tokens, lengths)
+    with pytest.raises(ValueError, match=r"not 1\.0"):
+        em.dropout_mask(tokens, 1.0)
+    with pytest.raises(ValueError, match="not negative, transition's are -1"):
+        em.maximize(counts, PseudoCounts(transition=-1))
+    with pytest.raises(ValueError, match=r"\(2,\) pseudo-counts for 3 tokens"):
+        em.maximize(counts, PseudoCounts(emission=torch.ones(2)))
+    with pytest.raises(ValueError, match="step size"):
+        em.blend(counts, counts, 0.0)
+    with pytest.raises(ValueError, match="nothing to learn"):
+        em.em_step(Step(hmm), [(tokens[1:], lengths[1:])])
+
+
+def train(hmm: HMM, tokens: torch.Tensor, lengths: torch.Tensor) -> list[torch.Tensor]:
+    """Three mini-batch steps on this process's share: every second sequence with two of them."""
+    rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    step = Step(hmm)
+    for k in range(3):
+        rows = torch.arange(len(lengths))[k::3][rank::world]
+        step = em.em_step(
+            step,
+            [(tokens[rows], lengths[rows])],
+            pseudo_counts=0.01,
+            step_size=em.step_size(k),
+            num_sequences=len(lengths),
+        )
+    return [*parameters(step.hmm), torch.tensor(step.log_likelihood)]
+
+
+def worker(rank: int, port: str, args: tuple, results: dict) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{port}", rank=rank, world_size=2)
+    results[rank] = [part.numpy() for part in train(*args)]
+    dist.destroy_process_group()
+
+
+def test_two_processes_equal_one(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    hmm = HMM.random(8, 11, generator=generator, monarch=4)
+    tokens, lengths = batch(1, [int(n) for n in np.random.default_rng(0).integers(1, 9, 31)], 11)
+    single = train(hmm, tokens, lengths)
+    args = (copy.deepcopy(hmm), tokens, lengths)
+    with mp.Manager() as manager:
+        results = manager.dict()
+        mp.spawn(worker, (str(tmp_path / "meeting"), args, results), nprocs=2)
+        ranks = [results[0], results[1]]
+    for mine, theirs, expected in zip(*ranks, single, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+        np.testing.assert_allclose(mine, expected.numpy(), rtol=1e-5, atol=1e-7)

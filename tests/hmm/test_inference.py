@@ -1,0 +1,274 @@
+"""Filter, likelihood, posterior and sampling against sums over every path of hidden states."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hmm import inference
+from hmm.model import HMM
+from hmm.transition import Dense
+from tests.hmm.oracles import (
+    all_strings,
+    batch,
+    joint,
+    over,
+    recipes,
+    sparse,
+    tiny,
+    transition_matrix,
+)
+
+KINDS = pytest.mark.parametrize("monarch", [False, 2], ids=["dense", "monarch"])
+QUICK = settings(deadline=None, max_examples=25)
+LENGTHS = pytest.mark.parametrize("length", range(1, 9))
+
+
+def close(actual, expected, atol=1e-10):
+    np.testing.assert_allclose(np.asarray(actual), expected, rtol=1e-10, atol=atol)
+
+
+@KINDS
+@LENGTHS
+def test_every_recursion_against_every_path(monarch, length):
+    hmm = tiny(seed=length, monarch=monarch)
+    strings = all_strings(3, length)
+    strings = strings[torch.randperm(len(strings))[:9]]
+    hidden = torch.rand(strings.shape) < 0.3
+    for observed in (None, ~hidden):
+        lengths = torch.full((len(strings),), length)
+        filtered = inference.filter(hmm, strings, lengths, observed)
+        posterior = inference.marginals(hmm, strings, lengths, observed)
+        pairs = np.zeros((hmm.num_states, hmm.num_states))
+        for n, string in enumerate(strings.tolist()):
+            seen = None if observed is None else observed[n].tolist()
+            table = joint(hmm, string, seen)
+            close(filtered.log_likelihood[n], np.log(table.sum()))
+            for t in range(length):
+                # P(h_t | x_<=t): of the sequence cut there; predicted: with token t unseen.
+                cut = joint(hmm, string[: t + 1], seen)
+                close(filtered.filtered[n, t], over(cut, t) / cut.sum())
+                before = [*(seen or [True] * length)[:t], False]
+                cut = joint(hmm, string[: t + 1], before)
+                close(filtered.predicted[n, t], over(cut, t) / cut.sum())
+                close(posterior.states[n, t], over(table, t) / table.sum())
+            for t in range(length - 1):
+                pairs += over(table, t, t + 1) / table.sum()
+        close(posterior.log_likelihood, filtered.log_likelihood)
+        close(inference.log_likelihood(hmm, strings, lengths, observed), filtered.log_likelihood)
+        if isinstance(hmm.transition, Dense):
+            close(posterior.transition_counts[0], pairs)
+        else:
+            first, second = (np.zeros(tuple(part.shape)) for part in hmm.transition.factors)
+            for i, j in np.ndindex(*pairs.shape):
+                (k, m), (next_k, next_m) = divmod(i, 2), divmod(j, 2)
+                first[k, m, next_m] += pairs[i, j]
+                second[next_m, k, next_k] += pairs[i, j]
+            close(posterior.transition_counts[0], first)
+            close(posterior.transition_counts[1], second)
+
+
+@KINDS
+@LENGTHS
+def test_probabilities_of_all_strings_sum_to_one(monarch, length):
+    hmm = tiny(seed=length, monarch=monarch)
+    strings = all_strings(3, length)
+    likelihood = inference.log_likelihood(hmm, strings, torch.full((len(strings),), length)).exp()
+    close(likelihood.sum(), 1.0)
+    # And each prefix is as probable as all that begins with it.
+    shorter = all_strings(3, length - 1) if length > 1 else torch.zeros(1, 0, dtype=torch.int64)
+    prefix = inference.log_likelihood(hmm, shorter, torch.full((len(shorter),), length - 1)).exp()
+    close(likelihood.reshape(-1, 3).sum(dim=1), prefix.numpy())
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 5, 6])
+def test_impossible_sequences_have_no_posterior_and_no_nan(seed):
+    hmm = sparse(seed)
+    length = 5
+    strings = all_strings(3, length)
+    lengths = torch.full((len(strings),), length)
+    truth = np.array([joint(hmm, string).sum() for string in strings.tolist()])
+    assert (truth == 0).any()
+    assert (truth > 0).any()
+    filtered = inference.filter(hmm, strings, lengths)
+    posterior = inference.marginals(hmm, strings, lengths)
+    close(filtered.log_likelihood.exp(), truth)
+    assert (np.isneginf(filtered.log_likelihood.numpy()) == (truth == 0)).all()
+    for array in (*filtered[:2], posterior.states, *posterior.transition_counts):
+        assert not array.isnan().any()
+    # Each possible sequence has one state at a time and its transitions; the others none at all.
+    mass = posterior.states.sum(dim=-1)
+    close(mass, np.broadcast_to((truth > 0)[:, None], mass.shape))
+    close(posterior.transition_counts[0].sum(), (truth > 0).sum() * (length - 1))
+    possible = torch.from_numpy(truth > 0)
+    alone = inference.marginals(hmm, strings[possible], lengths[possible])
+    close(posterior.transition_counts[0], alone.transition_counts[0].numpy())
+
+
+def test_an_impossible_token_in_a_single_step():
+    hmm = HMM(torch.tensor([1.0, 0.0]), Dense(torch.eye(2)), torch.eye(2))
+    predicted = inference.predict_first(hmm, 2)
+    filtered, log_likelihood = inference.filter_step(hmm, predicted, torch.tensor([0, 1]))
+    assert log_likelihood.tolist() == [0.0, float("-inf")]
+    assert filtered.tolist() == [[1.0, 0.0], [0.0, 0.0]]
+    # What follows an impossible prefix is impossible, and still no NaN.
+    again = inference.filter_step(hmm, hmm.transition.forward(filtered), torch.tensor([0, 0]))
+    assert again.log_likelihood.tolist() == [0.0, float("-inf")]
+    assert not again.filtered.isnan().any()
+
+
+@QUICK
+@given(recipes(), st.integers(0, 2**31), st.lists(st.integers(0, 6), min_size=1, max_size=6))
+def test_steps_one_by_one_are_the_filter(recipe, seed, lengths):
+    hmm = recipe.model()
+    tokens, lengths = batch(seed, lengths, recipe.num_tokens)
+    whole = inference.filter(hmm, tokens, lengths)
+    for n, length in enumerate(lengths.tolist()):
+        predicted, total = inference.predict_first(hmm, 1), 0.0
+        for t in range(length):
+            close(whole.predicted[n, t], predicted[0].numpy())
+            filtered, gain = inference.filter_step(hmm, predicted, tokens[n, t : t + 1])
+            close(whole.filtered[n, t], filtered[0].numpy())
+            close(filtered.sum(), 1.0)
+            total += float(gain)
+            predicted = hmm.transition.forward(filtered)
+        close(whole.log_likelihood[n], total)
+        assert not whole.filtered[n, length:].any()
+        assert not whole.predicted[n, length:].any()
+
+
+@QUICK
+@given(
+    recipes(),
+    st.integers(0, 2**31),
+    st.lists(st.integers(0, 6), min_size=1, max_size=6),
+    st.sampled_from([-1, -100, 10**9]),
+)
+def test_a_batch_is_its_sequences(recipe, seed, lengths, rubbish):
+    """Order, padding and the other sequences change nothing."""
+    hmm = recipe.model()
+    tokens, lengths = batch(seed, lengths, recipe.num_tokens, rubbish)
+    observed = torch.from_numpy(np.random.default_rng(seed).random(tokens.shape) < 0.7)
+    together = inference.marginals(hmm, tokens, lengths, observed)
+    counts = [torch.zeros_like(part) for part in hmm.transition.factors]
+    for n, length in enumerate(lengths.tolist()):
+        part = slice(n, n + 1)
+        alone = inference.marginals(
+            hmm, tokens[part, :length], lengths[part], observed[part, :length]
+        )
+        close(together.states[n, :length], alone.states[0].numpy())
+        assert not together.states[n, length:].any()
+        close(together.log_likelihood[n], alone.log_likelihood[0].numpy())
+        for total, own in zip(counts, alone.transition_counts, strict=True):
+            total += own
+    for total, own in zip(counts, together.transition_counts, strict=True):
+        close(own, total.numpy())
+
+
+def test_counts_do_not_depend_on_the_block_of_rows(monkeypatch):
+    hmm = tiny(monarch=2)
+    for lengths in ([4, 2, 4, 1, 3, 0], [4, 4, 4, 4]):
+        tokens, lengths = batch(0, lengths, 3)
+        whole = inference.marginals(hmm, tokens, lengths).transition_counts
+        with monkeypatch.context() as patch:
+            patch.setattr(inference, "_ROWS_AT_ONCE", 2)
+            for part, expected in zip(
+                inference.marginals(hmm, tokens, lengths).transition_counts, whole, strict=True
+            ):
+                close(part, expected.numpy())
+
+
+def test_nothing_seen_leaves_the_prior():
+    hmm = tiny()
+    tokens, lengths = batch(0, [5], 3)
+    result = inference.marginals(hmm, tokens, lengths, torch.zeros(1, 5, dtype=torch.bool))
+    close(result.log_likelihood, [0.0])
+    A = transition_matrix(hmm.transition)
+    for t in range(5):
+        close(result.states[0, t], hmm.initial.numpy() @ np.linalg.matrix_power(A, t))
+
+
+@KINDS
+def test_long_sequences_in_single_precision(monarch):
+    """A probability far below the smallest float32, by steps that each are ordinary."""
+    generator = torch.Generator().manual_seed(0)
+    wide = HMM.random(
+        16, 5, generator=generator, dtype=torch.float64, monarch=4 if monarch else False
+    )
+    hmm = wide.to(dtype=torch.float32)
+    tokens, lengths = batch(0, [300, 200, 3], 5)
+    single = inference.marginals(hmm, tokens, lengths)
+    double = inference.marginals(wide, tokens, lengths)
+    assert float(double.log_likelihood[0]) < -400
+    torch.testing.assert_close(
+        single.log_likelihood.double(), double.log_likelihood, rtol=1e-5, atol=0
+    )
+    torch.testing.assert_close(single.states.double(), double.states, rtol=0, atol=1e-4)
+
+
+def test_posterior_where_the_filter_was_all_but_certain_of_the_contrary():
+    """Only the improbable state can go on: its weight comes back from 1e-20, without overflow."""
+    rare = 1e-20
+    hmm = HMM(
+        torch.tensor([1 - rare, rare], dtype=torch.float32),
+        Dense(torch.eye(2)),
+        torch.tensor([[0.5, 0.5], [0.5, 0.0], [0.0, 0.5]]),
+    )
+    tokens = torch.tensor([[0, 0, 2]])
+    result = inference.marginals(hmm, tokens, torch.tensor([3]))
+    close(result.states[0], [[0.0, 1.0]] * 3, atol=1e-6)
+    close(result.log_likelihood.exp() / rare, [0.125], atol=1e-6)
+    close(result.transition_counts[0], [[0, 0], [0, 2]], atol=1e-6)
+
+
+def test_emissions_in_bfloat16_are_widened():
+    hmm = tiny(dtype=torch.float32)
+    rounded = hmm.to(emission_dtype=torch.bfloat16)
+    widened = rounded.to(emission_dtype=torch.float32)
+    tokens, lengths = batch(0, [4, 6], 3)
+    small = inference.filter(rounded, tokens, lengths)
+    assert small.filtered.dtype == torch.float32
+    torch.testing.assert_close(small.filtered, inference.filter(widened, tokens, lengths).filtered)
+
+
+@KINDS
+def test_frequencies_of_samples_are_their_probabilities(monarch):
+    """All strings of three tokens, or fewer where token 2 ends one: chi-square on 40 000 draws."""
+    hmm = tiny(seed=5, monarch=monarch)
+    drawn = inference.sample(hmm, 40_000, 3, torch.Generator().manual_seed(1), eos_id=2)
+    seen: dict[tuple[int, ...], int] = {}
+    for tokens, length in zip(drawn.tokens.tolist(), drawn.lengths.tolist(), strict=True):
+        assert tokens[length:] == [2] * (3 - length)
+        string = tuple(tokens[:length])
+        seen[string] = seen.get(string, 0) + 1
+    strings = [s for n in (1, 2, 3) for s in all_strings(3, n).tolist() if 2 not in s[:-1]]
+    strings = [tuple(s) for s in strings if len(s) == 3 or s[-1] == 2]
+    assert set(seen) <= set(strings)
+    expected = np.array([joint(hmm, list(s)).sum() for s in strings]) * 40_000
+    close(expected.sum(), 40_000)
+    chi2 = ((np.array([seen.get(s, 0) for s in strings]) - expected) ** 2 / expected).sum()
+    assert chi2 < len(strings) + 6 * np.sqrt(2 * len(strings))  # six standard deviations
+
+
+@QUICK
+@given(recipes(), st.integers(0, 2**31))
+def test_states_of_samples_go_with_their_tokens(recipe, seed):
+    hmm = recipe.model()
+    one, same = (inference.sample(hmm, 4, 5, torch.Generator().manual_seed(seed)) for _ in range(2))
+    assert torch.equal(one.tokens, same.tokens)
+    assert one.lengths.tolist() == [5] * 4
+    for states, tokens in zip(one.states.tolist(), one.tokens.tolist(), strict=True):
+        assert joint(hmm, tokens)[tuple(states)] > 0
+
+
+def test_tokens_and_lengths_out_of_range_are_refused():
+    hmm = tiny()
+    with pytest.raises(ValueError, match=r"tokens are 0 to 3, the HMM knows 3"):
+        inference.filter(hmm, torch.tensor([[0, 3]]), torch.tensor([2]))
+    with pytest.raises(ValueError, match=r"tokens are -1 to 0"):
+        inference.marginals(hmm, torch.tensor([[0, -1]]), torch.tensor([2]))
+    with pytest.raises(ValueError, match=r"lengths are 3 to 3, tokens have 2 columns"):
+        inference.log_likelihood(hmm, torch.tensor([[0, 1]]), torch.tensor([3]))
+    with pytest.raises(ValueError, match=r"0 tokens"):
+        inference.sample(hmm, 1, 0)

@@ -1,0 +1,122 @@
+"""Parameters: how many, what shapes, what values are refused."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+from hmm.model import HMM
+from hmm.transition import Dense, Monarch, factor_shapes
+from tests.hmm.oracles import recipes, tiny
+
+
+def test_the_large_monarch_model_has_exactly_its_parameters():
+    def empty(*shape: int) -> torch.Tensor:
+        return torch.empty(shape, device="meta")  # shapes without memory
+
+    first, second = factor_shapes(16384, monarch=128)
+    transition = Monarch(empty(*first), empty(*second))
+    hmm = HMM(empty(16384), transition, empty(128256, 16384))
+    assert hmm.num_states == 16384
+    assert hmm.num_parameters == 2_105_556_992
+
+
+def test_the_dense_count():
+    assert tiny().num_parameters == 3 + 3 * 3 + 3 * 3
+
+
+@settings(deadline=None, max_examples=40)
+@given(recipes())
+def test_random_models_are_positive_and_normalised(recipe):
+    hmm = recipe.model()
+    hmm.check()
+    for part in (hmm.initial, *hmm.transition.factors, hmm.emission):
+        assert bool((part > 0).all())
+
+
+def test_random_is_a_function_of_its_generator():
+    one, same, other = tiny(seed=3), tiny(seed=3), tiny(seed=4)
+    assert torch.equal(one.emission, same.emission)
+    assert not torch.equal(one.emission, other.emission)
+
+
+def test_parts_that_disagree_are_refused():
+    hmm = tiny()
+    with pytest.raises(ValueError, match="3, 4 and 3"):
+        HMM(hmm.initial, Dense(torch.full((4, 4), 0.25, dtype=torch.float64)), hmm.emission)
+    with pytest.raises(ValueError, match="positive"):
+        HMM.random(3, 0)
+
+
+SHAPES = """
+import torch
+from hmm.model import HMM
+from hmm.transition import Dense, Monarch, factor_shapes
+
+ones, square = torch.ones, Dense(torch.ones(3, 3))
+for make, message in [
+    (lambda: Dense(ones(2, 3)), "square, not (2, 3)"),
+    (lambda: Monarch(ones(2, 3, 3), ones(2, 3, 3)), "not (2, 3, 3) and (2, 3, 3)"),
+    (lambda: Monarch(ones(2, 3, 4), ones(3, 2, 2)), "not (2, 3, 4) and (3, 2, 2)"),
+    (lambda: Monarch(ones(3, 3), ones(3, 3)), "not (3, 3) and (3, 3)"),
+    (lambda: HMM(ones(3), square, ones(3, 5)), "token-major"),
+    (lambda: HMM(ones(1, 3), square, ones(5, 3)), "`initial` (H)"),
+]:
+    try:
+        make()
+    except ValueError as error:
+        assert message in str(error), error
+    else:
+        raise SystemExit(f"accepted: {message}")
+Monarch(ones(2, 3, 3), ones(3, 2, 2))
+"""
+
+
+def test_wrong_shapes_are_refused_by_name():
+    """In a process of its own: here the annotations are enforced and would speak first."""
+    subprocess.run([sys.executable, "-c", SHAPES], check=True)
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        ("emission", float("nan"), r"emission.*numbered \[1\] sums to nan"),
+        ("emission", float("inf"), r"emission.*sums to inf"),
+        ("emission", 0.9, r"emission"),
+        ("initial", float("nan"), r"`initial`.*sums to nan"),
+        ("transition", float("nan"), r"transition.*numbered \[2\] sums to nan"),
+    ],
+)
+def test_values_that_are_no_probabilities_are_refused(part, value, message):
+    hmm = tiny()
+    array = {"transition": hmm.transition.factors[0]}.get(part, getattr(hmm, part))
+    array[(2, 1) if array.dim() == 2 else 1] = value
+    with pytest.raises(ValueError, match=message):
+        hmm.check()
+
+
+def test_logarithms_and_negative_probabilities_are_refused():
+    hmm = tiny()
+    with pytest.raises(ValueError, match="logarithms"):
+        HMM(hmm.initial, hmm.transition, hmm.emission.log()).check()
+    hmm.initial[:] = torch.tensor([1.5, -0.25, -0.25])
+    with pytest.raises(ValueError, match=r"negative.*-0\.25"):
+        hmm.check()
+
+
+def test_emissions_alone_in_bfloat16():
+    """A vocabulary's worth of rounded entries still counts as a distribution; far off does not."""
+    hmm = HMM.random(8, 30000, monarch=2, generator=torch.Generator().manual_seed(0))
+    small = hmm.to(emission_dtype=torch.bfloat16)
+    assert small.emission.dtype == torch.bfloat16
+    assert small.dtype == small.transition.factors[0].dtype == torch.float32
+    small.check()
+    with pytest.raises(ValueError, match="emission"):
+        HMM(small.initial, small.transition, small.emission * 1.05).check()
+
+
+def test_integers_are_no_probabilities():
+    with pytest.raises((ValueError, TypeError)):
+        HMM(torch.tensor([1, 0]), Dense(torch.eye(2)), torch.eye(2)).check()
