@@ -1,0 +1,306 @@
+"""Models on disk: safetensors beside a JSON file that says what they are. Two layouts.
+
+**Ours**, `hmm.safetensors` and `config.json`:
+
+    initial (H),   transition (H, H)  or  first (K, M, M) and second (M, K, K),   emission (V, H)
+
+all of them probabilities, in the type they were saved in. Half types make small files: bfloat16 has
+the range of float32 and errs by 0.4% an entry; float16 errs by 0.05% but ends at 6e-8, so it is
+refused for a model that has smaller positive entries, as those would become impossible. What was
+rounded is normalised again when it is read, in float32.
+
+**Ctrl-G's** (arXiv 2406.13892), in which HMMs distilled from public language models are published:
+`model.safetensors` (or `pytorch_model.bin`) with `alpha_exp` (H x H), the transition
+probabilities; `beta` (H x V), *logarithms*, state-major; `gamma` (H, or 1 x H), logarithms up to a
+constant; and `config.json` with `hidden_states`, `vocab_size`, `eos_token_id`.
+
+Training stops and goes on: `save_step` keeps the blended counts and the random generator with the
+model, so that what follows is what would have followed. Files are written beside their final place
+and then moved there; an interruption leaves the previous checkpoint whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from hmm.em import Statistics, Step
+from hmm.model import HMM
+from hmm.transition import Dense, from_factors
+
+WEIGHTS, CONFIG, STEP = "hmm.safetensors", "config.json", "step.safetensors"
+_HALF = (torch.float16, torch.bfloat16)
+_RESERVED = ("format", "hidden_states", "vocab_size", "transition")
+
+
+class Checkpoint(NamedTuple):
+    """A model, and what was written beside it.
+
+    Attributes:
+        hmm: the model, checked.
+        config: the whole of `config.json`.
+    """
+
+    hmm: HMM
+    config: dict[str, Any]
+
+
+def save(
+    hmm: HMM,
+    directory: str | Path,
+    *,
+    config: dict[str, Any] | None = None,
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Write a model.
+
+    Args:
+        hmm: the model; checked before anything is written.
+        directory: made if missing; files of a model that is there are replaced.
+        config: what else to remember (`eos_token_id`, how it was trained); JSON.
+        dtype: to store in; None keeps each array's own.
+
+    Raises:
+        ValueError: if the model is not one, or `dtype` would turn positive entries into zero, or
+            `config` has a key that is set here.
+    """
+    hmm.check()
+    taken = [key for key in _RESERVED if key in (config or {})]
+    if taken:
+        raise ValueError(f"config keys {taken} are written from the model itself; leave them out")
+    stored = {name: part.to(dtype) for name, part in _parts(hmm).items()}
+    for name, part in stored.items():
+        lost = int(((part == 0) & (_parts(hmm)[name] > 0)).sum())
+        if lost:
+            raise ValueError(
+                f"{lost} positive entries of {name} are too small for {dtype} and would become "
+                "impossible; store bfloat16, or smooth the model with larger pseudo-counts"
+            )
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    kind = "dense" if isinstance(hmm.transition, Dense) else "monarch"
+    values = ("hmm-1", hmm.num_states, hmm.num_tokens, kind)
+    described = dict(zip(_RESERVED, values, strict=True)) | (config or {})
+    _write_tensors(stored, directory / WEIGHTS)
+    _write_json(described, directory / CONFIG)
+
+
+def load(
+    directory: str | Path,
+    *,
+    num_tokens: int | None = None,
+    device: torch.device | str = "cpu",
+    emission_dtype: torch.dtype | None = None,
+) -> Checkpoint:
+    """Read a model, in the type it was saved in, or in float32 if that was a half type.
+
+    Args:
+        directory: what `save` wrote.
+        num_tokens: the vocabulary it must be for; None: any.
+        device: where to put it.
+        emission_dtype: to keep emissions in; bfloat16 halves the memory of a large model.
+
+    Raises:
+        ValueError: for another vocabulary (both sizes named), missing or unknown files, shapes
+            that disagree with the configuration, values that are not probabilities.
+    """
+    directory = Path(directory)
+    config = _read_json(directory / CONFIG)
+    if config.get("format") != "hmm-1":
+        raise ValueError(
+            f"{directory / CONFIG} has format {config.get('format')!r}, not 'hmm-1'; "
+            "`load_ctrlg` reads Ctrl-G's layout"
+        )
+    parts = _read_tensors(directory / WEIGHTS, device)
+    hmm = _assemble(parts, directory / WEIGHTS)
+    _same_sizes(hmm, config, num_tokens, directory)
+    hmm.check()
+    if any(part.dtype in _HALF for part in parts.values()):
+        hmm = _renormalised(hmm)
+    return Checkpoint(hmm.to(dtype=hmm.dtype, emission_dtype=emission_dtype), config)
+
+
+def save_ctrlg(hmm: HMM, directory: str | Path, *, eos_token_id: int) -> None:
+    """Write in Ctrl-G's layout, in float32. A Monarch transition is multiplied out: H² numbers."""
+    hmm.check()
+    if not 0 <= eos_token_id < hmm.num_tokens:
+        raise ValueError(f"eos_token_id is {eos_token_id}, which is not in 0..{hmm.num_tokens - 1}")
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    single = hmm.to(dtype=torch.float32)
+    state = {
+        "alpha_exp": single.transition.dense(),
+        "beta": single.emission.T.log(),
+        "gamma": single.initial.log(),
+    }
+    _write_tensors(state, directory / "model.safetensors")
+    sizes = {"hidden_states": hmm.num_states, "vocab_size": hmm.num_tokens}
+    _write_json(sizes | {"eos_token_id": eos_token_id}, directory / CONFIG)
+
+
+def load_ctrlg(
+    directory: str | Path,
+    *,
+    num_tokens: int | None = None,
+    device: torch.device | str = "cpu",
+    emission_dtype: torch.dtype | None = None,
+) -> Checkpoint:
+    """Read a model in Ctrl-G's layout; arguments and errors as for `load`."""
+    directory = Path(directory)
+    config = _read_json(directory / CONFIG)
+    if (path := directory / "model.safetensors").is_file():
+        state = _read_tensors(path, device)
+    elif (path := directory / "pytorch_model.bin").is_file():
+        state = torch.load(path, map_location=device, weights_only=True)
+    else:
+        raise ValueError(f"{directory} has neither model.safetensors nor pytorch_model.bin")
+    missing = {"alpha_exp", "beta", "gamma"} - state.keys()
+    if missing:
+        raise ValueError(f"{path} lacks {sorted(missing)}; it has {sorted(state)}")
+    hmm = HMM(
+        # Ctrl-G takes a softmax of gamma, so logarithms up to a constant are within the layout.
+        state["gamma"].reshape(-1).softmax(dim=0),
+        Dense(state["alpha_exp"]),
+        state["beta"].exp().T.contiguous(),
+    )
+    _same_sizes(hmm, config, num_tokens, directory)
+    hmm.check()
+    return Checkpoint(hmm.to(dtype=hmm.dtype, emission_dtype=emission_dtype), config)
+
+
+def save_step(
+    step: Step,
+    directory: str | Path,
+    *,
+    generator: torch.Generator | None = None,
+    config: dict[str, Any] | None = None,
+) -> None:
+    """Write where training is: the model as by `save`, and all that the next step depends on."""
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    tensors = {f"model.{name}": part for name, part in _parts(step.hmm).items()}
+    tensors["step"] = torch.tensor(step.step)
+    tensors["log_likelihood"] = torch.tensor(step.log_likelihood, dtype=torch.float64)
+    if step.statistics is not None:
+        for name, value in step.statistics._asdict().items():
+            arrays = value if isinstance(value, tuple) else (value,)
+            tensors |= {f"statistics.{name}.{i}": array for i, array in enumerate(arrays)}
+    if generator is not None:
+        tensors["generator"] = generator.get_state()
+    # One file holds it all, so that no interruption can mix two steps. The model is there a second
+    # time as `load` wants it.
+    _write_tensors(tensors, directory / STEP)
+    save(step.hmm, directory, config=config)
+
+
+def load_step(
+    directory: str | Path,
+    *,
+    generator: torch.Generator | None = None,
+    device: torch.device | str = "cpu",
+) -> Step | None:
+    """Where training was, exactly; None if it has not begun there. Sets the generator's state.
+
+    Raises:
+        ValueError: if a generator is given and its state was not saved.
+    """
+    path = Path(directory) / STEP
+    if not path.is_file():
+        return None
+    tensors = _read_tensors(path, device)
+    hmm = _assemble(
+        {n.removeprefix("model."): part for n, part in tensors.items() if n.startswith("model.")},
+        path,
+    )
+    statistics = None
+    if "statistics.initial.0" in tensors:
+        values = {
+            name: tuple(
+                tensors[key] for key in sorted(tensors) if key.startswith(f"statistics.{name}.")
+            )
+            for name in Statistics._fields
+        }
+        statistics = Statistics(
+            **{n: value if n == "transition" else value[0] for n, value in values.items()}  # type: ignore[arg-type]
+        )
+    if generator is not None:
+        if "generator" not in tensors:
+            raise ValueError(f"{path} was saved without a generator's state")
+        generator.set_state(tensors["generator"].cpu())
+    return Step(hmm, statistics, int(tensors["step"]), float(tensors["log_likelihood"]))
+
+
+def _parts(hmm: HMM) -> dict[str, Tensor]:
+    names = ("transition",) if isinstance(hmm.transition, Dense) else ("first", "second")
+    transition = dict(zip(names, hmm.transition.factors, strict=True))
+    return {"initial": hmm.initial, **transition, "emission": hmm.emission}
+
+
+def _assemble(parts: dict[str, Tensor], path: Path) -> HMM:
+    for names in (("transition",), ("first", "second")):
+        if parts.keys() == {"initial", *names, "emission"}:
+            factors = tuple(parts[name] for name in names)
+            return HMM(parts["initial"], from_factors(factors), parts["emission"])
+    raise ValueError(
+        f"{path} holds {sorted(parts)}, not initial, emission and transition (or first and second)"
+    )
+
+
+def _same_sizes(hmm: HMM, config: dict[str, Any], num_tokens: int | None, directory: Path) -> None:
+    for key, size in (("hidden_states", hmm.num_states), ("vocab_size", hmm.num_tokens)):
+        if config.get(key) != size:
+            raise ValueError(
+                f"{directory / CONFIG} says {key} is {config.get(key)!r}, the arrays say {size}"
+            )
+    if num_tokens is not None and num_tokens != hmm.num_tokens:
+        raise ValueError(
+            f"the HMM in {directory} is for a vocabulary of {hmm.num_tokens} tokens, the language "
+            f"model's has {num_tokens}; distil one from this model"
+        )
+
+
+def _renormalised(hmm: HMM) -> HMM:
+    """In float32 at least, every distribution summing to one again."""
+
+    def normalised(part: Tensor, dim: int = -1) -> Tensor:
+        part = part.to(torch.promote_types(part.dtype, torch.float32))
+        return part / part.sum(dim=dim, keepdim=True)
+
+    return HMM(
+        normalised(hmm.initial),
+        from_factors(tuple(normalised(part) for part in hmm.transition.factors)),
+        normalised(hmm.emission, dim=0),
+    )
+
+
+def _write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    whole = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
+    temporary = path.with_name(path.name + ".part")
+    save_file(whole, temporary)
+    os.replace(temporary, path)
+
+
+def _read_tensors(path: Path, device: torch.device | str) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist")
+    return load_file(path, device=str(device))
+
+
+def _write_json(values: dict[str, Any], path: Path) -> None:
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist; is this the directory of a model?")
+    values = json.loads(path.read_text(encoding="utf-8"))
+    assert isinstance(values, dict)
+    return values

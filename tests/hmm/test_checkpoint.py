@@ -1,0 +1,201 @@
+"""What is written is read again; what is not a model, or not for this vocabulary, is refused."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from hmm import checkpoint, em, inference
+from hmm.em import Step
+from hmm.model import HMM
+from tests.hmm.oracles import batch, sparse, tiny
+
+KINDS = pytest.mark.parametrize("monarch", [False, 2], ids=["dense", "monarch"])
+
+
+def parameters(hmm: HMM) -> list[torch.Tensor]:
+    return [hmm.initial, *hmm.transition.factors, hmm.emission]
+
+
+def assert_equal(one: HMM, other: HMM) -> None:
+    for mine, theirs in zip(parameters(one), parameters(other), strict=True):
+        assert mine.dtype == theirs.dtype
+        assert torch.equal(mine, theirs)
+
+
+@KINDS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_model_comes_back_as_it_was(tmp_path, monarch, dtype):
+    hmm = tiny(monarch=monarch, dtype=dtype)
+    checkpoint.save(hmm, tmp_path / "new" / "place", config={"eos_token_id": 2})
+    again, config = checkpoint.load(tmp_path / "new" / "place", num_tokens=3)
+    assert_equal(again, hmm)
+    assert config["eos_token_id"] == 2
+    assert config["vocab_size"] == 3
+    # Another one in its place: nothing of the old is left.
+    checkpoint.save(tiny(seed=1), tmp_path / "new" / "place")
+    again, config = checkpoint.load(tmp_path / "new" / "place")
+    assert_equal(again, tiny(seed=1))
+    assert "eos_token_id" not in config
+
+
+def test_emissions_may_stay_in_bfloat16(tmp_path):
+    hmm = tiny(dtype=torch.float32)
+    checkpoint.save(hmm, tmp_path)
+    again = checkpoint.load(tmp_path, emission_dtype=torch.bfloat16).hmm
+    assert_equal(again, hmm.to(emission_dtype=torch.bfloat16))
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("dtype", "error"), [(torch.float16, 5e-4), (torch.bfloat16, 4e-3)], ids=str
+)
+def test_half_precision_is_normalised_when_it_is_read(tmp_path, monarch, dtype, error):
+    hmm = tiny(monarch=monarch, dtype=torch.float32)
+    checkpoint.save(hmm, tmp_path, dtype=dtype)
+    stored = load_file(tmp_path / checkpoint.WEIGHTS)
+    assert {part.dtype for part in stored.values()} == {dtype}
+    again = checkpoint.load(tmp_path).hmm
+    for part, expected in zip(parameters(again), parameters(hmm), strict=True):
+        assert part.dtype == torch.float32
+        # The entry's own rounding, and that of the sum it was divided by.
+        torch.testing.assert_close(part, expected, rtol=2 * error, atol=1e-7)
+    assert float((again.emission.sum(dim=0) - 1).abs().max()) < 1e-6
+
+
+def test_entries_too_small_for_a_half_type_are_refused(tmp_path):
+    hmm = tiny()
+    hmm.initial[:] = torch.tensor([1 - 1e-9, 5e-10, 5e-10], dtype=torch.float64)
+    with pytest.raises(ValueError, match="2 positive entries of initial"):
+        checkpoint.save(hmm, tmp_path, dtype=torch.float16)
+    assert not list(tmp_path.iterdir())
+    checkpoint.save(hmm, tmp_path, dtype=torch.bfloat16)
+    assert float(checkpoint.load(tmp_path).hmm.initial[1]) == pytest.approx(5e-10, rel=1e-2)
+
+
+def test_ctrlg_layout_is_what_it_says(tmp_path):
+    hmm = tiny(dtype=torch.float32)
+    checkpoint.save_ctrlg(hmm, tmp_path, eos_token_id=1)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config == {"hidden_states": 3, "vocab_size": 3, "eos_token_id": 1}
+    state = load_file(tmp_path / "model.safetensors")
+    assert state.keys() == {"alpha_exp", "beta", "gamma"}
+    for h in range(3):
+        for other in range(3):
+            assert state["alpha_exp"][h, other] == hmm.transition.dense()[h, other]
+            assert state["beta"][h, other] == hmm.emission[other, h].log()
+        assert state["gamma"][h] == hmm.initial[h].log()
+
+
+@pytest.mark.parametrize("monarch", [False, 2, "zeros"])
+def test_ctrlg_round_trip(tmp_path, monarch):
+    hmm = sparse(0) if monarch == "zeros" else tiny(monarch=monarch)
+    hmm = hmm.to(dtype=torch.float32)
+    checkpoint.save_ctrlg(hmm, tmp_path, eos_token_id=0)
+    again, config = checkpoint.load_ctrlg(tmp_path, num_tokens=3)
+    assert config["eos_token_id"] == 0
+    again.check()
+    torch.testing.assert_close(again.initial, hmm.initial)
+    torch.testing.assert_close(again.emission, hmm.emission)
+    torch.testing.assert_close(again.transition.dense(), hmm.transition.dense())
+    tokens, lengths = batch(0, [3, 5], 3)
+    torch.testing.assert_close(
+        inference.log_likelihood(again, tokens, lengths),
+        inference.log_likelihood(hmm, tokens, lengths),
+    )
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
+def test_ctrlg_files_as_others_write_them(tmp_path, file):
+    """A pickle of tensors; gamma of two dimensions, and known only up to a constant."""
+    hmm = tiny(dtype=torch.float32)
+    state = {
+        "alpha_exp": hmm.transition.dense().clone(),
+        "beta": hmm.emission.T.log().contiguous(),
+        "gamma": hmm.initial.log().unsqueeze(0) + 3,
+    }
+    save_file(state, tmp_path / file) if "safe" in file else torch.save(state, tmp_path / file)
+    sizes = {"hidden_states": 3, "vocab_size": 3, "eos_token_id": 0}
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    again = checkpoint.load_ctrlg(tmp_path).hmm
+    torch.testing.assert_close(again.initial, hmm.initial)
+    torch.testing.assert_close(again.emission, hmm.emission)
+
+
+@KINDS
+@pytest.mark.parametrize("emission_dtype", [None, torch.bfloat16])
+def test_training_goes_on_to_the_same_result(tmp_path, monarch, emission_dtype):
+    tokens, lengths = batch(0, [5, 3, 6, 2], 3)
+
+    def step(state: Step, generator: torch.Generator) -> Step:
+        return em.em_step(
+            state,
+            [(tokens, lengths)],
+            pseudo_counts=0.1,
+            step_size=em.step_size(state.step),
+            dropout=0.3,
+            generator=generator,
+        )
+
+    start = Step(tiny(monarch=monarch).to(emission_dtype=emission_dtype))
+    generator = torch.Generator().manual_seed(0)
+    assert checkpoint.load_step(tmp_path) is None
+    checkpoint.save_step(start, tmp_path, generator=generator)
+    straight = start
+    for _ in range(4):
+        straight = step(straight, generator)
+    resumed = None
+    for _ in range(4):
+        fresh = torch.Generator()
+        resumed = checkpoint.load_step(tmp_path, generator=fresh)
+        resumed = step(resumed, fresh)
+        checkpoint.save_step(resumed, tmp_path, generator=fresh, config={"eos_token_id": 0})
+    assert_equal(resumed.hmm, straight.hmm)
+    assert resumed.step == straight.step == 4
+    assert resumed.log_likelihood == straight.log_likelihood
+    loaded = checkpoint.load_step(tmp_path).statistics
+    for part, expected in zip(loaded.transition, straight.statistics.transition, strict=True):
+        assert torch.equal(part, expected)
+    assert checkpoint.load(tmp_path).config["eos_token_id"] == 0
+
+
+def test_bad_checkpoints_are_refused(tmp_path):
+    hmm = tiny()
+    checkpoint.save(hmm, tmp_path)
+    with pytest.raises(ValueError, match="vocabulary of 3 tokens, the language model's has 2048"):
+        checkpoint.load(tmp_path, num_tokens=2048)
+    with pytest.raises(ValueError, match="is this the directory of a model"):
+        checkpoint.load(tmp_path / "missing")
+    with pytest.raises(ValueError, match=r"\['vocab_size'\]"):
+        checkpoint.save(hmm, tmp_path, config={"vocab_size": 3})
+    with pytest.raises(ValueError, match="neither"):
+        checkpoint.load_ctrlg(tmp_path)
+    checkpoint.save_step(Step(hmm), tmp_path)
+    with pytest.raises(ValueError, match="without a generator"):
+        checkpoint.load_step(tmp_path, generator=torch.Generator())
+    with pytest.raises(ValueError, match="eos_token_id is 3"):
+        checkpoint.save_ctrlg(hmm, tmp_path, eos_token_id=3)
+    weights = load_file(tmp_path / checkpoint.WEIGHTS)
+    for change, message in (
+        ({"initial": weights["initial"] * float("nan")}, "initial.*sums to nan"),
+        ({"emission": weights["emission"] * 0.5}, "emission.*sums to 0.5"),
+        ({"extra": torch.ones(1)}, r"holds \['emission', 'extra'"),
+        ({"emission": weights["emission"][:2].contiguous()}, "vocab_size is 3, the arrays say 2"),
+    ):
+        save_file({**weights, **change}, tmp_path / checkpoint.WEIGHTS)
+        with pytest.raises(ValueError, match=message):
+            checkpoint.load(tmp_path)
+    checkpoint.save_ctrlg(hmm, tmp_path, eos_token_id=0)
+    with pytest.raises(ValueError, match="load_ctrlg"):
+        checkpoint.load(tmp_path)
+    with pytest.raises(ValueError, match="vocabulary of 3 tokens, the language model's has 7"):
+        checkpoint.load_ctrlg(tmp_path, num_tokens=7)
+
+
+def test_a_broken_model_is_not_written(tmp_path):
+    hmm = tiny()
+    hmm.emission[0, 0] = float("nan")
+    with pytest.raises(ValueError, match="emission"):
+        checkpoint.save(hmm, tmp_path)
+    assert not list(tmp_path.iterdir())
