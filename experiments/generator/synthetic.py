@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.answers import Call
+from experiments.generator.catalogue import tools_of
 from experiments.generator.values import Value, random_value
 from experiments.generator.words import DESCRIBED, PARAMETERS, noun, pseudo_word, verb, word
 from experiments.records import ToolRecord
@@ -67,7 +68,10 @@ def synthetic_record(rng: random.Random, level: int, identity: str) -> ToolRecor
 def synthetic_group(rng: random.Random, level: int, identity: str, size: int) -> list[ToolRecord]:
     """`size` records over one list of invented tools."""
     tools = [_tool(rng, level) for _ in range(rng.randint(1, (1, 2, 3, 4)[level]))]
-    tools = list({tool.name: tool for tool in tools}.values())
+    held_out = {tool.name for tool in tools_of("held_out")}
+    tools = list({tool.name: tool for tool in tools if tool.name not in held_out}.values())
+    if not tools:
+        return synthetic_group(rng, level, identity, size)
     requests = []
     for _ in range(size):
         chosen = [rng.choice(tools)]

@@ -61,4 +61,4 @@ def test_it_answers_requests_for_tools_it_never_saw(
     model: torch.nn.Module, tokenizer: Any, style: str
 ) -> None:
     right = exact_match(model, tokenizer, generate(40, 77, split="held_out"), style)
-    assert sum(right) >= 2  # the card says how many it is on a larger sample: about one in six
+    assert sum(right) >= 6  # 10 when it was made; the card has a larger sample

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gcd.errors import ConstraintError, StateLimitError
-from gcd.languages.json_values import json_constants, json_notation, json_spellings, json_string
 from gcd.languages.anything import any_value
+from gcd.languages.json_values import json_constants, json_notation, json_spellings, json_string
 from gcd.languages.numbers import Bound, integers, numbers
 from gcd.languages.python_values import (
     python_constants,
