@@ -27,6 +27,7 @@ from gcd.errors import (
 )
 from gcd.languages import schema_choices
 from gcd.languages.json_schema import check_depth, json_schema
+from gcd.languages.schema_keywords import HONOURED
 from gcd.limits import state_limit
 from tests.gcd.random_strings import random_strings
 from tests.gcd.test_json_values import depth_of
@@ -551,21 +552,103 @@ def test_limits_are_respected() -> None:
         json_schema({"allOf": [choices] * 5})
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=150)
 @given(
     st.recursive(
         VALUES,
         lambda inner: st.dictionaries(
-            st.sampled_from(
-                ["type", "properties", "items", "anyOf", "$ref", "enum", "minimum", "x"]
-            ),
-            inner,
-            max_size=4,
+            st.sampled_from([*HONOURED, "$id", "$anchor", "$defs", "x"]), inner, max_size=4
         ),
-        max_leaves=6,
+        max_leaves=8,
     )
 )
 def test_hostile_schemas_end_in_a_language_or_a_named_refusal(schema: Any) -> None:
     assume(isinstance(schema, (dict, bool)))
     with suppress(ConstraintError):
         assert not json_schema(schema).is_empty
+
+
+LETTERS = "abcdefgh"
+HUGE: dict[str, Any] = {
+    "excluded texts": {"type": "string", "not": {"enum": [f"v{i}" for i in range(10_000)]}},
+    "excluded numbers": {"type": "integer", "not": {"enum": list(range(10_000))}},
+    "different elements": {
+        "type": "array",
+        "items": {"enum": list("abcdefghij")},
+        "uniqueItems": True,
+    },
+    "patterns of names": {
+        "type": "object",
+        "patternProperties": {f"^{letter}": {"type": "null"} for letter in LETTERS},
+    },
+    "one of many": {
+        "oneOf": [
+            {
+                "type": "object",
+                "properties": {"kind": {"const": i}, f"field {i}": {"type": "string"}},
+                "required": ["kind"],
+            }
+            for i in range(20)
+        ]
+    },
+    "conditions": {
+        "type": "object",
+        "properties": {letter: {"enum": [1, 2]} for letter in LETTERS},
+        "allOf": [
+            {
+                "if": {"properties": {a: {"const": 1}}, "required": [a]},
+                "then": {"required": [b]},
+            }
+            for a, b in zip(LETTERS, LETTERS[1:] + "a", strict=True)
+        ],
+    },
+    "negations": _nested_negations(4) | {"type": "object"},
+    "counted members": {"type": "object", "minProperties": 10**6},
+    "counted elements": {"contains": {"type": "null"}, "minContains": 10**6, "type": "array"},
+    "an exploding pattern": {"type": "string", "pattern": "(a|b)*a(a|b){22}"},
+    "a long pattern": {"type": "string", "pattern": r"(\w{50}){50}"},
+    "a fine divisor": {"type": "number", "multipleOf": 0.123456789},
+    "choices beside choices": {
+        "allOf": [
+            {"anyOf": [{"properties": {f"{i} {j}": True}} for i in range(20)]} for j in range(6)
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_huge_schemas_end_in_a_language_or_a_named_refusal(name: str) -> None:
+    with suppress(ConstraintError):
+        assert not json_schema(HUGE[name]).is_empty
+
+
+def test_what_excluded_constants_leave() -> None:
+    texts = json_schema(HUGE["excluded texts"])
+    assert not texts.accepts('"v9999"')
+    assert not texts.accepts('"\\u00769999"')
+    assert texts.accepts('"v10000"')
+    numbers = json_schema({"not": {"enum": [7, 2.5, 0]}})
+    for text in ("7", "7.0", "7.00", "2.5", "2.50", "0", "-0", "0.0", "-0.0", "7e0", "0e9"):
+        assert not numbers.accepts(text), text
+    for text in ("8", "-7", "2.51", "70", "true"):
+        assert numbers.accepts(text), text
+
+
+def test_conditions_in_a_circle() -> None:
+    language = json_schema(HUGE["conditions"])
+    assert language.accepts('{"a":2,"d":2}')
+    assert not language.accepts('{"a":1,"b":1}')  # b asks for c
+    assert language.accepts('{"a":1,"b":2}')
+
+
+def test_any_order() -> None:
+    schema = {"type": "object", "properties": {n: {"const": 1} for n in "abc"}, "required": ["b"]}
+    language = json_schema(schema, any_order=3)
+    assert language.count(40) == 1 + 2 * 2 + 6
+    assert language.accepts('{"c":1,"b":1}')
+    assert not language.accepts('{"b":1,"c":1,"b":1}')
+    assert json_schema(schema, any_order=2) == json_schema(schema)
+    with pytest.raises(ConstraintError, match="any_order must be"):
+        json_schema(schema, any_order=9)
+    without = json_schema({**schema, "not": {"required": ["c"]}}, any_order=3)
+    assert {t.decode() for t in without} == {'{"b":1}', '{"a":1,"b":1}', '{"b":1,"a":1}'}
