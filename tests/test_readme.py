@@ -13,7 +13,9 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.mark.slow
 def test_the_example_runs(monkeypatch, capsys):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
+    code = "\n".join(re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL))
+    assert "smc.sample" in code
+    assert "gcd.Matcher" in code
     monkeypatch.chdir(ROOT)
     exec(compile(code, "README.md", "exec"), {})
     printed = capsys.readouterr().out

@@ -145,7 +145,8 @@ class SchemaLanguages:
         for schemas in excluded:
             if language.is_empty:
                 break
-            language = language - self.language(places + schemas, aside, wide=not wide, frame=frame)
+            other = self.language(places + schemas, aside, wide=not wide, frame=frame)
+            language = language if other.is_empty else language - other
         return [language]
 
     @cached_property
