@@ -118,12 +118,18 @@ def lookahead_table(
 
     Raises:
         ConstraintError: the automaton is not deterministic or not over tokens; it is over another
-            vocabulary than the HMM; it is on another device; the table would take too much memory.
+            vocabulary than the HMM, or on another device; the HMM is in half precision; the table
+            would take too much memory.
     """
     if max_remaining < 1:
         raise ConstraintError(f"a budget is at least one token, got {max_remaining}")
     if not 0 <= tolerance < 1:
         raise ConstraintError(f"tolerance is a share of a value, in [0, 1), got {tolerance}")
+    if hmm.dtype not in (torch.float32, torch.float64):
+        raise ConstraintError(
+            f"the HMM is in {str(hmm.dtype).removeprefix('torch.')}, too coarse for the recursion; "
+            "give hmm.to(dtype=torch.float32, emission_dtype=hmm.emission.dtype)"
+        )
     batch = deterministic(automata, hmm.device)
     if hmm.num_tokens != batch.vocabulary.size:
         raise ConstraintError(

@@ -11,6 +11,7 @@ from smc.language_model import (
     check_prompts,
     prompt_lengths,
 )
+from smc.pgcd import PGCD
 from smc.posterior import Diagnostics, Posterior, Sample
 from smc.proposals import GCD, LCD, LM, Batch, Guide, Proposal, Walk
 from smc.transformers_lm import TransformersLM
@@ -20,6 +21,7 @@ __all__ = [
     "GCD",
     "LCD",
     "LM",
+    "PGCD",
     "Batch",
     "CounterDraw",
     "Diagnostics",

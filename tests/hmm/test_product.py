@@ -390,7 +390,7 @@ def test_a_language_that_ends_by_itself() -> None:
 def test_what_is_not_a_deterministic_token_automaton_is_refused() -> None:
     hmm = random_hmm(VOCABULARY.size)
     twice = TensorAutomaton.from_edges(3, [(0, 0, 1), (0, 0, 2)], 1, [0], [1, 2])
-    with pytest.raises(ConstraintError, match="not deterministic.*determinise"):
+    with pytest.raises(ConstraintError, match=r"not deterministic.*determinise"):
         lookahead_table(hmm, twice, 4)
     with pytest.raises(ConstraintError, match="which tokens its classes hold"):
         lookahead_table(hmm, few_words().tensors(), 4)
@@ -399,13 +399,15 @@ def test_what_is_not_a_deterministic_token_automaton_is_refused() -> None:
 
 
 def test_other_refusals() -> None:
-    with pytest.raises(ConstraintError, match="over 7 tokens.*of 6"):
+    with pytest.raises(ConstraintError, match=r"over 7 tokens.*of 6"):
         lookahead_table(random_hmm(7), few_words(), 4)
     hmm = random_hmm(VOCABULARY.size)
     with pytest.raises(ConstraintError, match="at least one token"):
         lookahead_table(hmm, few_words(), 0)
     with pytest.raises(ConstraintError, match="tolerance"):
         lookahead_table(hmm, few_words(), 4, tolerance=1.0)
+    with pytest.raises(ConstraintError, match=r"is in bfloat16.*emission_dtype"):
+        lookahead_table(hmm.to(dtype=torch.bfloat16), few_words(), 4)
     batch = AutomatonBatch([few_words()], "meta")
     with pytest.raises(ConstraintError, match="HMM is on cpu, the automata on meta"):
         lookahead_table(hmm, batch, 4)

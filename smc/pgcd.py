@@ -1,0 +1,250 @@
+"""Probabilistic globally constrained decoding: the next token is drawn with lookahead.
+
+    q(v) proportional to p_lm(v) g(v),    g(v) = P_hmm(completed within the budget | prefix, v)
+
+GCD asks whether a prefix *can* still be completed; this proposal asks an HMM, distilled from the
+language model, how probably it *will* be (arXiv 2606.01926). With the HMM in place of the language
+model g is the Bayes-correct twist: every particle has the same weight. Any g that is positive
+wherever GCD allows a token gives correct weights, as long as they use the g that was really used,
+which leaves room for four things.
+
+**Tying.** g is computed for each class of tokens (hundreds rather than a hundred thousand), then
+exactly for the K tokens that the language model likes best among those allowed. Not the class but
+its *completion* matters: within a class all tokens lead to the same state, and differ only in what
+they reveal about the hidden state.
+
+**Temper.** g to a power.
+
+**Defence.** A share eps of GCD's proposal is mixed in, without regard to scale, as g is tiny
+everywhere where a long text is still to come. With Z = sum p_lm g and M = sum p_lm 1{alive},
+
+    g' = (1 - eps) g + eps (Z / M) 1{alive}        so that q' = (1 - eps) q + eps q_gcd, and Z' = Z.
+
+**Support.** It is that of GCD always. Where the HMM gives an allowed token no chance (a zero
+parameter, an underflow), the row is defended by at least `FLOOR`; where it gives none to anything
+that the language model may say, as after a prefix that it holds impossible, g is GCD's mask. Both
+are counted (`PGCD.counts`).
+
+`lookahead="joint"` takes g(v) = P_hmm(v, completed | prefix) instead, as related methods do. That
+counts the token twice, once in p_lm and once in the HMM, and costs particles; it is here for
+comparison. (Tied, a class's joint probability is shared out evenly among its tokens.)
+
+Cost of a step: that of `hmm.lookahead`, plus a few passes over R x V numbers: which tokens are
+allowed, their K best, the mass of each class under p_lm, and the result.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int, Int64
+from torch import Tensor
+
+from hmm.inference import filter_step, predict_first
+from hmm.lookahead import Expectation, expect_all_tokens, expect_classes, expect_tokens
+from hmm.model import HMM
+from hmm.product import MAX_BYTES, LookaheadTable, lookahead_table
+from smc.proposals import Batch, Guide, Walk, start_walk
+
+FLOOR = 1e-3
+"""The least share of GCD in a row where the HMM holds some allowed token to be impossible."""
+
+Lookahead = Literal["conditional", "joint"]
+
+
+class PGCDState(NamedTuple):
+    """Where R prefixes are, and what the HMM makes of them.
+
+    Attributes:
+        walk: in their automata.
+        table: completion probabilities of the automata of the batch; goes when the state goes.
+        predicted: P(hidden state of the next token | prefix); zeros if the HMM holds the prefix
+            to be impossible.
+    """
+
+    walk: Walk
+    table: LookaheadTable
+    predicted: Float[Tensor, "R H"]
+
+
+class Counts(NamedTuple):
+    """How often the HMM had nothing to say, over all calls of `guide`.
+
+    Attributes:
+        rows: prefixes guided.
+        lost: of these, prefixes where all of g was zero and GCD's mask stood in.
+        mended: prefixes where g of some allowed token was zero and the defence held it.
+    """
+
+    rows: int
+    lost: int
+    mended: int
+
+
+class _Mixture(NamedTuple):
+    """g' of items (tokens, or classes and tokens), log Z, and which rows were lost and mended."""
+
+    log_g: Float64[Tensor, "R K"]
+    log_z: Float64[Tensor, "R"]
+    lost: Bool[Tensor, "R"]
+    mended: Bool[Tensor, "R"]
+
+
+class PGCD:
+    """Probabilistic globally constrained decoding, with an HMM over the model's vocabulary.
+
+    Args:
+        hmm: distilled from the language model; it has seen answers only, never prompts.
+        lookahead: "conditional" or, for comparison, "joint".
+        exact_top_k: for so many of the language model's favourites g is exact, for the others it is
+            that of their class; 0 for none, None for all.
+        temper: power of g; below one it trusts the HMM less.
+        defence: share of GCD's proposal that is mixed in, in [0, 1].
+        potential: whether g is also the potential, so that weights are known, and particles
+            resampled, before a token is drawn; otherwise potentials are one and weights follow.
+        max_bytes: most memory that the table of completion probabilities may take.
+
+    Raises:
+        ValueError: an argument makes no sense, or the HMM's parameters are not distributions.
+    """
+
+    def __init__(
+        self,
+        hmm: HMM,
+        *,
+        lookahead: Lookahead = "conditional",
+        exact_top_k: int | None = 64,
+        temper: float | int = 1.0,
+        defence: float | int = 0.01,
+        potential: bool = True,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        if lookahead not in ("conditional", "joint"):
+            raise ValueError(f'lookahead is "conditional" or "joint", not {lookahead!r}')
+        if exact_top_k is not None and (isinstance(exact_top_k, bool) or exact_top_k < 0):
+            raise ValueError(f"exact_top_k is a number of tokens or None, not {exact_top_k!r}")
+        if not 0 < temper < math.inf:
+            raise ValueError(f"temper is a positive power, not {temper!r}")
+        if not 0 <= defence <= 1:
+            raise ValueError(f"defence is a share, from 0 to 1, not {defence!r}")
+        hmm.check()
+        self.hmm = hmm
+        self.lookahead = lookahead
+        self.exact_top_k = exact_top_k
+        self.temper = float(temper)
+        self.defence = float(defence)
+        self.potential = potential
+        self.max_bytes = max_bytes
+        self._tally = torch.zeros(3, dtype=torch.int64, device=hmm.device)
+
+    def start(self, batch: Batch) -> PGCDState:
+        """One empty prefix per example; computes the table, for the largest of the budgets.
+
+        Raises:
+            ConstraintError: the HMM has another vocabulary or another device than the constraints,
+                or the table would take more memory than is allowed.
+        """
+        walk = start_walk(batch)
+        longest = max(1, int(batch.budgets.max()) - 1)
+        table = lookahead_table(self.hmm, batch.automata, longest, max_bytes=self.max_bytes)
+        return PGCDState(walk, table, predict_first(self.hmm, len(batch.budgets)))
+
+    def advance(self, state: PGCDState, tokens: Int[Tensor, "R T"]) -> PGCDState:
+        """Walks and filters on; -1 stands for no token."""
+        predicted = state.predicted
+        for token in tokens.long().unbind(dim=1):
+            filtered = filter_step(self.hmm, predicted, token.clamp(min=0)).filtered
+            after = self.hmm.transition.forward(filtered)
+            predicted = torch.where((token >= 0).unsqueeze(1), after, predicted)
+        return state._replace(walk=state.walk.advance(tokens), predicted=predicted)
+
+    def take(self, state: PGCDState, ancestors: Int64[Tensor, "Q"]) -> PGCDState:
+        """The state of these rows."""
+        return state._replace(walk=state.walk.take(ancestors), predicted=state.predicted[ancestors])
+
+    def guide(self, state: PGCDState, log_p: Float64[Tensor, "R V"]) -> Guide:
+        """log g' and log Z; the support of g' is GCD's."""
+        place = (state.table, state.predicted, state.walk.states, state.walk.remaining)
+        if self.exact_top_k is None:
+            exact = expect_all_tokens(*place)
+            mixture = self._mix(self._log_g(exact), log_p, exact.alive)
+            guide = Guide(mixture.log_g, mixture.log_z)
+        else:
+            mixture, guide = self._tied(state, log_p, expect_classes(*place))
+        rows = torch.tensor(len(log_p), device=log_p.device)
+        self._tally = self._tally + torch.stack([rows, mixture.lost.sum(), mixture.mended.sum()])
+        return guide
+
+    @property
+    def counts(self) -> Counts:
+        """How often the HMM had nothing to say since this object was made."""
+        return Counts(*self._tally.tolist())
+
+    def _tied(
+        self, state: PGCDState, log_p: Float64[Tensor, "R V"], tied: Expectation
+    ) -> tuple[_Mixture, Guide]:
+        """g by class, and exactly for the favourites; mixed before it is spread over tokens."""
+        table, walk = state.table, state.walk
+        automaton = walk.automata.automaton_of[walk.states.clamp(min=0)]
+        class_of = walk.automata.class_of[automaton].long()
+        C = tied.alive.shape[1]
+        last = len(table.class_size) - 1
+        klass = table.first_class[automaton].unsqueeze(1) + torch.arange(C, device=log_p.device)
+        log_size = table.class_size[klass.clamp(max=last)].clamp(min=1).double().log()
+
+        allowed = log_p.masked_fill(~tied.alive.gather(1, class_of), -torch.inf)
+        K = min(self.exact_top_k or 0, log_p.shape[1])
+        best, tokens = allowed.topk(max(K, 1), dim=1)
+        top = torch.where(best[:, :1].isneginf(), 0.0, best[:, :1])
+        p = (allowed - top).exp()
+        best, tokens = best[:, :K], tokens[:, :K]
+        p.scatter_(1, tokens, 0.0)
+        mass = p.new_zeros(len(p), C).scatter_add_(1, class_of, p)
+
+        exact = expect_tokens(table, state.predicted, walk.states, walk.remaining, tokens)
+        mixture = self._mix(
+            torch.cat([self._log_g(tied, log_size), self._log_g(exact)], dim=1),
+            torch.cat([mass.log() + top, best], dim=1),
+            torch.cat([tied.alive, exact.alive], dim=1),
+        )
+        log_g = mixture.log_g[:, :C].gather(1, class_of)
+        log_g.scatter_(1, tokens, mixture.log_g[:, C:])
+        return mixture, Guide(log_g, mixture.log_z)
+
+    def _log_g(
+        self, expected: Expectation, log_size: Float64[Tensor, "R K"] | None = None
+    ) -> Float64[Tensor, "R K"]:
+        """log g of some classes (of these sizes) or tokens, tempered; -inf for none."""
+        if self.lookahead == "conditional":
+            log_g = expected.log_conditional
+        else:
+            log_g = expected.log_joint if log_size is None else expected.log_joint - log_size
+        return log_g * self.temper
+
+    def _mix(
+        self,
+        log_g: Float64[Tensor, "R K"],
+        log_mass: Float64[Tensor, "R K"],
+        alive: Bool[Tensor, "R K"],
+    ) -> _Mixture:
+        """The defensive mixture, over items with these masses under p_lm."""
+        log_z = torch.logsumexp(log_mass + log_g, dim=1)
+        log_alive = torch.logsumexp(log_mass.masked_fill(~alive, -torch.inf), dim=1)
+        empty = log_z.isneginf()
+        mended = (alive & log_g.isneginf()).any(dim=1) & ~empty
+        share = torch.full_like(log_z, self.defence).unsqueeze(1)
+        share = share.masked_fill(mended.unsqueeze(1), max(self.defence, FLOOR))
+        log_even = torch.where(empty, 0.0, log_z - log_alive).unsqueeze(1)
+        mixed = torch.logaddexp(log_g + torch.log1p(-share), log_even + share.log())
+        mixed = torch.where(empty.unsqueeze(1), 0.0, mixed).masked_fill(~alive, -torch.inf)
+        log_z = torch.where(empty, log_alive, log_z)
+        return _Mixture(mixed, log_z, empty & ~log_alive.isneginf(), mended)
+
+    def __repr__(self) -> str:
+        return (
+            f"PGCD({self.hmm.num_states} hidden states, lookahead={self.lookahead!r}, "
+            f"exact_top_k={self.exact_top_k}, temper={self.temper}, defence={self.defence}, "
+            f"potential={self.potential})"
+        )

@@ -1,0 +1,392 @@
+"""P-GCD: right weights for every option and every HMM, equal weights for the right HMM."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import smc
+from gcd.automaton import Automaton
+from gcd.batch import AutomatonBatch
+from gcd.budget import BudgetMask
+from gcd.errors import ConstraintError, EmptyLanguageError
+from gcd.lift import lift
+from gcd.token_automaton import TokenAutomaton
+from gcd.vocabulary import Vocabulary
+from hmm.lookahead import log_completed
+from hmm.model import HMM
+from hmm.product import lookahead_table
+from smc.pgcd import FLOOR, PGCD
+from smc.testing import ToyLM
+from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
+from tests.smc.test_walk import assert_exact
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice, few_words
+
+PROMPT = (0, 1)
+OPTIONS = [
+    {"lookahead": lookahead, "exact_top_k": k, "temper": temper, "defence": defence}
+    for lookahead, k, (temper, defence) in itertools.product(
+        ("conditional", "joint"), (0, 2, None), ((1.0, 0.0), (0.5, 0.1))
+    )
+]
+
+
+def random_hmm(
+    num_tokens: int = VOCABULARY.size, *, seed: int = 0, num_states: int = 4, **options: object
+) -> HMM:
+    generator = torch.Generator().manual_seed(seed)
+    return HMM.random(
+        num_states,
+        num_tokens,
+        generator=generator,
+        dtype=torch.float64,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+class HMMAsLM(ToyLM):
+    """The HMM's own conditional distributions; the prompt is not read."""
+
+    def __init__(self, vocabulary: Vocabulary, hmm: HMM) -> None:
+        super().__init__(vocabulary)
+        self.hmm = hmm
+
+    def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
+        predicted = self.hmm.initial
+        for token in tokens[len(PROMPT) :]:
+            joint = predicted * self.hmm.emission[token]
+            predicted = self.hmm.transition.forward(joint / joint.sum())
+        return (self.hmm.emission @ predicted).log()
+
+
+def reached(
+    proposal: PGCD, automata: list[TokenAutomaton], budget: int, steps: int, seed: int = 0
+) -> tuple[object, torch.Tensor]:
+    """Where so many steps of the proposal itself lead, and log-probabilities for the next one."""
+    batch = smc.Batch(AutomatonBatch(automata), torch.full((len(automata),), budget))
+    state = proposal.take(proposal.start(batch), torch.arange(len(automata)).repeat_interleave(5))
+    generator = torch.Generator().manual_seed(seed)
+    for step in range(steps + 1):
+        V = automata[0].vocabulary.size
+        logits = torch.randn(len(state.predicted), V, generator=generator, dtype=torch.float64)
+        log_p = (2 * logits).log_softmax(dim=1)
+        if step < steps:
+            q = (log_p + proposal.guide(state, log_p).log_g).softmax(dim=1).nan_to_num(0.0)
+            running = state.walk.running
+            token = torch.multinomial(q + 1e-300, 1, generator=generator)
+            state = proposal.advance(state, torch.where(running.unsqueeze(1), token, -1))
+    return state, log_p
+
+
+# -- unbiased --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("potential", [True, False])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_weights_sum_to_the_target(options: dict, potential: bool) -> None:
+    proposal = PGCD(random_hmm(seed=7), potential=potential, **options)
+    assert_exact(few_words(), 3, proposal=proposal, resampling="systematic")
+
+
+@pytest.mark.parametrize("resampling", ["multinomial", "stratified", "residual"])
+def test_every_scheme(resampling: str) -> None:
+    proposal = PGCD(random_hmm(seed=7, monarch=True), exact_top_k=1)
+    assert_exact(few_words(), 3, proposal=proposal, resampling=resampling)
+
+
+@pytest.mark.parametrize("name", CONSTRAINTS)
+@pytest.mark.parametrize("potential", [True, False])
+def test_adaptive_resampling_and_temperature(name: str, potential: bool) -> None:
+    proposal = PGCD(random_hmm(seed=9), exact_top_k=1, temper=0.7, potential=potential)
+    assert_exact(
+        CONSTRAINTS[name](), 4, 0.5, proposal=proposal, particles=1, resampling="systematic"
+    )
+    assert_exact(CONSTRAINTS[name](), 3, 2.0, proposal=proposal, ess_threshold=0.7)
+
+
+def never(tokens: list[int], seed: int = 3) -> HMM:
+    """An HMM that gives these tokens no probability."""
+    hmm = random_hmm(seed=seed)
+    emission = hmm.emission.clone()
+    emission[tokens] = 0
+    return HMM(hmm.initial, hmm.transition, emission / emission.sum(dim=0))
+
+
+@pytest.mark.parametrize("options", OPTIONS[::2], ids=str)
+@pytest.mark.parametrize("impossible", [[1], [3, 5], [0, 1, 2, 3, 5]])
+def test_an_hmm_that_is_wrong(impossible: list[int], options: dict) -> None:
+    """It holds a token, the end, or everything to be impossible; the weights are right."""
+    for potential in (True, False):
+        proposal = PGCD(never(impossible), potential=potential, **options)
+        assert_exact(few_words(), 3, proposal=proposal, particles=1)
+        assert proposal.counts.lost + proposal.counts.mended > 0
+
+
+def test_a_language_that_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab"], [])
+    monkeypatch.setattr("tests.smc.test_walk.TOY", ToyLM(vocabulary, seed=2))
+    for texts in (("",), ("ab", "b"), ("a", "bab")):
+        automaton = lift(choice(*texts), vocabulary, eos="accept")
+        for hmm in (random_hmm(3), random_hmm(3, monarch=True)):
+            assert_exact(automaton, 3, proposal=PGCD(hmm, exact_top_k=1))
+
+
+# -- zero variance ---------------------------------------------------------------------------
+
+
+def assert_equal_weights(
+    automaton: TokenAutomaton, hmm: HMM, budget: int, particles: int = 16
+) -> None:
+    lm = HMMAsLM(automaton.vocabulary, hmm)
+    proposal = PGCD(hmm, exact_top_k=None, defence=0)
+    [found] = smc.sample(
+        lm, [PROMPT], automaton, budget=budget, particles=particles, proposal=proposal
+    )
+    table = lookahead_table(hmm, automaton, budget)
+    expected = log_completed(
+        table, hmm.initial.unsqueeze(0), torch.tensor([automaton.initial]), torch.tensor([budget])
+    )
+    assert found.ess == pytest.approx(particles, rel=1e-10)
+    assert min(found.diagnostics.ess) == pytest.approx(particles, rel=1e-10)
+    assert not any(found.diagnostics.resampled)
+    assert found.complete
+    for sample in found.particles:
+        assert sample.log_weight == pytest.approx(float(expected), abs=1e-10)
+    assert found.log_evidence == pytest.approx(float(expected), abs=1e-10)
+
+
+@pytest.mark.parametrize("monarch", [False, True])
+@pytest.mark.parametrize("name", CONSTRAINTS)
+def test_the_right_hmm_gives_equal_weights(name: str, monarch: bool) -> None:
+    for budget in (3, 4, 12):
+        assert_equal_weights(CONSTRAINTS[name](), random_hmm(seed=budget, monarch=monarch), budget)
+
+
+@checked_inside_strategies
+@settings(max_examples=15, deadline=None)
+@given(byte_automata(max_states=4), vocabularies(max_tokens=4), st.integers(0, 99))
+def test_equal_weights_for_random_automata(
+    language: Automaton, vocabulary: Vocabulary, seed: int
+) -> None:
+    try:
+        automaton = lift(language, vocabulary)
+    except EmptyLanguageError:
+        return
+    budget = int(automaton.steps_to_accept[automaton.initial]) + seed % 4
+    assert_equal_weights(automaton, random_hmm(vocabulary.size, seed=seed), budget, particles=4)
+
+
+@pytest.mark.parametrize("options", [{"lookahead": "joint"}, {"temper": 0.5}, {"defence": 0.3}])
+def test_negative_control_of_equal_weights(options: dict) -> None:
+    """Every other option costs something even where the HMM is right."""
+    hmm = random_hmm(seed=1)
+    proposal = PGCD(hmm, **{"exact_top_k": None, "defence": 0.0, **options})
+    automaton = lift(choice("ab", "ba", "bbb", "aab", "bab"), VOCABULARY)
+    [found] = smc.sample(
+        HMMAsLM(VOCABULARY, hmm),
+        [PROMPT],
+        automaton,
+        budget=4,
+        particles=32,
+        proposal=proposal,
+        ess_threshold=0,
+    )
+    assert found.ess < 32 - 1e-6
+
+
+# -- the guide -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+@pytest.mark.parametrize("lookahead", ["conditional", "joint"])
+def test_the_exact_form(lookahead: str, steps: int) -> None:
+    """g is what `log_completed` says one token later; with K = V the tied form is the same."""
+    hmm = random_hmm(seed=6)
+    exact = PGCD(hmm, lookahead=lookahead, exact_top_k=None, defence=0)
+    state, log_p = reached(exact, [a_star_b(), few_words()], 5, steps)
+    log_g, log_z = exact.guide(state, log_p)
+    table, walk = state.table, state.walk
+    for token in range(VOCABULARY.size):
+        tokens = torch.full((len(log_p), 1), token)
+        after = exact.advance(state, tokens)
+        expected = log_completed(table, after.predicted, after.walk.states, walk.remaining - 1)
+        if lookahead == "joint":
+            expected = expected + (state.predicted @ hmm.emission[token]).log()
+        # A prefix that is over has no next token.
+        expected = torch.where(walk.running | walk.finished, expected, -torch.inf)
+        running = walk.running
+        torch.testing.assert_close(log_g[running, token], expected[running], rtol=0, atol=1e-10)
+    tied = PGCD(hmm, lookahead=lookahead, exact_top_k=VOCABULARY.size, defence=0)
+    for mine, other in zip(tied.guide(state, log_p), (log_g, log_z), strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("impossible", [[], [1], [3, 5], [0, 1, 2, 3, 5]])
+def test_support_and_normaliser(options: dict, impossible: list[int]) -> None:
+    """The support is GCD's, and Z is the sum that it claims to be, defended or not."""
+    proposal = PGCD(never(impossible) if impossible else random_hmm(), **options)
+    for steps in range(3):
+        state, log_p = reached(proposal, [a_star_b(), few_words()], 4, steps, seed=steps)
+        log_p[0, 1] = log_p[7, 0] = -torch.inf
+        log_g, log_z = proposal.guide(state, log_p)
+        mask = BudgetMask(state.walk.automata, 4).mask(state.walk.states, state.walk.remaining)
+        assert torch.equal(log_g > -torch.inf, mask)
+        assert not log_g.isnan().any()
+        torch.testing.assert_close(log_z, torch.logsumexp(log_p + log_g, dim=1))
+        if options["lookahead"] == "conditional":
+            assert (log_g <= 1e-12).all()
+
+
+def test_the_defence_mixes_proposals_whatever_their_scale() -> None:
+    """q' = (1 - eps) q + eps q_gcd and Z' = Z, however small g is."""
+    vocabulary = Vocabulary.from_bytes([bytes([b]) for b in range(1, 60)] + [b"$"], [59])
+    automaton = lift(choice("\x01\x02\x03" * 20, "\x04\x05\x06" * 20), vocabulary)
+    hmm = random_hmm(60)
+    plain, defended = (PGCD(hmm, defence=eps, exact_top_k=None) for eps in (0.0, 0.2))
+    state, log_p = reached(plain, [automaton], 61, 0)
+    log_g, log_z = plain.guide(state, log_p)
+    assert float(log_g.max()) < -100
+    mixed, mixed_z = defended.guide(state, log_p)
+    gcd = smc.GCD().guide(state.walk, log_p)
+    q, q_gcd = ((log_p + g).softmax(dim=1) for g in (log_g, gcd.log_g))
+    torch.testing.assert_close((log_p + mixed).softmax(dim=1), 0.8 * q + 0.2 * q_gcd)
+    torch.testing.assert_close(mixed_z, log_z)
+    everything, _ = PGCD(hmm, defence=1).guide(state, log_p)
+    torch.testing.assert_close((log_p + everything).softmax(dim=1), q_gcd)
+
+
+def test_tokens_of_one_class_share_g_and_favourites_do_not() -> None:
+    tokens = [b"a", b"b", b"c", b"d", b"e", b"$"]
+    vocabulary = Vocabulary.from_bytes(tokens, [5])
+    automaton = lift(choice(*(x + y for x in "abcde" for y in "abcde")), vocabulary)
+    hmm = random_hmm(6, seed=2)
+    state, log_p = reached(PGCD(hmm), [automaton], 3, 0)
+    exact, _ = PGCD(hmm, exact_top_k=None, defence=0).guide(state, log_p)
+    tied, _ = PGCD(hmm, exact_top_k=0, defence=0).guide(state, log_p)
+    some, _ = PGCD(hmm, exact_top_k=2, defence=0).guide(state, log_p)
+    assert (tied[:, :5] == tied[:, :1]).all()
+    assert ((tied[:, 0] > exact[:, :5].amin(dim=1)) & (tied[:, 0] < exact[:, :5].amax(dim=1))).all()
+    best = torch.zeros_like(tied, dtype=torch.bool).scatter(
+        1, log_p[:, :5].topk(2, dim=1).indices, True
+    )
+    best[:, 5] = tied[:, 5] == -torch.inf
+    torch.testing.assert_close(some[best], exact[best])
+    torch.testing.assert_close(some[~best], tied[~best])
+
+
+def test_what_the_hmm_cannot_say_is_counted() -> None:
+    """A prefix that the HMM holds impossible: GCD; a token only: the least defence."""
+    proposal = PGCD(never([0]), defence=0)
+    state, log_p = reached(proposal, [few_words()], 4, 0)
+    log_g, log_z = proposal.guide(state, log_p)
+    assert proposal.counts == (5, 0, 5)
+    allowed = log_p.masked_fill(log_g.isneginf(), -torch.inf)
+    even = log_z - allowed.logsumexp(dim=1)
+    torch.testing.assert_close(log_g[:, 0], even + math.log(FLOOR))
+    lost = proposal.advance(state, torch.zeros(5, 1, dtype=torch.int64))
+    assert not lost.predicted.any()
+    log_g, log_z = proposal.guide(lost, log_p)
+    # After "a" the end is certain to be one, whatever the HMM thinks; "b" it knows nothing about.
+    assert (log_g[:, 3] > log_g[:, 1]).all()
+    assert proposal.counts == (10, 0, 10)
+    again = proposal.advance(state, torch.tensor([[1, 0]] * 5))
+    before = proposal.counts
+    log_g, log_z = proposal.guide(again, log_p)
+    assert (log_g[:, [3, 5]] == 0).all()
+    assert proposal.counts.rows == before.rows + 5
+    silent = PGCD(never([3, 5]), defence=0)
+    state, log_p = reached(silent, [few_words()], 4, 0)
+    for mine, other in zip(
+        silent.guide(state, log_p), smc.GCD().guide(state.walk, log_p), strict=True
+    ):
+        torch.testing.assert_close(mine, other)
+    assert silent.counts == (5, 5, 0)
+
+
+def test_several_tokens_at_once() -> None:
+    proposal = PGCD(random_hmm())
+    state, _ = reached(proposal, [a_star_b()], 6, 0)
+    runs = torch.tensor([[0, 0, 1], [0, 1, -1], [2, -1, -1], [-1, -1, -1], [0, -1, -1]])
+    together = proposal.advance(state, runs)
+    for row, run in enumerate(runs.tolist()):
+        alone = proposal.take(state, torch.tensor([row]))
+        for token in run:
+            if token >= 0:
+                alone = proposal.advance(alone, torch.tensor([[token]]))
+        torch.testing.assert_close(together.predicted[row], alone.predicted[0])
+        assert together.walk.states[row] == alone.walk.states[0]
+    assert torch.equal(proposal.advance(state, runs[:, :0]).predicted, state.predicted)
+
+
+@pytest.mark.parametrize("exact_top_k", [0, 2, None])
+def test_a_batch_is_each_example_alone(exact_top_k: int | None) -> None:
+    lm, hmm = ToyLM(VOCABULARY, seed=4), random_hmm(seed=11)
+    proposal = PGCD(hmm, exact_top_k=exact_top_k)
+    automata = [few_words(), a_star_b(), lift(choice("abb", "bba"), VOCABULARY)]
+    automata.append(automata[0])
+    budgets, prompts = [4, 6, 4, 3], [(0,), (1, 1), (2, 0, 1), (0,)]
+    options = {"particles": 8, "proposal": proposal, "seed": 3}
+    together = smc.sample(lm, prompts, automata, budget=budgets, **options)
+    for i, found in enumerate(together):
+        [alone] = smc.sample(
+            lm, [prompts[i]], [automata[i]], budget=[budgets[i]], example_ids=[i], **options
+        )
+        assert [s.ids for s in found.particles] == [s.ids for s in alone.particles]
+        assert found.log_evidence == pytest.approx(alone.log_evidence, abs=1e-10)
+
+
+def test_a_long_literal_in_float32() -> None:
+    """200 tokens, of probability 1e-300 and less under the HMM, go through without a count."""
+    vocabulary = Vocabulary.from_bytes([bytes([b]) for b in range(1, 250)] + [b"$"], [249])
+    texts = ["".join(chr(1 + (k * i) % 120) for i in range(200)) for k in (1, 7)]
+    automaton = lift(choice(*texts), vocabulary)
+    generator = torch.Generator().manual_seed(0)
+    hmm = HMM.random(32, 250, generator=generator, concentration=0.2)
+    proposal = PGCD(hmm)
+    lm = ToyLM(vocabulary)
+    [found] = smc.sample(lm, [(0,)], automaton, budget=201, particles=4, proposal=proposal)
+    assert found.complete
+    assert found.log_evidence is not None
+    assert math.isfinite(found.log_evidence)
+    assert proposal.counts.lost == 0
+
+
+# -- refusals --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lookahead": "both"}, "lookahead"),
+        ({"exact_top_k": -1}, "exact_top_k"),
+        ({"exact_top_k": True}, "exact_top_k"),
+        ({"temper": 0}, "temper"),
+        ({"temper": math.inf}, "temper"),
+        ({"defence": 1.5}, "defence"),
+        ({"defence": math.nan}, "defence"),
+    ],
+)
+def test_arguments_without_sense(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PGCD(random_hmm(), **options)
+
+
+def test_bad_hmms() -> None:
+    hmm = random_hmm()
+    with pytest.raises(ValueError, match="emission"):
+        PGCD(HMM(hmm.initial, hmm.transition, hmm.emission * 2))
+    with pytest.raises(ValueError, match="initial"):
+        PGCD(HMM(hmm.initial * torch.nan, hmm.transition, hmm.emission))
+    lm, automaton = ToyLM(VOCABULARY), few_words()
+    for proposal, message in (
+        (PGCD(random_hmm(9)), r"over 9 tokens.*of 6"),
+        (PGCD(hmm, max_bytes=100), r"MiB: .* states of the\s+constraint"),
+    ):
+        with pytest.raises(ConstraintError, match=message):
+            smc.sample(lm, [(0,)], automaton, budget=4, particles=2, proposal=proposal)
