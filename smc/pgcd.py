@@ -36,7 +36,7 @@ allowed, their K best, the mass of each class under p_lm, and the result.
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int, Int64
@@ -50,8 +50,6 @@ from smc.proposals import Batch, Guide, Walk, start_walk
 
 FLOOR = 1e-3
 """The least share of GCD in a row where the HMM holds some allowed token to be impossible."""
-
-Lookahead = Literal["conditional", "joint"]
 
 
 class PGCDState(NamedTuple):
@@ -114,7 +112,7 @@ class PGCD:
         self,
         hmm: HMM,
         *,
-        lookahead: Lookahead = "conditional",
+        lookahead: str = "conditional",
         exact_top_k: int | None = 64,
         temper: float | int = 1.0,
         defence: float | int = 0.01,
