@@ -75,7 +75,7 @@ def _languages(draw: st.DrawFn) -> Automaton:
     language = draw(_runs())
     match draw(st.integers(0, 4)):
         case 0:
-            return language + draw(_runs())
+            return json_string(draw(st.integers(0, 3)), draw(st.integers(3, 12))) + language
         case 1:
             return language & draw(
                 st.sampled_from([_even(), _unit(".*a.*"), _unit("[^b]*b?[^b]*")])
