@@ -18,8 +18,8 @@ position earlier predicts the token and does not know it; any vectors are accept
 **The end.** After EOS a language model says nothing of use. So EOS gets a state of its own, the
 last one, and the k-means runs on the other positions with H - 1 groups.
 
-Cost: k-means O(iterations · vectors · H · dimension) through faiss, on at most 256 vectors a group
-(more change the centroids little), then one assignment of all.
+Cost: k-means O(iterations · vectors · H · dimension) through faiss, on at most 256 vectors a group,
+then one assignment of all.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def cluster(
     num_clusters: int,
     *,
     iterations: int = 25,
+    restarts: int = 1,
     points_per_cluster: int = 256,
     seed: int = 0,
 ) -> Int64[Tensor, "N"]:
@@ -51,6 +52,8 @@ def cluster(
         vectors: points, on any device, in any type.
         num_clusters: number of groups.
         iterations: of Lloyd's algorithm.
+        restarts: begin so many times and keep the tightest groups. With few groups that lie apart
+            one start often takes two of them for one.
         points_per_cluster: train on at most that many a group, drawn with the seed.
         seed: of faiss's own choices. The same seed and data give the same groups.
 
@@ -77,6 +80,7 @@ def cluster(
         points.shape[1],
         num_clusters,
         niter=iterations,
+        nredo=restarts,
         seed=seed,
         min_points_per_centroid=1,
         max_points_per_centroid=points_per_cluster,
@@ -157,6 +161,7 @@ def distilled(
     smoothing: PseudoCounts = SMOOTHING,
     monarch: bool | int = False,
     iterations: int = 25,
+    restarts: int = 1,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> HMM:
@@ -173,7 +178,7 @@ def distilled(
         smoothing: pseudo-counts for what was not seen.
         monarch: as for `HMM.random`. Neighbours in the grid are not made alike: the groups are
             numbered as k-means leaves them.
-        iterations, seed: of k-means.
+        iterations, restarts, seed: of k-means, see `cluster`.
         dtype: of the model.
 
     Raises:
@@ -192,6 +197,7 @@ def distilled(
         vectors[~ends.to(vectors.device)],
         num_states - bool(eos_ids),
         iterations=iterations,
+        restarts=restarts,
         seed=seed,
     ).to(seen.device)
     states = torch.zeros_like(tokens)

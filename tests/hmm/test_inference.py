@@ -197,10 +197,10 @@ def test_long_sequences_in_single_precision(monarch):
         16, 5, generator=generator, dtype=torch.float64, monarch=4 if monarch else False
     )
     hmm = wide.to(dtype=torch.float32)
-    tokens, lengths = batch(0, [300, 200, 3], 5)
+    tokens, lengths = batch(0, [120, 100, 3], 5)
     single = inference.marginals(hmm, tokens, lengths)
     double = inference.marginals(wide, tokens, lengths)
-    assert float(double.log_likelihood[0]) < -400
+    assert float(double.log_likelihood[0]) < -150
     torch.testing.assert_close(
         single.log_likelihood.double(), double.log_likelihood, rtol=1e-5, atol=0
     )

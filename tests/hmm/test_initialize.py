@@ -1,0 +1,120 @@
+"""Counts of known states against loops; clusters and models that were there to be found."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from hmm import em, inference
+from hmm.em import PseudoCounts
+from hmm.initialize import SMOOTHING, cluster, counts_of_states, distilled
+from hmm.model import HMM
+from tests.hmm.oracles import batch
+
+KINDS = pytest.mark.parametrize("monarch", [False, 3], ids=["dense", "monarch"])
+
+
+@KINDS
+def test_counts_of_known_states(monarch):
+    tokens, lengths = batch(0, [5, 0, 3, 1, 7], 4)
+    states, _ = batch(1, [5, 0, 3, 1, 7], 6, rubbish=99)
+    counts = counts_of_states(states, tokens, lengths, 6, 4, monarch=monarch, dtype=torch.float64)
+    initial, emission = np.zeros(6), np.zeros((4, 6))
+    transitions = [np.zeros(tuple(part.shape)) for part in counts.transition]
+    for n, length in enumerate(lengths.tolist()):
+        for t in range(length):
+            h = int(states[n, t])
+            emission[int(tokens[n, t]), h] += 1
+            if t == 0:
+                initial[h] += 1
+                continue
+            before = int(states[n, t - 1])
+            if monarch:
+                (k, m), (next_k, next_m) = divmod(before, 3), divmod(h, 3)
+                transitions[0][k, m, next_m] += 1
+                transitions[1][next_m, k, next_k] += 1
+            else:
+                transitions[0][before, h] += 1
+    np.testing.assert_array_equal(counts.initial.numpy(), initial)
+    np.testing.assert_array_equal(counts.emission.numpy(), emission)
+    for mine, expected in zip(counts.transition, transitions, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), expected)
+    assert float(counts.sequences) == 4
+    assert float(counts.tokens) == 16
+    # They are what EM counts where the posterior leaves no doubt, and add to those.
+    em.maximize(counts, 0.1).check()
+    with pytest.raises(ValueError, match=r"states are 0 to 5, which is not in 0\.\.4"):
+        counts_of_states(states, tokens, lengths, 5, 4)
+
+
+def test_clusters_that_lie_apart_are_found():
+    pytest.importorskip("faiss")
+    random = np.random.default_rng(0)
+    label = random.integers(5, size=400)
+    centres = 10 * np.eye(5, 8)
+    vectors = torch.from_numpy(centres[label] + 0.1 * random.standard_normal((400, 8)))
+    found = cluster(vectors.half(), 5, restarts=20)
+    assert torch.equal(found, cluster(vectors.half(), 5, restarts=20))
+    pairs = {(a, b) for a, b in zip(label.tolist(), found.tolist(), strict=True)}
+    assert len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs}) == 5
+    with pytest.raises(ValueError, match="400 vectors do not make 401"):
+        cluster(vectors, 401)
+    vectors[3, 2] = float("nan")
+    with pytest.raises(ValueError, match="NaN"):
+        cluster(vectors, 5)
+
+
+def test_without_faiss_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(ImportError, match="pip install faiss-cpu"):
+        cluster(torch.zeros(3, 2), 2)
+
+
+@KINDS
+def test_a_model_is_found_from_vectors_that_know_its_states(monarch):
+    """Token 0 ends; nothing else leads to the last state, which emits nothing else."""
+    pytest.importorskip("faiss")
+    generator = torch.Generator().manual_seed(0)
+    source = HMM.random(
+        6, 9, generator=generator, dtype=torch.float64, concentration=0.3, monarch=monarch
+    )
+    source.emission[0], source.emission[:, 5] = 0.0, 0.0
+    source.emission[0, 5] = 1.0
+    source.emission.div_(source.emission.sum(dim=0))
+    data = inference.sample(source, 1500, 12, generator, eos_id=0)
+    inside = torch.arange(data.tokens.shape[1]) < data.lengths.unsqueeze(1)
+    states = data.states[inside]
+    vectors = 10 * torch.eye(6)[states] + 0.1 * torch.randn(len(states), 6, generator=generator)
+    # Of the state behind EOS a language model knows nothing; it is not asked either.
+    vectors[states == 5] = torch.randn(int((states == 5).sum()), 6, generator=generator)
+    hmm = distilled(vectors, data.tokens, data.lengths, 6, 9, eos_ids=(0,), restarts=20)
+    hmm.check()
+    assert float(hmm.emission[0, 5]) > 0.98
+    # The same as from the states themselves, but for the order in which clusters are numbered.
+    known = em.maximize(counts_of_states(data.states, data.tokens, data.lengths, 6, 9), SMOOTHING)
+    fresh = inference.sample(source, 500, 12, torch.Generator().manual_seed(1), eos_id=0)
+    truth, best, found, blind = (
+        float(inference.log_likelihood(model, fresh.tokens, fresh.lengths).mean())
+        for model in (source, known, hmm, HMM.random(6, 9, generator=generator))
+    )
+    assert found == pytest.approx(best, abs=1e-3)
+    assert truth - 0.3 < found < truth
+    assert blind < truth - 1
+    # The other kind of transition, on groups in the order k-means leaves them.
+    other = distilled(vectors, data.tokens, data.lengths, 6, 9, eos_ids=(0,), monarch=3)
+    other.check()
+    assert len(other.transition.factors) == 2
+
+
+def test_smoothing_leaves_nothing_impossible():
+    pytest.importorskip("faiss")
+    tokens, lengths = batch(0, [4] * 20, 3)
+    vectors = torch.randn(80, 4, generator=torch.Generator().manual_seed(0))
+    hmm = distilled(vectors, tokens, lengths, 8, 50)
+    for part in (hmm.initial, *hmm.transition.factors, hmm.emission):
+        assert bool((part > 0).all())
+    bare = distilled(vectors, tokens, lengths, 8, 50, smoothing=PseudoCounts())
+    assert float(bare.emission[3:].sum()) == 0
+    with pytest.raises(ValueError, match="79 vectors for 80 tokens"):
+        distilled(vectors[1:], tokens, lengths, 8, 50)
