@@ -107,6 +107,14 @@ def test_sequences_without_posterior_add_nothing_but_their_likelihood():
     assert_close(left_out, alone)
 
 
+def test_a_process_without_a_share_adds_nothing():
+    hmm, (tokens, lengths) = tiny(), batch(0, [4, 2], 3)
+    empty = em.expected_statistics(hmm, tokens[:0], lengths[:0])
+    assert_close(empty, Statistics.zeros(hmm))
+    whole = em.expected_statistics(hmm, tokens, lengths)
+    assert_close(whole + empty, whole)
+
+
 @KINDS
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_every_full_step_raises_the_likelihood(monarch, dropout):
