@@ -1,8 +1,7 @@
 """Lifting: a byte automaton and a vocabulary give an automaton over tokens.
 
-The state after a token is the state after its bytes. From each state the vocabulary's prefix tree
-is walked once, leaving subtrees as soon as a byte has no transition, and only states that whole
-tokens reach are visited at all.
+The state after a token is the state after its bytes. From a state the vocabulary's prefix tree is
+walked once, leaving subtrees as soon as a byte has no transition.
 
 **Classes.** Tokens with the same column of next states are one class. The partition is refined
 state by state, starting from a single block: entries (distinct byte strings) of one block part
@@ -10,11 +9,21 @@ when the state sends them to different targets. A step costs as much as there ar
 no table over states and tokens is ever made. One representative of each class is then walked
 again, over a prefix tree of representatives alone, for the table over states and classes.
 
-**What is kept.** States from which whole tokens lead to acceptance. A byte automaton may have
-others: with no token that begins in the middle of a character, the bytes of a character cannot
-be completed. They go, and classes that only they told apart become one.
+**Counted runs.** Inside a string literal nearly every token lives, and a schema has such a state
+for each string in it, or some twenty for each character of a string of bounded length. There the
+vocabulary is not walked at all. The product of a string body with a counter is recognised in the
+automaton (`gcd.kernels.cells`), whatever it was made from: the body's unit is walked once per
+vocabulary (`gcd.profiles`, kept on disk too), a token that stays inside moves the counter by as
+many units as it completes, and only what follows a way out is walked, once for each different way.
+So an intersection with a length limit costs classes, not tokens, for each of its states. A state
+that is like such a boundary but for a few words is walked where the two differ.
 
-Cost: O(sum over reached states of live tree nodes), in compiled code.
+**What is kept.** States that whole tokens reach and from which whole tokens lead to acceptance. A
+byte automaton may have others: with no token that begins in the middle of a character, the bytes
+of a character cannot be completed. They go, and classes that only they told apart become one.
+
+Cost: O(V) once, live tree nodes for each state outside counted runs, live classes inside; and the
+table itself, states x classes, which is written once.
 """
 
 from __future__ import annotations

@@ -8,11 +8,10 @@ is the concatenation of their bytes, nothing stripped.
 
 from __future__ import annotations
 
-import base64
 import binascii
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -93,15 +92,24 @@ class Vocabulary:
         Raises:
             ConstraintError: on a line that is not of this form, or an id that occurs twice.
         """
-        lines = Path(path).read_bytes().splitlines()
-        try:  # all at once, and line by line only where something is wrong
-            encoded, ranks = zip(*map(bytes.split, lines), strict=True)
-            decode = partial(binascii.a2b_base64, strict_mode=True)
-            bytes_of = dict(zip(map(int, ranks), map(decode, encoded), strict=True))
-        except (ValueError, TypeError, binascii.Error):
-            bytes_of = {}
-        if len(bytes_of) < len(lines) or min(bytes_of, default=0) < 0:
-            bytes_of = _ranks_by_line(path, lines)
+        bytes_of: dict[int, bytes] = {}
+        decode = binascii.a2b_base64
+        for number, line in enumerate(Path(path).read_bytes().splitlines(), start=1):
+            if not line or line.isspace():
+                continue
+            try:
+                encoded, rank = line.split()
+                token, index = decode(encoded, strict_mode=True), int(rank)
+            except (ValueError, binascii.Error) as error:
+                raise ConstraintError(
+                    f"{path}, line {number}: expected `base64 rank`, got {line[:60]!r}"
+                ) from error
+            if index < 0 or index in bytes_of:
+                raise ConstraintError(
+                    f"{path}, line {number}: rank {index} is "
+                    f"{'negative' if index < 0 else 'given twice'}"
+                )
+            bytes_of[index] = token
         ends = _as_ids(eos_ids)
         width = max([*bytes_of, *ends], default=-1) + 1
         tokens = [bytes_of.get(i, b"") for i in range(width)]
@@ -223,28 +231,6 @@ def eos_ids_of(model_or_config: Any, tokenizer: Any = None) -> tuple[int, ...]:
         if value is not None:
             ends.update(_as_ids(value))
     return tuple(sorted(ends))
-
-
-def _ranks_by_line(path: str | Path, lines: list[bytes]) -> dict[int, bytes]:
-    """Rank to bytes; empty lines do not count, and errors name the line."""
-    bytes_of: dict[int, bytes] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            encoded, rank = line.split()
-            token, index = base64.b64decode(encoded, validate=True), int(rank)
-        except (ValueError, binascii.Error) as error:
-            raise ConstraintError(
-                f"{path}, line {number}: expected `base64 rank`, got {line[:60]!r}"
-            ) from error
-        if index < 0 or index in bytes_of:
-            raise ConstraintError(
-                f"{path}, line {number}: rank {index} is "
-                f"{'negative' if index < 0 else 'given twice'}"
-            )
-        bytes_of[index] = token
-    return bytes_of
 
 
 def _as_ids(ids: Ids) -> tuple[int, ...]:

@@ -64,6 +64,7 @@ def _check_is_the_lift_by_definition(automaton: Automaton, vocabulary: Vocabular
             lift(automaton, vocabulary)
         return
     lifted = lift(automaton, vocabulary)
+    lifted.check()
     number = {state: index for index, state in enumerate(kept)}
     assert lifted.initial == number[0]
     assert lifted.final == lifted.num_states - 1 == len(kept)

@@ -55,3 +55,22 @@ def test_a_vocabulary_without_bytes_has_an_empty_tree() -> None:
     trie = Trie.build([b"", b""])
     assert trie.num_nodes == 0
     assert trie.entry_of_token.tolist() == [-1, -1]
+
+
+@settings(deadline=None, max_examples=100)
+@given(_TOKENS, st.data())
+def test_a_part_is_the_tree_of_the_chosen_entries(tokens: list[bytes], data: st.DataObject) -> None:
+    trie = Trie.build(tokens)
+    spelled = _spelled(trie)
+    chosen = data.draw(st.permutations(range(trie.num_entries)))
+    chosen = chosen[: data.draw(st.integers(0, len(chosen)))]
+    nodes, (depth, skip, entry) = trie.part(np.array([-1, *chosen], np.int32))
+    truth = Trie.build([spelled[e] for e in chosen])
+    assert trie.byte[nodes].tolist() == truth.byte.tolist()
+    assert depth.tolist() == truth.depth.tolist()
+    assert skip.tolist() == truth.skip.tolist()
+    # Entry i of the part is the i-th chosen one, number 0 being none.
+    ends = {int(e): int(n) for e, n in zip(entry, nodes, strict=True) if e >= 0}
+    assert {i: spelled[int(trie.entry[n])] for i, n in ends.items()} == {
+        i: spelled[e] for i, e in enumerate(chosen, start=1)
+    }
