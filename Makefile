@@ -12,7 +12,7 @@ run: $(INSTALLED)
 
 ## Lint, types, and every test.
 test: lint
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto $(ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -22,6 +22,11 @@ def _checked_modules() -> list[str]:
     return names
 
 
+# Processes that run tests side by side have one thread each.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        os.environ.setdefault(_variable, "1")
+
 # Vocabularies are cached for the length of one run, never in the user's own folder.
 _CACHE = tempfile.TemporaryDirectory(prefix="gcd-cache-")
 os.environ["GCD_CACHE_DIR"] = _CACHE.name
