@@ -1,1 +1,1 @@
-"""Hidden Markov models distilled from language models; see docs/design.md, section 6."""
+"""Hidden Markov models distilled from language models; see docs/design.md, section 7."""
