@@ -1,0 +1,221 @@
+"""What a distillation leaves behind: a table, a curve, a model card, the same figures in wandb."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")  # files only: no display is needed or touched
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import wandb
+from omegaconf import DictConfig, OmegaConf
+
+from experiments import distill_config, tracking
+from experiments.distill_baselines import Baselines
+from experiments.distill_training import Point
+from experiments.screen import show
+from hmm.checkpoint import WEIGHTS
+from hmm.model import HMM
+from hmm.transition import Dense
+
+
+@dataclass(frozen=True)
+class Result:
+    """Everything that is reported.
+
+    Attributes:
+        training, held_out: number of sequences and of tokens.
+        unended: share of all sequences without an end-of-sequence token.
+        curve: held-out log-likelihood a token while training.
+        stored: that of the finished model as it was saved, rounded.
+        lm: the language model's own, prompts read; None where nothing is known of it.
+        baselines: those of unigram and bigram.
+        hmm: the model as it was saved.
+        source: what the sequences are.
+    """
+
+    training: tuple[int, int]
+    held_out: tuple[int, int]
+    unended: float
+    curve: list[Point]
+    stored: float
+    lm: float | None
+    baselines: Baselines
+    hmm: HMM
+    source: str
+
+    @property
+    def rows(self) -> list[tuple[str, float]]:
+        """Models and their held-out log-likelihood a token, the best last."""
+        rows = [
+            ("unigram", self.baselines.unigram),
+            ("bigram", self.baselines.bigram),
+            ("HMM", self.stored),
+        ]
+        return rows if self.lm is None else [*rows, ("language model, reading the prompt", self.lm)]
+
+
+def report(result: Result, config: DictConfig, run_dir: Path, out: Path, run_id: str) -> None:
+    """Write, print and log the results."""
+    table = table_of(result, config.save_dtype)
+    (run_dir / "table.md").write_text(table, encoding="utf-8")
+    figure = run_dir / "curve.png"
+    plot_curve(result, figure)
+    summary = {
+        "source": result.source,
+        "training_sequences": result.training[0],
+        "training_tokens": result.training[1],
+        "held_out_sequences": result.held_out[0],
+        "held_out_tokens": result.held_out[1],
+        "unended_share": result.unended,
+        "num_states": result.hmm.num_states,
+        "num_tokens": result.hmm.num_tokens,
+        "num_parameters": result.hmm.num_parameters,
+        "nats_per_token": dict(result.rows),
+        "hmm_before_rounding": result.curve[-1].held_out,
+        "bigram_strength": result.baselines.strength,
+        "steps": result.curve[-1].step,
+        "seed": config.seed,
+    }
+    (run_dir / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    (out / "README.md").write_text(card(result, config, out, table), encoding="utf-8")
+    plain = distill_config.result_settings(config)
+    with tracking.start(config.wandb, run_dir, plain, run_dir.name, run_id) as run:
+        for point in result.curve:
+            values = {"epoch": point.epoch, "nats/held_out": point.held_out}
+            if point.training is not None:
+                values["nats/training"] = point.training
+            run.log(values, step=point.step)
+        shown = pd.DataFrame(result.rows, columns=["model", "nats a token"])
+        run.log({"table": wandb.Table(dataframe=shown), "curve": wandb.Image(str(figure))})
+        run.summary.update(summary)
+    show(table)
+    print(f"Results: {run_dir}/ (table.md, curve.png, summary.json); the model: {out}/")
+
+
+def table_of(result: Result, dtype: str) -> str:
+    """The comparison in Markdown."""
+    lines = [
+        f"## Held out: {result.held_out[0]} sequences, {result.held_out[1]} tokens",
+        "",
+        "| model | log-likelihood, nats a token | perplexity | above the unigram |",
+        "|---|---:|---:|---:|",
+    ]
+    floor = result.baselines.unigram
+    for name, value in result.rows:
+        lines.append(f"| {name} | {value:.4f} | {_perplexity(value)} | {value - floor:+.4f} |")
+    if result.lm is None:
+        lines.append("| language model | not known | | |")
+    lines += [
+        "",
+        f"Sequences: {result.source}; {result.training[0]} of them ({result.training[1]} tokens) "
+        f"for training, those of other prompts held out; {result.unended:.1%} have no "
+        "end-of-sequence token. Tokens include it. The HMM, the unigram and the bigram do not see "
+        "the prompt; the language model does. "
+        f"HMM: {result.hmm.num_states} states, {result.hmm.num_parameters} parameters, as saved in "
+        f"{dtype}. Unigram: counts plus one half. Bigram: counts plus "
+        f"{result.baselines.strength:g} times the unigram, the best power of two on the held-out "
+        "sequences themselves.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _perplexity(value: float) -> str:
+    return f"{math.exp(-value):.2f}" if value > -700 else "inf"
+
+
+def card(result: Result, config: DictConfig, out: Path, table: str) -> str:
+    """The model's README."""
+    kind = "dense" if isinstance(result.hmm.transition, Dense) else "Monarch"
+    megabytes = (out / WEIGHTS).stat().st_size / 1e6
+    return f"""---
+license: apache-2.0
+tags: [hidden-markov-model, distillation]
+---
+
+# A hidden Markov model of a language model's answers
+
+{result.hmm.num_states} states, {kind} transitions, {result.hmm.num_tokens} tokens,
+{megabytes:.1f} MB in {config.save_dtype}.
+Distilled from {result.source}.
+
+    from hmm.checkpoint import load
+    hmm = load("{out.name}").hmm
+
+It is for the tokenizer of the model named here and no other, and sees generated tokens only, never
+a prompt.
+
+{table.replace("## ", "## How good it is. ", 1)}
+## How it was made
+
+    {command(config)}
+
+Stepwise expectation-maximisation over {result.curve[-1].epoch:.1f} passes
+({result.curve[-1].step} steps) from {_INITIALS[config.init]}.
+Pseudo-counts {config.pseudo_count:g} (initial, transition) and, on average, {config.emission_pseudo_count:g} (emission, in proportion to the tokens'
+frequencies); token dropout {config.dropout:g}.
+"""
+
+
+_INITIALS = {
+    "random": "random parameters",
+    "latent": "latent variable distillation (k-means of the language model's last hidden states)",
+}
+
+
+def command(config: DictConfig) -> str:
+    """The command that makes this model again: every setting that is not the default."""
+    default = distill_config.result_settings(OmegaConf.structured(distill_config.DistillConfig()))
+    given = _flat({**distill_config.result_settings(config), "save_dtype": config.save_dtype})
+    usual = _flat({**default, "save_dtype": distill_config.DistillConfig.save_dtype})
+    changed = [f"{key}={_word(value)}" for key, value in given.items() if usual[key] != value]
+    return " ".join(["python -m scripts.distill_hmm", *changed])
+
+
+def _flat(values: dict[str, object], prefix: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _word(value: object) -> str:
+    if isinstance(value, list):
+        return "[" + ",".join(map(_word, value)) + "]"
+    return "null" if value is None else str(value)
+
+
+def plot_curve(result: Result, path: Path) -> None:
+    """Held-out log-likelihood against passes over the data, and the levels to compare it with."""
+    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    epochs = [point.epoch for point in result.curve]
+    held_out = [point.held_out for point in result.curve]
+    axes.plot(epochs, held_out, marker="o", markersize=3, color="#009E73", label="HMM, held out")
+    trained = [(p.epoch, p.training) for p in result.curve if p.training is not None]
+    if trained:
+        x, y = zip(*trained, strict=True)
+        axes.plot(x, y, linewidth=1, color="#999999", label="HMM, its batch before the step")
+    colours = {"unigram": "#D55E00", "bigram": "#0072B2"}
+    for name, value in result.rows:
+        if name != "HMM":
+            axes.axhline(value, linestyle="--", color=colours.get(name, "black"), label=name)
+    axes.set(xlabel="passes over the training sequences", ylabel="log-likelihood, nats a token")
+    # Random parameters are far below everything else, and would flatten the rest.
+    lowest = min([result.baselines.unigram, *held_out[1:2]])
+    highest = max(value for _, value in result.rows)
+    axes.set_ylim(lowest - 0.1 * (highest - lowest + 0.1), None)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize="small")
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
