@@ -135,6 +135,7 @@ def card(result: Result, config: DictConfig, out: Path, table: str) -> str:
     """The model's README."""
     kind = "dense" if isinstance(result.hmm.transition, Dense) else "Monarch"
     megabytes = (out / WEIGHTS).stat().st_size / 1e6
+    last = result.curve[-1]
     return f"""---
 license: apache-2.0
 tags: [hidden-markov-model, distillation]
@@ -157,10 +158,11 @@ a prompt.
 
     {command(config)}
 
-Stepwise expectation-maximisation over {result.curve[-1].epoch:.1f} passes
-({result.curve[-1].step} steps) from {_INITIALS[config.init]}.
-Pseudo-counts {config.pseudo_count:g} (initial, transition) and, on average, {config.emission_pseudo_count:g} (emission, in proportion to the tokens'
-frequencies); token dropout {config.dropout:g}.
+Stepwise expectation-maximisation: {last.step} steps, {last.epoch:.1f} passes, from
+{_INITIALS[config.init]}.
+Pseudo-counts {config.pseudo_count:g} for each initial and transition entry and, in proportion to
+the tokens' frequencies, {config.emission_pseudo_count:g} on average for each emission; token
+dropout {config.dropout:g}.
 """
 
 
@@ -216,6 +218,6 @@ def plot_curve(result: Result, path: Path) -> None:
     axes.set_ylim(lowest - 0.1 * (highest - lowest + 0.1), None)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize="small")
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize="small")
     figure.savefig(path, dpi=150)
     plt.close(figure)
