@@ -30,6 +30,7 @@ from experiments.distill_data import Sequences, save
 from experiments.generator import generate
 from experiments.processes import bar
 from experiments.prompts import build_prompt
+from smc.language_model import LanguageModel
 from smc.transformers_lm import TransformersLM
 
 _LOG = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ def prompts_of(
 
 def sample_to(
     directory: Path,
-    lm: TransformersLM,
+    lm: LanguageModel,
     prompts: Sequence[Sequence[int]],
     num: int,
     *,
@@ -112,7 +113,7 @@ def _seed(*parts: object) -> int:
 
 
 def sample_batch(
-    lm: TransformersLM,
+    lm: LanguageModel,
     prompts: Sequence[Sequence[int]],
     max_length: int,
     generator: torch.Generator,
