@@ -35,7 +35,7 @@ def constants(notation: Notation, values: Iterable[object], *, wide: bool) -> Au
             case int() | float():
                 numerals.add(json.dumps(value))
                 if kind_of(value) == "integer":
-                    numerals.add(str(int(value)))
+                    numerals.add(_digits(exact(value)))
     strings = notation.every_spelling(texts) if wide else notation.choice(texts)
     written = Automaton.from_strings(numerals)
     if wide and numerals:

@@ -16,8 +16,9 @@ What is narrower than the standard, and stated here because nothing may be narro
   `additionalProperties`, `patternProperties` or `unevaluatedProperties`, as structured generation
   is commonly understood; write `additionalProperties`, or pass `additional_properties="open"`, for
   the standard's reading.
-* **Numbers.** Integers have no fraction or exponent; numbers with a bound or a divisor have no
-  exponent; constants are written as `json.dumps` writes them, or as an integer if they are whole.
+* **Numbers.** Integers have no fraction or exponent; numbers with a bound or a divisor, or compared
+  with others under `not`, `oneOf` and the like, have no exponent; constants are written as
+  `json.dumps` writes them, or as an integer if they are whole.
 * **Keys and constants** have one spelling (`escapes="all"` for every one); the members of
   constant objects keep the order they have in the schema.
 * **Depth.** Where the schema no longer says what a value is, arrays and objects nest at most
@@ -71,6 +72,7 @@ def json_schema(
         EmptyLanguageError: if no value satisfies the schema.
         StateLimitError: if the automaton has more states than `gcd.state_limit` allows.
     """
+    check_options(whitespace, escapes)
     notation = json_notation(whitespace, escapes)
     check_depth(max_depth)
     _check_option("additional_properties", additional_properties, ("closed", "open"))
@@ -91,6 +93,12 @@ def json_schema(
     if language.is_empty:
         raise EmptyLanguageError(f"no value satisfies the schema{document.depth_hint}")
     return Automaton.concatenate([notation.gap, language, notation.gap])
+
+
+def check_options(whitespace: object, escapes: object) -> None:
+    """`ConstraintError` unless the options of a notation are usable."""
+    _check_option("whitespace", whitespace, ("compact", "spaced", "flexible"))
+    _check_option("escapes", escapes, ("canonical", "all"))
 
 
 def check_depth(max_depth: object) -> None:

@@ -89,7 +89,9 @@ def json_constants(texts: Iterable[str]) -> Automaton:
 
 
 def _all_spellings(texts: Iterable[str]) -> Automaton:
-    return Automaton.union([json_spellings(text) for text in texts])
+    from gcd.languages.json_text import quoted
+
+    return quoted(Automaton.from_strings(map(encodable, texts)))
 
 
 @lru_cache(maxsize=1024)

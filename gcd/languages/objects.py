@@ -69,6 +69,8 @@ def mapping(
     fewest, most = count
     if not notation.objects or (most is not None and most < fewest):
         return Automaton.empty()
+    if not extras and fewest > len(members):
+        return Automaton.empty()
     if fewest <= sum(member.required for member in members):
         fewest = 0
     if most is not None and not extras and most >= len(members):
@@ -77,7 +79,7 @@ def mapping(
         return _in_any_order(notation, members, extras, (fewest, most), frame)
     # Beyond `highest` it does not matter how many there are, or there cannot be more.
     highest = max(1, fewest) if most is None else most
-    size = sum(member.value.num_states for member in [*members, *extras])
+    size = 1 + sum(member.value.num_states for member in [*members, *extras])
     if highest > 1 and highest * size > max_states():
         raise StateLimitError(max_states(), f"counting up to {highest} members of an object")
     colon = frame.colon or notation.colon

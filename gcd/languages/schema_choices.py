@@ -21,13 +21,14 @@ and those of `if` are that it holds and that it does not, so that each case know
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import NamedTuple
 
 from gcd.errors import ConstraintError
-from gcd.languages.schema_constants import CONSTANTS, has_containers
+from gcd.languages.schema_constants import CONSTANTS, has_containers, identity, values_of
 from gcd.languages.schema_document import Conjunction, Document, Place
 from gcd.languages.schema_facets import OPENING, declared, is_closed
 from gcd.languages.schema_keywords import ABSENT, PLAIN
@@ -98,6 +99,35 @@ def separate_choices(
         [case for branch in choice for case in _cases(document, plain, (branch,), wide)]
         for choice in aside
     ]
+
+
+def are_apart(document: Document, places: Conjunction, others: Conjunction) -> bool:
+    """Whether plain schemas and others have no value in common because of a constant member.
+
+    A quick look, for lists of tagged objects: false does not mean that there is such a value.
+    """
+    if not any(place.schema.get("type") == "object" for place in places):
+        return False
+    flat = document.flatten(others, wide=True)
+    if flat is None:
+        return True
+    there = {name for place in places for name in place.schema.get("required", ())}
+    mine, theirs = _tags(places), _tags(flat)
+    return any(name in theirs and mine[name].isdisjoint(theirs[name]) for name in there & {*mine})
+
+
+def _tags(places: Conjunction) -> dict[str, set[Hashable]]:
+    """Scalars that members must be among, where a schema lists them."""
+    found: dict[str, set[Hashable]] = {}
+    for place in places:
+        for name, schema in place.schema.get("properties", {}).items():
+            for keyword in CONSTANTS:
+                if isinstance(schema, bool) or keyword not in schema:
+                    continue
+                if not has_containers(schema, keyword):
+                    allowed = {identity(value) for value in values_of(schema, keyword)}
+                    found[name] = found.get(name, allowed) & allowed
+    return found
 
 
 def _split(

@@ -29,6 +29,7 @@ from gcd.languages.schema_constants import CONSTANTS, constant_schemas, has_cont
 from gcd.languages.schema_keywords import check_keywords
 from gcd.languages.schema_references import References, escape, schemas_inside
 
+_MADE = "~ "  # before the names of schemas made here; a JSON pointer cannot hold it
 _REFERENCES = ("$ref", "$dynamicRef")
 _SAME_VALUE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas")
 _UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
@@ -106,7 +107,7 @@ class Document:
 
     def named(self, pointer: str) -> str:
         """A pointer as the user would write it, from the top of what was handed in."""
-        return self._base + pointer.removeprefix(self._hidden)
+        return self._base + pointer.partition(_MADE)[0].removeprefix(self._hidden)
 
     def refuse(self, keyword: str, place: Place, reason: str) -> UnsupportedSchemaError:
         """The error for a keyword that cannot be honoured here."""
@@ -126,7 +127,7 @@ class Document:
     def made(self, place: Place, name: str, schema: Any) -> Place:
         """A schema of the same value that the document does not spell out; named for equality."""
         return replace(
-            place, pointer=f"{place.pointer}#{name}", schema=schema, plain=False,
+            place, pointer=f"{place.pointer}{_MADE}{name}", schema=schema, plain=False,
             under=_under(place),
         )  # fmt: skip
 

@@ -23,7 +23,7 @@ from gcd.languages.schema_constants import CONSTANTS, exact, identity, values_of
 from gcd.languages.schema_document import Conjunction, Document, Place, matches
 from gcd.languages.schema_keywords import ABSENT, CONTAINER, TYPES
 
-_MAX_PATTERNS = 8  # that undeclared names may match
+_MAX_PATTERNS = 6  # that undeclared names may match
 OPENING = ("additionalProperties", "patternProperties", "unevaluatedProperties")
 
 
@@ -261,7 +261,8 @@ def _properties(
     order = declared(told)
     allowed = set(order)
     if not shut:
-        order = {**order, **declared(places), **declared(aside)}
+        # What is compared must agree on the order, so `aside` comes first: it is the same for all.
+        order = {**order, **declared(aside), **declared(places)}
         allowed = set(order)
     return tuple(
         Property(

@@ -150,7 +150,7 @@ CHOICES: dict[str, _Rule] = {
 }
 
 _RULES: dict[str, _Rule] = {
-    **PLAIN,
+    **{keyword: rule for keyword, rule in PLAIN.items() if keyword != ABSENT},
     **CHOICES,
     "allOf": _SOME_SCHEMAS,
     "$ref": _A_TEXT,
@@ -160,7 +160,7 @@ _RULES: dict[str, _Rule] = {
     **dict.fromkeys(_IDENTITY, _A_TEXT),
 }
 
-HONOURED = tuple(sorted(_RULES.keys() - _DEFINITIONS - _IDENTITY - {ABSENT}))
+HONOURED = tuple(sorted(_RULES.keys() - _DEFINITIONS - _IDENTITY))
 
 # Where schemas are inside a schema: alone, in lists, under names.
 SINGLE = (

@@ -38,7 +38,7 @@ from gcd.languages.multiples import multiples, whole_numbers
 from gcd.languages.notation import Brackets, Notation
 from gcd.languages.numbers import decimals, integers, numbers, with_exponent
 from gcd.languages.objects import BRACES, Frame, Member, mapping
-from gcd.languages.schema_choices import Case, alternatives, separate_choices
+from gcd.languages.schema_choices import Case, alternatives, are_apart, separate_choices
 from gcd.languages.schema_document import Conjunction, Document, Place
 from gcd.languages.schema_facets import Contains, Facets, merge
 from gcd.limits import max_states
@@ -145,7 +145,10 @@ class SchemaLanguages:
         for schemas in excluded:
             if language.is_empty:
                 break
-            other = self.language(places + schemas, aside, wide=not wide, frame=frame)
+            if are_apart(self.document, places, schemas):
+                continue
+            values = self._in_every_spelling if wide else self
+            other = values.language(places + schemas, aside, wide=not wide, frame=frame)
             language = language if other.is_empty else language - other
         return [language]
 
@@ -156,13 +159,25 @@ class SchemaLanguages:
         return self._in(self.notation.hashable)
 
     @cached_property
+    def _in_every_spelling(self) -> SchemaLanguages:
+        """The same schemas, narrow forms with keys and constants in every spelling.
+
+        What is taken from a wide language may be any set of right texts, the more the better.
+        """
+        return self._in(replace(self.notation, choice=self.notation.every_spelling))
+
+    @cached_property
     def _as_json(self) -> SchemaLanguages:
         """The same schemas in one spelling, to see which values there are."""
         return self._in(json_notation("compact"))
 
     def _in(self, notation: Notation) -> SchemaLanguages:
         return SchemaLanguages(
-            self.document, notation, max_depth=self._max_depth, closed=self._closed
+            self.document,
+            notation,
+            max_depth=self._max_depth,
+            closed=self._closed,
+            any_order=self._any_order,
         )
 
     def _plain(

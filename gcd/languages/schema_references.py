@@ -111,6 +111,8 @@ class References:
             if isinstance(found, Mapping):
                 found = found[step.replace("~1", "/").replace("~0", "~")]
             elif isinstance(found, list):
+                if not step.isdecimal() or (step[0] == "0" and step != "0"):
+                    raise KeyError(step)
                 found = found[int(step)]
             else:
                 raise KeyError(step)
@@ -119,6 +121,12 @@ class References:
     def _enter(self, pointer: str, schema: Mapping[str, Any], uri: str) -> str:
         """Note the identifiers of a schema; the URI of the resource it belongs to."""
         if isinstance(schema.get("$id"), str):
+            if urldefrag(schema["$id"]).fragment:
+                raise UnsupportedSchemaError(
+                    "$id",
+                    self._base + pointer,
+                    f"is {schema['$id']!r}, with a fragment; draft 2020-12 has $anchor for that",
+                )
             uri = urldefrag(_joined(uri, schema["$id"])).url
             self._resources[uri] = pointer
         self._uri_of[pointer] = uri

@@ -27,7 +27,7 @@ from gcd.automaton import Automaton
 from gcd.errors import ConstraintError, EmptyLanguageError
 from gcd.languages.arrays import array
 from gcd.languages.assembly import Assembly
-from gcd.languages.json_schema import check_depth
+from gcd.languages.json_schema import check_depth, check_options
 from gcd.languages.json_values import json_notation
 from gcd.languages.notation import mark, separators
 from gcd.languages.objects import Frame
@@ -72,6 +72,7 @@ def tool_calls(
     """
     _check_counts(min_calls, max_calls)
     check_depth(max_depth)
+    check_options(whitespace, escapes)
     parsed = parse_tools(tools)
     if parsed.unknown_types:
         listed = ", ".join(f"{name} ({count}x)" for name, count in parsed.unknown_types.items())
@@ -109,8 +110,13 @@ def tool_calls(
     return language
 
 
-def _check_counts(minimum: int, maximum: int | None) -> None:
-    if minimum < 0 or (maximum is not None and maximum < minimum):
+def _check_counts(minimum: int | None, maximum: int | None) -> None:
+    for count in (minimum, maximum):
+        if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
+            raise ConstraintError(
+                f"min_calls and max_calls must be whole numbers, got {minimum!r} and {maximum!r}"
+            )
+    if minimum is None or minimum < 0 or (maximum is not None and maximum < minimum):
         raise ConstraintError(
             f"tool_calls needs 0 <= min_calls <= max_calls, got {minimum} and {maximum}"
         )

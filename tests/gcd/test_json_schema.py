@@ -183,6 +183,15 @@ def test_schemas_admit_what_the_standard_admits(schema: Any, values: list[Any]) 
 
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(SCHEMAS, st.lists(VALUES, min_size=1, max_size=6))
+@example(
+    {
+        "if": True,
+        "then": True,
+        "else": False,
+        "not": {"properties": {"b": True}, "propertyNames": {"not": {"const": "b"}}},
+    },
+    [{"b": None}],
+)
 def test_choices_intersected_say_the_same(schema: Any, values: list[Any]) -> None:
     with mock.patch.object(schema_choices, "_FEW_CASES", 1):
         _check_against_the_standard(schema, values)
@@ -652,3 +661,97 @@ def test_any_order() -> None:
         json_schema(schema, any_order=9)
     without = json_schema({**schema, "not": {"required": ["c"]}}, any_order=3)
     assert {t.decode() for t in without} == {'{"b":1}', '{"a":1,"b":1}', '{"b":1,"a":1}'}
+
+
+Y_FIRST = {"properties": {"y": {"const": 1}}, "required": ["y"]}
+X_THEN_Y = {"properties": {"x": {"const": 1}}, "required": ["x"], "$ref": "#/$defs/D"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "invalid"),
+    [
+        (
+            {"type": "object", "not": {"enum": [{"a": 1, "b": 2}, {"b": 1, "a": 2}]}},
+            {"a": 2, "b": 1},
+        ),
+        ({"type": "object", "not": X_THEN_Y, "$defs": {"D": Y_FIRST}}, {"x": 1, "y": 1}),
+        (
+            {
+                "type": "object",
+                "oneOf": [{"minProperties": 2}, X_THEN_Y],
+                "$defs": {"D": Y_FIRST},
+            },
+            {"x": 1, "y": 1},
+        ),
+        (
+            {
+                "type": "array",
+                "items": {"type": "object"},
+                "contains": X_THEN_Y,
+                "maxContains": 0,
+                "minContains": 0,
+                "$defs": {"D": Y_FIRST},
+            },
+            [{"x": 1, "y": 1}],
+        ),
+    ],
+)
+def test_what_is_compared_has_one_order_of_members(schema: Any, invalid: Any) -> None:
+    assert not Draft202012Validator(schema).is_valid(invalid)
+    for additional in ("open", "closed"):
+        language = json_schema(schema, additional_properties=additional)
+        assert not any(language.accepts(compact(value)) for value in orders(invalid))
+
+
+def test_intersected_choices_have_one_order_of_members() -> None:
+    schema = {
+        "type": "object",
+        "anyOf": [{"required": ["a", "b"]}, {"required": ["a", "c"]}, {"required": ["x"]}],
+        "oneOf": [{"required": ["b", "a"]}, {"required": ["c", "a"]}, {"required": ["y"]}],
+        "not": {"required": ["c", "b", "q"]},
+        "if": {"required": ["b", "a"]},
+        "then": {"required": ["b"]},
+    }
+    language = json_schema(schema, additional_properties="open")
+    assert any(language.accepts(compact(value)) for value in orders({"a": 1, "b": 1}))
+
+
+def test_names_do_not_collide_with_schemas_made_inside() -> None:
+    one = {"type": "array", "prefixItems": [{"const": "Z"}], "items": False, "minItems": 1}
+    for name in ("a#const 0", "a~ const 0", "a~0 const 0"):
+        language = json_schema({"properties": {"a": {"const": [1]}, name: one}, "type": "object"})
+        assert language.accepts(compact({name: ["Z"]}))
+        assert not language.accepts(compact({name: [1]}))
+
+
+def test_large_constants_are_what_is_written() -> None:
+    assert {t.decode() for t in json_schema({"const": 1e23})} == {"1e+23", "1" + "0" * 23}
+    with pytest.raises(EmptyLanguageError):
+        json_schema({"const": 1e23, "not": {"const": 1e23}})
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"x-absent": ["a"]}, "x-absent"),
+        ({"allOf": [True], "$ref": "#/allOf/-1"}, "points to nothing"),
+        ({"$id": "#foo"}, "anchor"),
+        ({"properties": {"a": {"$id": "x#y"}}}, "/properties/a"),
+    ],
+)
+def test_what_is_no_keyword_pointer_or_identifier(schema: Any, message: str) -> None:
+    with pytest.raises(ConstraintError, match=message):
+        json_schema(schema)
+
+
+def test_options_of_another_value() -> None:
+    for option in ("whitespace", "escapes", "additional_properties", "formats"):
+        with pytest.raises(ConstraintError, match=option):
+            json_schema({}, **{option: "loose"})  # type: ignore[arg-type]
+
+
+def test_more_members_than_there_can_be() -> None:
+    for fewest in (3, 10**6, 10**300):
+        schema = {"type": "object", "additionalProperties": False, "minProperties": fewest}
+        with pytest.raises(EmptyLanguageError):
+            json_schema(schema)
