@@ -21,6 +21,7 @@ are compared (`aside`), and undeclared members are let in or not by the schemas 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -74,7 +75,7 @@ class SchemaLanguages:
         self._closed = closed
         self._any_order = any_order
         self._known: dict[tuple[Conjunction, Conjunction, bool, Frame], Automaton] = {}
-        self._spent = 0  # states of all languages so far
+        self._spent: Counter[str] = Counter()  # states of all languages so far
         self._built: dict[tuple[Hashable, ...], Automaton] = {}
 
     def language(
@@ -112,8 +113,8 @@ class SchemaLanguages:
                 for cases in separate[1:]:
                     found = found & self._any_of(cases, aside, wide, frame)
             self._known[key] = found
-            self._spent += found.num_states
-            if self._spent > _MAX_SHARE * max_states():
+            self._spent["states"] += found.num_states
+            if self._spent["states"] > _MAX_SHARE * max_states():
                 raise StateLimitError(
                     _MAX_SHARE * max_states(), "the languages of the schema's parts together"
                 )
@@ -172,13 +173,15 @@ class SchemaLanguages:
         return self._in(json_notation("compact"))
 
     def _in(self, notation: Notation) -> SchemaLanguages:
-        return SchemaLanguages(
+        values = SchemaLanguages(
             self.document,
             notation,
             max_depth=self._max_depth,
             closed=self._closed,
             any_order=self._any_order,
         )
+        values._spent = self._spent
+        return values
 
     def _plain(
         self, places: Conjunction, aside: Conjunction, wide: bool, frame: Frame
