@@ -6,17 +6,15 @@ What is finished is kept there; the same command goes on from it, to the same fi
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import hydra
-import torch.distributed as dist
 from omegaconf import DictConfig, OmegaConf
 
 from experiments import config as configuration
 from experiments import shakespeare, tool_calling
+from experiments.command import errors_in_one_line
 from experiments.models import ROOT
 
 TASKS: dict[str, Callable[[DictConfig], Path]] = {
@@ -38,19 +36,9 @@ configuration.register()
 
 @hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="config")
 def main(config: DictConfig) -> None:
-    """Command line: errors a user can mend are one line; `HYDRA_FULL_ERROR=1` shows the rest."""
-    try:
+    """Command line; see `experiments.command` for how errors are told."""
+    with errors_in_one_line():
         run(config)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except (ValueError, OSError) as error:
-        if os.environ.get("HYDRA_FULL_ERROR") == "1":
-            raise
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -142,12 +142,7 @@ def expect_tokens(
         mass[:, some] = each.sum(dim=2)
         joint[:, some] = (each * table.b[level.unsqueeze(1), target[:, some]]).sum(dim=2)
     log_joint = joint.double().log() + table.log_scale[level.unsqueeze(1), target]
-    return Expectation(
-        log_joint=log_joint.masked_fill(~alive, -torch.inf),
-        log_mass=mass.double().log().masked_fill(~alive, -torch.inf),
-        ends=_is_final(table, target) & alive,
-        alive=alive,
-    )
+    return _alive_only(table, log_joint, mass, target, alive)
 
 
 def expect_all_tokens(
@@ -171,12 +166,7 @@ def expect_all_tokens(
     column, target = columns.of_class.gather(1, class_of), columns.target.gather(1, class_of)
     alive = columns.alive.gather(1, class_of)
     log_joint = joint.double().log() + columns.log_scale[column]
-    return Expectation(
-        log_joint=log_joint.masked_fill(~alive, -torch.inf),
-        log_mass=mass.double().log().masked_fill(~alive, -torch.inf),
-        ends=_is_final(table, target) & alive,
-        alive=alive,
-    )
+    return _alive_only(table, log_joint, mass, target, alive)
 
 
 def log_completed(
@@ -193,6 +183,21 @@ def log_completed(
     total = expect_classes(table, predicted, states, remaining).log_joint.logsumexp(dim=1)
     complete = (states >= 0) & table.batch.is_final[states.clamp(min=0)]
     return torch.where(complete, 0.0, total)
+
+
+def _alive_only(
+    table: LookaheadTable,
+    log_joint: Float64[Tensor, "R K"],
+    mass: Float[Tensor, "R K"],
+    target: Int64[Tensor, "R K"],
+    alive: Bool[Tensor, "R K"],
+) -> Expectation:
+    return Expectation(
+        log_joint=log_joint.masked_fill(~alive, -torch.inf),
+        log_mass=mass.double().log().masked_fill(~alive, -torch.inf),
+        ends=_is_final(table, target) & alive,
+        alive=alive,
+    )
 
 
 def _level(table: LookaheadTable, remaining: Int64[Tensor, "R"]) -> Int64[Tensor, "R"]:

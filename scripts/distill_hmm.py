@@ -11,15 +11,12 @@ Sampled sequences, checkpoints and results lie in `runs/`; the same command goes
 
 from __future__ import annotations
 
-import os
-import sys
-
 import hydra
-import torch.distributed as dist
 from omegaconf import DictConfig
 
 from experiments import config as configuration
 from experiments import distill_config, distillation
+from experiments.command import errors_in_one_line
 from experiments.models import ROOT
 
 configuration.register()
@@ -28,19 +25,9 @@ distill_config.register()
 
 @hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="distill_hmm")
 def main(config: DictConfig) -> None:
-    """Command line: errors a user can mend are one line; `HYDRA_FULL_ERROR=1` shows the rest."""
-    try:
+    """Command line; see `experiments.command` for how errors are told."""
+    with errors_in_one_line():
         distillation.run(config)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except (ValueError, OSError) as error:
-        if os.environ.get("HYDRA_FULL_ERROR") == "1":
-            raise
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -21,9 +21,8 @@ are compared (`aside`), and undeclared members are let in or not by the schemas 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import comb
 
@@ -31,14 +30,10 @@ from gcd.automaton import Automaton
 from gcd.errors import StateLimitError, UnsupportedSchemaError
 from gcd.languages.anything import any_value
 from gcd.languages.arrays import Sorted, array, containing, distinct
-from gcd.languages.constants import constants, fitting
-from gcd.languages.formats import text_format
-from gcd.languages.json_text import texts
 from gcd.languages.json_values import json_notation
-from gcd.languages.multiples import multiples, whole_numbers
 from gcd.languages.notation import Brackets, Notation
-from gcd.languages.numbers import decimals, integers, numbers, with_exponent
 from gcd.languages.objects import BRACES, Frame, Member, mapping
+from gcd.languages.scalars import constants, content, fitting, numerals
 from gcd.languages.schema_choices import Case, alternatives, are_apart, separate_choices
 from gcd.languages.schema_document import Conjunction, Document, Place
 from gcd.languages.schema_facets import Contains, Facets, merge
@@ -47,6 +42,19 @@ from gcd.limits import max_states
 _IN_PYTHON_STYLE = 'supported in Python style; remove it, or use style="json"'
 _MAX_SHARE = 2  # states of all parts together, in units of the limit on states
 _MAX_DISTINCT = 10  # values that elements which must differ may have
+
+
+@dataclass
+class _Size:
+    """How large the languages of a document are, all notations together."""
+
+    states: int = 0
+
+    def add(self, language: Automaton) -> None:
+        limit = _MAX_SHARE * max_states()
+        self.states += language.num_states
+        if self.states > limit:
+            raise StateLimitError(limit, "the languages of the schema's parts together")
 
 
 class SchemaLanguages:
@@ -75,7 +83,7 @@ class SchemaLanguages:
         self._closed = closed
         self._any_order = any_order
         self._known: dict[tuple[Conjunction, Conjunction, bool, Frame], Automaton] = {}
-        self._spent: Counter[str] = Counter()  # states of all languages so far
+        self._size = _Size()
         self._built: dict[tuple[Hashable, ...], Automaton] = {}
 
     def language(
@@ -113,11 +121,7 @@ class SchemaLanguages:
                 for cases in separate[1:]:
                     found = found & self._any_of(cases, aside, wide, frame)
             self._known[key] = found
-            self._spent["states"] += found.num_states
-            if self._spent["states"] > _MAX_SHARE * max_states():
-                raise StateLimitError(
-                    _MAX_SHARE * max_states(), "the languages of the schema's parts together"
-                )
+            self._size.add(found)
         return self._known[key]
 
     def _any_of(self, cases: list[Case], aside: Conjunction, wide: bool, frame: Frame) -> Automaton:
@@ -180,7 +184,7 @@ class SchemaLanguages:
             closed=self._closed,
             any_order=self._any_order,
         )
-        values._spent = self._spent
+        values._size = self._size
         return values
 
     def _plain(
@@ -209,7 +213,7 @@ class SchemaLanguages:
                 return self.notation.true | self.notation.false
             case "integer" | "number":
                 key: tuple[Hashable, ...] = (kind, f.lower, f.upper, f.divisors, wide)
-                build = partial(self._number, kind, facets, wide)
+                build = partial(numerals, kind, facets, wide=wide)
             case "string":
                 key = (kind, f.length, f.patterns, f.formats, wide)
                 build = partial(self._string, facets, wide)
@@ -228,27 +232,8 @@ class SchemaLanguages:
     # -- scalars ----------------------------------------------------------------------------
 
     def _fits(self, value: object, facets: Facets) -> bool:
-        texts = self._content(facets, wide=False) if facets.patterns or facets.formats else None
-        return fitting(value, facets, texts)
-
-    def _number(self, kind: str, facets: Facets, wide: bool) -> Automaton:
-        lower, upper = facets.lower, facets.upper
-        if kind == "number" and not facets.divisors:
-            found = numbers(lower, upper)
-            return found | with_exponent() if wide else found
-        if kind == "integer" and not wide:
-            found = integers(lower, upper)
-        elif lower or upper:
-            found = decimals(lower, upper)
-        else:
-            found = decimals()
-        for divisor in facets.divisors:
-            found &= multiples(divisor)
-        if not wide:
-            return found
-        if kind == "integer":
-            found &= whole_numbers()
-        return found | with_exponent()
+        said = bool(facets.patterns or facets.formats)
+        return fitting(value, facets, content(self.document, facets, wide=False) if said else None)
 
     def _string(self, facets: Facets, wide: bool) -> Automaton:
         shortest, longest = facets.length
@@ -263,23 +248,7 @@ class SchemaLanguages:
                 else ("format", facets.formats[0][1])
             )
             raise self.document.refuse(keyword, place, f"is not {_IN_PYTHON_STYLE}")
-        return self.notation.quoted(self._content(facets, wide=wide))
-
-    def _content(self, facets: Facets, *, wide: bool) -> Automaton:
-        """What may stand in a string, before it is quoted."""
-        found = None
-        for name, _ in facets.formats:
-            language = text_format(name, widest=wide)
-            assert language is not None, "formats are checked with the document"
-            found = language if found is None else found & language
-        for pattern, place in facets.patterns:
-            language = self.document.pattern(pattern, place, "pattern")
-            found = language if found is None else found & language
-        shortest, longest = facets.length
-        if found is None or shortest or longest is not None:
-            lengths = texts(shortest, longest)
-            found = lengths if found is None else found & lengths
-        return found
+        return self.notation.quoted(content(self.document, facets, wide=wide))
 
     # -- arrays -----------------------------------------------------------------------------
 
