@@ -1,0 +1,125 @@
+"""What is exactly true of a problem, by one pass over its tree.
+
+With log p at every prefix, the probability of a token sequence is a product along a path, that of a
+text the sum over its spellings, and their total the evidence:
+
+    p_lm(C within n) = sum over ended x of p_lm(x),     posterior(y) = sum over spellings x of y
+                                                                        p_lm(x) / p_lm(C within n)
+
+A proposal's single sample is drawn by another product along the path, of q(v) = p_lm(v) g(v) / Z.
+Its law over texts follows without sampling; what is missing to one is the chance of no answer.
+
+**Distance.** "No answer" is an outcome of posterior probability zero, so the total variation between
+a law over answers and the posterior is half of (sum of absolute differences + missing mass): 1 for
+a method that never answers. An exact sampler of N draws has a distance too, that of N draws from
+their own law; its expectation is a sum of mean absolute deviations of binomials, each in closed
+form (de Moivre 1730): with k = floor(N p) + 1,
+
+    E|X - N p| = 2 k (1 - p) P(X = k),      X ~ Binomial(N, p)
+
+Cost: O(slots of the tree).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from scipy import stats
+from torch import Tensor
+
+from experiments.convergence_tree import Tree
+
+
+class Exact(NamedTuple):
+    """The truth about a problem.
+
+    Attributes:
+        log_evidence: log p_lm(C within n).
+        posterior: probability of each text given that.
+        log_law: log p_lm(text, ended within the budget).
+    """
+
+    log_evidence: float
+    posterior: Float64[Tensor, "texts"]
+    log_law: Float64[Tensor, "texts"]
+
+
+class Law(NamedTuple):
+    """The law of one sample.
+
+    Attributes:
+        probabilities: of each text; what is missing to one is "no answer".
+        share_valid: their sum.
+        total_variation: to the posterior.
+    """
+
+    probabilities: Float64[Tensor, "texts"]
+    share_valid: float
+    total_variation: float
+
+
+def exact(tree: Tree) -> Exact:
+    """Evidence and posterior.
+
+    Raises:
+        ValueError: no text has positive probability under the model.
+    """
+    log_law = _log_sum_of_paths(tree, tree["log_p"])
+    log_evidence = float(log_law.logsumexp(dim=0))
+    if log_evidence == -np.inf:
+        raise ValueError("the language model gives no answer any probability: nothing to sample")
+    return Exact(log_evidence, (log_law - log_evidence).exp(), log_law)
+
+
+def law_of_one(
+    tree: Tree, log_q: Float64[Tensor, "slots"], posterior: Float64[Tensor, "texts"]
+) -> Law:
+    """The law of a single sample drawn with these probabilities of each slot of the tree."""
+    probabilities = _log_sum_of_paths(tree, log_q).exp()
+    return Law(
+        probabilities,
+        min(1.0, float(probabilities.sum())),
+        total_variation(probabilities, posterior),
+    )
+
+
+def total_variation(
+    law: Float64[Tensor, "texts"], posterior: Float64[Tensor, "texts"]
+) -> float:
+    """Half the sum of absolute differences, "no answer" among the outcomes."""
+    missing = max(0.0, 1.0 - float(law.sum()))
+    return 0.5 * (float((law - posterior).abs().sum()) + missing)
+
+
+def floor_of_draws(posterior: Float64[Tensor, "texts"], draws: int) -> float:
+    """Expected total variation between `draws` exact draws and the law they are drawn from."""
+    p = posterior.numpy()
+    p = p[(p > 0) & (p < 1)]
+    k = np.floor(draws * p) + 1
+    deviations = 2 * k * (1 - p) * stats.binom.pmf(k, draws, p)
+    return float(deviations.sum()) / (2 * draws)
+
+
+def _log_sum_of_paths(
+    tree: Tree, log_step: Float64[Tensor, "slots"]
+) -> Float64[Tensor, "texts"]:
+    """Of each text: log of the sum over its spellings of the product of steps along the path."""
+    total = torch.zeros(tree.num_exact, dtype=torch.float64)
+    parent, slot = tree["parent"], tree["slot"]
+    for first, end in tree.levels()[1:]:
+        total[first:end] = total[parent[first:end]] + log_step[slot[first:end]]
+    text = tree["text"][: tree.num_exact]
+    ended = text >= 0
+    return _scatter_logsumexp(total[ended], text[ended], len(tree.texts))
+
+
+def _scatter_logsumexp(values: Tensor, index: Tensor, size: int) -> Float64[Tensor, "size"]:
+    """log of the sum of exp(values) with each index; -inf for none."""
+    top = torch.full((size,), -torch.inf, dtype=torch.float64)
+    top = top.scatter_reduce(0, index, values, "amax")
+    level = torch.where(top.isneginf(), 0.0, top)
+    total = torch.zeros(size, dtype=torch.float64).index_add(0, index, (values - level[index]).exp())
+    return total.log() + level

@@ -1,0 +1,293 @@
+"""The sampler itself, on a tree: thousands of runs of `smc.sampler.Sampler` without a model.
+
+Once the language model was asked at every prefix, it is a table; and so is a proposal, whose view of
+the next token is a function of the prefix alone. `TreeLM` and `TreeProposal` are these tables in the
+sampler's own interfaces. Weighing, resampling and drawing are the library's, random numbers are
+named as ever by (seed, run, particle, step, purpose), and a row's columns are the allowed tokens in
+their order: so a run here draws what `smc.sample` draws with the real model under the same seed.
+
+LM, LCD and GCD have g = 0 or 1, which the tree says by itself. For P-GCD the very proposal is asked,
+once for each prefix, with the restricted constraint and HMM (`tabulate`).
+
+Cost of a run: a few gathers for each distinct prefix and step; some 10^5 particles a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int, Int64
+from scipy import sparse
+from torch import Tensor
+
+from experiments.convergence_evaluate import Evaluator
+from experiments.convergence_tree import DEAD, Tree
+from gcd.batch import AutomatonBatch
+from gcd.vocabulary import Vocabulary
+from smc.draw import CounterDraw, Draw
+from smc.language_model import Prompt
+from smc.pgcd import PGCD
+from smc.proposals import Batch, Guide
+from smc.resampling import scheme
+from smc.sampler import Sampler
+from smc.weights import Weights
+
+_PARTICLES_AT_ONCE = 1 << 14
+_ROWS_GUIDED = 512
+
+
+class Table(NamedTuple):
+    """What a proposal thinks at every prefix of a tree.
+
+    Attributes:
+        log_g: of each slot, -inf for what is never drawn.
+        log_z: of each node.
+    """
+
+    log_g: Float64[Tensor, "slots"]
+    log_z: Float64[Tensor, "nodes"]
+
+
+def tabulate(
+    proposal: PGCD, tree: Tree, progress: Callable[[int], object] | None = None
+) -> Table:
+    """Asks a proposal (over the restricted tokens) at every prefix within the budget."""
+    log_g = torch.full((len(tree["token"]),), -torch.inf, dtype=torch.float64)
+    log_z = torch.full((tree.num_exact,), -torch.inf, dtype=torch.float64)
+    batch = Batch(AutomatonBatch([tree.automaton]), torch.tensor([tree.budget]))
+    width = tree.automaton.vocabulary.size
+    state = proposal.start(batch)
+    above = torch.zeros(1, dtype=torch.int64)  # nodes that the rows of `state` belong to
+    for depth, (first, end) in enumerate(tree.levels()):
+        nodes = torch.arange(first, end)
+        nodes = nodes[tree["text"][nodes] < 0]
+        if not len(nodes):
+            break
+        if depth:
+            row = torch.searchsorted(above, tree["parent"][nodes])
+            token = tree["token"][tree["slot"][nodes]]
+            state = proposal.advance(proposal.take(state, row), token.unsqueeze(1))
+        for some in torch.arange(len(nodes)).split(_ROWS_GUIDED):
+            slots = tree.rows(nodes[some])
+            inside = slots >= 0
+            token = torch.where(inside, tree["token"][slots.clamp(min=0)], width - 1)
+            log_p = torch.full((len(some), width), -torch.inf, dtype=torch.float64)
+            log_p.scatter_(1, token, torch.where(inside, tree["log_p"][slots], -torch.inf))
+            guide = proposal.guide(proposal.take(state, some), log_p)
+            log_g[slots[inside]] = guide.log_g.gather(1, token)[inside]
+            log_z[nodes[some]] = guide.log_z
+            if progress is not None:
+                progress(len(some))
+        above = nodes
+    return Table(log_g, log_z)
+
+
+class TreeState(NamedTuple):
+    """Where R prefixes are; both a proposal's state and its walk."""
+
+    tree: Tree
+    nodes: Int64[Tensor, "R"]
+
+    @property
+    def walk(self) -> TreeState:
+        """Itself."""
+        return self
+
+    @property
+    def finished(self) -> Tensor:
+        """True where the answer has ended."""
+        return (self.nodes >= 0) & (self.tree["text"][self.nodes.clamp(min=0)] >= 0)
+
+    @property
+    def running(self) -> Tensor:
+        """True where another token is due: nodes that have not ended have budget left."""
+        return (self.nodes >= 0) & ~self.finished
+
+
+class TreeProposal:
+    """A proposal on a tree; see `smc.proposals.Proposal`.
+
+    Args:
+        tree: the tree, with the language model's values.
+        method: "lm", "lcd" or "gcd"; or a table.
+    """
+
+    potential = True
+
+    def __init__(self, tree: Tree, method: str | Table) -> None:
+        self.tree = tree
+        self.method = method
+
+    def start(self, batch: Batch) -> TreeState:
+        """The root, for each example."""
+        return TreeState(self.tree, torch.zeros(len(batch.budgets), dtype=torch.int64))
+
+    def take(self, state: TreeState, ancestors: Int64[Tensor, "Q"]) -> TreeState:
+        """The state of these rows."""
+        return state._replace(nodes=state.nodes[ancestors])
+
+    def advance(self, state: TreeState, tokens: Int[Tensor, "R T"]) -> TreeState:
+        """Steps to children; LCD alone may walk prefixes that cannot be completed in time."""
+        nodes = state.nodes
+        for token in tokens.long().unbind(dim=1):
+            after = self.tree.step(nodes, token, late=self.method == "lcd")
+            nodes = torch.where(token >= 0, after, nodes)
+        return state._replace(nodes=nodes)
+
+    def guide(self, state: TreeState, log_p: Float64[Tensor, "R W"]) -> Guide:
+        """log g and log Z by place among the slots; the last column is all other tokens."""
+        if self.method == "lm":
+            return Guide(torch.zeros_like(log_p), log_p.new_zeros(len(log_p)))
+        tree, nodes = self.tree, state.nodes
+        slots = tree.rows(nodes)
+        place = slots.clamp(min=0)
+        log_g = torch.full_like(log_p, -torch.inf)
+        if isinstance(self.method, Table):
+            log_g[:, :-1] = self.method.log_g[place].masked_fill(slots < 0, -torch.inf)
+            return Guide(log_g, self.method.log_z[nodes])
+        allowed = slots >= 0
+        if self.method == "gcd":
+            child = tree["child"][place]
+            allowed &= (child >= 0) & (child < tree.num_exact)
+        log_g[:, :-1].masked_fill_(allowed, 0.0)
+        return Guide(log_g, torch.logsumexp(log_p + log_g, dim=1))
+
+
+class TreeLM:
+    """A language model that is a tree; see `smc.language_model.LanguageModel`.
+
+    Args:
+        tree: the tree.
+        evaluator: asked at late prefixes that are new.
+    """
+
+    device = torch.device("cpu")
+    context: int | None = None
+
+    def __init__(self, tree: Tree, evaluator: Evaluator | None = None) -> None:
+        self.tree = tree
+        self.evaluator = evaluator
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The restricted tokens. Log-probabilities have one column for each slot, not for these."""
+        return self.tree.automaton.vocabulary
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """A tree has one prompt; what stands for it does not matter."""
+        return [0 for _ in prompt]
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[TreeRows, Float64[Tensor, "B W"]]:
+        """One root for each."""
+        rows = TreeRows(self, torch.zeros(len(prompts), dtype=torch.int64))
+        return rows, self.log_p(rows.nodes)
+
+    def log_p(self, nodes: Int64[Tensor, "R"]) -> Float64[Tensor, "R W"]:
+        """The table's rows; unknown ones are asked for first."""
+        if self.evaluator is not None and not bool(self.tree.known[nodes].all()):
+            self.evaluator(self.tree, nodes)
+        return self.tree.log_p(nodes)
+
+
+class TreeRows:
+    """Nodes; see `smc.language_model.Rows`."""
+
+    def __init__(self, lm: TreeLM, nodes: Int64[Tensor, "R"]) -> None:
+        self._lm = lm
+        self.nodes = nodes
+
+    def extend(
+        self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]
+    ) -> Float64[Tensor, "R T W"]:
+        """One token each: places among the slots mean something in their own row only."""
+        assert runs.shape[1] == 1, "the sampler extends by one token at a time"
+        self.nodes = self._lm.tree.step(self.nodes, runs[:, 0].long(), late=True)
+        assert bool((self.nodes != DEAD).all()), "only prefixes that go on are read"
+        return self._lm.log_p(self.nodes).unsqueeze(1)
+
+    def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
+        """Copies nodes."""
+        self.nodes = self.nodes[ancestors]
+
+    def truncate(self, lengths: Int[Tensor, "R"]) -> None:
+        """Nobody cuts rows here."""
+        raise NotImplementedError("rows of a tree are not cut back")
+
+
+class Runs(NamedTuple):
+    """What independent runs gave.
+
+    Attributes:
+        posterior: of each run, over texts; rows sum to one, to zero where a run is dead.
+        log_evidence: the estimates, -inf for a dead run.
+        ess: effective sample size of the final weights, zero for a dead run.
+    """
+
+    posterior: sparse.csr_matrix
+    log_evidence: Float64[np.ndarray, "runs"]
+    ess: Float64[np.ndarray, "runs"]
+
+    @property
+    def dead(self) -> np.ndarray:
+        """Runs without an answer."""
+        return np.isneginf(self.log_evidence)
+
+
+def sample_runs(
+    lm: TreeLM,
+    proposal: TreeProposal,
+    *,
+    particles: int,
+    runs: int,
+    resampling: str = "systematic",
+    ess_threshold: float = 0.5,
+    seed: int = 0,
+    draw: Draw | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> Runs:
+    """So many independent runs; run i has the random numbers of example i of `smc.sample`."""
+    tree, parts = lm.tree, []
+    size = max(1, min(512, _PARTICLES_AT_ONCE // particles))
+    for first in range(0, runs, size):
+        count = min(size, runs - first)
+        budgets = torch.full((count,), tree.budget)
+        sampler = Sampler(
+            lm,
+            proposal,
+            Batch(AutomatonBatch([tree.automaton]), budgets),
+            examples=torch.arange(first, first + count),
+            num_particles=particles,
+            scheme=scheme(resampling),
+            ess_threshold=ess_threshold,
+            temperature=1.0,  # the tree's values are tempered already
+            top_p=1.0,
+            draw=CounterDraw(seed) if draw is None else draw,
+        )
+        found = sampler.run([[0]] * count)
+        weights = Weights.of(found.log_weight.view(count, particles))
+        # Where each particle ended, by following its places down the tree once more.
+        node = torch.zeros(count * particles, dtype=torch.int64)
+        for t in range(tree.budget):
+            column = found.tokens[:, t]
+            going = (column >= 0) & (node >= 0)
+            node = torch.where(going, tree.step(node, column, late=False), node)
+        text = torch.where(node >= 0, tree["text"][node.clamp(min=0)], -1)
+        alive = (weights.normalised.flatten() > 0).nonzero().squeeze(1)
+        assert bool((text[alive] >= 0).all()), "particles of positive weight have an answer"
+        posterior = sparse.csr_matrix(
+            (
+                weights.normalised.flatten()[alive].numpy(),
+                ((alive // particles).numpy(), text[alive].numpy()),
+            ),
+            shape=(count, len(tree.texts)),
+        )
+        parts.append((posterior, weights.log_mean.numpy(), weights.ess.numpy()))
+        if progress is not None:
+            progress(count)
+    posteriors, evidences, ess = zip(*parts, strict=True)
+    return Runs(
+        sparse.vstack(posteriors, format="csr"), np.concatenate(evidences), np.concatenate(ess)
+    )
