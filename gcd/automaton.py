@@ -19,19 +19,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
+from typing import Final
 
 import numpy as np
 from jaxtyping import Bool, Int32, Integer, UInt8
 
 from gcd import strings
-from gcd.byte_classes import NUM_BYTES, joint_classes, merge_equal_columns
+from gcd.byte_classes import NUM_BYTES, joint_classes
 from gcd.errors import EmptyLanguageError, StateLimitError
 from gcd.kernels import graph, subsets
-from gcd.kernels.minimize import minimize_blocks
+from gcd.kernels.canonical import canonical
 from gcd.limits import max_states
 from gcd.nfa import NFA, part_offsets
 
 _INTERSECTION, _UNION, _DIFFERENCE = 0, 1, 2
+_PLAIN: Final = ("C_CONTIGUOUS", "WRITEABLE")  # the one layout that kernels are compiled for
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,23 +66,13 @@ class Automaton:
         class_of_byte: UInt8[np.ndarray, 256],
     ) -> Automaton:
         """Trim, minimise and number canonically any deterministic table with initial state 0."""
-        table = np.ascontiguousarray(delta, dtype=np.int32)
-        alive = graph.coaccessible(table, accepting)
-        number = graph.breadth_first_order(table, alive)
-        kept = int(number.max(initial=-1)) + 1
-        if kept == 0:
+        table, accepting, class_of_byte = canonical(
+            np.require(delta, np.int32, _PLAIN),
+            np.require(accepting, None, _PLAIN),
+            np.require(class_of_byte, None, _PLAIN),
+        )
+        if accepting.size == 0:
             return cls.empty()
-        table, accepting = graph.renumber(table, accepting, number, kept)
-        block, num_blocks = minimize_blocks(table, accepting)
-        if num_blocks < kept:
-            # Quotient with the initial state's block first, so that breadth-first order applies.
-            block = np.where(block == block[0], 0, np.where(block == 0, block[0], block)).astype(
-                np.int32
-            )
-            table, accepting = graph.renumber(table, accepting, block, num_blocks)
-        table, class_of_byte = merge_equal_columns(table, class_of_byte)
-        number = graph.breadth_first_order(table, np.ones(num_blocks, np.bool_))
-        table, accepting = graph.renumber(table, accepting, number, num_blocks)
         return cls(table, accepting, class_of_byte)
 
     @classmethod

@@ -11,97 +11,103 @@ import numpy as np
 
 
 @numba.njit(cache=True)
-def predecessors(delta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Incoming edges, compressed: state t is entered from `sources[offsets[t]:offsets[t+1]]`."""
+def distinct_edges(delta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Successors of each state, once each, in order of class: `targets[start[s]:start[s + 1]]`."""
     num_states, num_classes = delta.shape
-    offsets = np.zeros(num_states + 1, np.int64)
+    start = np.zeros(num_states + 1, np.int64)
+    targets = np.empty(4 * num_states + num_classes, np.int32)
+    seen = np.full(num_states, -1, np.int32)
+    count = 0
     for s in range(num_states):
-        for k in range(num_classes):
-            if delta[s, k] >= 0:
-                offsets[delta[s, k] + 1] += 1
-    for t in range(num_states):
-        offsets[t + 1] += offsets[t]
-    sources = np.empty(offsets[num_states], np.int32)
-    fill = offsets[:-1].copy()
-    for s in range(num_states):
+        if count + num_classes > targets.size:
+            longer = np.empty(2 * targets.size + num_classes, np.int32)
+            longer[:count] = targets[:count]
+            targets = longer
         for k in range(num_classes):
             t = delta[s, k]
-            if t >= 0:
-                sources[fill[t]] = s
-                fill[t] += 1
-    return offsets, sources
+            if t >= 0 and seen[t] != s:
+                seen[t] = s
+                targets[count] = t
+                count += 1
+        start[s + 1] = count
+    return start, targets[:count].copy()
 
 
 @numba.njit(cache=True)
-def coaccessible(delta: np.ndarray, accepting: np.ndarray) -> np.ndarray:
-    """States from which some accepting state can be reached."""
-    num_states = delta.shape[0]
-    offsets, sources = predecessors(delta)
-    alive = accepting.copy()
-    stack = np.empty(num_states, np.int32)
-    top = 0
+def reversed_edges(start: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The same edges by their targets."""
+    num_states = start.size - 1
+    into = np.zeros(num_states + 1, np.int64)
+    for t in targets:
+        into[t + 1] += 1
     for s in range(num_states):
-        if accepting[s]:
-            stack[top] = s
-            top += 1
-    while top > 0:
-        top -= 1
-        t = stack[top]
-        for i in range(offsets[t], offsets[t + 1]):
-            s = sources[i]
-            if not alive[s]:
-                alive[s] = True
-                stack[top] = s
-                top += 1
-    return alive
+        into[s + 1] += into[s]
+    fill = into[:-1].copy()
+    sources = np.empty(targets.size, np.int32)
+    for s in range(num_states):
+        for i in range(start[s], start[s + 1]):
+            sources[fill[targets[i]]] = s
+            fill[targets[i]] += 1
+    return into, sources
 
 
 @numba.njit(cache=True)
-def distances_to_accept(delta: np.ndarray, accepting: np.ndarray) -> np.ndarray:
+def levels(into: np.ndarray, sources: np.ndarray, accepting: np.ndarray) -> np.ndarray:
     """Fewest symbols from each state to an accepting one; -1 where there is no way."""
-    num_states = delta.shape[0]
-    offsets, sources = predecessors(delta)
-    distance = np.full(num_states, -1, np.int32)
+    num_states = accepting.size
+    level = np.full(num_states, -1, np.int32)
     queue = np.empty(num_states, np.int32)
     head, tail = 0, 0
     for s in range(num_states):
         if accepting[s]:
-            distance[s] = 0
+            level[s] = 0
             queue[tail] = s
             tail += 1
     while head < tail:
         t = queue[head]
         head += 1
-        for i in range(offsets[t], offsets[t + 1]):
+        for i in range(into[t], into[t + 1]):
             s = sources[i]
-            if distance[s] < 0:
-                distance[s] = distance[t] + 1
+            if level[s] < 0:
+                level[s] = level[t] + 1
                 queue[tail] = s
                 tail += 1
-    return distance
+    return level
 
 
 @numba.njit(cache=True)
-def breadth_first_order(delta: np.ndarray, alive: np.ndarray) -> np.ndarray:
-    """New number of each state in breadth-first order over live states, -1 for the rest."""
-    num_states, num_classes = delta.shape
+def distances_to_accept(delta: np.ndarray, accepting: np.ndarray) -> np.ndarray:
+    """`levels` of a table."""
+    return levels(*reversed_edges(*distinct_edges(delta)), accepting)
+
+
+@numba.njit(cache=True)
+def breadth_first(
+    forward: tuple[np.ndarray, np.ndarray], alive: np.ndarray
+) -> tuple[np.ndarray, int, bool]:
+    """Number of each live state in the order of discovery from state 0, -1 for the others.
+
+    Also how many were found, and whether all states had these numbers already.
+    """
+    start, targets = forward
+    num_states = alive.size
     number = np.full(num_states, -1, np.int32)
     queue = np.empty(num_states, np.int32)
     if not alive[0]:
-        return number
-    number[0] = 0
-    queue[0] = 0
+        return number, 0, False
+    number[0], queue[0] = 0, 0
     head, tail = 0, 1
+    in_order = True
     while head < tail:
         s = queue[head]
+        in_order = in_order and s == head
         head += 1
-        for k in range(num_classes):
-            t = delta[s, k]
-            if t >= 0 and alive[t] and number[t] < 0:
-                number[t] = tail
-                queue[tail] = t
+        for i in range(start[s], start[s + 1]):
+            t = targets[i]
+            if alive[t] and number[t] < 0:
+                number[t], queue[tail] = tail, t
                 tail += 1
-    return number
+    return number, tail, in_order and tail == num_states
 
 
 @numba.njit(cache=True)

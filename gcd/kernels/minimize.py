@@ -56,12 +56,16 @@ def _split(
 
 
 @numba.njit(cache=True)
-def minimize_blocks(delta: np.ndarray, accepting: np.ndarray) -> tuple[np.ndarray, int]:
-    """Equivalence classes of the states of a trimmed partial automaton; O(edges x log states).
+def minimize_blocks(
+    delta: np.ndarray, initial: np.ndarray, num_initial: int
+) -> tuple[np.ndarray, int]:
+    """The coarsest refinement of a partition that a partial automaton respects, and its blocks.
 
     Valmari and Lehtinen, "Efficient minimization of DFAs with partial transition functions"
     (STACS 2008): states and edges are two partitions that refine each other, and each split
-    hands the smaller half on. Every state must be accessible and co-accessible.
+    hands the smaller half on; O(edges x log states). `initial` is the block of each state, none
+    of the `num_initial` blocks empty. Every state must be accessible and lead to acceptance, and
+    accepting states share no block with others.
     """
     num_states, num_classes = delta.shape
     num_edges = 0
@@ -72,26 +76,25 @@ def minimize_blocks(delta: np.ndarray, accepting: np.ndarray) -> tuple[np.ndarra
                 num_edges += 1
                 per_class[k] += 1
 
-    state_at = np.arange(num_states).astype(np.int32)
-    state_place = state_at.copy()
-    state_block = np.zeros(num_states, np.int32)
+    # States sorted by block.
+    state_block = initial.astype(np.int32)
     state_first = np.zeros(num_states + 1, np.int32)
     state_past = np.zeros(num_states + 1, np.int32)
     state_marked = np.zeros(num_states + 1, np.int32)
     state_touched = np.empty(num_states + 1, np.int32)
-    state_past[0] = num_states
-    num_blocks = 1
-    touched = 0
     for s in range(num_states):
-        if accepting[s]:
-            touched = _mark(
-                s, state_at, state_place, state_block,
-                state_first, state_marked, state_touched, touched,
-            )  # fmt: skip
-    num_blocks = _split(
-        state_at, state_block, state_first, state_past,
-        state_marked, state_touched, touched, num_blocks,
-    )  # fmt: skip
+        state_past[state_block[s]] += 1
+    for b in range(1, num_initial):
+        state_first[b] = state_past[b - 1]
+        state_past[b] += state_first[b]
+    state_at = np.empty(num_states, np.int32)
+    state_place = np.empty(num_states, np.int32)
+    fill = state_first.copy()
+    for s in range(num_states):
+        b = state_block[s]
+        state_at[fill[b]], state_place[s] = s, fill[b]
+        fill[b] += 1
+    num_blocks = num_initial
     if num_edges == 0:
         return state_block, num_blocks
 

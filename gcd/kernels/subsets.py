@@ -15,7 +15,7 @@ TOO_MANY = -1
 
 
 @numba.njit(cache=True)
-def _mix(value: int) -> int:
+def mix(value: int) -> int:
     """A 64-bit finaliser (splitmix64): spreads consecutive keys over the hash table."""
     x = np.uint64(value)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -45,7 +45,7 @@ def product(
     keys = np.empty(capacity, np.int64)
     table = np.full(1024, -1, np.int32)
     keys[0] = 0
-    table[_mix(0) & 1023] = 0
+    table[mix(0) & 1023] = 0
     count = 1
     current = 0
     while current < count:
@@ -58,7 +58,7 @@ def product(
             if y < 0 and mode == _AND:
                 continue
             key = np.int64(x if x >= 0 else a_dead) * width + (y if y >= 0 else b_dead)
-            slot = _mix(key) & (table.size - 1)
+            slot = mix(key) & (table.size - 1)
             while table[slot] >= 0 and keys[table[slot]] != key:
                 slot = (slot + 1) & (table.size - 1)
             target = table[slot]
@@ -80,7 +80,7 @@ def product(
                 if 2 * count > table.size:
                     table = np.full(4 * table.size, -1, np.int32)
                     for s in range(count):
-                        slot = _mix(keys[s]) & (table.size - 1)
+                        slot = mix(keys[s]) & (table.size - 1)
                         while table[slot] >= 0:
                             slot = (slot + 1) & (table.size - 1)
                         table[slot] = s
@@ -183,7 +183,7 @@ def determinize(
     starts[1] = size
     key = np.int64(size)
     for i in range(size):
-        key = _mix(key * 31 + members[i] + 1)
+        key = mix(key * 31 + members[i] + 1)
     hashes[0] = key
     table[key & 1023] = 0
     count = 1
@@ -207,7 +207,7 @@ def determinize(
                 continue
             key = np.int64(size)
             for i in range(size):
-                key = _mix(key * 31 + members[i] + 1)
+                key = mix(key * 31 + members[i] + 1)
             slot = key & (table.size - 1)
             target = -1
             while table[slot] >= 0:
