@@ -10,6 +10,10 @@ and machines, and that is the whole design:
     blend                 mini-batches: old counts fade, s <- (1 - rho) s + rho s_batch
     maximize              M-step: counts plus pseudo-counts, normalised
 
+Beside those operations a step makes a few passes over the V x H emissions and their counts. They
+are done in place: memory that is new costs five times what writing to it does, as the operating
+system hands it out page by page.
+
 Full-batch EM never lowers the likelihood (Baum et al. 1970; Dempster, Laird & Rubin 1977); with
 pseudo-counts it never lowers the posterior under the Dirichlet prior they stand for. `blend` with
 falling step sizes rho_k = (k + 2)^-kappa, kappa in (1/2, 1], is stepwise EM (Cappé & Moulines,
@@ -91,9 +95,9 @@ class Statistics(NamedTuple):
             return NotImplemented
         return self.map(torch.add, other)
 
-    def scaled(self, factor: float | int) -> Statistics:
-        """As if every sequence were there `factor` times."""
-        return self.map(lambda values: values * factor)
+    def scale_(self, factor: float | int) -> Statistics:
+        """As if every sequence were there `factor` times; **in place**."""
+        return self.map(lambda values: values.mul_(factor))
 
 
 class PseudoCounts(NamedTuple):
@@ -174,41 +178,37 @@ def expected_statistics(
 def _add_emissions(total: Float[Tensor, "V H"], result: Posterior) -> None:
     """total[v] += sum of the posteriors at the places where token v was seen.
 
-    Rows are sorted by token and summed in runs: no two threads write to one row, so the sum is the
-    same every time, and it is written once a distinct token.
+    In the same order every time: one after the other on a CPU; on a GPU `index_put_` sorts them,
+    where `index_add_` would let threads race.
     """
-    tokens = result.packed.tokens
-    places = torch.arange(tokens.shape[0], device=tokens.device)
-    if result.packed.observed is not None:
-        places = places[result.packed.observed]
-    if not places.numel():
-        return
-    distinct, rank = torch.unique(tokens[places], return_inverse=True)
-    places = places[torch.argsort(rank, stable=True)]
-    sizes = torch.bincount(rank, minlength=distinct.shape[0])
-    sums = torch.nn.functional.embedding_bag(
-        places, result.states, sizes.cumsum(0) - sizes, mode="sum"
-    )
-    total.index_copy_(0, distinct, total.index_select(0, distinct).add_(sums))
+    packed = result.packed
+    for start, size in zip(packed.offsets, packed.sizes, strict=False):
+        rows = slice(start, start + size)
+        tokens, states = packed.tokens[rows], result.states[rows]
+        if packed.observed is not None:
+            seen = packed.observed[rows]
+            tokens, states = tokens[seen], states[seen]
+        if total.is_cuda:
+            total.index_put_((tokens,), states, accumulate=True)
+        else:
+            total.index_add_(0, tokens, states)
 
 
 def all_reduce(statistics: Statistics) -> Statistics:
-    """The sum over all processes, or what was given where there is only one."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return statistics
+    """The sum over all processes, **in the place of** these counts; as they are if there is one."""
 
     def reduced(values: Tensor) -> Tensor:
-        values = values.clone()
         dist.all_reduce(values)
         return values
 
-    return statistics.map(reduced)
+    several = dist.is_available() and dist.is_initialized()
+    return statistics.map(reduced) if several else statistics
 
 
 def blend(old: Statistics, new: Statistics, step_size: float | int) -> Statistics:
-    """(1 - rho) old + rho new: what stepwise EM maximises after a batch.
+    """(1 - rho) old + rho new, **in the place of** `new`: what stepwise EM maximises after a batch.
 
-    Both must stand for the same number of sequences (see `Statistics.scaled`), or pseudo-counts
+    Both must stand for the same number of sequences (see `Statistics.scale_`), or pseudo-counts
     would weigh differently from step to step.
 
     Raises:
@@ -218,7 +218,9 @@ def blend(old: Statistics, new: Statistics, step_size: float | int) -> Statistic
         raise ValueError(f"the step size of stepwise EM is in (0, 1], not {step_size}")
     if step_size == 1:
         return new  # not 0 · old, which is NaN where an old log-likelihood is -inf
-    return old.map(lambda before, after: before.lerp(after, step_size), new)
+    return new.scale_(step_size).map(
+        lambda after, before: after.add_(before, alpha=1 - step_size), old
+    )
 
 
 def step_size(step: int, decay: float | int = 0.7, delay: float | int = 2.0) -> float:
@@ -340,7 +342,7 @@ def em_step(
         )
     log_likelihood = float(counts.log_likelihood) / max(seen, 1.0)
     if num_sequences is not None:
-        counts = counts.scaled(num_sequences / float(counts.sequences))
+        counts.scale_(num_sequences / float(counts.sequences))
     if state.statistics is not None:
         counts = blend(state.statistics, counts, step_size)
     hmm = maximize(counts, pseudo_counts, emission_dtype=state.hmm.emission.dtype)

@@ -7,12 +7,16 @@ With `predicted_t(h) = P(h_t = h | x_<t)` and `filtered_t(h) = P(h_t = h | x_<=t
     filtered_t(h) = predicted_t(h) emission(x_t, h) / scale_t,      log P(x) = sum_t log scale_t
 
 (Rabiner 1989, section V.A: each step is normalised, so a sequence of any length neither under- nor
-overflows, without a logarithm of a sum anywhere). The scales serve the way back too:
+overflows, without a logarithm of a sum anywhere). The way back is Bayes' rule alone: what comes
+after h_{t+1} says nothing more of h_t, and P(h_t = i | h_{t+1} = j, x_<=t) is
+filtered_t(i) A(i, j) / predicted_{t+1}(j). So
 
-    beta_T = 1,      ahead_{t+1}(j) = emission(x_{t+1}, j) beta_{t+1}(j) / scale_{t+1}
-    beta_t = A ahead_{t+1}
-    P(h_t = i | x) = filtered_t(i) beta_t(i)
+    P(h_T = i | x) = filtered_T(i),      ahead_{t+1}(j) = P(h_{t+1} = j | x) / predicted_{t+1}(j)
+    P(h_t = i | x) = filtered_t(i) (A ahead_{t+1})(i)
     P(h_t = i, h_{t+1} = j | x) = filtered_t(i) A(i, j) ahead_{t+1}(j)
+
+(the form that Rauch, Tung and Striebel gave the smoother of linear systems). It reads no emission
+and no scale again, and each step hands on the whole probability, so that errors do not build up.
 
 The last line is never built, T H² numbers a sequence: only its sum over time and sequences is
 wanted, and that is one matrix product of all `filtered` with all `ahead`. So a sequence costs
@@ -169,15 +173,7 @@ def filter(
         ValueError: for a length or a token out of range.
     """
     packed = pack(hmm, tokens, lengths, observed)
-    filtered, scale = _forward(hmm, packed)
-    # P(h_t | x_<t) again from the filter: one more product, for those who ask for it.
-    predicted = torch.empty_like(filtered)
-    for t, size in enumerate(packed.sizes):
-        rows = slice(packed.offsets[t], packed.offsets[t] + size)
-        before = packed.offsets[t - 1]
-        predicted[rows] = (
-            hmm.initial if t == 0 else hmm.transition.forward(filtered[before : before + size])
-        )
+    filtered, predicted, scale = _forward(hmm, packed)
     return FilterResult(
         _unpack(packed, filtered, tokens.shape[1]),
         _unpack(packed, predicted, tokens.shape[1]),
@@ -221,12 +217,12 @@ def marginals(
 
 def posterior(hmm: HMM, packed: Packed, weights: Float[Tensor, "B"] | None = None) -> Posterior:
     """Forward, backward and counts for packed sequences, each weighted; see `marginals`."""
-    filtered, scale = _forward(hmm, packed)
-    # States that the filter holds for all but impossible are taken as such on the way back, where
-    # their likelihood would be divided by something that rounding has made zero.
+    filtered, predicted, scale = _forward(hmm, packed)
+    # Below the floor a sum of products has lost terms that are no numbers any more, and dividing by
+    # it might overflow: such a state is taken for less likely than it is, at worst impossible.
     limits = torch.finfo(filtered.dtype)
-    floor, zero = limits.tiny / limits.eps, filtered.new_zeros(())
-    states, ahead = torch.empty_like(filtered), torch.empty_like(filtered)
+    floor = limits.tiny / limits.eps
+    states, ahead = torch.empty_like(filtered), predicted  # in its place, once it was read
     weight = torch.ones_like(hmm.initial[:1]).expand(len(packed.order))
     if weights is not None:
         weight = weights[packed.order].to(filtered.dtype)
@@ -234,15 +230,12 @@ def posterior(hmm: HMM, packed: Packed, weights: Float[Tensor, "B"] | None = Non
     for t in reversed(range(len(packed.sizes))):
         size, start = packed.sizes[t], packed.offsets[t]
         rows = slice(start, start + size)
-        beta = torch.empty_like(filtered[rows])
-        beta[going:] = weight[going:size].unsqueeze(1)  # those that end here
+        here = states[rows]
+        here[going:] = weight[going:size].unsqueeze(1)  # those that end here
         if going:
-            beta[:going] = hmm.transition.backward(ahead[start + size : start + size + going])
-        torch.mul(filtered[rows], beta, out=states[rows])
-        if t > 0:
-            here = beta.mul_(_likelihood_at(hmm, packed, t))
-            here.div_(scale[rows].unsqueeze(1))
-            torch.where(filtered[rows] >= floor, here, zero, out=ahead[rows])
+            here[:going] = hmm.transition.backward(ahead[start + size : start + size + going])
+        here.mul_(filtered[rows])
+        torch.div(here, predicted[rows].clamp_(min=floor), out=ahead[rows])
         going = size
     return Posterior(
         packed,
@@ -343,28 +336,35 @@ def _likelihood_at(hmm: HMM, packed: Packed, t: int) -> Float[Tensor, "N H"]:
 
 
 def _condition(
-    predicted: Float[Tensor, "N H"], likelihood: Float[Tensor, "N H"]
+    predicted: Float[Tensor, "N H"],
+    likelihood: Float[Tensor, "N H"],
+    out: Float[Tensor, "N H"] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The posterior and its normaliser; a posterior of zero where that is zero."""
     joint = likelihood.mul_(predicted)
     scale = joint.sum(dim=-1)
     divisor = torch.where(scale > 0, scale, 1.0).unsqueeze(-1)
-    return joint.div_(divisor), scale
+    return torch.div(joint, divisor, out=out), scale
 
 
-def _forward(hmm: HMM, packed: Packed) -> tuple[Float[Tensor, "n H"], Float[Tensor, "n"]]:
-    """The filter at every packed position, and P(x_t | x_<t)."""
+def _forward(
+    hmm: HMM, packed: Packed
+) -> tuple[Float[Tensor, "n H"], Float[Tensor, "n H"], Float[Tensor, "n"]]:
+    """P(h_t | x_<=t), P(h_t | x_<t) and P(x_t | x_<t) at every packed position."""
     total = packed.tokens.shape[0]
     filtered = hmm.initial.new_empty(total, hmm.num_states)
+    predicted = torch.empty_like(filtered)
     scale = hmm.initial.new_empty(total)
-    predicted = predict_first(hmm, packed.sizes[0] if packed.sizes else 0)
     for t, size in enumerate(packed.sizes):
         rows = slice(packed.offsets[t], packed.offsets[t] + size)
-        if t:
+        if t == 0:
+            predicted[rows] = hmm.initial
+        else:
             before = packed.offsets[t - 1]
-            predicted = hmm.transition.forward(filtered[before : before + size])
-        filtered[rows], scale[rows] = _condition(predicted, _likelihood_at(hmm, packed, t))
-    return filtered, scale
+            predicted[rows] = hmm.transition.forward(filtered[before : before + size])
+        likelihood = _likelihood_at(hmm, packed, t)
+        _, scale[rows] = _condition(predicted[rows], likelihood, out=filtered[rows])
+    return filtered, predicted, scale
 
 
 def _log_likelihood(packed: Packed, scale: Float[Tensor, "n"]) -> Float[Tensor, "B"]:

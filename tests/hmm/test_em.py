@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hmm import em, inference
 from hmm.em import PseudoCounts, Statistics, Step
 from hmm.model import HMM
-from tests.hmm.oracles import batch, joint, over, recipes, sparse, tiny
+from tests.hmm.oracles import all_strings, batch, joint, over, recipes, sparse, tiny
 
 QUICK = settings(deadline=None, max_examples=25)
 KINDS = pytest.mark.parametrize("monarch", [False, 2], ids=["dense", "monarch"])
@@ -81,14 +81,14 @@ def test_counts_add_over_sequences(recipe, seed, lengths, cut):
         for rows in (slice(None, cut), slice(cut, None))
     ]
     assert_close(parts[0] + parts[1], whole)
-    twice = em.expected_statistics(
-        hmm, tokens, lengths, weights=torch.full((len(lengths),), 2.0, dtype=torch.float64)
-    )
-    assert_close(twice, whole.scaled(2))
     into = Statistics.zeros(hmm)
     for rows in (slice(None, cut), slice(cut, None)):
         assert em.expected_statistics(hmm, tokens[rows], lengths[rows], into=into) is into
     assert_close(into, whole)
+    twice = em.expected_statistics(
+        hmm, tokens, lengths, weights=torch.full((len(lengths),), 2.0, dtype=torch.float64)
+    )
+    assert_close(twice, whole.scale_(2))
 
 
 def test_sequences_without_posterior_add_nothing_but_their_likelihood():
@@ -184,10 +184,10 @@ def test_stepwise_em_blends_counts():
     hmm = tiny(dtype=torch.float64)
     halves = [(tokens[:2], lengths[:2]), (tokens[2:], lengths[2:])]
     first = em.em_step(Step(hmm), halves[:1], num_sequences=4, pseudo_counts=0.1)
-    assert_close(first.statistics, em.expected_statistics(hmm, *halves[0]).scaled(2))
+    assert_close(first.statistics, em.expected_statistics(hmm, *halves[0]).scale_(2))
     second = em.em_step(first, halves[1:], num_sequences=4, pseudo_counts=0.1, step_size=0.25)
-    fresh = em.expected_statistics(first.hmm, *halves[1]).scaled(2)
-    assert_close(second.statistics, first.statistics.scaled(0.75) + fresh.scaled(0.25))
+    fresh = em.expected_statistics(first.hmm, *halves[1]).scale_(2)
+    assert_close(second.statistics, first.statistics.scale_(0.75) + fresh.scale_(0.25))
     assert second.step == 2
     likelihood = inference.log_likelihood(first.hmm, *halves[1]).sum() / 8
     assert second.log_likelihood == pytest.approx(float(likelihood))
@@ -197,6 +197,33 @@ def test_stepwise_em_blends_counts():
         parameters(em.em_step(Step(hmm), halves).hmm), parameters(one.hmm), strict=True
     ):
         torch.testing.assert_close(part, expected)
+
+
+def test_a_step_leaves_where_it_began_as_it_was():
+    """Counts are scaled and blended in place, but in the place of the new ones alone."""
+    data = batch(0, [5, 3, 6, 2], 3)
+    first = em.em_step(Step(tiny()), [data], num_sequences=8)
+    kept = copy.deepcopy(first)
+    for size in (0.25, 1.0):
+        second = em.em_step(first, [data], num_sequences=8, step_size=size)
+        assert second.statistics is not first.statistics
+        for part, before in zip(
+            [*parameters(first.hmm), *arrays(first.statistics)],
+            [*parameters(kept.hmm), *arrays(kept.statistics)],
+            strict=True,
+        ):
+            assert torch.equal(part, before)
+
+
+def test_counts_of_an_impossible_sequence_can_be_blended():
+    hmm = sparse(0)
+    tokens, lengths = all_strings(3, 3), torch.full((27,), 3)
+    old = em.expected_statistics(hmm, tokens, lengths)
+    assert float(old.log_likelihood) == -math.inf
+    new = em.expected_statistics(hmm, tokens[:0], lengths[:0])
+    mixed = em.blend(old, new, 0.25)
+    assert float(mixed.log_likelihood) == -math.inf
+    torch.testing.assert_close(mixed.initial, old.initial * 0.75)
 
 
 def test_step_sizes_fall_as_stepwise_em_asks():

@@ -222,6 +222,22 @@ def test_posterior_where_the_filter_was_all_but_certain_of_the_contrary():
     close(result.transition_counts[0], [[0, 0], [0, 2]], atol=1e-6)
 
 
+def test_what_single_precision_cannot_divide_by_is_taken_for_less_likely():
+    """1 / 1e-40 is no float32: the one state that can go on counts for less, and nothing is NaN."""
+    rare = 1e-40
+    hmm = HMM(
+        torch.tensor([1.0, 0.0]),
+        Dense(torch.tensor([[1.0, rare], [0.0, 1.0]])),
+        torch.tensor([[0.5, 0.5], [0.5, 0.0], [0.0, 0.5]]),
+    )
+    result = inference.marginals(hmm, torch.tensor([[0, 2, 0]]), torch.tensor([3]))
+    mass = result.states[0].sum(dim=-1)
+    close(mass[1:], [1.0, 1.0], atol=1e-6)
+    assert 0 <= float(mass[0]) <= 1
+    assert all(bool(part.isfinite().all()) for part in result.transition_counts)
+    assert float(result.transition_counts[0].sum()) <= 2
+
+
 def test_emissions_in_bfloat16_are_widened():
     hmm = tiny(dtype=torch.float32)
     rounded = hmm.to(emission_dtype=torch.bfloat16)
