@@ -21,6 +21,7 @@ from jaxtyping import Float, Float64, Int64, UInt8
 from torch import Tensor
 
 from gcd.token_automaton import TokenAutomaton
+from hmm.kernels import edges as kernels
 from hmm.model import HMM
 
 _BAG = 1024  # tokens summed in one go: keeps the rounding of a sum in float32 near 1e-6
@@ -75,32 +76,31 @@ def _bag_sums(
 
 
 class Edges(NamedTuple):
-    """Edges (source, target, set of classes) of all automata, in layers: one edge of each state.
-
-    States but the final ones are ranked by falling number of edges. Layer k holds the k-th edge of
-    every state that has so many, in order of rank, so a sum over the edges of each state is a sum
-    of layers, each added to the first so many ranks: no scatter, and the same on every device.
+    """Edges (source, target, set of classes) of all automata, sorted by source.
 
     Attributes:
-        ranked: state (of the table) by rank.
-        final: the final states.
-        source, target: rank of the source, state of the target, layer by layer.
+        start: where the edges of each state begin, and their number at the end; those of final
+            states are left out, as nothing is asked beyond the end.
+        source, target: states, numbered through.
         set_of: set of classes of each edge.
-        layers: start of each layer, and the number of edges at the end.
+        final: the final states.
+        steps_to_accept: fewest tokens from each state to the end.
         mass: P(token of the set | h), scaled to a maximum over h of 1.
         log_mass: log of that scale.
-        longest: the largest `steps_to_accept`.
     """
 
-    ranked: Int64[Tensor, "ranks"]
-    final: Int64[Tensor, "automata"]
-    source: Int64[Tensor, "E"]
-    target: Int64[Tensor, "E"]
-    set_of: Int64[Tensor, "E"]
-    layers: list[int]
+    start: Int64[np.ndarray, "states_and_end"]
+    source: Int64[np.ndarray, "E"]
+    target: Int64[np.ndarray, "E"]
+    set_of: Int64[np.ndarray, "E"]
+    final: Int64[np.ndarray, "automata"]
+    steps_to_accept: Int64[np.ndarray, "S"]
     mass: Float[Tensor, "sets H"]
     log_mass: Float64[Tensor, "sets"]
-    longest: int
+
+    @property
+    def num_states(self) -> int:
+        return len(self.steps_to_accept)
 
     @classmethod
     def of(cls, automata: Sequence[TokenAutomaton], masses: Sequence[Tensor]) -> Edges:
@@ -116,36 +116,21 @@ class Edges(NamedTuple):
             finals.append(states + automaton.final)
             states += automaton.num_states
             num_sets += len(members)
-        source, target, which = map(np.concatenate, (sources, targets, sets))
-
+        source = np.concatenate(sources)
         degree = np.bincount(source, minlength=states)
-        is_final = np.zeros(states, np.bool_)
-        is_final[finals] = True
-        order = np.argsort(-degree, kind="stable")
-        ranked = order[~is_final[order]]
-        rank = np.full(states, -1)
-        rank[ranked] = np.arange(len(ranked))
-        # Edges come sorted by source: the number within its source is an edge's layer.
-        nth = np.arange(len(source)) - np.repeat(np.cumsum(degree) - degree, degree)
-        by_layer = np.lexsort((rank[source], nth))
-        layers = np.cumsum([0, *np.bincount(nth)]).tolist()
-        device = masses[0].device
-
-        def put(array: np.ndarray) -> Tensor:
-            return torch.tensor(array, dtype=torch.int64, device=device)
-
         total = torch.cat(mass)
         scale = total.amax(dim=1)
         return cls(
-            ranked=put(ranked),
-            final=put(np.array(finals)),
-            source=put(rank[source][by_layer]),
-            target=put(target[by_layer]),
-            set_of=put(which[by_layer]),
-            layers=layers,
+            start=np.cumsum([0, *degree]),
+            source=source,
+            target=np.concatenate(targets),
+            set_of=np.concatenate(sets),
+            final=np.array(finals),
+            steps_to_accept=np.concatenate(
+                [automaton.steps_to_accept for automaton in automata]
+            ).astype(np.int64),
             mass=total / torch.where(scale > 0, scale, 1).unsqueeze(1),
             log_mass=scale.double().log(),
-            longest=max(int(automaton.steps_to_accept.max()) for automaton in automata),
         )
 
 
@@ -158,13 +143,12 @@ def _edges(
     UInt8[np.ndarray, "sets C"],
 ]:
     """Source, target, number of the set of classes; and the sets, as rows of zeros and ones."""
-    delta, S = automaton.delta, automaton.num_states
-    source, symbol = np.nonzero(delta[: automaton.final] >= 0)
-    pair = source * np.int64(S) + delta[source, symbol]
-    edges, edge_of = np.unique(pair, return_inverse=True)
-    packed = np.zeros((len(edges), -(-automaton.num_classes // 8)), np.uint8)
-    bit = (1 << (symbol & 7)).astype(np.uint8)
-    np.bitwise_or.at(packed, (edge_of.reshape(-1), symbol >> 3), bit)
-    sets, set_of = np.unique(packed, axis=0, return_inverse=True)
-    members = np.unpackbits(sets, axis=1, bitorder="little")[:, : automaton.num_classes]
-    return edges // S, edges % S, set_of.reshape(-1), members
+    delta, C = automaton.delta, automaton.num_classes
+    number = np.random.default_rng(0).integers(0, 1 << 64, C, dtype=np.uint64)
+    E = kernels.count_edges(delta, automaton.final)
+    source, target, signature = np.empty(E, np.int64), np.empty(E, np.int64), np.empty(E, np.uint64)
+    kernels.list_edges(delta, automaton.final, number, source, target, signature)
+    _, first, set_of = np.unique(signature, return_index=True, return_inverse=True)
+    members = (delta[source[first]] == target[first][:, None]).astype(np.uint8)
+    assert kernels.labels_match(delta, source, target, set_of, members), "signatures collide"
+    return source, target, set_of, members

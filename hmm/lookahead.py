@@ -127,12 +127,12 @@ def expect_tokens(
     tokens: Int64[Tensor, "R K"],
 ) -> Expectation:
     """Of these tokens, exactly; arguments as in `expect_classes`. Cost O(R K H)."""
-    level = _level(table, remaining)
     here = states.unsqueeze(1).expand_as(tokens)
     after = table.batch.next(here, tokens)
     steps = table.batch.steps_to_accept[after.clamp(min=0)]
     alive = (after >= 0) & (steps < remaining.unsqueeze(1))
     target = table.place[after.clamp(min=0)]
+    entry = _entry(table, remaining, target, alive)
     R, K = tokens.shape
     joint, mass = predicted.new_zeros(R, K), predicted.new_zeros(R, K)
     step = max(1, _AT_ONCE // max(1, R * predicted.shape[1]))
@@ -140,8 +140,8 @@ def expect_tokens(
         some = slice(first, first + step)
         each = table.hmm.emission[tokens[:, some]].to(predicted.dtype) * predicted.unsqueeze(1)
         mass[:, some] = each.sum(dim=2)
-        joint[:, some] = (each * table.b[level.unsqueeze(1), target[:, some]]).sum(dim=2)
-    log_joint = joint.double().log() + table.log_scale[level.unsqueeze(1), target]
+        joint[:, some] = (each * table.completion.b[entry[:, some]]).sum(dim=2)
+    log_joint = joint.double().log() + table.completion.log_scale[entry]
     return _alive_only(table, log_joint, mass, target, alive)
 
 
@@ -200,23 +200,34 @@ def _alive_only(
     )
 
 
-def _level(table: LookaheadTable, remaining: Int64[Tensor, "R"]) -> Int64[Tensor, "R"]:
-    """The row of the table for what is left after the next token.
+def _entry(
+    table: LookaheadTable,
+    remaining: Int64[Tensor, "R"],
+    target: Int64[Tensor, "R K"],
+    alive: Bool[Tensor, "R K"],
+) -> Int64[Tensor, "R K"]:
+    """Rows that hold beta of states (of the table) after the next token; any, if not alive.
 
     Raises:
         ValueError: there is none.
     """
-    if not table.settled and bool((remaining > table.max_remaining + 1).any()):
+    entry = table.row((remaining - 1).unsqueeze(1).expand_as(target), target)
+    if bool((alive & (entry < 0)).any()):
+        if not table.settled and bool((remaining > table.max_remaining + 1).any()):
+            raise ValueError(
+                f"{int(remaining.max())} tokens are left, but the table ends at "
+                f"{table.max_remaining} after the next one; build it for the whole budget"
+            )
         raise ValueError(
-            f"{int(remaining.max())} tokens are left, but the table ends at {table.max_remaining} "
-            "after the next one; build it for the whole budget"
+            "a prefix is where no text of the budgets that the table was made for comes to; build "
+            "it for its budget, or without budgets"
         )
-    return table.row(remaining - 1)
+    return entry.clamp(min=0)
 
 
 def _is_final(table: LookaheadTable, target: Int64[Tensor, "*N"]) -> Bool[Tensor, "*N"]:
     """Whether these states of the table are final."""
-    final = torch.zeros(table.b.shape[1], dtype=torch.bool, device=target.device)
+    final = torch.zeros(table.completion.entry.shape[1], dtype=torch.bool, device=target.device)
     final[table.place[table.batch.final]] = True
     return final[target]
 
@@ -228,7 +239,7 @@ def _columns(
     remaining: Int64[Tensor, "R"],
 ) -> _Columns:
     """The columns whose products with emissions are wanted. Waits for the device to count them."""
-    batch, level = table.batch, _level(table, remaining)
+    batch = table.batch
     here = states.clamp(min=0)
     width = batch.num_classes[batch.automaton_of[here]].unsqueeze(1)
     symbols = torch.arange(int(batch.num_classes.max()), device=here.device)
@@ -237,13 +248,14 @@ def _columns(
     alive &= batch.steps_after_flat[entry] < remaining.unsqueeze(1)
     target = table.place[torch.where(alive, batch.delta_flat[entry].long(), 0)]
 
-    R, S = len(states), table.b.shape[1]
+    entry = _entry(table, remaining, target, alive)
+    R, rows = len(states), len(table.completion.b)
     row, symbol = alive.nonzero(as_tuple=True)
-    pair, which = torch.unique(row * S + target[row, symbol], return_inverse=True)
-    pair_row, pair_target = pair // S, pair % S
-    b = table.b[level[pair_row], pair_target]
+    pair, which = torch.unique(row * rows + entry[row, symbol], return_inverse=True)
+    pair_row, pair_entry = pair // rows, pair % rows
+    b = table.completion.b[pair_entry]
     of_class = torch.zeros_like(target).index_put((row, symbol), which + R)
-    scale = table.log_scale[level[pair_row], pair_target]
+    scale = table.completion.log_scale[pair_entry]
     return _Columns(
         values=torch.cat([predicted, predicted[pair_row] * b]),
         log_scale=torch.cat([scale.new_zeros(R), scale]),

@@ -18,16 +18,17 @@ literal of 40 tokens), so a row over h is stored as exp(log_scale) · b with max
 successors are levelled before they are summed, so float32 serves for any length.
 
 **Cost.** Classes that lead from s to the same state are one edge, and edges with equal sets of
-classes share one row of emission mass. A row of the table takes O(E H) for the sums over edges and
-O(S H²) for the transition (O(S H (K + M)) for Monarch factors); the class masses O(V H), once per
-automaton. Memory: (R + 1) S (H numbers + one double). The recursion ends early when nothing moves
-any more: at the latest beyond the longest text of a finite language, sooner where what longer texts
-add is negligible. Such a table serves every budget.
+classes share one row of emission mass; the class masses are O(V H), once per automaton. Each pair
+(r, s) that needs a row of its own costs O(H) per edge of s and O(H²) for the transition (O(H (K +
+M)) for Monarch factors), and H numbers of memory. `hmm.recursion` says which pairs those are: none
+from which the end is out of reach, none that the budgets at hand never lead to, and none where
+nothing moves any more, as beyond the longest text of a finite language, or where what longer texts
+add is negligible. Once nothing moves anywhere, the table serves every budget.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +42,9 @@ from gcd.errors import ConstraintError
 from gcd.tensors import TensorAutomaton
 from gcd.token_automaton import TokenAutomaton
 from hmm.edges import Edges, class_emission
+from hmm.kernels.recursion import COMPUTED
 from hmm.model import HMM
+from hmm.recursion import Completion, Start, completion, needed_pairs
 
 MAX_BYTES = 2 << 30
 """What a table may take in memory unless told otherwise."""
@@ -49,7 +52,7 @@ MAX_BYTES = 2 << 30
 
 @dataclass(frozen=True, eq=False)
 class LookaheadTable:
-    """beta_r(h, s) of some automata, `exp(log_scale[r, s]) · b[r, s, h]`, on the HMM's device.
+    """beta_r(h, s) of some automata, on the HMM's device.
 
     Automata that occur several times in the batch have one part of the table.
 
@@ -61,9 +64,7 @@ class LookaheadTable:
             through.
         first_class: number of the first class of each automaton of the batch.
         class_size: tokens of each class.
-        b: beta up to scale, at most 1; its maximum over h is 1 unless beta is zero everywhere.
-        log_scale: log of the scale, -inf where beta is zero everywhere.
-        settled: whether further rows would equal the last one, so that any budget is served.
+        completion: beta by remaining budget and state of the table.
     """
 
     hmm: HMM
@@ -72,30 +73,51 @@ class LookaheadTable:
     class_emission: Float[Tensor, "classes H"]
     first_class: Int64[Tensor, "automata"]
     class_size: Int64[Tensor, "classes"]
-    b: Float[Tensor, "rows S H"]
-    log_scale: Float64[Tensor, "rows S"]
-    settled: bool
+    completion: Completion
 
     @property
     def max_remaining(self) -> int:
-        """The largest r that has a row of its own."""
-        return self.b.shape[0] - 1
+        """The largest r that has a level of its own."""
+        return self.completion.entry.shape[0] - 1
+
+    @property
+    def settled(self) -> bool:
+        """Whether further levels would equal the last one, so that any budget is served."""
+        return self.completion.settled
+
+    @property
+    def num_rows(self) -> int:
+        """Pairs of a remaining budget and a state that have a row of their own."""
+        return self.completion.b.shape[0] - COMPUTED
 
     @property
     def num_bytes(self) -> int:
         """Memory that the table takes."""
-        parts = (self.b, self.log_scale, self.class_emission)
+        parts = (*self.completion[:3], self.class_emission)
         return sum(part.numel() * part.element_size() for part in parts)
 
     def beta(self, remaining: int) -> Float64[Tensor, "states H"]:
-        """beta_r(h, s), unscaled; for tests and small problems, as it may underflow."""
-        row = self.row(torch.tensor(remaining, device=self.b.device))
-        scale = self.log_scale[row][self.place].unsqueeze(-1).exp()
-        return self.b[row][self.place].double() * scale
+        """beta_r(h, s), unscaled; for tests and small problems, as it may underflow.
 
-    def row(self, remaining: Int64[Tensor, "*N"]) -> Int64[Tensor, "*N"]:
-        """The row that holds beta_r; negative budgets count as none, where only `final` is done."""
-        return remaining.clamp(min=0, max=self.max_remaining)
+        Raises:
+            ValueError: some of it was left out.
+        """
+        entry = self.completion.entry[min(max(remaining, 0), self.max_remaining)][self.place].long()
+        if bool((entry < 0).any()):
+            raise ValueError("the table was made for certain budgets only; make it without them")
+        scale = self.completion.log_scale[entry].unsqueeze(-1).exp()
+        return self.completion.b[entry].double() * scale
+
+    def row(
+        self, remaining: Int64[Tensor, "*N"], states: Int64[Tensor, "*N"]
+    ) -> Int64[Tensor, "*N"]:
+        """Rows of `completion` that hold beta_r of these states (of the table); -1 for none.
+
+        Negative budgets count as none, where only `final` is done.
+        """
+        level = remaining.clamp(min=0, max=self.max_remaining)
+        found = self.completion.entry[level, states].long()
+        return found if self.settled else torch.where(remaining > self.max_remaining, -1, found)
 
 
 def lookahead_table(
@@ -103,6 +125,7 @@ def lookahead_table(
     automata: Any,
     max_remaining: int,
     *,
+    budgets: Sequence[Collection[int]] | None = None,
     tolerance: float | int = 1e-6,
     max_bytes: int = MAX_BYTES,
 ) -> LookaheadTable:
@@ -111,9 +134,13 @@ def lookahead_table(
     Args:
         hmm: the model; the table has its device and its type.
         automata: a `TokenAutomaton`, or an `AutomatonBatch` on the HMM's device.
-        max_remaining: most tokens that will ever be left, EOS included.
-        tolerance: the recursion stops once r has reached the largest `steps_to_accept` and no entry
-            moves by more than this share of itself; 0 stops where nothing moves at all.
+        max_remaining: most tokens that will ever be left after a token, EOS included.
+        budgets: of each automaton the budgets of the texts that will be asked about, all of which
+            begin in its initial state; what they cannot come to is left out of the table. None
+            leaves nothing out.
+        tolerance: a row of H values is taken from the level before if none of them moves by more
+            than this share of itself. That makes a relative error of at most (1 + tolerance)^r - 1
+            in beta_r; 0 keeps rows only where nothing moves at all.
         max_bytes: most memory that the table may take.
 
     Raises:
@@ -143,16 +170,23 @@ def lookahead_table(
             f"hmm.to({str(batch.device)!r})"
         )
     distinct = list(dict.fromkeys(batch.automata))
-    _check_memory(hmm, distinct, max_remaining, max_bytes)
     index = {automaton: number for number, automaton in enumerate(distinct)}
     which = [index[automaton] for automaton in batch.automata]
     first_state = np.cumsum([0, *(automaton.num_states for automaton in distinct)])
     first_class = np.cumsum([0, *(automaton.num_classes for automaton in distinct)])
     place = [first_state[u] + np.arange(distinct[u].num_states) for u in which]
 
+    starts = None
+    if budgets is not None:
+        starts = [
+            Start(int(first_state[u] + distinct[u].initial), budget)
+            for u, each in zip(which, budgets, strict=True)
+            for budget in each
+        ]
     masses = [class_emission(hmm, automaton) for automaton in distinct]
     edges = Edges.of(distinct, masses)
-    b, log_scale, settled = _recursion(hmm, edges, max_remaining, float(tolerance))
+    needed = needed_pairs(edges, max_remaining, starts)
+    _check_memory(hmm, distinct, needed, max_bytes)
     sizes = np.concatenate([automaton.tokens_per_class for automaton in distinct])
     return LookaheadTable(
         hmm=hmm,
@@ -161,9 +195,7 @@ def lookahead_table(
         class_emission=torch.cat(masses),
         first_class=torch.tensor(first_class[which], dtype=torch.int64, device=hmm.device),
         class_size=torch.tensor(sizes, dtype=torch.int64, device=hmm.device),
-        b=b,
-        log_scale=log_scale,
-        settled=settled,
+        completion=completion(hmm, edges, needed, float(tolerance)),
     )
 
 
@@ -190,88 +222,28 @@ def deterministic(automata: Any, device: torch.device) -> AutomatonBatch:
     )
 
 
-def table_bytes(hmm: HMM, automata: Sequence[TokenAutomaton], max_remaining: int) -> int:
-    """Memory of the table of these (distinct) automata, should it not settle early."""
-    states = sum(automaton.num_states for automaton in automata)
+def table_bytes(
+    hmm: HMM, automata: Sequence[TokenAutomaton], needed: Bool[np.ndarray, "levels S"]
+) -> int:
+    """Memory of the table of these (distinct) automata, if every needed pair has its own row."""
     classes = sum(automaton.num_classes for automaton in automata)
     row = hmm.num_states * hmm.initial.element_size()
-    return (max_remaining + 1) * states * (row + 8) + classes * row
+    return (COMPUTED + int(needed.sum())) * (row + 8) + 4 * needed.size + classes * row
 
 
 def _check_memory(
-    hmm: HMM, automata: Sequence[TokenAutomaton], max_remaining: int, max_bytes: int
+    hmm: HMM,
+    automata: Sequence[TokenAutomaton],
+    needed: Bool[np.ndarray, "levels S"],
+    max_bytes: int,
 ) -> None:
-    needed = table_bytes(hmm, automata, max_remaining)
-    if needed > max_bytes:
-        states = sum(automaton.num_states for automaton in automata)
+    size = table_bytes(hmm, automata, needed)
+    if size > max_bytes:
         raise ConstraintError(
-            f"the lookahead table takes {needed / 2**20:.0f} MiB: {states} states of the "
-            f"constraint x {hmm.num_states} hidden states x budgets up to {max_remaining} in "
+            f"the lookahead table takes {size / 2**20:.0f} MiB: {needed.shape[1]} states of the "
+            f"constraint x budgets up to {needed.shape[0] - 1}, of which {int(needed.sum())} pairs "
+            f"are needed, x {hmm.num_states} hidden states in "
             f"{str(hmm.dtype).removeprefix('torch.')}; {max_bytes / 2**20:.0f} MiB are allowed. "
             "Lower the budget, sample fewer examples at a time (max_rows), take an HMM with fewer "
             "hidden states, or allow more"
         )
-
-
-@torch.no_grad()
-def _recursion(
-    hmm: HMM, edges: Edges, max_remaining: int, tolerance: float
-) -> tuple[Float[Tensor, "rows S H"], Float64[Tensor, "rows S"], bool]:
-    """beta_0 .. beta_R up to scale, their scales, and whether the last row repeats itself."""
-    S, H = len(edges.ranked) + len(edges.final), hmm.num_states
-    b = hmm.initial.new_zeros(max_remaining + 1, S, H)
-    log_scale = torch.full(
-        (max_remaining + 1, S), -torch.inf, dtype=torch.float64, device=hmm.device
-    )
-    b[:, edges.final] = 1
-    log_scale[:, edges.final] = 0
-    for r in range(1, max_remaining + 1):
-        u, log_u = _sum_over_edges(edges, b[r - 1], log_scale[r - 1])
-        beta = hmm.transition.backward(u)
-        top = beta.amax(dim=1)
-        beta /= torch.where(top > 0, top, 1).unsqueeze(1)
-        b[r, edges.ranked] = beta
-        log_scale[r, edges.ranked] = log_u + top.double().log()
-        if r >= edges.longest and not _moved(b, log_scale, r, tolerance):
-            # A copy, so that the rows which were not needed go back.
-            return b[: r + 1].clone(), log_scale[: r + 1].clone(), True
-    return b, log_scale, False
-
-
-def _sum_over_edges(
-    edges: Edges, b: Float[Tensor, "S H"], log_scale: Float64[Tensor, "S"]
-) -> tuple[Float[Tensor, "ranks H"], Float64[Tensor, "ranks"]]:
-    """u_r of the ranked states up to scale, and the log of the scale."""
-    ranks, H = len(edges.ranked), b.shape[1]
-    log_edge = log_scale[edges.target] + edges.log_mass[edges.set_of]
-    log_u = log_edge.new_full((ranks,), -torch.inf)
-    log_u = log_u.scatter_reduce(0, edges.source, log_edge, "amax")
-    level = torch.where(log_u.isneginf(), 0.0, log_u)
-    share = (log_edge - level[edges.source]).exp().to(b.dtype).unsqueeze(1)
-    u = b.new_zeros(ranks, H)
-    # Blocks of states, so that what is summed stays in the cache.
-    block = max(1, (1 << (18 if b.device.type == "cpu" else 24)) // H)
-    for first in range(0, ranks, block):
-        for start, end in zip(edges.layers, edges.layers[1:], strict=False):
-            n = min(block, end - start - first)
-            if n <= 0:
-                break
-            some = slice(start + first, start + first + n)
-            after = b.index_select(0, edges.target[some]).mul_(share[some])
-            u[first : first + n].addcmul_(after, edges.mass.index_select(0, edges.set_of[some]))
-    return u, log_u
-
-
-def _moved(
-    b: Float[Tensor, "rows S H"], log_scale: Float64[Tensor, "rows S"], r: int, tolerance: float
-) -> bool:
-    """Whether some entry of row r differs from the row before by more than a share of itself."""
-    known = ~log_scale[r].isneginf()
-    if not bool((known == ~log_scale[r - 1].isneginf()).all()):
-        return True
-    rise = torch.where(known, log_scale[r] - log_scale[r - 1], 0.0)
-    if bool((rise.abs() > 1).any()):  # some entry has moved by a factor of at least two
-        return True
-    now = b[r] * rise.exp().to(b.dtype).unsqueeze(1)
-    moved: Bool[Tensor, "S H"] = (now - b[r - 1]).abs() > tolerance * now
-    return bool(moved.any())

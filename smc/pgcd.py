@@ -146,7 +146,13 @@ class PGCD:
         """
         walk = start_walk(batch)
         longest = max(1, int(batch.budgets.max()) - 1)
-        table = lookahead_table(self.hmm, batch.automata, longest, max_bytes=self.max_bytes)
+        table = lookahead_table(
+            self.hmm,
+            batch.automata,
+            longest,
+            budgets=[(budget,) for budget in batch.budgets.tolist()],
+            max_bytes=self.max_bytes,
+        )
         return PGCDState(walk, table, predict_first(self.hmm, len(batch.budgets)))
 
     def advance(self, state: PGCDState, tokens: Int[Tensor, "R T"]) -> PGCDState:

@@ -18,12 +18,12 @@ from gcd.lift import lift
 from gcd.tensors import TensorAutomaton
 from gcd.token_automaton import TokenAutomaton
 from gcd.vocabulary import Vocabulary
-from hmm import edges, lookahead
+from hmm import edges, lookahead, recursion
 from hmm.edges import class_emission
 from hmm.inference import filter_step
 from hmm.lookahead import expect_all_tokens, expect_classes, expect_tokens, log_completed
 from hmm.model import HMM
-from hmm.product import LookaheadTable, lookahead_table, table_bytes
+from hmm.product import lookahead_table
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, strings, vocabularies
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice, few_words
 
@@ -90,6 +90,14 @@ def random_predicted(rows: int, hidden: int, seed: int = 0) -> torch.Tensor:
     return weights / weights.sum(dim=1, keepdim=True)
 
 
+@pytest.fixture(params=["compiled", "in layers"])
+def _form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loops for the CPU, and those for any device."""
+    if request.param == "in layers":
+        monkeypatch.setattr(recursion, "_COMPILED", ())
+
+
+@pytest.mark.usefixtures("_form")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CONSTRAINTS)
 def test_beta_is_the_sum_over_all_strings(name: str, kind: str) -> None:
@@ -155,8 +163,83 @@ def test_one_table_serves_every_budget(kind: str) -> None:
     table = lookahead_table(hmm, automaton, 8)
     for budget in range(1, 9):
         short = lookahead_table(hmm, automaton, budget)
-        assert torch.equal(short.b, table.b[: budget + 1])
-        assert torch.equal(short.log_scale, table.log_scale[: budget + 1])
+        for remaining in range(budget + 1):
+            assert torch.equal(short.beta(remaining), table.beta(remaining))
+
+
+def long_automaton() -> TokenAutomaton:
+    """Loops, words of several lengths, a bounded string, two ways to write a token."""
+    words = choice("ab", "ba", "bbb", "abab") + Automaton.literal("b").star()
+    counted = choice("a", "b").repeat(0, 6) + Automaton.literal("b")
+    return lift(words + counted + choice("a", "aab"), VOCABULARY)
+
+
+@pytest.mark.parametrize("at_once", [1, 40, 1 << 20])
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_forms_give_the_same(at_once: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled for the CPU or in layers for any device, in blocks of any size, by any threads."""
+    monkeypatch.setitem(recursion._AT_ONCE, "cpu", at_once)
+    hmm, automaton = random_hmm(VOCABULARY.size, monarch=KINDS[kind]), long_automaton()
+    for tolerance in (0, 1e-3):
+        forms = []
+        for compiled, threads in (("cpu", 1), ("cpu", 3), ("none", 1)):
+            monkeypatch.setattr(recursion, "_COMPILED", (compiled,))
+            monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+            forms.append(lookahead_table(hmm, automaton, 30, tolerance=tolerance))
+        assert torch.equal(forms[0].completion.b, forms[1].completion.b), "whatever the threads"
+        assert torch.equal(forms[0].completion.entry, forms[1].completion.entry)
+        for form in forms[1:]:
+            for remaining in range(31):
+                torch.testing.assert_close(
+                    form.beta(remaining), forms[0].beta(remaining), rtol=1e-12, atol=0
+                )
+
+
+@pytest.mark.parametrize("name", ["long", *CONSTRAINTS])
+@pytest.mark.parametrize("tolerance", [1e-6, 1e-3, 0.1])
+def test_rows_are_kept_within_the_bound_that_is_stated(name: str, tolerance: float) -> None:
+    automaton = long_automaton() if name == "long" else CONSTRAINTS[name]()
+    hmm = random_hmm(VOCABULARY.size, seed=6)
+    exact = lookahead_table(hmm, automaton, 60, tolerance=0)
+    kept = lookahead_table(hmm, automaton, 60, tolerance=tolerance)
+    if tolerance == 0.1 and name in ("long", "a_star_b"):
+        assert kept.num_rows < exact.num_rows
+    for remaining in range(61):
+        bound = (1 + tolerance) ** remaining - 1 + 1e-12
+        torch.testing.assert_close(kept.beta(remaining), exact.beta(remaining), rtol=bound, atol=0)
+
+
+def test_for_given_budgets_what_they_lead_to_is_there_and_the_same() -> None:
+    """Every prefix that can be finished, by every budget; what is left out is refused."""
+    hmm, automata = random_hmm(VOCABULARY.size, seed=6), [long_automaton(), a_star_b()]
+    batch, budgets = AutomatonBatch([*automata, automata[0]]), [[9, 12], [4], [15]]
+    whole = lookahead_table(hmm, batch, 20, tolerance=0)
+    table = lookahead_table(hmm, batch, 20, budgets=budgets, tolerance=0)
+    assert table.num_rows < whole.num_rows
+    predicted = random_predicted(1, hmm.num_states)
+    reached = {
+        (int(state), budget)
+        for state, several in zip(batch.initial, budgets, strict=True)
+        for budget in several
+    }
+    asked = set()
+    while reached:
+        state, left = place = reached.pop()
+        asked.add(place)
+        here = (predicted, torch.tensor([state]), torch.tensor([left]))
+        mine, other = expect_classes(table, *here), expect_classes(whole, *here)
+        torch.testing.assert_close(mine.log_joint, other.log_joint, rtol=1e-12, atol=0)
+        assert torch.equal(mine.alive, other.alive)
+        tokens = torch.arange(VOCABULARY.size).unsqueeze(0)
+        mine, other = expect_tokens(table, *here, tokens), expect_tokens(whole, *here, tokens)
+        torch.testing.assert_close(mine.log_joint, other.log_joint, rtol=1e-12, atol=0)
+        after = batch.next(here[1].expand_as(tokens), tokens)[mine.alive]
+        reached |= {(s, left - 1) for s in after.tolist()} - asked
+    assert len(asked) > 30
+    with pytest.raises(ValueError, match="no text of the budgets that the table was made for"):
+        log_completed(table, predicted, batch.initial[:1], torch.tensor([11]))
+    with pytest.raises(ValueError, match="for certain budgets only"):
+        table.beta(5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -244,7 +327,7 @@ def test_a_literal_of_200_tokens_in_float32() -> None:
     wide = random_hmm(vocabulary.size, num_states=16, monarch=4)
     hmm = wide.to(dtype=torch.float32)
     table, exact = lookahead_table(hmm, automaton, 201), lookahead_table(wide, automaton, 201)
-    assert table.b.dtype == torch.float32
+    assert table.completion.b.dtype == torch.float32
     place = (torch.tensor([automaton.initial]), torch.tensor([201]))
     log_p = log_completed(table, hmm.initial.unsqueeze(0), *place)
     assert -2000 < float(log_p) < -800
@@ -258,8 +341,9 @@ def test_a_literal_of_200_tokens_in_float32() -> None:
         log_likelihood, rel=1e-12
     )
     alive = torch.from_numpy(automaton.steps_to_accept.copy()) <= 201
-    assert torch.isfinite(table.log_scale[201][alive]).all()
-    assert (table.b[201][alive].amax(dim=1) == 1).all()
+    entry = table.completion.entry[201][alive].long()
+    assert torch.isfinite(table.completion.log_scale[entry]).all()
+    assert (table.completion.b[entry].amax(dim=1) == 1).all()
 
 
 def test_early_stop_of_finite_and_of_infinite_languages() -> None:
@@ -318,8 +402,8 @@ def test_where_the_hmm_gives_no_probability() -> None:
     hmm = random_hmm(VOCABULARY.size, num_states=2)
     hmm = HMM(hmm.initial, hmm.transition, emission)
     table = lookahead_table(hmm, few_words(), 4)
-    assert not table.b.isnan().any()
-    assert not table.log_scale.isnan().any()
+    assert not table.completion.b.isnan().any()
+    assert not table.completion.log_scale.isnan().any()
     place = (hmm.initial.unsqueeze(0), torch.tensor([few_words().initial]), torch.tensor([4]))
     found = expect_all_tokens(table, *place)
     assert found.alive[0].tolist() == [True, True, True, False, False, False]
@@ -344,7 +428,9 @@ def test_a_batch_is_each_automaton_alone(dense: int, monkeypatch: pytest.MonkeyP
     hmm = random_hmm(VOCABULARY.size, seed=4)
     batch = AutomatonBatch(automata)
     table = lookahead_table(hmm, batch, 7)
-    assert table.b.shape[1] == batch.num_states - words.num_states, "twice, but stored once"
+    assert table.completion.entry.shape[1] == batch.num_states - words.num_states, (
+        "twice, but stored once"
+    )
     generator = torch.Generator().manual_seed(0)
     states = torch.randint(-1, batch.num_states, (60,), generator=generator)
     left = torch.randint(0, 8, (60,), generator=generator)
@@ -414,10 +500,13 @@ def test_other_refusals() -> None:
 
 
 def test_memory_is_stated_and_limited() -> None:
-    hmm, automaton = random_hmm(VOCABULARY.size), few_words()
-    table: LookaheadTable = lookahead_table(hmm, automaton, 3)
-    needed = table_bytes(hmm, [automaton], 3)
-    assert table.num_bytes == needed
-    lookahead_table(hmm, automaton, 3, max_bytes=needed)
-    with pytest.raises(ConstraintError, match=r"states of the constraint x 6 hidden.*Lower the"):
+    hmm, automaton = random_hmm(VOCABULARY.size), a_star_b()
+    alive = sum(int((automaton.steps_to_accept <= r).sum()) - 1 for r in range(4))
+    row = hmm.num_states * 8
+    needed = (alive + 2) * (row + 8) + 4 * 4 * automaton.num_states + automaton.num_classes * row
+    table = lookahead_table(hmm, automaton, 3, max_bytes=needed)
+    assert table.num_rows == alive - 2, "behind the b there is nothing to gain by more tokens"
+    assert table.num_bytes == needed - 2 * (row + 8)
+    with pytest.raises(ConstraintError, match=r"states of the constraint x budgets.*Lower the"):
         lookahead_table(hmm, automaton, 3, max_bytes=needed - 1)
+    assert lookahead_table(hmm, automaton, 3, budgets=[[2]], max_bytes=needed - 1).num_rows < alive

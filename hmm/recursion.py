@@ -1,0 +1,306 @@
+"""The recursion for beta, level by level, over the states that need a row of their own.
+
+    u_r(h, s)    = sum over edges (s, t) of  mass[set, h] · beta_{r-1}(h, t)
+    beta_r(h, s) = sum over h' of  A(h, h') u_r(h', s)
+
+The equations are told in `hmm.product`. Here: what is computed at all. A row of H numbers is one
+pair (r, s); `entry[r, s]` names it, so that pairs can share one, or do without.
+
+**Nothing** for pairs from which the end cannot be reached, r < steps_to_accept[s]: beta is zero.
+**Left out**, if the budgets are known, is what no text comes to: with n tokens in all, state s has
+r left only if n - r tokens lead there from the start, by steps that leave enough for the end.
+**Kept** is the row of r - 1 where nothing moves: if all successors of s kept theirs, the sum would
+be the same number by number; and a row that is computed, but differs nowhere by more than a share
+`tolerance` of itself from the one that the state has, is dropped for that.
+
+**How wrong that is.** Every kept row is within a factor of 1 ± tolerance of the sum over rows
+kept before; sums of products of positive numbers pass relative errors on and do not raise them. So
+beta_r is within (1 + tolerance)^r, at r = 128 and 1e-6 within 1.3e-4 of itself, and as a rule far
+nearer; at tolerance 0 it is what the full recursion gives.
+
+**Cost.** Of each row computed O(H) per edge and one row of a matrix product, 2 H². The host says
+which rows to compute, and learns from the device after each level which of them moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64, Int32, Int64
+from torch import Tensor
+
+from hmm.edges import Edges
+from hmm.kernels import recursion as kernels
+from hmm.kernels.recursion import CERTAIN, COMPUTED, LEFT_OUT, NOTHING
+from hmm.kernels.threads import shared_out
+from hmm.model import HMM
+from hmm.transition import Dense
+
+_AT_ONCE = {"cpu": 1 << 20}  # numbers in a block of rows; on the CPU a block stays in the cache
+_ELSEWHERE = 1 << 25
+_COMPILED = ("cpu",)  # where the loops of `hmm.kernels` run
+
+
+class Completion(NamedTuple):
+    """beta_r(h, s) = exp(log_scale[e]) · b[e, h] with e = entry[r, s].
+
+    Attributes:
+        entry: row of each remaining budget and state; -1 for what was left out.
+        b: rows; their maximum is 1 unless they are zero.
+        log_scale: log of the scale of each row, -inf for zero.
+        settled: whether levels beyond the last would equal it.
+    """
+
+    entry: Int32[Tensor, "levels S"]
+    b: Float[Tensor, "rows H"]
+    log_scale: Float64[Tensor, "rows"]
+    settled: bool
+
+
+class _Level(NamedTuple):
+    """What one level of the recursion starts from.
+
+    Attributes:
+        before: entry of each state at the level before.
+        b, log_scale: all rows so far.
+    """
+
+    before: Int64[np.ndarray, "S"]
+    b: Float[Tensor, "rows H"]
+    log_scale: Float64[Tensor, "rows"]
+
+
+class Start(NamedTuple):
+    """Texts that begin in a state, with at most so many tokens."""
+
+    state: int
+    budget: int
+
+
+def needed_pairs(
+    edges: Edges, max_remaining: int, starts: Sequence[Start] | None
+) -> Bool[np.ndarray, "levels S"]:
+    """Which beta_r(., s), r = 0 .. max_remaining, are neither zero, nor one, nor left out.
+
+    Args:
+        edges: of the automata.
+        max_remaining: the largest r.
+        starts: the texts that may be asked for; None for any state with any budget.
+    """
+    if starts is None:
+        levels = np.arange(max_remaining + 1)[:, None]
+        needed = edges.steps_to_accept[None, :] <= levels
+    else:
+        ordered = sorted(starts, key=lambda start: -start.budget)
+        needed = np.zeros((max(max_remaining + 1, ordered[0].budget), edges.num_states), np.bool_)
+        kernels.needed_states(
+            edges.source,
+            edges.target,
+            edges.steps_to_accept,
+            np.array([start.budget for start in ordered]),
+            np.array([start.state for start in ordered]),
+            needed,
+        )
+        needed = needed[: max_remaining + 1]
+    needed[:, edges.final] = False
+    return needed
+
+
+@torch.no_grad()
+def completion(
+    hmm: HMM, edges: Edges, needed: Bool[np.ndarray, "levels S"], tolerance: float
+) -> Completion:
+    """beta of the needed pairs (see the module)."""
+    rows, H = COMPUTED + int(needed.sum()), hmm.num_states
+    b = _empty(rows, H, hmm)
+    b[NOTHING], b[CERTAIN] = 0, 1
+    log_scale = torch.empty(rows, dtype=torch.float64, device=hmm.device)
+    log_scale[NOTHING], log_scale[CERTAIN] = -torch.inf, 0
+    levels = len(needed)
+    alive = edges.steps_to_accept[None, :] <= np.arange(levels)[:, None]
+    entry = np.where(alive, LEFT_OUT, NOTHING)
+    entry[:, edges.final] = CERTAIN
+
+    whole = bool((needed.sum(axis=1) + len(edges.final) == alive.sum(axis=1)).all())
+    longest = int(edges.steps_to_accept.max())
+    at_once = max(1, _AT_ONCE.get(hmm.device.type, _ELSEWHERE) // H)
+    todo = np.empty(edges.num_states, np.int64)
+    used, settled = COMPUTED, False
+    for r in range(1, levels):
+        states, now = np.flatnonzero(needed[r]), entry[r - 1]
+        earlier = entry[r - 2] if r > 1 else np.full_like(now, LEFT_OUT)
+        count = kernels.pending(states, edges.start, edges.target, now, earlier, entry[r], todo)
+        level, first_new = _Level(now, b, log_scale), used
+        for first in range(0, count, at_once):
+            some = todo[first : min(first + at_once, count)]
+            moved = _rows(hmm, edges, level, some, used, tolerance)
+            entry[r, some] = now[some]
+            entry[r, some[moved]] = np.arange(used, used + moved.sum())
+            used += int(moved.sum())
+        if whole and r >= longest and used == first_new:
+            entry, settled = entry[: r + 1], True
+            break
+    b, log_scale = b[:used], log_scale[:used]
+    if hmm.device.type != "cpu" and used < rows:  # a copy, so that the rest goes back
+        b, log_scale = b.clone(), log_scale.clone()
+    return Completion(
+        entry=torch.tensor(entry, dtype=torch.int32, device=hmm.device),
+        b=b,
+        log_scale=log_scale,
+        settled=settled,
+    )
+
+
+def _empty(rows: int, H: int, hmm: HMM) -> Float[Tensor, "rows H"]:
+    """Room for rows; what is never written takes no memory on the CPU."""
+    if hmm.device.type == "cpu":
+        # numpy asks for large pages, which saves most of the page faults.
+        dtype = np.float64 if hmm.dtype == torch.float64 else np.float32
+        return torch.from_numpy(np.empty((rows, H), dtype))
+    return torch.empty(rows, H, dtype=hmm.dtype, device=hmm.device)
+
+
+def _rows(
+    hmm: HMM,
+    edges: Edges,
+    level: _Level,
+    states: Int64[np.ndarray, "n"],
+    used: int,
+    tolerance: float,
+) -> Bool[np.ndarray, "n"]:
+    """Compute the rows of these states; those that moved are put behind the rows in use."""
+    compiled = hmm.device.type in _COMPILED
+    u, log_u = (_sum_compiled if compiled else _sum_in_layers)(edges, level, states)
+    room = slice(used, used + len(states))
+    rows, log_rows = level.b[room], level.log_scale[room]
+    if isinstance(hmm.transition, Dense):
+        torch.mm(u, hmm.transition.matrix.T, out=rows)
+    else:
+        rows.copy_(hmm.transition.backward(u))
+    scale = _rescale_compiled if compiled else _rescale
+    moved = scale(level, states, log_u, tolerance, rows, log_rows)
+    if compiled:
+        kernels.close_up(moved, rows.numpy(), log_rows.numpy())
+    elif not moved.all():
+        kept = torch.from_numpy(moved).to(hmm.device)
+        some = slice(used, used + int(moved.sum()))
+        level.b[some], level.log_scale[some] = rows[kept], log_rows[kept]
+    return moved
+
+
+# -- for the CPU -----------------------------------------------------------------------------
+
+
+def _sum_compiled(
+    edges: Edges, level: _Level, states: Int64[np.ndarray, "n"]
+) -> tuple[Float[Tensor, "n H"], Float64[Tensor, "n"]]:
+    """u of these states up to scale, and the log of the scale."""
+    u = level.b.new_empty(len(states), level.b.shape[1])
+    log_u = level.log_scale.new_empty(len(states))
+    shared_out(
+        kernels.sum_edges,
+        len(states),
+        states,
+        edges.start,
+        edges.target,
+        edges.set_of,
+        edges.mass.numpy(),
+        edges.log_mass.numpy(),
+        level.before,
+        level.b.numpy(),
+        level.log_scale.numpy(),
+        u.numpy(),
+        log_u.numpy(),
+    )
+    return u, log_u
+
+
+def _rescale_compiled(
+    level: _Level,
+    states: Int64[np.ndarray, "n"],
+    log_u: Float64[Tensor, "n"],
+    tolerance: float,
+    rows: Float[Tensor, "n H"],
+    log_rows: Float64[Tensor, "n"],
+) -> Bool[np.ndarray, "n"]:
+    """Scale rows to a maximum of one; which of them differ from what the state had before."""
+    moved = np.empty(len(states), np.bool_)
+    shared_out(
+        kernels.rescale,
+        len(states),
+        states,
+        level.before,
+        level.b.numpy(),
+        level.log_scale.numpy(),
+        log_u.numpy(),
+        tolerance,
+        rows.numpy(),
+        log_rows.numpy(),
+        moved,
+    )
+    return moved
+
+
+# -- for any device --------------------------------------------------------------------------
+
+
+def _sum_in_layers(
+    edges: Edges, level: _Level, states: Int64[np.ndarray, "n"]
+) -> tuple[Float[Tensor, "n H"], Float64[Tensor, "n"]]:
+    """As `_sum_compiled`, edge by edge of all states at once.
+
+    States are ordered by falling number of edges, so that those which have a k-th edge are the
+    first so many: a sum of layers, without a scatter, and the same on every device.
+    """
+    device = level.b.device
+    degree = edges.start[states + 1] - edges.start[states]
+    order = np.argsort(-degree, kind="stable")
+    begin, degree = edges.start[states[order]], degree[order]
+    layers = [int(np.count_nonzero(degree > k)) for k in range(degree.max(initial=0))]
+    edge = np.concatenate([begin[:size] + k for k, size in enumerate(layers)])
+    source = np.concatenate([np.arange(size) for size in layers])
+
+    def put(array: np.ndarray) -> Tensor:
+        return torch.tensor(array, dtype=torch.int64, device=device)
+
+    row, which, ranked = put(level.before[edges.target[edge]]), put(edges.set_of[edge]), put(source)
+    log_edge = level.log_scale[row] + edges.log_mass[which]
+    log_u = log_edge.new_full((len(states),), -torch.inf)
+    log_u = log_u.scatter_reduce(0, ranked, log_edge, "amax")
+    share = (log_edge - torch.where(log_u.isneginf(), 0.0, log_u)[ranked]).exp()
+    share = share.to(level.b.dtype).unsqueeze(1)
+    u = level.b.new_zeros(len(states), level.b.shape[1])
+    first = 0
+    for size in layers:
+        some = slice(first, first + size)
+        after = level.b.index_select(0, row[some]).mul_(share[some])
+        u[:size].addcmul_(after, edges.mass.index_select(0, which[some]))
+        first += size
+    back = put(np.argsort(order))
+    return u[back], log_u[back]
+
+
+def _rescale(
+    level: _Level,
+    states: Int64[np.ndarray, "n"],
+    log_u: Float64[Tensor, "n"],
+    tolerance: float,
+    rows: Float[Tensor, "n H"],
+    log_rows: Float64[Tensor, "n"],
+) -> Bool[np.ndarray, "n"]:
+    """As `_rescale_compiled`. Waits for the device."""
+    top = rows.amax(dim=1)
+    rows /= torch.where(top > 0, top, 1).unsqueeze(1)
+    log_rows.copy_(log_u + top.double().log())
+    at = torch.tensor(level.before[states], device=rows.device)
+    old, log_old = level.b[at.clamp(min=0)], level.log_scale[at.clamp(min=0)]
+    none, none_before = log_rows.isneginf(), log_old.isneginf()
+    rise = torch.where(none | none_before, 0.0, log_rows - log_old)
+    factor = rise.exp().to(rows.dtype).unsqueeze(1)
+    far = ((rows * factor - old).abs() > tolerance * rows * factor).any(dim=1)
+    far |= (rise.abs() > 1) | ((rise != 0) if tolerance == 0 else False)
+    moved = torch.where(none | none_before, none != none_before, far) | (at < COMPUTED)
+    return moved.cpu().numpy()
