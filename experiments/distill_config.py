@@ -64,6 +64,7 @@ class DistillConfig:
     pseudo_count: float = 0.01  # for each initial and transition entry
     emission_pseudo_count: float = 0.001  # for each emission entry, on average
     dropout: float = 0.0  # share of tokens hidden from each E-step
+    latent_sequences: int | None = 4000  # with init=latent, read so many, at random; null: all
     kmeans_iterations: int = 25  # with init=latent
 
     # The run.
@@ -130,6 +131,8 @@ def check(config: DictConfig) -> None:
         _at_least(key, config[key], 1)
     _at_least("evaluations", config.evaluations, 1)
     _at_least("kmeans_iterations", config.kmeans_iterations, 1)
+    if config.latent_sequences is not None:
+        _at_least("latent_sequences", config.latent_sequences, 1)
     _at_least("full_steps", config.full_steps, 0)
     _at_least("seed", config.seed, 0)
     _at_least("records.offset", config.records.offset, 0)

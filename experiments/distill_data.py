@@ -119,6 +119,10 @@ class Sequences:
         """Row numbers, `size` at a time, by length so that little is padded."""
         yield from self.lengths.argsort(stable=True).split(size)
 
+    def pieces_with_prompts(self, size: int) -> Iterator[Tensor]:
+        """The same for sequences that are read with their prompts."""
+        yield from (self.prompt_lengths + self.lengths).argsort(stable=True).split(size)
+
 
 def _padded(flat: Tensor, starts: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     columns = torch.arange(int(lengths.max()) if len(lengths) else 0)

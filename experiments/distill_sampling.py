@@ -149,7 +149,7 @@ def hidden_states(lm: TransformersLM, sequences: Sequences, batch: int, rank: in
     vectors: Tensor | None = None
     starts = sequences.lengths.cumsum(0) - sequences.lengths
     with bar(len(sequences), "hidden states", "sequence", rank) as shown:
-        for rows in sequences.pieces(batch):
+        for rows in sequences.pieces_with_prompts(batch):
             ids, mask, first = _forced(lm, sequences, rows)
             positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
             output = reader(
@@ -173,7 +173,7 @@ def log_likelihood(lm: TransformersLM, sequences: Sequences, batch: int, rank: i
     """log P_lm(sequence | prompt) of sequences that have prompts, float64."""
     total = torch.zeros(len(sequences), dtype=torch.float64)
     with bar(len(sequences), "the LM's likelihood", "sequence", rank) as shown:
-        for rows in sequences.pieces(batch):
+        for rows in sequences.pieces_with_prompts(batch):
             ids, mask, first = _forced(lm, sequences, rows)
             positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
             logits = lm.model(

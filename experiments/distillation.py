@@ -235,6 +235,11 @@ def _initial(
         generator = torch.Generator().manual_seed(derived_seed("initial", config.seed))
         return HMM.random(config.num_states, num_tokens, generator=generator, monarch=monarch)
     assert lm is not None
+    # Groups of hidden states need hundreds of vectors each, not those of every sequence.
+    if config.latent_sequences is not None and config.latent_sequences < len(training):
+        generator = torch.Generator().manual_seed(derived_seed("latent", config.seed))
+        shuffled = torch.randperm(len(training), generator=generator)
+        training = training.take(shuffled[: config.latent_sequences].sort().values)
     logging.getLogger("faiss").setLevel(logging.WARNING)  # it tells how it was compiled
     vectors = distill_sampling.hidden_states(lm, training, config.sample_batch)
     tokens, lengths = training.batch(torch.arange(len(training)))

@@ -301,6 +301,23 @@ def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init):
 # Parts
 
 
+def test_latent_variables_come_from_so_many_sequences(tmp_path, tiny_lm, monkeypatch):
+    pytest.importorskip("faiss")
+    read = []
+
+    def spy(lm, sequences, *rest):
+        read.append(len(sequences))
+        return hidden_states(lm, sequences, *rest)
+
+    hidden_states = distill_sampling.hidden_states
+    monkeypatch.setattr(distill_sampling, "hidden_states", spy)
+    sizes = ["num_sequences=12", "max_length=5", "sample_batch=6", "num_states=4", "held_out=0.2"]
+    where = [f"model.path={tiny_lm}", "model.device=cpu", "init=latent", "stop_after=1"]
+    for number, limit in enumerate(("5", "null")):
+        run(*where, *sizes, f"run_dir={tmp_path / str(number)}", f"latent_sequences={limit}")
+    assert read[0] == 5 < read[1]
+
+
 def test_every_step_of_a_pass_sees_other_sequences():
     settings = Training(4, None, 1, 3, 2, 0.7, em.PseudoCounts(), 0.0, 30, 0)
     assert settings.total(10) == 1 + 2 * 3 + 1
@@ -407,6 +424,7 @@ def test_files_that_are_refused(tmp_path, content, message):
         (["num_states=6", "transition=monarch", "block=4"], "blocks of 4 do not divide 6"),
         (["block=4"], "give transition=monarch"),
         (["transition=sparse"], "'sparse' for transition"),
+        (["latent_sequences=0"], "latent_sequences must be at least 1, got 0"),
         (["init=best"], "'best' for init"),
         (["style=xml"], "'xml' for style"),
         (["save_dtype=int8"], "'int8' for save_dtype"),
