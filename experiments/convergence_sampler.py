@@ -113,17 +113,21 @@ class TreeProposal:
     Args:
         tree: the tree, with the language model's values.
         method: "lm", "lcd" or "gcd"; or a table.
+        potential: whether g is also the potential.
     """
 
-    potential = True
-
-    def __init__(self, tree: Tree, method: str | Table) -> None:
+    def __init__(self, tree: Tree, method: str | Table, *, potential: bool = True) -> None:
         self.tree = tree
         self.method = method
+        self.potential = potential
 
     def start(self, batch: Batch) -> TreeState:
         """The root, for each example."""
-        return TreeState(self.tree, torch.zeros(len(batch.budgets), dtype=torch.int64))
+        return self.state(torch.zeros(len(batch.budgets), dtype=torch.int64))
+
+    def state(self, nodes: Int64[Tensor, "R"]) -> TreeState:
+        """The state of prefixes of the tree."""
+        return TreeState(self.tree, nodes)
 
     def take(self, state: TreeState, ancestors: Int64[Tensor, "Q"]) -> TreeState:
         """The state of these rows."""

@@ -1,0 +1,309 @@
+"""Samplers against the exact posterior: `+task=convergence`.
+
+For each model its HMM; for each problem its tree, the language model asked once at every prefix of
+it, and the truth (`convergence_exact`); for each method and number of particles thousands of runs
+on the tree (`convergence_sampler`), measured (`convergence_measures`), and a few on the real model
+for their time. Problems that cannot be honoured are refused before any model is asked anything.
+
+Rows go to the run directory as they are made, and what the model said lies beside them: the same
+command goes on from there, to the same final result (wall times aside).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from experiments import config as configuration
+from experiments import convergence_hmm, convergence_report
+from experiments.convergence_builtin import builtin
+from experiments.convergence_evaluate import (
+    Evaluator,
+    load_late,
+    load_values,
+    save_late,
+    save_values,
+)
+from experiments.convergence_exact import Exact, Law, exact, floor_of_draws
+from experiments.convergence_hmm import Distilled
+from experiments.convergence_measures import estimate
+from experiments.convergence_methods import (
+    Options,
+    law_of_sample,
+    needs_hmm,
+    on_tree,
+    proposal_of,
+    seconds_of_run,
+    seconds_of_table,
+)
+from experiments.convergence_problems import Prepared, prepare, read_problems
+from experiments.convergence_sampler import TreeLM, TreeProposal, sample_runs
+from experiments.convergence_tree import Tree
+from experiments.models import digest_of, identity_of, load_model
+from experiments.processes import bar, processes
+from experiments.results import ResultStore, Row
+from experiments.run_directory import open_run_dir, refuse_another_run, run_dir_of
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model and its problems.
+
+    Attributes:
+        path: of the model.
+        problems: made ready.
+        hmm: None where no method needs one.
+    """
+
+    path: str
+    problems: tuple[Prepared, ...]
+    hmm: Distilled | None = None
+
+
+def run(config: DictConfig) -> Path:
+    """Run the task to its end; returns its directory."""
+    if processes()[1] > 1:
+        raise ValueError("+task=convergence is one process: run it without torchrun")
+    identity = _identity(config)
+    run_dir = run_dir_of(config, identity)
+    if config.resume:
+        refuse_another_run(run_dir, identity)
+    subjects = [_subject(config, path) for path in _models(config)]
+    open_run_dir(run_dir, config, identity)
+    rows_dir = run_dir / "rows"
+    rows_dir.mkdir(exist_ok=True)
+    if not config.resume:
+        for path in (*rows_dir.iterdir(), *(run_dir / "values").glob("*.npz")):
+            path.unlink()
+    store = ResultStore(rows_dir)
+    per_problem = len(config.task.methods) * len(config.task.particles)
+    total = per_problem * sum(len(subject.problems) for subject in subjects)
+    if len(store):
+        _LOG.info("%d of %d rows are in %s already and are kept", len(store), total, rows_dir)
+    reports = []
+    try:
+        subjects = [_with_hmm(config, subject, run_dir) for subject in subjects]
+        with bar(total, "sampling", "row", 0, len(store)) as shown:
+            for subject in subjects:
+                for number, prepared in enumerate(subject.problems):
+                    name = f"{Path(subject.path).name}-{number}"
+                    bench = _Bench(config, subject, prepared, run_dir, name, store)
+                    for _ in bench.rows():
+                        shown.update()
+                    reports.append(bench.report())
+    except KeyboardInterrupt:
+        _LOG.warning(
+            "interrupted: %d of %d rows are in %s; the same command goes on from there",
+            len(store), total, rows_dir,
+        )  # fmt: skip
+        raise
+    notes = [f"{s.path}: {s.hmm.note}" for s in subjects if s.hmm is not None]
+    convergence_report.report(config, run_dir, reports, notes, configuration.fingerprint(identity))
+    return run_dir
+
+
+def _models(config: DictConfig) -> list[str]:
+    return list(config.task.models) or [config.model.path]
+
+
+def _identity(config: DictConfig) -> dict[str, Any]:
+    """What determines the results: settings, the models' files, the file of problems, the HMM."""
+    identity = configuration.results_config(config)
+    identity["model_files"] = [identity_of(path) for path in _models(config)]
+    if config.task.problems is not None:
+        content = Path(config.task.problems).expanduser().read_bytes()
+        identity["problems_sha256"] = hashlib.sha256(content).hexdigest()[:16]
+    if config.task.hmm is not None:
+        identity["hmm_files"] = digest_of(Path(config.task.hmm).expanduser())
+    return identity
+
+
+def _subject(config: DictConfig, path: str) -> Subject:
+    """A model and its problems; nothing is asked of it yet."""
+    lm, tokenizer = load_model(OmegaConf.merge(config.model, {"path": path}))
+    if config.task.problems is not None:
+        problems = read_problems(config.task.problems)
+    else:
+        suite = "toolcalls" if path == "embedded" else "stories"
+        problems = builtin(suite, lm, tokenizer, config.model.prompt)
+    prepared = [prepare(p, lm, tokenizer, config.task.max_prefixes) for p in problems]
+    subject = Subject(path, tuple(prepared))
+    if config.task.hmm is not None and any(map(needs_hmm, config.task.methods)):
+        # Refused now, not after the first of the methods has run.
+        found = convergence_hmm.given(config.task.hmm, lm.vocabulary.size)
+        return Subject(path, subject.problems, found)
+    return subject
+
+
+def _with_hmm(config: DictConfig, subject: Subject, run_dir: Path) -> Subject:
+    """The subject with an HMM, should a method need one."""
+    task = config.task
+    if subject.hmm is not None or not any(map(needs_hmm, task.methods)):
+        return subject
+    lm = convergence_hmm.with_own_ends(subject.problems[0].lm)
+    longest = max(prepared.problem.budget for prepared in subject.problems)
+    recipe = convergence_hmm.Recipe(
+        states=task.hmm_states,
+        sequences=task.hmm_sequences,
+        length=min(task.hmm_length, longest),
+        passes=task.hmm_passes,
+        temperature=config.smc.temperature,
+        seed=config.seed,
+    )
+    model = {"files": identity_of(subject.path), "dtype": config.model.dtype}
+    prompts = [prepared.prompt for prepared in subject.problems]
+    found = convergence_hmm.distil(lm, model, prompts, recipe, run_dir.parent)
+    return Subject(subject.path, subject.problems, found)
+
+
+class _Bench:
+    """One problem: its tree, its truth, and its rows."""
+
+    def __init__(
+        self,
+        config: DictConfig,
+        subject: Subject,
+        prepared: Prepared,
+        run_dir: Path,
+        name: str,
+        store: ResultStore,
+    ) -> None:
+        self.config = config
+        self.subject = subject
+        self.prepared = prepared
+        self.name = name
+        self.store = store
+        self.values = run_dir / "values"
+        self.options = Options(config.hmm.temper, config.hmm.defence, config.hmm.potential)
+        self.evaluator = Evaluator(
+            prepared.lm,
+            prepared.prompt,
+            prepared.restriction.ids,
+            temperature=config.smc.temperature,
+            max_rows=config.smc.max_rows,
+        )
+        self.tree = self._tree()
+        self.exact: Exact = exact(self.tree)
+        self.posterior = self.exact.posterior.numpy()
+
+    def _tree(self) -> Tree:
+        """The tree with the model's values, asked for as far as they are not on disk."""
+        tree = self.prepared.tree()
+        path = self.values / f"{self.name}.npz"
+        if not load_values(tree, path):
+            with bar(tree.num_prefixes, f"prefixes of {self.name}", "prefix", 0) as shown:
+                self.evaluator(tree, torch.arange(tree.num_exact), shown.update)
+            save_values(tree, path)
+        return tree
+
+    def rows(self) -> Iterator[Row]:
+        """Makes the rows that are not there yet."""
+        task = self.config.task
+        hmm = None if self.subject.hmm is None else self.subject.hmm.hmm
+        for method in task.methods:
+            due = [n for n in task.particles if (self.name, method, n) not in self.store]
+            if not due:
+                continue
+            proposal = on_tree(method, self.prepared, self.tree, hmm, self.options)
+            table = seconds_of_table(self.prepared, hmm) if needs_hmm(method) and hmm else None
+            if method == "lcd":
+                self._restore_late()
+            for particles in due:
+                row = self._row(method, proposal, particles, table)
+                if method == "lcd":
+                    save_late(self.tree, self._late(particles))
+                self.store.append([row])
+                yield row
+
+    def _late(self, particles: int) -> Path:
+        return self.values / f"{self.name}-late-{particles}.npz"
+
+    def _restore_late(self) -> None:
+        """Late prefixes as they were when the last finished row was written."""
+        done = [n for n in self.config.task.particles if (self.name, "lcd", n) in self.store]
+        if done and self._late(done[-1]).is_file():
+            load_late(self.tree, self._late(done[-1]))
+
+    def _row(
+        self, method: str, proposal: TreeProposal, particles: int, table: float | None
+    ) -> Row:
+        config, task = self.config, self.config.task
+        runs = max(task.runs, -(-task.draws // particles))
+        found = sample_runs(
+            TreeLM(self.tree, self.evaluator),
+            proposal,
+            particles=particles,
+            runs=runs,
+            resampling=config.smc.resampling,
+            ess_threshold=config.smc.ess_threshold,
+            seed=config.seed,
+        )
+        measured = estimate(
+            found, particles, self.posterior, self.exact.log_evidence, config.seed
+        )._asdict()
+        law: np.ndarray = measured.pop("law")
+        hmm = None if self.subject.hmm is None else self.subject.hmm.hmm
+        single = law_of_sample(proposal, self.exact) if particles == 1 else None
+        return {
+            "example": self.name,
+            "method": method,
+            **measured,
+            # With one particle there is nothing to estimate.
+            "tv_exact": None if single is None else single.total_variation,
+            "exact_sampler_tv": floor_of_draws(self.exact.posterior, runs * particles),
+            "exact_sampler_one_run_tv": floor_of_draws(self.exact.posterior, particles),
+            "log_evidence": _log(1 + measured["evidence_bias"], self.exact.log_evidence),
+            "seconds": seconds_of_run(
+                method, self.prepared, hmm, self.options, config, particles
+            ),
+            "table_seconds": table,
+            "posterior": [float(f"{p:.6g}") for p in law],
+        }
+
+    def law(self, method: str) -> Law:
+        """The exact law of one sample of a method without an HMM."""
+        return law_of_sample(TreeProposal(self.tree, method), self.exact)
+
+    def report(self) -> dict[str, Any]:
+        """One line of `results.jsonl`."""
+        problem, task = self.prepared.problem, self.config.task
+        keys = [(self.name, method, n) for method in task.methods for n in task.particles]
+        report: dict[str, Any] = {
+            "name": problem.name,
+            "model": self.subject.path,
+            "note": problem.note,
+            "prompt": problem.prompt if isinstance(problem.prompt, str) else list(problem.prompt),
+            "prompt_ids": list(self.prepared.prompt),
+            "budget": problem.budget,
+            "eos_ids": list(self.prepared.constraint.vocabulary.eos_ids),
+            "prefixes": self.prepared.prefixes,
+            "strings": [text.decode(errors="replace") for text in self.tree.texts],
+            "log_evidence": self.exact.log_evidence,
+            "posterior": self.posterior.tolist(),
+        }
+        for method in ("lcd", "gcd"):
+            law = self.law(method)
+            report[method] = {
+                "share_valid": law.share_valid,
+                "total_variation": law.total_variation,
+            }
+        drop = ("example",)
+        report["estimates"] = [
+            {k: v for k, v in row.items() if k not in drop} for row in self.store.rows(keys)
+        ]
+        return report
+
+
+def _log(ratio: float, log_evidence: float) -> float | None:
+    """log of the mean evidence; None where every run was dead."""
+    return None if ratio <= 0 else float(np.log(ratio)) + log_evidence

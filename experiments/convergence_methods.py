@@ -1,0 +1,125 @@
+"""The methods of the convergence task: on a tree for statistics, on the real model for time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+
+import torch
+from omegaconf import DictConfig
+
+import smc
+from experiments.convergence_exact import Exact, Law, law_of_one
+from experiments.convergence_problems import Prepared
+from experiments.convergence_sampler import TreeProposal, tabulate
+from experiments.convergence_tree import Tree
+from hmm.model import HMM
+from hmm.product import lookahead_table
+
+TITLES = {
+    "lm": "LM (rejection)",
+    "lcd": "LCD",
+    "gcd": "GCD",
+    "pgcd": "P-GCD, class-tied + top 64",
+    "pgcd_tied": "P-GCD, class-tied",
+    "pgcd_exact": "P-GCD, exact",
+    "pgcd_joint": "P-GCD, joint",
+}
+
+_PLAIN = {"lm": smc.LM, "lcd": smc.LCD, "gcd": smc.GCD}
+_VARIANTS = {
+    "pgcd": {"exact_top_k": 64},
+    "pgcd_tied": {"exact_top_k": 0},
+    "pgcd_exact": {"exact_top_k": None},
+    "pgcd_joint": {"exact_top_k": 64, "lookahead": "joint"},
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Of P-GCD, in all of its variants; see `smc.PGCD`."""
+
+    temper: float = 1.0
+    defence: float = 0.01
+    potential: bool = True
+
+
+def needs_hmm(method: str) -> bool:
+    """Whether a method looks ahead with an HMM."""
+    return method in _VARIANTS
+
+
+def proposal_of(method: str, hmm: HMM | None, options: Options) -> smc.Proposal:
+    """The library's proposal; the HMM must be over the tokens that it will see."""
+    if method in _PLAIN:
+        return _PLAIN[method]()
+    assert hmm is not None, "methods that look ahead are given an HMM"
+    variant: dict[str, object] = _VARIANTS[method]
+    return smc.PGCD(hmm, **variant, **vars(options))  # type: ignore[arg-type]
+
+
+def on_tree(
+    method: str, prepared: Prepared, tree: Tree, hmm: HMM | None, options: Options
+) -> TreeProposal:
+    """The same on a tree; P-GCD is asked at every prefix, with the restricted HMM."""
+    if method in _PLAIN:
+        return TreeProposal(tree, method)
+    assert hmm is not None, "methods that look ahead are given an HMM"
+    proposal = proposal_of(method, prepared.restriction.hmm(hmm), options)
+    assert isinstance(proposal, smc.PGCD)
+    return TreeProposal(tree, tabulate(proposal, tree), potential=options.potential)
+
+
+@torch.inference_mode()
+def law_of_sample(proposal: TreeProposal, exact: Exact) -> Law:
+    """The exact law of a single sample, by the proposal's own q at every prefix."""
+    tree = proposal.tree
+    log_q = torch.full((len(tree["token"]),), -torch.inf, dtype=torch.float64)
+    inner = (tree["text"][: tree.num_exact] < 0).nonzero().squeeze(1)
+    for nodes in inner.split(4096):
+        log_p = tree.log_p(nodes)
+        guide = proposal.guide(proposal.state(nodes), log_p)
+        slots = tree.rows(nodes)
+        inside = slots >= 0
+        steps = (log_p + guide.log_g)[:, :-1] - guide.log_z.unsqueeze(1)
+        log_q[slots[inside]] = steps[inside]
+    return law_of_one(tree, log_q, exact.posterior)
+
+
+def seconds_of_run(
+    method: str,
+    prepared: Prepared,
+    hmm: HMM | None,
+    options: Options,
+    config: DictConfig,
+    particles: int,
+) -> float | None:
+    """Median wall time of one call of `smc.sample` with the real model, tables and all."""
+    times = []
+    proposal = proposal_of(method, hmm, options)
+    for run in range(config.task.timed_runs):
+        started = time.perf_counter()
+        smc.sample(
+            prepared.lm,
+            [prepared.prompt],
+            prepared.constraint,
+            budget=prepared.problem.budget,
+            particles=particles,
+            proposal=proposal,
+            resampling=config.smc.resampling,
+            ess_threshold=config.smc.ess_threshold,
+            temperature=config.smc.temperature,
+            seed=config.seed,
+            example_ids=[run],
+            max_rows=max(particles, config.smc.max_rows),
+        )
+        times.append(time.perf_counter() - started)
+    return round(statistics.median(times), 5) if times else None
+
+
+def seconds_of_table(prepared: Prepared, hmm: HMM) -> float:
+    """Wall time of the table of completion probabilities, part of each run of P-GCD."""
+    started = time.perf_counter()
+    lookahead_table(hmm, prepared.constraint, max(1, prepared.problem.budget - 1))
+    return round(time.perf_counter() - started, 5)

@@ -1,0 +1,227 @@
+"""Problems of the convergence task: what is asked, and whether it can be answered exactly.
+
+A problem is a prompt, a constraint and a budget; own ones come from a JSON file, a list of
+
+    {"prompt": "…" or [ids], "budget": n, "strings": ["…", …], "eos_ids": [ids], "name": "…"}
+
+`eos_ids` and `name` may be left out: then the model's own ids end a text, and the problem is named
+by its number. Text is encoded by the model's tokenizer as it does by default, beginning-of-text
+token included where it adds one. Strings are taken to the byte, leading spaces included.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gcd
+import smc
+from experiments.convergence_tree import Restriction, Tree, count_prefixes
+
+_REQUIRED = ("prompt", "budget", "strings")
+_KEYS = (*_REQUIRED, "eos_ids", "name")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is asked; nothing of it depends on a model but the meaning of ids.
+
+    Attributes:
+        name: of the problem, unlike those of the others.
+        prompt: text, or token ids.
+        language: the constraint.
+        budget: most tokens, EOS included.
+        strings: the answers in the order wanted; None: in the order of their bytes.
+        eos_ids: what ends a text; None: what the model says.
+        note: what is being asked, in words.
+    """
+
+    name: str
+    prompt: str | tuple[int, ...]
+    language: gcd.Automaton
+    budget: int
+    strings: tuple[str, ...] | None = None
+    eos_ids: tuple[int, ...] | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A problem made ready for a model.
+
+    Attributes:
+        problem: what was asked.
+        lm: the model, with the problem's EOS ids.
+        prompt: token ids.
+        constraint: the language over the model's tokens.
+        restriction: the same over the tokens that matter.
+        prefixes: size of the tree.
+    """
+
+    problem: Problem
+    lm: smc.TransformersLM
+    prompt: tuple[int, ...]
+    constraint: gcd.TokenAutomaton
+    restriction: Restriction
+    prefixes: int
+
+    def tree(self) -> Tree:
+        """All prefixes within the budget."""
+        strings = self.problem.strings
+        texts = None if strings is None else [text.encode() for text in strings]
+        return Tree(self.restriction.automaton, self.problem.budget, texts)
+
+
+def read_problems(path: str | Path) -> list[Problem]:
+    """A file of own problems.
+
+    Raises:
+        ValueError: for anything that is not of the form above, naming the problem and the value.
+    """
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise ValueError(f"task.problems={path}: there is no such file")
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"task.problems={path}: not JSON in UTF-8: {error}") from None
+    if not isinstance(content, list) or not content:
+        what = "an empty list" if content == [] else type(content).__name__
+        raise ValueError(
+            f"task.problems={path}: a list of problems is wanted, got {what}; give "
+            '[{"prompt": …, "budget": …, "strings": […]}, …]'
+        )
+    problems = [_read(entry, i, f"{path}, problem {i}") for i, entry in enumerate(content)]
+    names = [problem.name for problem in problems]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"task.problems={path}: the name {twice[0]!r} is given twice")
+    return problems
+
+
+def _read(entry: Any, number: int, where: str) -> Problem:
+    if not isinstance(entry, dict):
+        raise ValueError(f"{where} is {_short(entry)}; give an object with {', '.join(_KEYS)}")
+    unknown = sorted(entry.keys() - set(_KEYS))
+    if unknown:
+        raise ValueError(f"{where} has the unknown key {unknown[0]!r}; known are {_list(_KEYS)}")
+    missing = [key for key in _REQUIRED if key not in entry]
+    if missing:
+        raise ValueError(f"{where} lacks {missing[0]!r}; needed are {_list(_REQUIRED)}")
+    prompt, budget, name = entry["prompt"], entry["budget"], entry.get("name", str(number))
+    if isinstance(prompt, list) and prompt and all(_is_id(token) for token in prompt):
+        prompt = tuple(prompt)
+    elif not isinstance(prompt, str):
+        raise ValueError(f"{where}: prompt is {_short(prompt)}; give text, or a list of token ids")
+    if not _is_id(budget) or budget < 1:
+        raise ValueError(f"{where}: budget is {_short(budget)}; give a whole number of 1 or more")
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{where}: name is {_short(name)}; give text, or leave it out")
+    strings = _strings(entry["strings"], where)
+    eos_ids = None if entry.get("eos_ids") is None else _eos_ids(entry["eos_ids"], where)
+    return Problem(name, prompt, gcd.choice(strings), budget, strings, eos_ids)
+
+
+def _strings(value: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value:
+        raise ValueError(f"{where}: strings is {_short(value)}; give a list of at least one text")
+    for text in value:
+        if not isinstance(text, str):
+            raise ValueError(f"{where}: strings holds {_short(text)}, which is not text")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"{where}: strings holds {_short(text)}, which cannot be written in UTF-8"
+            ) from None
+    twice = [text for i, text in enumerate(value) if text in set(value[:i])]
+    if twice:
+        raise ValueError(f"{where}: strings holds {_short(twice[0])} twice; give each once")
+    return tuple(value)
+
+
+def _eos_ids(value: Any, where: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or not value or not all(_is_id(token) for token in value):
+        raise ValueError(
+            f"{where}: eos_ids is {_short(value)}; give a list of token ids, or leave it out for "
+            "the model's own"
+        )
+    return tuple(sorted(set(value)))
+
+
+def prepare(
+    problem: Problem, lm: smc.TransformersLM, tokenizer: Any, most_prefixes: int
+) -> Prepared:
+    """Makes a problem ready, or refuses it, without asking the language model anything.
+
+    Raises:
+        ValueError: the budget is too short for every answer, no answer can be written with the
+            tokens there are, EOS ids or prompt ids that the vocabulary has not, a prompt too long
+            for the context; or a tree that is too large, with its size.
+    """
+    where = f"problem {problem.name!r}"
+    try:
+        size = lm.vocabulary.size
+        eos_ids = lm.vocabulary.eos_ids if problem.eos_ids is None else problem.eos_ids
+        ended = lm
+        if tuple(eos_ids) != tuple(lm.vocabulary.eos_ids):
+            outside = [token for token in eos_ids if token >= size]
+            if outside:
+                raise ValueError(
+                    f"eos_ids has {outside[0]}, but the model's ids are 0 to {size - 1}"
+                )
+            vocabulary = gcd.Vocabulary.from_tokenizer(tokenizer, size=size, eos_ids=eos_ids)
+            ended = smc.TransformersLM(lm.model, tokenizer, vocabulary)
+        prompt = tuple(lm.encode(problem.prompt))
+        for token in prompt:
+            if token >= size:
+                raise ValueError(
+                    f"the prompt has token {token}, but the model's ids are 0 to {size - 1}"
+                )
+        constraint = gcd.lift(problem.language, ended.vocabulary)
+        gcd.check_budget(constraint, problem.budget)
+        smc.check_prompts(ended, [prompt], [problem.budget])
+        prefixes = count_prefixes(constraint, problem.budget)
+    except (ValueError, gcd.ConstraintError) as error:
+        raise ValueError(f"{where}: {error}") from error
+    if prefixes > most_prefixes:
+        raise ValueError(
+            f"{where}: {_number(prefixes)} distinct token prefixes within a budget of "
+            f"{problem.budget}, more than the {most_prefixes} that are enumerated; lower the "
+            "budget, or give fewer or shorter answers"
+        )
+    return Prepared(problem, ended, prompt, constraint, Restriction.of(constraint), int(prefixes))
+
+
+def largest_budget(constraint: gcd.TokenAutomaton, most_prefixes: int, most_tokens: int) -> int:
+    """The largest budget whose tree has no more prefixes; at least what the shortest answer needs.
+
+    Args:
+        constraint: the language over the model's tokens.
+        most_prefixes: of the tree.
+        most_tokens: no budget beyond this is needed.
+    """
+    budget = int(constraint.steps_to_accept[constraint.initial])
+    while budget < most_tokens and count_prefixes(constraint, budget + 1) <= most_prefixes:
+        budget += 1
+    return budget
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _number(count: float) -> str:
+    return f"{count:.0f}" if count < 2**53 else f"{count:.3g}"
+
+
+def _list(keys: Sequence[str]) -> str:
+    return ", ".join(keys)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=True, default=str)
+    return text if len(text) <= 60 else text[:57] + "…"

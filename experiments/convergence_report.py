@@ -1,0 +1,246 @@
+"""What the convergence task leaves behind: results, table, summary, two figures, wandb.
+
+The headline is the number of particles at which the law of one drawn answer comes within a total
+variation of `GOAL` of the exact posterior, the smallest one that was tried. Ratios between methods
+are taken problem by problem, then the median over problems. What was not reached counts as the next
+power of two after the largest number tried, so a ratio is then a bound: at least (or at most) that.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import wandb
+from omegaconf import DictConfig
+
+from experiments import config as configuration
+from experiments import tracking
+from experiments.convergence_figures import GOAL, plot_particles, plot_time, tv_of
+from experiments.convergence_methods import TITLES
+from experiments.screen import show
+from experiments.summary import as_markdown
+
+_SHOWN = (1, 4, 16, 64, 256)
+_AT = 16  # particles at which the diagnostics are shown
+
+Report = dict[str, Any]
+
+
+def report(
+    config: DictConfig, run_dir: Path, reports: Sequence[Report], notes: Sequence[str], run_id: str
+) -> None:
+    """Write, print and log the results."""
+    text = "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in reports)
+    (run_dir / "results.jsonl").write_text(text, encoding="utf-8")
+    summary = {"headline": headline(reports), "notes": list(notes), "seed": config.seed,
+               "problems": [_without_posteriors(r) for r in reports]}  # fmt: skip
+    (run_dir / "summary.json").write_text(
+        json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+    table = table_of(reports, notes)
+    (run_dir / "table.md").write_text(table, encoding="utf-8")
+    plot_particles(reports, run_dir / "particles.png")
+    timed = config.task.timed_runs > 0
+    if timed:
+        plot_time(reports, run_dir / "time.png")
+    plain = configuration.results_config(config)
+    with tracking.start(config.wandb, run_dir, plain, run_dir.name, run_id) as run:
+        figures = {"particles": wandb.Image(str(run_dir / "particles.png"))}
+        if timed:
+            figures["time"] = wandb.Image(str(run_dir / "time.png"))
+        rows = pd.DataFrame(_rows(reports))
+        run.log({"estimates": wandb.Table(dataframe=rows.astype(str)), **figures})
+        run.summary.update(summary["headline"])
+    show(table)
+    names = "table.md, results.jsonl, summary.json, particles.png" + (", time.png" if timed else "")
+    print(f"Results: {run_dir}/ ({names})")
+
+
+def reached(report: Report, method: str) -> int | None:
+    """The fewest particles tried with which a method comes within `GOAL`; None for none."""
+    rows = sorted(_of(report, method), key=lambda e: e["particles"])
+    return next((e["particles"] for e in rows if tv_of(e) <= GOAL), None)
+
+
+def headline(reports: Sequence[Report]) -> dict[str, Any]:
+    """Particles needed, by method and problem, their medians, and the ratios that were the goal."""
+    methods = _methods(reports)
+    most = max(e["particles"] for r in reports for e in r["estimates"])
+    needed = {m: [reached(r, m) for r in reports] for m in methods}
+
+    def bounded(count: int | None) -> int:
+        return 2 * most if count is None else count
+
+    found: dict[str, Any] = {
+        "goal": GOAL,
+        "most_particles": most,
+        "needed": {m: dict(zip((r["name"] for r in reports), needed[m], strict=True))
+                   for m in methods},
+        "median_needed": {m: statistics.median(map(bounded, needed[m])) for m in methods},
+    }  # fmt: skip
+    for ours in ("pgcd", "pgcd_tied"):
+        for other in ("gcd", "lcd"):
+            if ours in needed and other in needed:
+                pairs = zip(needed[ours], needed[other], strict=True)
+                ratios = [bounded(a) / bounded(b) for a, b in pairs]
+                found[f"median_ratio_{ours}_to_{other}"] = statistics.median(ratios)
+                found[f"ratios_{ours}_to_{other}"] = ratios
+    return found
+
+
+def table_of(reports: Sequence[Report], notes: Sequence[str]) -> str:
+    """Everything in Markdown: the headline, the problems, and every method on each."""
+    methods = _methods(reports)
+    parts = ["## Convergence to the exact posterior", _headline_text(headline(reports))]
+    parts.append(as_markdown(_problem_table(reports)))
+    parts.append(
+        "Exact, no Monte Carlo: the evidence, and of a single sample the share that is an answer "
+        "and the total variation of its law."
+    )
+    parts.append(as_markdown(_needed_table(reports, methods)))
+    counts = {e["particles"] for r in reports for e in r["estimates"]}
+    shown = [n for n in _SHOWN if n in counts] or sorted(counts)
+    for one in reports:
+        parts += [f"### {one['name']}", _described(one), as_markdown(_method_table(one, shown))]
+    parts.append(_LEGEND.format(at=_AT if _AT in counts else max(counts)))
+    parts += [f"- {note}" for note in notes]
+    return "\n\n".join(parts) + "\n"
+
+
+_LEGEND = """TV of one answer: total variation between the exact posterior and the law of one answer
+drawn from one run (a dead run gives none), with its 95 % interval; exact with one particle. ± stands
+for what noise over the runs alone would show ("floor"). One run: mean total variation of a single
+run's posterior, beside that of an exact sampler of as many draws. Evidence: relative bias and
+variance of its estimate, ESS / N and dead runs with {at} particles; seconds: median of real runs,
+tables included."""
+
+
+def _headline_text(found: dict[str, Any]) -> str:
+    lines = [
+        f"Particles at which the law of one answer comes within {found['goal']} in total variation, "
+        f"median over {len(next(iter(found['needed'].values())))} problems: "
+        + ", ".join(
+            f"{TITLES[m]} {_count(n, found['most_particles'])}"
+            for m, n in found["median_needed"].items()
+        )
+        + "."
+    ]
+    for ours in ("pgcd", "pgcd_tied"):
+        for other, goal in (("gcd", "a quarter"), ("lcd", "a tenth")):
+            key = f"median_ratio_{ours}_to_{other}"
+            if key in found:
+                lines.append(
+                    f"{TITLES[ours]} needs {found[key]:.3g} of the particles of {TITLES[other]}, "
+                    f"problem by problem, in the median (goal: at most {goal}; what was not reached "
+                    f"by {found['most_particles']} counts as {2 * found['most_particles']})."
+                )
+    return "\n\n".join(lines)
+
+
+def _problem_table(reports: Sequence[Report]) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "problem": r["name"],
+            "model": Path(r["model"]).name,
+            "budget": r["budget"],
+            "answers within it": sum(p > 0 for p in r["posterior"]),
+            "prefixes": r["prefixes"],
+            "log evidence": f"{r['log_evidence']:.4f}",
+            "LCD: valid": f"{r['lcd']['share_valid']:.3g}",
+            "LCD: TV": f"{r['lcd']['total_variation']:.4f}",
+            "GCD: valid": f"{r['gcd']['share_valid']:.3g}",
+            "GCD: TV": f"{r['gcd']['total_variation']:.4f}",
+        }
+        for r in reports
+    )
+
+
+def _needed_table(reports: Sequence[Report], methods: Sequence[str]) -> pd.DataFrame:
+    """Particles to the goal."""
+    found = headline(reports)
+    most = found["most_particles"]
+    rows = [
+        {f"particles to TV {GOAL}": r["name"]}
+        | {TITLES[m]: _count(found["needed"][m][r["name"]] or 2 * most, most) for m in methods}
+        for r in reports
+    ]
+    medians = {TITLES[m]: _count(found["median_needed"][m], most) for m in methods}
+    return pd.DataFrame([*rows, {f"particles to TV {GOAL}": "median"} | medians])
+
+
+def _method_table(report: Report, shown: Sequence[int]) -> pd.DataFrame:
+    rows = []
+    for method in _methods([report]):
+        by = {e["particles"]: e for e in _of(report, method)}
+        row: dict[str, Any] = {"method": TITLES[method]}
+        for n in shown:
+            row[f"TV of one answer, N={n}"] = _tv(by[n]) if n in by else "–"
+        at = by.get(_AT) or by[max(by)]
+        row["one run / exact sampler"] = (
+            f"{at['one_run_tv']:.3f} / {at['exact_sampler_one_run_tv']:.3f}"
+        )
+        row["evidence: bias"] = (
+            f"{at['evidence_bias']:+.2g} [{at['evidence_bias_low']:+.2g}, "
+            f"{at['evidence_bias_high']:+.2g}]"
+        )
+        row["variance"] = f"{at['evidence_variance']:.3g}"
+        row["ESS/N"] = f"{at['ess']:.2f}"
+        row["dead %"] = f"{100 * at['dead']:.1f}"
+        row["seconds"] = "–" if at["seconds"] is None else f"{at['seconds']:.3g}"
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _tv(e: dict[str, Any]) -> str:
+    if e["tv_exact"] is not None:
+        return f"{e['tv_exact']:.3f}"
+    return f"{e['tv']:.3f} [{e['tv_low']:.3f}, {e['tv_high']:.3f}] ±{e['tv_floor']:.3f}"
+
+
+def _described(report: Report) -> str:
+    start = report["prompt"] if isinstance(report["prompt"], str) else f"{report['prompt']}"
+    tail = start if len(start) <= 70 else "…" + start[-70:]
+    top = sorted(zip(report["posterior"], report["strings"], strict=True), reverse=True)[:3]
+    likely = ", ".join(f"`{_inline(text)}` {p:.3g}" for p, text in top if p > 0)
+    tables = {e["table_seconds"] for e in report["estimates"]} - {None}
+    table = f" The lookahead table takes {1000 * min(tables):.3g} ms." if tables else ""
+    note = f"{report['note'][:1].upper()}{report['note'][1:]}. " if report["note"] else ""
+    return f"{note}After `{_inline(tail)}`; most probable: {likely}.{table}"
+
+
+def _inline(text: str) -> str:
+    """As a piece of code in Markdown."""
+    return json.dumps(text, ensure_ascii=False)[1:-1].replace("`", "'").replace('\\"', '"')
+
+
+def _count(value: float, most: int) -> str:
+    return f"more than {most}" if value > most else f"{value:g}"
+
+
+def _methods(reports: Sequence[Report]) -> list[str]:
+    return list(dict.fromkeys(e["method"] for r in reports for e in r["estimates"]))
+
+
+def _of(report: Report, method: str) -> list[dict[str, Any]]:
+    return [e for e in report["estimates"] if e["method"] == method]
+
+
+def _rows(reports: Sequence[Report]) -> list[dict[str, Any]]:
+    return [
+        {"problem": r["name"], **{k: v for k, v in e.items() if k != "posterior"}}
+        for r in reports
+        for e in r["estimates"]
+    ]
+
+
+def _without_posteriors(report: Report) -> Report:
+    kept = {k: v for k, v in report.items() if k not in ("strings", "posterior", "prompt_ids")}
+    kept["estimates"] = [
+        {k: v for k, v in e.items() if k != "posterior"} for e in report["estimates"]
+    ]
+    return kept
