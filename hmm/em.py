@@ -181,12 +181,9 @@ def _add_emissions(total: Float[Tensor, "V H"], result: Posterior) -> None:
     In the same order every time: one after the other on a CPU; on a GPU `index_put_` sorts them,
     where `index_add_` would let threads race.
     """
-    packed = result.packed
-    for start, size in zip(packed.offsets, packed.sizes, strict=False):
-        rows = slice(start, start + size)
-        tokens, states = packed.tokens[rows], result.states[rows]
-        if packed.observed is not None:
-            seen = packed.observed[rows]
+    for rows in result.packed.rows():
+        (tokens, seen), states = result.packed.at(rows), result.states[rows]
+        if seen is not None:
             tokens, states = tokens[seen], states[seen]
         if total.is_cuda:
             total.index_put_((tokens,), states, accumulate=True)

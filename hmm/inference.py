@@ -31,6 +31,7 @@ is, their likelihood is one in every state. What lies behind a sequence's length
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import torch
@@ -115,6 +116,14 @@ class Packed(NamedTuple):
     tokens: Int64[Tensor, "n"]
     observed: Bool[Tensor, "n"] | None
 
+    def rows(self) -> list[slice]:
+        """Where each time is in arrays over all positions."""
+        return [slice(start, stop) for start, stop in itertools.pairwise(self.offsets)]
+
+    def at(self, rows: slice) -> tuple[Tensor, Tensor | None]:
+        """Tokens there, and which of them count as seen."""
+        return self.tokens[rows], None if self.observed is None else self.observed[rows]
+
 
 class Posterior(NamedTuple):
     """The posterior of packed sequences, weighted.
@@ -151,7 +160,8 @@ def filter_step(
         P(state | tokens up to this one) and log P(token | tokens before). The state that emits the
         *next* token is distributed as `hmm.transition.forward(filtered)`.
     """
-    filtered, scale = _condition(predicted, _likelihood(hmm, tokens, None))
+    filtered = hmm.initial.new_empty(predicted.shape)
+    scale = _condition(hmm, predicted, tokens, None, out=filtered)
     return FilterStep(filtered, scale.log())
 
 
@@ -189,15 +199,14 @@ def log_likelihood(
 ) -> Float[Tensor, "B"]:
     """log P(x) of each sequence; arguments as for `filter`, memory O(B H)."""
     packed = pack(hmm, tokens, lengths, observed)
-    predicted = predict_first(hmm, packed.sizes[0] if packed.sizes else 0)
-    scales = []
-    for t, size in enumerate(packed.sizes):
-        likelihood = _likelihood_at(hmm, packed, t)
-        filtered, scale = _condition(predicted[:size], likelihood)
-        scales.append(scale)
-        if t + 1 < len(packed.sizes):
-            predicted = hmm.transition.forward(filtered[: packed.sizes[t + 1]])
-    return _log_likelihood(packed, torch.cat(scales) if scales else hmm.initial[:0])
+    scale = hmm.initial.new_empty(len(packed.tokens))
+    predicted = predict_first(hmm, packed.sizes[0] if packed.sizes else 0).contiguous()
+    filtered = torch.empty_like(predicted)
+    for t, (size, rows) in enumerate(zip(packed.sizes, packed.rows(), strict=True)):
+        if t:
+            hmm.transition.forward(filtered[:size], out=predicted[:size])
+        scale[rows] = _condition(hmm, predicted[:size], *packed.at(rows), out=filtered[:size])
+    return _log_likelihood(packed, scale)
 
 
 def marginals(
@@ -227,13 +236,13 @@ def posterior(hmm: HMM, packed: Packed, weights: Float[Tensor, "B"] | None = Non
     if weights is not None:
         weight = weights[packed.order].to(filtered.dtype)
     going = 0
-    for t in reversed(range(len(packed.sizes))):
-        size, start = packed.sizes[t], packed.offsets[t]
-        rows = slice(start, start + size)
+    for rows in reversed(packed.rows()):
         here = states[rows]
+        size = len(here)
         here[going:] = weight[going:size].unsqueeze(1)  # those that end here
         if going:
-            here[:going] = hmm.transition.backward(ahead[start + size : start + size + going])
+            after = ahead[rows.stop : rows.stop + going]
+            hmm.transition.backward(after, out=here[:going])
         here.mul_(filtered[rows])
         torch.div(here, predicted[rows].clamp_(min=floor), out=ahead[rows])
         going = size
@@ -322,29 +331,33 @@ def _draw(
 
 
 def _likelihood(
-    hmm: HMM, tokens: Int64[Tensor, "N"], observed: Bool[Tensor, "N"] | None
-) -> Float[Tensor, "N H"]:
-    """P(token | state), one where the token is missing; a fresh array."""
-    rows = hmm.emission.index_select(0, tokens).to(hmm.dtype)
-    return rows if observed is None else rows.masked_fill_(~observed.unsqueeze(1), 1.0)
-
-
-def _likelihood_at(hmm: HMM, packed: Packed, t: int) -> Float[Tensor, "N H"]:
-    rows = slice(packed.offsets[t], packed.offsets[t] + packed.sizes[t])
-    observed = None if packed.observed is None else packed.observed[rows]
-    return _likelihood(hmm, packed.tokens[rows], observed)
+    hmm: HMM,
+    tokens: Int64[Tensor, "N"],
+    observed: Bool[Tensor, "N"] | None,
+    out: Float[Tensor, "N H"],
+) -> None:
+    """P(token | state), one where the token is missing."""
+    if hmm.emission.dtype == out.dtype:
+        torch.index_select(hmm.emission, 0, tokens, out=out)
+    else:
+        out.copy_(hmm.emission.index_select(0, tokens))
+    if observed is not None:
+        out.masked_fill_(~observed.unsqueeze(1), 1.0)
 
 
 def _condition(
+    hmm: HMM,
     predicted: Float[Tensor, "N H"],
-    likelihood: Float[Tensor, "N H"],
-    out: Float[Tensor, "N H"] | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The posterior and its normaliser; a posterior of zero where that is zero."""
-    joint = likelihood.mul_(predicted)
-    scale = joint.sum(dim=-1)
-    divisor = torch.where(scale > 0, scale, 1.0).unsqueeze(-1)
-    return torch.div(joint, divisor, out=out), scale
+    tokens: Int64[Tensor, "N"],
+    observed: Bool[Tensor, "N"] | None,
+    out: Float[Tensor, "N H"],
+) -> Float[Tensor, "N"]:
+    """The posterior of the state, in `out`, and its normaliser; zero where that is zero."""
+    _likelihood(hmm, tokens, observed, out)
+    out.mul_(predicted)
+    scale = out.sum(dim=-1)
+    out.div_(torch.where(scale > 0, scale, 1.0).unsqueeze(-1))
+    return scale
 
 
 def _forward(
@@ -355,23 +368,23 @@ def _forward(
     filtered = hmm.initial.new_empty(total, hmm.num_states)
     predicted = torch.empty_like(filtered)
     scale = hmm.initial.new_empty(total)
-    for t, size in enumerate(packed.sizes):
-        rows = slice(packed.offsets[t], packed.offsets[t] + size)
+    for t, rows in enumerate(packed.rows()):
+        here = predicted[rows]
         if t == 0:
-            predicted[rows] = hmm.initial
+            here.copy_(hmm.initial)
         else:
             before = packed.offsets[t - 1]
-            predicted[rows] = hmm.transition.forward(filtered[before : before + size])
-        likelihood = _likelihood_at(hmm, packed, t)
-        _, scale[rows] = _condition(predicted[rows], likelihood, out=filtered[rows])
+            hmm.transition.forward(filtered[before : before + len(here)], out=here)
+        scale[rows] = _condition(hmm, here, *packed.at(rows), out=filtered[rows])
     return filtered, predicted, scale
 
 
 def _log_likelihood(packed: Packed, scale: Float[Tensor, "n"]) -> Float[Tensor, "B"]:
     """Sum of log P(x_t | x_<t) over each sequence, in the order given."""
     in_rows = scale.new_zeros(packed.order.shape[0])
-    for t, size in enumerate(packed.sizes):
-        in_rows[:size] += scale[packed.offsets[t] : packed.offsets[t] + size].log()
+    for rows in packed.rows():
+        gains = scale[rows].log()
+        in_rows[: len(gains)] += gains
     return torch.empty_like(in_rows).scatter_(0, packed.order, in_rows)
 
 
@@ -405,7 +418,7 @@ def _transition_counts(
 def _unpack(packed: Packed, values: Float[Tensor, "n H"], width: int) -> Float[Tensor, "B T H"]:
     """Back to one row a sequence; zero behind its end."""
     result = values.new_zeros(packed.order.shape[0], width, values.shape[1])
-    for t, size in enumerate(packed.sizes):
-        start = packed.offsets[t]
-        result[packed.order[:size], t] = values[start : start + size]
+    for t, rows in enumerate(packed.rows()):
+        here = values[rows]
+        result[packed.order[: len(here)], t] = here
     return result

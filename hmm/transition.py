@@ -37,6 +37,13 @@ TOLERANCE = {
 """How far from one the sum of a distribution may be, by the type its entries are stored in."""
 
 
+_ROWS_AT_ONCE = 256
+"""Rows whose uses of Monarch factors are counted together: they and their halves fit in a cache."""
+
+Rows = Float[Tensor, "*B H"]
+"""A vector over states, or one for each of a batch."""
+
+
 def check_distribution(name: str, values: Float[Tensor, "..."], dim: int = -1) -> None:
     """Entries are finite and non-negative, and sum to one along `dim`.
 
@@ -84,13 +91,13 @@ class Dense:
         """The arrays that EM estimates; each last axis is a distribution."""
         return (self.matrix,)
 
-    def forward(self, p: Float[Tensor, "*B H"]) -> Float[Tensor, "*B H"]:
-        """p A: where a state distributed as p is one step later."""
-        return p @ self.matrix
+    def forward(self, p: Rows, out: Rows | None = None) -> Rows:
+        """p A: where a state distributed as p is one step later; written to `out`, if given."""
+        return torch.matmul(p, self.matrix, out=out)
 
-    def backward(self, v: Float[Tensor, "*B H"]) -> Float[Tensor, "*B H"]:
-        """A v: the expectation of v at the next state, given the present one."""
-        return v @ self.matrix.T
+    def backward(self, v: Rows, out: Rows | None = None) -> Rows:
+        """A v: the expectation of v at the next state, given the present one; likewise."""
+        return torch.matmul(v, self.matrix.T, out=out)
 
     def expected_counts(
         self, before: Float[Tensor, "N H"], after: Float[Tensor, "N H"]
@@ -149,29 +156,35 @@ class Monarch:
         """The arrays that EM estimates; each last axis is a distribution."""
         return (self.first, self.second)
 
-    # Both products are batched over blocks, with the block axis in front: one `bmm` each.
+    # Both products are batched over blocks. They are done on columns, H x N: the grid (k, m) with N
+    # numbers at each point. Exchanging k and m then is a view that a product takes as it is; with
+    # rows it would move every number. Rows are turned on the way in and out.
 
-    def _blocks(self, p: Float[Tensor, "*B H"]) -> Float[Tensor, "K N M"]:
-        return p.reshape(-1, *self.first.shape[:2]).transpose(0, 1)
+    def _columns(self, p: Rows) -> Float[Tensor, "K M N"]:
+        return p.reshape(-1, self.num_states).T.contiguous().view(*self.first.shape[:2], -1)
 
-    def _half_forward(self, p: Float[Tensor, "*B H"]) -> Float[Tensor, "K N M"]:
-        """p L: weight at the point (k, m') between the two draws."""
-        return torch.bmm(self._blocks(p), self.first)
+    def _rows(self, columns: Float[Tensor, "K M N"], like: Rows, out: Rows | None) -> Rows:
+        rows = columns.reshape(self.num_states, -1).T.reshape(like.shape)
+        return rows.contiguous() if out is None else out.copy_(rows)
 
-    def _half_backward(self, v: Float[Tensor, "*B H"]) -> Float[Tensor, "K N M"]:
+    def _half_forward(self, p: Float[Tensor, "K M N"]) -> Float[Tensor, "M K N"]:
+        """p L P: weight at the point (k, m') between the two draws."""
+        return torch.bmm(self.first.transpose(1, 2), p).transpose(0, 1)
+
+    def _half_backward(self, v: Float[Tensor, "K M N"]) -> Float[Tensor, "K M N"]:
         """P R P⁻¹ v: the expectation of v, given the point (k, m') between the two draws."""
-        after = v.reshape(-1, *self.first.shape[:2]).permute(2, 0, 1)
-        return torch.bmm(after, self.second.transpose(1, 2)).permute(2, 1, 0)
+        return torch.bmm(self.second, v.transpose(0, 1)).transpose(0, 1)
 
-    def forward(self, p: Float[Tensor, "*B H"]) -> Float[Tensor, "*B H"]:
-        """p A: where a state distributed as p is one step later."""
-        between = self._half_forward(p).permute(2, 1, 0)
-        return torch.bmm(between, self.second).permute(1, 2, 0).reshape(p.shape)
+    def forward(self, p: Rows, out: Rows | None = None) -> Rows:
+        """p A: where a state distributed as p is one step later; written to `out`, if given."""
+        between = self._half_forward(self._columns(p))
+        arrived = torch.bmm(self.second.transpose(1, 2), between).transpose(0, 1)
+        return self._rows(arrived, p, out)
 
-    def backward(self, v: Float[Tensor, "*B H"]) -> Float[Tensor, "*B H"]:
-        """A v: the expectation of v at the next state, given the present one."""
-        between = self._half_backward(v)
-        return torch.bmm(between, self.first.transpose(1, 2)).transpose(0, 1).reshape(v.shape)
+    def backward(self, v: Rows, out: Rows | None = None) -> Rows:
+        """A v: the expectation of v at the next state, given the present one; likewise."""
+        between = self._half_backward(self._columns(v))
+        return self._rows(torch.bmm(self.first, between), v, out)
 
     def expected_counts(
         self, before: Float[Tensor, "N H"], after: Float[Tensor, "N H"]
@@ -179,10 +192,14 @@ class Monarch:
         """How often each factor entry was used, where A[i, j] was used
         sum_n before[n, i] A[i, j] after[n, j] times.
         """
-        first = torch.bmm(self._blocks(before).transpose(1, 2), self._half_backward(after))
-        reached = self._half_forward(before).permute(2, 0, 1)
-        arrived = after.reshape(-1, *self.first.shape[:2]).permute(2, 0, 1)
-        return first.mul_(self.first), torch.bmm(reached, arrived).mul_(self.second)
+        first, second = torch.zeros_like(self.first), torch.zeros_like(self.second)
+        for some, theirs in zip(
+            before.split(_ROWS_AT_ONCE), after.split(_ROWS_AT_ONCE), strict=True
+        ):
+            start, end = self._columns(some), self._columns(theirs)
+            first.baddbmm_(start, self._half_backward(end).transpose(1, 2))
+            second.baddbmm_(self._half_forward(start), end.permute(1, 2, 0))
+        return first.mul_(self.first), second.mul_(self.second)
 
     def rows(self, states: Int64[Tensor, "N"]) -> Float[Tensor, "N H"]:
         """The distribution of the next state, given each of these."""

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmm import inference
+from hmm import inference, transition
 from hmm.model import HMM
 from hmm.transition import Dense
 from tests.hmm.oracles import (
@@ -172,7 +172,8 @@ def test_counts_do_not_depend_on_the_block_of_rows(monkeypatch):
         tokens, lengths = batch(0, lengths, 3)
         whole = inference.marginals(hmm, tokens, lengths).transition_counts
         with monkeypatch.context() as patch:
-            patch.setattr(inference, "_ROWS_AT_ONCE", 2)
+            patch.setattr(inference, "_ROWS_AT_ONCE", 5)
+            patch.setattr(transition, "_ROWS_AT_ONCE", 2)
             for part, expected in zip(
                 inference.marginals(hmm, tokens, lengths).transition_counts, whole, strict=True
             ):
