@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments import config as configuration
 from experiments import convergence_hmm, convergence_report
+from experiments.config import ModelConfig
 from experiments.convergence_builtin import builtin
 from experiments.convergence_evaluate import (
     Evaluator,
@@ -40,7 +41,6 @@ from experiments.convergence_methods import (
     law_of_sample,
     needs_hmm,
     on_tree,
-    proposal_of,
     seconds_of_run,
     seconds_of_table,
 )
@@ -51,6 +51,7 @@ from experiments.models import digest_of, identity_of, load_model
 from experiments.processes import bar, processes
 from experiments.results import ResultStore, Row
 from experiments.run_directory import open_run_dir, refuse_another_run, run_dir_of
+from hmm.model import HMM
 
 _LOG = logging.getLogger(__name__)
 
@@ -62,12 +63,17 @@ class Subject:
     Attributes:
         path: of the model.
         problems: made ready.
-        hmm: None where no method needs one.
+        hmms: one for each problem; none where no method needs one.
     """
 
     path: str
     problems: tuple[Prepared, ...]
-    hmm: Distilled | None = None
+    hmms: tuple[Distilled, ...] = ()
+
+    @property
+    def notes(self) -> list[str]:
+        """What there is to say about the HMMs."""
+        return [f"{self.path}: {note}" for note in dict.fromkeys(hmm.note for hmm in self.hmms)]
 
 
 def run(config: DictConfig) -> Path:
@@ -97,7 +103,8 @@ def run(config: DictConfig) -> Path:
             for subject in subjects:
                 for number, prepared in enumerate(subject.problems):
                     name = f"{Path(subject.path).name}-{number}"
-                    bench = _Bench(config, subject, prepared, run_dir, name, store)
+                    hmm = subject.hmms[number].hmm if subject.hmms else None
+                    bench = _Bench(config, subject.path, prepared, hmm, run_dir, name, store)
                     for _ in bench.rows():
                         shown.update()
                     reports.append(bench.report())
@@ -107,7 +114,7 @@ def run(config: DictConfig) -> Path:
             len(store), total, rows_dir,
         )  # fmt: skip
         raise
-    notes = [f"{s.path}: {s.hmm.note}" for s in subjects if s.hmm is not None]
+    notes = [note for subject in subjects for note in subject.notes]
     convergence_report.report(config, run_dir, reports, notes, configuration.fingerprint(identity))
     return run_dir
 
@@ -130,7 +137,7 @@ def _identity(config: DictConfig) -> dict[str, Any]:
 
 def _subject(config: DictConfig, path: str) -> Subject:
     """A model and its problems; nothing is asked of it yet."""
-    lm, tokenizer = load_model(OmegaConf.merge(config.model, {"path": path}))
+    lm, tokenizer = load_model(cast(ModelConfig, OmegaConf.merge(config.model, {"path": path})))
     if config.task.problems is not None:
         problems = read_problems(config.task.problems)
     else:
@@ -141,29 +148,36 @@ def _subject(config: DictConfig, path: str) -> Subject:
     if config.task.hmm is not None and any(map(needs_hmm, config.task.methods)):
         # Refused now, not after the first of the methods has run.
         found = convergence_hmm.given(config.task.hmm, lm.vocabulary.size)
-        return Subject(path, subject.problems, found)
+        return Subject(path, subject.problems, (found,) * len(prepared))
     return subject
 
 
 def _with_hmm(config: DictConfig, subject: Subject, run_dir: Path) -> Subject:
-    """The subject with an HMM, should a method need one."""
+    """The subject with an HMM for each problem, should a method need one."""
     task = config.task
-    if subject.hmm is not None or not any(map(needs_hmm, task.methods)):
+    if subject.hmms or not any(map(needs_hmm, task.methods)):
         return subject
     lm = convergence_hmm.with_own_ends(subject.problems[0].lm)
-    longest = max(prepared.problem.budget for prepared in subject.problems)
-    recipe = convergence_hmm.Recipe(
-        states=task.hmm_states,
-        sequences=task.hmm_sequences,
-        length=min(task.hmm_length, longest),
-        passes=task.hmm_passes,
-        temperature=config.smc.temperature,
-        seed=config.seed,
-    )
     model = {"files": identity_of(subject.path), "dtype": config.model.dtype}
-    prompts = [prepared.prompt for prepared in subject.problems]
-    found = convergence_hmm.distil(lm, model, prompts, recipe, run_dir.parent)
-    return Subject(subject.path, subject.problems, found)
+
+    def distil(problems: Sequence[Prepared]) -> Distilled:
+        longest = max(prepared.problem.budget for prepared in problems)
+        recipe = convergence_hmm.Recipe(
+            states=task.hmm_states,
+            sequences=task.hmm_sequences,
+            length=min(task.hmm_length, longest),
+            passes=task.hmm_passes,
+            temperature=config.smc.temperature,
+            seed=config.seed,
+        )
+        prompts = [prepared.prompt for prepared in problems]
+        return convergence_hmm.distil(lm, model, prompts, recipe, run_dir.parent)
+
+    if task.hmm_for == "problem":
+        hmms = tuple(distil([prepared]) for prepared in subject.problems)
+    else:
+        hmms = (distil(subject.problems),) * len(subject.problems)
+    return Subject(subject.path, subject.problems, hmms)
 
 
 class _Bench:
@@ -172,14 +186,16 @@ class _Bench:
     def __init__(
         self,
         config: DictConfig,
-        subject: Subject,
+        model: str,
         prepared: Prepared,
+        hmm: HMM | None,
         run_dir: Path,
         name: str,
         store: ResultStore,
     ) -> None:
         self.config = config
-        self.subject = subject
+        self.model = model
+        self.hmm = hmm
         self.prepared = prepared
         self.name = name
         self.store = store
@@ -209,13 +225,14 @@ class _Bench:
     def rows(self) -> Iterator[Row]:
         """Makes the rows that are not there yet."""
         task = self.config.task
-        hmm = None if self.subject.hmm is None else self.subject.hmm.hmm
         for method in task.methods:
             due = [n for n in task.particles if (self.name, method, n) not in self.store]
             if not due:
                 continue
-            proposal = on_tree(method, self.prepared, self.tree, hmm, self.options)
-            table = seconds_of_table(self.prepared, hmm) if needs_hmm(method) and hmm else None
+            proposal = on_tree(method, self.prepared, self.tree, self.hmm, self.options)
+            table = None
+            if needs_hmm(method) and self.hmm is not None and task.timed_runs:
+                table = seconds_of_table(self.prepared, self.hmm)
             if method == "lcd":
                 self._restore_late()
             for particles in due:
@@ -234,9 +251,7 @@ class _Bench:
         if done and self._late(done[-1]).is_file():
             load_late(self.tree, self._late(done[-1]))
 
-    def _row(
-        self, method: str, proposal: TreeProposal, particles: int, table: float | None
-    ) -> Row:
+    def _row(self, method: str, proposal: TreeProposal, particles: int, table: float | None) -> Row:
         config, task = self.config, self.config.task
         runs = max(task.runs, -(-task.draws // particles))
         found = sample_runs(
@@ -252,7 +267,6 @@ class _Bench:
             found, particles, self.posterior, self.exact.log_evidence, config.seed
         )._asdict()
         law: np.ndarray = measured.pop("law")
-        hmm = None if self.subject.hmm is None else self.subject.hmm.hmm
         single = law_of_sample(proposal, self.exact) if particles == 1 else None
         return {
             "example": self.name,
@@ -264,7 +278,7 @@ class _Bench:
             "exact_sampler_one_run_tv": floor_of_draws(self.exact.posterior, particles),
             "log_evidence": _log(1 + measured["evidence_bias"], self.exact.log_evidence),
             "seconds": seconds_of_run(
-                method, self.prepared, hmm, self.options, config, particles
+                method, self.prepared, self.hmm, self.options, config, particles
             ),
             "table_seconds": table,
             "posterior": [float(f"{p:.6g}") for p in law],
@@ -280,7 +294,7 @@ class _Bench:
         keys = [(self.name, method, n) for method in task.methods for n in task.particles]
         report: dict[str, Any] = {
             "name": problem.name,
-            "model": self.subject.path,
+            "model": self.model,
             "note": problem.note,
             "prompt": problem.prompt if isinstance(problem.prompt, str) else list(problem.prompt),
             "prompt_ids": list(self.prepared.prompt),

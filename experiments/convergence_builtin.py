@@ -5,9 +5,9 @@ model, with the answer begun up to the value in question; `stories` begins short
 constraints are what such a place asks for: an enumeration, numbers in a range, an optional member,
 one of several names, inflections of a few words in a sentence.
 
-Budgets are *tight* (the shortest answer's tokens, or a few more) or *loose* (everything fits, or as
-many tokens as keep the tree at `LOOSE` prefixes). Where a value ends at its closing quote or its full
-stop, those tokens stand for the end of the text.
+Budgets are *tight* (the shortest answer's tokens, or a few more) or *loose* (everything fits, or
+as many tokens as keep the tree at `LOOSE` prefixes). Where a value ends at its closing quote or its
+full stop, those tokens stand for the end of the text.
 
 They were written down before any of them was run, and all of them are reported.
 """
@@ -37,8 +37,8 @@ _LONGEST = 40  # tokens; no answer here needs more
 _PLACES = ("Oslo", "Munich", "Montreal", "Rio de Janeiro", "Cairo", "Copenhagen", "Paris")
 _DEVICES = ("projector", "heater", "dishwasher", "lamp", "fridge", "television")
 _NAMES = (
-    "Lily Tom Tim Anna Ben Mia Sue Sam Max Lucy Sara Emma Jack Jane Molly Daisy Bella Rose Amy Kate "
-    "Grace Sophie Elizabeth Charlotte"
+    "Lily Tom Tim Anna Ben Mia Sue Sam Max Lucy Sara Emma Jack Jane Molly Daisy Bella Rose Amy "
+    "Kate Grace Sophie Elizabeth Charlotte"
 )
 _THINGS = (
     "dog cat bird bear tree ball frog fish duck truck rabbit flower butterfly elephant dinosaur "

@@ -26,12 +26,13 @@ class ConvergenceConfig:
     timed_runs: int = 3  # with the real model, whose median is reported; 0: none
     max_prefixes: int = MOST_PREFIXES  # of a problem; up to the default
 
-    # The HMM of P-GCD: a checkpoint, or (None) one for each model, distilled on the spot.
+    # The HMM of P-GCD: a checkpoint, or (None) distilled on the spot from free continuations.
     hmm: str | None = None
-    hmm_states: int = 96
-    hmm_sequences: int = 3000
-    hmm_passes: int = 10
-    hmm_length: int = 24  # most tokens of a sequence; less where all budgets are
+    hmm_for: str = "model"  # one for all prompts of a model; or "problem": one for each prompt
+    hmm_states: int = 128
+    hmm_sequences: int = 8000  # for each HMM
+    hmm_passes: int = 12
+    hmm_length: int = 16  # most tokens of a sequence; less where all budgets are
 
 
 def check(config: DictConfig) -> None:
@@ -63,6 +64,8 @@ def check(config: DictConfig) -> None:
             raise ValueError(f"task.{key} has an entry twice: {values}")
     if len(set(task.models)) != len(task.models):
         raise ValueError(f"task.models has an entry twice: {list(task.models)}")
+    if task.hmm_for not in ("model", "problem"):
+        raise ValueError(f"unknown value {task.hmm_for!r} for task.hmm_for: use model or problem")
     if task.problems is not None and task.models:
         raise ValueError("task.problems are for one model: give model.path, leave task.models out")
     if task.problems is not None and not Path(task.problems).expanduser().is_file():

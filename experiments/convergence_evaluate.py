@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -206,5 +207,6 @@ def _exact_log_p(tree: Tree) -> Float64[Tensor, "slots"]:
 def _write(path: Path, **arrays: Tensor) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".part.npz")
-    np.savez_compressed(partial, **{name: array.numpy() for name, array in arrays.items()})
+    values: dict[str, Any] = {name: array.numpy() for name, array in arrays.items()}
+    np.savez_compressed(partial, **values)
     partial.replace(path)

@@ -9,11 +9,11 @@ text the sum over its spellings, and their total the evidence:
 A proposal's single sample is drawn by another product along the path, of q(v) = p_lm(v) g(v) / Z.
 Its law over texts follows without sampling; what is missing to one is the chance of no answer.
 
-**Distance.** "No answer" is an outcome of posterior probability zero, so the total variation between
-a law over answers and the posterior is half of (sum of absolute differences + missing mass): 1 for
-a method that never answers. An exact sampler of N draws has a distance too, that of N draws from
-their own law; its expectation is a sum of mean absolute deviations of binomials, each in closed
-form (de Moivre 1730): with k = floor(N p) + 1,
+**Distance.** "No answer" is an outcome of posterior probability zero, so the total variation
+between a law over answers and the posterior is half of (sum of absolute differences + missing
+mass): 1 for a method that never answers. An exact sampler of N draws has a distance too, that of N
+draws from their own law; its expectation is a sum of mean absolute deviations of binomials, each in
+closed form (de Moivre 1730): with k = floor(N p) + 1,
 
     E|X - N p| = 2 k (1 - p) P(X = k),      X ~ Binomial(N, p)
 
@@ -86,9 +86,7 @@ def law_of_one(
     )
 
 
-def total_variation(
-    law: Float64[Tensor, "texts"], posterior: Float64[Tensor, "texts"]
-) -> float:
+def total_variation(law: Float64[Tensor, "texts"], posterior: Float64[Tensor, "texts"]) -> float:
     """Half the sum of absolute differences, "no answer" among the outcomes."""
     missing = max(0.0, 1.0 - float(law.sum()))
     return 0.5 * (float((law - posterior).abs().sum()) + missing)
@@ -103,9 +101,7 @@ def floor_of_draws(posterior: Float64[Tensor, "texts"], draws: int) -> float:
     return float(deviations.sum()) / (2 * draws)
 
 
-def _log_sum_of_paths(
-    tree: Tree, log_step: Float64[Tensor, "slots"]
-) -> Float64[Tensor, "texts"]:
+def _log_sum_of_paths(tree: Tree, log_step: Float64[Tensor, "slots"]) -> Float64[Tensor, "texts"]:
     """Of each text: log of the sum over its spellings of the product of steps along the path."""
     total = torch.zeros(tree.num_exact, dtype=torch.float64)
     parent, slot = tree["parent"], tree["slot"]
@@ -121,5 +117,7 @@ def _scatter_logsumexp(values: Tensor, index: Tensor, size: int) -> Float64[Tens
     top = torch.full((size,), -torch.inf, dtype=torch.float64)
     top = top.scatter_reduce(0, index, values, "amax")
     level = torch.where(top.isneginf(), 0.0, top)
-    total = torch.zeros(size, dtype=torch.float64).index_add(0, index, (values - level[index]).exp())
+    total = torch.zeros(size, dtype=torch.float64).index_add(
+        0, index, (values - level[index]).exp()
+    )
     return total.log() + level

@@ -81,7 +81,9 @@ def _plot(
         Line2D([], [], color=_COLOURS[m], marker=_MARKERS[m], markersize=5, label=TITLES[m])
         for m in methods
     ]
-    handles.append(Line2D([], [], color="0.45", linestyle="--", label="exact sampler, as many draws"))
+    handles.append(
+        Line2D([], [], color="0.45", linestyle="--", label="exact sampler, as many draws")
+    )
     handles.append(Line2D([], [], color="0.8", linewidth=4, label=f"total variation of {GOAL}"))
     figure.legend(
         handles=handles, loc="outside lower center", ncols=min(5, len(handles)), frameon=False

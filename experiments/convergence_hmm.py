@@ -1,16 +1,16 @@
 """The HMM of the convergence task: distilled on the spot, or given.
 
 By default each language model has one, for all of its problems: it is sampled freely from their
-prompts, without any constraint, for as many tokens as the largest budget; latent variable
+prompts, without any constraint, for as many tokens as the budgets ask for; latent variable
 distillation begins with k-means of what the model expects next, and EM does the rest. So it is a
 model of answers that never saw a constraint, nor knows which of the prompts it is after: an honest,
-modest HMM, minutes of work. It lies in `runs/convergence-hmm-<fingerprint>`, shared by all runs that
-ask for the same one.
+modest HMM, a minute of work. `task.hmm_for=problem` makes one for each prompt instead. They lie in
+`runs/convergence-hmm-<fingerprint>`, shared by all runs that ask for the same ones.
 
 **Vectors for k-means.** A hidden state is to tell what comes next, and that is what the model's
 distribution of the next token says: its square root (distances are then Hellinger's), projected to
-`_DIMENSIONS` at random, which keeps distances (Johnson and Lindenstrauss 1984). It is there when the
-next token is drawn, and costs nothing more.
+`_DIMENSIONS` at random, which keeps distances (Johnson and Lindenstrauss 1984). It is there when
+the next token is drawn, and costs nothing more.
 """
 
 from __future__ import annotations

@@ -11,13 +11,13 @@ Over R independent runs of a method with N particles:
     ESS / N      of the final weights, zero for a dead run.
 
 **A total variation that is estimated is too large.** The mean of R posteriors differs from the law
-by noise, and distances add it up over all answers. Were the law exactly right, what would be seen is
-about
+by noise, and distances add it up over all answers. Were the law exactly right, what would be seen
+is about
 
     floor = 1/2 sum over answers of sqrt(2 / pi · var / R),
 
-with the answers' variances over runs, and half of that sum is in every figure that is near it. So
-the floor stands beside each figure: one at the floor says "at most this". With one particle
+with the answers' variances over runs. So this floor stands beside each figure: a figure near its
+floor says "at most this", one far above it is hardly touched. With one particle
 nothing needs to be estimated, since resampling does nothing: the law is that of a single sample,
 which is computed exactly and stands in the figure's place.
 

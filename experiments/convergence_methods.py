@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from omegaconf import DictConfig
@@ -27,8 +29,8 @@ TITLES = {
     "pgcd_joint": "P-GCD, joint",
 }
 
-_PLAIN = {"lm": smc.LM, "lcd": smc.LCD, "gcd": smc.GCD}
-_VARIANTS = {
+_PLAIN: dict[str, Callable[[], Any]] = {"lm": smc.LM, "lcd": smc.LCD, "gcd": smc.GCD}
+_VARIANTS: dict[str, dict[str, Any]] = {
     "pgcd": {"exact_top_k": 64},
     "pgcd_tied": {"exact_top_k": 0},
     "pgcd_exact": {"exact_top_k": None},
@@ -53,10 +55,10 @@ def needs_hmm(method: str) -> bool:
 def proposal_of(method: str, hmm: HMM | None, options: Options) -> smc.Proposal:
     """The library's proposal; the HMM must be over the tokens that it will see."""
     if method in _PLAIN:
-        return _PLAIN[method]()
+        plain: smc.Proposal = _PLAIN[method]()
+        return plain
     assert hmm is not None, "methods that look ahead are given an HMM"
-    variant: dict[str, object] = _VARIANTS[method]
-    return smc.PGCD(hmm, **variant, **vars(options))  # type: ignore[arg-type]
+    return smc.PGCD(hmm, **_VARIANTS[method], **vars(options))
 
 
 def on_tree(

@@ -112,18 +112,18 @@ def table_of(reports: Sequence[Report], notes: Sequence[str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-_LEGEND = """TV of one answer: total variation between the exact posterior and the law of one answer
-drawn from one run (a dead run gives none), with its 95 % interval; exact with one particle. ± stands
-for what noise over the runs alone would show ("floor"). One run: mean total variation of a single
-run's posterior, beside that of an exact sampler of as many draws. Evidence: relative bias and
-variance of its estimate, ESS / N and dead runs with {at} particles; seconds: median of real runs,
-tables included."""
+_LEGEND = """TV of one answer: total variation between the exact posterior and the law of one
+answer drawn from one run (a dead run gives none), with its 95 % interval; exact with one particle.
+Behind ± stands what noise over the runs alone would show, were the law exact. With {at} particles:
+mean total variation of one run's posterior, beside that of an exact sampler of as many draws;
+relative bias (95 % interval) and variance of the evidence estimate; ESS / N; dead runs; median
+seconds of a real run, tables included."""
 
 
 def _headline_text(found: dict[str, Any]) -> str:
     lines = [
-        f"Particles at which the law of one answer comes within {found['goal']} in total variation, "
-        f"median over {len(next(iter(found['needed'].values())))} problems: "
+        f"Particles at which the law of one answer comes within {found['goal']} in total "
+        f"variation, median over {len(next(iter(found['needed'].values())))} problems: "
         + ", ".join(
             f"{TITLES[m]} {_count(n, found['most_particles'])}"
             for m, n in found["median_needed"].items()
@@ -136,8 +136,9 @@ def _headline_text(found: dict[str, Any]) -> str:
             if key in found:
                 lines.append(
                     f"{TITLES[ours]} needs {found[key]:.3g} of the particles of {TITLES[other]}, "
-                    f"problem by problem, in the median (goal: at most {goal}; what was not reached "
-                    f"by {found['most_particles']} counts as {2 * found['most_particles']})."
+                    f"problem by problem, in the median (goal: at most {goal}; what was not "
+                    f"reached by {found['most_particles']} counts as "
+                    f"{2 * found['most_particles']})."
                 )
     return "\n\n".join(lines)
 

@@ -1,13 +1,14 @@
 """The sampler itself, on a tree: thousands of runs of `smc.sampler.Sampler` without a model.
 
-Once the language model was asked at every prefix, it is a table; and so is a proposal, whose view of
-the next token is a function of the prefix alone. `TreeLM` and `TreeProposal` are these tables in the
-sampler's own interfaces. Weighing, resampling and drawing are the library's, random numbers are
+Once the language model was asked at every prefix, it is a table; and so is a proposal, whose view
+of the next token is a function of the prefix alone. `TreeLM` and `TreeProposal` are these tables in
+the sampler's own interfaces. Weighing, resampling and drawing are the library's, random numbers are
 named as ever by (seed, run, particle, step, purpose), and a row's columns are the allowed tokens in
 their order: so a run here draws what `smc.sample` draws with the real model under the same seed.
+(The method `lm` has the same law; its column for all other tokens comes last.)
 
-LM, LCD and GCD have g = 0 or 1, which the tree says by itself. For P-GCD the very proposal is asked,
-once for each prefix, with the restricted constraint and HMM (`tabulate`).
+LM, LCD and GCD have g = 0 or 1, which the tree says by itself. For P-GCD the very proposal is
+asked, once for each prefix, with the restricted constraint and HMM (`tabulate`).
 
 Cost of a run: a few gathers for each distinct prefix and step; some 10^5 particles a second.
 """
@@ -51,9 +52,7 @@ class Table(NamedTuple):
     log_z: Float64[Tensor, "nodes"]
 
 
-def tabulate(
-    proposal: PGCD, tree: Tree, progress: Callable[[int], object] | None = None
-) -> Table:
+def tabulate(proposal: PGCD, tree: Tree, progress: Callable[[int], object] | None = None) -> Table:
     """Asks a proposal (over the restricted tokens) at every prefix within the budget."""
     log_g = torch.full((len(tree["token"]),), -torch.inf, dtype=torch.float64)
     log_z = torch.full((tree.num_exact,), -torch.inf, dtype=torch.float64)

@@ -5,7 +5,7 @@ root is the empty prefix, its leaves are answers that have ended. The texts may 
 tree large, as every tokenisation of a text is a path of its own. How many prefixes there are is
 counted without building them: with r tokens left in state s,
 
-    count_r(s) = 1 + sum over tokens v with steps_to_accept(delta(s, v)) < r  of  count_{r-1}(delta(s, v))
+    count_r(s) = 1 + sum over tokens v of  count_{r-1}(delta(s, v)),    0 if steps_to_accept(s) > r
 
 where ended texts count nothing. That is O(budget · pairs of states), so a tree which is too large
 is refused before a language model does any work.
@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -84,7 +85,7 @@ class Restriction:
     def of(cls, automaton: TokenAutomaton) -> Restriction:
         """The restriction of a constraint: same states, same classes of allowed tokens."""
         delta, last = automaton.delta, automaton.eos_class
-        allowed = (delta >= 0).any(axis=0)
+        allowed = np.asarray((delta >= 0).any(axis=0))
         ids = np.flatnonzero(allowed[automaton.class_of])
         # All other tokens are one class, which no state allows; EOS stays the last class.
         kept = np.flatnonzero(allowed)
@@ -202,7 +203,7 @@ class Tree:
         """First node and end of each level of the tree within the budget."""
         counts = torch.bincount(self["depth"][: self.num_exact]).tolist()
         ends = np.cumsum([0, *counts]).tolist()
-        return list(zip(ends[:-1], ends[1:], strict=True))
+        return list(pairwise(ends))
 
     def _build(self) -> list[bytes | None]:
         """All nodes within the budget; returns the answer of each that has ended."""

@@ -1,0 +1,342 @@
+"""The whole task on small problems: outputs, resumption, refusals in one line."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+from experiments import config as configuration
+from experiments import convergence, convergence_builtin, convergence_problems
+from experiments import run as experiment
+from experiments.convergence_report import headline, table_of
+from experiments.models import ROOT, load_model
+
+STORIES = ROOT.parent / "shared" / "models" / "stories260K"
+SMALL = (
+    "+task=convergence",
+    "wandb=disabled",
+    "model.device=cpu",
+    "task.particles=[1,4]",
+    "task.runs=40",
+    "task.draws=60",
+    "task.timed_runs=1",
+    "task.hmm_states=4",
+    "task.hmm_sequences=24",
+    "task.hmm_passes=2",
+    "task.hmm_length=4",
+)
+PROMPT = "Request: How old is it?\nCalls in JSON:\n"
+PROBLEMS = [
+    {"prompt": PROMPT, "budget": 4, "strings": ["12", "3", "wide", "7"]},
+    {
+        "name": "quoted",
+        "prompt": [5, 9, 3],
+        "budget": 3,
+        "strings": ["ab", "a", "much too long for this"],
+        "eos_ids": [3],
+    },
+]
+
+
+def composed(*overrides: str) -> DictConfig:
+    configuration.register()
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        return compose("config", [*SMALL, *overrides])
+
+
+def written(path: Path, content: object) -> Path:
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def results(run_dir: Path) -> list[dict]:
+    lines = (run_dir / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def timeless(reports: list[dict]) -> list[dict]:
+    return [
+        {
+            **report,
+            "estimates": [
+                {k: v for k, v in e.items() if not k.endswith("seconds")}
+                for e in report["estimates"]
+            ],
+        }
+        for report in reports
+    ]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("convergence")
+    problems = written(directory / "problems.json", PROBLEMS)
+    run_dir = directory / "run"
+    assert experiment.run(composed(f"task.problems={problems}", f"run_dir={run_dir}")) == run_dir
+    return run_dir
+
+
+def test_own_problems_give_one_line_each(finished):
+    first, second = results(finished)
+    assert (first["name"], second["name"]) == ("0", "quoted")
+    assert first["strings"] == PROBLEMS[0]["strings"]  # in the order given
+    assert second["prompt_ids"] == [5, 9, 3]
+    assert second["eos_ids"] == [3]
+    assert second["posterior"][2] == 0  # it does not fit
+    for report in (first, second):
+        assert sum(report["posterior"]) == pytest.approx(1)
+        assert report["gcd"]["share_valid"] == pytest.approx(1)
+        assert 0 < report["lcd"]["share_valid"] <= 1
+        assert len(report["estimates"]) == 7 * 2
+        for e in report["estimates"]:
+            assert e["runs"] == max(40, math.ceil(60 / e["particles"]))
+            assert len(e["posterior"]) == len(report["strings"])
+            assert 0 <= e["tv_low"] <= e["tv"] <= e["tv_high"] <= 1
+            assert e["seconds"] > 0
+            assert (e["table_seconds"] is not None) == e["method"].startswith("pgcd")
+            assert (e["tv_exact"] is not None) == (e["particles"] == 1)
+            if e["method"] in ("lcd", "gcd") and e["particles"] == 1:
+                assert e["tv_exact"] == pytest.approx(report[e["method"]]["total_variation"])
+                assert e["tv"] == pytest.approx(e["tv_exact"], abs=4 * e["tv_floor"] + 1e-9)
+
+
+def test_the_exact_answer_is_the_model_s(finished):
+    """Every tokenisation of every string, asked one by one, with nothing of the tree in between."""
+    lm, _ = load_model(composed().model)
+    texts = lm.vocabulary.token_bytes
+    [end] = lm.vocabulary.eos_ids
+    prompt = lm.encode(PROMPT)
+
+    def spellings(rest: bytes, room: int) -> list[list[int]]:
+        if not rest:
+            return [[]]
+        return [
+            [token, *more]
+            for token, text in enumerate(texts)
+            if room and text and rest.startswith(text)
+            for more in spellings(rest[len(text) :], room - 1)
+        ]
+
+    def probability(tokens: list[int]) -> float:
+        rows, log_p = lm.prefill([prompt])
+        total = 0.0
+        for token in tokens:
+            total += float(log_p[0, token])
+            log_p = rows.extend(*map(np_tensor, ([[token]], [1])))[:, 0]
+        return math.exp(total)
+
+    def np_tensor(values):
+        import torch
+
+        return torch.tensor(values)
+
+    masses = [
+        sum(probability([*tokens, end]) for tokens in spellings(text.encode(), 3))
+        for text in PROBLEMS[0]["strings"]
+    ]
+    report = results(finished)[0]
+    assert report["log_evidence"] == pytest.approx(math.log(sum(masses)), rel=1e-4)
+    expected = [mass / sum(masses) for mass in masses]
+    assert report["posterior"] == pytest.approx(expected, abs=1e-4)
+
+
+def test_what_is_left_behind(finished):
+    table = (finished / "table.md").read_text(encoding="utf-8")
+    for text in ("P-GCD, class-tied + top 64", "### quoted", "held out: unigram", "median"):
+        assert text in table
+    for name in ("particles.png", "time.png"):
+        assert (finished / name).read_bytes().startswith(b"\x89PNG")
+    summary = json.loads((finished / "summary.json").read_text())
+    assert set(summary["headline"]["needed"]["gcd"]) == {"0", "quoted"}
+    assert "strings" not in summary["problems"][0]
+    assert (finished / "config.yaml").exists()
+
+
+def test_an_interrupted_run_goes_on_to_the_same_result(finished, tmp_path, monkeypatch):
+    problems = written(tmp_path / "problems.json", PROBLEMS)
+    config = composed(f"task.problems={problems}", f"run_dir={tmp_path / 'run'}")
+    sample, calls = convergence.sample_runs, []
+
+    def interrupted(*args, **kwargs):
+        calls.append(None)
+        if len(calls) == 4:  # in the middle of LCD, which grows its tree as it goes
+            raise KeyboardInterrupt
+        return sample(*args, **kwargs)
+
+    monkeypatch.setattr(convergence, "sample_runs", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        experiment.run(config)
+    assert not (tmp_path / "run" / "results.jsonl").exists()
+    monkeypatch.setattr(convergence, "sample_runs", sample)
+    experiment.run(config)
+    assert len(calls) == 4
+    assert timeless(results(tmp_path / "run")) == timeless(results(finished))
+    before = (tmp_path / "run" / "results.jsonl").read_text()
+    monkeypatch.setattr(convergence, "sample_runs", None)  # all is there: nothing is made again
+    experiment.run(config)
+    assert (tmp_path / "run" / "results.jsonl").read_text() == before
+    with pytest.raises(ValueError, match=r"task\.runs was 40, is 41"):
+        experiment.run(
+            composed(f"task.problems={problems}", f"run_dir={tmp_path / 'run'}", "task.runs=41")
+        )
+
+
+def test_an_hmm_of_another_vocabulary_is_refused(finished, tmp_path):
+    from hmm.checkpoint import save
+    from hmm.model import HMM
+
+    save(HMM.random(3, 17), tmp_path / "hmm")
+    problems = written(tmp_path / "problems.json", PROBLEMS)
+    with pytest.raises(ValueError, match=r"17 tokens.*2048"):
+        experiment.run(
+            composed(
+                f"task.problems={problems}", f"task.hmm={tmp_path / 'hmm'}",
+                f"run_dir={tmp_path / 'run'}",
+            )
+        )  # fmt: skip
+
+
+def test_an_hmm_of_one_s_own_is_used(tmp_path):
+    from hmm.checkpoint import save
+    from hmm.model import HMM
+
+    save(HMM.random(3, 2048), tmp_path / "hmm")
+    problems = written(tmp_path / "problems.json", PROBLEMS[:1])
+    run_dir = tmp_path / "run"
+    overrides = ("task.methods=[pgcd]", "task.timed_runs=0", f"task.hmm={tmp_path / 'hmm'}")
+    experiment.run(composed(f"task.problems={problems}", f"run_dir={run_dir}", *overrides))
+    assert "HMM of 3 states" in (run_dir / "table.md").read_text()
+    assert not (run_dir / "time.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[{", "not JSON"),
+        ("{}", "a list of problems is wanted, got dict"),
+        ("[]", "an empty list"),
+        ("[3]", "problem 0 is 3"),
+        ({"budgets": 3}, "unknown key 'budgets'"),
+        ({"strings": None}, "strings is null"),
+        ({"strings": []}, r"strings is \[\]"),
+        ({"strings": ["a", "a"]}, '"a" twice'),
+        ({"strings": ["a", 3]}, "strings holds 3"),
+        ({"strings": ["\ud800"]}, "cannot be written in UTF-8"),
+        ({"budget": 0}, "budget is 0"),
+        ({"budget": 2.5}, r"budget is 2\.5"),
+        ({"budget": True}, "budget is true"),
+        ({"prompt": 7}, "prompt is 7"),
+        ({"prompt": []}, r"prompt is \[\]"),
+        ({"prompt": [1, -1]}, "prompt is"),
+        ({"eos_ids": []}, r"eos_ids is \[\]"),
+        ({"eos_ids": ["x"]}, "eos_ids is"),
+        ({"name": ""}, "name is"),
+        ({"strings": ["wide and long"], "budget": 2}, "the budget is 2"),
+        ({"eos_ids": [2048]}, "eos_ids has 2048, but the model's ids are 0 to 2047"),
+        ({"prompt": [2048]}, "the prompt has token 2048"),
+        ({"prompt": ""}, "no tokens"),
+        ({"prompt": [5] * 2046}, "context"),
+        ({"strings": ["a" * 30, "abcdefghijklmnopqrstuvw"], "budget": 31}, "distinct token pref"),
+    ],
+)
+def test_bad_problems_are_refused_before_the_model_is_asked(
+    content, message, tmp_path, monkeypatch
+):
+    path = tmp_path / "problems.json"
+    if isinstance(content, str):
+        path.write_text(content)
+    else:
+        entry = {"prompt": "x", "budget": 6, "strings": ["a", "b"], **content}
+        path.write_text(json.dumps([entry]))
+    monkeypatch.setattr(convergence, "Evaluator", None)
+    monkeypatch.setattr(convergence.convergence_hmm, "distil", None)
+    with pytest.raises(ValueError, match=message) as caught:
+        experiment.run(composed(f"task.problems={path}", f"run_dir={tmp_path / 'run'}"))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_tree_that_is_too_large_names_its_size(tmp_path):
+    lm, tokenizer = load_model(composed().model)
+    path = written(tmp_path / "p.json", [{"prompt": "x", "budget": 5, "strings": ["wide", "long"]}])
+    [problem] = convergence_problems.read_problems(path)
+    ready = convergence_problems.prepare(problem, lm, tokenizer, 200_000)
+    prefixes = ready.tree().num_prefixes
+    assert ready.prefixes == prefixes
+    with pytest.raises(ValueError, match=rf"{prefixes} distinct token prefixes.*lower the budget"):
+        convergence_problems.prepare(problem, lm, tokenizer, prefixes - 1)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("task.problems=/nowhere/p.json", "no such file"),
+        ("task.methods=[magic]", "'magic' for task.methods"),
+        ("task.methods=[]", "at least one"),
+        ("task.particles=[2,2]", "twice"),
+        ("task.particles=[0]", "at least 1, got 0"),
+        ("task.runs=0", "task.runs must be at least 1"),
+        ("task.max_prefixes=300000", r"task.max_prefixes must lie in 1\.\.200000"),
+        ("task.models=[a,a]", "twice"),
+        ("task.hmm_for=nobody", "'nobody' for task.hmm_for"),
+        ("task.hmm_passes=1", "at least 2"),
+        ("smc.top_p=0.9", "changes the target"),
+        ("data.path=x.jsonl", "reads no records"),
+        ("hmm.path=x", "takes its HMM from task.hmm"),
+        ("hmm.exact_top_k=3", "pgcd_tied"),
+        ("seed=-1", "seed must be at least 0"),
+    ],
+)
+def test_bad_settings_are_named(override, message):
+    with pytest.raises(ValueError, match=message):
+        configuration.check(composed(override))
+
+
+def test_what_was_not_reached_counts_as_a_bound():
+    def report(name: str, **tv: list[float]) -> dict:
+        estimates = [
+            {"method": m, "particles": n, "tv": v, "tv_exact": None}
+            for m, values in tv.items()
+            for n, v in zip((1, 2, 4), values, strict=True)
+        ]
+        return {"name": name, "estimates": estimates}
+
+    found = headline(
+        [
+            report("p", pgcd=[0.3, 0.1, 0.0], gcd=[0.9, 0.8, 0.7], lcd=[1, 1, 0.05]),
+            report("q", pgcd=[0.1, 0.1, 0.0], gcd=[0.9, 0.1, 0.2], lcd=[1, 1, 1]),
+        ]
+    )
+    assert found["needed"] == {
+        "pgcd": {"p": 2, "q": 1},
+        "gcd": {"p": None, "q": 2},
+        "lcd": {"p": 4, "q": None},
+    }
+    assert found["median_needed"] == {"pgcd": 1.5, "gcd": 5, "lcd": 6}
+    assert found["ratios_pgcd_to_gcd"] == [2 / 8, 1 / 2]
+    assert found["median_ratio_pgcd_to_lcd"] == (2 / 4 + 1 / 8) / 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not STORIES.is_dir(), reason="needs ../shared/models/stories260K")
+def test_the_built_in_problems_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(convergence_builtin, "LOOSE", 200)
+    config = composed(
+        f"task.models=[embedded,{STORIES}]", f"run_dir={tmp_path / 'run'}", "task.timed_runs=0",
+        "task.methods=[gcd,pgcd]", "task.runs=10", "task.draws=10",
+    )  # fmt: skip
+    experiment.run(config)
+    reports = results(tmp_path / "run")
+    assert len(reports) == 10
+    assert len({r["name"] for r in reports}) == 10
+    for report in reports:
+        assert sum(p > 0 for p in report["posterior"]) >= 1
+        assert np.isfinite(report["log_evidence"])
+        assert report["prefixes"] <= 200_000
+    assert table_of(reports, ["a note"]).endswith("- a note\n")
