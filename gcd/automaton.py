@@ -30,7 +30,7 @@ from gcd.errors import EmptyLanguageError, StateLimitError
 from gcd.kernels import graph, subsets
 from gcd.kernels.canonical import canonical
 from gcd.limits import max_states
-from gcd.nfa import NFA, part_offsets
+from gcd.nfa import NFA, join
 
 _INTERSECTION, _UNION, _DIFFERENCE = 0, 1, 2
 _PLAIN: Final = ("C_CONTIGUOUS", "WRITEABLE")  # the one layout that kernels are compiled for
@@ -176,8 +176,7 @@ class Automaton:
             return parts[0] if parts else Automaton.empty()
         if len(parts) == 2:
             return parts[0]._product(parts[1], _UNION)
-        starts = part_offsets(parts)[:-1].tolist()
-        return NFA.from_parts(parts, initial=starts).determinize()
+        return join(parts, [(0, 1)] * len(parts), num_nodes=2, start=0, end=1)
 
     @staticmethod
     def concatenate(parts: Sequence[Automaton]) -> Automaton:
@@ -188,17 +187,9 @@ class Automaton:
         parts = [p for p in parts if p != empty_string]
         if len(parts) < 2:
             return parts[0] if parts else empty_string
-        starts = part_offsets(parts)
-        epsilon = [
-            (int(starts[i] + s), int(starts[i + 1]))
-            for i, part in enumerate(parts[:-1])
-            for s in np.flatnonzero(part.accepting)
-        ]
-        accepting = np.zeros(int(starts[-1]), bool)
-        accepting[starts[-2] :] = parts[-1].accepting
-        return NFA.from_parts(
-            parts, epsilon=epsilon, initial=[0], accepting=accepting
-        ).determinize()
+        count = len(parts)
+        chain = [(i, i + 1) for i in range(count)]
+        return join(parts, chain, num_nodes=count + 1, start=0, end=count)
 
     # -- the algebra ------------------------------------------------------------------------
 
@@ -232,26 +223,11 @@ class Automaton:
         size = self.num_states
         if copies * size > max_states():
             raise StateLimitError(max_states(), f"a repetition of {size} states {copies} times")
-        ends = np.flatnonzero(self.accepting).tolist()
-        links = [
-            (copy * size + end, (copy + 1) * size) for copy in range(copies - 1) for end in ends
-        ]
+        chain = [(i, i + 1) for i in range(copies)]
+        skips = [(i, copies) for i in range(minimum, copies)]
         if maximum is None:
-            last = (copies - 1) * size
-            links += [(last + end, last) for end in ends]
-        accepting = np.zeros(copies * size + 1, bool)
-        for copy in range(max(minimum, 1) - 1, copies):
-            accepting[copy * size : (copy + 1) * size] = self.accepting
-        # A start of its own: the first copy's initial state may be entered again by its own edges.
-        start = copies * size
-        accepting[start] = minimum == 0
-        return NFA.from_parts(
-            [self] * copies,
-            extra_states=1,
-            epsilon=[*links, (start, 0)],
-            initial=[start],
-            accepting=accepting,
-        ).determinize()
+            skips.append((copies, copies - 1))
+        return join([self] * copies, chain, num_nodes=copies + 1, skips=skips, start=0, end=copies)
 
     def star(self) -> Automaton:
         """Any number of strings of this language in a row."""

@@ -1,11 +1,12 @@
 """Non-deterministic byte automata with epsilon edges: how languages are put together.
 
 Rational operations (union, concatenation, repetition) are cheap on non-deterministic automata:
-copy the parts, add epsilon edges. One subset construction and one minimisation at the end then
-give the minimal deterministic automaton that everything else works with. Doing that once for n
-parts, not n - 1 times for pairs, is what keeps large schemas linear.
+lay the parts between nodes (`join`), add epsilon edges. One subset construction and one
+minimisation at the end then give the minimal deterministic automaton that everything else works
+with. Doing that once for n parts, not n - 1 times for pairs, is what keeps large schemas linear.
+What has no deterministic parts is an `NFA` of labelled edges.
 
-Cost of `determinize`: O(subsets x byte classes x mean subset size).
+Cost: O(subsets x byte classes x mean subset size), and most subsets are single states.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Bool, Int32, Integer, UInt8
+from jaxtyping import Bool, Int32, UInt8
 
-from gcd.byte_classes import NUM_BYTES, joint_classes, merge_equal_columns
+from gcd.byte_classes import NUM_BYTES, merge_equal_columns
 from gcd.errors import StateLimitError
+from gcd.kernels import joining as kernels
 from gcd.kernels import subsets
 from gcd.limits import max_states
 
@@ -78,66 +80,16 @@ class NFA:
             np.arange(NUM_BYTES, dtype=np.uint8),
         )
 
-    @classmethod
-    def from_parts(
-        cls,
-        parts: Sequence[Automaton],
-        *,
-        extra_states: int = 0,
-        epsilon: Iterable[tuple[int, int]] = (),
-        initial: Iterable[int],
-        accepting: Bool[np.ndarray, S] | None = None,
-    ) -> NFA:
-        """Deterministic automata side by side, wired by epsilon edges.
-
-        State s of part i is numbered `offsets(parts)[i] + s`; `extra_states` without edges of
-        their own follow. `accepting` defaults to the parts' own accepting states.
-        """
-        starts = part_offsets(parts)
-        total = int(starts[-1]) + extra_states
-        if total > max_states():
-            raise StateLimitError(max_states())
-        class_of_byte, columns = joint_classes([p.class_of_byte for p in parts])
-        source, labels, target = [], [], []
-        for part, start, column in zip(parts, starts, columns, strict=False):
-            table = part.delta[:, column]
-            s, k = np.nonzero(table >= 0)
-            source.append(s + start)
-            labels.append(k)
-            target.append(table[s, k] + start)
-        if accepting is None:
-            accepting = np.concatenate(
-                [*(p.accepting for p in parts), np.zeros(extra_states, bool)]
-            )
-        return cls(
-            np.concatenate(source).astype(np.int32),
-            np.concatenate(labels).astype(np.int32),
-            np.concatenate(target).astype(np.int32),
-            np.array(list(epsilon), np.int32).reshape(-1, 2),
-            np.fromiter(initial, np.int32),
-            accepting,
-            class_of_byte,
-        )
-
     def determinize(self) -> Automaton:
         """The minimal deterministic automaton of the same language; may raise `StateLimitError`."""
         from gcd.automaton import Automaton
 
-        # Classes that no edge tells apart are merged first: the table of (class -> edges) as sets.
-        num_classes = int(self.class_of_byte.max()) + 1
-        order = np.lexsort((self.target, self.byte_class, self.source))
-        cells = self.source[order].astype(np.int64) * num_classes + self.byte_class[order]
-        offsets = _offsets(cells, self.num_states * num_classes)
-        eps_order = np.argsort(self.epsilon[:, 0], kind="stable")
-        eps_offsets = _offsets(self.epsilon[eps_order, 0].astype(np.int64), self.num_states)
         delta, accepting, count = subsets.determinize(
-            offsets,
-            np.ascontiguousarray(self.target[order]),
-            eps_offsets,
-            np.ascontiguousarray(self.epsilon[eps_order, 1]),
+            (self.source, self.byte_class, self.target),
+            self.epsilon,
             self.initial,
             self.accepting,
-            num_classes,
+            int(self.class_of_byte.max()) + 1,
             max_states(),
         )
         if count == subsets.TOO_MANY:
@@ -165,17 +117,48 @@ class NFA:
         )
 
 
-def part_offsets(parts: Sequence[Automaton]) -> Int32[np.ndarray, M]:
-    """First state number of each part laid side by side, and the number of states in all."""
-    return np.cumsum([0, *(p.num_states for p in parts)]).astype(np.int32)
+def join(
+    parts: Sequence[Automaton],
+    joints: Sequence[tuple[int, int]],
+    *,
+    num_nodes: int,
+    skips: Sequence[tuple[int, int]] = (),
+    start: int,
+    end: int,
+) -> Automaton:
+    """The strings spelled on the way from node `start` to node `end`.
+
+    `parts[i]` leads from one node of `joints[i]` to the other, `skips` lead on without a byte.
+    A part may stand in many joints; its table is then looked at where it is.
+    """
+    from gcd.automaton import Automaton
+
+    if not parts:  # nothing but skips: what matters is whether there is a way at all
+        parts, joints = [Automaton.empty()], [(start, start)]
+    distinct = {id(part): part for part in parts}
+    number = {key: i for i, key in enumerate(distinct)}
+    tables = list(distinct.values())
+    if sum(part.num_states for part in parts) > max_states():
+        raise StateLimitError(max_states())
+    delta, accepting, class_of_byte, count = kernels.join(
+        np.concatenate([part.delta.ravel() for part in tables]),
+        np.concatenate([part.accepting for part in tables]),
+        np.stack([part.class_of_byte for part in tables]),
+        np.cumsum([0, *(part.delta.size for part in tables)]),
+        np.cumsum([0, *(part.num_states for part in tables)]),
+        np.array([number[id(part)] for part in parts], np.int32),
+        np.array(joints, np.int32).reshape(-1, 2),
+        np.array(skips, np.int32).reshape(-1, 2),
+        num_nodes,
+        (start, end),
+        max_states(),
+    )
+    if count == subsets.TOO_MANY:
+        raise StateLimitError(max_states())
+    return Automaton.minimal(delta, accepting, class_of_byte)
 
 
 def _indicator(size: int, members: Iterable[int]) -> Bool[np.ndarray, S]:
     result = np.zeros(size, bool)
     result[np.fromiter(members, np.int64)] = True
     return result
-
-
-def _offsets(sorted_cells: Integer[np.ndarray, E], num_cells: int) -> Integer[np.ndarray, C]:
-    counts = np.bincount(sorted_cells, minlength=num_cells)
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])

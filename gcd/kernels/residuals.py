@@ -10,10 +10,10 @@ agree by chance, or because they saw too little, are found by the check, and Hop
 refining takes over from there (`gcd.kernels.minimize`).
 
 **The numbers.** The *level* of a state is the fewest symbols to acceptance. A sweep gives a state a
-number made of its old one and of those of its successors: their new numbers where the level does
-not rise, so that one sweep carries what differs at the end of a chain of thousands of states to its
-beginning; their old ones where it rises. States with endless ways along which the level does not
-rise (loops in a string without bound) count as such, and are looked at by their old numbers. All
+number made of its old one and of those of its successors: their new numbers where the level falls
+or stays, so that one sweep carries what differs at the end of a chain of thousands of states to its
+beginning; their old ones where it rises. Successors from which there are endless ways on one level
+(the loop of a string without bound) are looked at by their old numbers from the same level. All
 that is said in terms of residuals.
 
 Cost: O(S K) for each sweep; the automata of this project take one to four.
@@ -28,43 +28,54 @@ from gcd.kernels.minimize import minimize_blocks
 from gcd.kernels.subsets import mix
 
 _SWEEPS = 8  # before refinement takes over
-_NEVER = np.int32(2**31 - 1)
 
 
 @numba.njit(cache=True)
 def _settling_order(
-    start: np.ndarray, targets: np.ndarray, into: np.ndarray, sources: np.ndarray, level: np.ndarray
-) -> tuple[np.ndarray, int]:
-    """States in an order of successors first, as far as the level does not rise.
+    forward: tuple[np.ndarray, np.ndarray],
+    backward: tuple[np.ndarray, np.ndarray],
+    level: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """States level by level, successors of one level first; and which have endless ways on theirs.
 
-    Those with endless ways of that sort stand behind the others; also how many others there are.
+    The latter come last in their level.
     """
+    start, targets = forward
+    into, sources = backward
     num_states = level.size
     waits_for = np.zeros(num_states, np.int32)
-    order = np.empty(num_states, np.int32)
+    peeled = np.empty(num_states, np.int32)
     head, tail = 0, 0
     for s in range(num_states):
         for i in range(start[s], start[s + 1]):
-            waits_for[s] += level[targets[i]] <= level[s]
+            waits_for[s] += level[targets[i]] == level[s]
         if waits_for[s] == 0:
-            order[tail] = s
+            peeled[tail] = s
             tail += 1
     while head < tail:
-        t = order[head]
+        t = peeled[head]
         head += 1
         for i in range(into[t], into[t + 1]):
             s = sources[i]
-            if level[t] <= level[s]:
+            if level[s] == level[t]:
                 waits_for[s] -= 1
                 if waits_for[s] == 0:
-                    order[tail] = s
+                    peeled[tail] = s
                     tail += 1
-    settled = tail
     for s in range(num_states):
         if waits_for[s] > 0:
-            order[tail] = s
+            peeled[tail] = s
             tail += 1
-    return order, settled
+    fill = np.zeros(num_states + 2, np.int32)  # levels are less than that
+    for s in range(num_states):
+        fill[level[s] + 1] += 1
+    for i in range(1, fill.size):
+        fill[i] += fill[i - 1]
+    order = np.empty(num_states, np.int32)
+    for s in peeled:
+        order[fill[level[s]]] = s
+        fill[level[s]] += 1
+    return order, waits_for > 0
 
 
 @numba.njit(cache=True)
@@ -133,11 +144,8 @@ def equivalence(
     `backward` are the distinct edges.
     """
     num_states, num_classes = delta.shape
-    order, settled = _settling_order(*forward, *backward, level)
-    # Beyond this level a state is looked at by its old number.
-    known = level.copy()
-    for i in range(settled, num_states):
-        known[order[i]] = _NEVER
+    order, endless = _settling_order(forward, backward, level)
+    known_from = 2 * level + endless  # at twice its level, a state takes the new number of another
     weight = np.empty(num_classes, np.int64)
     for k in range(num_classes):
         weight[k] = mix(k + 1) | 1
@@ -155,7 +163,7 @@ def equivalence(
             for k in range(num_classes):
                 t = delta[s, k]
                 if t >= 0:
-                    total += weight[k] * (new[t] if known[t] <= level[s] else old[t])
+                    total += weight[k] * (new[t] if known_from[t] <= 2 * level[s] else old[t])
             new[s] = mix(total)
         num_blocks = _group(new, block, first)
         if num_blocks == num_states or _is_respected(delta, accepting, block, first):

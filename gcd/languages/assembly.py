@@ -7,10 +7,8 @@ the size of the wiring is the sum of its parts, whatever may be skipped.
 
 from __future__ import annotations
 
-import numpy as np
-
 from gcd.automaton import Automaton
-from gcd.nfa import NFA, part_offsets
+from gcd.nfa import join
 
 
 class Assembly:
@@ -47,40 +45,19 @@ class Assembly:
 
     def build(self, start: int, end: int) -> Automaton:
         """The strings spelled on the way from `start` to `end`."""
-        if not self._parts:
-            return Automaton.epsilon() if self._reaches(start, end) else Automaton.empty()
-        offsets = part_offsets(self._parts).tolist()
-        first_node = offsets[-1]
-        epsilon = [(first_node + a, first_node + b) for a, b in self._skips]
-        for part, offset, (source, target) in zip(self._parts, offsets, self._joints, strict=False):
-            epsilon.append((first_node + source, offset))
-            epsilon.extend((offset + s, first_node + target) for s in _accepting_states(part))
-        accepting = np.zeros(first_node + self._num_nodes, bool)
-        accepting[first_node + end] = True
-        return NFA.from_parts(
+        return join(
             self._parts,
-            extra_states=self._num_nodes,
-            epsilon=epsilon,
-            initial=[first_node + start],
-            accepting=accepting,
-        ).determinize()
+            self._joints,
+            num_nodes=self._num_nodes,
+            skips=self._skips,
+            start=start,
+            end=end,
+        )
 
     def _add(self, source: int, target: int, language: Automaton) -> None:
         self._parts.append(language)
         self._joints.append((source, target))
 
-    def _reaches(self, start: int, end: int) -> bool:
-        reached = {start}
-        while True:
-            further = reached | {b for a, b in self._skips if a in reached}
-            if further == reached:
-                return end in reached
-            reached = further
-
 
 def _is_epsilon(language: Automaton) -> bool:
     return language.num_states == 1 and bool(language.accepting[0] and language.delta.max() < 0)
-
-
-def _accepting_states(language: Automaton) -> list[int]:
-    return np.flatnonzero(language.accepting).tolist()
