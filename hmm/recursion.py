@@ -60,7 +60,7 @@ class Completion(NamedTuple):
     settled: bool
 
 
-class _Level(NamedTuple):
+class Level(NamedTuple):
     """What one level of the recursion starts from.
 
     Attributes:
@@ -126,17 +126,17 @@ def completion(
 
     whole = bool((needed.sum(axis=1) + len(edges.final) == alive.sum(axis=1)).all())
     longest = int(edges.steps_to_accept.max())
-    at_once = max(1, _AT_ONCE.get(hmm.device.type, _ELSEWHERE) // H)
+    at_once = rows_at_once(hmm)
     todo = np.empty(edges.num_states, np.int64)
     used, settled = COMPUTED, False
     for r in range(1, levels):
         states, now = np.flatnonzero(needed[r]), entry[r - 1]
         earlier = entry[r - 2] if r > 1 else np.full_like(now, LEFT_OUT)
         count = kernels.pending(states, edges.start, edges.target, now, earlier, entry[r], todo)
-        level, first_new = _Level(now, b, log_scale), used
+        level, first_new = Level(now, b, log_scale), used
         for first in range(0, count, at_once):
             some = todo[first : min(first + at_once, count)]
-            moved = _rows(hmm, edges, level, some, used, tolerance)
+            moved = rows_of(hmm, edges, level, some, used, tolerance)
             entry[r, some] = now[some]
             entry[r, some[moved]] = np.arange(used, used + moved.sum())
             used += int(moved.sum())
@@ -154,6 +154,11 @@ def completion(
     )
 
 
+def rows_at_once(hmm: HMM) -> int:
+    """How many rows are computed in one go."""
+    return max(1, _AT_ONCE.get(hmm.device.type, _ELSEWHERE) // hmm.num_states)
+
+
 def _empty(rows: int, H: int, hmm: HMM) -> Float[Tensor, "rows H"]:
     """Room for rows; what is never written takes no memory on the CPU."""
     if hmm.device.type == "cpu":
@@ -163,10 +168,10 @@ def _empty(rows: int, H: int, hmm: HMM) -> Float[Tensor, "rows H"]:
     return torch.empty(rows, H, dtype=hmm.dtype, device=hmm.device)
 
 
-def _rows(
+def rows_of(
     hmm: HMM,
     edges: Edges,
-    level: _Level,
+    level: Level,
     states: Int64[np.ndarray, "n"],
     used: int,
     tolerance: float,
@@ -195,7 +200,7 @@ def _rows(
 
 
 def _sum_compiled(
-    edges: Edges, level: _Level, states: Int64[np.ndarray, "n"]
+    edges: Edges, level: Level, states: Int64[np.ndarray, "n"]
 ) -> tuple[Float[Tensor, "n H"], Float64[Tensor, "n"]]:
     """u of these states up to scale, and the log of the scale."""
     u = level.b.new_empty(len(states), level.b.shape[1])
@@ -219,7 +224,7 @@ def _sum_compiled(
 
 
 def _rescale_compiled(
-    level: _Level,
+    level: Level,
     states: Int64[np.ndarray, "n"],
     log_u: Float64[Tensor, "n"],
     tolerance: float,
@@ -248,7 +253,7 @@ def _rescale_compiled(
 
 
 def _sum_in_layers(
-    edges: Edges, level: _Level, states: Int64[np.ndarray, "n"]
+    edges: Edges, level: Level, states: Int64[np.ndarray, "n"]
 ) -> tuple[Float[Tensor, "n H"], Float64[Tensor, "n"]]:
     """As `_sum_compiled`, edge by edge of all states at once.
 
@@ -284,7 +289,7 @@ def _sum_in_layers(
 
 
 def _rescale(
-    level: _Level,
+    level: Level,
     states: Int64[np.ndarray, "n"],
     log_u: Float64[Tensor, "n"],
     tolerance: float,

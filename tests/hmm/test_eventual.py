@@ -1,0 +1,101 @@
+"""Completion without a budget: the limit of the recursion, however the automaton loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import gcd
+from hmm import recursion
+from hmm.edges import Edges, class_emission
+from hmm.eventual import eventual_table, eventually, layers
+from hmm.lookahead import expect_classes
+from hmm.model import HMM
+from hmm.product import lookahead_table
+
+VOCABULARY = gcd.Vocabulary.from_bytes([b"a", b"b", b"c", b"ab", b"bc", b""], [5])
+PATTERNS = ["abc", "a*b", "(a|b)*c", "(ab){1,3}", "a(b+c)*", "(a*b)*c*", "c(a|bc(a|b)*){0,2}"]
+
+
+def parts(pattern: str, hmm: HMM) -> tuple[gcd.TokenAutomaton, Edges]:
+    automaton = gcd.lift(gcd.regex(pattern), VOCABULARY)
+    return automaton, Edges.of([automaton], [class_emission(hmm, automaton)])
+
+
+def random_hmm(states: int, seed: int, monarch: bool = False) -> HMM:
+    generator = torch.Generator().manual_seed(seed)
+    hmm = HMM.random(states, 6, generator=generator, monarch=monarch)
+    return hmm.to(dtype=torch.float64)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("monarch", [False, True])
+def test_it_is_the_limit_of_the_recursion(pattern, monarch):
+    hmm = random_hmm(4, seed=len(pattern), monarch=monarch)
+    automaton, edges = parts(pattern, hmm)
+    b, log_scale = eventually(hmm, edges, 1e-13)
+    limit = lookahead_table(hmm, automaton, 400, tolerance=0).beta(400)
+    found = b * log_scale.exp().unsqueeze(1)
+    inner = np.arange(automaton.num_states) != automaton.final
+    torch.testing.assert_close(found[inner], limit[inner], rtol=1e-9, atol=0)
+    assert bool((found[inner] <= 1 + 1e-12).all())
+    torch.testing.assert_close(b[inner].amax(dim=1), torch.ones(int(inner.sum())).double())
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_edges_lead_into_earlier_layers_or_stay(pattern):
+    automaton, edges = parts(pattern, random_hmm(2, 0))
+    depth = np.full(automaton.num_states, -1)
+    for number, states in enumerate(layers(edges)):
+        depth[states] = number
+    assert (depth >= 0).sum() == automaton.num_states - 1
+    assert depth[automaton.final] == -1
+    assert (depth[edges.source] >= depth[edges.target]).all()
+
+
+def test_a_finite_language_takes_one_round_a_state(monkeypatch):
+    hmm = random_hmm(3, 1)
+    automaton, edges = parts("(ab){1,3}", hmm)
+    computed = []
+    rows_of = recursion.rows_of
+    monkeypatch.setattr(
+        recursion, "rows_of", lambda *a: computed.extend(a[3].tolist()) or rows_of(*a)
+    )
+    eventually(hmm, edges, 1e-6)
+    assert sorted(computed) == [s for s in range(automaton.num_states) if s != automaton.final]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_table_without_budgets_is_read_like_any_other(pattern):
+    """log_joint of each class is that of a table whose budget is as good as endless."""
+    hmm = random_hmm(3, seed=7)
+    automaton = gcd.lift(gcd.regex(pattern), VOCABULARY)
+    short = lookahead_table(hmm, automaton, 4)
+    ever, long = eventual_table(short, 1e-13), lookahead_table(hmm, automaton, 400, tolerance=0)
+    states = torch.arange(automaton.num_states)
+    predicted = torch.rand(len(states), 3, generator=torch.Generator().manual_seed(1)).double()
+    left = torch.full_like(states, 401)
+    wanted = expect_classes(long, predicted, states, left)
+    found = expect_classes(ever, predicted, states, left)
+    torch.testing.assert_close(found.log_joint, wanted.log_joint, rtol=1e-9, atol=1e-9)
+    assert torch.equal(found.alive, wanted.alive)
+
+    # With a budget the same tokens are alive as there, and what is completed in time is at most
+    # what is completed ever.
+    left = torch.full_like(states, 3)
+    timely, found = (expect_classes(t, predicted, states, left) for t in (short, ever))
+    assert torch.equal(found.alive, timely.alive)
+    assert bool((timely.log_joint <= found.log_joint + 1e-12).all())
+
+
+def test_what_the_hmm_holds_impossible_stays_zero():
+    hmm = random_hmm(2, 3)
+    emission = hmm.emission.clone()
+    emission[2] = 0  # no c, ever
+    emission /= emission.sum(dim=0)
+    automaton, edges = parts("ac", HMM(hmm.initial, hmm.transition, emission))
+    b, log_scale = eventually(HMM(hmm.initial, hmm.transition, emission), edges, 1e-6)
+    start = automaton.initial
+    assert not bool(b[start].any())
+    assert float(log_scale[start]) == -float("inf")
