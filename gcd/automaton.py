@@ -9,8 +9,9 @@ constraint at the byte level serves every tokenizer. And regular languages close
 intersection, complement, concatenation and bounded repetition, none of which a grammar engine
 has: what users combine stays exact.
 
-Costs, with S states, K byte classes: minimisation O(S K log S) (Valmari and Lehtinen 2008), a
-product of two automata O(S1 S2 K) over reachable pairs, determinisation as in `gcd.nfa`.
+Costs, with S states, K byte classes: minimisation O(S K) where fingerprints settle it
+(`gcd.kernels.residuals`), O(S K log S) at most (Valmari and Lehtinen 2008); a product of two
+automata O(S1 S2 K) over reachable pairs; determinisation as in `gcd.nfa`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from gcd.limits import max_states
 from gcd.nfa import NFA, join
 
 _INTERSECTION, _UNION, _DIFFERENCE = 0, 1, 2
+_HASHED = 64  # states
 _PLAIN: Final = ("C_CONTIGUOUS", "WRITEABLE")  # the one layout that kernels are compiled for
 
 
@@ -141,6 +143,8 @@ class Automaton:
     def from_strings(cls, texts: Iterable[str | bytes]) -> Automaton:
         """A finite set of strings; cost linear in their total length."""
         ordered = sorted({_as_bytes(text) for text in texts})
+        if len(ordered) == 1:
+            return cls._single(ordered[0])
         alphabet = sorted(set(b"".join(ordered)))
         class_of_byte = np.full(NUM_BYTES, len(alphabet), np.uint16)
         class_of_byte[alphabet] = np.arange(len(alphabet))
@@ -167,6 +171,24 @@ class Automaton:
         accepting = np.zeros(count, bool)
         accepting[accepting_at] = True
         return cls.minimal(delta, accepting, class_of_byte.astype(np.uint8))
+
+    @classmethod
+    def _single(cls, string: bytes) -> Automaton:
+        """One string alone, in normal form at once: there are many of them, every key is one."""
+        if len(string) >= max_states():
+            raise StateLimitError(max_states(), "the set of strings")
+        labels = np.frombuffer(string, np.uint8)
+        is_read = np.zeros(NUM_BYTES, bool)
+        is_read[labels] = True
+        # A class for each byte that is read, and one for all others; by their first bytes.
+        begins_class = is_read.copy()
+        begins_class[np.argmin(is_read)] = True
+        number = np.cumsum(begins_class) - 1
+        class_of_byte = np.where(is_read, number, number[np.argmin(is_read)]).astype(np.uint8)
+        states = np.arange(labels.size)
+        delta = np.full((labels.size + 1, int(number[-1]) + 1), -1, np.int32)
+        delta[states, class_of_byte[labels]] = states + 1
+        return cls(delta, np.arange(labels.size + 1) == labels.size, class_of_byte)
 
     @staticmethod
     def union(parts: Sequence[Automaton]) -> Automaton:
@@ -353,10 +375,21 @@ class Automaton:
         """Whether two automata have the same language."""
         if not isinstance(other, Automaton):
             return NotImplemented
-        return self.fingerprint == other.fingerprint
+        return self is other or (
+            hash(self) == hash(other)
+            and np.array_equal(self.class_of_byte, other.class_of_byte)
+            and np.array_equal(self.accepting, other.accepting)
+            and np.array_equal(self.delta, other.delta)
+        )
 
     def __hash__(self) -> int:
-        return hash(self.fingerprint)
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # Of the beginning only: tables have megabytes, and those that begin alike are few.
+        beginning = (self.delta[:_HASHED], self.accepting[:_HASHED], self.class_of_byte)
+        return hash((self.delta.shape, *(array.tobytes() for array in beginning)))
 
     def __repr__(self) -> str:
         return f"Automaton({self.num_states} states, {self.delta.shape[1]} byte classes)"

@@ -130,6 +130,8 @@ class SchemaLanguages:
             for case in cases
             for part in self._case(case.places, case.excluded, aside, wide, frame)
         ]
+        if len(parts) == 1:
+            return parts[0]
         # Cases often agree on most kinds of value; each language counts once.
         return Automaton.union(list(dict.fromkeys(parts)))
 

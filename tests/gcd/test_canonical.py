@@ -137,3 +137,29 @@ def test_equal_columns_are_made_one(num_rows, num_columns, data):
     number = {column: i for i, column in enumerate(dict.fromkeys(by_byte))}
     assert classes.tolist() == [number[column] for column in by_byte]
     assert [tuple(column) for column in merged.T.tolist()] == list(number)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.binary(max_size=12))
+@example(b"")
+@example(b"\x00\x00")
+@example(bytes(range(256)))
+@example(bytes(range(1, 256)))
+@example(bytes(range(255)))
+def test_one_string_is_in_normal_form_at_once(string):
+    automaton = Automaton.literal(string)
+    plain = Automaton.minimal(automaton.delta, automaton.accepting, automaton.class_of_byte)
+    assert automaton.fingerprint == plain.fingerprint
+    assert automaton.accepts(string)
+    assert automaton.count(len(string) + 1) == 1
+
+
+def test_automata_that_begin_alike_are_told_apart():
+    letters = Automaton.byte_set(b"ab")
+    a, b = letters.repeat(0, 500), letters.repeat(0, 501)
+    tails = [Automaton.literal("a" * 400 + "ab"), Automaton.literal("a" * 400 + "ba")]
+    assert a != b
+    assert tails[0] != tails[1]
+    assert hash(tails[0]) == hash(tails[1])  # which is allowed, and shows that tables are compared
+    assert tails[0] == Automaton.literal("a" * 400) + Automaton.literal("ab")
+    assert len({a, b, *tails}) == 4
