@@ -32,10 +32,13 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
+from hmm.kernels import lookahead as kernels
+from hmm.kernels.threads import shared_out
 from hmm.product import LookaheadTable
 
 _DENSE = 16  # a matrix product computes this many entries in the time of one that is picked out
 _AT_ONCE = 1 << 24  # numbers in one temporary
+_COMPILED = ("cpu",)  # where the loops of `hmm.kernels` run
 
 
 class Expectation(NamedTuple):
@@ -64,6 +67,20 @@ class Expectation(NamedTuple):
         known = ~self.log_joint.isneginf()
         ratio = torch.where(known, self.log_joint - self.log_mass, -torch.inf).clamp(max=0)
         return torch.where(self.ends & self.alive, 0.0, ratio)
+
+
+class _After(NamedTuple):
+    """What comes after each class.
+
+    Attributes:
+        target: state (of the table) after each class; 0 where it is not alive.
+        entry: row of the table with beta of that state.
+        alive: the classes of each row that are alive.
+    """
+
+    target: Int64[Tensor, "R C"]
+    entry: Int64[Tensor, "R C"]
+    alive: Bool[Tensor, "R C"]
 
 
 class _Columns(NamedTuple):
@@ -105,6 +122,14 @@ def expect_classes(
     Raises:
         ValueError: more tokens are left than the table has rows for.
     """
+    if predicted.device.type in _COMPILED:
+        after = _after(table, states, remaining)
+        first = table.first_class[table.batch.automaton_of[states.clamp(min=0)]]
+        symbols = torch.arange(after.alive.shape[1])
+        item = torch.where(after.alive, first.unsqueeze(1) + symbols, 0)
+        joint, mass = _sums(table, predicted, table.class_emission, item, after.entry, after.alive)
+        log_joint = joint.double().log() + table.completion.log_scale[after.entry]
+        return _alive_only(table, log_joint, mass, after.target, after.alive)
     columns = _columns(table, predicted, states, remaining)
     row, symbol = columns.alive.nonzero(as_tuple=True)
     joint, mass = _class_sums(table, columns, states, row, symbol).double().log()
@@ -133,14 +158,14 @@ def expect_tokens(
     alive = (after >= 0) & (steps < remaining.unsqueeze(1))
     target = table.place[after.clamp(min=0)]
     entry = _entry(table, remaining, target, alive)
-    R, K = tokens.shape
-    joint, mass = predicted.new_zeros(R, K), predicted.new_zeros(R, K)
-    step = max(1, _AT_ONCE // max(1, R * predicted.shape[1]))
-    for first in range(0, K, step):
-        some = slice(first, first + step)
-        each = table.hmm.emission[tokens[:, some]].to(predicted.dtype) * predicted.unsqueeze(1)
-        mass[:, some] = each.sum(dim=2)
-        joint[:, some] = (each * table.completion.b[entry[:, some]]).sum(dim=2)
+    if predicted.device.type in _COMPILED:
+        emission, item = table.hmm.emission, tokens
+        if emission.dtype != predicted.dtype:
+            emission = emission[tokens.flatten()].to(predicted.dtype)
+            item = torch.arange(tokens.numel()).view(tokens.shape)
+        joint, mass = _sums(table, predicted, emission, item, entry, alive)
+    else:
+        joint, mass = _token_sums(table, predicted, tokens, entry)
     log_joint = joint.double().log() + table.completion.log_scale[entry]
     return _alive_only(table, log_joint, mass, target, alive)
 
@@ -232,6 +257,64 @@ def _is_final(table: LookaheadTable, target: Int64[Tensor, "*N"]) -> Bool[Tensor
     return final[target]
 
 
+def _after(
+    table: LookaheadTable, states: Int64[Tensor, "R"], remaining: Int64[Tensor, "R"]
+) -> _After:
+    """Where every class leads to, and whether it may."""
+    batch = table.batch
+    here = states.clamp(min=0)
+    width = batch.num_classes[batch.automaton_of[here]].unsqueeze(1)
+    symbols = torch.arange(int(batch.num_classes.max()), device=here.device)
+    place = batch.row_start[here].unsqueeze(1) + torch.minimum(symbols, width - 1)
+    alive = (symbols < width) & (states >= 0).unsqueeze(1)
+    alive &= batch.steps_after_flat[place] < remaining.unsqueeze(1)
+    target = table.place[torch.where(alive, batch.delta_flat[place].long(), 0)]
+    return _After(target, _entry(table, remaining, target, alive), alive)
+
+
+def _sums(
+    table: LookaheadTable,
+    predicted: Float[Tensor, "R H"],
+    emission: Float[Tensor, "items H"],
+    item: Int64[Tensor, "R K"],
+    entry: Int64[Tensor, "R K"],
+    alive: Bool[Tensor, "R K"],
+) -> tuple[Float[Tensor, "R K"], Float[Tensor, "R K"]]:
+    """Of the items alive: the sum over h with b, and the one without. Compiled, for the CPU."""
+    joint, mass = (predicted.new_empty(item.shape) for _ in range(2))
+    shared_out(
+        kernels.sums,
+        len(item),
+        predicted.contiguous().numpy(),
+        emission.numpy(),
+        item.contiguous().numpy(),
+        table.completion.b.numpy(),
+        entry.numpy(),
+        alive.numpy(),
+        joint.numpy(),
+        mass.numpy(),
+    )
+    return joint, mass
+
+
+def _token_sums(
+    table: LookaheadTable,
+    predicted: Float[Tensor, "R H"],
+    tokens: Int64[Tensor, "R K"],
+    entry: Int64[Tensor, "R K"],
+) -> tuple[Float[Tensor, "R K"], Float[Tensor, "R K"]]:
+    """Of these tokens: the sum over h with b, and the one without. For any device."""
+    R, K = tokens.shape
+    joint, mass = predicted.new_zeros(R, K), predicted.new_zeros(R, K)
+    step = max(1, _AT_ONCE // max(1, R * predicted.shape[1]))
+    for first in range(0, K, step):
+        some = slice(first, first + step)
+        each = table.hmm.emission[tokens[:, some]].to(predicted.dtype) * predicted.unsqueeze(1)
+        mass[:, some] = each.sum(dim=2)
+        joint[:, some] = (each * table.completion.b[entry[:, some]]).sum(dim=2)
+    return joint, mass
+
+
 def _columns(
     table: LookaheadTable,
     predicted: Float[Tensor, "R H"],
@@ -239,16 +322,7 @@ def _columns(
     remaining: Int64[Tensor, "R"],
 ) -> _Columns:
     """The columns whose products with emissions are wanted. Waits for the device to count them."""
-    batch = table.batch
-    here = states.clamp(min=0)
-    width = batch.num_classes[batch.automaton_of[here]].unsqueeze(1)
-    symbols = torch.arange(int(batch.num_classes.max()), device=here.device)
-    entry = batch.row_start[here].unsqueeze(1) + torch.minimum(symbols, width - 1)
-    alive = (symbols < width) & (states >= 0).unsqueeze(1)
-    alive &= batch.steps_after_flat[entry] < remaining.unsqueeze(1)
-    target = table.place[torch.where(alive, batch.delta_flat[entry].long(), 0)]
-
-    entry = _entry(table, remaining, target, alive)
+    target, entry, alive = _after(table, states, remaining)
     R, rows = len(states), len(table.completion.b)
     row, symbol = alive.nonzero(as_tuple=True)
     pair, which = torch.unique(row * rows + entry[row, symbol], return_inverse=True)

@@ -310,6 +310,7 @@ def _posteriors(
             generated=sum(lengths[b * N : (b + 1) * N]),
             share_finished=sum(finished[b * N : (b + 1) * N]) / N,
             seconds=0.0,
+            lost=int(history.lost[:steps, b].sum()),
         )
         results.append(
             posterior(

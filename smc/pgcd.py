@@ -29,8 +29,7 @@ are counted (`PGCD.counts`).
 counts the token twice, once in p_lm and once in the HMM, and costs particles; it is here for
 comparison. (Tied, a class's joint probability is shared out evenly among its tokens.)
 
-Cost of a step: that of `hmm.lookahead`, plus a few passes over R x V numbers: which tokens are
-allowed, their K best, the mass of each class under p_lm, and the result.
+Cost of a step: that of `hmm.lookahead`, plus the passes of `smc.tying` over R x V numbers.
 """
 
 from __future__ import annotations
@@ -47,6 +46,7 @@ from hmm.lookahead import Expectation, expect_all_tokens, expect_classes, expect
 from hmm.model import HMM
 from hmm.product import MAX_BYTES, LookaheadTable, lookahead_table
 from smc.proposals import Batch, Guide, Walk, start_walk
+from smc.tying import TiedGuide, weigh_rest
 
 FLOOR = 1e-3
 """The least share of GCD in a row where the HMM holds some allowed token to be impossible."""
@@ -168,13 +168,14 @@ class PGCD:
         """The state of these rows."""
         return state._replace(walk=state.walk.take(ancestors), predicted=state.predicted[ancestors])
 
-    def guide(self, state: PGCDState, log_p: Float64[Tensor, "R V"]) -> Guide:
+    def guide(self, state: PGCDState, log_p: Float64[Tensor, "R V"]) -> Guide | TiedGuide:
         """log g' and log Z; the support of g' is GCD's."""
         place = (state.table, state.predicted, state.walk.states, state.walk.remaining)
+        guide: Guide | TiedGuide
         if self.exact_top_k is None:
             exact = expect_all_tokens(*place)
             mixture = self._mix(self._log_g(exact), log_p, exact.alive)
-            guide = Guide(mixture.log_g, mixture.log_z)
+            guide = Guide(mixture.log_g, mixture.log_z, mixture.lost)
         else:
             mixture, guide = self._tied(state, log_p, expect_classes(*place))
         rows = torch.tensor(len(log_p), device=log_p.device)
@@ -188,34 +189,27 @@ class PGCD:
 
     def _tied(
         self, state: PGCDState, log_p: Float64[Tensor, "R V"], tied: Expectation
-    ) -> tuple[_Mixture, Guide]:
-        """g by class, and exactly for the favourites; mixed before it is spread over tokens."""
+    ) -> tuple[_Mixture, TiedGuide]:
+        """g by class, and exactly for the favourites; not spread over tokens."""
         table, walk = state.table, state.walk
-        automaton = walk.automata.automaton_of[walk.states.clamp(min=0)]
-        class_of = walk.automata.class_of[automaton].long()
-        C = tied.alive.shape[1]
+        which = walk.automata.automaton_of[walk.states.clamp(min=0)]
+        class_of, C = walk.automata.class_of, tied.alive.shape[1]
         last = len(table.class_size) - 1
-        klass = table.first_class[automaton].unsqueeze(1) + torch.arange(C, device=log_p.device)
+        klass = table.first_class[which].unsqueeze(1) + torch.arange(C, device=log_p.device)
         log_size = table.class_size[klass.clamp(max=last)].clamp(min=1).double().log()
 
-        allowed = log_p.masked_fill(~tied.alive.gather(1, class_of), -torch.inf)
         K = min(self.exact_top_k or 0, log_p.shape[1])
-        best, tokens = allowed.topk(max(K, 1), dim=1)
-        top = torch.where(best[:, :1].isneginf(), 0.0, best[:, :1])
-        p = (allowed - top).exp()
-        best, tokens = best[:, :K], tokens[:, :K]
-        p.scatter_(1, tokens, 0.0)
-        mass = p.new_zeros(len(p), C).scatter_add_(1, class_of, p)
-
-        exact = expect_tokens(table, state.predicted, walk.states, walk.remaining, tokens)
+        rest = weigh_rest(log_p, class_of, which, tied.alive, K)
+        exact = expect_tokens(table, state.predicted, walk.states, walk.remaining, rest.tokens)
         mixture = self._mix(
             torch.cat([self._log_g(tied, log_size), self._log_g(exact)], dim=1),
-            torch.cat([mass.log() + top, best], dim=1),
+            torch.cat([rest.log_mass, rest.best], dim=1),
             torch.cat([tied.alive, exact.alive], dim=1),
         )
-        log_g = mixture.log_g[:, :C].gather(1, class_of)
-        log_g.scatter_(1, tokens, mixture.log_g[:, C:])
-        return mixture, Guide(log_g, mixture.log_z)
+        by_class, by_token = mixture.log_g[:, :C].contiguous(), mixture.log_g[:, C:].contiguous()
+        return mixture, TiedGuide(
+            by_class, rest.tokens, by_token, class_of, which, mixture.log_z, mixture.lost
+        )
 
     def _log_g(
         self, expected: Expectation, log_size: Float64[Tensor, "R K"] | None = None

@@ -58,6 +58,8 @@ class Diagnostics:
         generated: tokens drawn, over all particles.
         share_finished: share of the particles that completed their answer.
         seconds: its share, by tokens read, of the wall time of the batch that it was part of.
+        lost: prefixes, each counted once a step, at which the proposal's lookahead had nothing to
+            say, so that it did what GCD does; see `smc.PGCD`.
     """
 
     ess: tuple[float, ...]
@@ -69,6 +71,7 @@ class Diagnostics:
     generated: int
     share_finished: float
     seconds: float
+    lost: int = 0
 
 
 @dataclass(frozen=True)

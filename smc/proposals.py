@@ -32,6 +32,7 @@ from torch import Tensor
 
 from gcd.batch import AutomatonBatch
 from gcd.budget import BudgetMask
+from smc.tying import TiedGuide
 
 
 class Batch(NamedTuple):
@@ -119,10 +120,21 @@ class Guide(NamedTuple):
     Attributes:
         log_g: log g(v); -inf for a token that must not be drawn.
         log_z: log sum_v p_lm(v) g(v); -inf where no token can be drawn.
+        lost: rows where g is a makeshift, because whoever computes it had nothing to say; None for
+            none. They are counted.
     """
 
     log_g: Float64[Tensor, "R V"]
     log_z: Float64[Tensor, "R"]
+    lost: Bool[Tensor, "R"] | None = None
+
+    def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
+        """log g of one token each."""
+        return self.log_g[rows, tokens]
+
+    def tilted(self, log_p: Float64[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
+        """log p(v) + log g(v), which is the log of Z q(v)."""
+        return log_p + self.log_g
 
 
 @runtime_checkable
@@ -144,7 +156,7 @@ class Proposal(Protocol):
         """The state of B empty prefixes, one per example."""
         ...
 
-    def guide(self, state: Any, log_p: Float64[Tensor, "R V"]) -> Guide:
+    def guide(self, state: Any, log_p: Float64[Tensor, "R V"]) -> Guide | TiedGuide:
         """log g and log Z, given the log-probabilities of the next token."""
         ...
 

@@ -39,6 +39,7 @@ from smc.language_model import LanguageModel, Rows
 from smc.particles import Particles, Prefixes, start_particles
 from smc.proposals import Batch, Guide, Proposal
 from smc.resampling import Scheme
+from smc.tying import TiedGuide
 from smc.weights import Weights
 
 
@@ -51,6 +52,7 @@ class StepRecord(NamedTuple):
         running: particles due another token when the step began.
         alive: particles of positive weight, after weighing.
         rows: distinct prefixes that the language model read at the end of the step.
+        lost: distinct prefixes at which the proposal had nothing to say (`Guide.lost`).
     """
 
     ess: Float64[Tensor, "B"]
@@ -58,6 +60,7 @@ class StepRecord(NamedTuple):
     running: Int64[Tensor, "B"]
     alive: Int64[Tensor, "B"]
     rows: Int64[Tensor, "B"]
+    lost: Int64[Tensor, "B"]
 
 
 class Sampler:
@@ -119,8 +122,9 @@ class Sampler:
             due = self._due(weighed)
             chosen = self._resample(weighed, due, step)
             tokens = self._draw(chosen, prefixes, guide, step)
+            lost = self._lost(prefixes, guide)
             after, prefixes = self._advance(chosen, prefixes, guide, tokens, memory)
-            self._note(particles, weighed, due, prefixes)
+            self._note(particles, weighed, due, lost, prefixes)
             particles = after
             step += 1
         return particles
@@ -144,16 +148,17 @@ class Sampler:
         prefixes = Prefixes(kept, self._tempered(log_p[kept]), self.proposal.take(state, kept))
         return memory, particles, prefixes
 
-    def _guide(self, prefixes: Prefixes) -> Guide:
+    def _guide(self, prefixes: Prefixes) -> Guide | TiedGuide:
         """What the proposal makes of every next token."""
         guide = self.proposal.guide(prefixes.state, prefixes.log_p)
         if self.top_p < 1:
-            inside = nucleus(prefixes.log_p + guide.log_g, self.top_p)
+            inside = nucleus(guide.tilted(prefixes.log_p), self.top_p)
             log_g = torch.where(inside, guide.log_g, -torch.inf)
-            guide = Guide(log_g, torch.logsumexp(prefixes.log_p + log_g, dim=1))
+            log_z = torch.logsumexp(prefixes.log_p + log_g, dim=1)
+            guide = Guide(log_g, log_z, guide.lost)
         return guide
 
-    def _weigh(self, particles: Particles, guide: Guide) -> Particles:
+    def _weigh(self, particles: Particles, guide: Guide | TiedGuide) -> Particles:
         """Running particles are weighed by Z_t / psi_{t-1}; with no token to draw, they die."""
         log_z = guide.log_z[particles.row.clamp(min=0)]
         if self.proposal.potential:
@@ -190,12 +195,12 @@ class Sampler:
         return particles.take(ancestors.flatten())._replace(log_weight=log_weight.flatten())
 
     def _draw(
-        self, particles: Particles, prefixes: Prefixes, guide: Guide, step: int
+        self, particles: Particles, prefixes: Prefixes, guide: Guide | TiedGuide, step: int
     ) -> Int64[Tensor, "M"]:
         """One token for each of the M running particles, from q proportional to p_lm · g."""
         running = particles.running.nonzero().squeeze(1)
         rows = particles.row[running]
-        q = categorical(prefixes.log_p + guide.log_g)
+        q = categorical(guide.tilted(prefixes.log_p))
         examples = self.examples[running // self.num_particles]
         keys = Keys(examples, running % self.num_particles, step, Purpose.TOKEN)
         return q.at(rows, self.draw(keys, lambda: q.breaks(rows)))
@@ -204,21 +209,21 @@ class Sampler:
         self,
         particles: Particles,
         prefixes: Prefixes,
-        guide: Guide,
+        guide: Guide | TiedGuide,
         tokens: Int64[Tensor, "M"],
         memory: Rows,
     ) -> tuple[Particles, Prefixes]:
         """Appends the tokens; each distinct new prefix goes through proposal and model once."""
         running = particles.running.nonzero().squeeze(1)
         rows = particles.row[running]
-        V = guide.log_g.shape[1]
+        V = prefixes.log_p.shape[1]
         child, child_of = torch.unique(rows * V + tokens, return_inverse=True)
         parent, token = child // V, child % V
         state = self.proposal.take(prefixes.state, parent)
         state = self.proposal.advance(state, token.unsqueeze(1))
         finished, runs = state.walk.finished, state.walk.running
 
-        log_g = guide.log_g[rows, tokens]
+        log_g = guide.at(rows, tokens)
         if self.proposal.potential:
             log_potential = torch.where(runs[child_of], log_g, 0.0)
             increment = log_potential - log_g
@@ -264,8 +269,20 @@ class Sampler:
         """The particles' weights, one system per example."""
         return Weights.of(particles.log_weight.view(-1, self.num_particles))
 
+    def _lost(self, prefixes: Prefixes, guide: Guide | TiedGuide) -> Int64[Tensor, "B"]:
+        """Prefixes of each example at which the proposal had nothing to say."""
+        none = torch.zeros_like(self.examples)
+        if guide.lost is None:
+            return none
+        return none.index_add(0, prefixes.example, guide.lost.long())
+
     def _note(
-        self, before: Particles, weighed: Particles, due: Bool[Tensor, "B"], after: Prefixes
+        self,
+        before: Particles,
+        weighed: Particles,
+        due: Bool[Tensor, "B"],
+        lost: Int64[Tensor, "B"],
+        after: Prefixes,
     ) -> None:
         """Keeps the step's record, which stays on the device until the end."""
         N = self.num_particles
@@ -279,6 +296,7 @@ class Sampler:
                 running=before.running.view(-1, N).sum(dim=1),
                 alive=(~weighed.log_weight.isneginf()).view(-1, N).sum(dim=1),
                 rows=read,
+                lost=lost,
             )
         )
 

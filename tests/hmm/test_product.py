@@ -95,6 +95,7 @@ def _form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     """The loops for the CPU, and those for any device."""
     if request.param == "in layers":
         monkeypatch.setattr(recursion, "_COMPILED", ())
+        monkeypatch.setattr(lookahead, "_COMPILED", ())
 
 
 @pytest.mark.usefixtures("_form")
@@ -242,6 +243,7 @@ def test_for_given_budgets_what_they_lead_to_is_there_and_the_same() -> None:
         table.beta(5)
 
 
+@pytest.mark.usefixtures("_form")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("prefix", [(), (0,), (0, 0), (2,)])
 def test_expectations_of_classes_and_tokens(prefix: tuple[int, ...], kind: str) -> None:
@@ -279,6 +281,23 @@ def test_expectations_of_classes_and_tokens(prefix: tuple[int, ...], kind: str) 
         assert tied.log_mass[0].exp().numpy() == pytest.approx(masses, rel=1e-10)
         whole = completions(hmm, automaton, state, left, predicted[0].numpy())
         assert float(log_completed(table, *place).exp()) == pytest.approx(whole, rel=1e-10)
+
+
+@pytest.mark.parametrize("emission_dtype", [torch.float32, torch.bfloat16])
+def test_emissions_of_another_type(
+    emission_dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    automaton = a_star_b()
+    hmm = random_hmm(VOCABULARY.size, seed=5).to(emission_dtype=emission_dtype)
+    table = lookahead_table(hmm, automaton, 8)
+    tokens = torch.arange(VOCABULARY.size).expand(3, -1)
+    states, left = torch.arange(3), torch.tensor([5, 3, 1])
+    place = (table, random_predicted(3, hmm.num_states), states, left)
+    mine, whole = expect_tokens(*place, tokens), expect_all_tokens(*place)
+    monkeypatch.setattr(lookahead, "_COMPILED", ())
+    for one, other, third in zip(mine, expect_tokens(*place, tokens), whole, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
+        torch.testing.assert_close(one, third, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("name", CONSTRAINTS)
@@ -418,10 +437,14 @@ def test_where_the_hmm_gives_no_probability() -> None:
 # -- batches ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dense", [0, 10**9])
-def test_a_batch_is_each_automaton_alone(dense: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dense", [None, 0, 10**9])
+def test_a_batch_is_each_automaton_alone(
+    dense: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whichever way the sums are computed, and with automata that occur twice."""
-    monkeypatch.setattr(lookahead, "_DENSE", dense)
+    if dense is not None:
+        monkeypatch.setattr(lookahead, "_COMPILED", ())
+    monkeypatch.setattr(lookahead, "_DENSE", dense or 0)
     monkeypatch.setattr(lookahead, "_AT_ONCE", 30)
     words, star = few_words(), a_star_b()
     automata = [words, star, words, lift(choice("bb", "aab"), VOCABULARY)]

@@ -23,6 +23,7 @@ from hmm.model import HMM
 from hmm.product import lookahead_table
 from smc.pgcd import FLOOR, PGCD
 from smc.testing import ToyLM
+from smc.tying import TiedGuide
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 from tests.smc.test_walk import assert_exact
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice, few_words
@@ -47,6 +48,11 @@ def random_hmm(
         dtype=torch.float64,
         **options,  # type: ignore[arg-type]
     )
+
+
+def parts(guide: smc.Guide | TiedGuide) -> tuple[torch.Tensor, torch.Tensor]:
+    """log g of every token, and log Z."""
+    return guide.log_g, guide.log_z
 
 
 class HMMAsLM(ToyLM):
@@ -209,7 +215,7 @@ def test_the_exact_form(lookahead: str, steps: int) -> None:
     hmm = random_hmm(seed=6)
     exact = PGCD(hmm, lookahead=lookahead, exact_top_k=None, defence=0)
     state, log_p = reached(exact, [a_star_b(), few_words()], 5, steps)
-    log_g, log_z = exact.guide(state, log_p)
+    log_g, log_z = parts(exact.guide(state, log_p))
     table, walk = state.table, state.walk
     for token in range(VOCABULARY.size):
         tokens = torch.full((len(log_p), 1), token)
@@ -222,7 +228,7 @@ def test_the_exact_form(lookahead: str, steps: int) -> None:
         running = walk.running
         torch.testing.assert_close(log_g[running, token], expected[running], rtol=0, atol=1e-10)
     tied = PGCD(hmm, lookahead=lookahead, exact_top_k=VOCABULARY.size, defence=0)
-    for mine, other in zip(tied.guide(state, log_p), (log_g, log_z), strict=True):
+    for mine, other in zip(parts(tied.guide(state, log_p)), (log_g, log_z), strict=True):
         torch.testing.assert_close(mine, other, rtol=0, atol=1e-10)
 
 
@@ -234,7 +240,7 @@ def test_support_and_normaliser(options: dict, impossible: list[int]) -> None:
     for steps in range(3):
         state, log_p = reached(proposal, [a_star_b(), few_words()], 4, steps, seed=steps)
         log_p[0, 1] = log_p[7, 0] = -torch.inf
-        log_g, log_z = proposal.guide(state, log_p)
+        log_g, log_z = parts(proposal.guide(state, log_p))
         mask = BudgetMask(state.walk.automata, 4).mask(state.walk.states, state.walk.remaining)
         assert torch.equal(log_g > -torch.inf, mask)
         assert not log_g.isnan().any()
@@ -250,14 +256,14 @@ def test_the_defence_mixes_proposals_whatever_their_scale() -> None:
     hmm = random_hmm(60)
     plain, defended = (PGCD(hmm, defence=eps, exact_top_k=None) for eps in (0.0, 0.2))
     state, log_p = reached(plain, [automaton], 61, 0)
-    log_g, log_z = plain.guide(state, log_p)
+    log_g, log_z = parts(plain.guide(state, log_p))
     assert float(log_g.max()) < -100
-    mixed, mixed_z = defended.guide(state, log_p)
+    mixed, mixed_z = parts(defended.guide(state, log_p))
     gcd = smc.GCD().guide(state.walk, log_p)
     q, q_gcd = ((log_p + g).softmax(dim=1) for g in (log_g, gcd.log_g))
     torch.testing.assert_close((log_p + mixed).softmax(dim=1), 0.8 * q + 0.2 * q_gcd)
     torch.testing.assert_close(mixed_z, log_z)
-    everything, _ = PGCD(hmm, defence=1).guide(state, log_p)
+    everything, _ = parts(PGCD(hmm, defence=1).guide(state, log_p))
     torch.testing.assert_close((log_p + everything).softmax(dim=1), q_gcd)
 
 
@@ -267,9 +273,9 @@ def test_tokens_of_one_class_share_g_and_favourites_do_not() -> None:
     automaton = lift(choice(*(x + y for x in "abcde" for y in "abcde")), vocabulary)
     hmm = random_hmm(6, seed=2)
     state, log_p = reached(PGCD(hmm), [automaton], 3, 0)
-    exact, _ = PGCD(hmm, exact_top_k=None, defence=0).guide(state, log_p)
-    tied, _ = PGCD(hmm, exact_top_k=0, defence=0).guide(state, log_p)
-    some, _ = PGCD(hmm, exact_top_k=2, defence=0).guide(state, log_p)
+    exact, _ = parts(PGCD(hmm, exact_top_k=None, defence=0).guide(state, log_p))
+    tied, _ = parts(PGCD(hmm, exact_top_k=0, defence=0).guide(state, log_p))
+    some, _ = parts(PGCD(hmm, exact_top_k=2, defence=0).guide(state, log_p))
     assert (tied[:, :5] == tied[:, :1]).all()
     assert ((tied[:, 0] > exact[:, :5].amin(dim=1)) & (tied[:, 0] < exact[:, :5].amax(dim=1))).all()
     best = torch.zeros_like(tied, dtype=torch.bool).scatter(
@@ -284,29 +290,39 @@ def test_what_the_hmm_cannot_say_is_counted() -> None:
     """A prefix that the HMM holds impossible: GCD; a token only: the least defence."""
     proposal = PGCD(never([0]), defence=0)
     state, log_p = reached(proposal, [few_words()], 4, 0)
-    log_g, log_z = proposal.guide(state, log_p)
+    log_g, log_z = parts(proposal.guide(state, log_p))
     assert proposal.counts == (5, 0, 5)
     allowed = log_p.masked_fill(log_g.isneginf(), -torch.inf)
     even = log_z - allowed.logsumexp(dim=1)
     torch.testing.assert_close(log_g[:, 0], even + math.log(FLOOR))
     lost = proposal.advance(state, torch.zeros(5, 1, dtype=torch.int64))
     assert not lost.predicted.any()
-    log_g, log_z = proposal.guide(lost, log_p)
+    log_g, log_z = parts(proposal.guide(lost, log_p))
     # After "a" the end is certain to be one, whatever the HMM thinks; "b" it knows nothing about.
     assert (log_g[:, 3] > log_g[:, 1]).all()
     assert proposal.counts == (10, 0, 10)
     again = proposal.advance(state, torch.tensor([[1, 0]] * 5))
     before = proposal.counts
-    log_g, log_z = proposal.guide(again, log_p)
+    log_g, log_z = parts(proposal.guide(again, log_p))
     assert (log_g[:, [3, 5]] == 0).all()
     assert proposal.counts.rows == before.rows + 5
     silent = PGCD(never([3, 5]), defence=0)
     state, log_p = reached(silent, [few_words()], 4, 0)
     for mine, other in zip(
-        silent.guide(state, log_p), smc.GCD().guide(state.walk, log_p), strict=True
+        parts(silent.guide(state, log_p)), parts(smc.GCD().guide(state.walk, log_p)), strict=True
     ):
         torch.testing.assert_close(mine, other)
     assert silent.counts == (5, 5, 0)
+
+
+def test_answers_tell_how_often_the_hmm_had_nothing_to_say() -> None:
+    lm, proposal = ToyLM(VOCABULARY, seed=4), PGCD(never([3, 5]), defence=0)
+    automata = [few_words(), a_star_b()]
+    found = smc.sample(lm, [(0,), (1,)], automata, budget=4, particles=8, proposal=proposal)
+    assert sum(answer.diagnostics.lost for answer in found) == proposal.counts.lost > 0
+    [gcd] = smc.sample(lm, [(0,)], automata[0], budget=4, particles=8, proposal=smc.GCD())
+    [good] = smc.sample(lm, [(0,)], automata[0], budget=4, particles=8, proposal=PGCD(random_hmm()))
+    assert gcd.diagnostics.lost == good.diagnostics.lost == 0
 
 
 def test_several_tokens_at_once() -> None:

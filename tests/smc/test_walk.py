@@ -183,7 +183,7 @@ class ForgetsItsPotential(Tilted):
     """Wrong: weighs as if g had been one."""
 
     def guide(self, state: Walk, log_p: torch.Tensor) -> Guide:
-        log_g, _ = super().guide(state, log_p)
+        log_g = super().guide(state, log_p).log_g
         mask = log_g > -torch.inf
         return Guide(log_g, torch.logsumexp(log_p.masked_fill(~mask, -torch.inf), dim=1))
 

@@ -1,0 +1,1 @@
+"""Compiled passes over the vocabulary, for the CPU; see `smc.tying`."""
