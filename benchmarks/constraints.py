@@ -35,6 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from engines import COMPETITORS, Engine, Ours, Row, installed, longest_match
 
+from gcd.automaton import Automaton
 from gcd.languages.json_schema import json_schema
 from gcd.lift import lift
 from gcd.matcher import ServedAutomaton
@@ -331,6 +332,7 @@ def run(vocabulary: Vocabulary, cases: list[Case], arguments: argparse.Namespace
     one = warm_up.matcher(loaded)
     warm_up.step(one, 0, Row(small.size))
     warm_up.batch(warm_up.together([one]), [1], Row(small.size))
+    assert Automaton.byte_set(b"ab") & Automaton.literal("a") == Automaton.literal("a")
 
     compiled: dict[str, dict[str, Any]] = {}
     engines: list[Engine] = []

@@ -36,7 +36,7 @@ from gcd.automaton import Automaton
 from gcd.errors import ConstraintError, EmptyLanguageError
 from gcd.kernels import lifting as kernels
 from gcd.kernels.cells import Cells, find_cells
-from gcd.kernels.classes import from_classes, number_tokens, one_class, refine
+from gcd.kernels.classes import from_classes, labels, number_tokens, one_class, refine, rename
 from gcd.kernels.lifting import Ways
 from gcd.kernels.lifting_table import equal_columns, pass_over_rows
 from gcd.profiles import UnitProfile
@@ -82,7 +82,7 @@ def lift(automaton: Automaton, vocabulary: Vocabulary, *, eos: str = "token") ->
     else:
         ends = np.append(np.flatnonzero(accepting), accepting.size).astype(np.int32)
         add_end(delta, accepting)
-        class_of[class_of < 0] = delta.shape[1] - 1
+        class_of[list(vocabulary.eos_ids)] = delta.shape[1] - 1
         edges = np.concatenate([edges, np.stack([ends, np.full_like(ends, accepting.size)], 1)])
         lifted = assemble(delta, class_of, vocabulary, 0, edges)
     if lifted is None:
@@ -106,7 +106,7 @@ def lift_arrays(
     """
     trie = vocabulary.trie
     delta = np.ascontiguousarray(delta)
-    label = np.take(class_of_byte, trie.byte)
+    label = labels(class_of_byte, trie.byte)
     width = np.bincount(class_of_byte, minlength=delta.shape[1])
     tree = (label, trie.depth, trie.skip, trie.entry)
     cells = Cells(*find_cells(delta, width))
@@ -149,8 +149,8 @@ def lift_arrays(
         table = np.full((delta.shape[0] + 1, column[-1] + 2 if alone.size else 1), -1, np.int32)
         edges, agree = pass_over_rows(*rows, total, live, same, column, table)
         same, merged = alone, column[same]  # columns of one sum that differ: then none is merged
-    number = np.append(merged, -1).astype(np.int32)
-    return table, number[class_of], edges
+    rename(class_of, merged)
+    return table, class_of, edges
 
 
 def _is_counted(cells: Cells) -> Bool[np.ndarray, "units"]:

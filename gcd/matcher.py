@@ -76,15 +76,14 @@ class ServedAutomaton:
         )
         alive = np.zeros(num_classes, np.bool_)
         alive[pattern_class] = True
-        pairs = served_kernels.pairs_of_classes(automaton.class_of, num_classes)
+        start, word, bits, self._size, self._token = served_kernels.pairs_of_classes(
+            automaton.class_of, num_classes
+        )
         pair_start, pair_word, pair_bits, dense_of, dense = served_kernels.spread(
-            *pairs, alive, self.num_words
+            start, word, bits, alive, self.num_words
         )
         num_patterns = pattern_start.size - 1
         num_slots = min(_MAX_ROWS, cache_bytes // (4 * self.num_words + 8 * num_keys + 24))
-        self._size = automaton.tokens_per_class
-        self._token = np.zeros(num_classes, np.int64)
-        self._token[automaton.class_of] = np.arange(automaton.vocabulary.size)
         self._arrays: dict[int, np.ndarray] = {
             kernels.CLASS_OF: automaton.class_of,
             kernels.STEPS: automaton.steps_to_accept,

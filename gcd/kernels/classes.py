@@ -140,6 +140,23 @@ def number_tokens(
 
 
 @numba.njit(cache=True)
+def rename(class_of: np.ndarray, number: np.ndarray) -> None:
+    """Give classes other numbers, in place; -1 stays."""
+    for i in range(class_of.size):
+        if class_of[i] >= 0:
+            class_of[i] = number[class_of[i]]
+
+
+@numba.njit(cache=True)
+def labels(class_of_byte: np.ndarray, byte: np.ndarray) -> np.ndarray:
+    """The class of each byte of a sequence."""
+    label = np.empty(byte.size, np.uint8)
+    for i in range(byte.size):
+        label[i] = class_of_byte[byte[i]]
+    return label
+
+
+@numba.njit(cache=True)
 def first_equal(table: np.ndarray, num_rows: int, num_columns: int) -> np.ndarray:
     """For each column the first one that is equal to it, looking at the first rows only.
 

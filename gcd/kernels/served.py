@@ -19,29 +19,34 @@ _DENSE_PART = 2
 @numba.njit(cache=True)
 def pairs_of_classes(
     class_of: np.ndarray, num_classes: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The tokens of each class as (word, bits): (start of each class, words, bits); O(V)."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The tokens of each class as (word, bits): start of each class, words, bits.
+
+    Also how many tokens each class has, and one of them. O(V).
+    """
     last = np.full(num_classes, -1, np.int32)
     start = np.zeros(num_classes + 1, np.int32)
+    size = np.zeros(num_classes, np.int64)
+    a_token = np.zeros(num_classes, np.int64)
     for token in range(class_of.size):
         c = class_of[token]
-        if last[c] != token >> 5:
-            last[c] = token >> 5
-            start[c + 1] += 1
+        start[c + 1] += last[c] != token >> 5
+        last[c] = token >> 5
+        size[c] += 1
+        a_token[c] = token
     for c in range(num_classes):
         start[c + 1] += start[c]
-    fill = start[:-1].copy()
+    at = start[:-1] - 1
     last[:] = -1
     words = np.empty(start[num_classes], np.int32)
     bits = np.zeros(start[num_classes], np.int32)
     for token in range(class_of.size):
         c = class_of[token]
-        if last[c] != token >> 5:
-            last[c] = token >> 5
-            words[fill[c]] = token >> 5
-            fill[c] += 1
-        bits[fill[c] - 1] |= np.int32(1) << np.int32(token & 31)
-    return start, words, bits
+        at[c] += last[c] != token >> 5
+        last[c] = token >> 5
+        words[at[c]] = token >> 5
+        bits[at[c]] |= np.int32(1) << np.int32(token & 31)
+    return start, words, bits, size, a_token
 
 
 @numba.njit(cache=True)
