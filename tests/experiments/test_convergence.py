@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
@@ -16,6 +17,8 @@ from experiments import convergence, convergence_builtin, convergence_problems
 from experiments import run as experiment
 from experiments.convergence_report import headline, table_of
 from experiments.models import ROOT, load_model
+from hmm.checkpoint import save
+from hmm.model import HMM
 
 STORIES = ROOT.parent / "shared" / "models" / "stories260K"
 SMALL = (
@@ -128,13 +131,8 @@ def test_the_exact_answer_is_the_model_s(finished):
         total = 0.0
         for token in tokens:
             total += float(log_p[0, token])
-            log_p = rows.extend(*map(np_tensor, ([[token]], [1])))[:, 0]
+            log_p = rows.extend(torch.tensor([[token]]), torch.tensor([1]))[:, 0]
         return math.exp(total)
-
-    def np_tensor(values):
-        import torch
-
-        return torch.tensor(values)
 
     masses = [
         sum(probability([*tokens, end]) for tokens in spellings(text.encode(), 3))
@@ -188,9 +186,6 @@ def test_an_interrupted_run_goes_on_to_the_same_result(finished, tmp_path, monke
 
 
 def test_an_hmm_of_another_vocabulary_is_refused(finished, tmp_path):
-    from hmm.checkpoint import save
-    from hmm.model import HMM
-
     save(HMM.random(3, 17), tmp_path / "hmm")
     problems = written(tmp_path / "problems.json", PROBLEMS)
     with pytest.raises(ValueError, match=r"17 tokens.*2048"):
@@ -203,9 +198,6 @@ def test_an_hmm_of_another_vocabulary_is_refused(finished, tmp_path):
 
 
 def test_an_hmm_of_one_s_own_is_used(tmp_path):
-    from hmm.checkpoint import save
-    from hmm.model import HMM
-
     save(HMM.random(3, 2048), tmp_path / "hmm")
     problems = written(tmp_path / "problems.json", PROBLEMS[:1])
     run_dir = tmp_path / "run"
@@ -242,7 +234,7 @@ def test_an_hmm_of_one_s_own_is_used(tmp_path):
         ({"prompt": [2048]}, "the prompt has token 2048"),
         ({"prompt": ""}, "no tokens"),
         ({"prompt": [5] * 2046}, "context"),
-        ({"strings": ["a" * 30, "abcdefghijklmnopqrstuvw"], "budget": 31}, "distinct token pref"),
+        ({"strings": ["temperatureinformationregistration"], "budget": 36}, "distinct token pref"),
     ],
 )
 def test_bad_problems_are_refused_before_the_model_is_asked(
@@ -323,20 +315,31 @@ def test_what_was_not_reached_counts_as_a_bound():
     assert found["median_ratio_pgcd_to_lcd"] == (2 / 4 + 1 / 8) / 2
 
 
+def test_the_embedded_model_s_problems_can_be_enumerated():
+    """Nothing is asked of the model: requests are found, budgets set, trees counted."""
+    lm, tokenizer = load_model(composed().model)
+    problems = convergence_builtin.builtin("toolcalls", lm, tokenizer)
+    for problem in problems:
+        ready = convergence_problems.prepare(problem, lm, tokenizer, 20_000)
+        assert 10 <= problem.language.count(100) <= 5000  # type: ignore[operator]
+        assert ready.prompt[-8:] == tuple(lm.encode(problem.prompt))[-8:]
+        assert ready.prefixes <= convergence_builtin.LOOSE
+    assert len({problem.name for problem in problems}) == len(problems) == 5
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not STORIES.is_dir(), reason="needs ../shared/models/stories260K")
-def test_the_built_in_problems_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(convergence_builtin, "LOOSE", 200)
+def test_the_built_in_stories_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(convergence_builtin, "LOOSE", 100)
     config = composed(
-        f"task.models=[embedded,{STORIES}]", f"run_dir={tmp_path / 'run'}", "task.timed_runs=0",
-        "task.methods=[gcd,pgcd]", "task.runs=10", "task.draws=10",
+        f"task.models=[{STORIES}]", f"run_dir={tmp_path / 'run'}", "task.timed_runs=0",
+        "task.methods=[gcd,pgcd]", "task.runs=10", "task.draws=10", "task.hmm_for=problem",
     )  # fmt: skip
     experiment.run(config)
     reports = results(tmp_path / "run")
-    assert len(reports) == 10
-    assert len({r["name"] for r in reports}) == 10
+    assert len({r["name"] for r in reports}) == len(reports) == 5
     for report in reports:
-        assert sum(p > 0 for p in report["posterior"]) >= 1
+        assert sum(p > 0 for p in report["posterior"]) > 1
         assert np.isfinite(report["log_evidence"])
-        assert report["prefixes"] <= 200_000
+    assert len(list(tmp_path.glob("convergence-hmm-*"))) == 5
     assert table_of(reports, ["a note"]).endswith("- a note\n")
