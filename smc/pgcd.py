@@ -44,8 +44,9 @@ from torch import Tensor
 from hmm.inference import filter_step, predict_first
 from hmm.lookahead import Expectation, expect_all_tokens, expect_classes, expect_tokens
 from hmm.model import HMM
-from hmm.product import MAX_BYTES, LookaheadTable, lookahead_table
+from hmm.product import MAX_BYTES, LookaheadTable
 from smc.proposals import Batch, Guide, Walk, start_walk
+from smc.tables import TableCache
 from smc.tying import TiedGuide, weigh_rest
 
 FLOOR = 1e-3
@@ -57,7 +58,7 @@ class PGCDState(NamedTuple):
 
     Attributes:
         walk: in their automata.
-        table: completion probabilities of the automata of the batch; goes when the state goes.
+        table: completion probabilities of the automata of the batch.
         predicted: P(hidden state of the next token | prefix); zeros if the HMM holds the prefix
             to be impossible.
     """
@@ -102,7 +103,8 @@ class PGCD:
         defence: share of GCD's proposal that is mixed in, in [0, 1].
         potential: whether g is also the potential, so that weights are known, and particles
             resampled, before a token is drawn; otherwise potentials are one and weights follow.
-        max_bytes: most memory that the table of completion probabilities may take.
+        max_bytes: most memory that a table of completion probabilities may take, and that the
+            tables kept for the next call may take together.
 
     Raises:
         ValueError: an argument makes no sense, or the HMM's parameters are not distributions.
@@ -135,24 +137,18 @@ class PGCD:
         self.defence = float(defence)
         self.potential = potential
         self.max_bytes = max_bytes
+        self._tables = TableCache(max_bytes)
         self._tally = torch.zeros(3, dtype=torch.int64, device=hmm.device)
 
     def start(self, batch: Batch) -> PGCDState:
-        """One empty prefix per example; computes the table, for the largest of the budgets.
+        """One empty prefix per example; computes the table, unless it is kept (`smc.tables`).
 
         Raises:
             ConstraintError: the HMM has another vocabulary or another device than the constraints,
                 or the table would take more memory than is allowed.
         """
         walk = start_walk(batch)
-        longest = max(1, int(batch.budgets.max()) - 1)
-        table = lookahead_table(
-            self.hmm,
-            batch.automata,
-            longest,
-            budgets=[(budget,) for budget in batch.budgets.tolist()],
-            max_bytes=self.max_bytes,
-        )
+        table = self._tables.table(self.hmm, batch.automata, batch.budgets.tolist())
         return PGCDState(walk, table, predict_first(self.hmm, len(batch.budgets)))
 
     def advance(self, state: PGCDState, tokens: Int[Tensor, "R T"]) -> PGCDState:

@@ -17,6 +17,7 @@ from numba import types
 from numba.extending import intrinsic
 
 _CHUNK = 2048
+_BLOCK = 64
 _LANES = 4  # partial sums of each class, so that an addition need not wait for the one before
 _LOG2_E, _LN2 = 1 / math.log(2), math.log(2)
 _LOWEST = -708.0  # further below the top of its row, a probability counts as zero
@@ -74,6 +75,14 @@ def _masked(p: np.ndarray, klass: np.ndarray, penalty: np.ndarray, x: np.ndarray
     high = -np.inf
     for i in range(p.size):
         x[i] = p[i] + penalty[klass[i]]
+        high = max(high, x[i])
+    return high
+
+
+@numba.njit(cache=True, fastmath={"nnan", "nsz"})
+def _highest(x: np.ndarray) -> float:
+    high = x[0]
+    for i in range(x.size):
         high = max(high, x[i])
     return high
 
@@ -184,14 +193,18 @@ def weigh_rest(
                 mass *= math.exp(top - high)
                 top = high
             if K > 0 and high > least:
-                for i in range(size):
-                    if x[i] > least:
-                        value[count], token[count] = x[i], start + i
-                        x[i] = -np.inf
-                        count += 1
-                        if count == room:
-                            _put_back(value, token, count, K, start, x, top, klass, mass)
-                            count, least = K, _lowest(value, K)
+                for block in range(0, size, _BLOCK):
+                    end = min(size, block + _BLOCK)
+                    if _highest(x[block:end]) <= least:
+                        continue
+                    for i in range(block, end):
+                        if x[i] > least:
+                            value[count], token[count] = x[i], start + i
+                            x[i] = -np.inf
+                            count += 1
+                            if count == room:
+                                _put_back(value, token, count, K, start, x, top, klass, mass)
+                                count, least = K, _lowest(value, K)
             _exp(x, size, top)
             _add_to_classes(x, here, mass)
         if count > K:

@@ -1,0 +1,96 @@
+"""Tables that are kept: the same numbers, found again, bounded, gone with their automata."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+
+import smc
+from gcd.batch import AutomatonBatch
+from gcd.errors import ConstraintError
+from gcd.lift import lift
+from hmm.lookahead import log_completed
+from hmm.model import HMM
+from hmm.product import lookahead_table
+from smc import tables
+from smc.tables import TableCache
+from smc.testing import ToyLM
+from tests.smc.toys import VOCABULARY, a_star_b, choice, few_words
+
+HMM_ = HMM.random(
+    4, VOCABULARY.size, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+)
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many automata each table that is computed has."""
+    sizes: list[int] = []
+
+    def counted(hmm: HMM, batch: AutomatonBatch, *rest: object, **options: object) -> object:
+        sizes.append(len(batch))
+        return lookahead_table(hmm, batch, *rest, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tables, "lookahead_table", counted)
+    return sizes
+
+
+def test_a_batch_whose_automata_and_budgets_are_known_is_served(built: list[int]) -> None:
+    automata = [few_words(), a_star_b(), lift(choice("abb", "bba"), VOCABULARY)]
+    cache = TableCache(1 << 30)
+    cache.table(HMM_, AutomatonBatch(automata), [4, 6, 5])
+    for which in ([0, 1, 2], [2], [1, 0], [1, 1, 2]):
+        batch = AutomatonBatch([automata[i] for i in which])
+        budgets = [[4, 6, 5][i] for i in which]
+        found = cache.table(HMM_, batch, budgets)
+        fresh = lookahead_table(HMM_, batch, 8)
+        rows = torch.arange(len(which))
+        place = (HMM_.initial.expand(len(which), -1), batch.initial[rows], torch.tensor(budgets))
+        torch.testing.assert_close(
+            log_completed(found, *place), log_completed(fresh, *place), rtol=1e-12, atol=0
+        )
+    assert built == [3]
+    cache.table(HMM_, AutomatonBatch(automata[:1]), [5])  # another budget
+    cache.table(HMM_, AutomatonBatch([few_words()]), [4])  # another automaton
+    assert built == [3, 1, 1]
+
+
+def test_the_bound_and_what_is_used_longest_ago(built: list[int]) -> None:
+    automata = [AutomatonBatch([few_words()]) for _ in range(3)]
+    size = lookahead_table(HMM_, automata[0], 3, budgets=[[4]]).num_bytes
+    cache = TableCache(2 * size)
+    for batch in (automata[0], automata[1], automata[0], automata[2], automata[0], automata[1]):
+        cache.table(HMM_, batch, [4])
+        assert cache.num_bytes <= cache.max_bytes
+    assert len(built) == 4, "0, 1, 2, and 1 again"
+    with pytest.raises(ConstraintError, match="MiB"):
+        TableCache(size // 2).table(HMM_, automata[0], [4])
+
+
+def test_a_table_goes_with_its_automata() -> None:
+    cache = TableCache(1 << 30)
+    batch = AutomatonBatch([few_words()])
+    cache.table(HMM_, batch, [4])
+    assert cache.num_bytes > 0
+    del batch
+    gc.collect()
+    assert cache.num_bytes == 0
+
+
+def test_another_call_computes_no_table(built: list[int]) -> None:
+    automata, lm = [few_words(), a_star_b()], ToyLM(VOCABULARY, seed=4)
+    proposal = smc.PGCD(HMM_)
+    for particles in (2, 8):
+        for options in ({}, {"resampling": "multinomial", "ess_threshold": 1}):
+            smc.sample(
+                lm,
+                [(0,), (1,)],
+                automata,
+                budget=[4, 5],
+                particles=particles,
+                proposal=proposal,
+                **options,  # type: ignore[arg-type]
+            )
+    assert built == [2]
