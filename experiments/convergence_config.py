@@ -23,7 +23,7 @@ class ConvergenceConfig:
     particles: list[int] = field(default_factory=lambda: [1, 2, 4, 8, 16, 32, 64, 128, 256])
     runs: int = 1000  # independent runs of each method and number of particles, at least
     draws: int = 16000  # and at least so many particles over all runs
-    timed_runs: int = 3  # with the real model, whose median is reported; 0: none
+    timed_runs: int = 3  # at most, with the real model; their median is reported; 0: none
     max_prefixes: int = MOST_PREFIXES  # of a problem; up to the default
 
     # The HMM of P-GCD: a checkpoint, or (None) distilled on the spot from free continuations.
