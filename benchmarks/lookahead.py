@@ -1,0 +1,262 @@
+"""P-GCD's two costs: the table of completion probabilities, once, and the guide, at every step.
+
+**Table.** beta of a tool schema (`benchmarks/schemas`) for one budget, against the recursion as it
+is written down: every state, every remaining budget, edges summed by tensor operations for all
+states at once, one matrix product a level. Both in float32; the largest difference of their
+logarithms, where both are positive, is shown.
+
+**Guide.** From the log-probabilities of 16 prefixes to g and log Z: by class; by class and exactly
+for 64 favourites; exactly for all tokens, one matrix product per live target state; and GCD's mask,
+for comparison. The softmax before and the draw after are not in it. Half of the prefixes are as the
+proposal itself left them after some steps; the others stand where most tokens are allowed.
+
+The HMM is random (Dirichlet, seeded): its numbers do not matter for the time of a product, but how
+soon rows of the table settle depends on them. `--concentration` makes distributions uneven. Peak is
+that of a plain float32 matrix product, measured in the same run.
+
+    python benchmarks/lookahead.py ../shared/data/vocabularies/qwen/qwen.tiktoken
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+# Run as a file, Python looks for modules in this folder first, and takes `hmm.py` for the package.
+_HERE = Path(__file__).resolve().parent
+sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _HERE]
+
+import smc  # noqa: E402
+from gcd.batch import AutomatonBatch  # noqa: E402
+from gcd.languages.json_schema import json_schema  # noqa: E402
+from gcd.lift import lift  # noqa: E402
+from gcd.token_automaton import TokenAutomaton  # noqa: E402
+from gcd.vocabulary import Vocabulary  # noqa: E402
+from hmm.edges import Edges, class_emission  # noqa: E402
+from hmm.model import HMM  # noqa: E402
+from hmm.product import LookaheadTable, lookahead_table  # noqa: E402
+from hmm.recursion import Level, _sum_in_layers  # noqa: E402
+from hmm.transition import Dense  # noqa: E402
+
+SCHEMAS = Path(__file__).parent / "schemas"
+SMALL, MEDIUM, LARGE = "set_alarm", "weather", "create_event"
+PREFIXES = 16
+
+
+def seconds(run: Callable[[], object], repeats: int) -> tuple[float, float]:
+    """The least wall and the least processor time of several runs."""
+    wall, processor = [], []
+    for _ in range(repeats):
+        start = time.perf_counter(), time.process_time()
+        run()
+        wall.append(time.perf_counter() - start[0])
+        processor.append(time.process_time() - start[1])
+    return min(wall), min(processor)
+
+
+def peak(H: int) -> float:
+    """Operations a second of a float32 matrix product, the best of several shapes."""
+    rates = []
+    for rows in (256, 1024, 4096):
+        a, b, out = torch.randn(rows, H), torch.randn(H, H), torch.empty(rows, H)
+        wall, _ = seconds(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), 8)
+        rates.append(2 * rows * H * H / wall)
+    return max(rates)
+
+
+def recursion(
+    hmm: HMM, automaton: TokenAutomaton, max_remaining: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """beta of all states at all remaining budgets: b, and log of its scale."""
+    edges = Edges.of([automaton], [class_emission(hmm, automaton)])
+    assert isinstance(hmm.transition, Dense)
+    S, H = automaton.num_states, hmm.num_states
+    b = torch.zeros(max_remaining + 1, S, H)
+    log_scale = torch.full((max_remaining + 1, S), -torch.inf, dtype=torch.float64)
+    b[:, automaton.final], log_scale[:, automaton.final] = 1, 0
+    everything = np.arange(S)
+    for r in range(1, max_remaining + 1):
+        level = Level(everything, b[r - 1], log_scale[r - 1])
+        u, log_u = _sum_in_layers(edges, level, everything)
+        beta = u @ hmm.transition.matrix.T
+        top = beta.amax(dim=1)
+        before_final = slice(0, automaton.final)
+        b[r, before_final] = (beta / torch.where(top > 0, top, 1).unsqueeze(1))[before_final]
+        log_scale[r, before_final] = (log_u + top.double().log())[before_final]
+    return b, log_scale
+
+
+def difference(
+    table: LookaheadTable, b: torch.Tensor, log_scale: torch.Tensor, budget: int
+) -> float:
+    """The largest |log beta - log beta'| over what the table has, with r < budget."""
+    entry, far = table.completion.entry, 0.0
+    for r in range(0, budget, 9):
+        states = (entry[r] >= 2).nonzero().squeeze(1)
+        rows = entry[r][states].long()
+        mine = table.completion.b[rows].double().log()
+        mine = mine + table.completion.log_scale[rows].unsqueeze(1)
+        theirs = b[r][states].double().log() + log_scale[r][states].unsqueeze(1)
+        gap = (mine - theirs).abs()[torch.isfinite(mine) & torch.isfinite(theirs)]
+        far = max([far, *gap.amax(dim=0, keepdim=True).tolist()]) if gap.numel() else far
+    return far
+
+
+def table_row(hmm: HMM, name: str, automaton: TokenAutomaton, budget: int, repeats: int) -> str:
+    """One line of the first table."""
+
+    def build(tolerance: float = 1e-6) -> LookaheadTable:
+        return lookahead_table(
+            hmm,
+            automaton,
+            budget - 1,
+            budgets=[[budget]],
+            tolerance=tolerance,
+            max_bytes=16 << 30,
+        )
+
+    build()
+    ours = seconds(build, repeats)
+    table = build()
+    exact = seconds(lambda: build(0.0), 1)
+    rows = build(0.0).num_rows
+    start = time.perf_counter(), time.process_time()
+    b, log_scale = recursion(hmm, automaton, budget - 1)
+    plain = time.perf_counter() - start[0], time.process_time() - start[1]
+    far = difference(table, b, log_scale, budget)
+    whole = (automaton.num_states - 1) * (budget - 1)
+    return (
+        f"| {name} | {automaton.num_states} | {hmm.num_states} | {whole} | {rows} "
+        f"| {table.num_rows} | {ours[0]:.2f} ({ours[1]:.2f}) | {exact[0]:.2f} ({exact[1]:.2f}) "
+        f"| {plain[0]:.2f} ({plain[1]:.2f}) | {plain[0] / ours[0]:.1f} ({plain[1] / ours[1]:.1f}) "
+        f"| {table.num_bytes / 2**20:.0f} | {b.numel() * 4 / 2**20:.0f} | {far:.1e} |"
+    )
+
+
+def prefixes(
+    proposal: smc.PGCD, automaton: TokenAutomaton, budget: int, steps: int
+) -> tuple[object, torch.Tensor]:
+    """Where 16 prefixes are after some steps, and log-probabilities of their next tokens."""
+    generator = torch.Generator().manual_seed(0)
+    batch = smc.Batch(AutomatonBatch([automaton]), torch.tensor([budget]))
+    state = proposal.take(proposal.start(batch), torch.zeros(PREFIXES, dtype=torch.int64))
+
+    def log_probabilities() -> torch.Tensor:
+        shape = (PREFIXES, automaton.vocabulary.size)
+        return (3 * torch.randn(shape, generator=generator, dtype=torch.float64)).log_softmax(1)
+
+    for _ in range(steps):
+        log_p = log_probabilities()
+        q = proposal.guide(state, log_p).tilted(log_p).softmax(dim=1).nan_to_num(0.0) + 1e-300
+        token = torch.multinomial(q, 1, generator=generator)
+        state = proposal.advance(state, torch.where(state.walk.running.unsqueeze(1), token, -1))
+    # Where most tokens are allowed the guide has most to do.
+    walk = state.walk
+    after = walk.mask.mask(walk.states, walk.remaining).sum(dim=1)
+    widest = after.argsort(descending=True, stable=True)[: PREFIXES // 2].repeat(2)
+    return proposal.take(state, widest[:PREFIXES]), log_probabilities()
+
+
+def guides(
+    hmm: HMM, name: str, automaton: TokenAutomaton, budget: int, repeats: int, rate: float
+) -> list[str]:
+    """Lines of the second table."""
+    options = {
+        "by class": smc.PGCD(hmm, exact_top_k=0, max_bytes=16 << 30),
+        "by class + top 64": smc.PGCD(hmm, max_bytes=16 << 30),
+        "exact": smc.PGCD(hmm, exact_top_k=None, max_bytes=16 << 30),
+    }
+    state, log_p = prefixes(options["by class + top 64"], automaton, budget, 12)
+    walk, gcd = state.walk, smc.GCD()
+    allowed = walk.mask.mask(walk.states, walk.remaining).sum(dim=1).double().mean()
+    times = {}
+    for _ in range(repeats):  # interleaved
+        for what, proposal in options.items():
+            if what == "exact" and what in times:
+                continue
+            spent = seconds(lambda proposal=proposal: proposal.guide(state, log_p), 3)
+            times[what] = tuple(np.minimum(times.get(what, spent), spent))
+        spent = seconds(lambda: gcd.guide(walk, log_p), 3)
+        times["GCD's mask"] = tuple(np.minimum(times.get("GCD's mask", spent), spent))
+    after = walk.automata.next(walk.states.unsqueeze(1).expand(log_p.shape), expand(log_p))
+    pairs = sum(len(set(row[row >= 0].tolist())) for row in after) + PREFIXES
+    flops = 2 * automaton.vocabulary.size * hmm.num_states * pairs
+    reference = times["by class + top 64"]
+    lines = []
+    for what, (wall, processor) in times.items():
+        share = f"{flops / wall / rate:.0%}" if what == "exact" else ""
+        lines.append(
+            f"| {name} | {allowed:.0f} | {what} | {1e3 * wall:.1f} ({1e3 * processor:.1f}) "
+            f"| {wall / reference[0]:.2f} ({processor / reference[1]:.2f}) | {share} |"
+        )
+    return lines
+
+
+def expand(log_p: torch.Tensor) -> torch.Tensor:
+    """Every token, for every row."""
+    return torch.arange(log_p.shape[1]).expand(log_p.shape)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("ranks", type=Path, help="vocabulary: lines of `base64 rank`")
+    parser.add_argument("--schemas", nargs="+", default=[SMALL, MEDIUM, LARGE])
+    parser.add_argument("--budget", type=int, default=128)
+    parser.add_argument("--hidden", type=int, nargs="+", default=[512, 1024])
+    parser.add_argument("--concentration", type=float, default=1.0)
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+
+    unsized = Vocabulary.from_ranks(arguments.ranks, eos_ids=[])
+    vocabulary = Vocabulary.from_ranks(arguments.ranks, eos_ids=[unsized.size])
+    automata = {}
+    for name in arguments.schemas:
+        schema = json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))["schema"]
+        automata[name] = lift(json_schema(schema), vocabulary)
+    print(f"{vocabulary.size} tokens, {torch.get_num_threads()} threads, budget {arguments.budget}")
+    models = {
+        H: HMM.random(
+            H,
+            vocabulary.size,
+            generator=torch.Generator().manual_seed(0),
+            concentration=arguments.concentration,
+        )
+        for H in arguments.hidden
+    }
+    rates = {H: peak(H) for H in models}
+    for H, rate in rates.items():
+        print(f"matrix product with {H} x {H}: {rate / 1e9:.0f} Gflop/s")
+    heads = ["schema", "states", "H", "pairs (state, r)", "rows, tolerance 0", "rows"]
+    heads += ["table, s (CPU s)", "tolerance 0, s", "plain recursion, s", "ratio"]
+    heads += ["table, MiB", "plain, MiB", "difference of logs"]
+    print("\n|", " | ".join(heads), "|")
+    print("|" + "---|" * len(heads))
+    for H, hmm in models.items():
+        for name, automaton in automata.items():
+            if H > 512 and automaton.num_states > 5000:
+                continue  # 4 GB and several minutes for the plain recursion
+            row = table_row(hmm, name, automaton, arguments.budget, arguments.repeats)
+            print(row, flush=True)
+
+    heads = ["schema", "tokens allowed, mean", "g", "ms (CPU ms)", "ratio", "share of peak"]
+    print(f"\n{PREFIXES} prefixes, H = {max(models)}\n\n|", " | ".join(heads), "|")
+    print("|" + "---|" * len(heads))
+    hmm = models[max(models)]
+    for name, automaton in automata.items():
+        if automaton.num_states > 5000:
+            continue
+        for line in guides(
+            hmm, name, automaton, min(64, arguments.budget), arguments.repeats, rates[max(models)]
+        ):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
