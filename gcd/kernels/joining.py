@@ -227,11 +227,12 @@ def join(
     stamp = np.zeros(total, np.int8)
     members = np.empty(total, np.int32)
     members[0] = first_node + ends[0]
-    size = _close(members, 1, stamp, leads_to, reads, nodes, first_node)
+    size = _close(members, np.int64(1), stamp, leads_to, reads, nodes, first_node)
     store = new_store(total)
-    store, _ = number_subset(store, 0, members, size)
+    store, _ = number_subset(store, np.int64(0), members, size)
     delta = np.full((total, num_classes), -1, np.int32)
-    count, current, k = 1, 0, 0
+    # Plain constants would be types of their own, and each function be compiled twice.
+    count, current, k = np.int64(1), np.int64(0), np.int64(0)
     while current < count:
         current, k, size, count = _read_on(
             current, k, count, max_states, delta, deltas, columns,

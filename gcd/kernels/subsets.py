@@ -266,7 +266,7 @@ def determinize(
     stamp = np.zeros(num_nfa, np.int64)
     round_ = np.int64(1)
     members = np.empty(num_nfa, np.int32)
-    size = 0
+    size = np.int64(0)
     for q in initial:
         if stamp[q] != round_:
             stamp[q] = round_
@@ -274,9 +274,9 @@ def determinize(
             size += 1
     size = _close(members, size, stamp, round_, useful, eps_offsets, eps_targets)
     store = new_store(max(256, size))
-    store, _ = number_subset(store, 0, members, size)
+    store, _ = number_subset(store, np.int64(0), members, size)
     delta = np.full((256, num_classes), -1, np.int32)
-    count = 1
+    count = np.int64(1)  # a plain constant would be a type of its own
     current = 0
     while current < count:
         subset = store[0][store[1][current] : store[1][current + 1]]
