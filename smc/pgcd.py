@@ -25,6 +25,16 @@ parameter, an underflow), the row is defended by at least `FLOOR`; where it give
 that the language model may say, as after a prefix that it holds impossible, g is GCD's mask. Both
 are counted (`PGCD.counts`).
 
+**Prompts.** The HMM sees answers and no prompt, and the language model may know from its prompt
+what to the HMM is a surprise, such as the name of the tool at hand. Then g above misleads: of two
+ways on it favours the one whose literal text is more usual. `lookahead="in_time"` leaves to the
+language model what is said and asks the HMM only whether there is room for it,
+
+    g(v) = P_hmm(completed within the budget | prefix, v) / P_hmm(completed at all | prefix, v),
+
+the probability that a text which does obey the constraint ends in time. It is one wherever the
+budget is ample, so that P-GCD becomes GCD there.
+
 `lookahead="joint"` takes g(v) = P_hmm(v, completed | prefix) instead, as related methods do. That
 counts the token twice, once in p_lm and once in the HMM, and costs particles; it is here for
 comparison. (Tied, a class's joint probability is shared out evenly among its tokens.)
@@ -35,12 +45,14 @@ Cost of a step: that of `hmm.lookahead`, plus the passes of `smc.tying` over R x
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
+from hmm.eventual import eventual_table
 from hmm.inference import filter_step, predict_first
 from hmm.lookahead import Expectation, expect_all_tokens, expect_classes, expect_tokens
 from hmm.model import HMM
@@ -49,6 +61,7 @@ from smc.proposals import Batch, Guide, Walk, start_walk
 from smc.tables import TableCache
 from smc.tying import TiedGuide, weigh_rest
 
+LOOKAHEADS = ("conditional", "in_time", "joint")
 FLOOR = 1e-3
 """The least share of GCD in a row where the HMM holds some allowed token to be impossible."""
 
@@ -59,12 +72,14 @@ class PGCDState(NamedTuple):
     Attributes:
         walk: in their automata.
         table: completion probabilities of the automata of the batch.
+        ever: those without a budget, for "in_time".
         predicted: P(hidden state of the next token | prefix); zeros if the HMM holds the prefix
             to be impossible.
     """
 
     walk: Walk
     table: LookaheadTable
+    ever: LookaheadTable | None
     predicted: Float[Tensor, "R H"]
 
 
@@ -96,7 +111,8 @@ class PGCD:
 
     Args:
         hmm: distilled from the language model; it has seen answers only, never prompts.
-        lookahead: "conditional" or, for comparison, "joint".
+        lookahead: "conditional", the twist of a model that the HMM resembles; "in_time", for models
+            that read prompts; or, for comparison, "joint".
         exact_top_k: for so many of the language model's favourites g is exact, for the others it is
             that of their class; 0 for none, None for all.
         temper: power of g; below one it trusts the HMM less.
@@ -121,8 +137,8 @@ class PGCD:
         potential: bool = True,
         max_bytes: int = MAX_BYTES,
     ) -> None:
-        if lookahead not in ("conditional", "joint"):
-            raise ValueError(f'lookahead is "conditional" or "joint", not {lookahead!r}')
+        if lookahead not in LOOKAHEADS:
+            raise ValueError(f"lookahead is one of {', '.join(LOOKAHEADS)}, not {lookahead!r}")
         if exact_top_k is not None and (isinstance(exact_top_k, bool) or exact_top_k < 0):
             raise ValueError(f"exact_top_k is a number of tokens or None, not {exact_top_k!r}")
         if not 0 < temper < math.inf:
@@ -149,7 +165,8 @@ class PGCD:
         """
         walk = start_walk(batch)
         table = self._tables.table(self.hmm, batch.automata, batch.budgets.tolist())
-        return PGCDState(walk, table, predict_first(self.hmm, len(batch.budgets)))
+        ever = eventual_table(table) if self.lookahead == "in_time" else None
+        return PGCDState(walk, table, ever, predict_first(self.hmm, len(batch.budgets)))
 
     def advance(self, state: PGCDState, tokens: Int[Tensor, "R T"]) -> PGCDState:
         """Walks and filters on; -1 stands for no token."""
@@ -166,14 +183,13 @@ class PGCD:
 
     def guide(self, state: PGCDState, log_p: Float64[Tensor, "R V"]) -> Guide | TiedGuide:
         """log g' and log Z; the support of g' is GCD's."""
-        place = (state.table, state.predicted, state.walk.states, state.walk.remaining)
         guide: Guide | TiedGuide
         if self.exact_top_k is None:
-            exact = expect_all_tokens(*place)
+            exact = self._expect(expect_all_tokens, state)
             mixture = self._mix(self._log_g(exact), log_p, exact.alive)
             guide = Guide(mixture.log_g, mixture.log_z, mixture.lost)
         else:
-            mixture, guide = self._tied(state, log_p, expect_classes(*place))
+            mixture, guide = self._tied(state, log_p, self._expect(expect_classes, state))
         rows = torch.tensor(len(log_p), device=log_p.device)
         self._tally = self._tally + torch.stack([rows, mixture.lost.sum(), mixture.mended.sum()])
         return guide
@@ -182,6 +198,16 @@ class PGCD:
     def counts(self) -> Counts:
         """How often the HMM had nothing to say since this object was made."""
         return Counts(*self._tally.tolist())
+
+    def _expect(
+        self, expectation: Callable[..., Expectation], state: PGCDState, *tokens: Tensor
+    ) -> Expectation:
+        """Of classes or tokens; "in time" is on condition of completion, not of the token alone."""
+        place = (state.predicted, state.walk.states, state.walk.remaining, *tokens)
+        found = expectation(state.table, *place)
+        if state.ever is None:
+            return found
+        return found._replace(log_mass=expectation(state.ever, *place).log_joint)
 
     def _tied(
         self, state: PGCDState, log_p: Float64[Tensor, "R V"], tied: Expectation
@@ -196,7 +222,7 @@ class PGCD:
 
         K = min(self.exact_top_k or 0, log_p.shape[1])
         rest = weigh_rest(log_p, class_of, which, tied.alive, K)
-        exact = expect_tokens(table, state.predicted, walk.states, walk.remaining, rest.tokens)
+        exact = self._expect(expect_tokens, state, rest.tokens)
         mixture = self._mix(
             torch.cat([self._log_g(tied, log_size), self._log_g(exact)], dim=1),
             torch.cat([rest.log_mass, rest.best], dim=1),
@@ -211,7 +237,7 @@ class PGCD:
         self, expected: Expectation, log_size: Float64[Tensor, "R K"] | None = None
     ) -> Float64[Tensor, "R K"]:
         """log g of some classes (of these sizes) or tokens, tempered; -inf for none."""
-        if self.lookahead == "conditional":
+        if self.lookahead != "joint":
             log_g = expected.log_conditional
         else:
             log_g = expected.log_joint if log_size is None else expected.log_joint - log_size

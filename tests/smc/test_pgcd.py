@@ -21,7 +21,7 @@ from gcd.vocabulary import Vocabulary
 from hmm.lookahead import log_completed
 from hmm.model import HMM
 from hmm.product import lookahead_table
-from smc.pgcd import FLOOR, PGCD
+from smc.pgcd import FLOOR, LOOKAHEADS, PGCD
 from smc.testing import ToyLM
 from smc.tying import TiedGuide
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
@@ -32,7 +32,7 @@ PROMPT = (0, 1)
 OPTIONS = [
     {"lookahead": lookahead, "exact_top_k": k, "temper": temper, "defence": defence}
     for lookahead, k, (temper, defence) in itertools.product(
-        ("conditional", "joint"), (0, 2, None), ((1.0, 0.0), (0.5, 0.1))
+        LOOKAHEADS, (0, 2, None), ((1.0, 0.0), (0.5, 0.1))
     )
 ]
 
@@ -187,7 +187,9 @@ def test_equal_weights_for_random_automata(
     assert_equal_weights(automaton, random_hmm(vocabulary.size, seed=seed), budget, particles=4)
 
 
-@pytest.mark.parametrize("options", [{"lookahead": "joint"}, {"temper": 0.5}, {"defence": 0.3}])
+@pytest.mark.parametrize(
+    "options", [{"lookahead": "joint"}, {"lookahead": "in_time"}, {"temper": 0.5}, {"defence": 0.3}]
+)
 def test_negative_control_of_equal_weights(options: dict) -> None:
     """Every other option costs something even where the HMM is right."""
     hmm = random_hmm(seed=1)
@@ -209,7 +211,7 @@ def test_negative_control_of_equal_weights(options: dict) -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
-@pytest.mark.parametrize("lookahead", ["conditional", "joint"])
+@pytest.mark.parametrize("lookahead", LOOKAHEADS)
 def test_the_exact_form(lookahead: str, steps: int) -> None:
     """g is what `log_completed` says one token later; with K = V the tied form is the same."""
     hmm = random_hmm(seed=6)
@@ -217,19 +219,62 @@ def test_the_exact_form(lookahead: str, steps: int) -> None:
     state, log_p = reached(exact, [a_star_b(), few_words()], 5, steps)
     log_g, log_z = parts(exact.guide(state, log_p))
     table, walk = state.table, state.walk
+    near = 1e-4 if lookahead == "in_time" else 1e-10  # its denominator is a limit
     for token in range(VOCABULARY.size):
         tokens = torch.full((len(log_p), 1), token)
         after = exact.advance(state, tokens)
         expected = log_completed(table, after.predicted, after.walk.states, walk.remaining - 1)
         if lookahead == "joint":
             expected = expected + (state.predicted @ hmm.emission[token]).log()
+        if lookahead == "in_time":
+            endless = torch.full_like(walk.remaining, 10**6)
+            completed = log_completed(state.ever, after.predicted, after.walk.states, endless)
+            expected = expected - torch.where(expected.isneginf(), 0.0, completed)
         # A prefix that is over has no next token.
         expected = torch.where(walk.running | walk.finished, expected, -torch.inf)
         running = walk.running
-        torch.testing.assert_close(log_g[running, token], expected[running], rtol=0, atol=1e-10)
+        torch.testing.assert_close(log_g[running, token], expected[running], rtol=0, atol=near)
     tied = PGCD(hmm, lookahead=lookahead, exact_top_k=VOCABULARY.size, defence=0)
     for mine, other in zip(parts(tied.guide(state, log_p)), (log_g, log_z), strict=True):
         torch.testing.assert_close(mine, other, rtol=0, atol=1e-10)
+
+
+def test_in_time_is_gcd_where_there_is_time() -> None:
+    """All of a finite language fits: g is one on the mask, whatever the HMM thinks of the words."""
+    proposal = PGCD(random_hmm(seed=6), lookahead="in_time", exact_top_k=2, defence=0)
+    automaton = lift(choice("ab", "bbb", "abab"), VOCABULARY)
+    for steps in range(3):
+        state, log_p = reached(proposal, [automaton], 12, steps)
+        log_g, _ = parts(proposal.guide(state, log_p))
+        mask = BudgetMask(state.walk.automata, 12).mask(state.walk.states, state.walk.remaining)
+        torch.testing.assert_close(log_g[mask], torch.zeros(int(mask.sum())).double())
+        assert bool(log_g[~mask].isneginf().all())
+
+
+def test_a_model_that_reads_its_prompt_is_better_served_in_time() -> None:
+    """Two ways on, alike in length; the HMM holds one to be rare, the language model does not.
+
+    Particles that all go the one way have equal weights, so it is the evidence that tells.
+    """
+    emission = torch.full((VOCABULARY.size, 1), 1e-3, dtype=torch.float64)
+    emission[VOCABULARY.token_bytes.index(b"b")] = 1
+    plain = random_hmm(num_states=1)
+    hmm = HMM(plain.initial, plain.transition, emission / emission.sum())
+    automaton = lift(choice("aaaa", "bbbb"), VOCABULARY)
+    evidence = {}
+    for lookahead in LOOKAHEADS:
+        proposal = PGCD(hmm, lookahead=lookahead, exact_top_k=None, defence=0)
+        posteriors = smc.sample(
+            ToyLM(VOCABULARY),
+            [PROMPT] * 50,
+            automaton,
+            budget=5,
+            particles=32,
+            proposal=proposal,
+            ess_threshold=0,
+        )
+        evidence[lookahead] = sum(found.log_evidence for found in posteriors) / 50
+    assert evidence["in_time"] > evidence["conditional"] + 0.1
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
