@@ -7,8 +7,8 @@ logarithms, where both are positive, is shown.
 
 **Guide.** From the log-probabilities of 16 prefixes to g and log Z: by class; by class and exactly
 for 64 favourites; exactly for all tokens, one matrix product per live target state; and GCD's mask,
-for comparison. The softmax before and the draw after are not in it. Half of the prefixes are as the
-proposal itself left them after some steps; the others stand where most tokens are allowed.
+for comparison. The softmax before and the draw after are not in it. The proposal itself makes 16
+prefixes in 12 steps; the eight of them with most tokens allowed next, each twice, are measured.
 
 The HMM is random (Dirichlet, seeded): its numbers do not matter for the time of a product, but how
 soon rows of the table settle depends on them. `--concentration` makes distributions uneven. Peak is
