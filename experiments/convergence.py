@@ -38,10 +38,10 @@ from experiments.convergence_hmm import Distilled
 from experiments.convergence_measures import estimate
 from experiments.convergence_methods import (
     Options,
+    Stopwatch,
     law_of_sample,
     needs_hmm,
     on_tree,
-    seconds_of_run,
     seconds_of_table,
 )
 from experiments.convergence_problems import Prepared, prepare, read_problems
@@ -130,6 +130,9 @@ def _identity(config: DictConfig) -> dict[str, Any]:
     if config.task.problems is not None:
         content = Path(config.task.problems).expanduser().read_bytes()
         identity["problems_sha256"] = hashlib.sha256(content).hexdigest()[:16]
+    if any(map(needs_hmm, config.task.methods)):
+        options = ("temper", "defence", "potential")
+        identity["hmm_options"] = {key: config.hmm[key] for key in options}
     if config.task.hmm is not None:
         identity["hmm_files"] = digest_of(Path(config.task.hmm).expanduser())
     return identity
@@ -235,8 +238,10 @@ class _Bench:
                 table = seconds_of_table(self.prepared, self.hmm)
             if method == "lcd":
                 self._restore_late()
+            watch = Stopwatch(method, self.prepared, self.hmm, self.options, self.config)
             for particles in due:
-                row = self._row(method, proposal, particles, table)
+                row = self._row(method, proposal, particles)
+                row |= {"seconds": watch.seconds(particles), "table_seconds": table}
                 if method == "lcd":
                     save_late(self.tree, self._late(particles))
                 self.store.append([row])
@@ -251,7 +256,7 @@ class _Bench:
         if done and self._late(done[-1]).is_file():
             load_late(self.tree, self._late(done[-1]))
 
-    def _row(self, method: str, proposal: TreeProposal, particles: int, table: float | None) -> Row:
+    def _row(self, method: str, proposal: TreeProposal, particles: int) -> Row:
         config, task = self.config, self.config.task
         runs = max(task.runs, -(-task.draws // particles))
         found = sample_runs(
@@ -277,10 +282,6 @@ class _Bench:
             "exact_sampler_tv": floor_of_draws(self.exact.posterior, runs * particles),
             "exact_sampler_one_run_tv": floor_of_draws(self.exact.posterior, particles),
             "log_evidence": _log(1 + measured["evidence_bias"], self.exact.log_evidence),
-            "seconds": seconds_of_run(
-                method, self.prepared, self.hmm, self.options, config, particles
-            ),
-            "table_seconds": table,
             "posterior": [float(f"{p:.6g}") for p in law],
         }
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-METHODS = ("lm", "lcd", "gcd", "pgcd", "pgcd_tied", "pgcd_exact", "pgcd_joint")
+METHODS = (
+    "lm", "lcd", "gcd", "pgcd", "pgcd_tied", "pgcd_exact", "pgcd_in_time", "pgcd_joint",
+)  # fmt: skip
 MOST_PREFIXES = 200_000
 
 
@@ -88,8 +90,8 @@ def _check_hmm(config: DictConfig) -> None:
         raise ValueError("+task=convergence takes its HMM from task.hmm=DIR: leave hmm.path out")
     if config.hmm.lookahead != "conditional" or config.hmm.exact_top_k != 64:
         raise ValueError(
-            "+task=convergence has a method for each lookahead and exact_top_k (pgcd_joint, "
-            "pgcd_tied, pgcd_exact): leave hmm.lookahead and hmm.exact_top_k out"
+            "+task=convergence has a method for each lookahead and exact_top_k (pgcd_in_time, "
+            "pgcd_joint, pgcd_tied, pgcd_exact): leave hmm.lookahead and hmm.exact_top_k out"
         )
 
 

@@ -23,10 +23,12 @@ _COLOURS = {
     **COLOURS,
     "pgcd_tied": "#E69F00",
     "pgcd_exact": "#000000",
+    "pgcd_in_time": "#56B4E9",
     "pgcd_joint": "#CC79A7",
 }
 _MARKERS = {
     "lm": "x", "lcd": "s", "gcd": "o", "pgcd": "^", "pgcd_tied": "v", "pgcd_exact": "+",
+    "pgcd_in_time": "P",
     "pgcd_joint": "D",
 }  # fmt: skip
 _LEAST = 1e-3  # what is closer than that is drawn there

@@ -25,6 +25,7 @@ from experiments.convergence_methods import TITLES
 from experiments.screen import show
 from experiments.summary import as_markdown
 
+_OURS = ("pgcd", "pgcd_tied", "pgcd_in_time")  # whose share of the others' particles is told
 _SHOWN = (1, 4, 16, 64, 256)
 _AT = 16  # particles at which the diagnostics are shown
 
@@ -55,7 +56,7 @@ def report(
             figures["time"] = wandb.Image(str(run_dir / "time.png"))
         rows = pd.DataFrame(_rows(reports))
         run.log({"estimates": wandb.Table(dataframe=rows.astype(str)), **figures})
-        run.summary.update(summary["headline"])
+        run.summary.update({"headline": summary["headline"]})
     show(table)
     names = "table.md, results.jsonl, summary.json, particles.png" + (", time.png" if timed else "")
     print(f"Results: {run_dir}/ ({names})")
@@ -68,29 +69,44 @@ def reached(report: Report, method: str) -> int | None:
 
 
 def headline(reports: Sequence[Report]) -> dict[str, Any]:
-    """Particles needed, by method and problem, their medians, and the ratios that were the goal."""
+    """Particles needed, by method and problem, their medians, and the ratios that were the goal.
+
+    Of all problems, and of the *hard* ones, where one sample of GCD is not within `GOAL` already,
+    so that there is something to converge to.
+    """
     methods = _methods(reports)
-    most = max(e["particles"] for r in reports for e in r["estimates"])
-    needed = {m: [reached(r, m) for r in reports] for m in methods}
-
-    def bounded(count: int | None) -> int:
-        return 2 * most if count is None else count
-
-    found: dict[str, Any] = {
+    hard = [r for r in reports if r["gcd"]["total_variation"] > GOAL]
+    return {
         "goal": GOAL,
-        "most_particles": most,
-        "needed": {m: dict(zip((r["name"] for r in reports), needed[m], strict=True))
-                   for m in methods},
-        "median_needed": {m: statistics.median(map(bounded, needed[m])) for m in methods},
-    }  # fmt: skip
-    for ours in ("pgcd", "pgcd_tied"):
-        for other in ("gcd", "lcd"):
-            if ours in needed and other in needed:
-                pairs = zip(needed[ours], needed[other], strict=True)
-                ratios = [bounded(a) / bounded(b) for a, b in pairs]
-                found[f"median_ratio_{ours}_to_{other}"] = statistics.median(ratios)
-                found[f"ratios_{ours}_to_{other}"] = ratios
-    return found
+        "most_particles": _most(reports),
+        "needed": {m: {r["name"]: reached(r, m) for r in reports} for m in methods},
+        "all": _medians(reports, methods, _most(reports)),
+        "hard": _medians(hard, methods, _most(reports)) if hard else None,
+    }
+
+
+def _medians(reports: Sequence[Report], methods: Sequence[str], most: int) -> dict[str, Any]:
+    """Of these problems: median particles needed, ratios to other methods and their medians."""
+
+    def needed(method: str) -> list[int]:
+        return [count if (count := reached(r, method)) is not None else 2 * most for r in reports]
+
+    ratios = {
+        f"{ours}_to_{other}": [a / b for a, b in zip(needed(ours), needed(other), strict=True)]
+        for ours in _OURS
+        for other in ("gcd", "lcd")
+        if ours in methods and other in methods
+    }
+    return {
+        "problems": [r["name"] for r in reports],
+        "median_needed": {m: statistics.median(needed(m)) for m in methods},
+        "ratios": ratios,
+        "median_ratio": {name: statistics.median(values) for name, values in ratios.items()},
+    }
+
+
+def _most(reports: Sequence[Report]) -> int:
+    return max(e["particles"] for r in reports for e in r["estimates"])
 
 
 def table_of(reports: Sequence[Report], notes: Sequence[str]) -> str:
@@ -117,30 +133,39 @@ answer drawn from one run (a dead run gives none), with its 95 % interval; exact
 Behind ± stands what noise over the runs alone would show, were the law exact. With {at} particles:
 mean total variation of one run's posterior, beside that of an exact sampler of as many draws;
 relative bias (95 % interval) and variance of the evidence estimate; ESS / N; dead runs; median
-seconds of a real run, tables included."""
+seconds of a real run, its table made before."""
 
 
 def _headline_text(found: dict[str, Any]) -> str:
+    most = found["most_particles"]
     lines = [
-        f"Particles at which the law of one answer comes within {found['goal']} in total "
-        f"variation, median over {len(next(iter(found['needed'].values())))} problems: "
-        + ", ".join(
-            f"{TITLES[m]} {_count(n, found['most_particles'])}"
-            for m, n in found["median_needed"].items()
-        )
-        + "."
+        f"Particles at which the law of one answer comes within {found['goal']} in total variation "
+        f"(what is not reached by {most} counts as {2 * most}):"
     ]
-    for ours in ("pgcd", "pgcd_tied"):
+    titles = {
+        "all": "all {count} problems",
+        "hard": "the {count} problems where one sample of GCD is not within it already",
+    }
+    for key, title in titles.items():
+        part = found[key]
+        if part is None:
+            continue
+        needed = ", ".join(
+            f"{TITLES[m]} {_count(n, most)}" for m, n in part["median_needed"].items()
+        )
+        lines.append(f"- median over {title.format(count=len(part['problems']))}: {needed}.")
         for other, goal in (("gcd", "a quarter"), ("lcd", "a tenth")):
-            key = f"median_ratio_{ours}_to_{other}"
-            if key in found:
+            shares = [
+                f"{TITLES[ours]} {part['median_ratio'][f'{ours}_to_{other}']:.3g}"
+                for ours in _OURS
+                if f"{ours}_to_{other}" in part["median_ratio"]
+            ]
+            if shares:
                 lines.append(
-                    f"{TITLES[ours]} needs {found[key]:.3g} of the particles of {TITLES[other]}, "
-                    f"problem by problem, in the median (goal: at most {goal}; what was not "
-                    f"reached by {found['most_particles']} counts as "
-                    f"{2 * found['most_particles']})."
+                    f"  Share of {TITLES[other]}'s particles, median of the problems' own ratios: "
+                    f"{', '.join(shares)} (the goal was at most {goal})."
                 )
-    return "\n\n".join(lines)
+    return lines[0] + "\n\n" + "\n".join(lines[1:])
 
 
 def _problem_table(reports: Sequence[Report]) -> pd.DataFrame:
@@ -170,8 +195,12 @@ def _needed_table(reports: Sequence[Report], methods: Sequence[str]) -> pd.DataF
         | {TITLES[m]: _count(found["needed"][m][r["name"]] or 2 * most, most) for m in methods}
         for r in reports
     ]
-    medians = {TITLES[m]: _count(found["median_needed"][m], most) for m in methods}
-    return pd.DataFrame([*rows, {f"particles to TV {GOAL}": "median"} | medians])
+    for key, title in (("all", "median"), ("hard", "median of the hard ones")):
+        if found[key] is not None:
+            medians = found[key]["median_needed"]
+            shown = {TITLES[m]: _count(medians[m], most) for m in methods}
+            rows.append({f"particles to TV {GOAL}": title} | shown)
+    return pd.DataFrame(rows)
 
 
 def _method_table(report: Report, shown: Sequence[int]) -> pd.DataFrame:

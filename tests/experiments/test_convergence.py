@@ -96,7 +96,7 @@ def test_own_problems_give_one_line_each(finished):
         assert sum(report["posterior"]) == pytest.approx(1)
         assert report["gcd"]["share_valid"] == pytest.approx(1)
         assert 0 < report["lcd"]["share_valid"] <= 1
-        assert len(report["estimates"]) == 7 * 2
+        assert len(report["estimates"]) == 8 * 2
         for e in report["estimates"]:
             assert e["runs"] == max(40, math.ceil(60 / e["particles"]))
             assert len(e["posterior"]) == len(report["strings"])
@@ -297,22 +297,26 @@ def test_what_was_not_reached_counts_as_a_bound():
             for m, values in tv.items()
             for n, v in zip((1, 2, 4), values, strict=True)
         ]
-        return {"name": name, "estimates": estimates}
+        return {"name": name, "estimates": estimates, "gcd": {"total_variation": tv["gcd"][0]}}
 
     found = headline(
         [
             report("p", pgcd=[0.3, 0.1, 0.0], gcd=[0.9, 0.8, 0.7], lcd=[1, 1, 0.05]),
             report("q", pgcd=[0.1, 0.1, 0.0], gcd=[0.9, 0.1, 0.2], lcd=[1, 1, 1]),
+            report("easy", pgcd=[0.0, 0.0, 0.0], gcd=[0.1, 0.0, 0.0], lcd=[0.0, 0.0, 0.0]),
         ]
     )
     assert found["needed"] == {
-        "pgcd": {"p": 2, "q": 1},
-        "gcd": {"p": None, "q": 2},
-        "lcd": {"p": 4, "q": None},
+        "pgcd": {"p": 2, "q": 1, "easy": 1},
+        "gcd": {"p": None, "q": 2, "easy": 1},
+        "lcd": {"p": 4, "q": None, "easy": 1},
     }
-    assert found["median_needed"] == {"pgcd": 1.5, "gcd": 5, "lcd": 6}
-    assert found["ratios_pgcd_to_gcd"] == [2 / 8, 1 / 2]
-    assert found["median_ratio_pgcd_to_lcd"] == (2 / 4 + 1 / 8) / 2
+    assert found["all"]["median_needed"] == {"pgcd": 1, "gcd": 2, "lcd": 4}
+    assert found["all"]["ratios"]["pgcd_to_gcd"] == [2 / 8, 1 / 2, 1]
+    assert found["hard"]["problems"] == ["p", "q"]
+    assert found["hard"]["median_needed"] == {"pgcd": 1.5, "gcd": 5, "lcd": 6}
+    assert found["hard"]["ratios"]["pgcd_to_gcd"] == [2 / 8, 1 / 2]
+    assert found["hard"]["median_ratio"]["pgcd_to_lcd"] == (2 / 4 + 1 / 8) / 2
 
 
 def test_the_embedded_model_s_problems_can_be_enumerated():

@@ -27,7 +27,7 @@ from tests.experiments.test_convergence_tree import (
 )
 
 PLAIN = Options()
-METHODS = ("lm", "lcd", "gcd", "pgcd", "pgcd_tied", "pgcd_exact", "pgcd_joint")
+METHODS = ("lm", "lcd", "gcd", "pgcd", "pgcd_tied", "pgcd_exact", "pgcd_in_time", "pgcd_joint")
 
 
 def on_tree(method: str, restriction, tree, options: Options = PLAIN) -> TreeProposal:

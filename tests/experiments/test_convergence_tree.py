@@ -134,7 +134,9 @@ def test_a_restricted_constraint_has_the_same_states_and_classes(name):
 
 
 @pytest.mark.parametrize("name", list(CONSTRAINTS))
-@pytest.mark.parametrize("method", ["pgcd", "pgcd_tied", "pgcd_exact", "pgcd_joint"])
+@pytest.mark.parametrize(
+    "method", ["pgcd", "pgcd_tied", "pgcd_exact", "pgcd_in_time", "pgcd_joint"]
+)
 @pytest.mark.parametrize("options", [Options(), Options(temper=0.7, defence=0.0)])
 def test_restriction_changes_no_guide(name, method, options):
     """log g and log Z at every prefix are those of the whole vocabulary and the whole HMM."""
