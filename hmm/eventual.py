@@ -16,44 +16,23 @@ are those of the condensation (strongly connected components by scipy), all of o
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Int64
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
-from torch import Tensor
 
 from hmm import recursion
 from hmm.edges import Edges
 from hmm.kernels import eventual as kernels
 from hmm.kernels.recursion import CERTAIN, COMPUTED, NOTHING
 from hmm.model import HMM
-from hmm.product import LookaheadTable
 from hmm.recursion import Completion
 
 
-def eventual_table(table: LookaheadTable, tolerance: float | int = 1e-5) -> LookaheadTable:
-    """The table in which every remaining budget stands for one without end.
-
-    `hmm.lookahead` reads it like any other: the alive tokens are those of the budget given there,
-    their probabilities those of completing at all.
-    """
-    distinct = list(dict.fromkeys(table.batch.automata))
-    sizes = [automaton.num_classes for automaton in distinct]
-    edges = Edges.of(distinct, table.class_emission.split(sizes))
-    b, log_scale = eventually(table.hmm, edges, float(tolerance))
-    rows = torch.arange(edges.num_states, dtype=torch.int32, device=b.device).unsqueeze(0)
-    b[edges.final], log_scale[edges.final] = 1, 0
-    return replace(table, completion=Completion(rows, b, log_scale, settled=True))
-
-
 @torch.no_grad()
-def eventually(
-    hmm: HMM, edges: Edges, tolerance: float
-) -> tuple[Float[Tensor, "S H"], Float64[Tensor, "S"]]:
-    """beta_ever(h, s) = exp(log_scale[s]) · b[s, h], where max over h of b is one, or b is zero."""
+def eventually(hmm: HMM, edges: Edges, tolerance: float) -> Completion:
+    """beta_ever as a table of one level, which stands for any remaining budget."""
     S, H = edges.num_states, hmm.num_states
     room = recursion.rows_at_once(hmm)
     b = hmm.initial.new_zeros(COMPUTED + S + min(room, S), H)
@@ -76,7 +55,13 @@ def eventually(
                 row_of[moved] = home[moved]
                 has_moved[moved] = True
             todo = layer[kernels.affected(layer, edges.start, edges.target, has_moved)]
-    return b[COMPUTED:scratch], log_scale[COMPUTED:scratch]
+    b[home[edges.final]], log_scale[home[edges.final]] = 1, 0
+    return Completion(
+        entry=torch.arange(S, dtype=torch.int32, device=hmm.device).unsqueeze(0),
+        b=b[COMPUTED:scratch],
+        log_scale=log_scale[COMPUTED:scratch],
+        settled=True,
+    )
 
 
 def layers(edges: Edges) -> list[Int64[np.ndarray, "states"]]:

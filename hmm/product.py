@@ -29,7 +29,7 @@ add is negligible. Once nothing moves anywhere, the table serves every budget.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ from gcd.errors import ConstraintError
 from gcd.tensors import TensorAutomaton
 from gcd.token_automaton import TokenAutomaton
 from hmm.edges import Edges, class_emission
+from hmm.eventual import eventually
 from hmm.kernels.recursion import COMPUTED
 from hmm.model import HMM
 from hmm.recursion import Completion, Start, completion, needed_pairs
@@ -65,6 +66,7 @@ class LookaheadTable:
         first_class: number of the first class of each automaton of the batch.
         class_size: tokens of each class.
         completion: beta by remaining budget and state of the table.
+        ever: beta without a budget, if it was asked for.
     """
 
     hmm: HMM
@@ -74,6 +76,7 @@ class LookaheadTable:
     first_class: Int64[Tensor, "automata"]
     class_size: Int64[Tensor, "classes"]
     completion: Completion
+    ever: Completion | None = None
 
     @property
     def max_remaining(self) -> int:
@@ -93,8 +96,22 @@ class LookaheadTable:
     @property
     def num_bytes(self) -> int:
         """Memory that the table takes."""
-        parts = (*self.completion[:3], self.class_emission)
+        parts = (*self.completion[:3], *(self.ever or ())[:3], self.class_emission)
         return sum(part.numel() * part.element_size() for part in parts)
+
+    @property
+    def without_budget(self) -> LookaheadTable:
+        """The table in which every remaining budget stands for one without end.
+
+        `hmm.lookahead` reads it like any other: the alive tokens are those of the budget given
+        there, their probabilities those of completing at all.
+
+        Raises:
+            ValueError: the table was made without it.
+        """
+        if self.ever is None:
+            raise ValueError("make the table with eventual=True")
+        return replace(self, completion=self.ever, ever=None)
 
     def beta(self, remaining: int) -> Float64[Tensor, "states H"]:
         """beta_r(h, s), unscaled; for tests and small problems, as it may underflow.
@@ -126,6 +143,7 @@ def lookahead_table(
     max_remaining: int,
     *,
     budgets: Sequence[Collection[int]] | None = None,
+    eventual: bool = False,
     tolerance: float | int = 1e-6,
     max_bytes: int = MAX_BYTES,
 ) -> LookaheadTable:
@@ -138,6 +156,7 @@ def lookahead_table(
         budgets: of each automaton the budgets of the texts that will be asked about, all of which
             begin in its initial state; what they cannot come to is left out of the table. None
             leaves nothing out.
+        eventual: also the probability of completion without a budget (`hmm.eventual`).
         tolerance: a row of H values is taken from the level before if none of them moves by more
             than this share of itself. That makes a relative error of at most (1 + tolerance)^r - 1
             in beta_r; 0 keeps rows only where nothing moves at all.
@@ -186,7 +205,7 @@ def lookahead_table(
     masses = [class_emission(hmm, automaton) for automaton in distinct]
     edges = Edges.of(distinct, masses)
     needed = needed_pairs(edges, max_remaining, starts)
-    _check_memory(hmm, distinct, needed, max_bytes)
+    _check_memory(hmm, distinct, needed, eventual, max_bytes)
     sizes = np.concatenate([automaton.tokens_per_class for automaton in distinct])
     return LookaheadTable(
         hmm=hmm,
@@ -196,6 +215,7 @@ def lookahead_table(
         first_class=torch.tensor(first_class[which], dtype=torch.int64, device=hmm.device),
         class_size=torch.tensor(sizes, dtype=torch.int64, device=hmm.device),
         completion=completion(hmm, edges, needed, float(tolerance)),
+        ever=eventually(hmm, edges, float(tolerance)) if eventual else None,
     )
 
 
@@ -223,21 +243,26 @@ def deterministic(automata: Any, device: torch.device) -> AutomatonBatch:
 
 
 def table_bytes(
-    hmm: HMM, automata: Sequence[TokenAutomaton], needed: Bool[np.ndarray, "levels S"]
+    hmm: HMM,
+    automata: Sequence[TokenAutomaton],
+    needed: Bool[np.ndarray, "levels S"],
+    eventual: bool = False,
 ) -> int:
     """Memory of the table of these (distinct) automata, if every needed pair has its own row."""
     classes = sum(automaton.num_classes for automaton in automata)
     row = hmm.num_states * hmm.initial.element_size()
-    return (COMPUTED + int(needed.sum())) * (row + 8) + 4 * needed.size + classes * row
+    rows = COMPUTED + int(needed.sum()) + (needed.shape[1] if eventual else 0)
+    return rows * (row + 8) + 4 * needed.size + classes * row
 
 
 def _check_memory(
     hmm: HMM,
     automata: Sequence[TokenAutomaton],
     needed: Bool[np.ndarray, "levels S"],
+    eventual: bool,
     max_bytes: int,
 ) -> None:
-    size = table_bytes(hmm, automata, needed)
+    size = table_bytes(hmm, automata, needed, eventual)
     if size > max_bytes:
         raise ConstraintError(
             f"the lookahead table takes {size / 2**20:.0f} MiB: {needed.shape[1]} states of the "

@@ -52,7 +52,6 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
-from hmm.eventual import eventual_table
 from hmm.inference import filter_step, predict_first
 from hmm.lookahead import Expectation, expect_all_tokens, expect_classes, expect_tokens
 from hmm.model import HMM
@@ -72,14 +71,12 @@ class PGCDState(NamedTuple):
     Attributes:
         walk: in their automata.
         table: completion probabilities of the automata of the batch.
-        ever: those without a budget, for "in_time".
         predicted: P(hidden state of the next token | prefix); zeros if the HMM holds the prefix
             to be impossible.
     """
 
     walk: Walk
     table: LookaheadTable
-    ever: LookaheadTable | None
     predicted: Float[Tensor, "R H"]
 
 
@@ -153,7 +150,7 @@ class PGCD:
         self.defence = float(defence)
         self.potential = potential
         self.max_bytes = max_bytes
-        self._tables = TableCache(max_bytes)
+        self._tables = TableCache(max_bytes, eventual=lookahead == "in_time")
         self._tally = torch.zeros(3, dtype=torch.int64, device=hmm.device)
 
     def start(self, batch: Batch) -> PGCDState:
@@ -165,8 +162,7 @@ class PGCD:
         """
         walk = start_walk(batch)
         table = self._tables.table(self.hmm, batch.automata, batch.budgets.tolist())
-        ever = eventual_table(table) if self.lookahead == "in_time" else None
-        return PGCDState(walk, table, ever, predict_first(self.hmm, len(batch.budgets)))
+        return PGCDState(walk, table, predict_first(self.hmm, len(batch.budgets)))
 
     def advance(self, state: PGCDState, tokens: Int[Tensor, "R T"]) -> PGCDState:
         """Walks and filters on; -1 stands for no token."""
@@ -205,9 +201,9 @@ class PGCD:
         """Of classes or tokens; "in time" is on condition of completion, not of the token alone."""
         place = (state.predicted, state.walk.states, state.walk.remaining, *tokens)
         found = expectation(state.table, *place)
-        if state.ever is None:
+        if self.lookahead != "in_time":
             return found
-        return found._replace(log_mass=expectation(state.ever, *place).log_joint)
+        return found._replace(log_mass=expectation(state.table.without_budget, *place).log_joint)
 
     def _tied(
         self, state: PGCDState, log_p: Float64[Tensor, "R V"], tied: Expectation

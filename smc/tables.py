@@ -41,7 +41,7 @@ class _Kept(NamedTuple):
     place: Int64[Tensor, "states"]
     first_class: Int64[Tensor, "automata"]
     hmm: HMM
-    table_parts: tuple[Tensor, Tensor, Completion]
+    table_parts: tuple[Tensor, Tensor, Completion, Completion | None]
     num_bytes: int
 
     def serve(
@@ -63,7 +63,7 @@ class _Kept(NamedTuple):
         which = [number for number in wanted if number is not None]
         if len(which) < len(wanted):
             return None
-        class_emission, class_size, completion = self.table_parts
+        class_emission, class_size, completion, ever = self.table_parts
         return LookaheadTable(
             hmm=hmm,
             batch=batch,
@@ -72,6 +72,7 @@ class _Kept(NamedTuple):
             first_class=self.first_class[which],
             class_size=class_size,
             completion=completion,
+            ever=ever,
         )
 
 
@@ -80,10 +81,12 @@ class TableCache:
 
     Args:
         max_bytes: most memory of one table, and of all that are kept.
+        eventual: whether tables also say how probable completion is without a budget.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, *, eventual: bool = False) -> None:
         self.max_bytes = max_bytes
+        self.eventual = eventual
         self._kept: OrderedDict[int, _Kept] = OrderedDict()
         self._made = 0
 
@@ -108,6 +111,7 @@ class TableCache:
             batch,
             max(1, max(budgets) - 1),
             budgets=[(budget,) for budget in budgets],
+            eventual=self.eventual,
             max_bytes=self.max_bytes,
         )
         self._keep(table, budgets)
@@ -129,6 +133,6 @@ class TableCache:
             place=table.place,
             first_class=table.first_class,
             hmm=table.hmm,
-            table_parts=(table.class_emission, table.class_size, table.completion),
+            table_parts=(table.class_emission, table.class_size, table.completion, table.ever),
             num_bytes=table.num_bytes,
         )

@@ -9,7 +9,7 @@ import torch
 import gcd
 from hmm import recursion
 from hmm.edges import Edges, class_emission
-from hmm.eventual import eventual_table, eventually, layers
+from hmm.eventual import eventually, layers
 from hmm.lookahead import expect_classes
 from hmm.model import HMM
 from hmm.product import lookahead_table
@@ -34,7 +34,7 @@ def random_hmm(states: int, seed: int, monarch: bool = False) -> HMM:
 def test_it_is_the_limit_of_the_recursion(pattern, monarch):
     hmm = random_hmm(4, seed=len(pattern), monarch=monarch)
     automaton, edges = parts(pattern, hmm)
-    b, log_scale = eventually(hmm, edges, 1e-13)
+    _, b, log_scale, _ = eventually(hmm, edges, 1e-13)
     limit = lookahead_table(hmm, automaton, 400, tolerance=0).beta(400)
     found = b * log_scale.exp().unsqueeze(1)
     inner = np.arange(automaton.num_states) != automaton.final
@@ -71,8 +71,8 @@ def test_a_table_without_budgets_is_read_like_any_other(pattern):
     """log_joint of each class is that of a table whose budget is as good as endless."""
     hmm = random_hmm(3, seed=7)
     automaton = gcd.lift(gcd.regex(pattern), VOCABULARY)
-    short = lookahead_table(hmm, automaton, 4)
-    ever, long = eventual_table(short, 1e-13), lookahead_table(hmm, automaton, 400, tolerance=0)
+    short = lookahead_table(hmm, automaton, 4, eventual=True, tolerance=1e-13)
+    ever, long = short.without_budget, lookahead_table(hmm, automaton, 400, tolerance=0)
     states = torch.arange(automaton.num_states)
     predicted = torch.rand(len(states), 3, generator=torch.Generator().manual_seed(1)).double()
     left = torch.full_like(states, 401)
@@ -95,7 +95,7 @@ def test_what_the_hmm_holds_impossible_stays_zero():
     emission[2] = 0  # no c, ever
     emission /= emission.sum(dim=0)
     automaton, edges = parts("ac", HMM(hmm.initial, hmm.transition, emission))
-    b, log_scale = eventually(HMM(hmm.initial, hmm.transition, emission), edges, 1e-6)
+    _, b, log_scale, _ = eventually(HMM(hmm.initial, hmm.transition, emission), edges, 1e-6)
     start = automaton.initial
     assert not bool(b[start].any())
     assert float(log_scale[start]) == -float("inf")

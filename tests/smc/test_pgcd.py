@@ -228,7 +228,9 @@ def test_the_exact_form(lookahead: str, steps: int) -> None:
             expected = expected + (state.predicted @ hmm.emission[token]).log()
         if lookahead == "in_time":
             endless = torch.full_like(walk.remaining, 10**6)
-            completed = log_completed(state.ever, after.predicted, after.walk.states, endless)
+            completed = log_completed(
+                table.without_budget, after.predicted, after.walk.states, endless
+            )
             expected = expected - torch.where(expected.isneginf(), 0.0, completed)
         # A prefix that is over has no next token.
         expected = torch.where(walk.running | walk.finished, expected, -torch.inf)
