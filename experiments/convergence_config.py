@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 METHODS = (
     "lm", "lcd", "gcd", "pgcd", "pgcd_tied", "pgcd_exact", "pgcd_in_time", "pgcd_joint",
@@ -88,7 +89,12 @@ def _check_hmm(config: DictConfig) -> None:
     """Of `hmm.*` the methods here leave temper, defence and potential open."""
     if config.hmm.path != "auto":
         raise ValueError("+task=convergence takes its HMM from task.hmm=DIR: leave hmm.path out")
-    if config.hmm.lookahead != "conditional" or config.hmm.exact_top_k != 64:
+    settings: Any = OmegaConf.get_type(config.hmm)
+    untouched = settings()
+    if (config.hmm.lookahead, config.hmm.exact_top_k) != (
+        untouched.lookahead,
+        untouched.exact_top_k,
+    ):
         raise ValueError(
             "+task=convergence has a method for each lookahead and exact_top_k (pgcd_in_time, "
             "pgcd_joint, pgcd_tied, pgcd_exact): leave hmm.lookahead and hmm.exact_top_k out"

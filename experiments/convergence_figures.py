@@ -50,9 +50,21 @@ def plot_particles(reports: Sequence[dict[str, Any]], path: Path) -> None:
 
 def plot_time(reports: Sequence[dict[str, Any]], path: Path) -> None:
     """The same against seconds of one run with the real model."""
-    _plot(
-        reports, path, "seconds", "seconds a run, real model", lambda axis: axis.set_xscale("log")
-    )
+    seconds = [e["seconds"] for r in reports for e in r["estimates"] if e["seconds"]]
+    lowest, highest = math.floor(math.log10(min(seconds))), math.ceil(math.log10(max(seconds)))
+    ticks = [d * 10.0**k for k in range(lowest, highest + 1) for d in (1, 2, 5)]
+
+    def axis_of(axis: Any) -> None:
+        axis.set_xscale("log")
+        # At least a decade, so that equal times look equal.
+        low, high = axis.get_xlim()
+        spare = max(1.0, (10 / (high / low)) ** 0.5)
+        axis.set_xlim(low / spare, high * spare)
+        axis.xaxis.set_major_locator(FixedLocator(ticks))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.xaxis.set_minor_locator(NullLocator())
+
+    _plot(reports, path, "seconds", "seconds a run, real model", axis_of)
 
 
 def _plot(
@@ -107,7 +119,8 @@ def _panel(axis: Any, report: dict[str, Any], methods: Sequence[str], key: str) 
             color=colour,
             marker=_MARKERS[method],
             markersize=4,
-            linewidth=1.2,
+            # Times are noisy, and lines from point to point only say which is next.
+            linewidth=1.2 if key == "particles" else 0.6,
         )
         if key == "particles":
             axis.fill_between(
