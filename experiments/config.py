@@ -15,9 +15,12 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-METHODS = ("lm", "lcd", "gcd")
+from experiments import convergence_config
+
+METHODS = ("lm", "lcd", "gcd", "pgcd")
 STYLES = ("json", "python")
 RESAMPLING = ("systematic", "stratified", "multinomial", "residual")
+LOOKAHEADS = ("conditional", "in_time", "joint")
 BUDGET_NAMES = ("tight", "default", "loose")
 
 
@@ -53,6 +56,19 @@ class SMCConfig:
 
 
 @dataclass
+class HMMConfig:
+    """What `pgcd` looks ahead with; see `smc.PGCD`."""
+
+    path: str = "auto"  # a directory of `scripts.distill_hmm`, or "auto": the embedded model's own
+    lookahead: str = "in_time"  # or "conditional", "joint"
+    exact_top_k: int | None = 64  # null: exact for every token
+    temper: float = 1.0
+    defence: float = 0.01
+    potential: bool = True
+    max_table_mib: int = 2048  # memory of the lookahead tables; results do not depend on it
+
+
+@dataclass
 class WandbConfig:
     """Logging to Weights & Biases; without a login it stays on disk."""
 
@@ -69,7 +85,7 @@ class XlamConfig:
     name: str = "xlam"
     style: str = "json"
     num_examples: int = 48
-    methods: list[str] = field(default_factory=lambda: ["lcd", "gcd"])
+    methods: list[str] = field(default_factory=lambda: ["lcd", "gcd", "pgcd"])
     particles: list[int] = field(default_factory=lambda: [1, 4, 16])
     budget: Any = "default"  # a number of tokens, or "tight", "default", "loose"
     max_calls: int | None = None  # None: as many as the budget allows
@@ -99,6 +115,7 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     smc: SMCConfig = field(default_factory=SMCConfig)
+    hmm: HMMConfig = field(default_factory=HMMConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
     seed: int = 0
     run_dir: str | None = None  # default: runs/<task>-<fingerprint of what determines the results>
@@ -114,6 +131,9 @@ def register() -> None:
     store.store(group="wandb", name="base_wandb", node=WandbConfig)
     store.store(group="task", name="base_xlam", node=XlamConfig)
     store.store(group="task", name="base_shakespeare", node=ShakespeareConfig)
+    store.store(
+        group="task", name="base_convergence", node=convergence_config.ConvergenceConfig
+    )
 
 
 def fingerprint(identity: dict[str, Any]) -> str:
@@ -133,6 +153,9 @@ def results_config(config: DictConfig) -> dict[str, Any]:
         plain.pop(key, None)
     plain["model"].pop("device", None)
     plain["smc"].pop("max_rows", None)
+    plain["hmm"].pop("max_table_mib", None)
+    if "pgcd" not in plain["task"].get("methods", ()):
+        plain.pop("hmm")
     return plain
 
 
@@ -140,6 +163,8 @@ def check(config: DictConfig) -> None:
     """Refuse values that no run could honour: `ValueError` with the value and what is allowed."""
     if config.task.name == "shakespeare":
         _check_shakespeare(config)
+    elif config.task.name == "convergence":
+        convergence_config.check(config)
     else:
         _check_xlam(config.task)
     _at_least("seed", config.seed, 0)
@@ -154,6 +179,7 @@ def check(config: DictConfig) -> None:
         raise ValueError(f"smc.ess_threshold must be 0 or more, got {config.smc.ess_threshold}")
     if not 0 < config.smc.top_p <= 1:
         raise ValueError(f"smc.top_p must lie in (0, 1], got {config.smc.top_p}")
+    _check_hmm(config.hmm)
     if config.data.path and config.data.hub:
         raise ValueError("give data.path or data.hub, not both")
     _one_of("model.prompt", config.model.prompt, ("auto", "compact", "chat"))
@@ -183,6 +209,17 @@ def _check_xlam(task: XlamConfig) -> None:
         _at_least("task.budget", task.budget, 1)
     else:
         _one_of("task.budget", task.budget, (*BUDGET_NAMES, "a number of tokens"))
+
+
+def _check_hmm(hmm: HMMConfig) -> None:
+    _one_of("hmm.lookahead", hmm.lookahead, LOOKAHEADS)
+    if hmm.exact_top_k is not None:
+        _at_least("hmm.exact_top_k", hmm.exact_top_k, 0)
+    if not 0 < hmm.temper < math.inf:
+        raise ValueError(f"hmm.temper must be a positive power, got {hmm.temper}")
+    if not 0 <= hmm.defence <= 1:
+        raise ValueError(f"hmm.defence must be a share, from 0 to 1, got {hmm.defence}")
+    _at_least("hmm.max_table_mib", hmm.max_table_mib, 1)
 
 
 def _check_shakespeare(config: DictConfig) -> None:

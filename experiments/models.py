@@ -27,14 +27,7 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
         ConstraintError: a tokenizer without any end-of-sequence token.
     """
     device = resolve_device(settings.device)
-    path = str(EMBEDDED) if settings.path == "embedded" else settings.path
-    looks_local = path.startswith((".", "/", "~")) or Path(path).exists()
-    if looks_local and not (Path(path).expanduser() / "config.json").is_file():
-        raise ValueError(
-            f"model.path={settings.path}: no checkpoint there ({Path(path).expanduser()} has no "
-            "config.json); give a Hugging Face checkpoint directory, a hub name, or `embedded`"
-        )
-    path = str(Path(path).expanduser()) if looks_local else path
+    path = _found(settings.path)
     dtype = "auto" if settings.dtype == "auto" else getattr(torch, settings.dtype)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
@@ -53,6 +46,24 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
             "generation_config.json"
         )
     return lm, tokenizer
+
+
+def _found(path: str) -> str:
+    """The checkpoint's directory, or what must be a hub name.
+
+    Raises:
+        ValueError: a directory without a checkpoint.
+    """
+    given, path = path, str(EMBEDDED) if path == "embedded" else path
+    if not (path.startswith((".", "/", "~")) or Path(path).exists()):
+        return path
+    directory = Path(path).expanduser()
+    if not (directory / "config.json").is_file():
+        raise ValueError(
+            f"model.path={given}: no checkpoint there ({directory} has no config.json); give a "
+            "Hugging Face checkpoint directory, a hub name, or `embedded`"
+        )
+    return str(directory)
 
 
 def resolve_device(name: str) -> torch.device:
@@ -74,14 +85,17 @@ def resolve_device(name: str) -> torch.device:
 
 
 def identity_of(path: str) -> str:
-    """What tells one model from another under the same path.
+    """What tells one model from another under the same path; a hub name stands for itself.
 
-    A digest of a checkpoint directory's files; very large ones count by name, size and time of
-    change. A hub name stands for itself.
+    Raises:
+        ValueError: a directory without a checkpoint.
     """
-    directory = EMBEDDED if path == "embedded" else Path(path).expanduser()
-    if not directory.is_dir():
-        return path
+    found = _found(path)
+    return digest_of(Path(found)) if Path(found).is_dir() else path
+
+
+def digest_of(directory: Path) -> str:
+    """Of a checkpoint's files; very large ones count by name, size and time of change."""
     digest = hashlib.sha256()
     for file in sorted(directory.iterdir()):
         if file.suffix in (".json", ".safetensors", ".jinja"):

@@ -24,6 +24,7 @@ from experiments.data import load_records
 from experiments.figures import plot_accuracy
 from experiments.models import identity_of, load_model
 from experiments.processes import bar, processes, wait_for_all
+from experiments.proposals import hmm_identity, proposals
 from experiments.records import ReadResult
 from experiments.results import ResultStore, Row
 from experiments.run_directory import open_run_dir, refuse_another_run, run_dir_of
@@ -44,8 +45,9 @@ def run(config: DictConfig) -> Path:
         refuse_another_run(run_dir, identity)
 
     lm, tokenizer = load_model(config.model)
+    methods = proposals(config, lm)
     with bar(len(read.records), "compiling", "record", rank) as shown:
-        prepared = xlam.prepare(read.records, lm, tokenizer, config, shown.update)
+        prepared = xlam.prepare(read.records, lm, tokenizer, config, methods, shown.update)
     if rank == 0:
         open_run_dir(run_dir, config, identity)
         _report_refusals(run_dir, read, prepared)
@@ -68,7 +70,7 @@ def run(config: DictConfig) -> Path:
     total = len(mine) * len(config.task.methods) * len(config.task.particles)
     try:
         with bar(total, "sampling", "row", rank, done) as shown:
-            xlam.run(mine, lm, config, store, shown.update)
+            xlam.run(mine, lm, config, methods, store, shown.update)
     except KeyboardInterrupt:
         _LOG.warning(
             "interrupted: %d of %d rows are in %s; the same command goes on from there",
@@ -89,6 +91,7 @@ def _identity(config: DictConfig, read: ReadResult) -> dict[str, Any]:
         **configuration.results_config(config),
         "records_sha256": hashlib.sha256(records.encode()).hexdigest()[:16],
         "model_files": identity_of(config.model.path),
+        **hmm_identity(config),
     }
 
 

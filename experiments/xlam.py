@@ -9,10 +9,11 @@ each batch's rows are on disk before the next begins.
 from __future__ import annotations
 
 import logging
+import math
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,18 +24,23 @@ import smc
 from experiments.answers import parse_answer, same_calls, write_answer
 from experiments.budgets import budget_of
 from experiments.prompts import build_prompt
+from experiments.proposals import table_bytes
 from experiments.records import ToolRecord
 from experiments.results import Key, ResultStore, Row
 
 _LOG = logging.getLogger(__name__)
 
-PROPOSALS: dict[str, Callable[[], Any]] = {"lm": smc.LM, "lcd": smc.LCD, "gcd": smc.GCD}
 _SHOWN_ANSWERS = 16  # the most probable ones are written out; their number is in the row
 
 
 @dataclass(frozen=True)
 class Example:
-    """A request ready to be sampled. `number` names its random numbers."""
+    """A request ready to be sampled.
+
+    Attributes:
+        number: names its random numbers.
+        table_bytes: memory of what P-GCD tabulates of its constraint.
+    """
 
     number: int
     record: ToolRecord
@@ -42,6 +48,7 @@ class Example:
     constraint: gcd.TokenAutomaton
     prompt: tuple[int, ...]
     budget: int
+    table_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,7 @@ def prepare(
     lm: smc.TransformersLM,
     tokenizer: Any,
     config: DictConfig,
+    proposals: Mapping[str, smc.Proposal],
     progress: Callable[[int], object] = lambda _: None,
 ) -> Preparation:
     """Compile and check every record; `ValueError` if none is left."""
@@ -83,10 +91,11 @@ def prepare(
             gcd.check_budget(constraint, budget)
             prompt = encode_prompt(record, task.style, tokenizer, config.model.prompt)
             smc.check_prompts(lm, [prompt], [budget])
+            table = table_bytes(proposals, constraint, budget)
         except (gcd.ConstraintError, smc.PromptTooLongError) as error:
             refused.append((record.id, str(error)))
         else:
-            examples.append(Example(number, record, language, constraint, prompt, budget))
+            examples.append(Example(number, record, language, constraint, prompt, budget, table))
         progress(1)
     if not examples:
         raise ValueError(
@@ -107,6 +116,7 @@ def run(
     examples: Sequence[Example],
     lm: smc.TransformersLM,
     config: DictConfig,
+    proposals: Mapping[str, smc.Proposal],
     store: ResultStore,
     progress: Callable[[int], object] = lambda _: None,
 ) -> None:
@@ -118,15 +128,14 @@ def run(
             # Alike prompts together: less padding. Results do not depend on the grouping.
             due.sort(key=lambda e: (len(e.prompt), e.number))
             size = max(1, config.smc.max_rows // particles)
-            for start in range(0, len(due), size):
-                group = due[start : start + size]
+            for group in _groups(due, size, proposals[method]):
                 posteriors = smc.sample(
                     lm,
                     [e.prompt for e in group],
                     [e.constraint for e in group],
                     budget=[e.budget for e in group],
                     particles=particles,
-                    proposal=PROPOSALS[method](),
+                    proposal=proposals[method],
                     resampling=config.smc.resampling,
                     ess_threshold=config.smc.ess_threshold,
                     temperature=config.smc.temperature,
@@ -140,6 +149,23 @@ def run(
                     for example, posterior in zip(group, posteriors, strict=True)
                 )
                 progress(len(group))
+
+
+def _groups(
+    examples: Sequence[Example], size: int, proposal: smc.Proposal
+) -> Iterator[list[Example]]:
+    """Examples that are sampled together: so many at most, and as memory for lookahead allows."""
+    room = proposal.max_bytes if isinstance(proposal, smc.PGCD) else math.inf
+    group: list[Example] = []
+    taken = 0
+    for example in examples:
+        if group and (len(group) == size or taken + example.table_bytes > room):
+            yield group
+            group, taken = [], 0
+        group.append(example)
+        taken += example.table_bytes
+    if group:
+        yield group
 
 
 def key_of_example(example: Example, method: str, particles: int) -> Key:

@@ -255,6 +255,20 @@ def table_bytes(
     return rows * (row + 8) + 4 * needed.size + classes * row
 
 
+def bytes_of_table(
+    hmm: HMM, automaton: TokenAutomaton, budget: int, *, eventual: bool = False
+) -> int:
+    """Memory of a table for one automaton and one budget, without making it.
+
+    That of several automata takes at most the sum.
+    """
+    no_mass = hmm.initial.new_zeros(automaton.num_classes, 1)
+    edges = Edges.of([automaton], [no_mass])
+    start = Start(automaton.initial, budget)
+    needed = needed_pairs(edges, max(1, budget - 1), [start])
+    return table_bytes(hmm, [automaton], needed, eventual)
+
+
 def _check_memory(
     hmm: HMM,
     automata: Sequence[TokenAutomaton],

@@ -52,10 +52,11 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
+from gcd.token_automaton import TokenAutomaton
 from hmm.inference import filter_step, predict_first
 from hmm.lookahead import Expectation, expect_all_tokens, expect_classes, expect_tokens
 from hmm.model import HMM
-from hmm.product import MAX_BYTES, LookaheadTable
+from hmm.product import MAX_BYTES, LookaheadTable, bytes_of_table
 from smc.proposals import Batch, Guide, Walk, start_walk
 from smc.tables import TableCache
 from smc.tying import TiedGuide, weigh_rest
@@ -163,6 +164,11 @@ class PGCD:
         walk = start_walk(batch)
         table = self._tables.table(self.hmm, batch.automata, batch.budgets.tolist())
         return PGCDState(walk, table, predict_first(self.hmm, len(batch.budgets)))
+
+    def table_bytes(self, automaton: TokenAutomaton, budget: int) -> int:
+        """Memory that its table of one constraint takes; several take at most the sum."""
+        eventual = self.lookahead == "in_time"
+        return bytes_of_table(self.hmm, automaton, budget, eventual=eventual)
 
     def advance(self, state: PGCDState, tokens: Int[Tensor, "R T"]) -> PGCDState:
         """Walks and filters on; -1 stands for no token."""

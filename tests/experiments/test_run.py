@@ -8,14 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 
 from experiments import run as experiment
 from experiments import xlam
+from hmm.checkpoint import save
+from hmm.model import HMM
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("+task=xlam", "task.num_examples=4", "task.particles=[1,3]", "wandb=disabled")
-EXPERIMENT_ROWS = 4 * 2 * 2
+EXPERIMENT_ROWS = 4 * 3 * 2
 
 
 def composed(*overrides: str):
@@ -44,7 +47,7 @@ def test_a_run_writes_everything(finished):
     rows = rows_of(finished)
     assert len(rows) == EXPERIMENT_ROWS
     for row in rows:
-        if row["method"] == "gcd":
+        if row["method"] in ("gcd", "pgcd"):
             assert row["valid"]
             assert row["complete"]
             assert row["share_finished"] == 1.0
@@ -59,10 +62,10 @@ def test_a_run_writes_everything(finished):
         )
     summary = json.loads((finished / "summary.json").read_text())
     assert [(m["method"], m["particles"]) for m in summary["methods"]] == [
-        ("lcd", 1), ("lcd", 3), ("gcd", 1), ("gcd", 3),
+        ("lcd", 1), ("lcd", 3), ("gcd", 1), ("gcd", 3), ("pgcd", 1), ("pgcd", 3),
     ]  # fmt: skip
     table = (finished / "table.md").read_text()
-    assert table.count("\n| GCD") == 2
+    assert table.count("\n| GCD") == table.count("\n| PGCD") == 2
     assert (finished / "accuracy.png").read_bytes().startswith(b"\x89PNG")
     assert (finished / "config.yaml").exists()
 
@@ -166,6 +169,20 @@ def test_other_records_under_the_same_name_are_refused(tmp_path):
         experiment.run(composed(*overrides))
 
 
+def test_an_hmm_over_another_vocabulary_is_refused_with_both_sizes(tmp_path):
+    hmm = HMM.random(4, 100, generator=torch.Generator().manual_seed(0))
+    save(hmm, tmp_path / "hmm")
+    with pytest.raises(ValueError, match=r"100.*2048|2048.*100"):
+        experiment.run(composed(f"run_dir={tmp_path / 'run'}", f"hmm.path={tmp_path / 'hmm'}"))
+
+
+def test_results_without_pgcd_do_not_depend_on_the_hmm():
+    plain = experiment.configuration.results_config
+    one, other = (plain(composed("task.methods=[gcd]", *o)) for o in ((), ("hmm.temper=0.5",)))
+    assert one == other
+    assert plain(composed()) != plain(composed("hmm.temper=0.5"))
+
+
 def test_mistakes_are_one_line_before_any_model_work():
     command = [sys.executable, "-m", "experiments.run"]
     for overrides, message in [
@@ -187,6 +204,12 @@ def test_mistakes_are_one_line_before_any_model_work():
         (["model.path=./nowhere"], "no checkpoint there"),
         (["model.device=cuda:99"], "model.device=cuda:99"),
         (["data.offset=4", "data.path=nowhere.json"], "nowhere.json"),
+        (
+            ["model.path=some/model"],
+            "HMM distilled from model.path=some/model",
+        ),
+        (["hmm.path=nowhere"], "hmm.path=nowhere: no HMM there"),
+        (["hmm.max_table_mib=1"], "lookahead table of .* hmm.max_table_mib=1 are allowed"),
     ],
 )
 def test_what_is_not_there_is_named(overrides, message, tmp_path):

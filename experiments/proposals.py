@@ -1,0 +1,106 @@
+"""Proposals by name, and the HMM that `pgcd` looks ahead with.
+
+An HMM is over a model's vocabulary and only as good as its likeness to that model, so `hmm.path`
+has no default but for the embedded model, which has its own (models/toolcall-hmm).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+import gcd
+import smc
+from experiments.models import ROOT, digest_of
+from hmm.checkpoint import load, load_ctrlg
+from smc.language_model import LanguageModel
+
+EMBEDDED_HMM = ROOT / "models" / "toolcall-hmm"
+
+
+def hmm_directory(config: DictConfig) -> Path:
+    """Where the HMM lies.
+
+    Raises:
+        ValueError: `hmm.path` is left to itself for a model that has none, or nothing is there.
+    """
+    if config.hmm.path == "auto":
+        if config.model.path != "embedded":
+            raise ValueError(
+                f"task.methods has pgcd, which needs an HMM distilled from "
+                f"model.path={config.model.path}: make one with `python -m scripts.distill_hmm "
+                f"model.path={config.model.path}` and give hmm.path=DIR, or leave pgcd out of "
+                "task.methods"
+            )
+        return EMBEDDED_HMM
+    directory = Path(config.hmm.path).expanduser()
+    if not (directory / "config.json").is_file():
+        raise ValueError(
+            f"hmm.path={config.hmm.path}: no HMM there ({directory} has no config.json); give a "
+            "directory that scripts.distill_hmm has written (runs/distill-*/hmm), or one in "
+            "Ctrl-G's layout"
+        )
+    return directory
+
+
+def hmm_identity(config: DictConfig) -> dict[str, str]:
+    """A digest of the HMM's files, if the run needs one."""
+    if "pgcd" not in config.task.methods:
+        return {}
+    return {"hmm_files": digest_of(hmm_directory(config))}
+
+
+def load_pgcd(config: DictConfig, lm: LanguageModel) -> smc.PGCD:
+    """P-GCD as the settings want it, the HMM on the model's device.
+
+    Raises:
+        ValueError: an HMM over another vocabulary (both sizes named), or a damaged one.
+    """
+    directory = hmm_directory(config)
+    ours = (directory / "hmm.safetensors").is_file()
+    checkpoint = (load if ours else load_ctrlg)(
+        directory, num_tokens=lm.vocabulary.size, device=lm.device
+    )
+    settings = config.hmm
+    return smc.PGCD(
+        checkpoint.hmm,
+        lookahead=settings.lookahead,
+        exact_top_k=settings.exact_top_k,
+        temper=settings.temper,
+        defence=settings.defence,
+        potential=settings.potential,
+        max_bytes=settings.max_table_mib << 20,
+    )
+
+
+def proposals(config: DictConfig, lm: LanguageModel) -> dict[str, Any]:
+    """The proposal of each method of the run, made once: an HMM is read from disk."""
+    plain = {"lm": smc.LM, "lcd": smc.LCD, "gcd": smc.GCD}
+    return {
+        name: load_pgcd(config, lm) if name == "pgcd" else plain[name]()
+        for name in config.task.methods
+    }
+
+
+def table_bytes(
+    methods: Mapping[str, smc.Proposal], constraint: gcd.TokenAutomaton, budget: int
+) -> int:
+    """Memory of what P-GCD, if it is among the methods, tabulates of a constraint.
+
+    Raises:
+        ConstraintError: more than is allowed, on its own.
+    """
+    proposal = methods.get("pgcd")
+    if not isinstance(proposal, smc.PGCD):
+        return 0
+    size = proposal.table_bytes(constraint, budget)
+    if size > proposal.max_bytes:
+        raise gcd.ConstraintError(
+            f"the lookahead table of {constraint.num_states} states and a budget of {budget} takes "
+            f"{size / 2**20:.1f} MiB, hmm.max_table_mib={proposal.max_bytes >> 20} are allowed; "
+            "raise it, or lower task.budget"
+        )
+    return size
