@@ -1,7 +1,8 @@
 """What the convergence task leaves behind: results, table, summary, two figures, wandb.
 
-The headline is the number of particles at which the law of one drawn answer comes within a total
-variation of `GOAL` of the exact posterior, the smallest one that was tried. Ratios between methods
+The headline is the number of particles from which on the law of one drawn answer is within a total
+variation of `GOAL` of the exact posterior, the smallest one that was tried. (More particles are not
+always better: where they make resampling more frequent, it may do harm.) Ratios between methods
 are taken problem by problem, then the median over problems. What was not reached counts as the next
 power of two after the largest number tried, so a ratio is then a bound: at least (or at most) that.
 """
@@ -63,9 +64,13 @@ def report(
 
 
 def reached(report: Report, method: str) -> int | None:
-    """The fewest particles tried with which a method comes within `GOAL`; None for none."""
-    rows = sorted(_of(report, method), key=lambda e: e["particles"])
-    return next((e["particles"] for e in rows if tv_of(e) <= GOAL), None)
+    """The fewest particles tried from which on a method is within `GOAL`; None for none."""
+    found = None
+    for e in sorted(_of(report, method), key=lambda e: -e["particles"]):
+        if tv_of(e) > GOAL:
+            break
+        found = int(e["particles"])
+    return found
 
 
 def headline(reports: Sequence[Report]) -> dict[str, Any]:
@@ -139,8 +144,8 @@ seconds of a real run, its table made before."""
 def _headline_text(found: dict[str, Any]) -> str:
     most = found["most_particles"]
     lines = [
-        f"Particles at which the law of one answer comes within {found['goal']} in total variation "
-        f"(what is not reached by {most} counts as {2 * most}):"
+        f"Particles from which on the law of one answer is within {found['goal']} in total "
+        f"variation (what is not reached by {most} counts as {2 * most}):"
     ]
     titles = {
         "all": "all {count} problems",

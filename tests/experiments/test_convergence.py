@@ -306,16 +306,17 @@ def test_what_was_not_reached_counts_as_a_bound():
             report("easy", pgcd=[0.0, 0.0, 0.0], gcd=[0.1, 0.0, 0.0], lcd=[0.0, 0.0, 0.0]),
         ]
     )
+    # GCD on q is within it at 2, but not at 4.
     assert found["needed"] == {
         "pgcd": {"p": 2, "q": 1, "easy": 1},
-        "gcd": {"p": None, "q": 2, "easy": 1},
+        "gcd": {"p": None, "q": None, "easy": 1},
         "lcd": {"p": 4, "q": None, "easy": 1},
     }
-    assert found["all"]["median_needed"] == {"pgcd": 1, "gcd": 2, "lcd": 4}
-    assert found["all"]["ratios"]["pgcd_to_gcd"] == [2 / 8, 1 / 2, 1]
+    assert found["all"]["median_needed"] == {"pgcd": 1, "gcd": 8, "lcd": 4}
+    assert found["all"]["ratios"]["pgcd_to_gcd"] == [2 / 8, 1 / 8, 1]
     assert found["hard"]["problems"] == ["p", "q"]
-    assert found["hard"]["median_needed"] == {"pgcd": 1.5, "gcd": 5, "lcd": 6}
-    assert found["hard"]["ratios"]["pgcd_to_gcd"] == [2 / 8, 1 / 2]
+    assert found["hard"]["median_needed"] == {"pgcd": 1.5, "gcd": 8, "lcd": 6}
+    assert found["hard"]["ratios"]["pgcd_to_gcd"] == [2 / 8, 1 / 8]
     assert found["hard"]["median_ratio"]["pgcd_to_lcd"] == (2 / 4 + 1 / 8) / 2
 
 
