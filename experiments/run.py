@@ -13,13 +13,14 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from experiments import config as configuration
-from experiments import shakespeare, tool_calling
+from experiments import convergence, shakespeare, tool_calling
 from experiments.command import errors_in_one_line
 from experiments.models import ROOT
 
 TASKS: dict[str, Callable[[DictConfig], Path]] = {
     "xlam": tool_calling.run,
     "shakespeare": shakespeare.run,
+    "convergence": convergence.run,
 }
 
 
