@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 
 .PHONY: run test lint format clean
 
-## Compare LCD and GCD on the embedded model; ARGS="key=value ..." changes anything.
+## Compare LCD, GCD and P-GCD on the embedded model; ARGS="key=value ..." changes anything.
 run: $(INSTALLED)
 	$(BIN)/python -m experiments.run +task=xlam $(ARGS)
 
