@@ -131,9 +131,7 @@ def register() -> None:
     store.store(group="wandb", name="base_wandb", node=WandbConfig)
     store.store(group="task", name="base_xlam", node=XlamConfig)
     store.store(group="task", name="base_shakespeare", node=ShakespeareConfig)
-    store.store(
-        group="task", name="base_convergence", node=convergence_config.ConvergenceConfig
-    )
+    store.store(group="task", name="base_convergence", node=convergence_config.ConvergenceConfig)
 
 
 def fingerprint(identity: dict[str, Any]) -> str:
