@@ -154,9 +154,11 @@ def prefixes(
 
     for _ in range(steps):
         log_p = log_probabilities()
-        q = proposal.guide(state, log_p).tilted(log_p).softmax(dim=1).nan_to_num(0.0) + 1e-300
-        token = torch.multinomial(q, 1, generator=generator)
-        state = proposal.advance(state, torch.where(state.walk.running.unsqueeze(1), token, -1))
+        running = state.walk.running.unsqueeze(1)
+        # A prefix that is over has no next token; what is drawn for it is not used.
+        log_q = torch.where(running, proposal.guide(state, log_p).tilted(log_p), log_p)
+        token = torch.multinomial(log_q.softmax(dim=1), 1, generator=generator)
+        state = proposal.advance(state, torch.where(running, token, -1))
     # Where most tokens are allowed the guide has most to do.
     walk = state.walk
     after = walk.mask.mask(walk.states, walk.remaining).sum(dim=1)

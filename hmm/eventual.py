@@ -8,7 +8,9 @@ One system of linear equations instead of a level for each r. A state that canno
 itself needs its equation once, when its successors are known. So states are taken in layers from
 the end, and only those on cycles (the characters of a string, digits, repeated items) are iterated,
 from zero upwards, until nothing moves by more than a share `tolerance` of itself. Where a cycle is
-left with probability p in each round, that leaves a relative error of tolerance / p.
+left with probability p in each round, that leaves a relative error of tolerance / p. Rounding moves
+rows by some units for ever, so no tolerance under `_ROUNDING` of them is asked for; and after
+`MAX_ROUNDS` rounds what is there stands for the limit: longer texts are left out.
 
 Cost: a row of the recursion, O(H²), for each state and each round in which it still moves. Layers
 are those of the condensation (strongly connected components by scipy), all of one layer at once.
@@ -29,11 +31,15 @@ from hmm.kernels.recursion import CERTAIN, COMPUTED, NOTHING
 from hmm.model import HMM
 from hmm.recursion import Completion
 
+MAX_ROUNDS = 10_000
+_ROUNDING = 32
+
 
 @torch.no_grad()
 def eventually(hmm: HMM, edges: Edges, tolerance: float) -> Completion:
     """beta_ever as a table of one level, which stands for any remaining budget."""
     S, H = edges.num_states, hmm.num_states
+    tolerance = max(tolerance, _ROUNDING * torch.finfo(hmm.dtype).eps)
     room = recursion.rows_at_once(hmm)
     b = hmm.initial.new_zeros(COMPUTED + S + min(room, S), H)
     b[CERTAIN] = 1
@@ -45,7 +51,9 @@ def eventually(hmm: HMM, edges: Edges, tolerance: float) -> Completion:
     home, scratch = COMPUTED + np.arange(S), COMPUTED + S
     for layer in layers(edges):
         todo = layer
-        while todo.size:
+        for _ in range(MAX_ROUNDS):
+            if not todo.size:
+                break
             has_moved = np.zeros(S, np.bool_)
             for some in np.split(todo, np.arange(room, len(todo), room)):
                 moved = some[recursion.rows_of(hmm, edges, level, some, scratch, tolerance)]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import gcd
-from hmm import recursion
+from hmm import eventual, recursion
 from hmm.edges import Edges, class_emission
 from hmm.eventual import eventually, layers
 from hmm.lookahead import expect_classes
@@ -87,6 +87,31 @@ def test_a_table_without_budgets_is_read_like_any_other(pattern):
     timely, found = (expect_classes(t, predicted, states, left) for t in (short, ever))
     assert torch.equal(found.alive, timely.alive)
     assert bool((timely.log_joint <= found.log_joint + 1e-12).all())
+
+
+def test_a_cycle_that_is_hardly_ever_left_comes_to_an_end(monkeypatch):
+    """`a` all but always: a limit that rounds approach by a share of 1e-7 each."""
+    emission = torch.full((6, 1), 1e-7, dtype=torch.float64)
+    emission[0] = 1 - emission[1:].sum()
+    plain = random_hmm(1, 0)
+    hmm = HMM(plain.initial, plain.transition, emission)
+    automaton, edges = parts("a*b", hmm)
+    monkeypatch.setattr(eventual, "MAX_ROUNDS", 50)
+    _, b, log_scale, _ = eventually(hmm, edges, 0.0)
+    found = b * log_scale.exp().unsqueeze(1)
+    start = automaton.initial
+    table = lookahead_table(hmm, automaton, 400, tolerance=0)
+    shorter, longer = (float(table.beta(r)[start, 0]) for r in (45, 60))
+    assert shorter < float(found[start, 0]) < longer  # a round is a token
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_tolerance_at_all_ends_too(dtype):
+    hmm = random_hmm(5, 2).to(dtype=dtype)
+    automaton = gcd.lift(gcd.regex("(a|b)*c"), VOCABULARY)
+    table = lookahead_table(hmm, automaton, 4, eventual=True, tolerance=0)
+    limit = lookahead_table(hmm, automaton, 400, tolerance=0).beta(400)
+    torch.testing.assert_close(table.without_budget.beta(0), limit, rtol=1e-4, atol=0)
 
 
 def test_what_the_hmm_holds_impossible_stays_zero():
