@@ -15,7 +15,8 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from experiments import convergence_config
+from experiments.convergence.config import ConvergenceConfig
+from experiments.convergence.config import check as check_convergence
 
 METHODS = ("lm", "lcd", "gcd", "pgcd")
 STYLES = ("json", "python")
@@ -131,7 +132,7 @@ def register() -> None:
     store.store(group="wandb", name="base_wandb", node=WandbConfig)
     store.store(group="task", name="base_xlam", node=XlamConfig)
     store.store(group="task", name="base_shakespeare", node=ShakespeareConfig)
-    store.store(group="task", name="base_convergence", node=convergence_config.ConvergenceConfig)
+    store.store(group="task", name="base_convergence", node=ConvergenceConfig)
 
 
 def fingerprint(identity: dict[str, Any]) -> str:
@@ -162,7 +163,7 @@ def check(config: DictConfig) -> None:
     if config.task.name == "shakespeare":
         _check_shakespeare(config)
     elif config.task.name == "convergence":
-        convergence_config.check(config)
+        check_convergence(config)
     else:
         _check_xlam(config.task)
     _at_least("seed", config.seed, 0)

@@ -13,8 +13,9 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from experiments import config as configuration
-from experiments import convergence, shakespeare, tool_calling
+from experiments import shakespeare, tool_calling
 from experiments.command import errors_in_one_line
+from experiments.convergence import task as convergence
 from experiments.models import ROOT
 
 TASKS: dict[str, Callable[[DictConfig], Path]] = {

@@ -13,9 +13,10 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from experiments import config as configuration
-from experiments import convergence, convergence_builtin, convergence_problems
 from experiments import run as experiment
-from experiments.convergence_report import headline, table_of
+from experiments.convergence import builtin, task
+from experiments.convergence.problems import prepare, read_problems
+from experiments.convergence.report import headline, table_of
 from experiments.models import ROOT, load_model
 from hmm.checkpoint import save
 from hmm.model import HMM
@@ -159,7 +160,7 @@ def test_what_is_left_behind(finished):
 def test_an_interrupted_run_goes_on_to_the_same_result(finished, tmp_path, monkeypatch):
     problems = written(tmp_path / "problems.json", PROBLEMS)
     config = composed(f"task.problems={problems}", f"run_dir={tmp_path / 'run'}")
-    sample, calls = convergence.sample_runs, []
+    sample, calls = task.sample_runs, []
 
     def interrupted(*args, **kwargs):
         calls.append(None)
@@ -167,16 +168,16 @@ def test_an_interrupted_run_goes_on_to_the_same_result(finished, tmp_path, monke
             raise KeyboardInterrupt
         return sample(*args, **kwargs)
 
-    monkeypatch.setattr(convergence, "sample_runs", interrupted)
+    monkeypatch.setattr(task, "sample_runs", interrupted)
     with pytest.raises(KeyboardInterrupt):
         experiment.run(config)
     assert not (tmp_path / "run" / "results.jsonl").exists()
-    monkeypatch.setattr(convergence, "sample_runs", sample)
+    monkeypatch.setattr(task, "sample_runs", sample)
     experiment.run(config)
     assert len(calls) == 4
     assert timeless(results(tmp_path / "run")) == timeless(results(finished))
     before = (tmp_path / "run" / "results.jsonl").read_text()
-    monkeypatch.setattr(convergence, "sample_runs", None)  # all is there: nothing is made again
+    monkeypatch.setattr(task, "sample_runs", None)  # all is there: nothing is made again
     experiment.run(config)
     assert (tmp_path / "run" / "results.jsonl").read_text() == before
     with pytest.raises(ValueError, match=r"task\.runs was 40, is 41"):
@@ -246,8 +247,8 @@ def test_bad_problems_are_refused_before_the_model_is_asked(
     else:
         entry = {"prompt": "x", "budget": 6, "strings": ["a", "b"], **content}
         path.write_text(json.dumps([entry]))
-    monkeypatch.setattr(convergence, "Evaluator", None)
-    monkeypatch.setattr(convergence.convergence_hmm, "distil", None)
+    monkeypatch.setattr(task, "Evaluator", None)
+    monkeypatch.setattr(task, "distil", None)
     with pytest.raises(ValueError, match=message) as caught:
         experiment.run(composed(f"task.problems={path}", f"run_dir={tmp_path / 'run'}"))
     assert "\n" not in str(caught.value)
@@ -257,12 +258,12 @@ def test_bad_problems_are_refused_before_the_model_is_asked(
 def test_a_tree_that_is_too_large_names_its_size(tmp_path):
     lm, tokenizer = load_model(composed().model)
     path = written(tmp_path / "p.json", [{"prompt": "x", "budget": 5, "strings": ["wide", "long"]}])
-    [problem] = convergence_problems.read_problems(path)
-    ready = convergence_problems.prepare(problem, lm, tokenizer, 200_000)
+    [problem] = read_problems(path)
+    ready = prepare(problem, lm, tokenizer, 200_000)
     prefixes = ready.tree().num_prefixes
     assert ready.prefixes == prefixes
     with pytest.raises(ValueError, match=rf"{prefixes} distinct token prefixes.*lower the budget"):
-        convergence_problems.prepare(problem, lm, tokenizer, prefixes - 1)
+        prepare(problem, lm, tokenizer, prefixes - 1)
 
 
 @pytest.mark.parametrize(
@@ -323,19 +324,19 @@ def test_what_was_not_reached_counts_as_a_bound():
 def test_the_embedded_model_s_problems_can_be_enumerated():
     """Nothing is asked of the model: requests are found, budgets set, trees counted."""
     lm, tokenizer = load_model(composed().model)
-    problems = convergence_builtin.builtin("toolcalls", lm, tokenizer)
+    problems = builtin.builtin("toolcalls", lm, tokenizer)
     for problem in problems:
-        ready = convergence_problems.prepare(problem, lm, tokenizer, 20_000)
+        ready = prepare(problem, lm, tokenizer, 20_000)
         assert 10 <= problem.language.count(100) <= 5000  # type: ignore[operator]
         assert ready.prompt[-8:] == tuple(lm.encode(problem.prompt))[-8:]
-        assert ready.prefixes <= convergence_builtin.LOOSE
+        assert ready.prefixes <= builtin.LOOSE
     assert len({problem.name for problem in problems}) == len(problems) == 5
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not STORIES.is_dir(), reason="needs ../shared/models/stories260K")
 def test_the_built_in_stories_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(convergence_builtin, "LOOSE", 100)
+    monkeypatch.setattr(builtin, "LOOSE", 100)
     config = composed(
         f"task.models=[{STORIES}]", f"run_dir={tmp_path / 'run'}", "task.timed_runs=0",
         "task.methods=[gcd,pgcd]", "task.runs=10", "task.draws=10", "task.hmm_for=problem",

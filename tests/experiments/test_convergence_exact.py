@@ -11,11 +11,11 @@ import torch
 from scipy import sparse, stats
 
 import smc
-from experiments.convergence_evaluate import Evaluator
-from experiments.convergence_exact import exact, floor_of_draws, total_variation
-from experiments.convergence_measures import estimate
-from experiments.convergence_methods import Options, law_of_sample, needs_hmm, proposal_of
-from experiments.convergence_sampler import Runs, TreeLM, TreeProposal, sample_runs, tabulate
+from experiments.convergence.evaluate import Evaluator
+from experiments.convergence.exact import exact, floor_of_draws, total_variation
+from experiments.convergence.measures import estimate
+from experiments.convergence.methods import Options, law_of_sample, needs_hmm, proposal_of
+from experiments.convergence.sampler import Runs, TreeLM, TreeProposal, sample_runs, tabulate
 from smc.testing import target, walk
 from tests.experiments.test_convergence_tree import (
     CONSTRAINTS,

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 import gcd
 import smc
-from experiments.convergence_evaluate import (
+from experiments.convergence.evaluate import (
     Evaluator,
     load_late,
     load_values,
     save_late,
     save_values,
 )
-from experiments.convergence_methods import Options, needs_hmm, proposal_of
-from experiments.convergence_sampler import TreeLM, TreeProposal, sample_runs, tabulate
-from experiments.convergence_tree import Restriction, Tree, count_prefixes
+from experiments.convergence.methods import Options, needs_hmm, proposal_of
+from experiments.convergence.sampler import TreeLM, TreeProposal, sample_runs, tabulate
+from experiments.convergence.tree import Restriction, Tree, count_prefixes
 from gcd.batch import AutomatonBatch
 from hmm.model import HMM
 from smc.testing import ToyLM

@@ -19,7 +19,7 @@ from typing import Any
 
 import gcd
 import smc
-from experiments.convergence_tree import Restriction, Tree, count_prefixes
+from experiments.convergence.tree import Restriction, Tree, count_prefixes
 
 _REQUIRED = ("prompt", "budget", "strings")
 _KEYS = (*_REQUIRED, "eos_ids", "name")

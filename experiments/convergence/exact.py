@@ -30,7 +30,7 @@ from jaxtyping import Float64
 from scipy import stats
 from torch import Tensor
 
-from experiments.convergence_tree import Tree
+from experiments.convergence.tree import Tree
 
 
 class Exact(NamedTuple):

@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from experiments.convergence_methods import TITLES
+from experiments.convergence.methods import TITLES
 from experiments.figures import COLOURS
 
 # The same colours and markers for a method as elsewhere; variants of P-GCD from the same palette.

@@ -12,10 +12,10 @@ import torch
 from omegaconf import DictConfig
 
 import smc
-from experiments.convergence_exact import Exact, Law, law_of_one
-from experiments.convergence_problems import Prepared
-from experiments.convergence_sampler import TreeProposal, tabulate
-from experiments.convergence_tree import Tree
+from experiments.convergence.exact import Exact, Law, law_of_one
+from experiments.convergence.problems import Prepared
+from experiments.convergence.sampler import TreeProposal, tabulate
+from experiments.convergence.tree import Tree
 from hmm.model import HMM
 from hmm.product import lookahead_table
 

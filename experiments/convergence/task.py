@@ -1,9 +1,9 @@
 """Samplers against the exact posterior: `+task=convergence`.
 
 For each model its HMM; for each problem its tree, the language model asked once at every prefix of
-it, and the truth (`convergence_exact`); for each method and number of particles thousands of runs
-on the tree (`convergence_sampler`), measured (`convergence_measures`), and a few on the real model
-for their time. Problems that cannot be honoured are refused before any model is asked anything.
+it, and the truth (`exact`); for each method and number of particles thousands of runs on the tree
+(`sampler`), measured (`measures`), and a few on the real model for their time. Problems that cannot
+be honoured are refused before any model is asked anything.
 
 Rows go to the run directory as they are made, and what the model said lies beside them: the same
 command goes on from there, to the same final result (wall times aside).
@@ -23,20 +23,19 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from experiments import config as configuration
-from experiments import convergence_hmm, convergence_report
 from experiments.config import ModelConfig
-from experiments.convergence_builtin import builtin
-from experiments.convergence_evaluate import (
+from experiments.convergence.builtin import builtin
+from experiments.convergence.evaluate import (
     Evaluator,
     load_late,
     load_values,
     save_late,
     save_values,
 )
-from experiments.convergence_exact import Exact, Law, exact, floor_of_draws
-from experiments.convergence_hmm import Distilled
-from experiments.convergence_measures import estimate
-from experiments.convergence_methods import (
+from experiments.convergence.exact import Exact, Law, exact, floor_of_draws
+from experiments.convergence.hmm import Distilled, Recipe, distil, given, with_own_ends
+from experiments.convergence.measures import estimate
+from experiments.convergence.methods import (
     Options,
     Stopwatch,
     law_of_sample,
@@ -44,9 +43,10 @@ from experiments.convergence_methods import (
     on_tree,
     seconds_of_table,
 )
-from experiments.convergence_problems import Prepared, prepare, read_problems
-from experiments.convergence_sampler import TreeLM, TreeProposal, sample_runs
-from experiments.convergence_tree import Tree
+from experiments.convergence.problems import Prepared, prepare, read_problems
+from experiments.convergence.report import report
+from experiments.convergence.sampler import TreeLM, TreeProposal, sample_runs
+from experiments.convergence.tree import Tree
 from experiments.models import digest_of, identity_of, load_model
 from experiments.processes import bar, processes
 from experiments.results import ResultStore, Row
@@ -115,7 +115,7 @@ def run(config: DictConfig) -> Path:
         )  # fmt: skip
         raise
     notes = [note for subject in subjects for note in subject.notes]
-    convergence_report.report(config, run_dir, reports, notes, configuration.fingerprint(identity))
+    report(config, run_dir, reports, notes, configuration.fingerprint(identity))
     return run_dir
 
 
@@ -150,7 +150,7 @@ def _subject(config: DictConfig, path: str) -> Subject:
     subject = Subject(path, tuple(prepared))
     if config.task.hmm is not None and any(map(needs_hmm, config.task.methods)):
         # Refused now, not after the first of the methods has run.
-        found = convergence_hmm.given(config.task.hmm, lm.vocabulary.size)
+        found = given(config.task.hmm, lm.vocabulary.size)
         return Subject(path, subject.problems, (found,) * len(prepared))
     return subject
 
@@ -160,12 +160,12 @@ def _with_hmm(config: DictConfig, subject: Subject, run_dir: Path) -> Subject:
     task = config.task
     if subject.hmms or not any(map(needs_hmm, task.methods)):
         return subject
-    lm = convergence_hmm.with_own_ends(subject.problems[0].lm)
+    lm = with_own_ends(subject.problems[0].lm)
     model = {"files": identity_of(subject.path), "dtype": config.model.dtype}
 
-    def distil(problems: Sequence[Prepared]) -> Distilled:
+    def made_for(problems: Sequence[Prepared]) -> Distilled:
         longest = max(prepared.problem.budget for prepared in problems)
-        recipe = convergence_hmm.Recipe(
+        recipe = Recipe(
             states=task.hmm_states,
             sequences=task.hmm_sequences,
             length=min(task.hmm_length, longest),
@@ -174,12 +174,12 @@ def _with_hmm(config: DictConfig, subject: Subject, run_dir: Path) -> Subject:
             seed=config.seed,
         )
         prompts = [prepared.prompt for prepared in problems]
-        return convergence_hmm.distil(lm, model, prompts, recipe, run_dir.parent)
+        return distil(lm, model, prompts, recipe, run_dir.parent)
 
     if task.hmm_for == "problem":
-        hmms = tuple(distil([prepared]) for prepared in subject.problems)
+        hmms = tuple(made_for([prepared]) for prepared in subject.problems)
     else:
-        hmms = (distil(subject.problems),) * len(subject.problems)
+        hmms = (made_for(subject.problems),) * len(subject.problems)
     return Subject(subject.path, subject.problems, hmms)
 
 

@@ -6,7 +6,7 @@ Over R independent runs of a method with N particles:
                  dead run gives none. Its total variation to the exact posterior says how biased
                  an answer is.
     one run      the mean total variation of a single run's posterior: bias and noise together. An
-                 exact sampler of N draws has some, too (`convergence_exact.floor_of_draws`).
+                 exact sampler of N draws has some, too (`exact.floor_of_draws`).
     evidence     relative bias mean(Z) / Z - 1 and relative variance var(Z) / Z² of its estimates.
     ESS / N      of the final weights, zero for a dead run.
 
@@ -35,7 +35,7 @@ import numpy as np
 from jaxtyping import Float64
 from scipy import sparse
 
-from experiments.convergence_sampler import Runs
+from experiments.convergence.sampler import Runs
 
 _RESAMPLES = 200
 _LEVEL = 0.95

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from experiments.convergence_tree import Tree
+from experiments.convergence.tree import Tree
 from smc.language_model import LanguageModel, Rows
 
 

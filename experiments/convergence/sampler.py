@@ -24,8 +24,8 @@ from jaxtyping import Float64, Int, Int64
 from scipy import sparse
 from torch import Tensor
 
-from experiments.convergence_evaluate import Evaluator
-from experiments.convergence_tree import DEAD, Tree
+from experiments.convergence.evaluate import Evaluator
+from experiments.convergence.tree import DEAD, Tree
 from gcd.batch import AutomatonBatch
 from gcd.vocabulary import Vocabulary
 from smc.draw import CounterDraw, Draw

@@ -21,8 +21,8 @@ from omegaconf import DictConfig
 
 from experiments import config as configuration
 from experiments import tracking
-from experiments.convergence_figures import GOAL, plot_particles, plot_time, tv_of
-from experiments.convergence_methods import TITLES
+from experiments.convergence.figures import GOAL, plot_particles, plot_time, tv_of
+from experiments.convergence.methods import TITLES
 from experiments.screen import show
 from experiments.summary import as_markdown
 

@@ -21,7 +21,7 @@ from typing import Any
 import gcd
 import smc
 from experiments.answers import write_answer
-from experiments.convergence_problems import Problem, largest_budget
+from experiments.convergence.problems import Problem, largest_budget
 from experiments.generator import generate
 from experiments.prompts import build_prompt
 from experiments.records import ToolRecord

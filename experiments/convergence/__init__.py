@@ -1,0 +1,21 @@
+"""How many particles until an answer is a sample of the language model's own? `+task=convergence`.
+
+On small problems the exact posterior p_lm(x | x in C, |x| <= n) can be summed up over all
+tokenisations, and every method of this library is measured against it; docs/convergence.md tells
+what came out. To read in this order:
+
+    problems    what is asked: a prompt, a constraint, a budget; a file of one's own
+    builtin     the ten problems that come with it
+    tree        all token prefixes that can be completed in time, counted before they are built
+    evaluate    the language model, asked once at each of them
+    exact       the truth by sums over the tree: evidence, posterior, the law of a single sample
+    hmm         what P-GCD looks ahead with, distilled on the spot
+    sampler     the library's sampler on the tree: thousands of runs without a model
+    methods     the methods that are compared, on the tree and, for their time, on the real model
+    measures    how far runs are from the truth, with intervals
+    task        all of it in order, resumable
+    report      table, summary and `figures`
+
+`config` holds what the task can be told. Nothing is imported here: `experiments.config` needs that
+one module and none of the others.
+"""
