@@ -35,12 +35,12 @@ from torch import Tensor
 from hmm.edges import Edges
 from hmm.kernels import recursion as kernels
 from hmm.kernels.recursion import CERTAIN, COMPUTED, LEFT_OUT, NOTHING
-from hmm.kernels.threads import shared_out
+from hmm.kernels.threads import in_turn, shared_out
 from hmm.model import HMM
-from hmm.transition import Dense
 
 _AT_ONCE = {"cpu": 1 << 20}  # numbers in a block of rows; on the CPU a block stays in the cache
 _ELSEWHERE = 1 << 25
+_TOGETHER = 256  # of them taken by one thread from the edges to the scale
 _COMPILED = ("cpu",)  # where the loops of `hmm.kernels` run
 
 
@@ -60,17 +60,36 @@ class Completion(NamedTuple):
     settled: bool
 
 
+class Scratch(NamedTuple):
+    """Room for the rows that are computed in one go, before and after the transition."""
+
+    u: Float[Tensor, "n H"]
+    log_u: Float64[Tensor, "n"]
+    rows: Float[Tensor, "n H"]
+    log_rows: Float64[Tensor, "n"]
+
+    @classmethod
+    def of(cls, n: int, hmm: HMM) -> Scratch:
+        H = hmm.num_states
+        u, rows = _empty(n, H, hmm), _empty(n, H, hmm)
+        return cls(
+            u, torch.empty(n, dtype=torch.float64), rows, torch.empty(n, dtype=torch.float64)
+        )
+
+
 class Level(NamedTuple):
     """What one level of the recursion starts from.
 
     Attributes:
         before: entry of each state at the level before.
         b, log_scale: all rows so far.
+        scratch: on the CPU, where to compute; None takes memory that is given back.
     """
 
     before: Int64[np.ndarray, "S"]
     b: Float[Tensor, "rows H"]
     log_scale: Float64[Tensor, "rows"]
+    scratch: Scratch | None = None
 
 
 class Start(NamedTuple):
@@ -127,13 +146,15 @@ def completion(
     whole = bool((needed.sum(axis=1) + len(edges.final) == alive.sum(axis=1)).all())
     longest = int(edges.steps_to_accept.max())
     at_once = rows_at_once(hmm)
+    compiled = hmm.device.type in _COMPILED
+    scratch = Scratch.of(min(at_once, edges.num_states), hmm) if compiled else None
     todo = np.empty(edges.num_states, np.int64)
     used, settled = COMPUTED, False
     for r in range(1, levels):
         states, now = np.flatnonzero(needed[r]), entry[r - 1]
         earlier = entry[r - 2] if r > 1 else np.full_like(now, LEFT_OUT)
         count = kernels.pending(states, edges.start, edges.target, now, earlier, entry[r], todo)
-        level, first_new = Level(now, b, log_scale), used
+        level, first_new = Level(now, b, log_scale, scratch), used
         for first in range(0, count, at_once):
             some = todo[first : min(first + at_once, count)]
             moved = rows_of(hmm, edges, level, some, used, tolerance)
@@ -177,19 +198,14 @@ def rows_of(
     tolerance: float,
 ) -> Bool[np.ndarray, "n"]:
     """Compute the rows of these states; those that moved are put behind the rows in use."""
-    compiled = hmm.device.type in _COMPILED
-    u, log_u = (_sum_compiled if compiled else _sum_in_layers)(edges, level, states)
+    if hmm.device.type in _COMPILED:
+        return _rows_compiled(hmm, edges, level, states, used, tolerance)
+    u, log_u = _sum_in_layers(edges, level, states)
     room = slice(used, used + len(states))
     rows, log_rows = level.b[room], level.log_scale[room]
-    if isinstance(hmm.transition, Dense):
-        torch.mm(u, hmm.transition.matrix.T, out=rows)
-    else:
-        rows.copy_(hmm.transition.backward(u))
-    scale = _rescale_compiled if compiled else _rescale
-    moved = scale(level, states, log_u, tolerance, rows, log_rows)
-    if compiled:
-        kernels.close_up(moved, rows.numpy(), log_rows.numpy())
-    elif not moved.all():
+    hmm.transition.backward(u, out=rows)
+    moved = _rescale(level, states, log_u, tolerance, rows, log_rows)
+    if not moved.all():
         kept = torch.from_numpy(moved).to(hmm.device)
         some = slice(used, used + int(moved.sum()))
         level.b[some], level.log_scale[some] = rows[kept], log_rows[kept]
@@ -199,15 +215,25 @@ def rows_of(
 # -- for the CPU -----------------------------------------------------------------------------
 
 
-def _sum_compiled(
-    edges: Edges, level: Level, states: Int64[np.ndarray, "n"]
-) -> tuple[Float[Tensor, "n H"], Float64[Tensor, "n"]]:
-    """u of these states up to scale, and the log of the scale."""
-    u = level.b.new_empty(len(states), level.b.shape[1])
-    log_u = level.log_scale.new_empty(len(states))
-    shared_out(
-        kernels.sum_edges,
-        len(states),
+def _rows_compiled(
+    hmm: HMM,
+    edges: Edges,
+    level: Level,
+    states: Int64[np.ndarray, "n"],
+    used: int,
+    tolerance: float,
+) -> Bool[np.ndarray, "n"]:
+    """`rows_of`, a few rows after the other, from their edges to their scale.
+
+    They are computed in memory that is used again and again, and go into the table when it is
+    known which are kept: what is fresh from the system is slow to be written for the first time.
+    """
+    n, H = len(states), hmm.num_states
+    scratch = level.scratch or Scratch.of(n, hmm)
+    u, log_u, rows, log_rows = (part[:n] for part in scratch)
+    moved = np.empty(n, np.bool_)
+    b, log_scale = level.b.numpy(), level.log_scale.numpy()
+    sums = (
         states,
         edges.start,
         edges.target,
@@ -215,36 +241,34 @@ def _sum_compiled(
         edges.mass.numpy(),
         edges.log_mass.numpy(),
         level.before,
-        level.b.numpy(),
-        level.log_scale.numpy(),
+        b,
+        log_scale,
         u.numpy(),
         log_u.numpy(),
     )
-    return u, log_u
-
-
-def _rescale_compiled(
-    level: Level,
-    states: Int64[np.ndarray, "n"],
-    log_u: Float64[Tensor, "n"],
-    tolerance: float,
-    rows: Float[Tensor, "n H"],
-    log_rows: Float64[Tensor, "n"],
-) -> Bool[np.ndarray, "n"]:
-    """Scale rows to a maximum of one; which of them differ from what the state had before."""
-    moved = np.empty(len(states), np.bool_)
-    shared_out(
-        kernels.rescale,
-        len(states),
+    scales = (
         states,
         level.before,
-        level.b.numpy(),
-        level.log_scale.numpy(),
+        b,
+        log_scale,
         log_u.numpy(),
         tolerance,
         rows.numpy(),
         log_rows.numpy(),
         moved,
+    )
+
+    def some_rows(number: int) -> None:
+        first, last = number * _TOGETHER, min((number + 1) * _TOGETHER, n)
+        kernels.sum_edges(first, last, *sums)
+        hmm.transition.backward(u[first:last], out=rows[first:last])
+        kernels.rescale(first, last, *scales)
+
+    in_turn(some_rows, -(-n // _TOGETHER))
+    kept = np.flatnonzero(moved)
+    room = slice(used, used + len(kept))
+    shared_out(
+        kernels.store, len(kept), kept, rows.numpy(), log_rows.numpy(), b[room], log_scale[room]
     )
     return moved
 

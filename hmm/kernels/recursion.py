@@ -131,17 +131,20 @@ def sum_edges(
                 )
 
 
-@numba.njit(cache=True)
-def close_up(moved: np.ndarray, rows: np.ndarray, log_rows: np.ndarray) -> int:
-    """Move the rows that have moved to the front, in order; how many there are."""
-    count = 0
-    for i in range(moved.size):
-        if moved[i]:
-            if count < i:
-                rows[count] = rows[i]
-                log_rows[count] = log_rows[i]
-            count += 1
-    return count
+@numba.njit(cache=True, nogil=True)
+def store(
+    first: int,
+    last: int,
+    kept: np.ndarray,
+    rows: np.ndarray,
+    log_rows: np.ndarray,
+    b: np.ndarray,
+    log_scale: np.ndarray,
+) -> None:
+    """Copy the rows that are kept, one behind the other."""
+    for k in range(first, last):
+        b[k] = rows[kept[k]]
+        log_scale[k] = log_rows[kept[k]]
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})

@@ -1,7 +1,7 @@
-"""Compiled loops shared out over as many threads as torch uses.
+"""Work shared out over as many threads as torch uses.
 
-The loops release the interpreter's lock, and each thread has its own part of the rows, which are
-independent of each other: the result does not depend on how many threads there are.
+Compiled loops and matrix products release the interpreter's lock. What is shared out are parts that
+are independent of each other: the result does not depend on how many threads there are.
 """
 
 from __future__ import annotations
@@ -31,3 +31,27 @@ def shared_out(loop: Callable[..., object], count: int, *arguments: object) -> N
     loop(cuts[0], cuts[1], *arguments)
     for other in others:
         other.result()
+
+
+def in_turn(work: Callable[[int], object], count: int) -> None:
+    """`work(i)` for i = 0 .. count - 1, each thread taking the next that is left.
+
+    Inside of it torch uses one thread, so that a matrix product is summed in the same order however
+    many threads there are, and no two teams of threads wait for the same cores.
+    """
+    threads = torch.get_num_threads()
+    numbers = iter(range(count))  # next() of it is atomic
+
+    def take() -> None:
+        torch.set_num_threads(1)
+        for number in numbers:
+            work(number)
+
+    helpers = min(threads, count) - 1
+    try:
+        others = [_pool(threads - 1).submit(take) for _ in range(helpers)]
+        take()
+        for other in others:
+            other.result()
+    finally:
+        torch.set_num_threads(threads)

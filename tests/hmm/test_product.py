@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -175,18 +175,31 @@ def long_automaton() -> TokenAutomaton:
     return lift(words + counted + choice("a", "aab"), VOCABULARY)
 
 
-@pytest.mark.parametrize("at_once", [1, 40, 1 << 20])
+@pytest.fixture
+def _threads() -> Iterator[None]:
+    """A test may change how many threads torch uses."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("_threads")
+@pytest.mark.parametrize(("at_once", "together"), [(1, 1), (40, 4), (1 << 20, 7), (1 << 20, 256)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_both_forms_give_the_same(at_once: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_forms_give_the_same(
+    at_once: int, together: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Compiled for the CPU or in layers for any device, in blocks of any size, by any threads."""
     monkeypatch.setitem(recursion._AT_ONCE, "cpu", at_once)
+    monkeypatch.setattr(recursion, "_TOGETHER", together)
     hmm, automaton = random_hmm(VOCABULARY.size, monarch=KINDS[kind]), long_automaton()
     for tolerance in (0, 1e-3):
         forms = []
         for compiled, threads in (("cpu", 1), ("cpu", 3), ("none", 1)):
             monkeypatch.setattr(recursion, "_COMPILED", (compiled,))
-            monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+            torch.set_num_threads(threads)
             forms.append(lookahead_table(hmm, automaton, 30, tolerance=tolerance))
+            assert torch.get_num_threads() == threads, "as it was"
         assert torch.equal(forms[0].completion.b, forms[1].completion.b), "whatever the threads"
         assert torch.equal(forms[0].completion.entry, forms[1].completion.entry)
         for form in forms[1:]:
