@@ -29,6 +29,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from experiments.distill_baselines import unigram
 from experiments.distill_data import Sequences
 from experiments.processes import bar
 from hmm import em, inference
@@ -49,7 +50,8 @@ class Training:
     batch_size: int
     piece_size: int
     step_decay: float
-    pseudo_counts: PseudoCounts
+    pseudo_count: float
+    emission_pseudo_count: float
     dropout: float
     evaluations: int
     seed: int
@@ -79,6 +81,12 @@ class Training:
         start = position * self.batch_size
         size = em.step_size(step, decay=self.step_decay)
         return order[start : start + self.batch_size], size
+
+    def pseudo_counts(self, training: Sequences, num_tokens: int) -> PseudoCounts:
+        """What is added to the counts of each step."""
+        # A state that is seen little falls back on how frequent tokens are, not on any token alike.
+        emission = self.emission_pseudo_count * num_tokens * unigram(training, num_tokens)
+        return PseudoCounts(self.pseudo_count, self.pseudo_count, emission)
 
     def evaluated(self, step: int, num: int) -> bool:
         """Whether the curve has a point after so many steps."""
@@ -155,6 +163,7 @@ def train(
     num, state = len(training), start
     total = settings.total(num)
     last = total if stop_after is None else min(total, stop_after)
+    pseudo_counts = settings.pseudo_counts(training, state.hmm.num_tokens)
     curve = [p for p in read_curve(place.directory) if p.step <= state.step]
 
     def evaluate() -> None:
@@ -173,7 +182,7 @@ def train(
             state = em.em_step(
                 state,
                 _share(training, rows, state.step, settings, place, generator),
-                pseudo_counts=settings.pseudo_counts,
+                pseudo_counts=pseudo_counts,
                 step_size=size,
                 dropout=settings.dropout,
                 generator=generator,

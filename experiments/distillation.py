@@ -1,8 +1,8 @@
-"""Distilling an HMM from a language model: sample, initialise, train, compare, report.
+"""Distilling an HMM from a language model: sample, fit, compare, report.
 
     sequences   the LM's own answers to training prompts (distill_sampling), or a file of them
-    initialise  at random, or by latent variable distillation (hmm.initialize)
-    train       stepwise EM with checkpoints, on one process or many (distill_training)
+    fit         initialise at random, or by latent variable distillation (hmm.initialize), and train
+                by stepwise EM with checkpoints, on one process or many (distill_fit)
     compare     held-out log-likelihood a token beside the LM's, a unigram's, a bigram's
 
 Sampled sequences lie in `runs/sequences-<fingerprint>`, shared by all runs that ask for the same
@@ -26,24 +26,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments import distill_config, distill_data, distill_sampling
 from experiments.config import fingerprint
-from experiments.distill_baselines import compare, unigram
+from experiments.distill_baselines import compare
 from experiments.distill_data import Sequences
+from experiments.distill_fit import at_random, fit, from_vectors
 from experiments.distill_report import Result, report
-from experiments.distill_training import (
-    Place,
-    Training,
-    derived_seed,
-    mean_log_likelihood,
-    read_checkpoint,
-    train,
-    write_checkpoint,
-)
+from experiments.distill_training import Place, Training, derived_seed, mean_log_likelihood
 from experiments.models import identity_of, load_model, resolve_device
 from experiments.processes import processes, wait_for_all
 from experiments.run_directory import refuse_another_run
 from hmm.checkpoint import load, save
-from hmm.em import PseudoCounts, Step
-from hmm.initialize import distilled
 from hmm.model import HMM
 from smc.transformers_lm import TransformersLM
 
@@ -87,24 +78,28 @@ def run(config: DictConfig) -> Path:
     wait_for_all(world)
     if given is None:
         given = _sampled(config, lm, tokenizer, place)
-    training, held_out = distill_data.split(given, config.held_out, config.seed)
-    state = _start(config, lm, training, num_tokens, eos_ids, place)
-    settings = _training(config, training, num_tokens)
+
+    def initial(training: Sequences) -> HMM:
+        return _initial(config, lm, training, num_tokens, eos_ids)
+
+    settings = _training(config)
     try:
-        state, curve = train(state, training, held_out, settings, place, config.stop_after)
+        fitted = fit(given, config.held_out, initial, settings, place, config.stop_after)
     except KeyboardInterrupt:
         _LOG.warning("interrupted: the same command goes on from the checkpoint in %s", run_dir)
         raise
-    if state.step < settings.total(len(training)):
+    training, held_out = fitted.training, fitted.held_out
+    if not fitted.finished:
         if rank == 0:
-            print(f"stopped after step {state.step}; the same command without stop_after goes on")
+            step = fitted.state.step
+            print(f"stopped after step {step}; the same command without stop_after goes on")
         return run_dir
 
     out = Path(config.out) if config.out else run_dir / "hmm"
     dtype = getattr(torch, config.save_dtype)
     if rank == 0:
         described = {"eos_token_id": list(eos_ids), "distilled_from": _source(config)}
-        save(state.hmm, out, config=described, dtype=dtype)
+        save(fitted.state.hmm, out, config=described, dtype=dtype)
     wait_for_all(world)
     # What counts is the model that others will load: rounded, and normalised again.
     rounded = load(out, num_tokens=num_tokens, device=device).hmm
@@ -116,7 +111,7 @@ def run(config: DictConfig) -> Path:
             training=(len(training), training.num_tokens),
             held_out=(len(held_out), held_out.num_tokens),
             unended=_unended(training, held_out, eos_ids),
-            curve=curve,
+            curve=fitted.curve,
             stored=stored,
             lm=None if bool(known.isnan().any()) else float(known.sum()) / held_out.num_tokens,
             baselines=compare(training, held_out, num_tokens),
@@ -204,25 +199,6 @@ def _sampled(
     return distill_data.read(directory)
 
 
-def _start(
-    config: DictConfig,
-    lm: TransformersLM | None,
-    training: Sequences,
-    num_tokens: int,
-    eos_ids: tuple[int, ...],
-    place: Place,
-) -> Step:
-    """The checkpoint if there is one; otherwise step 0, made by the first process for all."""
-    if place.rank == 0 and read_checkpoint(place) is None:
-        write_checkpoint(Step(_initial(config, lm, training, num_tokens, eos_ids)), place)
-    wait_for_all(place.world)
-    state = read_checkpoint(place)
-    assert state is not None
-    if state.step and place.rank == 0:
-        _LOG.info("going on from step %d (resume=false starts over)", state.step)
-    return state
-
-
 def _initial(
     config: DictConfig,
     lm: TransformersLM | None,
@@ -232,21 +208,17 @@ def _initial(
 ) -> HMM:
     monarch = distill_config.monarch_of(config)
     if config.init == "random":
-        generator = torch.Generator().manual_seed(derived_seed("initial", config.seed))
-        return HMM.random(config.num_states, num_tokens, generator=generator, monarch=monarch)
+        return at_random(config.num_states, num_tokens, seed=config.seed, monarch=monarch)
     assert lm is not None
     # Groups of hidden states need hundreds of vectors each, not those of every sequence.
     if config.latent_sequences is not None and config.latent_sequences < len(training):
         generator = torch.Generator().manual_seed(derived_seed("latent", config.seed))
         shuffled = torch.randperm(len(training), generator=generator)
         training = training.take(shuffled[: config.latent_sequences].sort().values)
-    logging.getLogger("faiss").setLevel(logging.WARNING)  # it tells how it was compiled
     vectors = distill_sampling.hidden_states(lm, training, config.sample_batch)
-    tokens, lengths = training.batch(torch.arange(len(training)))
-    return distilled(
+    return from_vectors(
         vectors,
-        tokens,
-        lengths,
+        training,
         config.num_states,
         num_tokens,
         eos_ids=eos_ids,
@@ -256,10 +228,7 @@ def _initial(
     )
 
 
-def _training(config: DictConfig, training: Sequences, num_tokens: int) -> Training:
-    # A state that is seen little falls back on how frequent tokens are, not on any token alike.
-    emission = config.emission_pseudo_count * num_tokens * unigram(training, num_tokens)
-    counts = PseudoCounts(config.pseudo_count, config.pseudo_count, emission)
+def _training(config: DictConfig) -> Training:
     return Training(
         epochs=config.epochs,
         steps=config.steps,
@@ -267,7 +236,8 @@ def _training(config: DictConfig, training: Sequences, num_tokens: int) -> Train
         batch_size=config.batch_size,
         piece_size=config.piece_size,
         step_decay=config.step_decay,
-        pseudo_counts=counts,
+        pseudo_count=config.pseudo_count,
+        emission_pseudo_count=config.emission_pseudo_count,
         dropout=config.dropout,
         evaluations=config.evaluations,
         seed=config.seed,

@@ -16,6 +16,7 @@ the next token is drawn, and costs nothing more.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import logging
 from collections.abc import Sequence
@@ -29,21 +30,12 @@ from torch import Tensor
 
 from experiments import distill_data
 from experiments.config import fingerprint
-from experiments.distill_baselines import compare, unigram
+from experiments.distill_baselines import compare
 from experiments.distill_data import Sequences
-from experiments.distill_training import (
-    Place,
-    Training,
-    derived_seed,
-    mean_log_likelihood,
-    read_checkpoint,
-    train,
-    write_checkpoint,
-)
+from experiments.distill_fit import Fit, at_random, fit, from_vectors
+from experiments.distill_training import Place, Training, derived_seed, mean_log_likelihood
 from experiments.processes import bar
 from hmm.checkpoint import load
-from hmm.em import PseudoCounts, Step
-from hmm.initialize import distilled
 from hmm.model import HMM
 from smc.draw import categorical
 from smc.language_model import LanguageModel
@@ -128,13 +120,18 @@ def distil(
     identity = {"model": model, "prompts": prompts, **dataclasses.asdict(recipe)}
     place = Place(parent / f"convergence-hmm-{fingerprint(identity)}", torch.device("cpu"))
     sequences, vectors = _sampled(lm, prompts, recipe, place.directory / "sequences")
-    training, held_out = distill_data.split(sequences, _HELD_OUT, recipe.seed)
-    size = lm.vocabulary.size
-    state = read_checkpoint(place)
-    if state is None:
-        state = Step(_initial(lm, training, vectors[_within(sequences, training)], recipe))
-        write_checkpoint(state, place)
-    emission = 0.001 * size * unigram(training, size)
+    size, eos_ids = lm.vocabulary.size, lm.vocabulary.eos_ids
+
+    def initial(training: Sequences) -> HMM:
+        """Latent variable distillation where faiss is installed, else random parameters."""
+        if importlib.util.find_spec("faiss") is None:
+            _LOG.warning("faiss is not installed: the HMM starts at random, and ends worse")
+            return at_random(recipe.states, size, seed=recipe.seed)
+        expected = vectors[_within(sequences, training)]
+        return from_vectors(
+            expected, training, recipe.states, size, eos_ids=eos_ids, seed=recipe.seed
+        )
+
     settings = Training(
         epochs=recipe.passes,
         steps=None,
@@ -142,15 +139,15 @@ def distil(
         batch_size=256,
         piece_size=128,
         step_decay=0.7,
-        pseudo_counts=PseudoCounts(0.01, 0.01, emission),
+        pseudo_count=0.01,
+        emission_pseudo_count=0.001,
         dropout=0.0,
         evaluations=10,
         seed=recipe.seed,
     )
-    if state.step < settings.total(len(training)):
-        state, _ = train(state, training, held_out, settings, place)
-    hmm = state.hmm.to(dtype=torch.float32)
-    nats = _nats(hmm, training, held_out, size, place)
+    fitted = fit(sequences, _HELD_OUT, initial, settings, place)
+    hmm = fitted.state.hmm.to(dtype=torch.float32)
+    nats = _nats(hmm, fitted, size, place)
     note = (
         f"HMM of {recipe.states} states, distilled from {recipe.sequences} free continuations of "
         f"{len(prompts)} prompts, at most {recipe.length} tokens each; held out: "
@@ -160,13 +157,12 @@ def distil(
     return Distilled(hmm, note, nats)
 
 
-def _nats(
-    hmm: HMM, training: Sequences, held_out: Sequences, size: int, place: Place
-) -> dict[str, float]:
+def _nats(hmm: HMM, fitted: Fit, size: int, place: Place) -> dict[str, float]:
     """Held-out log-likelihood a token; computed once."""
+    held_out = fitted.held_out
     path = place.directory / "nats.json"
     if not path.is_file():
-        baselines = compare(training, held_out, size)
+        baselines = compare(fitted.training, held_out, size)
         nats = {
             "unigram": baselines.unigram,
             "bigram": baselines.bigram,
@@ -181,30 +177,6 @@ def _nats(
 def _within(sequences: Sequences, part: Sequences) -> Tensor:
     """Which tokens of all sequences belong to those of a part; groups name the sequences."""
     return torch.isin(sequences.groups, part.groups).repeat_interleave(sequences.lengths)
-
-
-def _initial(
-    lm: LanguageModel, training: Sequences, vectors: Float[Tensor, "n D"], recipe: Recipe
-) -> HMM:
-    """Latent variable distillation where faiss is installed, else random parameters."""
-    size = lm.vocabulary.size
-    try:
-        import faiss  # noqa: F401
-    except ImportError:
-        _LOG.warning("faiss is not installed: the HMM starts at random parameters, and ends worse")
-        generator = torch.Generator().manual_seed(derived_seed("initial", recipe.seed))
-        return HMM.random(recipe.states, size, generator=generator)
-    logging.getLogger("faiss").setLevel(logging.WARNING)
-    tokens, lengths = training.batch(torch.arange(len(training)))
-    return distilled(
-        vectors,
-        tokens,
-        lengths,
-        recipe.states,
-        size,
-        eos_ids=lm.vocabulary.eos_ids,
-        seed=recipe.seed,
-    )
 
 
 @torch.inference_mode()

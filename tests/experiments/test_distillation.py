@@ -319,7 +319,7 @@ def test_latent_variables_come_from_so_many_sequences(tmp_path, tiny_lm, monkeyp
 
 
 def test_every_step_of_a_pass_sees_other_sequences():
-    settings = Training(4, None, 1, 3, 2, 0.7, em.PseudoCounts(), 0.0, 30, 0)
+    settings = Training(4, None, 1, 3, 2, 0.7, 0.01, 0.001, 0.0, 30, 0)
     assert settings.total(10) == 1 + 2 * 3 + 1
     everything = list(range(10))
     for step in (0, 7):
