@@ -61,8 +61,10 @@ def labels_match(
 ) -> bool:
     """Whether every edge has just the classes that its set names."""
     for edge in range(source.size):
-        row, named = delta[source[edge]], members[set_of[edge]]
+        row, named, after = delta[source[edge]], members[set_of[edge]], target[edge]
+        differ = 0  # counted without leaving the loop, so that it is done for many classes at once
         for symbol in range(row.size):
-            if (row[symbol] == target[edge]) != (named[symbol] != 0):
-                return False
+            differ += (row[symbol] == after) != (named[symbol] != 0)
+        if differ:
+            return False
     return True

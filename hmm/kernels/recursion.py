@@ -93,7 +93,8 @@ def sum_edges(
 ) -> None:
     """u of each state up to scale: the sum over its edges of mass times beta, and log of the scale.
 
-    Four edges at a time, so that the sum is read and written a quarter as often.
+    The sums are written to the first rows of `u`, the scales where the states are, from `first` on.
+    Four edges at a time, so that a sum is read and written a quarter as often.
     """
     widest = 0
     for i in range(first, last):
@@ -107,7 +108,7 @@ def sum_edges(
         for edge in range(begin, end):
             top = max(top, log_scale[before[target[edge]]] + log_mass[set_of[edge]])
         log_u[i] = top
-        row = u[i]
+        row = u[i - first]
         row[:] = 0
         if top == -np.inf:
             continue
