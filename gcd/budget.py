@@ -177,7 +177,11 @@ class BudgetMask:
 
     def lcd_mask(self, states: Int[Tensor, "N"]) -> Bool[Tensor, "N V"]:
         """Tokens after which the text can be completed at some length, whatever the budget."""
-        return self.mask(states, torch.full_like(states, UNREACHABLE))
+        return self._over_tokens(states, self.lcd_class_mask(states))
+
+    def lcd_class_mask(self, states: Int[Tensor, "N"]) -> Bool[Tensor, "N C"]:
+        """`lcd_mask` over classes of each row's own automaton."""
+        return self.class_mask(states, torch.full_like(states, UNREACHABLE))
 
     def packed(self, states: Int[Tensor, "N"], remaining: Int[Tensor, "N"]) -> Int32[Tensor, "N W"]:
         """`mask` as packed words (see `gcd.bitmask`)."""

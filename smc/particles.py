@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 
@@ -76,7 +76,7 @@ class Prefixes(NamedTuple):
     """
 
     example: Int64[Tensor, "R"]
-    log_p: Float64[Tensor, "R V"]
+    log_p: Float[Tensor, "R V"]
     state: Any
 
     @property

@@ -183,7 +183,7 @@ class PGCD:
         """The state of these rows."""
         return state._replace(walk=state.walk.take(ancestors), predicted=state.predicted[ancestors])
 
-    def guide(self, state: PGCDState, log_p: Float64[Tensor, "R V"]) -> Guide | TiedGuide:
+    def guide(self, state: PGCDState, log_p: Float[Tensor, "R V"]) -> Guide | TiedGuide:
         """log g' and log Z; the support of g' is GCD's."""
         guide: Guide | TiedGuide
         if self.exact_top_k is None:
@@ -212,7 +212,7 @@ class PGCD:
         return found._replace(log_mass=expectation(state.table.without_budget, *place).log_joint)
 
     def _tied(
-        self, state: PGCDState, log_p: Float64[Tensor, "R V"], tied: Expectation
+        self, state: PGCDState, log_p: Float[Tensor, "R V"], tied: Expectation
     ) -> tuple[_Mixture, TiedGuide]:
         """g by class, and exactly for the favourites; not spread over tokens."""
         table, walk = state.table, state.walk

@@ -27,12 +27,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float64, Int, Int64
+from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
 from gcd.batch import AutomatonBatch
 from gcd.budget import BudgetMask
-from smc.tying import TiedGuide
+from smc.tying import TiedGuide, even_guide
 
 
 class Batch(NamedTuple):
@@ -132,7 +132,7 @@ class Guide(NamedTuple):
         """log g of one token each."""
         return self.log_g[rows, tokens]
 
-    def tilted(self, log_p: Float64[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
+    def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
         """log p(v) + log g(v), which is the log of Z q(v)."""
         return log_p + self.log_g
 
@@ -156,7 +156,7 @@ class Proposal(Protocol):
         """The state of B empty prefixes, one per example."""
         ...
 
-    def guide(self, state: Any, log_p: Float64[Tensor, "R V"]) -> Guide | TiedGuide:
+    def guide(self, state: Any, log_p: Float[Tensor, "R V"]) -> Guide | TiedGuide:
         """log g and log Z, given the log-probabilities of the next token."""
         ...
 
@@ -193,9 +193,10 @@ class _Masked:
 class LM(_Masked):
     """The language model itself; a sample that breaks the constraint or the budget dies."""
 
-    def guide(self, state: Walk, log_p: Float64[Tensor, "R V"]) -> Guide:
+    def guide(self, state: Walk, log_p: Float[Tensor, "R V"]) -> Guide:
         """g = 1, Z = 1."""
-        return Guide(torch.zeros_like(log_p), log_p.new_zeros(log_p.shape[0]))
+        log_g = torch.zeros_like(log_p, dtype=torch.float64)
+        return Guide(log_g, log_g.new_zeros(log_p.shape[0]))
 
     def advance(self, state: Walk, tokens: Int[Tensor, "R T"]) -> Walk:
         """Walks on; a prefix that cannot be completed in time has left the target's support."""
@@ -208,20 +209,20 @@ class LM(_Masked):
 class LCD(_Masked):
     """Locally constrained decoding: whatever can still be completed, never mind the budget."""
 
-    def guide(self, state: Walk, log_p: Float64[Tensor, "R V"]) -> Guide:
+    def guide(self, state: Walk, log_p: Float[Tensor, "R V"]) -> TiedGuide:
         """g = 1{completable at some length}."""
-        return _masked(log_p, state.mask.lcd_mask(state.states))
+        return _masked(state, log_p, state.mask.lcd_class_mask(state.states))
 
 
 class GCD(_Masked):
     """Globally constrained decoding: whatever can still be completed within the budget."""
 
-    def guide(self, state: Walk, log_p: Float64[Tensor, "R V"]) -> Guide:
+    def guide(self, state: Walk, log_p: Float[Tensor, "R V"]) -> TiedGuide:
         """g = 1{completable within the remaining budget}."""
-        return _masked(log_p, state.mask.mask(state.states, state.remaining))
+        return _masked(state, log_p, state.mask.class_mask(state.states, state.remaining))
 
 
-def _masked(log_p: Float64[Tensor, "R V"], mask: Bool[Tensor, "R V"]) -> Guide:
-    """g = 1{mask}."""
-    log_g = torch.zeros_like(log_p).masked_fill_(~mask, -torch.inf)
-    return Guide(log_g, torch.logsumexp(log_p + log_g, dim=1))
+def _masked(walk: Walk, log_p: Float[Tensor, "R V"], classes: Bool[Tensor, "R C"]) -> TiedGuide:
+    """g = 1 for these classes of tokens, 0 for the others."""
+    which = walk.automata.automaton_of[walk.states.clamp(min=0)]
+    return even_guide(log_p, walk.automata.class_of, which, classes)

@@ -248,14 +248,14 @@ class Sampler:
 
     def _read(
         self, memory: Rows, parent: Int64[Tensor, "R"], token: Int64[Tensor, "R"]
-    ) -> Float64[Tensor, "R V"]:
+    ) -> Float[Tensor, "R V"]:
         """The language model reads one more token on each prefix that goes on."""
         memory.reorder(parent)
         return self._tempered(memory.extend(token.unsqueeze(1), torch.ones_like(token))[:, 0])
 
-    def _tempered(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
-        """p_lm at the sampling temperature, in float64."""
-        log_p = log_p.double()
+    def _tempered(self, log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
+        """p_lm at the sampling temperature, in the model's precision, float32 at least."""
+        log_p = log_p.to(torch.promote_types(log_p.dtype, torch.float32))
         if self.temperature != 1:
             log_p = (log_p / self.temperature).log_softmax(dim=1)
         if bool(log_p.isnan().any()):

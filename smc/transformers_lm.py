@@ -24,7 +24,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float64, Int, Int64
+from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from gcd.vocabulary import Vocabulary, eos_ids_of
@@ -35,7 +35,7 @@ class TransformersLM:
     """A `LanguageModel` from a `transformers` causal LM and its tokenizer.
 
     The model is used as it is, on its own device and in its own dtype; it is put in evaluation
-    mode.  Log-probabilities come out in float64.
+    mode.  Log-probabilities come out in its precision, float32 at least.
 
     Args:
         model: a `PreTrainedModel` for causal language modelling.
@@ -81,7 +81,7 @@ class TransformersLM:
 
     def prefill(
         self, prompts: Sequence[Sequence[int]]
-    ) -> tuple[TransformersRows, Float64[Tensor, "B V"]]:
+    ) -> tuple[TransformersRows, Float[Tensor, "B V"]]:
         """Reads all prompts in one forward pass, padded on the left."""
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
         width = max(len(prompt) for prompt in prompts)
@@ -115,9 +115,7 @@ class TransformersRows:
         self.prompt_lengths = prompt_lengths
         self.lengths = prompt_lengths
 
-    def extend(
-        self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]
-    ) -> Float64[Tensor, "R T V"]:
+    def extend(self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]) -> Float[Tensor, "R T V"]:
         """One forward pass over all runs."""
         run_length = runs.shape[1]
         before = self.lengths
@@ -149,7 +147,7 @@ class TransformersRows:
     @torch.inference_mode()
     def read(
         self, tokens: Int[Tensor, "R T"], valid: Int64[Tensor, "R"], **options: int
-    ) -> Float64[Tensor, "R T2 V"]:
+    ) -> Float[Tensor, "R T2 V"]:
         """A forward pass over `tokens`, after which the last `valid` columns of a row count.
 
         Returns:
@@ -168,7 +166,9 @@ class TransformersRows:
             **options,
         )
         self._check_memory(width)
-        return output.logits.double().log_softmax(dim=-1)
+        logits = output.logits
+        precision = torch.promote_types(logits.dtype, torch.float32)
+        return logits.log_softmax(dim=-1, dtype=precision)
 
     def _align(self, valid: Int64[Tensor, "R"], kept: Int64[Tensor, "R"]) -> None:
         """Keeps the first `kept` of each row's last `valid` columns, and moves them to the end."""

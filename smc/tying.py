@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float64, Int32, Int64
+from jaxtyping import Bool, Float, Float64, Int32, Int64
 from torch import Tensor
 
 from hmm.kernels.threads import shared_out
@@ -39,7 +39,7 @@ class Rest(NamedTuple):
 
 
 def weigh_rest(
-    log_p: Float64[Tensor, "R V"],
+    log_p: Float[Tensor, "R V"],
     class_of: Int32[Tensor, "B V"],
     which: Int64[Tensor, "R"],
     alive: Bool[Tensor, "R C"],
@@ -47,11 +47,11 @@ def weigh_rest(
 ) -> Rest:
     """The favourites, and what is left to the classes.
 
-    Nothing is subtracted: a class that is left with little is known as well as any other. Masses
-    under 1e-300 of the likeliest token's are taken for zero.
+    Nothing is subtracted: a class that is left with little is known as well as any other.
 
     Args:
-        log_p: log-probabilities of the next token.
+        log_p: log-probabilities of the next token, in float32 or float64, which is then the
+            precision of each token's share; sums are in float64.
         class_of: class of each token, in each of B automata.
         which: the automaton of each row.
         alive: the classes allowed.
@@ -60,7 +60,7 @@ def weigh_rest(
     R, C = alive.shape
     if log_p.device.type in _COMPILED:
         tokens = torch.empty(R, K, dtype=torch.int64)
-        best, log_mass = log_p.new_empty(R, K), log_p.new_empty(R, C)
+        best, log_mass = (torch.empty(R, width, dtype=torch.float64) for width in (K, C))
         shared_out(
             kernels.weigh_rest,
             R,
@@ -74,7 +74,7 @@ def weigh_rest(
         )
         return Rest(tokens, best, log_mass)
     of_row = class_of[which].long()
-    allowed = log_p.masked_fill(~alive.gather(1, of_row), -torch.inf)
+    allowed = log_p.double().masked_fill(~alive.gather(1, of_row), -torch.inf)
     best, tokens = allowed.topk(max(K, 1), dim=1)
     top = torch.where(best[:, :1].isneginf(), 0.0, best[:, :1])
     p = (allowed - top).exp()
@@ -82,6 +82,25 @@ def weigh_rest(
     p.scatter_(1, tokens, 0.0)
     mass = p.new_zeros(R, C).scatter_add_(1, of_row, p)
     return Rest(tokens, best, mass.log() + top)
+
+
+def even_guide(
+    log_p: Float[Tensor, "R V"],
+    class_of: Int32[Tensor, "B V"],
+    which: Int64[Tensor, "R"],
+    classes: Bool[Tensor, "R C"],
+) -> TiedGuide:
+    """The guide that is one for some classes and zero for the others."""
+    R = len(log_p)
+    by_class = torch.zeros_like(classes, dtype=torch.float64).masked_fill_(~classes, -torch.inf)
+    if log_p.device.type in _COMPILED:
+        log_z = weigh_rest(log_p, class_of, which, classes, 0).log_mass.logsumexp(dim=1)
+    else:
+        # Not by class: sums of many numbers at few places are slow there, and in no fixed order.
+        mask = classes.gather(1, class_of[which].long())
+        log_z = log_p.masked_fill(~mask, -torch.inf).logsumexp(dim=1).double()
+    none = which.new_zeros(R, 0)
+    return TiedGuide(by_class, none, by_class.new_zeros(R, 0), class_of, which, log_z)
 
 
 class TiedGuide(NamedTuple):
@@ -119,10 +138,10 @@ class TiedGuide(NamedTuple):
             return log_g
         return torch.where(own.any(dim=1), own_g.amax(dim=1), log_g)
 
-    def tilted(self, log_p: Float64[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
+    def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
         """log p(v) + log g(v), which is the log of Z q(v)."""
         if log_p.device.type in _COMPILED:
-            out = torch.empty_like(log_p)
+            out = torch.empty_like(log_p, dtype=torch.float64)
             shared_out(
                 kernels.tilt,
                 len(log_p),

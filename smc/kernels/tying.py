@@ -1,59 +1,77 @@
 """Compiled passes over log-probabilities, one row at a time: read once, nothing as wide is written.
 
-Tokens come in chunks that stay in the nearest cache. Of each chunk, those above the K-th best so
-far are set aside; of the others exp is taken, four at a time, and added to their class. Who is
-pushed out of the K best later is added then, so that no class has mass that must be taken off it
-again.
+Tokens come in chunks that stay in the nearest cache. Of each chunk exp is taken, as many at a time
+as the processor has lanes, and added to the classes. Tokens above the K-th best so far are set
+aside instead; who is pushed out of the K best later is added then, so that no class has mass that
+must be taken off it again.
+
+Arithmetic is that of the log-probabilities, float32 or float64; sums are in float64. What float32
+cannot hold beside the likeliest token, under e^-87 of it, is taken one by one in float64: a
+lookahead may leave nothing else to go on with.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 _CHUNK = 2048
-_BLOCK = 64
-_LANES = 4  # partial sums of each class, so that an addition need not wait for the one before
+_COLUMNS = 128  # a chunk is looked over in so many columns, to skip those without favourites
+_LANES = 8  # partial sums of each class, so that an addition need not wait for the one before
+_NOTHING = 1e-250  # of the likeliest token: if what is allowed weighs less, it is weighed by itself
+
 _LOG2_E, _LN2 = 1 / math.log(2), math.log(2)
-_LOWEST = -708.0  # further below the top of its row, a probability counts as zero
-_SMALLEST = 1e-300
+_LOWEST = -708.0
 _ROUND = 1.5 * 2.0**52 + 1023  # added to a number n, leaves round(n) + 1023 in its last bits
 
+_LOG2_E_32, _LN2_32 = np.float32(_LOG2_E), np.float32(_LN2)
+_LN2_REST_32 = np.float32(_LN2 - float(_LN2_32))
+_LOWEST_32 = np.float32(-87)
+_ROUND_32 = np.float32(1.5 * 2.0**23 + 127)
+_ONE_32 = np.float32(1)
+_A5, _A4 = np.float32(0.001384364441037178), np.float32(0.008374162949621677)
+_A3, _A2 = np.float32(0.04166800156235695), np.float32(0.16666431725025177)
+_A1 = np.float32(0.4999999403953552)
 
-@intrinsic
-def _bits(typing_context, number):
-    """A float64 as the integer that its bits are."""
 
-    def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.IntType(64))
+def _same_bits(source: types.Type, target: types.Type, kind: ir.Type) -> Callable[[float], float]:
+    """The number of another type that has the same bits."""
 
-    return types.int64(types.float64), generate
+    @intrinsic
+    def cast(typing_context, number):
+        def generate(context, builder, signature, arguments):
+            return builder.bitcast(arguments[0], kind)
+
+        return target(source), generate
+
+    return cast
 
 
-@intrinsic
-def _number(typing_context, bits):
-    """The float64 with these bits."""
+_bits_32 = _same_bits(types.float32, types.int32, ir.IntType(32))
+_bits_64 = _same_bits(types.float64, types.int64, ir.IntType(64))
+_number_32 = _same_bits(types.int32, types.float32, ir.FloatType())
+_number_64 = _same_bits(types.int64, types.float64, ir.DoubleType())
 
-    def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.DoubleType())
 
-    return types.float64(types.int64), generate
+def _exp(x: np.ndarray, top: float, out: np.ndarray) -> None:
+    """exp(x - top), to some 1e-15 or 1e-7; wrong where that is under exp(`_LOWEST`).
+
+    With n the integer nearest to x / ln 2, exp(x) is 2^n times exp of what is left, a polynomial
+    of least greatest error (2.2e-16 or 2e-9) where that is under ln 2 / 2. Written so that the
+    compiler makes vectors of it, which it does not of `math.exp`.
+    """
+    raise NotImplementedError
 
 
 @numba.njit(cache=True, fastmath={"contract", "nsz", "nnan"})
-def _exp(x: np.ndarray, size: int, top: float) -> None:
-    """exp(x - top) in place, to some 1e-15.
-
-    With n the integer nearest to x / ln 2, exp(x) is 2^n times exp of what is left, a polynomial
-    of least greatest error (2.2e-16) where that is under ln 2 / 2. Written so that the compiler
-    makes vectors of it, which it does not of `math.exp`.
-    """
-    for i in range(size):
+def _exp_64(x: np.ndarray, top: float, out: np.ndarray) -> None:
+    for i in range(_CHUNK):
         y = max(x[i] - top, _LOWEST)
         rounded = y * _LOG2_E + _ROUND
         r = y - (rounded - _ROUND) * _LN2
@@ -66,48 +84,87 @@ def _exp(x: np.ndarray, size: int, top: float) -> None:
         s = s * r + 0.16666666666554314
         s = s * r + 0.5000000000000006
         s = s * r + 1.0000000000000067
-        x[i] = (s * r + 1.0) * _number(_bits(rounded) << 52)
+        out[i] = (s * r + 1.0) * _number_64(_bits_64(rounded) << 52)
+
+
+@numba.njit(cache=True, fastmath={"contract", "nsz", "nnan"})
+def _exp_32(x: np.ndarray, top: np.float32, out: np.ndarray) -> None:
+    for i in range(_CHUNK):
+        y = max(x[i] - top, _LOWEST_32)
+        rounded = y * _LOG2_E_32 + _ROUND_32
+        n = rounded - _ROUND_32
+        r = (y - n * _LN2_32) - n * _LN2_REST_32
+        s = r * _A5 + _A4
+        s = s * r + _A3
+        s = s * r + _A2
+        s = s * r + _A1
+        s = s * r + _ONE_32
+        out[i] = (s * r + _ONE_32) * _number_32(_bits_32(rounded) << 23)
+
+
+@overload(_exp)
+def _exp_for(x, top, out):
+    if x.dtype == types.float32:
+        return lambda x, top, out: _exp_32(x, np.float32(top), out)
+    return lambda x, top, out: _exp_64(x, top, out)
 
 
 @numba.njit(cache=True, fastmath={"nnan", "nsz"})
-def _masked(p: np.ndarray, klass: np.ndarray, penalty: np.ndarray, x: np.ndarray) -> float:
-    """Log-probabilities, -inf where the class is not allowed, and the highest of them."""
-    high = -np.inf
-    for i in range(p.size):
-        x[i] = p[i] + penalty[klass[i]]
-        high = max(high, x[i])
-    return high
+def _fold(x: np.ndarray, y: np.ndarray, high: np.ndarray, low: np.ndarray) -> None:
+    """Of each place, the higher of two numbers and the lower of two others."""
+    for i in range(high.size):
+        high[i] = max(x[i], x[i + high.size])
+    for i in range(low.size):
+        low[i] = min(y[i], y[i + low.size])
 
 
-@numba.njit(cache=True, fastmath={"nnan", "nsz"})
-def _highest(x: np.ndarray) -> float:
-    high = x[0]
-    for i in range(x.size):
-        high = max(high, x[i])
-    return high
+@numba.njit(cache=True)
+def _extremes(x: np.ndarray, high: np.ndarray, low: np.ndarray) -> None:
+    """The highest and lowest of each column of a chunk come first in `high` and `low`.
+
+    By halves, as the compiler makes vectors of that and not of a running maximum.
+    """
+    half = _CHUNK // 2
+    _fold(x, x, high[0, :half], low[0, :half])
+    side = 0
+    while half > _COLUMNS:
+        half //= 2
+        _fold(high[side], low[side], high[1 - side, :half], low[1 - side, :half])
+        side = 1 - side
+    if side:
+        high[0, :half], low[0, :half] = high[1, :half], low[1, :half]
+
+
+@numba.njit(cache=True)
+def _tiny(
+    x: np.ndarray, size: int, top: float, klass: np.ndarray, out: np.ndarray, mass: np.ndarray
+) -> None:
+    """What is too small for `_exp` goes to its class from here."""
+    lowest = _LOWEST if x.itemsize == 8 else _LOWEST_32
+    for i in range(size):
+        if x[i] - top < lowest:
+            out[i] = 0
+            mass[0, klass[i]] += math.exp(np.float64(x[i]) - np.float64(top))
 
 
 @numba.njit(cache=True)
 def _add_to_classes(x: np.ndarray, klass: np.ndarray, mass: np.ndarray) -> None:
-    """Add each number to its class, in one of four sums, in turns."""
+    """Add each number to its class, in one of eight sums, in turns."""
     size = klass.size
     m0, m1, m2, m3 = mass[0], mass[1], mass[2], mass[3]
-    even = size - size % 4
-    for i in range(0, even, 4):
+    m4, m5, m6, m7 = mass[4], mass[5], mass[6], mass[7]
+    even = size - size % 8
+    for i in range(0, even, 8):
         m0[klass[i]] += x[i]
         m1[klass[i + 1]] += x[i + 1]
         m2[klass[i + 2]] += x[i + 2]
         m3[klass[i + 3]] += x[i + 3]
+        m4[klass[i + 4]] += x[i + 4]
+        m5[klass[i + 5]] += x[i + 5]
+        m6[klass[i + 6]] += x[i + 6]
+        m7[klass[i + 7]] += x[i + 7]
     for i in range(even, size):
         m0[klass[i]] += x[i]
-
-
-@numba.njit(cache=True)
-def _lowest(value: np.ndarray, size: int) -> float:
-    low = value[0]
-    for i in range(size):
-        low = min(low, value[i])
-    return low
 
 
 @numba.njit(cache=True)
@@ -116,16 +173,11 @@ def _put_back(
     token: np.ndarray,
     count: int,
     K: int,
-    start: int,
-    x: np.ndarray,
     top: float,
     klass: np.ndarray,
     mass: np.ndarray,
 ) -> None:
-    """Of the candidates the K best come first (Hoare's selection); the others are no longer any.
-
-    They go back to the chunk in work, which begins with token `start`, or else to their class.
-    """
+    """Of the candidates the K best come first (Hoare's selection); the others go to their class."""
     low, high = 0, count - 1
     while low < high:
         a, b, c = value[low], value[(low + high) // 2], value[high]
@@ -148,10 +200,69 @@ def _put_back(
         else:
             break
     for i in range(K, count):
-        if token[i] >= start:
-            x[token[i] - start] = value[i]
-        else:
-            mass[0, klass[token[i]]] += math.exp(value[i] - top)
+        mass[0, klass[token[i]]] += math.exp(value[i] - top)
+
+
+@numba.njit(cache=True)
+def _weigh_row(
+    p: np.ndarray,
+    klass: np.ndarray,
+    alive: np.ndarray,
+    among: bool,
+    K: int,
+    value: np.ndarray,
+    token: np.ndarray,
+    mass: np.ndarray,
+) -> tuple[float, int]:
+    """Fills in the best tokens, in no order, and the mass of classes over exp(top).
+
+    Masses are of all tokens, beside the likeliest of all; or of those in classes alive, beside the
+    likeliest among these. Gives top and the number of candidates, at most K.
+    """
+    V, room = p.size, value.size
+    x, exp_x = np.empty(_CHUNK, p.dtype), np.empty(_CHUNK, p.dtype)
+    highs, lows = np.empty((2, _CHUNK // 2), p.dtype), np.empty((2, _CHUNK // 2), p.dtype)
+    high, low = highs[0, :_COLUMNS], lows[0, :_COLUMNS]
+    lowest = _LOWEST if p.itemsize == 8 else _LOWEST_32
+    mass[:] = 0
+    top, least, count = -np.inf, -np.inf, 0
+    for start in range(0, V, _CHUNK):
+        size = min(_CHUNK, V - start)
+        here, chunk = klass[start : start + size], p[start : start + size]
+        for i in range(size):
+            x[i] = chunk[i]
+        if among:
+            for i in range(size):
+                if not alive[here[i]]:
+                    x[i] = -np.inf
+        x[size:] = x[0]
+        _extremes(x, highs, lows)
+        highest = high.max()
+        if highest == -np.inf:
+            continue
+        if highest > top:
+            mass *= math.exp(top - highest)
+            top = highest
+        _exp(x, top, exp_x)
+        if K > 0 and highest > least:
+            for column in range(_COLUMNS):
+                if high[column] <= least:
+                    continue
+                for i in range(column, size, _COLUMNS):
+                    if x[i] > least and alive[here[i]]:
+                        value[count], token[count] = x[i], start + i
+                        x[i], exp_x[i] = -np.inf, 0
+                        count += 1
+                        if count == room:
+                            _put_back(value, token, count, K, top, klass, mass)
+                            count, least = K, value[:K].min()
+        if low.min() - top < lowest:
+            _tiny(x, size, top, here, exp_x, mass)
+        _add_to_classes(exp_x, here, mass)
+    if count > K:
+        _put_back(value, token, count, K, top, klass, mass)
+        count = K
+    return top, count
 
 
 @numba.njit(cache=True, nogil=True)
@@ -171,53 +282,29 @@ def weigh_rest(
     Where there are fewer than K of any probability, the list ends in token 0 at -inf. Classes are
     unsigned numbers, which as places in an array cost no check for negative ones.
     """
-    V, C, K = log_p.shape[1], alive.shape[1], tokens.shape[1]
-    x = np.empty(_CHUNK)
-    room = 4 * K + 64
-    value, token = np.empty(room), np.empty(room, np.int64)
-    penalty = np.empty(C)
+    C, K = alive.shape[1], tokens.shape[1]
+    value, token = np.empty(4 * K + 64), np.empty(4 * K + 64, np.int64)
     mass = np.empty((_LANES, C))
     for row in range(first, last):
-        p, klass = log_p[row], class_of[automaton[row]]
-        for c in range(C):
-            penalty[c] = 0.0 if alive[row, c] else -np.inf
-        mass[:] = 0
-        top, least, count = -np.inf, -np.inf, 0
-        for start in range(0, V, _CHUNK):
-            size = min(_CHUNK, V - start)
-            here = klass[start : start + size]
-            high = _masked(p[start : start + size], here, penalty, x)
-            if high == -np.inf:
-                continue
-            if high > top:
-                mass *= math.exp(top - high)
-                top = high
-            if K > 0 and high > least:
-                for block in range(0, size, _BLOCK):
-                    end = min(size, block + _BLOCK)
-                    if _highest(x[block:end]) <= least:
-                        continue
-                    for i in range(block, end):
-                        if x[i] > least:
-                            value[count], token[count] = x[i], start + i
-                            x[i] = -np.inf
-                            count += 1
-                            if count == room:
-                                _put_back(value, token, count, K, start, x, top, klass, mass)
-                                count, least = K, _lowest(value, K)
-            _exp(x, size, top)
-            _add_to_classes(x, here, mass)
-        if count > K:
-            _put_back(value, token, count, K, V, x, top, klass, mass)
-            count = K
+        p, klass, may = log_p[row], class_of[automaton[row]], alive[row]
+        for among in (False, True):
+            top, count = _weigh_row(p, klass, may, among, K, value, token, mass)
+            weight = 0.0
+            for k in range(count):
+                weight += math.exp(value[k] - top)
+            for c in range(C):
+                for lane in range(1, _LANES):
+                    mass[0, c] += mass[lane, c]
+                if may[c]:
+                    weight += mass[0, c]
+            if weight > _NOTHING:
+                break
         tokens[row], best[row] = 0, -np.inf
         for k, i in enumerate(np.argsort(-value[:count])):
             tokens[row, k], best[row, k] = token[i], value[i]
         for c in range(C):
-            total = 0.0
-            for lane in range(_LANES):
-                total += mass[lane, c]
-            log_mass[row, c] = math.log(total) + top if total > _SMALLEST else -np.inf
+            possible = may[c] and mass[0, c] > 0
+            log_mass[row, c] = math.log(mass[0, c]) + top if possible else -np.inf
 
 
 @numba.njit(cache=True, nogil=True)

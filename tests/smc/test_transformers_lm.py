@@ -159,7 +159,7 @@ def naive(lm: smc.TransformersLM, tokens: list[int]) -> torch.Tensor:
 
 
 def close(found: torch.Tensor, expected: torch.Tensor) -> None:
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(found.double(), expected.double(), rtol=0, atol=1e-4)
 
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2], [6], [5, 3, 5], [8, 9, 7, 9, 3, 2, 3, 8, 4, 6]]
@@ -274,9 +274,13 @@ def test_context_and_dtype_come_from_the_model() -> None:
     assert smc.TransformersLM(gpt2(), None).context == 64
     assert smc.TransformersLM(mpt(), None).context == 32
     assert smc.TransformersLM(bloom(), None).context is None
-    half = smc.TransformersLM(llama().to(torch.bfloat16), None)
-    _, log_p = half.prefill(PROMPTS)
-    assert log_p.dtype == torch.float64
+    for dtype, at_least in (
+        (torch.bfloat16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+    ):
+        _, log_p = smc.TransformersLM(llama().to(dtype), None).prefill(PROMPTS)
+        assert log_p.dtype == at_least
     torch.testing.assert_close(log_p.exp().sum(1), torch.ones(4, dtype=torch.float64))
 
 

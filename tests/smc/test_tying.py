@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from smc import tying
-from smc.tying import Rest, TiedGuide, weigh_rest
+from smc.tying import Rest, TiedGuide, even_guide, weigh_rest
 
 FORMS = {"compiled": ("cpu",), "tensors": ()}
 
@@ -40,20 +40,31 @@ def plain(
     return Rest(tokens, best, log_mass)
 
 
+PRECISION = {torch.float32: 1e-5, torch.float64: 1e-12}
+
+
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", PRECISION)
 @pytest.mark.parametrize(
     ("vocabulary", "classes", "K"),
     [(3, 2, 3), (50, 7, 0), (50, 7, 5), (50, 60, 50), (5000, 40, 64), (4500, 3, 1)],
 )
 def test_favourites_and_the_mass_of_the_rest(
-    form: str, vocabulary: int, classes: int, K: int, monkeypatch: pytest.MonkeyPatch
+    form: str,
+    dtype: torch.dtype,
+    vocabulary: int,
+    classes: int,
+    K: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """In float32 as well, where exp of most of these numbers is zero."""
     monkeypatch.setattr(tying, "_COMPILED", FORMS[form])
     for seed in range(4):
         log_p, class_of, which, alive = case(9, vocabulary, classes, seed)
+        log_p = log_p.to(dtype)
         alive[0] = False
         found = weigh_rest(log_p, class_of, which, alive, K)
-        expected = plain(log_p, class_of, which, alive, K)
+        expected = plain(log_p.double(), class_of, which, alive, K)
         torch.testing.assert_close(found.best, expected.best, rtol=0, atol=0)
         some = ~expected.best.isneginf()
         assert torch.equal(found.tokens[some], expected.tokens[some])
@@ -61,10 +72,48 @@ def test_favourites_and_the_mass_of_the_rest(
         top = torch.cat([expected.log_mass, expected.best], dim=1).amax(dim=1, keepdim=True)
         seen = alive & (expected.log_mass > top - 690)
         torch.testing.assert_close(
-            found.log_mass[seen], expected.log_mass[seen], rtol=1e-13, atol=1e-12
+            found.log_mass[seen], expected.log_mass[seen], rtol=1e-13, atol=PRECISION[dtype]
         )
         assert not found.log_mass.isnan().any()
         assert (found.log_mass[alive & expected.log_mass.isneginf()] == -torch.inf).all()
+
+
+@pytest.mark.parametrize("dtype", PRECISION)
+@pytest.mark.parametrize("allowed", [-30.0, -200.0, -750.0, -1e4, -1e30])
+def test_what_is_allowed_is_as_good_as_impossible(dtype: torch.dtype, allowed: float) -> None:
+    """The language model is sure of what the constraint forbids."""
+    V, K = 3000, 2
+    log_p = torch.full((1, V), allowed, dtype=dtype)
+    log_p[0, 2500], log_p[0, 7] = 0, -torch.inf
+    class_of = (torch.arange(V).unsqueeze(0) % 3).int()
+    class_of[0, 2500] = 3
+    alive = torch.tensor([[True, True, False, False]])
+    which = torch.zeros(1, dtype=torch.int64)
+    found = weigh_rest(log_p, class_of, which, alive, K)
+    expected = plain(log_p.double(), class_of, which, alive, K)
+    torch.testing.assert_close(found.best, expected.best, rtol=0, atol=0)
+    total = torch.cat([found.log_mass[:, :2], found.best], dim=1).logsumexp(dim=1)
+    whole = torch.cat([expected.log_mass[:, :2], expected.best], dim=1).logsumexp(dim=1)
+    torch.testing.assert_close(total, whole, rtol=1e-13, atol=PRECISION[dtype])
+    assert (found.log_mass[0, 2:] == -torch.inf).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", PRECISION)
+def test_a_guide_that_is_one_or_zero(
+    form: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tying, "_COMPILED", FORMS[form])
+    log_p, class_of, which, classes = case(9, 3000, 20, 3)
+    classes[0] = False
+    log_p = log_p.to(dtype)
+    guide = even_guide(log_p, class_of, which, classes)
+    mask = torch.stack([classes[r][class_of[which[r]].long()] for r in range(9)])
+    expected = log_p.double().masked_fill(~mask, -torch.inf)
+    assert torch.equal(guide.tilted(log_p), expected)
+    torch.testing.assert_close(
+        guide.log_z, expected.logsumexp(dim=1), rtol=1e-13, atol=PRECISION[dtype]
+    )
 
 
 @pytest.mark.parametrize("order", ["rising", "falling", "equal"])
