@@ -128,5 +128,5 @@ def from_vectors(
         eos_ids=eos_ids,
         monarch=monarch,
         iterations=iterations,
-        seed=seed,
+        seed=seed % 2**31,  # faiss has no wider one
     )

@@ -76,7 +76,13 @@ def _budget(problem: Problem, lm: smc.TransformersLM, tokenizer: Any) -> int:
 def _spelling(lm: smc.TransformersLM, text: str) -> tuple[int, ...]:
     """All tokens that are exactly this text."""
     wanted = text.encode()
-    return tuple(i for i, token in enumerate(lm.vocabulary.token_bytes) if token == wanted)
+    found = tuple(i for i, token in enumerate(lm.vocabulary.token_bytes) if token == wanted)
+    if not found:
+        raise ValueError(
+            f"the built-in problems end an answer at {text!r}, and no token of this model is "
+            "exactly that; give problems of your own (task.problems=FILE.json)"
+        )
+    return found
 
 
 def _toolcalls(lm: smc.TransformersLM, tokenizer: Any, kind: str) -> list[Problem]:

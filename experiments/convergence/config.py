@@ -73,8 +73,10 @@ def check(config: DictConfig) -> None:
         raise ValueError("task.problems are for one model: give model.path, leave task.models out")
     if task.problems is not None and not Path(task.problems).expanduser().is_file():
         raise ValueError(f"task.problems={task.problems}: there is no such file")
-    if task.hmm is not None and len(task.models) > 1:
-        raise ValueError("task.hmm is for one vocabulary: leave it out with several task.models")
+    if task.models and config.model.path != "embedded":
+        raise ValueError(
+            f"model.path={config.model.path} and task.models={list(task.models)}: give one of them"
+        )
     if config.data.path or config.data.hub or config.data.offset:
         raise ValueError("+task=convergence reads no records: leave data.* out (see task.problems)")
     _check_hmm(config)
@@ -86,7 +88,27 @@ def check(config: DictConfig) -> None:
 
 
 def _check_hmm(config: DictConfig) -> None:
-    """Of `hmm.*` the methods here leave temper, defence and potential open."""
+    """The HMM's own settings; of `hmm.*` the methods here leave temper, defence, potential open."""
+    task = config.task
+    if task.hmm is not None:
+        directory = Path(task.hmm).expanduser()
+        if not (directory / "config.json").is_file():
+            raise ValueError(
+                f"task.hmm={task.hmm}: no HMM there ({directory} has no config.json); give a "
+                "directory that scripts.distill_hmm has written (runs/distill-*/hmm), or one in "
+                "Ctrl-G's layout"
+            )
+        if len(task.models) > 1:
+            raise ValueError(
+                "task.hmm is for one vocabulary: leave it out with several task.models"
+            )
+        if task.hmm_for == "problem":
+            raise ValueError("task.hmm is one HMM for all problems: leave task.hmm_for=problem out")
+        if not any(method.startswith("pgcd") for method in task.methods):
+            raise ValueError(
+                f"task.hmm={task.hmm} is for methods that look ahead, and task.methods="
+                f"{list(task.methods)} has none: add pgcd, or leave task.hmm out"
+            )
     if config.hmm.path != "auto":
         raise ValueError("+task=convergence takes its HMM from task.hmm=DIR: leave hmm.path out")
     settings: Any = OmegaConf.get_type(config.hmm)

@@ -70,7 +70,10 @@ def exact(tree: Tree) -> Exact:
     log_law = _log_sum_of_paths(tree, tree["log_p"])
     log_evidence = float(log_law.logsumexp(dim=0))
     if log_evidence == -np.inf:
-        raise ValueError("the language model gives no answer any probability: nothing to sample")
+        raise ValueError(
+            "the language model gives no answer any probability within the budget, so there is "
+            "nothing to sample; give other strings, or another prompt"
+        )
     return Exact(log_evidence, (log_law - log_evidence).exp(), log_law)
 
 

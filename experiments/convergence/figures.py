@@ -86,7 +86,7 @@ def _plot(
     for place, (axis, report) in enumerate(zip(axes.flat, reports, strict=False)):
         _panel(axis, report, methods, key)
         axis_of(axis)
-        axis.set_title(report["name"], fontsize=10)
+        axis.set_title(_title(report["name"]), fontsize=10)
         if place + columns >= len(reports):
             axis.set_xlabel(label)
         if place % columns == 0:
@@ -104,6 +104,11 @@ def _plot(
     )
     figure.savefig(path, dpi=130)
     plt.close(figure)
+
+
+def _title(name: str) -> str:
+    """A problem's name as it is: not as a formula, nor wider than its panel."""
+    return (name if len(name) <= 40 else name[:39] + "…").replace("$", r"\$")
 
 
 def _panel(axis: Any, report: dict[str, Any], methods: Sequence[str], key: str) -> None:

@@ -35,7 +35,7 @@ from experiments.distill_data import Sequences
 from experiments.distill_fit import Fit, at_random, fit, from_vectors
 from experiments.distill_training import Place, Training, derived_seed, mean_log_likelihood
 from experiments.processes import bar
-from hmm.checkpoint import load
+from hmm.checkpoint import WEIGHTS, load, load_ctrlg
 from hmm.model import HMM
 from smc.draw import categorical
 from smc.language_model import LanguageModel
@@ -92,8 +92,10 @@ def given(directory: str, num_tokens: int) -> Distilled:
     Raises:
         ValueError: there is none, or it is for another vocabulary (both sizes are named).
     """
+    path = Path(directory).expanduser()
+    read = load if (path / WEIGHTS).is_file() else load_ctrlg
     try:
-        hmm = load(directory, num_tokens=num_tokens).hmm
+        hmm = read(path, num_tokens=num_tokens).hmm
     except ValueError as error:
         raise ValueError(f"task.hmm={directory}: {error}") from error
     hmm = hmm.to(dtype=torch.float32)
@@ -118,19 +120,27 @@ def distil(
     """
     prompts = sorted({tuple(prompt) for prompt in prompts}, key=lambda p: (len(p), p))
     identity = {"model": model, "prompts": prompts, **dataclasses.asdict(recipe)}
+    latent = importlib.util.find_spec("faiss") is not None
+    if not latent:
+        identity["initial"] = "random"
+        _LOG.warning("faiss is not installed: the HMM starts at random, and ends worse")
     place = Place(parent / f"convergence-hmm-{fingerprint(identity)}", torch.device("cpu"))
     sequences, vectors = _sampled(lm, prompts, recipe, place.directory / "sequences")
     size, eos_ids = lm.vocabulary.size, lm.vocabulary.eos_ids
 
     def initial(training: Sequences) -> HMM:
         """Latent variable distillation where faiss is installed, else random parameters."""
-        if importlib.util.find_spec("faiss") is None:
-            _LOG.warning("faiss is not installed: the HMM starts at random, and ends worse")
+        if not latent:
             return at_random(recipe.states, size, seed=recipe.seed)
         expected = vectors[_within(sequences, training)]
-        return from_vectors(
-            expected, training, recipe.states, size, eos_ids=eos_ids, seed=recipe.seed
-        )
+        try:
+            return from_vectors(
+                expected, training, recipe.states, size, eos_ids=eos_ids, seed=recipe.seed
+            )
+        except ValueError as error:
+            raise ValueError(
+                f"task.hmm_states={recipe.states}, task.hmm_sequences={recipe.sequences}: {error}"
+            ) from error
 
     settings = Training(
         epochs=recipe.passes,
@@ -150,7 +160,9 @@ def distil(
     nats = _nats(hmm, fitted, size, place)
     note = (
         f"HMM of {recipe.states} states, distilled from {recipe.sequences} free continuations of "
-        f"{len(prompts)} prompts, at most {recipe.length} tokens each; held out: "
+        f"{len(prompts)} prompts, at most {recipe.length} tokens each"
+        + ("" if latent else ", begun at random")
+        + "; held out: "
         + ", ".join(f"{name} {value:.3f}" for name, value in nats.items())
         + " nats a token (the language model reads the prompt, the others do not)"
     )
@@ -169,7 +181,9 @@ def _nats(hmm: HMM, fitted: Fit, size: int, place: Place) -> dict[str, float]:
             "HMM": mean_log_likelihood(hmm, held_out, 128, place),
             "language model": float(held_out.log_likelihood.sum()) / held_out.num_tokens,
         }
-        path.write_text(json.dumps(nats, indent=1) + "\n", encoding="utf-8")
+        partial = path.with_suffix(".part")
+        partial.write_text(json.dumps(nats, indent=1) + "\n", encoding="utf-8")
+        partial.replace(path)
     found: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
     return found
 
@@ -191,8 +205,11 @@ def continuations(
 ) -> tuple[Sequences, Float[Tensor, "n D"]]:
     """Free continuations of one prompt, and what the model expected after each of their tokens.
 
-    The prompt, and what several continuations begin with, is read once.
+    At most `length` tokens each, or as many as the model's context leaves room for. The prompt, and
+    what several continuations begin with, is read once.
     """
+    if lm.context is not None:
+        length = min(length, lm.context - len(prompt))
     generator = torch.Generator().manual_seed(derived_seed("continuations", seed, tuple(prompt)))
     projected = torch.Generator().manual_seed(derived_seed("projection", seed))
     size = lm.vocabulary.size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,9 @@ from experiments.convergence.exact import Exact, Law, law_of_one
 from experiments.convergence.problems import Prepared
 from experiments.convergence.sampler import TreeProposal, tabulate
 from experiments.convergence.tree import Tree
+from gcd.batch import AutomatonBatch
 from hmm.model import HMM
-from hmm.product import lookahead_table
+from hmm.product import MAX_BYTES, bytes_of_table
 
 _TIMING = 1.0
 """Seconds after which no further call is timed."""
@@ -50,6 +51,13 @@ class Options:
     temper: float = 1.0
     defence: float = 0.01
     potential: bool = True
+    max_bytes: int = MAX_BYTES  # of a table of completion probabilities
+
+    @classmethod
+    def of(cls, settings: DictConfig) -> Options:
+        """What `hmm.*` says of them."""
+        limit = settings.max_table_mib << 20
+        return cls(settings.temper, settings.defence, settings.potential, limit)
 
 
 def needs_hmm(method: str) -> bool:
@@ -94,6 +102,32 @@ def law_of_sample(proposal: TreeProposal, exact: Exact) -> Law:
     return law_of_one(tree, log_q, exact.posterior)
 
 
+def refuse_large_tables(
+    methods: Sequence[str], prepared: Prepared, hmm: HMM, options: Options
+) -> None:
+    """Refuses a problem whose table takes more memory than it may, before anything is made of it.
+
+    Args:
+        methods: those of the run, of which one looks ahead.
+        prepared: the problem.
+        hmm: of the size that the table will be for; what is in it does not matter.
+        options: with the limit.
+
+    Raises:
+        ValueError: with both sizes, and what to lower.
+    """
+    eventual = any(_VARIANTS[m].get("lookahead") == "in_time" for m in methods if needs_hmm(m))
+    size = bytes_of_table(hmm, prepared.constraint, prepared.problem.budget, eventual=eventual)
+    if size > options.max_bytes:
+        raise ValueError(
+            f"problem {prepared.problem.name!r}: the lookahead table of "
+            f"{prepared.constraint.num_states} states, a budget of {prepared.problem.budget} and "
+            f"{hmm.num_states} hidden states takes {size / 2**20:.1f} MiB, hmm.max_table_mib="
+            f"{options.max_bytes >> 20} are allowed; raise it, or lower the budget, "
+            "task.hmm_states, or the number of strings"
+        )
+
+
 class Stopwatch:
     """Times one method on one problem, with the real model.
 
@@ -104,10 +138,28 @@ class Stopwatch:
     def __init__(
         self, method: str, prepared: Prepared, hmm: HMM | None, options: Options, config: DictConfig
     ) -> None:
-        self._proposal = proposal_of(method, hmm, options)
+        # The tree is on the CPU; the real model, and what looks ahead for it, where the model is.
+        here = None if hmm is None else hmm.to(device=prepared.lm.device)
+        self._proposal = proposal_of(method, here, options)
         self._prepared = prepared
         self._config = config
         self._warm = False
+
+    def table_seconds(self) -> float | None:
+        """Wall time of the table, as the proposal makes it once a constraint; None if it has none.
+
+        Asked first, else the table is there already.
+        """
+        if not isinstance(self._proposal, smc.PGCD) or not self._config.task.timed_runs:
+            return None
+        device, budget = self._prepared.lm.device, self._prepared.problem.budget
+        automata = AutomatonBatch([self._prepared.constraint], device=device)
+        batch = smc.Batch(automata, torch.tensor([budget], device=device))
+        started = time.perf_counter()
+        self._proposal.start(batch)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return round(time.perf_counter() - started, 5)
 
     def seconds(self, particles: int) -> float | None:
         """Median wall time of a call of `smc.sample`; None if none is to be timed.
@@ -140,10 +192,3 @@ class Stopwatch:
             example_ids=[run],
             max_rows=max(particles, smc_config.max_rows),
         )
-
-
-def seconds_of_table(prepared: Prepared, hmm: HMM) -> float:
-    """Wall time of the table of completion probabilities, which P-GCD makes once a constraint."""
-    started = time.perf_counter()
-    lookahead_table(hmm, prepared.constraint, max(1, prepared.problem.budget - 1))
-    return round(time.perf_counter() - started, 5)

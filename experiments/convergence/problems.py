@@ -12,6 +12,7 @@ token included where it adds one. Strings are taken to the byte, leading spaces 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,10 +117,15 @@ def _read(entry: Any, number: int, where: str) -> Problem:
         prompt = tuple(prompt)
     elif not isinstance(prompt, str):
         raise ValueError(f"{where}: prompt is {_short(prompt)}; give text, or a list of token ids")
+    elif not _is_utf8(prompt):
+        raise ValueError(
+            f"{where}: prompt is {_short(prompt)}, which cannot be written in UTF-8; leave lone "
+            "surrogates out"
+        )
     if not _is_id(budget) or budget < 1:
         raise ValueError(f"{where}: budget is {_short(budget)}; give a whole number of 1 or more")
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"{where}: name is {_short(name)}; give text, or leave it out")
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise ValueError(f"{where}: name is {_short(name)}; give one line of text, or leave it out")
     strings = _strings(entry["strings"], where)
     eos_ids = None if entry.get("eos_ids") is None else _eos_ids(entry["eos_ids"], where)
     return Problem(name, prompt, gcd.choice(strings), budget, strings, eos_ids)
@@ -131,13 +137,12 @@ def _strings(value: Any, where: str) -> tuple[str, ...]:
     for text in value:
         if not isinstance(text, str):
             raise ValueError(f"{where}: strings holds {_short(text)}, which is not text")
-        try:
-            text.encode()
-        except UnicodeEncodeError:
+        if not _is_utf8(text):
             raise ValueError(
-                f"{where}: strings holds {_short(text)}, which cannot be written in UTF-8"
-            ) from None
-    twice = [text for i, text in enumerate(value) if text in set(value[:i])]
+                f"{where}: strings holds {_short(text)}, which cannot be written in UTF-8; leave "
+                "lone surrogates out"
+            )
+    twice = [text for text, count in Counter(value).items() if count > 1]
     if twice:
         raise ValueError(f"{where}: strings holds {_short(twice[0])} twice; give each once")
     return tuple(value)
@@ -212,6 +217,15 @@ def largest_budget(constraint: gcd.TokenAutomaton, most_prefixes: int, most_toke
 
 def _is_id(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether text has bytes; JSON can also say halves of characters, which have none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _number(count: float) -> str:

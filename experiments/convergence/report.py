@@ -3,8 +3,8 @@
 The headline is the number of particles from which on the law of one drawn answer is within a total
 variation of `GOAL` of the exact posterior, the smallest one that was tried. (More particles are not
 always better: where they make resampling more frequent, it may do harm.) Ratios between methods
-are taken problem by problem, then the median over problems. What was not reached counts as the next
-power of two after the largest number tried, so a ratio is then a bound: at least (or at most) that.
+are taken problem by problem, then the median over problems. What was not reached counts as twice
+the largest number tried, so a ratio is then a bound: at least (or at most) that.
 """
 
 from __future__ import annotations
@@ -176,8 +176,8 @@ def _headline_text(found: dict[str, Any]) -> str:
 def _problem_table(reports: Sequence[Report]) -> pd.DataFrame:
     return pd.DataFrame(
         {
-            "problem": r["name"],
-            "model": Path(r["model"]).name,
+            "problem": _cell(r["name"]),
+            "model": _cell(Path(r["model"]).name),
             "budget": r["budget"],
             "answers within it": sum(p > 0 for p in r["posterior"]),
             "prefixes": r["prefixes"],
@@ -196,7 +196,7 @@ def _needed_table(reports: Sequence[Report], methods: Sequence[str]) -> pd.DataF
     found = headline(reports)
     most = found["most_particles"]
     rows = [
-        {f"particles to TV {GOAL}": r["name"]}
+        {f"particles to TV {GOAL}": _cell(r["name"])}
         | {TITLES[m]: _count(found["needed"][m][r["name"]] or 2 * most, most) for m in methods}
         for r in reports
     ]
@@ -251,6 +251,11 @@ def _described(report: Report) -> str:
 def _inline(text: str) -> str:
     """As a piece of code in Markdown."""
     return json.dumps(text, ensure_ascii=False)[1:-1].replace("`", "'").replace('\\"', '"')
+
+
+def _cell(text: str) -> str:
+    """As it can stand in a table of Markdown."""
+    return text.replace("|", r"\|")
 
 
 def _count(value: float, most: int) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -41,17 +41,17 @@ from experiments.convergence.methods import (
     law_of_sample,
     needs_hmm,
     on_tree,
-    seconds_of_table,
+    refuse_large_tables,
 )
-from experiments.convergence.problems import Prepared, prepare, read_problems
+from experiments.convergence.problems import Prepared, Problem, prepare, read_problems
 from experiments.convergence.report import report
 from experiments.convergence.sampler import TreeLM, TreeProposal, sample_runs
 from experiments.convergence.tree import Tree
+from experiments.distill_fit import at_random
 from experiments.models import digest_of, identity_of, load_model
 from experiments.processes import bar, processes
 from experiments.results import ResultStore, Row
 from experiments.run_directory import open_run_dir, refuse_another_run, run_dir_of
-from hmm.model import HMM
 
 _LOG = logging.getLogger(__name__)
 
@@ -62,11 +62,13 @@ class Subject:
 
     Attributes:
         path: of the model.
+        label: a short name, unlike those of the others.
         problems: made ready.
         hmms: one for each problem; none where no method needs one.
     """
 
     path: str
+    label: str
     problems: tuple[Prepared, ...]
     hmms: tuple[Distilled, ...] = ()
 
@@ -80,11 +82,16 @@ def run(config: DictConfig) -> Path:
     """Run the task to its end; returns its directory."""
     if processes()[1] > 1:
         raise ValueError("+task=convergence is one process: run it without torchrun")
+    own = None if config.task.problems is None else read_problems(config.task.problems)
     identity = _identity(config)
     run_dir = run_dir_of(config, identity)
     if config.resume:
         refuse_another_run(run_dir, identity)
-    subjects = [_subject(config, path) for path in _models(config)]
+    paths = _models(config)
+    subjects = [
+        _subject(config, path, label, own)
+        for path, label in zip(paths, _labels(paths), strict=True)
+    ]
     open_run_dir(run_dir, config, identity)
     rows_dir = run_dir / "rows"
     rows_dir.mkdir(exist_ok=True)
@@ -101,13 +108,11 @@ def run(config: DictConfig) -> Path:
         subjects = [_with_hmm(config, subject, run_dir) for subject in subjects]
         with bar(total, "sampling", "row", 0, len(store)) as shown:
             for subject in subjects:
-                for number, prepared in enumerate(subject.problems):
-                    name = f"{Path(subject.path).name}-{number}"
-                    hmm = subject.hmms[number].hmm if subject.hmms else None
-                    bench = _Bench(config, subject.path, prepared, hmm, run_dir, name, store)
+                for number in range(len(subject.problems)):
+                    bench = _Bench(config, subject, number, run_dir, store)
                     for _ in bench.rows():
                         shown.update()
-                    reports.append(bench.report())
+                    reports.append(bench.report(_title(subjects, subject, number)))
     except KeyboardInterrupt:
         _LOG.warning(
             "interrupted: %d of %d rows are in %s; the same command goes on from there",
@@ -121,6 +126,21 @@ def run(config: DictConfig) -> Path:
 
 def _models(config: DictConfig) -> list[str]:
     return list(config.task.models) or [config.model.path]
+
+
+def _labels(paths: Sequence[str]) -> list[str]:
+    """A short name of each model: rows and files are kept under it, so no two may be alike."""
+    names = [Path(path).name for path in paths]
+    if len(set(names)) < len(names):
+        names = [f"{number}-{name}" for number, name in enumerate(names)]
+    return names
+
+
+def _title(subjects: Sequence[Subject], subject: Subject, number: int) -> str:
+    """The name of a problem, with its model where several are asked the same."""
+    name = subject.problems[number].problem.name
+    asked = [prepared.problem.name for one in subjects for prepared in one.problems]
+    return name if asked.count(name) == 1 else f"{name} ({subject.label})"
 
 
 def _identity(config: DictConfig) -> dict[str, Any]:
@@ -138,21 +158,29 @@ def _identity(config: DictConfig) -> dict[str, Any]:
     return identity
 
 
-def _subject(config: DictConfig, path: str) -> Subject:
+def _subject(config: DictConfig, path: str, label: str, own: Sequence[Problem] | None) -> Subject:
     """A model and its problems; nothing is asked of it yet."""
+    task = config.task
     lm, tokenizer = load_model(cast(ModelConfig, OmegaConf.merge(config.model, {"path": path})))
-    if config.task.problems is not None:
-        problems = read_problems(config.task.problems)
-    else:
-        suite = "toolcalls" if path == "embedded" else "stories"
-        problems = builtin(suite, lm, tokenizer, config.model.prompt)
-    prepared = [prepare(p, lm, tokenizer, config.task.max_prefixes) for p in problems]
-    subject = Subject(path, tuple(prepared))
-    if config.task.hmm is not None and any(map(needs_hmm, config.task.methods)):
-        # Refused now, not after the first of the methods has run.
-        found = given(config.task.hmm, lm.vocabulary.size)
-        return Subject(path, subject.problems, (found,) * len(prepared))
-    return subject
+    suite = "toolcalls" if path == "embedded" else "stories"
+    problems = builtin(suite, lm, tokenizer, config.model.prompt) if own is None else own
+    prepared = tuple(prepare(p, lm, tokenizer, task.max_prefixes) for p in problems)
+    if not any(map(needs_hmm, task.methods)):
+        return Subject(path, label, prepared)
+    # What an HMM cannot do is refused now, not after the first of the methods has run.
+    hmms: tuple[Distilled, ...] = ()
+    if task.hmm is not None:
+        hmms = (given(task.hmm, lm.vocabulary.size),) * len(prepared)
+    prompts = len({one.prompt for one in prepared}) if task.hmm_for == "model" else 1
+    if not hmms and prompts > task.hmm_sequences:
+        raise ValueError(
+            f"task.hmm_sequences={task.hmm_sequences} is less than one for each of {prompts} "
+            "prompts; give more, or task.hmm_for=problem"
+        )
+    sized = hmms[0].hmm if hmms else at_random(task.hmm_states, 1, seed=0)
+    for one in prepared:
+        refuse_large_tables(task.methods, one, sized, Options.of(config.hmm))
+    return Subject(path, label, prepared, hmms)
 
 
 def _with_hmm(config: DictConfig, subject: Subject, run_dir: Path) -> Subject:
@@ -180,7 +208,7 @@ def _with_hmm(config: DictConfig, subject: Subject, run_dir: Path) -> Subject:
         hmms = tuple(made_for([prepared]) for prepared in subject.problems)
     else:
         hmms = (made_for(subject.problems),) * len(subject.problems)
-    return Subject(subject.path, subject.problems, hmms)
+    return replace(subject, hmms=hmms)
 
 
 class _Bench:
@@ -189,21 +217,19 @@ class _Bench:
     def __init__(
         self,
         config: DictConfig,
-        model: str,
-        prepared: Prepared,
-        hmm: HMM | None,
+        subject: Subject,
+        number: int,
         run_dir: Path,
-        name: str,
         store: ResultStore,
     ) -> None:
         self.config = config
-        self.model = model
-        self.hmm = hmm
-        self.prepared = prepared
-        self.name = name
+        self.model = subject.path
+        self.hmm = subject.hmms[number].hmm if subject.hmms else None
+        self.prepared = prepared = subject.problems[number]
+        self.name = f"{subject.label}-{number}"
         self.store = store
         self.values = run_dir / "values"
-        self.options = Options(config.hmm.temper, config.hmm.defence, config.hmm.potential)
+        self.options = Options.of(config.hmm)
         self.evaluator = Evaluator(
             prepared.lm,
             prepared.prompt,
@@ -212,7 +238,12 @@ class _Bench:
             max_rows=config.smc.max_rows,
         )
         self.tree = self._tree()
-        self.exact: Exact = exact(self.tree)
+        try:
+            self.exact: Exact = exact(self.tree)
+        except ValueError as error:
+            raise ValueError(
+                f"problem {prepared.problem.name!r}, model {subject.path}: {error}"
+            ) from error
         self.posterior = self.exact.posterior.numpy()
 
     def _tree(self) -> Tree:
@@ -233,12 +264,10 @@ class _Bench:
             if not due:
                 continue
             proposal = on_tree(method, self.prepared, self.tree, self.hmm, self.options)
-            table = None
-            if needs_hmm(method) and self.hmm is not None and task.timed_runs:
-                table = seconds_of_table(self.prepared, self.hmm)
             if method == "lcd":
                 self._restore_late()
             watch = Stopwatch(method, self.prepared, self.hmm, self.options, self.config)
+            table = watch.table_seconds()
             for particles in due:
                 row = self._row(method, proposal, particles)
                 row |= {"seconds": watch.seconds(particles), "table_seconds": table}
@@ -289,12 +318,12 @@ class _Bench:
         """The exact law of one sample of a method without an HMM."""
         return law_of_sample(TreeProposal(self.tree, method), self.exact)
 
-    def report(self) -> dict[str, Any]:
-        """One line of `results.jsonl`."""
+    def report(self, title: str) -> dict[str, Any]:
+        """One line of `results.jsonl`, under this name."""
         problem, task = self.prepared.problem, self.config.task
         keys = [(self.name, method, n) for method in task.methods for n in task.particles]
         report: dict[str, Any] = {
-            "name": problem.name,
+            "name": title,
             "model": self.model,
             "note": problem.note,
             "prompt": problem.prompt if isinstance(problem.prompt, str) else list(problem.prompt),

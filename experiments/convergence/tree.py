@@ -61,11 +61,14 @@ def count_prefixes(automaton: TokenAutomaton, budget: int) -> float:
         (weight[inner], (source[inner], target[inner])), shape=(final + 1, final + 1)
     )
     count = np.zeros(final + 1)
+    farthest = int(steps.max())
     for remaining in range(1, budget + 1):
         alive = steps <= remaining
         alive[final] = False
         # A child is counted by `count` of the round before, which was zero where it was not alive.
-        count = np.where(alive, 1 + moves @ count, 0.0)
+        before, count = count, np.where(alive, 1 + moves @ count, 0.0)
+        if remaining >= farthest and np.array_equal(before, count):
+            break  # nothing becomes alive any more, so nothing will change: the budget is ample
     return float(count[automaton.initial])
 
 

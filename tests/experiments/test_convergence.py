@@ -1,4 +1,4 @@
-"""The whole task on small problems: outputs, resumption, refusals in one line."""
+"""The whole task on small problems: outputs, resumption, HMMs of one's own."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
+import gcd
 from experiments import config as configuration
 from experiments import run as experiment
+from experiments import small_lm
 from experiments.convergence import builtin, task
-from experiments.convergence.problems import prepare, read_problems
+from experiments.convergence.evaluate import Evaluator
+from experiments.convergence.problems import Problem, prepare
 from experiments.convergence.report import headline, table_of
-from experiments.models import ROOT, load_model
+from experiments.models import EMBEDDED, ROOT, load_model
 from hmm.checkpoint import save
 from hmm.model import HMM
 
@@ -208,89 +211,6 @@ def test_an_hmm_of_one_s_own_is_used(tmp_path):
     assert not (run_dir / "time.png").exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("[{", "not JSON"),
-        ("{}", "a list of problems is wanted, got dict"),
-        ("[]", "an empty list"),
-        ("[3]", "problem 0 is 3"),
-        ({"budgets": 3}, "unknown key 'budgets'"),
-        ({"strings": None}, "strings is null"),
-        ({"strings": []}, r"strings is \[\]"),
-        ({"strings": ["a", "a"]}, '"a" twice'),
-        ({"strings": ["a", 3]}, "strings holds 3"),
-        ({"strings": ["\ud800"]}, "cannot be written in UTF-8"),
-        ({"budget": 0}, "budget is 0"),
-        ({"budget": 2.5}, r"budget is 2\.5"),
-        ({"budget": True}, "budget is true"),
-        ({"prompt": 7}, "prompt is 7"),
-        ({"prompt": []}, r"prompt is \[\]"),
-        ({"prompt": [1, -1]}, "prompt is"),
-        ({"eos_ids": []}, r"eos_ids is \[\]"),
-        ({"eos_ids": ["x"]}, "eos_ids is"),
-        ({"name": ""}, "name is"),
-        ({"strings": ["wide and long"], "budget": 2}, "the budget is 2"),
-        ({"eos_ids": [2048]}, "eos_ids has 2048, but the model's ids are 0 to 2047"),
-        ({"prompt": [2048]}, "the prompt has token 2048"),
-        ({"prompt": ""}, "no tokens"),
-        ({"prompt": [5] * 2046}, "context"),
-        ({"strings": ["temperatureinformationregistration"], "budget": 36}, "distinct token pref"),
-    ],
-)
-def test_bad_problems_are_refused_before_the_model_is_asked(
-    content, message, tmp_path, monkeypatch
-):
-    path = tmp_path / "problems.json"
-    if isinstance(content, str):
-        path.write_text(content)
-    else:
-        entry = {"prompt": "x", "budget": 6, "strings": ["a", "b"], **content}
-        path.write_text(json.dumps([entry]))
-    monkeypatch.setattr(task, "Evaluator", None)
-    monkeypatch.setattr(task, "distil", None)
-    with pytest.raises(ValueError, match=message) as caught:
-        experiment.run(composed(f"task.problems={path}", f"run_dir={tmp_path / 'run'}"))
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_tree_that_is_too_large_names_its_size(tmp_path):
-    lm, tokenizer = load_model(composed().model)
-    path = written(tmp_path / "p.json", [{"prompt": "x", "budget": 5, "strings": ["wide", "long"]}])
-    [problem] = read_problems(path)
-    ready = prepare(problem, lm, tokenizer, 200_000)
-    prefixes = ready.tree().num_prefixes
-    assert ready.prefixes == prefixes
-    with pytest.raises(ValueError, match=rf"{prefixes} distinct token prefixes.*lower the budget"):
-        prepare(problem, lm, tokenizer, prefixes - 1)
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("task.problems=/nowhere/p.json", "no such file"),
-        ("task.methods=[magic]", "'magic' for task.methods"),
-        ("task.methods=[]", "at least one"),
-        ("task.particles=[2,2]", "twice"),
-        ("task.particles=[0]", "at least 1, got 0"),
-        ("task.runs=0", "task.runs must be at least 1"),
-        ("task.max_prefixes=300000", r"task.max_prefixes must lie in 1\.\.200000"),
-        ("task.models=[a,a]", "twice"),
-        ("task.hmm_for=nobody", "'nobody' for task.hmm_for"),
-        ("task.hmm_passes=1", "at least 2"),
-        ("smc.top_p=0.9", "changes the target"),
-        ("data.path=x.jsonl", "reads no records"),
-        ("hmm.path=x", "takes its HMM from task.hmm"),
-        ("hmm.exact_top_k=3", "pgcd_tied"),
-        ("seed=-1", "seed must be at least 0"),
-    ],
-)
-def test_bad_settings_are_named(override, message):
-    with pytest.raises(ValueError, match=message):
-        configuration.check(composed(override))
-
-
 def test_what_was_not_reached_counts_as_a_bound():
     def report(name: str, **tv: list[float]) -> dict:
         estimates = [
@@ -331,6 +251,59 @@ def test_the_embedded_model_s_problems_can_be_enumerated():
         assert ready.prompt[-8:] == tuple(lm.encode(problem.prompt))[-8:]
         assert ready.prefixes <= builtin.LOOSE
     assert len({problem.name for problem in problems}) == len(problems) == 5
+
+
+QUICK = ("task.methods=[gcd]", "task.particles=[3]", "task.timed_runs=0", "task.draws=30")
+
+
+def test_names_are_shown_as_they_are(tmp_path):
+    """Neither figure nor table takes them for markup; a number of particles of one's own."""
+    name = "$5 | $x_{ or " + "more " * 20
+    problems = written(tmp_path / "p.json", [{**PROBLEMS[0], "name": name}])
+    experiment.run(composed(f"task.problems={problems}", f"run_dir={tmp_path / 'run'}", *QUICK))
+    table = (tmp_path / "run" / "table.md").read_text()
+    assert "| $5 \\| $x_{ or" in table
+    assert "TV of one answer, N=3" in table
+    assert "With 3 particles" in table
+    assert (tmp_path / "run" / "particles.png").stat().st_size > 1000
+
+
+def test_a_model_without_any_answer_is_named(tmp_path, monkeypatch):
+    class Silent(Evaluator):
+        def __call__(self, tree, nodes, progress=None):
+            super().__call__(tree, nodes, progress)
+            tree["log_p"][:] = -torch.inf
+
+    monkeypatch.setattr(task, "Evaluator", Silent)
+    problems = written(tmp_path / "p.json", PROBLEMS[:1])
+    with pytest.raises(ValueError, match=r"problem '0', model embedded: .* no answer any prob"):
+        experiment.run(composed(f"task.problems={problems}", f"run_dir={tmp_path / 'r'}", *QUICK))
+
+
+def test_models_of_one_name_are_told_apart(tmp_path, monkeypatch):
+    """Their directories alone differ; so do their answers."""
+    tokenizer = small_lm.load_tokenizer(EMBEDDED)
+    for seed in (0, 1):
+        model = small_lm.build_model(tokenizer, hidden=16, layers=1, heads=2, mlp=32, seed=seed)
+        small_lm.export(tmp_path / str(seed) / "tiny", model, tokenizer)
+    asked = Problem("asked", "x", gcd.choice(["a", "b"]), 3)
+    monkeypatch.setattr(task, "builtin", lambda *_: [asked])
+    paths = f"task.models=[{tmp_path}/0/tiny,{tmp_path}/1/tiny]"
+    experiment.run(composed(paths, f"run_dir={tmp_path / 'run'}", *QUICK))
+    first, second = results(tmp_path / "run")
+    assert (first["name"], second["name"]) == ("asked (0-tiny)", "asked (1-tiny)")
+    assert first["posterior"] != second["posterior"]
+    assert first["estimates"][0]["posterior"] != second["estimates"][0]["posterior"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_real_model_may_be_on_a_gpu(tmp_path):
+    problems = written(tmp_path / "p.json", PROBLEMS[:1])
+    run_dir = f"run_dir={tmp_path / 'run'}"
+    experiment.run(composed(f"task.problems={problems}", run_dir, "model.device=cuda"))
+    [report] = results(tmp_path / "run")
+    assert all(e["seconds"] > 0 for e in report["estimates"])
 
 
 @pytest.mark.slow

@@ -108,6 +108,11 @@ def test_counting_needs_no_tree(texts, extra):
     )
 
 
+def test_an_ample_budget_costs_no_more():
+    words = lifted("words")
+    assert count_prefixes(words, 10**9) == count_prefixes(words, 4) > count_prefixes(words, 3)
+
+
 def test_a_tree_that_nobody_could_build_is_counted():
     constraint = gcd.lift(gcd.regex("(a|b|ab|c){60}"), VOCABULARY)
     # At most 3 + 2 ways a token, so nothing close to this is ever enumerated.
