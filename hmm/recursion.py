@@ -290,8 +290,9 @@ def _sum_in_layers(
 ) -> tuple[Float[Tensor, "n H"], Float64[Tensor, "n"]]:
     """u of these states up to scale, and the log of the scale: as `kernels.sum_edges`.
 
-    Edge by edge of all states at once. States are ordered by falling number of edges, so that those which have a k-th edge are the
-    first so many: a sum of layers, without a scatter, and the same on every device.
+    Edge by edge of all states at once. They are ordered by falling number of edges, so that those
+    which have a k-th edge are the first so many: a sum of layers, without a scatter, and the same
+    on every device.
     """
     device = level.b.device
     degree = edges.start[states + 1] - edges.start[states]

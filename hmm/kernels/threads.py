@@ -7,7 +7,7 @@ are independent of each other: the result does not depend on how many threads th
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from itertools import pairwise
 
@@ -47,11 +47,11 @@ def in_turn(work: Callable[[int], object], count: int) -> None:
         for number in numbers:
             work(number)
 
-    helpers = min(threads, count) - 1
+    others = [_pool(threads - 1).submit(take) for _ in range(min(threads, count) - 1)]
     try:
-        others = [_pool(threads - 1).submit(take) for _ in range(helpers)]
         take()
-        for other in others:
-            other.result()
     finally:
+        wait(others)
         torch.set_num_threads(threads)
+    for other in others:
+        other.result()

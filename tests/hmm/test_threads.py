@@ -11,7 +11,7 @@ from hmm.kernels.threads import in_turn
 
 
 @pytest.fixture(params=[1, 2, 5])
-def _threads(request: pytest.FixtureRequest) -> Iterator[int]:
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield request.param
@@ -19,24 +19,24 @@ def _threads(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 100])
-def test_every_part_is_done_once(_threads: int, count: int) -> None:
-    done, threads = [], set()
+def test_every_part_is_done_once(threads: int, count: int) -> None:
+    done, seen = [], set()
 
     def work(number: int) -> None:
         done.append(number)
-        threads.add(torch.get_num_threads())
+        seen.add(torch.get_num_threads())
 
     in_turn(work, count)
     assert sorted(done) == list(range(count))
-    assert threads <= {1}, "inside, torch has one thread"
-    assert torch.get_num_threads() == _threads
+    assert seen <= {1}, "inside, torch has one thread"
+    assert torch.get_num_threads() == threads
 
 
-def test_an_error_is_passed_on(_threads: int) -> None:
+def test_an_error_is_passed_on(threads: int) -> None:
     def work(number: int) -> None:
         if number == 7:
             raise ArithmeticError("seven")
 
     with pytest.raises(ArithmeticError, match="seven"):
         in_turn(work, 20)
-    assert torch.get_num_threads() == _threads
+    assert torch.get_num_threads() == threads
