@@ -17,6 +17,10 @@ from smc.transformers_lm import TransformersLM
 ROOT = Path(__file__).resolve().parent.parent
 EMBEDDED = ROOT / "models" / "toolcall-lm"
 _HASHED_BYTES = 256 * 1024**2  # larger files are told apart by size and time
+_HASHED = (
+    *(".safetensors", ".bin"),  # weights
+    *(".json", ".jinja", ".model", ".txt"),  # settings; tokenizers are in files of all these kinds
+)
 
 
 def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
@@ -95,10 +99,13 @@ def identity_of(path: str) -> str:
 
 
 def digest_of(directory: Path) -> str:
-    """Of a checkpoint's files; very large ones count by name, size and time of change."""
+    """Of all files that a checkpoint is loaded from, in any layout; not of its card.
+
+    Very large ones count by name, size and time of change.
+    """
     digest = hashlib.sha256()
     for file in sorted(directory.iterdir()):
-        if file.suffix in (".json", ".safetensors", ".jinja"):
+        if file.suffix in _HASHED:
             digest.update(file.name.encode())
             if file.stat().st_size <= _HASHED_BYTES:
                 digest.update(file.read_bytes())
