@@ -193,7 +193,10 @@ def load_late(tree: Tree, path: Path) -> None:
         # As many at once as hang on nodes that are there already.
         due = slot[tree.num_nodes - tree.num_exact :]
         ready = (due < len(tree["token"])).long().cumprod(dim=0).sum()
-        tree.grow(due[: int(ready)])
+        due = due[: int(ready)]
+        # Numbers are given in order of depth: a new call where one falls, as it was a new one then.
+        falls = (tree["depth"][tree.owner(due)].diff() < 0).nonzero()
+        tree.grow(due[: int(falls[0]) + 1] if len(falls) else due)
     tree["log_p"][first:] = log_p
     tree["log_other"][tree.num_exact :] = log_other
 

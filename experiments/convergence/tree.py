@@ -302,11 +302,16 @@ class Tree:
             after[missing] = self["child"][slots[missing]]
         return after
 
-    def grow(self, slots: Int64[Tensor, "n"]) -> None:
-        """Makes the late prefixes behind these slots, which must not be there yet."""
+    def owner(self, slots: Int64[Tensor, "n"]) -> Int64[Tensor, "n"]:
+        """The node of each slot."""
         node = torch.searchsorted(self["start"], slots, right=True) - 1
         # Nodes without slots share their start with the next one: take the one that has some.
         assert bool((self["width"][node] > 0).all()), "a slot belongs to a node with slots"
+        return node
+
+    def grow(self, slots: Int64[Tensor, "n"]) -> None:
+        """Makes the late prefixes behind these slots, shallow ones first; none may be there yet."""
+        node = self.owner(slots)
         token = self["token"][slots].numpy()
         state = self["state"][node].numpy()
         target = self.automaton.delta[state, self.automaton.class_of[token]]

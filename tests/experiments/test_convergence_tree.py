@@ -19,7 +19,7 @@ from experiments.convergence.evaluate import (
 )
 from experiments.convergence.methods import Options, needs_hmm, proposal_of
 from experiments.convergence.sampler import TreeLM, TreeProposal, sample_runs, tabulate
-from experiments.convergence.tree import Restriction, Tree, count_prefixes
+from experiments.convergence.tree import UNGROWN, Restriction, Tree, count_prefixes
 from gcd.batch import AutomatonBatch
 from hmm.model import HMM
 from smc.testing import ToyLM
@@ -209,6 +209,22 @@ def test_what_was_said_is_kept_on_disk(tmp_path):
         torch.testing.assert_close(again[name], tree[name], rtol=0, atol=0, equal_nan=True)
     other = Tree(restriction.automaton, 4)
     assert not load_values(other, tmp_path / "values.npz")  # another tree's
+
+
+def test_late_prefixes_come_back_in_the_order_in_which_they_grew(tmp_path):
+    """Shallow ones after deep ones, too: their numbers, and whose values are whose, stay."""
+    constraint = gcd.lift(gcd.regex("[abc]{6}"), VOCABULARY)
+    restriction = Restriction.of(constraint)
+    tree, again = Tree(restriction.automaton, 5), Tree(restriction.automaton, 5)
+    for number in range(60):
+        free = (tree["child"] == UNGROWN).nonzero().squeeze(1)
+        tree.grow(free[[-1, 0, len(free) // 2][number % 3]].reshape(1))
+    depths = tree["depth"][tree.num_exact :]
+    assert bool((depths.diff() < 0).any())
+    save_late(tree, tmp_path / "late.npz")
+    load_late(again, tmp_path / "late.npz")
+    for name in ("state", "depth", "parent", "slot", "start", "width", "token", "child"):
+        torch.testing.assert_close(again[name], tree[name], rtol=0, atol=0)
 
 
 def test_a_model_that_gives_nan_is_refused():
