@@ -13,19 +13,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from hmm.files import COPY_AGAIN, read_tensors, write_tensors
+
 ARRAYS = ("tokens", "lengths", "log_likelihood", "prompts", "prompt_lengths", "groups")
+_LARGEST_ID = 2**31 - 1  # files hold 32 bits
 
 
 @dataclass(frozen=True)
@@ -163,30 +163,29 @@ def save(sequences: Sequences, path: Path) -> None:
         name: array if array.is_floating_point() else array.int()
         for name, array in ((name, getattr(sequences, name)) for name in ARRAYS)
     }
-    partial = path.with_suffix(".part")
-    save_file(arrays, partial)
-    os.replace(partial, path)
+    write_tensors(arrays, path)
 
 
-def read(path: str | Path) -> Sequences:
+def read(path: str | Path, *, remedy: str = COPY_AGAIN) -> Sequences:
     """Sequences from a file or a directory of files.
 
+    Args:
+        path: the file or directory.
+        remedy: what to do about a damaged file.
+
     Raises:
-        ValueError: for a file that is not of these forms, empty sequences, or none at all.
+        ValueError: for a file that is damaged or not of these forms, empty sequences, or none.
     """
     path = Path(path).expanduser()
     if path.is_dir():
         files = sorted(path.glob("*.safetensors"))
         if not files:
             raise ValueError(f"{path} has no .safetensors file of sequences")
-        return Sequences.joined([read(file) for file in files])
+        return Sequences.joined([read(file, remedy=remedy) for file in files])
     if path.suffix == ".jsonl":
         sequences = _read_lines(path)
-    elif path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as arrays:
-            sequences = _from_arrays({k: torch.from_numpy(arrays[k]) for k in arrays.files}, path)
     else:
-        sequences = _from_arrays(load_file(path), path)
+        sequences = _from_arrays(read_tensors(path, remedy=remedy), path)
     if not len(sequences):
         raise ValueError(f"{path} holds no sequence")
     if int(sequences.lengths.min()) < 1:
@@ -235,21 +234,25 @@ def _from_arrays(arrays: dict[str, Tensor], path: Path) -> Sequences:
 
 def _read_lines(path: Path) -> Sequences:
     tokens, prompts, log_likelihood = [], [], []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text: {error}") from None
+    for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
         try:
             entry: Any = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}, line {number}: not JSON: {error}") from None
         entry = {"tokens": entry} if isinstance(entry, list) else entry
         if not isinstance(entry, dict) or not _are_ids(entry.get("tokens")):
             raise ValueError(
-                f"{path}, line {number}: not a list of token ids, nor an object whose `tokens` is "
-                f"one: {line[:60]}"
+                f"{path}, line {number}: not a list of token ids (0 to {_LARGEST_ID}), nor an "
+                f"object whose `tokens` is one: {line[:60]}"
             )
         prompt, known = entry.get("prompt", []), entry.get("log_likelihood", float("nan"))
-        if not _are_ids(prompt) or isinstance(known, bool) or not isinstance(known, int | float):
+        if not _are_ids(prompt) or not _is_number(known):
             raise ValueError(
                 f"{path}, line {number}: `prompt` is a list of token ids, `log_likelihood` a number"
             )
@@ -260,7 +263,13 @@ def _read_lines(path: Path) -> Sequences:
 
 
 def _are_ids(value: Any) -> bool:
-    return isinstance(value, list) and all(type(token) is int and token >= 0 for token in value)
+    return isinstance(value, list) and all(
+        type(token) is int and 0 <= token <= _LARGEST_ID for token in value
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or (type(value) is int and abs(value) <= _LARGEST_ID)
 
 
 def check_tokens(sequences: Sequences, num_tokens: int, source: str) -> None:

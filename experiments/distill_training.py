@@ -17,9 +17,7 @@ Cost: 6 H² operations a training token and pass (dense), plus the M-step's V H 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -35,6 +33,7 @@ from experiments.processes import bar
 from hmm import em, inference
 from hmm.checkpoint import load_step, save_step
 from hmm.em import Batch, PseudoCounts, Step
+from hmm.files import read_json, write_json
 from hmm.model import HMM
 
 _LOG = logging.getLogger(__name__)
@@ -244,13 +243,16 @@ def read_curve(directory: Path) -> list[Point]:
     path = directory / "curve.json"
     if not path.is_file():
         return []
-    return [Point(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
+    remedy = "remove it, and the curve begins where training goes on"
+    entries = read_json(path, list, remedy=remedy)
+    try:
+        return [Point(**entry) for entry in entries]
+    except TypeError as error:
+        raise ValueError(f"{path} is no curve ({error}); {remedy}") from error
 
 
 def _write_curve(place: Place, curve: list[Point]) -> None:
     if place.rank:
         return
     place.directory.mkdir(parents=True, exist_ok=True)
-    partial = place.directory / "curve.json.part"
-    partial.write_text(json.dumps([vars(point) for point in curve], indent=1) + "\n")
-    os.replace(partial, place.directory / "curve.json")
+    write_json([vars(point) for point in curve], place.directory / "curve.json", indent=1)

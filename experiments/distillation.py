@@ -12,7 +12,6 @@ processes (`torchrun`) need these directories in common.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -33,8 +32,9 @@ from experiments.distill_report import Result, report
 from experiments.distill_training import Place, Training, derived_seed, mean_log_likelihood
 from experiments.models import identity_of, load_model, resolve_device
 from experiments.processes import processes, wait_for_all
-from experiments.run_directory import refuse_another_run
+from experiments.run_directory import IDENTITY, refuse_another_run
 from hmm.checkpoint import load, save
+from hmm.files import write_json
 from hmm.model import HMM
 from smc.transformers_lm import TransformersLM
 
@@ -160,8 +160,7 @@ def _open(run_dir: Path, config: DictConfig, identity: dict[str, Any]) -> None:
         shutil.rmtree(run_dir / "checkpoint", ignore_errors=True)
         (run_dir / "curve.json").unlink(missing_ok=True)
     OmegaConf.save(config, run_dir / "config.yaml", resolve=True)
-    text = json.dumps(identity, indent=2, sort_keys=True) + "\n"
-    (run_dir / "identity.json").write_text(text, encoding="utf-8")
+    write_json(identity, run_dir / IDENTITY, sort_keys=True)
 
 
 def _sampled(
@@ -196,7 +195,7 @@ def _sampled(
         _LOG.warning("interrupted: the same command goes on from the answers in %s", directory)
         raise
     wait_for_all(place.world)
-    return distill_data.read(directory)
+    return distill_data.read(directory, remedy="remove it, and its answers are sampled again")
 
 
 def _initial(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from experiments.config import ModelConfig
@@ -27,7 +29,7 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
     """The model, in evaluation mode on its device, and its tokenizer.
 
     Raises:
-        ValueError: no such directory or hub name, or no such device.
+        ValueError: no such directory or hub name, a damaged checkpoint, or no such device.
         ConstraintError: a tokenizer without any end-of-sequence token.
     """
     device = resolve_device(settings.device)
@@ -36,10 +38,11 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
         model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
-    except OSError as error:
+    except (OSError, ValueError, RuntimeError, EOFError, SafetensorError, UnpicklingError) as error:
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(
-            f"model.path={settings.path}: cannot load it: {str(error).splitlines()[0]}; give a "
-            "checkpoint directory, a hub name that can be reached from here, or `embedded`"
+            f"model.path={settings.path}: cannot load it: {cause}; give a whole checkpoint "
+            "directory, a hub name that can be reached from here, or `embedded`"
         ) from error
     model.to(device=device)
     lm = TransformersLM(model, tokenizer)

@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 import gcd
 import smc
 from experiments.models import ROOT, digest_of
-from hmm.checkpoint import load, load_ctrlg
+from hmm.checkpoint import load_any
 from smc.language_model import LanguageModel
 
 EMBEDDED_HMM = ROOT / "models" / "toolcall-hmm"
@@ -59,11 +59,7 @@ def load_pgcd(config: DictConfig, lm: LanguageModel) -> smc.PGCD:
     Raises:
         ValueError: an HMM over another vocabulary (both sizes named), or a damaged one.
     """
-    directory = hmm_directory(config)
-    ours = (directory / "hmm.safetensors").is_file()
-    checkpoint = (load if ours else load_ctrlg)(
-        directory, num_tokens=lm.vocabulary.size, device=lm.device
-    )
+    checkpoint = load_any(hmm_directory(config), num_tokens=lm.vocabulary.size, device=lm.device)
     settings = config.hmm
     return smc.PGCD(
         checkpoint.hmm,

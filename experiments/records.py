@@ -75,9 +75,10 @@ def read_toolcalls(path: str | Path) -> ReadResult:
     Raises:
         DataError: no such file, not a JSON list, or no well-formed record in it.
     """
+    text = _read_text(path)
     try:
-        rows = json.loads(_read_text(path))
-    except json.JSONDecodeError as error:
+        rows = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not JSON: {error}; JSON lines end in .jsonl") from error
     if not isinstance(rows, list):
         raise DataError(f"{path} holds a {type(rows).__name__}; a list of records is needed")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.config import fingerprint
+from hmm.files import read_json, write_json
+
+IDENTITY = "identity.json"
 
 
 def run_dir_of(config: DictConfig, identity: dict[str, Any]) -> Path:
@@ -19,9 +21,10 @@ def run_dir_of(config: DictConfig, identity: dict[str, Any]) -> Path:
 
 def refuse_another_run(run_dir: Path, identity: dict[str, Any]) -> None:
     """A directory with rows of other settings, records or weights must not be added to."""
-    saved = run_dir / "identity.json"
+    saved = run_dir / IDENTITY
     if saved.exists():
-        changed = _differences(json.loads(saved.read_text(encoding="utf-8")), identity)
+        remedy = "give another run_dir, or resume=false to start this one over"
+        changed = _differences(read_json(saved, remedy=remedy), identity)
         if changed:
             raise ValueError(
                 f"{run_dir} holds another run: {'; '.join(changed)}. Give another run_dir, or "
@@ -36,8 +39,7 @@ def open_run_dir(run_dir: Path, config: DictConfig, identity: dict[str, Any]) ->
         for path in run_dir.glob("results*.jsonl"):
             path.unlink()
     OmegaConf.save(config, run_dir / "config.yaml", resolve=True)
-    text = json.dumps(identity, indent=2, sort_keys=True) + "\n"
-    (run_dir / "identity.json").write_text(text, encoding="utf-8")
+    write_json(identity, run_dir / IDENTITY, sort_keys=True)
 
 
 def _differences(before: Any, now: Any, key: str = "") -> list[str]:

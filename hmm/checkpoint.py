@@ -15,22 +15,20 @@ probabilities; `beta` (H x V), *logarithms*, state-major; `gamma` (H, or 1 x H),
 constant; and `config.json` with `hidden_states`, `vocab_size`, `eos_token_id`.
 
 Training stops and goes on: `save_step` keeps the blended counts and the random generator with the
-model, so that what follows is what would have followed. Files are written beside their final place
-and then moved there; an interruption leaves the previous checkpoint whole.
+model, so that what follows is what would have followed. An interruption leaves the previous
+checkpoint whole (`hmm.files`).
 """
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from hmm.em import Statistics, Step
+from hmm.files import read_json, read_tensors, write_json, write_tensors
 from hmm.model import HMM
 from hmm.transition import Dense, from_factors
 
@@ -87,8 +85,8 @@ def save(
     kind = "dense" if isinstance(hmm.transition, Dense) else "monarch"
     values = ("hmm-1", hmm.num_states, hmm.num_tokens, kind)
     described = dict(zip(_RESERVED, values, strict=True)) | (config or {})
-    _write_tensors(stored, directory / WEIGHTS)
-    _write_json(described, directory / CONFIG)
+    write_tensors(stored, directory / WEIGHTS)
+    write_json(described, directory / CONFIG)
 
 
 def load(
@@ -107,23 +105,37 @@ def load(
         emission_dtype: to keep emissions in; bfloat16 halves the memory of a large model.
 
     Raises:
-        ValueError: for another vocabulary (both sizes named), missing or unknown files, shapes
-            that disagree with the configuration, values that are not probabilities.
+        ValueError: for another vocabulary (both sizes named), missing, damaged or unknown files,
+            shapes that disagree with the configuration, values that are not probabilities.
     """
     directory = Path(directory)
-    config = _read_json(directory / CONFIG)
+    config = _config(directory)
     if config.get("format") != "hmm-1":
         raise ValueError(
             f"{directory / CONFIG} has format {config.get('format')!r}, not 'hmm-1'; "
             "`load_ctrlg` reads Ctrl-G's layout"
         )
-    parts = _read_tensors(directory / WEIGHTS, device)
+    parts = read_tensors(directory / WEIGHTS, device)
     hmm = _assemble(parts, directory / WEIGHTS)
     _same_sizes(hmm, config, num_tokens, directory)
     hmm.check()
     if any(part.dtype in _HALF for part in parts.values()):
         hmm = _renormalised(hmm)
     return Checkpoint(hmm.to(dtype=hmm.dtype, emission_dtype=emission_dtype), config)
+
+
+def load_any(
+    directory: str | Path,
+    *,
+    num_tokens: int | None = None,
+    device: torch.device | str = "cpu",
+    emission_dtype: torch.dtype | None = None,
+) -> Checkpoint:
+    """Read a model in either layout, which `config.json` tells; see `load` for the rest."""
+    ours = "format" in _config(Path(directory))
+    return (load if ours else load_ctrlg)(
+        directory, num_tokens=num_tokens, device=device, emission_dtype=emission_dtype
+    )
 
 
 def save_ctrlg(hmm: HMM, directory: str | Path, *, eos_token_id: int) -> None:
@@ -139,9 +151,9 @@ def save_ctrlg(hmm: HMM, directory: str | Path, *, eos_token_id: int) -> None:
         "beta": single.emission.T.log(),
         "gamma": single.initial.log(),
     }
-    _write_tensors(state, directory / "model.safetensors")
+    write_tensors(state, directory / "model.safetensors")
     sizes = {"hidden_states": hmm.num_states, "vocab_size": hmm.num_tokens}
-    _write_json(sizes | {"eos_token_id": eos_token_id}, directory / CONFIG)
+    write_json(sizes | {"eos_token_id": eos_token_id}, directory / CONFIG)
 
 
 def load_ctrlg(
@@ -153,13 +165,13 @@ def load_ctrlg(
 ) -> Checkpoint:
     """Read a model in Ctrl-G's layout; arguments and errors as for `load`."""
     directory = Path(directory)
-    config = _read_json(directory / CONFIG)
-    if (path := directory / "model.safetensors").is_file():
-        state = _read_tensors(path, device)
-    elif (path := directory / "pytorch_model.bin").is_file():
-        state = torch.load(path, map_location=device, weights_only=True)
-    else:
+    config = _config(directory)
+    path = directory / "model.safetensors"
+    if not path.is_file():
+        path = directory / "pytorch_model.bin"
+    if not path.is_file():
         raise ValueError(f"{directory} has neither model.safetensors nor pytorch_model.bin")
+    state = read_tensors(path, device)
     missing = {"alpha_exp", "beta", "gamma"} - state.keys()
     if missing:
         raise ValueError(f"{path} lacks {sorted(missing)}; it has {sorted(state)}")
@@ -195,7 +207,7 @@ def save_step(
         tensors["generator"] = generator.get_state()
     # One file holds it all, so that no interruption can mix two steps. The model is there a second
     # time as `load` wants it.
-    _write_tensors(tensors, directory / STEP)
+    write_tensors(tensors, directory / STEP)
     save(step.hmm, directory, config=config)
 
 
@@ -208,12 +220,15 @@ def load_step(
     """Where training was, exactly; None if it has not begun there. Sets the generator's state.
 
     Raises:
-        ValueError: if a generator is given and its state was not saved.
+        ValueError: the file is damaged, or a generator is given and its state was not saved.
     """
     path = Path(directory) / STEP
     if not path.is_file():
         return None
-    tensors = _read_tensors(path, device)
+    tensors = read_tensors(path, device, remedy="remove it, and training starts over")
+    missing = {"step", "log_likelihood"} - tensors.keys()
+    if missing:
+        raise ValueError(f"{path} is no state of training: it lacks {sorted(missing)}")
     hmm = _assemble(
         {n.removeprefix("model."): part for n, part in tensors.items() if n.startswith("model.")},
         path,
@@ -279,28 +294,7 @@ def _renormalised(hmm: HMM) -> HMM:
     )
 
 
-def _write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    whole = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
-    temporary = path.with_name(path.name + ".part")
-    save_file(whole, temporary)
-    os.replace(temporary, path)
-
-
-def _read_tensors(path: Path, device: torch.device | str) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist")
-    return load_file(path, device=str(device))
-
-
-def _write_json(values: dict[str, Any], path: Path) -> None:
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist; is this the directory of a model?")
-    values = json.loads(path.read_text(encoding="utf-8"))
-    assert isinstance(values, dict)
-    return values
+def _config(directory: Path) -> dict[str, Any]:
+    if not (directory / CONFIG).is_file():
+        raise ValueError(f"{directory / CONFIG} does not exist; is this the directory of a model?")
+    return read_json(directory / CONFIG)

@@ -63,6 +63,11 @@ def model_of(run_dir: Path) -> dict[str, torch.Tensor]:
     return load_file(run_dir / "hmm" / "hmm.safetensors")
 
 
+def cut(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
@@ -405,6 +410,9 @@ def test_forms_of_files(tmp_path):
         ('{"token": [1]}\n', "line 1: not a list of token ids"),
         ("[1]\n[1,\n", "line 2: not JSON"),
         ('{"tokens": [1], "prompt": "text"}\n', "`prompt` is a list of token ids"),
+        (f"[1]\n[{10**19}]\n", "line 2: not a list of token ids"),
+        (f"[1]\n[{'1' * 5000}]\n", "line 2: not JSON"),
+        (f'{{"tokens": [1], "log_likelihood": -{10**400}}}\n', "line 1: .* a number"),
         ("[1]\n[2]\n[12]\n", "token 12, but the vocabulary has 12"),
         ("[1]\n", "1 prompts or sequences cannot be split"),
     ],
@@ -448,6 +456,50 @@ def test_bad_values_are_named(overrides, message, monkeypatch):
     monkeypatch.chdir(ROOT)
     with pytest.raises(ValueError, match=message):
         run(*overrides)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_a_damaged_file_of_sequences_is_named(tmp_path, suffix):
+    arrays = {"tokens": np.arange(900) % V, "lengths": np.full(90, 10)}
+    path = tmp_path / f"sequences{suffix}"
+    if suffix == ".npz":
+        np.savez(path, **arrays)
+    else:
+        save_file({name: torch.from_numpy(array) for name, array in arrays.items()}, path)
+    cut(path)
+    with pytest.raises(ValueError, match=rf"sequences\{suffix} cannot be read"):
+        run(*FILE, f"data.path={path}", f"run_dir={tmp_path / 'run'}")
+    assert not (tmp_path / "run").exists()
+
+
+def test_damaged_files_of_a_run_are_named_with_the_way_out(tmp_path, token_file):
+    common = [*FILE, *SMALL, f"data.path={token_file}", f"run_dir={tmp_path}", "stop_after=1"]
+    for name, remedy in (
+        ("checkpoint/step.safetensors", "remove it, and training starts over"),
+        ("curve.json", "remove it"),
+        ("identity.json", "resume=false to start this one over"),
+    ):
+        run(*common, "resume=false")
+        cut(tmp_path / name)
+        with pytest.raises(ValueError, match=rf"{name} cannot be read \(.*\); .*{remedy}"):
+            run(*common)
+    run(*common, "resume=false")
+    run(*common)
+
+
+def test_a_damaged_file_of_answers_is_named_and_made_again(tmp_path, tiny_lm):
+    common = [f"model.path={tiny_lm}", f"run_dir={tmp_path / 'run'}", "wandb=disabled",
+              "num_sequences=12", "max_length=5", "sample_batch=6", "stop_after=0",
+              "num_states=4", "held_out=0.2", "model.device=cpu"]  # fmt: skip
+    run(*common)
+    (directory,) = tmp_path.glob("sequences-*")
+    whole = distill_data.read(directory)
+    cut(directory / "000001.safetensors")
+    with pytest.raises(ValueError, match=r"000001\.safetensors .*; remove it, and its answers"):
+        run(*common)
+    (directory / "000001.safetensors").unlink()
+    run(*common)
+    assert torch.equal(distill_data.read(directory).tokens, whole.tokens)
 
 
 def test_latent_variables_need_prompts_and_faiss(token_file, tiny_lm, monkeypatch, tmp_path):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
-from experiments.models import EMBEDDED, digest_of, identity_of
+from experiments.config import ModelConfig
+from experiments.models import EMBEDDED, digest_of, identity_of, load_model
 
 
 @pytest.mark.parametrize(
@@ -38,3 +41,12 @@ def test_a_card_is_not_in_the_digest(tmp_path):
 def test_the_embedded_model_is_told_by_its_files_and_a_hub_name_by_itself():
     assert identity_of("embedded") == digest_of(EMBEDDED)
     assert identity_of("some/model") == "some/model"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_a_damaged_checkpoint_is_named(tmp_path, name):
+    shutil.copytree(EMBEDDED, tmp_path / "lm")
+    content = (tmp_path / "lm" / name).read_bytes()
+    (tmp_path / "lm" / name).write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match=r"model\.path=.*lm: cannot load it: .+; give a whole"):
+        load_model(ModelConfig(path=str(tmp_path / "lm"), device="cpu"))

@@ -193,6 +193,50 @@ def test_bad_checkpoints_are_refused(tmp_path):
         checkpoint.load_ctrlg(tmp_path, num_tokens=7)
 
 
+def cut(path):
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+@pytest.mark.parametrize("name", [checkpoint.WEIGHTS, checkpoint.CONFIG, checkpoint.STEP])
+def test_damaged_files_are_named(tmp_path, name):
+    checkpoint.save_step(Step(tiny()), tmp_path)
+    cut(tmp_path / name)
+    with pytest.raises(ValueError, match=rf"{name} cannot be read \(.*\); "):
+        (checkpoint.load_step if name == checkpoint.STEP else checkpoint.load)(tmp_path)
+
+
+@pytest.mark.parametrize("read", [checkpoint.load, checkpoint.load_ctrlg, checkpoint.load_any])
+def test_a_list_is_no_configuration(tmp_path, read):
+    checkpoint.save(tiny(), tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"config\.json holds a list, where a dict belongs"):
+        read(tmp_path)
+
+
+def test_another_file_is_no_state_of_training(tmp_path):
+    save_file({"model.initial": torch.ones(1)}, tmp_path / checkpoint.STEP)
+    with pytest.raises(ValueError, match=r"lacks \['log_likelihood', 'step'\]"):
+        checkpoint.load_step(tmp_path)
+
+
+def test_the_configuration_tells_the_layout(tmp_path):
+    hmm = tiny(dtype=torch.float32)
+    checkpoint.save(hmm, tmp_path / "ours")
+    checkpoint.save_ctrlg(hmm, tmp_path / "theirs", eos_token_id=0)
+    assert_equal(checkpoint.load_any(tmp_path / "ours", num_tokens=3).hmm, hmm)
+    theirs = checkpoint.load_any(tmp_path / "theirs", num_tokens=3).hmm
+    torch.testing.assert_close(theirs.emission, hmm.emission)
+    # Our own without its weights is ours without its weights, not another's.
+    (tmp_path / "ours" / checkpoint.WEIGHTS).unlink()
+    with pytest.raises(ValueError, match=r"hmm\.safetensors does not exist"):
+        checkpoint.load_any(tmp_path / "ours")
+    (tmp_path / "theirs" / "model.safetensors").unlink()
+    (tmp_path / "theirs" / "pytorch_model.bin").write_bytes(b"abc")
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin cannot be read"):
+        checkpoint.load_any(tmp_path / "theirs")
+
+
 def test_a_broken_model_is_not_written(tmp_path):
     hmm = tiny()
     hmm.emission[0, 0] = float("nan")
