@@ -211,13 +211,17 @@ def blend(old: Statistics, new: Statistics, step_size: float | int) -> Statistic
     Raises:
         ValueError: unless 0 < step_size <= 1.
     """
-    if not 0 < step_size <= 1:
-        raise ValueError(f"the step size of stepwise EM is in (0, 1], not {step_size}")
+    _check_step_size(step_size)
     if step_size == 1:
         return new  # not 0 · old, which is NaN where an old log-likelihood is -inf
     return new.scale_(step_size).map(
         lambda after, before: after.add_(before, alpha=1 - step_size), old
     )
+
+
+def _check_step_size(step_size: float | int) -> None:
+    if not 0 < step_size <= 1:
+        raise ValueError(f"the step size of stepwise EM is in (0, 1], not {step_size}")
 
 
 def step_size(step: int, decay: float | int = 0.7, delay: float | int = 2.0) -> float:
@@ -324,8 +328,15 @@ def em_step(
             are.
 
     Raises:
-        ValueError: if there is no sequence at all, or every one has probability zero.
+        ValueError: if there is no sequence at all, or every one has probability zero; for a step
+            size out of (0, 1]; for a model in half precision, in which counts cannot be kept.
     """
+    _check_step_size(step_size)
+    if state.hmm.dtype not in (torch.float32, torch.float64):
+        raise ValueError(
+            f"the HMM is in {str(state.hmm.dtype).removeprefix('torch.')}, too coarse for counts; "
+            "give hmm.to(dtype=torch.float32)"
+        )
     counts = Statistics.zeros(state.hmm)
     for tokens, lengths in batches:
         observed = dropout_mask(tokens, dropout, generator) if dropout else None

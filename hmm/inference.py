@@ -200,7 +200,9 @@ def log_likelihood(
     """log P(x) of each sequence; arguments as for `filter`, memory O(B H)."""
     packed = pack(hmm, tokens, lengths, observed)
     scale = hmm.initial.new_empty(len(packed.tokens))
-    predicted = predict_first(hmm, packed.sizes[0] if packed.sizes else 0).contiguous()
+    # A copy, as it is written over: of one row the model's own parameters would be the memory.
+    first = predict_first(hmm, packed.sizes[0] if packed.sizes else 0)
+    predicted = first.clone(memory_format=torch.contiguous_format)
     filtered = torch.empty_like(predicted)
     for t, (size, rows) in enumerate(zip(packed.sizes, packed.rows(), strict=True)):
         if t:
@@ -303,6 +305,8 @@ def pack(
         ValueError: for a length or a token out of range.
     """
     batch, width = tokens.shape
+    if lengths.shape != (batch,):
+        raise ValueError(f"{batch} rows of tokens but {tuple(lengths.shape)} lengths; one for each")
     if batch and not 0 <= int(lengths.min()) <= int(lengths.max()) <= width:
         raise ValueError(
             f"lengths are {int(lengths.min())} to {int(lengths.max())}, tokens have {width} columns"

@@ -36,7 +36,7 @@ class HMM:
     Shapes are checked here, values by `check`, which reads every parameter.
 
     Raises:
-        ValueError: if the parts disagree about H.
+        ValueError: if the parts disagree about H or about the type.
     """
 
     initial: Float[Tensor, "H"]
@@ -48,6 +48,12 @@ class HMM:
             raise ValueError(
                 "an HMM needs `initial` (H) and `emission` (V x H), not shapes "
                 f"{tuple(self.initial.shape)} and {tuple(self.emission.shape)}"
+            )
+        kinds = {part.dtype for part in (self.initial, *self.transition.factors)}
+        if len(kinds) > 1 or not all(kind.is_floating_point for kind in kinds):
+            raise ValueError(
+                "initial and transition must be of one floating-point type, not "
+                f"{', '.join(sorted(str(kind).removeprefix('torch.') for kind in kinds))}"
             )
         sizes = (self.initial.shape[0], self.transition.num_states, self.emission.shape[1])
         if len(set(sizes)) != 1:

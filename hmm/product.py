@@ -41,6 +41,7 @@ from gcd.batch import AutomatonBatch
 from gcd.errors import ConstraintError
 from gcd.tensors import TensorAutomaton
 from gcd.token_automaton import TokenAutomaton
+from gcd.vocabulary import Vocabulary
 from hmm.edges import Edges, class_emission
 from hmm.eventual import eventually
 from hmm.kernels.recursion import COMPUTED
@@ -171,17 +172,12 @@ def lookahead_table(
         raise ConstraintError(f"a budget is at least one token, got {max_remaining}")
     if not 0 <= tolerance < 1:
         raise ConstraintError(f"tolerance is a share of a value, in [0, 1), got {tolerance}")
-    if hmm.dtype not in (torch.float32, torch.float64):
-        raise ConstraintError(
-            f"the HMM is in {str(hmm.dtype).removeprefix('torch.')}, too coarse for the recursion; "
-            "give hmm.to(dtype=torch.float32, emission_dtype=hmm.emission.dtype)"
-        )
     batch = deterministic(automata, hmm.device)
-    if hmm.num_tokens != batch.vocabulary.size:
+    _check_model(hmm, batch.vocabulary)
+    if budgets is not None and not (len(budgets) == len(batch) and all(budgets)):
         raise ConstraintError(
-            f"the HMM is over {hmm.num_tokens} tokens, the constraint over a vocabulary of "
-            f"{batch.vocabulary.size}; distil the HMM from a model with this vocabulary, or lift "
-            "the constraint to the HMM's"
+            f"expected the budgets of each of {len(batch)} automata, at least one of each, "
+            f"got {[len(each) for each in budgets]}"
         )
     if hmm.device != batch.device:
         raise ConstraintError(
@@ -195,13 +191,7 @@ def lookahead_table(
     first_class = np.cumsum([0, *(automaton.num_classes for automaton in distinct)])
     place = [first_state[u] + np.arange(distinct[u].num_states) for u in which]
 
-    starts = None
-    if budgets is not None:
-        starts = [
-            Start(int(first_state[u] + distinct[u].initial), budget)
-            for u, each in zip(which, budgets, strict=True)
-            for budget in each
-        ]
+    starts = None if budgets is None else _starts(batch.automata, budgets)
     masses = [class_emission(hmm, automaton) for automaton in distinct]
     edges = Edges.of(distinct, masses)
     needed = needed_pairs(edges, max_remaining, starts)
@@ -217,6 +207,54 @@ def lookahead_table(
         completion=completion(hmm, edges, needed, float(tolerance)),
         ever=eventually(hmm, edges, float(tolerance)) if eventual else None,
     )
+
+
+def check_table(
+    hmm: HMM,
+    automata: Sequence[TokenAutomaton],
+    budgets: Sequence[int],
+    *,
+    eventual: bool = False,
+    max_bytes: int = MAX_BYTES,
+) -> None:
+    """Refuse what `lookahead_table` would, for texts of at most these lengths, without the table.
+
+    Raises:
+        ConstraintError: as there.
+    """
+    distinct = list(dict.fromkeys(automata))
+    _check_model(hmm, distinct[0].vocabulary)
+    edges = Edges.of(distinct, [hmm.initial.new_zeros(each.num_classes, 1) for each in distinct])
+    starts = _starts(automata, [(budget,) for budget in budgets])
+    needed = needed_pairs(edges, max(1, max(budgets) - 1), starts)
+    _check_memory(hmm, distinct, needed, eventual, max_bytes)
+
+
+def _check_model(hmm: HMM, vocabulary: Vocabulary) -> None:
+    if hmm.dtype not in (torch.float32, torch.float64):
+        raise ConstraintError(
+            f"the HMM is in {str(hmm.dtype).removeprefix('torch.')}, too coarse for the recursion; "
+            "give hmm.to(dtype=torch.float32, emission_dtype=hmm.emission.dtype)"
+        )
+    if hmm.num_tokens != vocabulary.size:
+        raise ConstraintError(
+            f"the HMM is over {hmm.num_tokens} tokens, the constraint over a vocabulary of "
+            f"{vocabulary.size}; distil the HMM from a model with this vocabulary, or lift "
+            "the constraint to the HMM's"
+        )
+
+
+def _starts(automata: Sequence[TokenAutomaton], budgets: Sequence[Collection[int]]) -> list[Start]:
+    """Where texts begin, states numbered through over the distinct automata."""
+    first, total = {}, 0
+    for automaton in dict.fromkeys(automata):
+        first[automaton] = total
+        total += automaton.num_states
+    return [
+        Start(int(first[automaton] + automaton.initial), budget)
+        for automaton, each in zip(automata, budgets, strict=True)
+        for budget in each
+    ]
 
 
 def deterministic(automata: Any, device: torch.device) -> AutomatonBatch:

@@ -25,7 +25,7 @@ from smc.draw import CounterDraw, Draw
 from smc.language_model import LanguageModel, Prompt, check_prompts
 from smc.particles import Particles
 from smc.posterior import Diagnostics, Posterior, Sample, content, posterior
-from smc.proposals import Batch, Proposal
+from smc.proposals import Batch, Checked, Proposal
 from smc.resampling import Scheme, scheme
 from smc.sampler import Sampler, StepRecord
 from smc.weights import Weights
@@ -80,7 +80,8 @@ def sample(
     Raises:
         InfeasibleBudgetError: a budget is shorter than the shortest answer.
         PromptTooLongError: a prompt leaves too little of the model's context.
-        ConstraintError: a constraint was lifted to another vocabulary than the model's.
+        ConstraintError: a constraint was lifted to another vocabulary than the model's; or the
+            proposal refuses it, as `PGCD` does where its table would not fit into memory.
         ValueError: any other argument that makes no sense; the message says which.
         FloatingPointError: the model's log-probabilities are not numbers.
     """
@@ -115,8 +116,11 @@ def sample(
     results: dict[int, Posterior] = {}
     order = sorted(range(len(tasks)), key=lambda i: (len(tasks[i].prompt), i))
     size = max(1, settings.max_rows // settings.particles)
-    for start in range(0, len(order), size):
-        group = order[start : start + size]
+    groups = [order[start : start + size] for start in range(0, len(order), size)]
+    if isinstance(proposal, Checked):
+        for group in groups:
+            proposal.check([tasks[i].automaton for i in group], [tasks[i].budget for i in group])
+    for group in groups:
         found = _sample_group(lm, [tasks[i] for i in group], settings, draw)
         results.update(zip(group, found, strict=True))
         if progress is not None:

@@ -44,8 +44,8 @@ Cost of a step: that of `hmm.lookahead`, plus the passes of `smc.tying` over R x
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import NamedTuple
 
 import torch
@@ -62,6 +62,8 @@ from smc.tables import TableCache
 from smc.tying import TiedGuide, weigh_rest
 
 LOOKAHEADS = ("conditional", "in_time", "joint")
+STRONGEST = 1e3
+"""The highest temper: beyond it log p of the language model would be lost beside log g."""
 FLOOR = 1e-3
 """The least share of GCD in a row where the HMM holds some allowed token to be impossible."""
 
@@ -104,6 +106,10 @@ class _Mixture(NamedTuple):
     mended: Bool[Tensor, "R"]
 
 
+def _is_number_of_tokens(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
+
+
 class PGCD:
     """Probabilistic globally constrained decoding, with an HMM over the model's vocabulary.
 
@@ -137,22 +143,44 @@ class PGCD:
     ) -> None:
         if lookahead not in LOOKAHEADS:
             raise ValueError(f"lookahead is one of {', '.join(LOOKAHEADS)}, not {lookahead!r}")
-        if exact_top_k is not None and (isinstance(exact_top_k, bool) or exact_top_k < 0):
+        if exact_top_k is not None and not _is_number_of_tokens(exact_top_k):
             raise ValueError(f"exact_top_k is a number of tokens or None, not {exact_top_k!r}")
-        if not 0 < temper < math.inf:
-            raise ValueError(f"temper is a positive power, not {temper!r}")
+        if not 0 < temper <= STRONGEST:
+            raise ValueError(f"temper is a positive power, at most {STRONGEST:g}, not {temper!r}")
         if not 0 <= defence <= 1:
             raise ValueError(f"defence is a share, from 0 to 1, not {defence!r}")
+        if not isinstance(potential, bool):
+            raise ValueError(f"potential is True or False, not {potential!r}")
+        if max_bytes < 1:
+            raise ValueError(f"max_bytes is a number of bytes, at least 1, not {max_bytes!r}")
+        if not isinstance(hmm, HMM):
+            raise ValueError(
+                f"hmm is {type(hmm).__name__}, not an HMM; of a checkpoint give "
+                "hmm.checkpoint.load(directory).hmm"
+            )
         hmm.check()
         self.hmm = hmm
         self.lookahead = lookahead
-        self.exact_top_k = exact_top_k
+        self.exact_top_k = None if exact_top_k is None else int(exact_top_k)
         self.temper = float(temper)
         self.defence = float(defence)
         self.potential = potential
         self.max_bytes = max_bytes
         self._tables = TableCache(max_bytes, eventual=lookahead == "in_time")
         self._tally = torch.zeros(3, dtype=torch.int64, device=hmm.device)
+
+    def check(self, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
+        """Refuse before any work what `start` would refuse.
+
+        Raises:
+            ConstraintError: the HMM has another vocabulary than the constraints, or the table would
+                take more memory than is allowed.
+        """
+        self._tables.check(self.hmm, automata, budgets)
+
+    def free(self) -> None:
+        """Give the tables back that are kept for the next call with the same constraints."""
+        self._tables.clear()
 
     def start(self, batch: Batch) -> PGCDState:
         """One empty prefix per example; computes the table, unless it is kept (`smc.tables`).

@@ -24,6 +24,7 @@ comparison with the remaining budget.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -32,6 +33,7 @@ from torch import Tensor
 
 from gcd.batch import AutomatonBatch
 from gcd.budget import BudgetMask
+from gcd.token_automaton import TokenAutomaton
 from smc.tying import TiedGuide, even_guide
 
 
@@ -166,6 +168,15 @@ class Proposal(Protocol):
 
     def take(self, state: Any, ancestors: Int64[Tensor, "Q"]) -> Any:
         """The state of these rows."""
+        ...
+
+
+@runtime_checkable
+class Checked(Protocol):
+    """A proposal that may refuse a batch, and can tell before the language model does any work."""
+
+    def check(self, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
+        """Raises ConstraintError for what `start` would refuse of these examples."""
         ...
 
 

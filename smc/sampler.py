@@ -131,11 +131,11 @@ class Sampler:
 
     def _start(self, prompts: Sequence[Sequence[int]]) -> tuple[Rows, Particles, Prefixes]:
         """Each prompt is read once; all particles of an example share it."""
-        memory, log_p = self.lm.prefill(prompts)
         budgets = self.batch.budgets
         B, device = len(prompts), budgets.device
         particles = start_particles(B, self.num_particles, int(budgets.max()), device)
-        state = self.proposal.start(self.batch)
+        state = self.proposal.start(self.batch)  # it may refuse, so the model comes after it
+        memory, log_p = self.lm.prefill(prompts)
         # An automaton that ends by itself may accept the empty answer: nothing is left to draw.
         finished, runs = state.walk.finished, state.walk.running
         each = torch.arange(B, device=device).repeat_interleave(self.num_particles)

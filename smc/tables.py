@@ -21,7 +21,7 @@ from torch import Tensor
 from gcd.batch import AutomatonBatch
 from gcd.token_automaton import TokenAutomaton
 from hmm.model import HMM
-from hmm.product import LookaheadTable, lookahead_table
+from hmm.product import LookaheadTable, check_table, lookahead_table
 from hmm.recursion import Completion
 
 
@@ -48,20 +48,8 @@ class _Kept(NamedTuple):
         self, hmm: HMM, batch: AutomatonBatch, budgets: Sequence[int]
     ) -> LookaheadTable | None:
         """The table for this batch, if all of it is here."""
-        if self.hmm is not hmm or self.place.device != batch.device:
-            return None
-        known = {
-            (id(automaton()), budget): number
-            for number, (automaton, budget) in enumerate(
-                zip(self.automata, self.budgets, strict=True)
-            )
-        }
-        wanted = [
-            known.get((id(automaton), budget))
-            for automaton, budget in zip(batch.automata, budgets, strict=True)
-        ]
-        which = [number for number in wanted if number is not None]
-        if len(which) < len(wanted):
+        which = self.places(hmm, batch.automata, budgets)
+        if which is None or self.place.device != batch.device:
             return None
         class_emission, class_size, completion, ever = self.table_parts
         return LookaheadTable(
@@ -74,6 +62,25 @@ class _Kept(NamedTuple):
             completion=completion,
             ever=ever,
         )
+
+    def places(
+        self, hmm: HMM, automata: Sequence[TokenAutomaton], budgets: Sequence[int]
+    ) -> list[int] | None:
+        """Where these are among those that it was made for; None if some are not."""
+        if self.hmm is not hmm:
+            return None
+        known = {
+            (id(automaton()), budget): number
+            for number, (automaton, budget) in enumerate(
+                zip(self.automata, self.budgets, strict=True)
+            )
+        }
+        wanted = [
+            known.get((id(automaton), budget))
+            for automaton, budget in zip(automata, budgets, strict=True)
+        ]
+        which = [number for number in wanted if number is not None]
+        return which if len(which) == len(wanted) else None
 
 
 class TableCache:
@@ -116,6 +123,20 @@ class TableCache:
         )
         self._keep(table, budgets)
         return table
+
+    def check(self, hmm: HMM, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
+        """Refuse what `table` would, without making it.
+
+        Raises:
+            ConstraintError: as there.
+        """
+        if any(kept.places(hmm, automata, budgets) is not None for kept in self._kept.values()):
+            return
+        check_table(hmm, automata, budgets, eventual=self.eventual, max_bytes=self.max_bytes)
+
+    def clear(self) -> None:
+        """Give the memory back."""
+        self._kept.clear()
 
     def _keep(self, table: LookaheadTable, budgets: Sequence[int]) -> None:
         while self._kept and self.num_bytes + table.num_bytes > self.max_bytes:

@@ -29,8 +29,7 @@ class Rest(NamedTuple):
         tokens: the K likeliest tokens of the classes allowed; where fewer than K have any
             probability, the others are any tokens, and have none.
         best: their log-probabilities.
-        log_mass: log-probability of each class without these tokens; of classes that are not
-            allowed it is -inf or not meant.
+        log_mass: log-probability of each class without these tokens; -inf where not allowed.
     """
 
     tokens: Int64[Tensor, "R K"]
@@ -75,13 +74,14 @@ def weigh_rest(
         return Rest(tokens, best, log_mass)
     of_row = class_of[which].long()
     allowed = log_p.double().masked_fill(~alive.gather(1, of_row), -torch.inf)
-    best, tokens = allowed.topk(max(K, 1), dim=1)
-    top = torch.where(best[:, :1].isneginf(), 0.0, best[:, :1])
-    p = (allowed - top).exp()
-    best, tokens = best[:, :K], tokens[:, :K]
-    p.scatter_(1, tokens, 0.0)
-    mass = p.new_zeros(R, C).scatter_add_(1, of_row, p)
-    return Rest(tokens, best, mass.log() + top)
+    best, tokens = allowed.topk(K, dim=1)
+    rest = allowed.scatter(1, tokens, -torch.inf)
+    # Each class by its own scale, as a lookahead may leave nothing but the least likely one.
+    top = torch.full((R, C), -torch.inf, dtype=torch.float64, device=log_p.device)
+    top = top.scatter_reduce(1, of_row, rest, "amax")
+    finite = torch.where(top.isneginf(), 0.0, top)
+    p = (rest - finite.gather(1, of_row)).exp()
+    return Rest(tokens, best, torch.zeros_like(top).scatter_add_(1, of_row, p).log() + finite)
 
 
 def even_guide(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from jaxtyping import install_import_hook
+import jaxtyping
+import pytest
 
 _ROOT = Path(__file__).resolve().parent.parent
 
@@ -32,4 +34,12 @@ _CACHE = tempfile.TemporaryDirectory(prefix="gcd-cache-")
 os.environ["GCD_CACHE_DIR"] = _CACHE.name
 
 # In place before any of the packages is imported, hence at collection.
-_HOOK = install_import_hook(_checked_modules(), "beartype.beartype")
+_HOOK = jaxtyping.install_import_hook(_checked_modules(), "beartype.beartype")
+
+
+@pytest.fixture
+def unchecked_annotations() -> Iterator[None]:
+    """As for users: in tests the annotations are enforced and would speak first."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -5,9 +5,9 @@ as the processor has lanes, and added to the classes. Tokens above the K-th best
 aside instead; who is pushed out of the K best later is added then, so that no class has mass that
 must be taken off it again.
 
-Arithmetic is that of the log-probabilities, float32 or float64; sums are in float64. What float32
-cannot hold beside the likeliest token, under e^-87 of it, is taken one by one in float64: a
-lookahead may leave nothing else to go on with.
+Arithmetic is that of the log-probabilities, float32 or float64; sums are in float64, relative to
+the likeliest token. What cannot be held beside that, under e^-87 or e^-300 of it, is summed by its
+own scale, class by class: a lookahead may leave nothing else to go on with.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from numba.extending import intrinsic, overload
 _CHUNK = 2048
 _COLUMNS = 128  # a chunk is looked over in so many columns, to skip those without favourites
 _LANES = 8  # partial sums of each class, so that an addition need not wait for the one before
-_NOTHING = 1e-250  # of the likeliest token: if what is allowed weighs less, it is weighed by itself
+_FAR = 300.0  # how far the likeliest may rise before what was summed so far is set aside
 
 _LOG2_E, _LN2 = 1 / math.log(2), math.log(2)
-_LOWEST = -708.0
+_LOWEST = -300.0
 _ROUND = 1.5 * 2.0**52 + 1023  # added to a number n, leaves round(n) + 1023 in its last bits
 
 _LOG2_E_32, _LN2_32 = np.float32(_LOG2_E), np.float32(_LN2)
@@ -136,15 +136,30 @@ def _extremes(x: np.ndarray, high: np.ndarray, low: np.ndarray) -> None:
 
 
 @numba.njit(cache=True)
-def _tiny(
-    x: np.ndarray, size: int, top: float, klass: np.ndarray, out: np.ndarray, mass: np.ndarray
+def _add_log(log_x: float, scale: np.ndarray, total: np.ndarray, c: int) -> None:
+    """Add a number, given by its logarithm, to total[c] exp(scale[c])."""
+    if log_x > scale[c]:
+        total[c] *= math.exp(scale[c] - log_x)
+        scale[c] = log_x
+    if log_x > -np.inf:
+        total[c] += math.exp(log_x - scale[c])
+
+
+@numba.njit(cache=True)
+def _add_tiny(
+    x: np.ndarray,
+    size: int,
+    least: float,
+    klass: np.ndarray,
+    out: np.ndarray,
+    scale: np.ndarray,
+    total: np.ndarray,
 ) -> None:
-    """What is too small for `_exp` goes to its class from here."""
-    lowest = _LOWEST if x.itemsize == 8 else _LOWEST_32
+    """What is under `least`, where `_exp` is wrong, goes to its class from here."""
     for i in range(size):
-        if x[i] - top < lowest:
+        if x[i] < least:
             out[i] = 0
-            mass[0, klass[i]] += math.exp(np.float64(x[i]) - np.float64(top))
+            _add_log(x[i], scale, total, klass[i])
 
 
 @numba.njit(cache=True)
@@ -173,9 +188,9 @@ def _put_back(
     token: np.ndarray,
     count: int,
     K: int,
-    top: float,
     klass: np.ndarray,
-    mass: np.ndarray,
+    scale: np.ndarray,
+    total: np.ndarray,
 ) -> None:
     """Of the candidates the K best come first (Hoare's selection); the others go to their class."""
     low, high = 0, count - 1
@@ -200,7 +215,7 @@ def _put_back(
         else:
             break
     for i in range(K, count):
-        mass[0, klass[token[i]]] += math.exp(value[i] - top)
+        _add_log(value[i], scale, total, klass[token[i]])
 
 
 @numba.njit(cache=True)
@@ -208,40 +223,40 @@ def _weigh_row(
     p: np.ndarray,
     klass: np.ndarray,
     alive: np.ndarray,
-    among: bool,
     K: int,
     value: np.ndarray,
     token: np.ndarray,
     mass: np.ndarray,
+    scale: np.ndarray,
+    total: np.ndarray,
 ) -> tuple[float, int]:
-    """Fills in the best tokens, in no order, and the mass of classes over exp(top).
+    """The best tokens, in no order, and all others, by class, as mass exp(top) + total exp(scale).
 
-    Masses are of all tokens, beside the likeliest of all; or of those in classes alive, beside the
-    likeliest among these. Gives top and the number of candidates, at most K.
+    Gives top and the number of candidates, at most K.
     """
-    V, room = p.size, value.size
+    room = value.size
     x, exp_x = np.empty(_CHUNK, p.dtype), np.empty(_CHUNK, p.dtype)
     highs, lows = np.empty((2, _CHUNK // 2), p.dtype), np.empty((2, _CHUNK // 2), p.dtype)
     high, low = highs[0, :_COLUMNS], lows[0, :_COLUMNS]
-    lowest = _LOWEST if p.itemsize == 8 else _LOWEST_32
-    mass[:] = 0
-    top, least, count = -np.inf, -np.inf, 0
-    for start in range(0, V, _CHUNK):
-        size = min(_CHUNK, V - start)
-        here, chunk = klass[start : start + size], p[start : start + size]
+    span = _LOWEST if p.itemsize == 8 else _LOWEST_32
+    mass[:], scale[:], total[:] = 0, -np.inf, 0
+    top, first_top, least, count = -np.inf, -np.inf, -np.inf, 0
+    for start in range(0, p.size, _CHUNK):
+        size = min(_CHUNK, p.size - start)
+        here = klass[start : start + size]
         for i in range(size):
-            x[i] = chunk[i]
-        if among:
-            for i in range(size):
-                if not alive[here[i]]:
-                    x[i] = -np.inf
+            x[i] = p[start + i]
         x[size:] = x[0]
         _extremes(x, highs, lows)
-        highest = high.max()
+        highest = np.float64(high.max())
         if highest == -np.inf:
             continue
         if highest > top:
-            mass *= math.exp(top - highest)
+            if highest - first_top < _FAR:
+                mass *= math.exp(top - highest)
+            else:
+                _set_aside(mass, top, scale, total)
+                first_top = highest
             top = highest
         _exp(x, top, exp_x)
         if K > 0 and highest > least:
@@ -254,15 +269,26 @@ def _weigh_row(
                         x[i], exp_x[i] = -np.inf, 0
                         count += 1
                         if count == room:
-                            _put_back(value, token, count, K, top, klass, mass)
+                            _put_back(value, token, count, K, klass, scale, total)
                             count, least = K, value[:K].min()
-        if low.min() - top < lowest:
-            _tiny(x, size, top, here, exp_x, mass)
+        if low.min() < top + span:
+            _add_tiny(x, size, top + span, here, exp_x, scale, total)
         _add_to_classes(exp_x, here, mass)
     if count > K:
-        _put_back(value, token, count, K, top, klass, mass)
+        _put_back(value, token, count, K, klass, scale, total)
         count = K
     return top, count
+
+
+@numba.njit(cache=True)
+def _set_aside(mass: np.ndarray, top: float, scale: np.ndarray, total: np.ndarray) -> None:
+    """What was summed so far is too little beside what comes."""
+    for lane in range(1, _LANES):
+        mass[0] += mass[lane]
+    for c in range(scale.size):
+        if mass[0, c] > 0:
+            _add_log(math.log(mass[0, c]) + top, scale, total, c)
+    mass[:] = 0
 
 
 @numba.njit(cache=True, nogil=True)
@@ -284,27 +310,17 @@ def weigh_rest(
     """
     C, K = alive.shape[1], tokens.shape[1]
     value, token = np.empty(4 * K + 64), np.empty(4 * K + 64, np.int64)
-    mass = np.empty((_LANES, C))
+    mass, scale, total = np.empty((_LANES, C)), np.empty(C), np.empty(C)
     for row in range(first, last):
-        p, klass, may = log_p[row], class_of[automaton[row]], alive[row]
-        for among in (False, True):
-            top, count = _weigh_row(p, klass, may, among, K, value, token, mass)
-            weight = 0.0
-            for k in range(count):
-                weight += math.exp(value[k] - top)
-            for c in range(C):
-                for lane in range(1, _LANES):
-                    mass[0, c] += mass[lane, c]
-                if may[c]:
-                    weight += mass[0, c]
-            if weight > _NOTHING:
-                break
+        klass = class_of[automaton[row]]
+        top, count = _weigh_row(log_p[row], klass, alive[row], K, value, token, mass, scale, total)
         tokens[row], best[row] = 0, -np.inf
         for k, i in enumerate(np.argsort(-value[:count])):
             tokens[row, k], best[row, k] = token[i], value[i]
+        _set_aside(mass, top, scale, total)
         for c in range(C):
-            possible = may[c] and mass[0, c] > 0
-            log_mass[row, c] = math.log(mass[0, c]) + top if possible else -np.inf
+            some = alive[row, c] and total[c] > 0
+            log_mass[row, c] = math.log(total[c]) + scale[c] if some else -np.inf
 
 
 @numba.njit(cache=True, nogil=True)

@@ -298,3 +298,12 @@ def test_two_processes_equal_one(tmp_path):
     for mine, theirs, expected in zip(*ranks, single, strict=True):
         np.testing.assert_array_equal(mine, theirs)
         np.testing.assert_allclose(mine, expected.numpy(), rtol=1e-5, atol=1e-7)
+
+
+def test_a_step_size_without_sense_and_a_type_too_coarse_for_counts():
+    hmm, data = tiny(), (torch.tensor([[0, 1]]), torch.tensor([2]))
+    for size in (0, 1.5):
+        with pytest.raises(ValueError, match=r"\(0, 1\]"):
+            em.em_step(Step(hmm), [data], step_size=size)
+    with pytest.raises(ValueError, match="bfloat16, too coarse"):
+        em.em_step(Step(hmm.to(dtype=torch.bfloat16)), [data])

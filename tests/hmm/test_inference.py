@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmm import inference, transition
+from hmm.em import expected_statistics
 from hmm.model import HMM
 from hmm.transition import Dense
 from tests.hmm.oracles import (
@@ -166,6 +167,25 @@ def test_a_batch_is_its_sequences(recipe, seed, lengths, rubbish):
         close(own, total.numpy())
 
 
+@pytest.mark.parametrize("monarch", [False, 2], ids=["dense", "monarch"])
+@pytest.mark.parametrize("lengths", [[3], [0, 3, 0], [3, 2], [0], []])
+def test_nothing_writes_to_the_parameters(monarch, lengths):
+    """A batch in which one sequence has a token is one row, and might be the model's own."""
+    hmm = tiny(seed=3, monarch=monarch)
+    parts = (hmm.initial, *hmm.transition.factors, hmm.emission)
+    before = [part.clone() for part in parts]
+    lengths = torch.tensor(lengths, dtype=torch.int64)
+    tokens = torch.tensor([[1, 2, 0]]).expand(len(lengths), 3)
+    for function in (inference.log_likelihood, inference.filter, inference.marginals):
+        function(hmm, tokens, lengths)
+    predicted = inference.predict_first(hmm, len(lengths))
+    inference.filter_step(hmm, predicted, tokens[:, 0])
+    inference.sample(hmm, 2, 3)
+    expected_statistics(hmm, tokens, lengths)
+    for part, old in zip(parts, before, strict=True):
+        assert torch.equal(part, old)
+
+
 def test_counts_do_not_depend_on_the_block_of_rows(monkeypatch):
     hmm = tiny(monarch=2)
     for lengths in ([4, 2, 4, 1, 3, 0], [4, 4, 4, 4]):
@@ -277,6 +297,12 @@ def test_states_of_samples_go_with_their_tokens(recipe, seed):
     assert one.lengths.tolist() == [5] * 4
     for states, tokens in zip(one.states.tolist(), one.tokens.tolist(), strict=True):
         assert joint(hmm, tokens)[tuple(states)] > 0
+
+
+@pytest.mark.usefixtures("unchecked_annotations")
+def test_one_length_for_each_row():
+    with pytest.raises(ValueError, match=r"2 rows of tokens but \(1,\) lengths"):
+        inference.log_likelihood(tiny(), torch.zeros(2, 3, dtype=torch.int64), torch.tensor([3]))
 
 
 def test_tokens_and_lengths_out_of_range_are_refused():

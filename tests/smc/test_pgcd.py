@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import NoReturn
 
 import pytest
 import torch
@@ -423,12 +424,18 @@ def test_a_long_literal_in_float32() -> None:
 # -- refusals --------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("unchecked_annotations")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"lookahead": "both"}, "lookahead"),
         ({"exact_top_k": -1}, "exact_top_k"),
         ({"exact_top_k": True}, "exact_top_k"),
+        ({"exact_top_k": 64.0}, "exact_top_k"),
+        ({"exact_top_k": "all"}, "exact_top_k"),
+        ({"potential": "no"}, "potential"),
+        ({"max_bytes": -1}, "max_bytes"),
+        ({"temper": 1e17}, "temper"),
         ({"temper": 0}, "temper"),
         ({"temper": math.inf}, "temper"),
         ({"defence": 1.5}, "defence"),
@@ -440,12 +447,15 @@ def test_arguments_without_sense(options: dict, message: str) -> None:
         PGCD(random_hmm(), **options)
 
 
+@pytest.mark.usefixtures("unchecked_annotations")
 def test_bad_hmms() -> None:
     hmm = random_hmm()
     with pytest.raises(ValueError, match="emission"):
         PGCD(HMM(hmm.initial, hmm.transition, hmm.emission * 2))
     with pytest.raises(ValueError, match="initial"):
         PGCD(HMM(hmm.initial * torch.nan, hmm.transition, hmm.emission))
+    with pytest.raises(ValueError, match=r"hmm is str.*checkpoint\.load"):
+        PGCD("models/toolcall-hmm")  # type: ignore[arg-type]
     lm, automaton = ToyLM(VOCABULARY), few_words()
     for proposal, message in (
         (PGCD(random_hmm(9)), r"over 9 tokens.*of 6"),
@@ -453,3 +463,31 @@ def test_bad_hmms() -> None:
     ):
         with pytest.raises(ConstraintError, match=message):
             smc.sample(lm, [(0,)], automaton, budget=4, particles=2, proposal=proposal)
+
+
+class Untouched(ToyLM):
+    """A language model that must not be asked anything."""
+
+    def prefill(self, prompts: object) -> NoReturn:
+        raise AssertionError("the language model was asked")
+
+
+@pytest.mark.parametrize("max_rows", [2, 256])
+def test_what_the_hmm_refuses_is_refused_before_any_work(max_rows: int) -> None:
+    """Also what only a later group of examples would come to."""
+    automata = [few_words(), few_words(), lift(choice("ab" * 40), VOCABULARY)]
+    small = max(lookahead_table(random_hmm(), each, 3).num_bytes for each in automata[:2])
+    for proposal, message in (
+        (PGCD(random_hmm(9)), "over 9 tokens"),
+        (PGCD(random_hmm(), max_bytes=2 * small), "MiB"),
+    ):
+        with pytest.raises(ConstraintError, match=message):
+            smc.sample(
+                Untouched(VOCABULARY),
+                [(0,), (0,), (0, 1)],
+                automata,
+                budget=[4, 4, 90],
+                particles=2,
+                proposal=proposal,
+                max_rows=max_rows,
+            )

@@ -70,6 +70,37 @@ def test_the_bound_and_what_is_used_longest_ago(built: list[int]) -> None:
         TableCache(size // 2).table(HMM_, automata[0], [4])
 
 
+def test_a_table_can_be_given_back(built: list[int]) -> None:
+    cache, batch = TableCache(1 << 30), AutomatonBatch([few_words()])
+    cache.table(HMM_, batch, [4])
+    cache.clear()
+    assert cache.num_bytes == 0
+    cache.table(HMM_, batch, [4])
+    assert len(built) == 2
+
+
+@pytest.mark.parametrize("eventual", [False, True])
+def test_what_would_be_refused_is_known_without_a_table(built: list[int], eventual: bool) -> None:
+    """The check and the table agree on every bound."""
+    automata, budgets = [few_words(), a_star_b(), few_words()], [4, 7, 5]
+    size = 1
+    while size < 1 << 20:
+        cache = TableCache(size, eventual=eventual)
+        refusals = []
+        for attempt in (
+            lambda cache=cache: cache.check(HMM_, automata, budgets),
+            lambda cache=cache: cache.table(HMM_, AutomatonBatch(automata), budgets),
+        ):
+            try:
+                attempt()
+                refusals.append(None)
+            except ConstraintError as error:
+                refusals.append(str(error))
+        assert refusals[0] == refusals[1]
+        size = int(size * 1.3) + 1
+    assert refusals[0] is None
+
+
 def test_a_table_goes_with_its_automata() -> None:
     cache = TableCache(1 << 30)
     batch = AutomatonBatch([few_words()])
