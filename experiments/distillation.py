@@ -33,7 +33,7 @@ from experiments.distill_training import Place, Training, derived_seed, mean_log
 from experiments.models import identity_of, load_model, resolve_device
 from experiments.processes import processes, wait_for_all
 from experiments.run_directory import IDENTITY, refuse_another_run
-from hmm.checkpoint import load, save
+from hmm.checkpoint import ENDS, load, save
 from hmm.files import write_json
 from hmm.model import HMM
 from smc.transformers_lm import TransformersLM
@@ -98,8 +98,11 @@ def run(config: DictConfig) -> Path:
     out = Path(config.out) if config.out else run_dir / "hmm"
     dtype = getattr(torch, config.save_dtype)
     if rank == 0:
-        described = {"eos_token_id": list(eos_ids), "distilled_from": _source(config)}
-        save(fitted.state.hmm, out, config=described, dtype=dtype)
+        described: dict[str, Any] = {"distilled_from": _source(config)}
+        vocabulary = None if lm is None else lm.vocabulary
+        if vocabulary is None:
+            described[ENDS] = list(eos_ids)
+        save(fitted.state.hmm, out, vocabulary=vocabulary, config=described, dtype=dtype)
     wait_for_all(world)
     # What counts is the model that others will load: rounded, and normalised again.
     rounded = load(out, num_tokens=num_tokens, device=device).hmm

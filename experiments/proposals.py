@@ -57,9 +57,9 @@ def load_pgcd(config: DictConfig, lm: LanguageModel) -> smc.PGCD:
     """P-GCD as the settings want it, the HMM on the model's device.
 
     Raises:
-        ValueError: an HMM over another vocabulary (both sizes named), or a damaged one.
+        ValueError: an HMM over another vocabulary (both are named), or a damaged one.
     """
-    checkpoint = load_any(hmm_directory(config), num_tokens=lm.vocabulary.size, device=lm.device)
+    checkpoint = load_any(hmm_directory(config), vocabulary=lm.vocabulary, device=lm.device)
     settings = config.hmm
     return smc.PGCD(
         checkpoint.hmm,

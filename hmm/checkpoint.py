@@ -14,6 +14,10 @@ rounded is normalised again when it is read, in float32.
 probabilities; `beta` (H x V), *logarithms*, state-major; `gamma` (H, or 1 x H), logarithms up to a
 constant; and `config.json` with `hidden_states`, `vocab_size`, `eos_token_id`.
 
+**Whose tokens.** An HMM is for one tokenizer and no other. `eos_token_id` is kept beside it, and in
+our layout also `vocabulary_digest`, of every token's bytes. Who names a vocabulary on loading is
+refused an HMM of another; the number of tokens alone would let any tokenizer of that size pass.
+
 Training stops and goes on: `save_step` keeps the blended counts and the random generator with the
 model, so that what follows is what would have followed. An interruption leaves the previous
 checkpoint whole (`hmm.files`).
@@ -27,12 +31,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from gcd.vocabulary import Vocabulary
 from hmm.em import Statistics, Step
 from hmm.files import read_json, read_tensors, write_json, write_tensors
 from hmm.model import HMM
 from hmm.transition import Dense, from_factors
 
 WEIGHTS, CONFIG, STEP = "hmm.safetensors", "config.json", "step.safetensors"
+ENDS, DIGEST = "eos_token_id", "vocabulary_digest"
+_CTRLG = ("alpha_exp", "beta", "gamma")
 _HALF = (torch.float16, torch.bfloat16)
 _RESERVED = ("format", "hidden_states", "vocab_size", "transition")
 
@@ -53,6 +60,7 @@ def save(
     hmm: HMM,
     directory: str | Path,
     *,
+    vocabulary: Vocabulary | None = None,
     config: dict[str, Any] | None = None,
     dtype: torch.dtype | None = None,
 ) -> None:
@@ -61,15 +69,22 @@ def save(
     Args:
         hmm: the model; checked before anything is written.
         directory: made if missing; files of a model that is there are replaced.
-        config: what else to remember (`eos_token_id`, how it was trained); JSON.
+        vocabulary: whose tokens it is for; None, where only their number is known.
+        config: what else to remember (how it was trained, `eos_token_id`); JSON.
         dtype: to store in; None keeps each array's own.
 
     Raises:
-        ValueError: if the model is not one, or `dtype` would turn positive entries into zero, or
-            `config` has a key that is set here.
+        ValueError: if the model is not one, or for another number of tokens than `vocabulary` has,
+            or `dtype` would turn positive entries into zero, or `config` has a key that is set
+            here.
     """
     hmm.check()
-    taken = [key for key in _RESERVED if key in (config or {})]
+    if vocabulary is not None and vocabulary.size != hmm.num_tokens:
+        raise ValueError(
+            f"the model is for {hmm.num_tokens} tokens, the vocabulary has {vocabulary.size}"
+        )
+    named = {} if vocabulary is None else _names_of(vocabulary)
+    taken = [key for key in (*_RESERVED, *named) if key in (config or {})]
     if taken:
         raise ValueError(f"config keys {taken} are written from the model itself; leave them out")
     stored = {name: part.to(dtype) for name, part in _parts(hmm).items()}
@@ -84,15 +99,29 @@ def save(
     directory.mkdir(parents=True, exist_ok=True)
     kind = "dense" if isinstance(hmm.transition, Dense) else "monarch"
     values = ("hmm-1", hmm.num_states, hmm.num_tokens, kind)
-    described = dict(zip(_RESERVED, values, strict=True)) | (config or {})
+    described = dict(zip(_RESERVED, values, strict=True)) | named | (config or {})
     write_tensors(stored, directory / WEIGHTS)
     write_json(described, directory / CONFIG)
+
+
+def name_vocabulary(directory: str | Path, vocabulary: Vocabulary) -> None:
+    """Note in `config.json` whose tokens a saved model is for; its weights stay as they are.
+
+    For checkpoints in our layout that were saved without: `save` does it itself.
+
+    Raises:
+        ValueError: if the number of tokens, or what is noted already, disagrees.
+    """
+    directory = Path(directory)
+    config = load(directory, vocabulary=vocabulary).config
+    write_json(config | _names_of(vocabulary), directory / CONFIG)
 
 
 def load(
     directory: str | Path,
     *,
     num_tokens: int | None = None,
+    vocabulary: Vocabulary | None = None,
     device: torch.device | str = "cpu",
     emission_dtype: torch.dtype | None = None,
 ) -> Checkpoint:
@@ -100,12 +129,14 @@ def load(
 
     Args:
         directory: what `save` wrote.
-        num_tokens: the vocabulary it must be for; None: any.
+        num_tokens: how many tokens it must be for; None: any number.
+        vocabulary: the tokens it must be for, as far as the files say: their number, the EOS ids,
+            the bytes of each; None: any.
         device: where to put it.
         emission_dtype: to keep emissions in; bfloat16 halves the memory of a large model.
 
     Raises:
-        ValueError: for another vocabulary (both sizes named), missing, damaged or unknown files,
+        ValueError: for another vocabulary (both are named), missing, damaged or unknown files,
             shapes that disagree with the configuration, values that are not probabilities.
     """
     directory = Path(directory)
@@ -118,6 +149,8 @@ def load(
     parts = read_tensors(directory / WEIGHTS, device)
     hmm = _assemble(parts, directory / WEIGHTS)
     _same_sizes(hmm, config, num_tokens, directory)
+    if vocabulary is not None:
+        _same_tokens(hmm, config, vocabulary, directory)
     hmm.check()
     if any(part.dtype in _HALF for part in parts.values()):
         hmm = _renormalised(hmm)
@@ -128,13 +161,18 @@ def load_any(
     directory: str | Path,
     *,
     num_tokens: int | None = None,
+    vocabulary: Vocabulary | None = None,
     device: torch.device | str = "cpu",
     emission_dtype: torch.dtype | None = None,
 ) -> Checkpoint:
     """Read a model in either layout, which `config.json` tells; see `load` for the rest."""
     ours = "format" in _config(Path(directory))
     return (load if ours else load_ctrlg)(
-        directory, num_tokens=num_tokens, device=device, emission_dtype=emission_dtype
+        directory,
+        num_tokens=num_tokens,
+        vocabulary=vocabulary,
+        device=device,
+        emission_dtype=emission_dtype,
     )
 
 
@@ -160,10 +198,11 @@ def load_ctrlg(
     directory: str | Path,
     *,
     num_tokens: int | None = None,
+    vocabulary: Vocabulary | None = None,
     device: torch.device | str = "cpu",
     emission_dtype: torch.dtype | None = None,
 ) -> Checkpoint:
-    """Read a model in Ctrl-G's layout; arguments and errors as for `load`."""
+    """Read a model in Ctrl-G's layout; arguments, types and errors as for `load`."""
     directory = Path(directory)
     config = _config(directory)
     path = directory / "model.safetensors"
@@ -172,17 +211,26 @@ def load_ctrlg(
     if not path.is_file():
         raise ValueError(f"{directory} has neither model.safetensors nor pytorch_model.bin")
     state = read_tensors(path, device)
-    missing = {"alpha_exp", "beta", "gamma"} - state.keys()
+    missing = set(_CTRLG) - state.keys()
     if missing:
         raise ValueError(f"{path} lacks {sorted(missing)}; it has {sorted(state)}")
+    half = any(state[name].dtype in _HALF for name in _CTRLG)
+    alpha, beta, gamma = (_widened(state[name]) if half else state[name] for name in _CTRLG)
     hmm = HMM(
         # Ctrl-G takes a softmax of gamma, so logarithms up to a constant are within the layout.
-        state["gamma"].reshape(-1).softmax(dim=0),
-        Dense(state["alpha_exp"]),
-        state["beta"].exp().T.contiguous(),
+        gamma.reshape(-1).softmax(dim=0),
+        Dense(alpha),
+        beta.exp().T.contiguous(),
     )
     _same_sizes(hmm, config, num_tokens, directory)
-    hmm.check()
+    if vocabulary is not None:
+        _same_tokens(hmm, config, vocabulary, directory)
+    if half:
+        # Rounded logarithms err by up to some percent, so these are held to the coarsest type.
+        hmm.to(dtype=torch.bfloat16).check()
+        hmm = _renormalised(hmm)
+    else:
+        hmm.check()
     return Checkpoint(hmm.to(dtype=hmm.dtype, emission_dtype=emission_dtype), config)
 
 
@@ -267,13 +315,42 @@ def _assemble(parts: dict[str, Tensor], path: Path) -> HMM:
     )
 
 
+def _names_of(vocabulary: Vocabulary) -> dict[str, Any]:
+    return {ENDS: list(vocabulary.eos_ids), DIGEST: vocabulary.fingerprint.hex()}
+
+
+def _same_tokens(hmm: HMM, config: dict[str, Any], vocabulary: Vocabulary, directory: Path) -> None:
+    """Refuses a vocabulary that is not the one in `config`, as far as that says which it is."""
+    _same_number(hmm, vocabulary.size, directory)
+    ends = config.get(ENDS)
+    # Ctrl-G's layout has room for one id; models may have several. An empty list says nothing.
+    same = ends in vocabulary.eos_ids if isinstance(ends, int) else ends == [*vocabulary.eos_ids]
+    if ends is not None and ends != [] and not same:
+        raise ValueError(
+            f"the HMM in {directory} ends its texts with token {ends} ({ENDS}), the language model "
+            f"with {list(vocabulary.eos_ids)}: they are not for the same tokenizer; distil one "
+            "from this model"
+        )
+    if config.get(DIGEST) not in (None, vocabulary.fingerprint.hex()):
+        raise ValueError(
+            f"the HMM in {directory} is for another tokenizer: it has {hmm.num_tokens} tokens too, "
+            f"but their bytes differ ({DIGEST} {config[DIGEST]}, the language model's is "
+            f"{vocabulary.fingerprint.hex()}); distil one from this model"
+        )
+
+
 def _same_sizes(hmm: HMM, config: dict[str, Any], num_tokens: int | None, directory: Path) -> None:
     for key, size in (("hidden_states", hmm.num_states), ("vocab_size", hmm.num_tokens)):
         if config.get(key) != size:
             raise ValueError(
                 f"{directory / CONFIG} says {key} is {config.get(key)!r}, the arrays say {size}"
             )
-    if num_tokens is not None and num_tokens != hmm.num_tokens:
+    if num_tokens is not None:
+        _same_number(hmm, num_tokens, directory)
+
+
+def _same_number(hmm: HMM, num_tokens: int, directory: Path) -> None:
+    if num_tokens != hmm.num_tokens:
         raise ValueError(
             f"the HMM in {directory} is for a vocabulary of {hmm.num_tokens} tokens, the language "
             f"model's has {num_tokens}; distil one from this model"
@@ -284,7 +361,7 @@ def _renormalised(hmm: HMM) -> HMM:
     """In float32 at least, every distribution summing to one again."""
 
     def normalised(part: Tensor, dim: int = -1) -> Tensor:
-        part = part.to(torch.promote_types(part.dtype, torch.float32))
+        part = _widened(part)
         return part / part.sum(dim=dim, keepdim=True)
 
     return HMM(
@@ -292,6 +369,10 @@ def _renormalised(hmm: HMM) -> HMM:
         from_factors(tuple(normalised(part) for part in hmm.transition.factors)),
         normalised(hmm.emission, dim=0),
     )
+
+
+def _widened(part: Tensor) -> Tensor:
+    return part.to(torch.promote_types(part.dtype, torch.float32))
 
 
 def _config(directory: Path) -> dict[str, Any]:

@@ -291,7 +291,11 @@ def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init):
     nats = json.loads((run_dir / "summary.json").read_text())["nats_per_token"]
     # Untrained, it says nearly nothing: uniform over its 2 048 tokens.
     assert nats["language model, reading the prompt"] == pytest.approx(-math.log(2048), abs=0.3)
-    assert load(run_dir / "hmm", num_tokens=2048).hmm.num_states == 4
+    vocabulary = load_model(ModelConfig(path=str(tiny_lm), device="cpu"))[0].vocabulary
+    stored = load(run_dir / "hmm", vocabulary=vocabulary)
+    assert stored.hmm.num_states == 4
+    assert stored.config["eos_token_id"] == [1]
+    assert stored.config["vocabulary_digest"] == vocabulary.fingerprint.hex()
     first = model_of(run_dir)
 
     # A second run in another place finds the answers; the same seed gives the same model.

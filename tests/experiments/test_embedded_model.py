@@ -11,9 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import gcd
 from experiments.answers import STYLES
 from experiments.generator import generate
 from experiments.greedy import exact_match
+from experiments.proposals import EMBEDDED_HMM
+from hmm.checkpoint import load
+from smc import TransformersLM
 
 MODEL = Path(__file__).resolve().parents[2] / "models" / "toolcall-lm"
 
@@ -48,6 +52,17 @@ def test_it_ends_with_its_tokenizers_eos(model: torch.nn.Module, tokenizer: Any)
 def test_texts_come_back_as_they_went_in(tokenizer: Any, text: str) -> None:
     if "<eos>" not in text and "<pad>" not in text:
         assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+
+
+def test_its_hmm_names_its_tokens(model: torch.nn.Module, tokenizer: Any) -> None:
+    """What `hmm.checkpoint.name_vocabulary` writes, the digest of every token's bytes included."""
+    vocabulary = TransformersLM(model, tokenizer).vocabulary
+    config = load(EMBEDDED_HMM, vocabulary=vocabulary).config
+    assert config["vocabulary_digest"] == vocabulary.fingerprint.hex()
+    swapped = [*vocabulary.token_bytes]
+    swapped[700], swapped[701] = swapped[701], swapped[700]
+    with pytest.raises(ValueError, match="bytes differ"):
+        load(EMBEDDED_HMM, vocabulary=gcd.Vocabulary.from_bytes(swapped, vocabulary.eos_ids))
 
 
 def test_every_byte_has_a_token(tokenizer: Any) -> None:

@@ -176,6 +176,13 @@ def test_an_hmm_over_another_vocabulary_is_refused_with_both_sizes(tmp_path):
         experiment.run(composed(f"run_dir={tmp_path / 'run'}", f"hmm.path={tmp_path / 'hmm'}"))
 
 
+def test_an_hmm_with_other_ends_is_refused_with_both(tmp_path):
+    hmm = HMM.random(4, 2048, generator=torch.Generator().manual_seed(0))
+    save(hmm, tmp_path / "hmm", config={"eos_token_id": [5]})
+    with pytest.raises(ValueError, match=r"ends its texts with token \[5\].* model with \[1\]"):
+        experiment.run(composed(f"run_dir={tmp_path / 'run'}", f"hmm.path={tmp_path / 'hmm'}"))
+
+
 def test_results_without_pgcd_do_not_depend_on_the_hmm():
     plain = experiment.configuration.results_config
     one, other = (plain(composed("task.methods=[gcd]", *o)) for o in ((), ("hmm.temper=0.5",)))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from gcd import Vocabulary
 from hmm import checkpoint, em, inference
 from hmm.em import Step
 from hmm.model import HMM
@@ -123,6 +124,29 @@ def test_ctrlg_files_as_others_write_them(tmp_path, file):
     torch.testing.assert_close(again.emission, hmm.emission)
 
 
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float16, 4e-3), (torch.bfloat16, 3e-2)])
+@pytest.mark.parametrize("halves", [("alpha_exp", "beta", "gamma"), ("beta",), ("gamma",)], ids=str)
+def test_ctrlg_in_half_precision_is_normalised_when_it_is_read(tmp_path, dtype, error, halves):
+    generator = torch.Generator().manual_seed(0)
+    hmm = HMM.random(8, 50, generator=generator, concentration=0.5)
+    checkpoint.save_ctrlg(hmm, tmp_path, eos_token_id=0)
+    state = load_file(tmp_path / "model.safetensors")
+    state |= {name: state[name].to(dtype) for name in halves}
+    save_file(state, tmp_path / "model.safetensors")
+    again = checkpoint.load_ctrlg(tmp_path).hmm
+    for part, expected in zip(parameters(again), parameters(hmm), strict=True):
+        assert part.dtype == torch.float32
+        # Logarithms as large as 8 err by half a unit of their own last place, and the sum errs too.
+        torch.testing.assert_close(part, expected, rtol=2 * error, atol=1e-3 * error)
+    assert float((again.emission.sum(dim=0) - 1).abs().max()) < 1e-6
+    assert float((again.transition.dense().sum(dim=1) - 1).abs().max()) < 1e-6
+    inference.log_likelihood(again, *batch(0, [3, 5], 50))
+    # What is no model in any type is still refused.
+    save_file({**state, "beta": state["beta"] + 0.1}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"emission.*does not hold distributions"):
+        checkpoint.load_ctrlg(tmp_path)
+
+
 @KINDS
 @pytest.mark.parametrize("emission_dtype", [None, torch.bfloat16])
 def test_training_goes_on_to_the_same_result(tmp_path, monarch, emission_dtype):
@@ -235,6 +259,56 @@ def test_the_configuration_tells_the_layout(tmp_path):
     (tmp_path / "theirs" / "pytorch_model.bin").write_bytes(b"abc")
     with pytest.raises(ValueError, match=r"pytorch_model\.bin cannot be read"):
         checkpoint.load_any(tmp_path / "theirs")
+
+
+A_B_END = Vocabulary.from_bytes([b"a", b"b", b""], eos_ids=[2])
+B_A_END = Vocabulary.from_bytes([b"b", b"a", b""], eos_ids=[2])
+END_A_B = Vocabulary.from_bytes([b"", b"a", b"b"], eos_ids=[0])
+TWO_ENDS = Vocabulary.from_bytes([b"a", b"", b""], eos_ids=[1, 2])
+LONGER = Vocabulary.from_bytes([b"a", b"b", b"", b""], eos_ids=[2])
+
+
+def test_another_tokenizer_is_refused(tmp_path):
+    checkpoint.save(tiny(), tmp_path, vocabulary=A_B_END, config={"distilled_from": "x"})
+    again, config = checkpoint.load(tmp_path, vocabulary=A_B_END)
+    assert_equal(again, tiny())
+    assert config["eos_token_id"] == [2]
+    assert config["distilled_from"] == "x"
+    for read in (checkpoint.load, checkpoint.load_any):
+        with pytest.raises(ValueError, match=r"with token \[2\] .*the language model with \[0\]"):
+            read(tmp_path, vocabulary=END_A_B)
+        with pytest.raises(ValueError, match=r"with token \[2\] .*language model with \[1, 2\]"):
+            read(tmp_path, vocabulary=TWO_ENDS)
+        with pytest.raises(ValueError, match=r"3 tokens too, but their bytes differ"):
+            read(tmp_path, vocabulary=B_A_END)
+        with pytest.raises(ValueError, match="vocabulary of 3 tokens, the language model's has 4"):
+            read(tmp_path, vocabulary=LONGER)
+    with pytest.raises(ValueError, match="for 3 tokens, the vocabulary has 4"):
+        checkpoint.save(tiny(), tmp_path, vocabulary=LONGER)
+    with pytest.raises(ValueError, match=r"\['eos_token_id'\] are written"):
+        checkpoint.save(tiny(), tmp_path, vocabulary=A_B_END, config={"eos_token_id": 2})
+
+
+def test_ctrlgs_one_end_is_among_those_of_the_language_model(tmp_path):
+    checkpoint.save_ctrlg(tiny(dtype=torch.float32), tmp_path, eos_token_id=2)
+    for vocabulary in (A_B_END, B_A_END, TWO_ENDS):  # its files say nothing of the bytes
+        checkpoint.load_any(tmp_path, vocabulary=vocabulary)
+    with pytest.raises(ValueError, match=r"with token 2 .*the language model with \[0\]"):
+        checkpoint.load_any(tmp_path, vocabulary=END_A_B)
+
+
+def test_a_vocabulary_can_be_named_later(tmp_path):
+    checkpoint.save(tiny(), tmp_path, config={"distilled_from": "x"})
+    before = (tmp_path / checkpoint.WEIGHTS).read_bytes()
+    for vocabulary in (A_B_END, B_A_END, END_A_B):
+        checkpoint.load(tmp_path, vocabulary=vocabulary)  # nothing is known of its tokens
+    checkpoint.name_vocabulary(tmp_path, A_B_END)
+    named = (tmp_path / checkpoint.CONFIG).read_text()
+    assert (tmp_path / checkpoint.WEIGHTS).read_bytes() == before
+    with pytest.raises(ValueError, match="bytes differ"):
+        checkpoint.name_vocabulary(tmp_path, B_A_END)
+    checkpoint.save(tiny(), tmp_path, vocabulary=A_B_END, config={"distilled_from": "x"})
+    assert json.loads(named) == json.loads((tmp_path / checkpoint.CONFIG).read_text())
 
 
 def test_a_broken_model_is_not_written(tmp_path):
