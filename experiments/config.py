@@ -6,6 +6,7 @@ value of the wrong type is refused when the configuration is composed, before an
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -15,6 +16,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
+from experiments.checks import at_least, left_alone, one_of
 from experiments.convergence.config import ConvergenceConfig
 from experiments.convergence.config import check as check_convergence
 
@@ -162,14 +164,19 @@ def check(config: DictConfig) -> None:
     """Refuse values that no run could honour: `ValueError` with the value and what is allowed."""
     if config.task.name == "shakespeare":
         _check_shakespeare(config)
+        _check_no_hmm(config, "+task=shakespeare has no method that looks ahead: leave hmm.* out")
     elif config.task.name == "convergence":
         check_convergence(config)
     else:
         _check_xlam(config.task)
-    _at_least("seed", config.seed, 0)
-    _at_least("data.offset", config.data.offset, 0)
-    _at_least("smc.max_rows", config.smc.max_rows, 1)
-    _one_of("smc.resampling", config.smc.resampling, RESAMPLING)
+        if "pgcd" not in config.task.methods:
+            _check_no_hmm(
+                config, "only pgcd looks ahead; add it to task.methods, or leave hmm.* out"
+            )
+    at_least("seed", config.seed, 0)
+    at_least("data.offset", config.data.offset, 0)
+    at_least("smc.max_rows", config.smc.max_rows, 1)
+    one_of("smc.resampling", config.smc.resampling, RESAMPLING)
     if not (config.smc.temperature > 0 and math.isfinite(config.smc.temperature)):
         raise ValueError(
             f"smc.temperature must be positive and finite, got {config.smc.temperature}"
@@ -181,44 +188,47 @@ def check(config: DictConfig) -> None:
     _check_hmm(config.hmm)
     if config.data.path and config.data.hub:
         raise ValueError("give data.path or data.hub, not both")
-    _one_of("model.prompt", config.model.prompt, ("auto", "compact", "chat"))
-    _one_of(
-        "model.dtype", config.model.dtype, ("float32", "float64", "bfloat16", "float16", "auto")
-    )
-    _one_of("wandb.mode", config.wandb.mode, ("auto", "online", "offline", "disabled"))
+    one_of("model.prompt", config.model.prompt, ("auto", "compact", "chat"))
+    one_of("model.dtype", config.model.dtype, ("float32", "float64", "bfloat16", "float16", "auto"))
+    one_of("wandb.mode", config.wandb.mode, ("auto", "online", "offline", "disabled"))
 
 
 def _check_xlam(task: XlamConfig) -> None:
-    _one_of("task.style", task.style, STYLES)
+    one_of("task.style", task.style, STYLES)
     for method in task.methods:
-        _one_of("task.methods", method, METHODS)
+        one_of("task.methods", method, METHODS)
     if not task.methods or not task.particles:
         raise ValueError("task.methods and task.particles need at least one entry each")
     for key, values in (("task.methods", task.methods), ("task.particles", task.particles)):
         if len(set(values)) != len(values):
             raise ValueError(f"{key} has an entry twice: {list(values)}")
     for count in task.particles:
-        _at_least("task.particles", count, 1)
-    _at_least("task.num_examples", task.num_examples, 1)
+        at_least("task.particles", count, 1)
+    at_least("task.num_examples", task.num_examples, 1)
     if task.max_calls is not None:
-        _at_least("task.max_calls", task.max_calls, 1)
+        at_least("task.max_calls", task.max_calls, 1)
     if isinstance(task.budget, bool) or not isinstance(task.budget, int | str):
         raise ValueError(f"task.budget must be a whole number or a name, got {task.budget!r}")
     if isinstance(task.budget, int):
-        _at_least("task.budget", task.budget, 1)
+        at_least("task.budget", task.budget, 1)
     else:
-        _one_of("task.budget", task.budget, (*BUDGET_NAMES, "a number of tokens"))
+        one_of("task.budget", task.budget, (*BUDGET_NAMES, "a number of tokens"))
 
 
 def _check_hmm(hmm: HMMConfig) -> None:
-    _one_of("hmm.lookahead", hmm.lookahead, LOOKAHEADS)
+    one_of("hmm.lookahead", hmm.lookahead, LOOKAHEADS)
     if hmm.exact_top_k is not None:
-        _at_least("hmm.exact_top_k", hmm.exact_top_k, 0)
+        at_least("hmm.exact_top_k", hmm.exact_top_k, 0)
     if not 0 < hmm.temper < math.inf:
         raise ValueError(f"hmm.temper must be a positive power, got {hmm.temper}")
     if not 0 <= hmm.defence <= 1:
         raise ValueError(f"hmm.defence must be a share, from 0 to 1, got {hmm.defence}")
-    _at_least("hmm.max_table_mib", hmm.max_table_mib, 1)
+    at_least("hmm.max_table_mib", hmm.max_table_mib, 1)
+
+
+def _check_no_hmm(config: DictConfig, reason: str) -> None:
+    keys = [f"hmm.{field.name}" for field in dataclasses.fields(HMMConfig)]
+    left_alone(config, Config, keys, reason)
 
 
 def _check_shakespeare(config: DictConfig) -> None:
@@ -228,7 +238,7 @@ def _check_shakespeare(config: DictConfig) -> None:
     if config.data.hub or config.data.offset:
         raise ValueError("+task=shakespeare reads one text file: data.path=FILE and no more of it")
     for key in ("steps", "context", "num_lines", "particles", "name_length", "word_length"):
-        _at_least(f"task.{key}", getattr(task, key), 1)
+        at_least(f"task.{key}", getattr(task, key), 1)
     longest = task.name_length + task.word_length + 3
     if task.budget < longest:
         raise ValueError(
@@ -241,13 +251,3 @@ def _check_shakespeare(config: DictConfig) -> None:
             "task.upper and task.lower must be two sets of characters without a common one, the "
             f"first without ':', the second without a line end; got {task.upper!r}, {task.lower!r}"
         )
-
-
-def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"unknown value {value!r} for {key}: use one of {', '.join(allowed)}")
-
-
-def _at_least(key: str, value: int, least: int) -> None:
-    if value < least:
-        raise ValueError(f"{key} must be at least {least}, got {value}")

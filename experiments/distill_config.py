@@ -16,6 +16,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.answers import STYLES
+from experiments.checks import at_least, inside, left_alone, one_of
 from experiments.config import DataConfig, ModelConfig, WandbConfig
 from hmm.transition import factor_shapes
 
@@ -119,41 +120,42 @@ def monarch_of(config: DictConfig) -> bool | int:
 
 def check(config: DictConfig) -> None:
     """Refuse values that no run could honour: `ValueError` with the value and what to give."""
-    _one_of("transition", config.transition, TRANSITIONS)
-    _one_of("init", config.init, INITS)
-    _one_of("style", config.style, (*STYLES, "both"))
-    _one_of("save_dtype", config.save_dtype, SAVE_DTYPES)
-    _one_of("wandb.mode", config.wandb.mode, ("auto", "online", "offline", "disabled"))
-    _one_of("model.prompt", config.model.prompt, ("auto", "compact", "chat"))
+    one_of("transition", config.transition, TRANSITIONS)
+    one_of("init", config.init, INITS)
+    one_of("style", config.style, (*STYLES, "both"))
+    one_of("save_dtype", config.save_dtype, SAVE_DTYPES)
+    one_of("wandb.mode", config.wandb.mode, ("auto", "online", "offline", "disabled"))
+    one_of("model.prompt", config.model.prompt, ("auto", "compact", "chat"))
     dtypes = ("float32", "float64", "bfloat16", "float16", "auto")
-    _one_of("model.dtype", config.model.dtype, dtypes)
+    one_of("model.dtype", config.model.dtype, dtypes)
     for key in ("num_states", "max_length", "sample_batch", "batch_size", "piece_size"):
-        _at_least(key, config[key], 1)
-    _at_least("evaluations", config.evaluations, 1)
-    _at_least("kmeans_iterations", config.kmeans_iterations, 1)
+        at_least(key, config[key], 1)
+    at_least("evaluations", config.evaluations, 1)
+    at_least("kmeans_iterations", config.kmeans_iterations, 1)
     if config.latent_sequences is not None:
-        _at_least("latent_sequences", config.latent_sequences, 1)
-    _at_least("full_steps", config.full_steps, 0)
-    _at_least("seed", config.seed, 0)
-    _at_least("records.offset", config.records.offset, 0)
+        at_least("latent_sequences", config.latent_sequences, 1)
+    at_least("full_steps", config.full_steps, 0)
+    at_least("seed", config.seed, 0)
+    at_least("records.offset", config.records.offset, 0)
     if config.data.path is None:
-        _at_least("num_sequences", config.num_sequences, 2)
+        at_least("num_sequences", config.num_sequences, 2)
     if config.stop_after is not None:
-        _at_least("stop_after", config.stop_after, 0)
+        at_least("stop_after", config.stop_after, 0)
     if config.steps is not None:
-        _at_least("steps", config.steps, 0)
+        at_least("steps", config.steps, 0)
     else:
-        _at_least("epochs (the first pass and full_steps included)", config.epochs,
-                  1 + config.full_steps)  # fmt: skip
-    _inside("held_out", config.held_out, "(0, 1)", 0 < config.held_out < 1)
-    _inside("dropout", config.dropout, "[0, 1)", 0 <= config.dropout < 1)
-    _inside("step_decay", config.step_decay, "(0.5, 1]", 0.5 < config.step_decay <= 1)
+        at_least("epochs (the first pass and full_steps included)", config.epochs,
+                 1 + config.full_steps)  # fmt: skip
+    inside("held_out", config.held_out, "(0, 1)", 0 < config.held_out < 1)
+    inside("dropout", config.dropout, "[0, 1)", 0 <= config.dropout < 1)
+    inside("step_decay", config.step_decay, "(0.5, 1]", 0.5 < config.step_decay <= 1)
     minutes = config.save_minutes
-    _inside("save_minutes", minutes, "[0, infinity)", 0 <= minutes < math.inf)
+    inside("save_minutes", minutes, "[0, infinity)", 0 <= minutes < math.inf)
     for key in ("pseudo_count", "emission_pseudo_count"):
-        _inside(key, config[key], "(0, infinity)", 0 < config[key] < math.inf)
+        inside(key, config[key], "(0, infinity)", 0 < config[key] < math.inf)
     _check_model(config)
     _check_data(config)
+    _check_ignored(config)
 
 
 def _check_model(config: DictConfig) -> None:
@@ -189,10 +191,10 @@ def _check_data(config: DictConfig) -> None:
         if data.eos_ids:
             raise ValueError("data.eos_ids goes with data.vocab_size; else the LM's are used")
         return
-    _at_least("data.vocab_size", data.vocab_size, 1)
+    at_least("data.vocab_size", data.vocab_size, 1)
     for token in data.eos_ids:
         fits = 0 <= token < data.vocab_size
-        _inside("data.eos_ids", token, f"0..{data.vocab_size - 1}", fits)
+        inside("data.eos_ids", token, f"0..{data.vocab_size - 1}", fits)
     if config.init == "latent":
         raise ValueError(
             "init=latent reads the sequences with the LM: leave data.vocab_size out, and give "
@@ -200,16 +202,24 @@ def _check_data(config: DictConfig) -> None:
         )
 
 
-def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"unknown value {value!r} for {key}: use one of {', '.join(allowed)}")
+def _check_ignored(config: DictConfig) -> None:
+    """Refuse what would change nothing but the name of the run."""
 
+    def ignored(keys: tuple[str, ...], reason: str) -> None:
+        left_alone(config, DistillConfig, keys, reason)
 
-def _at_least(key: str, value: int, least: int) -> None:
-    if value < least:
-        raise ValueError(f"{key} must be at least {least}, got {value}")
-
-
-def _inside(key: str, value: float, interval: str, holds: bool) -> None:
-    if not holds:
-        raise ValueError(f"{key} must lie in {interval}, got {value}")
+    if config.steps is not None:
+        ignored(("epochs",), f"steps={config.steps} is their number; give one of them")
+    if config.init != "latent":
+        ignored(("latent_sequences", "kmeans_iterations"), "they go with init=latent")
+    if config.data.path is None:
+        return
+    ignored(
+        ("style", "num_sequences", "max_length", "model.prompt", "records.split", "records.offset"),
+        "data.path holds the sequences, so none are sampled; leave it out",
+    )
+    if config.data.vocab_size is not None:
+        ignored(
+            ("model.path", "model.dtype", "sample_batch"),
+            "with data.vocab_size no language model is loaded; leave one of them out",
+        )

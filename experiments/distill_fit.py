@@ -25,12 +25,12 @@ from experiments.distill_training import (
     Place,
     Point,
     Training,
-    derived_seed,
     read_checkpoint,
     train,
     write_checkpoint,
 )
 from experiments.processes import wait_for_all
+from experiments.seeds import derived_seed
 from hmm.em import Step
 from hmm.initialize import distilled
 from hmm.model import HMM

@@ -14,7 +14,6 @@ Hidden states for latent variable distillation are read in a second pass over th
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +29,7 @@ from experiments.distill_data import Sequences, save
 from experiments.generator import generate
 from experiments.processes import bar
 from experiments.prompts import build_prompt
+from experiments.seeds import derived_seed
 from smc.language_model import LanguageModel
 from smc.transformers_lm import TransformersLM
 
@@ -96,7 +96,7 @@ def sample_to(
     with bar(sum(len(chunks[k]) for k in mine), "sampling", "sequence", rank, done) as shown:
         for k in missing:
             rows = chunks[k]
-            generator = torch.Generator(lm.device).manual_seed(_seed("sampling", seed, k))
+            generator = torch.Generator(lm.device).manual_seed(derived_seed("sampling", seed, k))
             tokens, log_p = sample_batch(lm, [prompts[i] for i in rows], max_length, generator)
             sampled = Sequences.from_lists(tokens, [prompts[i] for i in rows], log_p, rows)
             save(sampled, _chunk(directory, k))
@@ -105,11 +105,6 @@ def sample_to(
 
 def _chunk(directory: Path, number: int) -> Path:
     return directory / f"{number:06d}.safetensors"
-
-
-def _seed(*parts: object) -> int:
-    """A seed for a generator, unlike those of other parts."""
-    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:7])
 
 
 def sample_batch(

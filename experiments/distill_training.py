@@ -16,7 +16,6 @@ Cost: 6 H² operations a training token and pass (dense), plus the M-step's V H 
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Iterator
@@ -30,6 +29,7 @@ from torch import Tensor
 from experiments.distill_baselines import unigram
 from experiments.distill_data import Sequences
 from experiments.processes import bar
+from experiments.seeds import derived_seed
 from hmm import em, inference
 from hmm.checkpoint import load_step, save_step
 from hmm.em import Batch, PseudoCounts, Step
@@ -120,11 +120,6 @@ class Place:
     world: int = 1
     save_seconds: float = 180.0
     saved: float = field(default_factory=time.monotonic)
-
-
-def derived_seed(*parts: object) -> int:
-    """A seed that is a function of these values."""
-    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:7])
 
 
 def mean_log_likelihood(hmm: HMM, sequences: Sequences, piece: int, place: Place) -> float:

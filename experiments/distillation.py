@@ -29,10 +29,11 @@ from experiments.distill_baselines import compare
 from experiments.distill_data import Sequences
 from experiments.distill_fit import at_random, fit, from_vectors
 from experiments.distill_report import Result, report
-from experiments.distill_training import Place, Training, derived_seed, mean_log_likelihood
+from experiments.distill_training import Place, Training, mean_log_likelihood
 from experiments.models import identity_of, load_model, resolve_device
 from experiments.processes import processes, wait_for_all
 from experiments.run_directory import IDENTITY, refuse_another_run
+from experiments.seeds import derived_seed
 from hmm.checkpoint import ENDS, load, save
 from hmm.files import write_json
 from hmm.model import HMM

@@ -79,6 +79,19 @@ def test_bad_values_are_named(override, message):
         configuration.check(composed("+task=xlam", override))
 
 
+@pytest.mark.parametrize(
+    ("task", "allowed"), [("xlam", ["task.methods=[lcd,pgcd]"]), ("shakespeare", None)]
+)
+@pytest.mark.parametrize("override", ["hmm.temper=0.5", "hmm.path=DIR", "hmm.max_table_mib=9"])
+def test_settings_of_an_hmm_that_nobody_reads_are_refused(task, allowed, override):
+    methods = ["task.methods=[lcd,gcd]"] if task == "xlam" else []
+    with pytest.raises(ValueError, match=f"{override} would be ignored"):
+        configuration.check(composed(f"+task={task}", *methods, override))
+    configuration.check(composed(f"+task={task}", *methods))
+    if allowed is not None:
+        configuration.check(composed(f"+task={task}", *allowed, override))
+
+
 def test_two_sources_of_data_are_refused():
     with pytest.raises(ValueError, match="not both"):
         configuration.check(composed("+task=xlam", "data.path=a.jsonl", "data.hub=b"))

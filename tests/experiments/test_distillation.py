@@ -454,8 +454,20 @@ def test_files_that_are_refused(tmp_path, content, message):
         (["data.path=tests", "data.vocab_size=5", "data.eos_ids=[5]"], r"lie in 0\.\.4, got 5"),
         (["records.path=a", "records.hub=b"], "not both"),
         (["model.path=./nowhere"], "no checkpoint there"),
+        (["steps=5", "epochs=3"], "epochs=3 would be ignored: steps=5 is their number"),
+        (["latent_sequences=5"], "latent_sequences=5 would be ignored: .* init=latent"),
+        (["kmeans_iterations=5"], "kmeans_iterations=5 would be ignored"),
+        (["data.path=tests", "max_length=5"], "max_length=5 would be ignored: data.path holds"),
+        (["data.path=tests", "style=both"], "style=both would be ignored"),
+        (["data.path=tests", "num_sequences=1"], "num_sequences=1 would be ignored"),
+        (["data.path=tests", "records.offset=1"], "records.offset=1 would be ignored"),
+        (["data.path=tests", "model.prompt=chat"], "model.prompt=chat would be ignored"),
+        (["data.path=tests", "data.vocab_size=5", "model=hub", "model.path=a"],
+         "model.path=a would be ignored: with data.vocab_size no language model"),
+        (["data.path=tests", "data.vocab_size=5", "model.dtype=auto", "sample_batch=2"],
+         "model.dtype=auto, sample_batch=2 would be ignored"),
     ],
-)
+)  # fmt: skip
 def test_bad_values_are_named(overrides, message, monkeypatch):
     monkeypatch.chdir(ROOT)
     with pytest.raises(ValueError, match=message):

@@ -1,0 +1,38 @@
+"""What every check of a configuration says, so that it says it alike: the key, its value, the rest.
+
+All raise `ValueError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+
+def one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Refuse a value that is none of these."""
+    if value not in allowed:
+        raise ValueError(f"unknown value {value!r} for {key}: use one of {', '.join(allowed)}")
+
+
+def at_least(key: str, value: int, least: int) -> None:
+    """Refuse a smaller number."""
+    if value < least:
+        raise ValueError(f"{key} must be at least {least}, got {value}")
+
+
+def inside(key: str, value: float, interval: str, holds: bool) -> None:
+    """Refuse a number that is not in this interval."""
+    if not holds:
+        raise ValueError(f"{key} must lie in {interval}, got {value}")
+
+
+def left_alone(config: DictConfig, schema: Any, keys: Iterable[str], reason: str) -> None:
+    """Refuse settings that nothing would read: those of the keys that are not as in the schema."""
+    usual = OmegaConf.structured(schema)
+    values = {key: OmegaConf.select(config, key) for key in keys}
+    changed = [f"{k}={v}" for k, v in values.items() if v != OmegaConf.select(usual, k)]
+    if changed:
+        raise ValueError(f"{', '.join(changed)} would be ignored: {reason}")
