@@ -6,6 +6,7 @@ has no default but for the embedded model, which has its own (models/toolcall-hm
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -84,19 +85,33 @@ def proposals(config: DictConfig, lm: LanguageModel) -> dict[str, Any]:
 def table_bytes(
     methods: Mapping[str, smc.Proposal], constraint: gcd.TokenAutomaton, budget: int
 ) -> int:
-    """Memory of what P-GCD, if it is among the methods, tabulates of a constraint.
+    """Memory of what P-GCD, if it is among the methods, tabulates of a constraint."""
+    proposal = methods.get("pgcd")
+    return proposal.table_bytes(constraint, budget) if isinstance(proposal, smc.PGCD) else 0
+
+
+def refuse_little_memory(methods: Mapping[str, smc.Proposal], needs: Mapping[str, int]) -> None:
+    """Every record's table must fit into what is allowed, each on its own.
+
+    An end to the run, not a record left out of it: results do not depend on memory.
+
+    Args:
+        methods: of the run.
+        needs: memory of the table of each record, in bytes.
 
     Raises:
-        ConstraintError: more than is allowed, on its own.
+        ValueError: with the limit that is enough for all.
     """
     proposal = methods.get("pgcd")
     if not isinstance(proposal, smc.PGCD):
-        return 0
-    size = proposal.table_bytes(constraint, budget)
-    if size > proposal.max_bytes:
-        raise gcd.ConstraintError(
-            f"the lookahead table of {constraint.num_states} states and a budget of {budget} takes "
-            f"{size / 2**20:.1f} MiB, hmm.max_table_mib={proposal.max_bytes >> 20} are allowed; "
-            "raise it, or lower task.budget"
+        return
+    large = [record for record, size in needs.items() if size > proposal.max_bytes]
+    if large:
+        most = max(large, key=needs.__getitem__)
+        raise ValueError(
+            f"the lookahead tables of {len(large)} of {len(needs)} records are larger than "
+            f"hmm.max_table_mib={proposal.max_bytes >> 20}, that of record {most} takes "
+            f"{needs[most] / 2**20:.1f} MiB: give hmm.max_table_mib="
+            f"{math.ceil(needs[most] / 2**20)}, lower task.budget, or leave pgcd out of "
+            "task.methods"
         )
-    return size

@@ -24,7 +24,7 @@ import smc
 from experiments.answers import parse_answer, same_calls, write_answer
 from experiments.budgets import budget_of
 from experiments.prompts import build_prompt
-from experiments.proposals import table_bytes
+from experiments.proposals import refuse_little_memory, table_bytes
 from experiments.records import ToolRecord
 from experiments.results import Key, ResultStore, Row
 
@@ -76,7 +76,11 @@ def prepare(
     proposals: Mapping[str, smc.Proposal],
     progress: Callable[[int], object] = lambda _: None,
 ) -> Preparation:
-    """Compile and check every record; `ValueError` if none is left."""
+    """Compile and check every record.
+
+    Raises:
+        ValueError: none is left, or lookahead is allowed too little memory for one that is.
+    """
     task = config.task
     examples, refused, unknown = [], [], Counter[str]()
     started = time.perf_counter()
@@ -101,6 +105,7 @@ def prepare(
         raise ValueError(
             f"none of the {len(records)} records can be run; the first: {refused[0][1]}"
         )
+    refuse_little_memory(proposals, {f"{e.number}:{e.record.id}": e.table_bytes for e in examples})
     return Preparation(tuple(examples), tuple(refused), unknown, time.perf_counter() - started)
 
 

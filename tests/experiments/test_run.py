@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -190,6 +191,30 @@ def test_results_without_pgcd_do_not_depend_on_the_hmm():
     assert plain(composed()) != plain(composed("hmm.temper=0.5"))
 
 
+@pytest.mark.slow
+def test_too_little_memory_for_one_record_ends_the_run(tmp_path):
+    """It must not leave that record out: results would depend on how much memory there is."""
+    data, run_dir = tmp_path / "records.jsonl", tmp_path / "run"
+
+    def record(*names: str) -> str:
+        tool = {"name": "add", "parameters": {name: {"type": "int"} for name in names}}
+        answers = [{"name": "add", "arguments": dict.fromkeys(names, 2)}]
+        return json.dumps({"query": "Add.", "tools": [tool], "answers": answers})
+
+    few = record("a")
+    many = record(*(f"number_{i}" for i in range(8)))
+    common = (f"data.path={data}", "task.particles=[1]", "task.methods=[pgcd]",
+              "task.max_calls=1", "task.budget=tight")  # fmt: skip
+    data.write_text(f"{few}\n{many}\n")
+    with pytest.raises(ValueError, match=r"tables of 1 of 2 .*that of record 1:2") as refused:
+        experiment.run(composed(*common, f"run_dir={run_dir}", "hmm.max_table_mib=4"))
+    assert not run_dir.exists()
+    (enough,) = re.findall(r"give (hmm\.max_table_mib=\d+)", str(refused.value))
+    experiment.run(composed(*common, f"run_dir={run_dir}", enough))
+    assert len(rows_of(run_dir)) == 2
+    assert not (run_dir / "refused.jsonl").read_text()
+
+
 def test_mistakes_are_one_line_before_any_model_work():
     command = [sys.executable, "-m", "experiments.run"]
     for overrides, message in [
@@ -216,7 +241,10 @@ def test_mistakes_are_one_line_before_any_model_work():
             "HMM distilled from model.path=some/model",
         ),
         (["hmm.path=nowhere"], "hmm.path=nowhere: no HMM there"),
-        (["hmm.max_table_mib=1"], "lookahead table of .* hmm.max_table_mib=1 are allowed"),
+        (
+            ["hmm.max_table_mib=1"],
+            r"tables of 4 of 4 records are larger than hmm\.max_table_mib=1, .*: give hmm\.max_",
+        ),
     ],
 )
 def test_what_is_not_there_is_named(overrides, message, tmp_path):
