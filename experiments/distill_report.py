@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +21,13 @@ from experiments import distill_config, tracking
 from experiments.distill_baselines import Baselines
 from experiments.distill_training import Point
 from experiments.screen import show
-from hmm.checkpoint import WEIGHTS
+from hmm.checkpoint import CONFIG, WEIGHTS
+from hmm.files import read_json
 from hmm.model import HMM
 from hmm.transition import Dense
+
+CARD = "README.md"
+_TAGS = "tags: [hidden-markov-model, distillation]"  # a card that has them is one of ours
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,38 @@ class Result:
         return rows if self.lm is None else [*rows, ("language model, reading the prompt", self.lm)]
 
 
+def check_out(out: Path, run_dir: Path) -> None:
+    """See before hours of training that the model can be written to `out`, and destroys nothing.
+
+    Raises:
+        ValueError: the directory cannot be made or written to, or holds what is not a model of ours
+            that may be replaced.
+    """
+    if out.resolve() == run_dir.resolve():
+        raise ValueError(f"out={out} is the run's own directory: give another, or leave it out")
+    parent = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise ValueError(
+            f"the model cannot be written to {out}: {parent} is no directory that can be written "
+            "to; give another with out=DIR"
+        )
+    if parent != out:
+        return
+    names = {path.name.removesuffix(".part") for path in out.iterdir()}
+    foreign = sorted(names - {WEIGHTS, CONFIG, CARD})
+    described, card = out / CONFIG, out / CARD
+    if described.is_file() and "format" not in read_json(described, remedy="remove it"):
+        foreign.append(CONFIG)
+    if card.is_file() and _TAGS not in card.read_text(encoding="utf-8", errors="replace"):
+        foreign.append(CARD)
+    if foreign:
+        raise ValueError(
+            f"{out} holds files that are not of a distilled HMM ({', '.join(foreign[:5])}), and "
+            f"the model would have its own {CARD} and {CONFIG} there: give an empty directory with "
+            "out=DIR"
+        )
+
+
 def report(result: Result, config: DictConfig, run_dir: Path, out: Path, run_id: str) -> None:
     """Write, print and log the results."""
     table = table_of(result, config.save_dtype)
@@ -84,7 +121,7 @@ def report(result: Result, config: DictConfig, run_dir: Path, out: Path, run_id:
         "seed": config.seed,
     }
     (run_dir / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    (out / "README.md").write_text(card(result, config, out, table), encoding="utf-8")
+    (out / CARD).write_text(card(result, config, out, table), encoding="utf-8")
     plain = distill_config.result_settings(config)
     with tracking.start(config.wandb, run_dir, plain, run_dir.name, run_id) as run:
         for point in result.curve:
@@ -138,7 +175,7 @@ def card(result: Result, config: DictConfig, out: Path, table: str) -> str:
     last = result.curve[-1]
     return f"""---
 license: apache-2.0
-tags: [hidden-markov-model, distillation]
+{_TAGS}
 ---
 
 # A hidden Markov model of a language model's answers

@@ -28,11 +28,11 @@ from experiments.config import fingerprint
 from experiments.distill_baselines import compare
 from experiments.distill_data import Sequences
 from experiments.distill_fit import at_random, fit, from_vectors
-from experiments.distill_report import Result, report
+from experiments.distill_report import Result, check_out, report
 from experiments.distill_training import Place, Training, mean_log_likelihood
 from experiments.models import identity_of, load_model, resolve_device
 from experiments.processes import processes, wait_for_all
-from experiments.run_directory import IDENTITY, refuse_another_run
+from experiments.run_directory import IDENTITY, refuse_another_run, same_command
 from experiments.seeds import derived_seed
 from hmm.checkpoint import ENDS, load, save
 from hmm.files import write_json
@@ -55,6 +55,8 @@ def run(config: DictConfig) -> Path:
     run_dir = Path(config.run_dir) if config.run_dir else Path("runs") / name
     if config.resume:
         refuse_another_run(run_dir, identity)
+    out = Path(config.out).expanduser() if config.out else run_dir / "hmm"
+    check_out(out, run_dir)
     given = None if config.data.path is None else distill_data.read(config.data.path)
     if given is not None and config.data.vocab_size is not None:
         lm, tokenizer = None, None
@@ -87,16 +89,17 @@ def run(config: DictConfig) -> Path:
     try:
         fitted = fit(given, config.held_out, initial, settings, place, config.stop_after)
     except KeyboardInterrupt:
-        _LOG.warning("interrupted: the same command goes on from the checkpoint in %s", run_dir)
+        again = same_command(config)
+        _LOG.warning("interrupted: %s goes on from the checkpoint in %s", again, run_dir)
         raise
     training, held_out = fitted.training, fitted.held_out
     if not fitted.finished:
         if rank == 0:
             step = fitted.state.step
-            print(f"stopped after step {step}; the same command without stop_after goes on")
+            also = "" if config.resume else " and resume=false"
+            print(f"stopped after step {step}; the same command without stop_after{also} goes on")
         return run_dir
 
-    out = Path(config.out) if config.out else run_dir / "hmm"
     dtype = getattr(torch, config.save_dtype)
     if rank == 0:
         described: dict[str, Any] = {"distilled_from": _source(config)}

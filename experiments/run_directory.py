@@ -42,6 +42,11 @@ def open_run_dir(run_dir: Path, config: DictConfig, identity: dict[str, Any]) ->
     write_json(identity, run_dir / IDENTITY, sort_keys=True)
 
 
+def same_command(config: DictConfig) -> str:
+    """What to type to go on, in words; `resume=false` would start over instead."""
+    return "the same command" if config.resume else "the same command without resume=false"
+
+
 def _differences(before: Any, now: Any, key: str = "") -> list[str]:
     if isinstance(before, dict) and isinstance(now, dict):
         names = sorted({*before, *now})

@@ -27,7 +27,12 @@ from experiments.processes import bar, processes, wait_for_all
 from experiments.proposals import hmm_identity, proposals
 from experiments.records import ReadResult
 from experiments.results import ResultStore, Row
-from experiments.run_directory import open_run_dir, refuse_another_run, run_dir_of
+from experiments.run_directory import (
+    open_run_dir,
+    refuse_another_run,
+    run_dir_of,
+    same_command,
+)
 from experiments.screen import show
 from experiments.summary import as_markdown, as_table, summarize
 from experiments.xlam import Preparation
@@ -73,8 +78,8 @@ def run(config: DictConfig) -> Path:
             xlam.run(mine, lm, config, methods, store, shown.update)
     except KeyboardInterrupt:
         _LOG.warning(
-            "interrupted: %d of %d rows are in %s; the same command goes on from there",
-            len(store), len(keys), run_dir,
+            "interrupted: %d of %d rows are in %s; %s goes on from there",
+            len(store), len(keys), run_dir, same_command(config),
         )  # fmt: skip
         raise
     wait_for_all(world)

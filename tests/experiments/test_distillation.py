@@ -488,6 +488,57 @@ def test_a_damaged_file_of_sequences_is_named(tmp_path, suffix):
     assert not (tmp_path / "run").exists()
 
 
+def test_the_models_place_is_seen_to_before_training(tmp_path, token_file, monkeypatch):
+    common = [*FILE, *SMALL, f"data.path={token_file}", f"run_dir={tmp_path / 'run'}"]
+    out = tmp_path / "parent" / "model"
+    with pytest.raises(ValueError, match="is the run's own directory"):
+        run(*common, f"out={tmp_path / 'run'}")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"cannot be written to .*file/model: .*file is no direct"):
+        run(*common, f"out={tmp_path / 'file' / 'model'}")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda path, mode: path != tmp_path)
+        with pytest.raises(ValueError, match="cannot be written to"):
+            run(*common, f"out={out}")
+
+    out.mkdir(parents=True)
+    for name, content in (
+        ("README.md", "# Words of somebody"),
+        ("config.json", '{"model_type": "llama"}'),
+        ("notes.txt", ""),
+    ):
+        (out / name).write_text(content)
+        with pytest.raises(ValueError, match=rf"files that are not of a distilled HMM \({name}\)"):
+            run(*common, f"out={out}")
+        assert (out / name).read_text() == content
+        (out / name).unlink()
+    assert not (tmp_path / "run").exists()
+
+    # An empty directory will do, and what was written there may be written again.
+    for _ in range(2):
+        run(*common, f"out={out}")
+    assert {path.name for path in out.iterdir()} == {"README.md", "config.json", "hmm.safetensors"}
+
+
+@pytest.mark.parametrize("resume", ["true", "false"])
+def test_the_command_that_goes_on_is_named(tmp_path, token_file, monkeypatch, resume, capsys):
+    common = [*FILE, *SMALL, f"data.path={token_file}", f"run_dir={tmp_path}", f"resume={resume}"]
+    run(*common, "stop_after=1")
+    also = "" if resume == "true" else " and resume=false"
+    assert f"the same command without stop_after{also} goes on" in capsys.readouterr().out
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    said = []
+    monkeypatch.setattr(em, "em_step", interrupted)
+    monkeypatch.setattr(distillation._LOG, "warning", lambda line, *rest: said.append(line % rest))
+    with pytest.raises(KeyboardInterrupt):
+        run(*common)
+    also = "" if resume == "true" else " without resume=false"
+    assert f"interrupted: the same command{also} goes on from the checkpoint" in said[0]
+
+
 def test_damaged_files_of_a_run_are_named_with_the_way_out(tmp_path, token_file):
     common = [*FILE, *SMALL, f"data.path={token_file}", f"run_dir={tmp_path}", "stop_after=1"]
     for name, remedy in (
