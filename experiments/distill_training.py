@@ -9,7 +9,7 @@ end `full_steps` steps of plain EM on everything.
 hidden from it are functions of the seed, the step and the *piece*: batches are cut into pieces of
 `piece_size` sequences, process r of w takes every w-th, and the generator of the dropout is seeded
 anew for each. So the result does not depend on where a run was interrupted, and on the number of
-processes only as sums of floating-point numbers do.
+processes and their devices only as sums of floating-point numbers do.
 
 Cost: 6 H² operations a training token and pass (dense), plus the M-step's V H a step.
 """
@@ -172,7 +172,7 @@ def train(
         while state.step < last:
             began = time.monotonic()
             rows, size = settings.rows(state.step, num)
-            generator = torch.Generator(place.device)
+            generator = torch.Generator()  # on the CPU: a run may go on elsewhere
             state = em.em_step(
                 state,
                 _share(training, rows, state.step, settings, place, generator),

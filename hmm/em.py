@@ -120,13 +120,16 @@ def dropout_mask(
 ) -> Bool[Tensor, "B T"]:
     """Which tokens are seen, each hidden with this probability on its own.
 
+    Drawn where the generator is: one on the CPU says the same for tokens on any device.
+
     Raises:
         ValueError: unless 0 <= probability < 1.
     """
     if not 0 <= probability < 1:
         raise ValueError(f"token dropout is a probability below one, not {probability}")
-    uniform = torch.rand(tokens.shape, generator=generator, device=tokens.device)
-    return uniform >= probability
+    device = tokens.device if generator is None else generator.device
+    uniform = torch.rand(tokens.shape, generator=generator, device=device)
+    return (uniform >= probability).to(tokens.device)
 
 
 def expected_statistics(
@@ -322,7 +325,7 @@ def em_step(
         pseudo_counts: see `maximize`.
         step_size: share of the new counts; see `blend`. The first step takes them as they are.
         dropout: share of tokens hidden at random.
-        generator: decides which; on the tokens' device, its own for each process.
+        generator: decides which; on any device, its own for each process.
         num_sequences: how many sequences the counts are scaled to stand for (the size of the
             data), so that pseudo-counts mean the same for each batch size. None: as many as there
             are.

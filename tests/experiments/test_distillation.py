@@ -344,6 +344,29 @@ def test_every_step_of_a_pass_sees_other_sequences():
     assert passes[0] != passes[1]
 
 
+def test_hidden_tokens_do_not_depend_on_the_device(tmp_path, monkeypatch):
+    """On whatever device a run goes on, its dropout is drawn on the CPU, with the same seed."""
+    seen = []
+
+    def stopped(state, batches, *, generator, **_):
+        (tokens, _), *_ = batches
+        seen.append((tokens.device.type, generator.device.type, generator.initial_seed()))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(distill_training, "mean_log_likelihood", lambda *_: -1.0)
+    monkeypatch.setattr(em, "em_step", stopped)
+    sequences = Sequences.from_lists([[1, 2], [3], [4, 5, 6]])
+    settings = Training(4, None, 1, 3, 5, 0.7, 0.01, 0.001, 0.3, 30, 0)
+    start = em.Step(HMM.random(2, 8, generator=torch.Generator().manual_seed(0)))
+    for name in ("cpu", "meta"):
+        place = distill_training.Place(tmp_path / name, torch.device(name))
+        with pytest.raises(KeyboardInterrupt):
+            distill_training.train(start, sequences, sequences, settings, place)
+    assert [device for device, *_ in seen] == ["cpu", "meta"]
+    assert seen[0][1:] == seen[1][1:]
+    assert seen[0][1] == "cpu"
+
+
 def test_baselines_against_plain_counting():
     rng = np.random.default_rng(0)
     lists = [rng.integers(0, 5, size=rng.integers(1, 9)).tolist() for _ in range(40)]

@@ -247,6 +247,17 @@ def test_dropout_hides_its_share_and_repeats_itself():
     assert float(step.statistics.emission.sum()) == pytest.approx(float(masks[0].sum()))
 
 
+def test_dropout_is_drawn_where_its_generator_is():
+    """Tokens on a device without numbers: the mask goes there, the draws come from the CPU."""
+    tokens = torch.zeros(20, 5, dtype=torch.int64)
+    here, there = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
+    em.dropout_mask(tokens, 0.3, here)
+    mask = em.dropout_mask(tokens.to("meta"), 0.3, there)
+    assert mask.device.type == "meta"
+    assert torch.equal(here.get_state(), there.get_state())
+    assert not torch.equal(here.get_state(), torch.Generator().manual_seed(0).get_state())
+
+
 def test_bad_input_is_refused():
     hmm, (tokens, lengths) = tiny(), batch(0, [3, 0], 3)
     counts = em.expected_statistics(hmm, tokens, lengths)
