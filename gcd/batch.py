@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +29,21 @@ from gcd.vocabulary import Vocabulary
 
 DEAD = -1
 """The state after a token that is not allowed; no token leads out of it."""
+
+
+class TokenClasses(NamedTuple):
+    """The classes of tokens under B automata, both ways.
+
+    Attributes:
+        of: class of each token.
+        tokens: token ids, class after class.
+        start: where each class begins in `tokens`, and V at the end; repeated where an automaton
+            has fewer classes than another.
+    """
+
+    of: Int32[Tensor, "B V"]
+    tokens: Int32[Tensor, "B V"]
+    start: Int64[Tensor, "B C1"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +124,20 @@ class AutomatonBatch:
         for name, (array, dtype) in arrays.items():
             set_field(name, torch.tensor(array, dtype=dtype, device=self.device))
         set_field("device", self.delta_flat.device)
+
+    @cached_property
+    def classes(self) -> TokenClasses:
+        """Which tokens there are in each class."""
+        widest = int(self.num_classes.max())
+        start = np.full((len(self), widest + 1), self.vocabulary.size)
+        for row, automaton in zip(start, self.automata, strict=True):
+            row[: automaton.num_classes + 1] = np.cumsum([0, *automaton.tokens_per_class])
+        tokens = np.stack([automaton.tokens_by_class for automaton in self.automata])
+        return TokenClasses(
+            self.class_of,
+            torch.tensor(tokens, device=self.device),
+            torch.tensor(start, device=self.device),
+        )
 
     @property
     def vocabulary(self) -> Vocabulary:

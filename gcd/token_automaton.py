@@ -122,6 +122,13 @@ class TokenAutomaton:
         """How many token ids each class has."""
         return np.bincount(self.class_of, minlength=self.num_classes)
 
+    @cached_property
+    def tokens_by_class(self) -> Int32[np.ndarray, "V"]:
+        """All token ids, class after class."""
+        narrow = self.num_classes <= 1 << 16  # which numpy sorts in linear time
+        classes = self.class_of.astype(np.uint16) if narrow else self.class_of
+        return np.argsort(classes, kind="stable").astype(np.int32)
+
     def step(self, state: int, token: int) -> int:
         """The state after a token, -1 if it is not allowed; from -1 there is no way back."""
         if not 0 <= token < self.vocabulary.size:

@@ -245,13 +245,13 @@ class PGCD:
         """g by class, and exactly for the favourites; not spread over tokens."""
         table, walk = state.table, state.walk
         which = walk.automata.automaton_of[walk.states.clamp(min=0)]
-        class_of, C = walk.automata.class_of, tied.alive.shape[1]
+        classes, C = walk.automata.classes, tied.alive.shape[1]
         last = len(table.class_size) - 1
         klass = table.first_class[which].unsqueeze(1) + torch.arange(C, device=log_p.device)
         log_size = table.class_size[klass.clamp(max=last)].clamp(min=1).double().log()
 
         K = min(self.exact_top_k or 0, log_p.shape[1])
-        rest = weigh_rest(log_p, class_of, which, tied.alive, K)
+        rest = weigh_rest(log_p, classes, which, tied.alive, K)
         exact = self._expect(expect_tokens, state, rest.tokens)
         mixture = self._mix(
             torch.cat([self._log_g(tied, log_size), self._log_g(exact)], dim=1),
@@ -260,7 +260,7 @@ class PGCD:
         )
         by_class, by_token = mixture.log_g[:, :C].contiguous(), mixture.log_g[:, C:].contiguous()
         return mixture, TiedGuide(
-            by_class, rest.tokens, by_token, class_of, which, mixture.log_z, mixture.lost
+            by_class, rest.tokens, by_token, classes.of, which, mixture.log_z, mixture.lost
         )
 
     def _log_g(

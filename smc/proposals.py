@@ -236,4 +236,4 @@ class GCD(_Masked):
 def _masked(walk: Walk, log_p: Float[Tensor, "R V"], classes: Bool[Tensor, "R C"]) -> TiedGuide:
     """g = 1 for these classes of tokens, 0 for the others."""
     which = walk.automata.automaton_of[walk.states.clamp(min=0)]
-    return even_guide(log_p, walk.automata.class_of, which, classes)
+    return even_guide(log_p, walk.automata.classes, which, classes)

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int32, Int64
 from torch import Tensor
 
+from gcd.batch import TokenClasses
 from hmm.kernels.threads import shared_out
 from smc.kernels import tying as kernels
 
@@ -39,7 +40,7 @@ class Rest(NamedTuple):
 
 def weigh_rest(
     log_p: Float[Tensor, "R V"],
-    class_of: Int32[Tensor, "B V"],
+    classes: TokenClasses,
     which: Int64[Tensor, "R"],
     alive: Bool[Tensor, "R C"],
     K: int,
@@ -51,7 +52,7 @@ def weigh_rest(
     Args:
         log_p: log-probabilities of the next token, in float32 or float64, which is then the
             precision of each token's share; sums are in float64.
-        class_of: class of each token, in each of B automata.
+        classes: of tokens, in each of B automata.
         which: the automaton of each row.
         alive: the classes allowed.
         K: how many favourites, at most V.
@@ -64,7 +65,9 @@ def weigh_rest(
             kernels.weigh_rest,
             R,
             log_p.numpy(),
-            _unsigned(class_of),
+            _unsigned(classes.of),
+            classes.tokens.numpy(),
+            classes.start.numpy(),
             which.numpy(),
             alive.numpy(),
             tokens.numpy(),
@@ -72,7 +75,7 @@ def weigh_rest(
             log_mass.numpy(),
         )
         return Rest(tokens, best, log_mass)
-    of_row = class_of[which].long()
+    of_row = classes.of[which].long()
     allowed = log_p.double().masked_fill(~alive.gather(1, of_row), -torch.inf)
     best, tokens = allowed.topk(K, dim=1)
     rest = allowed.scatter(1, tokens, -torch.inf)
@@ -86,21 +89,21 @@ def weigh_rest(
 
 def even_guide(
     log_p: Float[Tensor, "R V"],
-    class_of: Int32[Tensor, "B V"],
+    classes: TokenClasses,
     which: Int64[Tensor, "R"],
-    classes: Bool[Tensor, "R C"],
+    alive: Bool[Tensor, "R C"],
 ) -> TiedGuide:
-    """The guide that is one for some classes and zero for the others."""
+    """The guide that is one for the classes alive and zero for the others."""
     R = len(log_p)
-    by_class = torch.zeros_like(classes, dtype=torch.float64).masked_fill_(~classes, -torch.inf)
+    by_class = torch.zeros_like(alive, dtype=torch.float64).masked_fill_(~alive, -torch.inf)
     if log_p.device.type in _COMPILED:
-        log_z = weigh_rest(log_p, class_of, which, classes, 0).log_mass.logsumexp(dim=1)
+        log_z = weigh_rest(log_p, classes, which, alive, 0).log_mass.logsumexp(dim=1)
     else:
         # Not by class: sums of many numbers at few places are slow there, and in no fixed order.
-        mask = classes.gather(1, class_of[which].long())
+        mask = alive.gather(1, classes.of[which].long())
         log_z = log_p.masked_fill(~mask, -torch.inf).logsumexp(dim=1).double()
     none = which.new_zeros(R, 0)
-    return TiedGuide(by_class, none, by_class.new_zeros(R, 0), class_of, which, log_z)
+    return TiedGuide(by_class, none, by_class.new_zeros(R, 0), classes.of, which, log_z)
 
 
 class TiedGuide(NamedTuple):

@@ -24,6 +24,7 @@ from numba.extending import intrinsic, overload
 _CHUNK = 2048
 _COLUMNS = 128  # a chunk is looked over in so many columns, to skip those without favourites
 _LANES = 8  # partial sums of each class, so that an addition need not wait for the one before
+_FEW = 32  # where less than this part of the tokens is allowed, they are looked up one by one
 _FAR = 300.0  # how far the likeliest may rise before what was summed so far is set aside
 
 _LOG2_E, _LN2 = 1 / math.log(2), math.log(2)
@@ -239,7 +240,6 @@ def _weigh_row(
     highs, lows = np.empty((2, _CHUNK // 2), p.dtype), np.empty((2, _CHUNK // 2), p.dtype)
     high, low = highs[0, :_COLUMNS], lows[0, :_COLUMNS]
     span = _LOWEST if p.itemsize == 8 else _LOWEST_32
-    mass[:], scale[:], total[:] = 0, -np.inf, 0
     top, first_top, least, count = -np.inf, -np.inf, -np.inf, 0
     for start in range(0, p.size, _CHUNK):
         size = min(_CHUNK, p.size - start)
@@ -281,6 +281,39 @@ def _weigh_row(
 
 
 @numba.njit(cache=True)
+def _weigh_few(
+    p: np.ndarray,
+    klass: np.ndarray,
+    alive: np.ndarray,
+    listed: np.ndarray,
+    start: np.ndarray,
+    K: int,
+    value: np.ndarray,
+    token: np.ndarray,
+    scale: np.ndarray,
+    total: np.ndarray,
+) -> int:
+    """`_weigh_row` where few tokens are allowed: these only, one by one."""
+    least, count = -np.inf, 0
+    for c in range(alive.size):
+        if not alive[c]:
+            continue
+        for v in listed[start[c] : start[c + 1]]:
+            if K > 0 and p[v] > least:
+                value[count], token[count] = p[v], v
+                count += 1
+                if count == value.size:
+                    _put_back(value, token, count, K, klass, scale, total)
+                    count, least = K, value[:K].min()
+            else:
+                _add_log(p[v], scale, total, c)
+    if count > K:
+        _put_back(value, token, count, K, klass, scale, total)
+        count = K
+    return count
+
+
+@numba.njit(cache=True)
 def _set_aside(mass: np.ndarray, top: float, scale: np.ndarray, total: np.ndarray) -> None:
     """What was summed so far is too little beside what comes."""
     for lane in range(1, _LANES):
@@ -297,6 +330,8 @@ def weigh_rest(
     last: int,
     log_p: np.ndarray,
     class_of: np.ndarray,
+    by_class: np.ndarray,
+    class_start: np.ndarray,
     automaton: np.ndarray,
     alive: np.ndarray,
     tokens: np.ndarray,
@@ -308,18 +343,31 @@ def weigh_rest(
     Where there are fewer than K of any probability, the list ends in token 0 at -inf. Classes are
     unsigned numbers, which as places in an array cost no check for negative ones.
     """
-    C, K = alive.shape[1], tokens.shape[1]
+    V, C, K = log_p.shape[1], alive.shape[1], tokens.shape[1]
     value, token = np.empty(4 * K + 64), np.empty(4 * K + 64, np.int64)
     mass, scale, total = np.empty((_LANES, C)), np.empty(C), np.empty(C)
     for row in range(first, last):
-        klass = class_of[automaton[row]]
-        top, count = _weigh_row(log_p[row], klass, alive[row], K, value, token, mass, scale, total)
+        p, klass, may = log_p[row], class_of[automaton[row]], alive[row]
+        start = class_start[automaton[row]]
+        allowed = 0
+        for c in range(C):
+            if may[c]:
+                allowed += start[c + 1] - start[c]
+        mass[:], scale[:], total[:] = 0, -np.inf, 0
+        if allowed < V // _FEW:
+            listed = by_class[automaton[row]]
+            top, count = (
+                0.0,
+                _weigh_few(p, klass, may, listed, start, K, value, token, scale, total),
+            )
+        else:
+            top, count = _weigh_row(p, klass, may, K, value, token, mass, scale, total)
         tokens[row], best[row] = 0, -np.inf
         for k, i in enumerate(np.argsort(-value[:count])):
             tokens[row, k], best[row, k] = token[i], value[i]
         _set_aside(mass, top, scale, total)
         for c in range(C):
-            some = alive[row, c] and total[c] > 0
+            some = may[c] and total[c] > 0
             log_mass[row, c] = math.log(total[c]) + scale[c] if some else -np.inf
 
 

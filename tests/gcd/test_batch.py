@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -30,7 +32,15 @@ def _check_against_each_alone(batch: AutomatonBatch) -> None:
     states = torch.arange(batch.num_states).repeat_interleave(size)
     tokens = torch.arange(size).repeat(batch.num_states)
     after = batch.next(states, tokens).view(-1, size)
+    of, listed, start = batch.classes
     for index, automaton in enumerate(batch.automata):
+        cuts = start[index].tolist()
+        assert cuts[0] == 0
+        assert set(cuts[automaton.num_classes :]) == {size}
+        for symbol, (begin, end) in enumerate(itertools.pairwise(cuts)):
+            assert (
+                listed[index, begin:end].tolist() == (of[index] == symbol).nonzero()[:, 0].tolist()
+            )
         first = batch.offset[index]
         assert int(batch.initial[index]) == first + automaton.initial
         assert int(batch.final[index]) == first + automaton.final

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gcd.batch import TokenClasses
 from smc import tying
 from smc.tying import Rest, TiedGuide, even_guide, weigh_rest
 
@@ -22,6 +23,13 @@ def case(rows: int, vocabulary: int, classes: int, seed: int) -> tuple[torch.Ten
     which = torch.randint(0, 2, (rows,), generator=generator)
     alive = torch.rand(rows, classes, generator=generator) < 0.6
     return log_p, class_of, which, alive
+
+
+def both_ways(class_of: torch.Tensor, classes: int) -> TokenClasses:
+    """The tokens of each class as well."""
+    inside = torch.stack([torch.bincount(row, minlength=classes) for row in class_of])
+    start = torch.nn.functional.pad(inside.cumsum(dim=1), (1, 0))
+    return TokenClasses(class_of, class_of.argsort(dim=1, stable=True).int(), start)
 
 
 def plain(
@@ -63,11 +71,30 @@ def test_favourites_and_the_mass_of_the_rest(
         log_p, class_of, which, alive = case(9, vocabulary, classes, seed)
         log_p = log_p.to(dtype)
         alive[0] = False
-        found = weigh_rest(log_p, class_of, which, alive, K)
+        found = weigh_rest(log_p, both_ways(class_of, alive.shape[1]), which, alive, K)
         expected = plain(log_p.double(), class_of, which, alive, K)
         torch.testing.assert_close(found.best, expected.best, rtol=0, atol=0)
         some = ~expected.best.isneginf()
         assert torch.equal(found.tokens[some], expected.tokens[some])
+        mass = expected.log_mass.masked_fill(~alive, -torch.inf)
+        torch.testing.assert_close(found.log_mass, mass, rtol=1e-13, atol=PRECISION[dtype])
+
+
+@pytest.mark.parametrize("dtype", PRECISION)
+@pytest.mark.parametrize("K", [0, 3, 64])
+def test_where_few_are_allowed(dtype: torch.dtype, K: int) -> None:
+    """A class or two of a hundred: on the CPU these are looked up, and nothing else is read."""
+    V, C = 5000, 100
+    for seed in range(3):
+        log_p, class_of, which, _ = case(9, V, C, seed)
+        log_p = log_p.to(dtype)
+        alive = torch.zeros(9, C, dtype=torch.bool)
+        alive[torch.arange(9), torch.arange(9) * 11] = True
+        alive[4, 3] = True
+        alive[5] = False
+        found = weigh_rest(log_p, both_ways(class_of, C), which, alive, K)
+        expected = plain(log_p.double(), class_of, which, alive, K)
+        torch.testing.assert_close(found.best, expected.best, rtol=0, atol=0)
         mass = expected.log_mass.masked_fill(~alive, -torch.inf)
         torch.testing.assert_close(found.log_mass, mass, rtol=1e-13, atol=PRECISION[dtype])
 
@@ -89,7 +116,7 @@ def test_classes_of_any_scale(
     log_p[0, 7] = -torch.inf
     class_of, which = number.int().unsqueeze(0), torch.zeros(1, dtype=torch.int64)
     alive = torch.ones(1, len(scales), dtype=torch.bool)
-    found = weigh_rest(log_p, class_of, which, alive, K)
+    found = weigh_rest(log_p, both_ways(class_of, alive.shape[1]), which, alive, K)
     expected = plain(log_p.double(), class_of, which, alive, K)
     torch.testing.assert_close(found.best, expected.best, rtol=0, atol=0)
     torch.testing.assert_close(
@@ -106,7 +133,7 @@ def test_a_guide_that_is_one_or_zero(
     log_p, class_of, which, classes = case(9, 3000, 20, 3)
     classes[0] = False
     log_p = log_p.to(dtype)
-    guide = even_guide(log_p, class_of, which, classes)
+    guide = even_guide(log_p, both_ways(class_of, 20), which, classes)
     mask = torch.stack([classes[r][class_of[which[r]].long()] for r in range(9)])
     expected = log_p.double().masked_fill(~mask, -torch.inf)
     assert torch.equal(guide.tilted(log_p), expected)
@@ -124,7 +151,7 @@ def test_favourites_in_any_order(order: str) -> None:
         order
     ]
     class_of, alive = torch.zeros(1, V, dtype=torch.int32), torch.ones(1, 1, dtype=torch.bool)
-    found = weigh_rest(log_p, class_of, torch.zeros(1, dtype=torch.int64), alive, K)
+    found = weigh_rest(log_p, both_ways(class_of, 1), torch.zeros(1, dtype=torch.int64), alive, K)
     expected = log_p.sort(dim=1, descending=True).values
     assert torch.equal(found.best, expected[:, :K])
     assert len(set(found.tokens[0].tolist())) == K
