@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -184,8 +186,10 @@ license: apache-2.0
 {megabytes:.1f} MB in {config.save_dtype}.
 Distilled from {result.source}.
 
+    import smc
     from hmm.checkpoint import load
-    hmm = load("{out.name}").hmm
+    hmm = load("{out}", vocabulary=lm.vocabulary).hmm  # lm: the model's `smc.TransformersLM`
+    proposal = smc.PGCD(hmm, lookahead="in_time")  # for models that read prompts
 
 It is for the tokenizer of the model named here and no other, and sees generated tokens only, never
 a prompt.
@@ -210,12 +214,12 @@ _INITIALS = {
 
 
 def command(config: DictConfig) -> str:
-    """The command that makes this model again: every setting that is not the default."""
+    """The command that makes this model again, for a shell: every setting not the default."""
     default = distill_config.result_settings(OmegaConf.structured(distill_config.DistillConfig()))
     given = _flat({**distill_config.result_settings(config), "save_dtype": config.save_dtype})
     usual = _flat({**default, "save_dtype": distill_config.DistillConfig.save_dtype})
     changed = [f"{key}={_word(value)}" for key, value in given.items() if usual[key] != value]
-    return " ".join(["python -m scripts.distill_hmm", *changed])
+    return shlex.join(["python", "-m", "scripts.distill_hmm", *changed])
 
 
 def _flat(values: dict[str, object], prefix: str = "") -> dict[str, object]:
@@ -229,9 +233,17 @@ def _flat(values: dict[str, object], prefix: str = "") -> dict[str, object]:
 
 
 def _word(value: object) -> str:
+    """A value as Hydra reads it: text in quotes where it could be taken for something else."""
     if isinstance(value, list):
         return "[" + ",".join(map(_word, value)) + "]"
+    if isinstance(value, str) and not _PLAIN.fullmatch(value):
+        # A backslash is one but before a quote, or at the end.
+        escaped = re.sub(r"(\\*)('|$)", lambda m: 2 * m[1] + m[2].replace("'", "\\'"), value)
+        return f"'{escaped}'"
     return "null" if value is None else str(value)
+
+
+_PLAIN = re.compile(r"(?!(?i:null|true|false|nan|inf)$)[A-Za-z_./][A-Za-z0-9_./-]*")
 
 
 def plot_curve(result: Result, path: Path) -> None:

@@ -8,6 +8,8 @@ import collections
 import json
 import math
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -26,6 +28,7 @@ from experiments import (
     distill_baselines,
     distill_config,
     distill_data,
+    distill_report,
     distill_sampling,
     distill_training,
     distillation,
@@ -136,6 +139,8 @@ def test_what_is_learnt_is_near_the_truth_and_the_report_says_so(tmp_path, token
     card = (run_dir / "hmm" / "README.md").read_text()
     assert table.splitlines()[3] in card
     assert "num_states=6" in card
+    (place,) = re.findall(r'load\("(.*)", vocabulary=', card)
+    assert load(place).hmm.num_states == 6
     assert (run_dir / "curve.png").stat().st_size > 1000
 
 
@@ -611,6 +616,27 @@ def test_faiss_is_imported_by_its_one_user_only():
                 node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)
             ]
             assert not any("faiss" in ast.unparse(node) for node in at_import), path
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "plain/file.jsonl",
+        "with two spaces.jsonl",
+        "it's, [odd]=$x.jsonl",
+        "null",
+        "12",
+        "a\\'b\\",
+    ],
+)
+def test_the_cards_command_gives_the_same_settings(name):
+    config = composed("num_states=7", "pseudo_count=1e-7", "latent_sequences=null")
+    config.data.path, config.data.eos_ids, config.model.path = name, [3, 4], name
+    line = distill_report.command(config)
+    program, *overrides = shlex.split(line.removeprefix("python -m "))
+    assert program == "scripts.distill_hmm"
+    again, meant = (distill_config.result_settings(c) for c in (composed(*overrides), config))
+    assert again == meant
 
 
 def test_the_configuration_composes():
