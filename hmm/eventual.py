@@ -5,24 +5,42 @@
     u_ever(h, s)    = sum over edges (s, t) of  mass[set, h] beta_ever(h, t)
 
 One system of linear equations instead of a level for each r. A state that cannot lead back to
-itself needs its equation once, when its successors are known. So states are taken in layers from
-the end, and only those on cycles (the characters of a string, digits, repeated items) are iterated,
-from zero upwards, until nothing moves by more than a share `tolerance` of itself. Where a cycle is
-left with probability p in each round, that leaves a relative error of tolerance / p. Rounding moves
-rows by some units for ever, so no tolerance under `_ROUNDING` of them is asked for; and after
-`MAX_ROUNDS` rounds what is there stands for the limit: longer texts are left out.
+itself needs its equation once, when its successors are known: states are taken in layers from the
+end, those of the condensation (strongly connected components by scipy), all of one layer at once.
 
-Cost: a row of the recursion, O(H²), for each state and each round in which it still moves. Layers
-are those of the condensation (strongly connected components by scipy), all of one layer at once.
+**Cycles** (the characters of a string, digits, repeated items) are cut at some states, through one
+of which each cycle leads: as a rule the state inside the string, or between two items. If x is
+beta of these, beta of the others follows in one sweep from the cuts backwards, and so does x again:
+the equation is x = M x + c, with c what is completed without coming to a cut again. Sweeps alone,
+from x = 0, gain the share 1 - p in each where a cycle is left with probability p: thousands for a
+long string. So after each sweep x is extrapolated (Anderson's mixing, which on linear equations is
+GMRES but for its restarts: Walker and Ni, SIAM J. Numer. Anal. 49, 2011): of all mixtures of the
+last `WINDOW` sweeps that one which a sweep moves least, by the squares of relative moves. It takes
+ten sweeps or so, whatever p. An extrapolation that is not positive, or that a sweep moves further
+than what was there before, is not used: plain sweeps go on from there.
+
+**How wrong that is.** When it ends, a sweep moves nothing by more than a share d <= `tolerance` of
+itself, and the extrapolation asks for no more than that either, or d has stopped to fall. As M is
+positive, the relative error is at most d / p, with p the smallest share c / x. That is a bound:
+sweeps alone end with a move along the slowest direction, and reach it, while after extrapolation
+the error is near `tolerance` unless rounding is above it. Rounding moves rows by some units for
+ever, so no tolerance under `_ROUNDING` of them is asked for; and after `MAX_ROUNDS` sweeps what is
+there stands for the limit.
+
+Cost: for each state and sweep a row of the recursion, O(H²); sums over `WINDOW` rows of each cut.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
+from torch import Tensor
 
 from hmm import recursion
 from hmm.edges import Edges
@@ -32,54 +50,265 @@ from hmm.model import HMM
 from hmm.recursion import Completion
 
 MAX_ROUNDS = 10_000
+WINDOW = 10
+REPEATS = 8
 _ROUNDING = 32
+_INDEPENDENT = 1e-14  # moves that others explain up to the root of this count as their mixture
 
 
 @torch.no_grad()
 def eventually(hmm: HMM, edges: Edges, tolerance: float) -> Completion:
     """beta_ever as a table of one level, which stands for any remaining budget."""
-    S, H = edges.num_states, hmm.num_states
+    S = edges.num_states
     tolerance = max(tolerance, _ROUNDING * torch.finfo(hmm.dtype).eps)
-    room = recursion.rows_at_once(hmm)
-    b = hmm.initial.new_zeros(COMPUTED + S + min(room, S), H)
-    b[CERTAIN] = 1
-    log_scale = torch.full((len(b),), -torch.inf, dtype=torch.float64, device=hmm.device)
-    log_scale[CERTAIN] = 0
-    row_of = np.full(S, NOTHING)
-    row_of[edges.final] = CERTAIN
-    level = recursion.Level(row_of, b, log_scale)
-    home, scratch = COMPUTED + np.arange(S), COMPUTED + S
-    for layer in layers(edges):
-        todo = layer
-        for _ in range(MAX_ROUNDS):
-            if not todo.size:
-                break
-            has_moved = np.zeros(S, np.bool_)
-            for some in np.split(todo, np.arange(room, len(todo), room)):
-                moved = some[recursion.rows_of(hmm, edges, level, some, scratch, tolerance)]
-                at = torch.tensor(home[moved], device=hmm.device)
-                new = slice(scratch, scratch + len(moved))
-                b[at], log_scale[at] = b[new].clone(), log_scale[new].clone()
-                row_of[moved] = home[moved]
-                has_moved[moved] = True
-            todo = layer[kernels.affected(layer, edges.start, edges.target, has_moved)]
-    b[home[edges.final]], log_scale[home[edges.final]] = 1, 0
+    parts = Components.of(edges)
+    table = _Table(hmm, edges, np.concatenate([*parts.layers, edges.final]))
+    for layer in parts.layers:
+        first = int(np.count_nonzero(~parts.cyclic[layer]))
+        table.compute(layer[:first])
+        if first < len(layer):
+            _settle(table, parts, layer[first:], tolerance)
+    b, log_scale = table.rows(np.arange(S))
+    b[edges.final], log_scale[edges.final] = 1, 0
     return Completion(
         entry=torch.arange(S, dtype=torch.int32, device=hmm.device).unsqueeze(0),
-        b=b[COMPUTED:scratch],
-        log_scale=log_scale[COMPUTED:scratch],
+        b=b,
+        log_scale=log_scale,
         settled=True,
     )
 
 
-def layers(edges: Edges) -> list[Int64[np.ndarray, "states"]]:
-    """All states but the final ones: edges lead into earlier layers, or stay in a component."""
-    S = edges.num_states
-    graph = csr_array((np.ones(len(edges.source), np.int8), (edges.source, edges.target)), (S, S))
-    count, component = connected_components(graph, directed=True, connection="strong")
-    before, after = component[edges.source], component[edges.target]
-    across = before != after
-    depth = kernels.depths(count, before[across], after[across])[component]
-    order = np.argsort(depth, kind="stable")
-    order = order[~np.isin(order, edges.final)]
-    return np.split(order, np.flatnonzero(np.diff(depth[order])) + 1)
+class Components(NamedTuple):
+    """Strongly connected components, and how to go through them.
+
+    Attributes:
+        layers: all states but the final ones; edges lead into earlier layers, or stay in a
+            component. In a layer first those on no cycle, then the others by depth.
+        component: of each state.
+        cyclic: whether the state is on a cycle.
+        cut: states on cycles, at least one on each cycle.
+        depth: edges inside of a component lead to a smaller depth, or to a cut.
+    """
+
+    layers: list[Int64[np.ndarray, "states"]]
+    component: Int64[np.ndarray, "S"]
+    cyclic: Bool[np.ndarray, "S"]
+    cut: Bool[np.ndarray, "S"]
+    loops: Bool[np.ndarray, "S"]
+    depth: Int64[np.ndarray, "S"]
+
+    @classmethod
+    def of(cls, edges: Edges) -> Components:
+        S, source, target = edges.num_states, edges.source, edges.target
+        graph = csr_array((np.ones(len(source), np.int8), (source, target)), (S, S))
+        count, component = connected_components(graph, directed=True, connection="strong")
+        component = component.astype(np.int64)
+        before, after = component[source], component[target]
+        inside = before == after
+        height = kernels.depths(count, before[~inside], after[~inside])[component]
+        # Where most edges come in, most cycles are likely to meet.
+        entering = np.bincount(target[inside], minlength=S)
+        roots = np.argsort(-entering, kind="stable")
+        cut = kernels.cuts(roots, edges.start, target, component)
+        open_ = inside & ~cut[target]
+        depth = kernels.depths(S, source[open_], target[open_])
+        cyclic = np.isin(component, before[inside])
+        order = np.lexsort((cut, depth, cyclic, height))
+        order = order[~np.isin(order, edges.final)]
+        return cls(
+            layers=np.split(order, np.flatnonzero(np.diff(height[order])) + 1),
+            component=component,
+            cyclic=cyclic,
+            cut=cut,
+            loops=np.isin(np.arange(S), source[inside & cut[source] & cut[target]]),
+            depth=depth,
+        )
+
+
+class _Table:
+    """A row of beta for each state, and room for those that are computed anew."""
+
+    def __init__(self, hmm: HMM, edges: Edges, order: Int64[np.ndarray, "S"]) -> None:
+        S = edges.num_states
+        self.hmm, self.edges = hmm, edges
+        self.at_once = min(recursion.rows_at_once(hmm), S)
+        self.home, self.room = np.empty(S, np.int64), COMPUTED + S
+        self.home[order] = np.arange(COMPUTED, self.room)
+        b = hmm.initial.new_zeros(self.room + self.at_once, hmm.num_states)
+        b[CERTAIN] = 1
+        log_scale = torch.full((len(b),), -torch.inf, dtype=torch.float64, device=hmm.device)
+        log_scale[CERTAIN] = 0
+        row_of = np.full(S, NOTHING)
+        row_of[edges.final] = CERTAIN
+        scratch = recursion.Scratch.of(self.at_once, hmm) if hmm.device.type == "cpu" else None
+        self.level = recursion.Level(row_of, b, log_scale, scratch)
+
+    def compute(self, states: Int64[np.ndarray, "n"]) -> None:
+        """Rows of these states, none of which leads to another of them or itself.
+
+        They are next to each other in the order, and written where they stay.
+        """
+        for first in range(0, len(states), self.at_once):
+            some = states[first : first + self.at_once]
+            self.level.before[some] = NOTHING
+            at = int(self.home[some[0]])
+            recursion.rows_of(self.hmm, self.edges, self.level, some, at, 0.0)
+            self.level.before[some] = self.home[some]
+
+    def compute_anew(self, states: Int64[np.ndarray, "n"]) -> None:
+        """Rows of these states, from those before them."""
+        for first in range(0, len(states), self.at_once):
+            some = states[first : first + self.at_once]
+            moved = recursion.rows_of(self.hmm, self.edges, self.level, some, self.room, 0.0)
+            new = slice(self.room, self.room + int(moved.sum()))
+            self.put(some[moved], self.level.b[new].clone(), self.level.log_scale[new].clone())
+
+    def rows(
+        self, states: Int64[np.ndarray, "n"]
+    ) -> tuple[Float[Tensor, "n H"], Float64[Tensor, "n"]]:
+        """Copies of rows and of the logs of their scales."""
+        at = torch.tensor(self.home[states], device=self.hmm.device)
+        return self.level.b[at], self.level.log_scale[at]
+
+    def put(
+        self,
+        states: Int64[np.ndarray, "n"],
+        b: Float[Tensor, "n H"],
+        log_scale: Float64[Tensor, "n"],
+    ) -> None:
+        at = torch.tensor(self.home[states], device=self.hmm.device)
+        self.level.b[at], self.level.log_scale[at] = b, log_scale
+        self.level.before[states] = self.home[states]
+
+
+def _settle(
+    table: _Table, parts: Components, states: Int64[np.ndarray, "n"], tolerance: float
+) -> None:
+    """Solve the equations of these states, whose cycles lead through no others.
+
+    Components that are done are swept no more, so that none depends on which others there are.
+    """
+    start, component = _Rows.of(*table.rows(states)), parts.component[states]
+    cycles = []
+    for number in np.unique(component):
+        own = (component == number) & parts.cut[states]
+        cycles.append((states[own], _Mixing(start.some(own), tolerance)))
+    changed = True
+    for _ in range(MAX_ROUNDS):
+        if changed:
+            open_ = [int(parts.component[cut[0]]) for cut, _ in cycles]
+            swept = _steps(table, parts, states[np.isin(component, open_)])
+            cuts = np.concatenate([cut for cut, _ in cycles])
+        for some, in_place in swept:
+            (table.compute if in_place else table.compute_anew)(some)
+        rows, first = _Rows.of(*table.rows(cuts)), 0
+        for cut, mixing in cycles:
+            x = mixing.next(rows.some(slice(first, first + len(cut))))
+            first += len(cut)
+            if x is not None:
+                table.put(cut, *x.tensors(table.hmm.device))
+        remaining = [cycle for cycle in cycles if not cycle[1].settled]
+        changed, cycles = len(remaining) < len(cycles), remaining
+        if not cycles:
+            break
+
+
+def _steps(
+    table: _Table, parts: Components, states: Int64[np.ndarray, "n"]
+) -> list[tuple[Int64[np.ndarray, "some"], bool]]:
+    """A sweep, step by step: states whose rows are computed together, and whether in place."""
+    key = 2 * parts.depth[states] + parts.cut[states]
+    steps = np.split(states, np.flatnonzero(np.diff(key)) + 1)
+    cut = states[parts.cut[states]]
+    steps += [cut[parts.loops[cut]]] * REPEATS
+    return [
+        (some, bool(not parts.cut[some[0]] and (np.diff(table.home[some]) == 1).all()))
+        for some in steps
+        if some.size
+    ]
+
+
+class _Rows(NamedTuple):
+    """beta of some states: exp(log_scale) · b."""
+
+    b: Float[np.ndarray, "n H"]
+    log_scale: Float64[np.ndarray, "n"]
+
+    @classmethod
+    def of(cls, b: Float[Tensor, "n H"], log_scale: Float64[Tensor, "n"]) -> _Rows:
+        return cls(b.cpu().numpy(), log_scale.cpu().numpy())
+
+    def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        return torch.from_numpy(self.b).to(device), torch.from_numpy(self.log_scale).to(device)
+
+    def some(self, which: Any) -> _Rows:
+        return _Rows(self.b[which], self.log_scale[which])
+
+    def times(self, factor: Float64[np.ndarray, "n H"]) -> _Rows:
+        b = self.b * factor
+        top = b.max(axis=1)
+        top[top == 0] = 1
+        return _Rows((b / top[:, None]).astype(self.b.dtype), self.log_scale + np.log(top))
+
+
+def _ratios(rows: Sequence[_Rows], last: _Rows) -> Float64[np.ndarray, "rows n H"]:
+    """Rows as multiples of these last ones, entry by entry; 0 where those are zero."""
+    log_scale = np.stack([row.log_scale for row in rows])
+    none = np.isneginf(last.log_scale)
+    rise = np.where(none, -np.inf, log_scale - np.where(none, 0.0, last.log_scale))
+    inverse = np.zeros(last.b.shape)
+    np.divide(1.0, last.b, out=inverse, where=last.b > 0)
+    return np.stack([row.b for row in rows]) * (np.exp(rise)[:, :, None] * inverse)
+
+
+class _Mixing:
+    """The next x for x = M x + c, from the latest sweeps (Anderson's mixing).
+
+    Rows are told as ratios to the result of the last sweep, so that all entries count alike,
+    however far the scales of two states or two hidden states are apart.
+    """
+
+    def __init__(self, x: _Rows, tolerance: float) -> None:
+        self.tolerance = tolerance
+        self.x = x
+        self.before: list[_Rows] = []  # what was swept
+        self.after: list[_Rows] = []  # what that made of it
+        self.farthest = self.length = np.inf
+        self.mixed = self.settled = False
+
+    def next(self, swept: _Rows) -> _Rows | None:
+        """What to sweep next instead of `swept`, which is M x + c of the last x, if anything."""
+        present = swept.b > 0
+        before = [*self.before[-WINDOW:], self.x]
+        after = [*self.after[-WINDOW:], swept]
+        ratios = _ratios([*before, *after], swept)
+        result = ratios[len(before) :]
+        moves = result - ratios[: len(before)]
+        farthest, length = float(np.abs(moves[-1]).max()), float(np.linalg.norm(moves[-1]))
+        near = farthest <= self.tolerance
+        if self.mixed and length > self.length and not near:  # back to what the mixture was made of
+            self.x = self.after[-1]
+            self.before, self.after, self.mixed = [], [], False
+            return self.x
+        self.before, self.after = before, after
+        change = _mixed(moves.reshape(len(after), -1), result.reshape(len(after), -1))
+        change = change.reshape(present.shape)
+        asked = np.abs(change).max() if len(after) > 1 else np.inf
+        self.settled = near and (asked <= self.tolerance or farthest >= self.farthest)
+        self.farthest, self.length = farthest, length
+        positive = bool((np.isfinite(change) & (change > -1)).all())
+        self.mixed = len(after) > 1 and positive and not self.settled
+        self.x = swept.times(1 + change) if self.mixed else swept
+        return self.x if self.mixed else None
+
+
+def _mixed(
+    moves: Float64[np.ndarray, "n x"], results: Float64[np.ndarray, "n x"]
+) -> Float64[np.ndarray, "x"]:
+    """What the mixture of results that a sweep would move least has over the last of them."""
+    steps = np.diff(moves, axis=0)
+    size = np.linalg.norm(steps, axis=1)
+    size[size == 0] = 1
+    steps /= size[:, None]
+    weights = np.linalg.lstsq(steps @ steps.T, steps @ moves[-1], rcond=_INDEPENDENT)[0] / size
+    return -(weights @ np.diff(results, axis=0))

@@ -42,14 +42,35 @@ def depths(count: int, source: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 @numba.njit(cache=True)
-def affected(
-    states: np.ndarray, start: np.ndarray, target: np.ndarray, has_moved: np.ndarray
+def cuts(
+    roots: np.ndarray, start: np.ndarray, target: np.ndarray, component: np.ndarray
 ) -> np.ndarray:
-    """Which of these states lead to one that has moved."""
-    found = np.zeros(states.size, np.bool_)
-    for i in range(states.size):
-        for edge in range(start[states[i]], start[states[i] + 1]):
-            if has_moved[target[edge]]:
-                found[i] = True
-                break
+    """States without which no cycle is left: those that a path of a depth-first search comes back
+    to. The search begins at each of the roots that it has not seen, and stays in its component.
+    """
+    found = np.zeros(component.size, np.bool_)
+    seen = np.zeros(component.size, np.bool_)
+    on_path = np.zeros(component.size, np.bool_)
+    path = np.empty(component.size, np.int64)
+    next_edge = start[:-1].copy()
+    for root in roots:
+        if seen[root]:
+            continue
+        seen[root] = on_path[root] = True
+        path[0] = root
+        length = 1
+        while length > 0:
+            state = path[length - 1]
+            if next_edge[state] == start[state + 1]:
+                on_path[state] = False
+                length -= 1
+                continue
+            other = target[next_edge[state]]
+            next_edge[state] += 1
+            if on_path[other]:
+                found[other] = True
+            elif component[other] == component[state] and not seen[other]:
+                seen[other] = on_path[other] = True
+                path[length] = other
+                length += 1
     return found
