@@ -123,13 +123,11 @@ def expect_classes(
         ValueError: more tokens are left than the table has rows for.
     """
     if predicted.device.type in _COMPILED:
-        after = _after(table, states, remaining)
-        first = table.first_class[table.batch.automaton_of[states.clamp(min=0)]]
-        symbols = torch.arange(after.alive.shape[1])
-        item = torch.where(after.alive, first.unsqueeze(1) + symbols, 0)
-        joint, mass = _sums(table, predicted, table.class_emission, item, after.entry, after.alive)
-        log_joint = joint.double().log() + table.completion.log_scale[after.entry]
-        return _alive_only(table, log_joint, mass, after.target, after.alive)
+        automaton = table.batch.automaton_of[states.clamp(min=0)]
+        symbol = torch.arange(int(table.batch.num_classes.max())).expand(len(states), -1)
+        last = len(table.class_emission) - 1
+        item = (table.first_class[automaton].unsqueeze(1) + symbol).clamp(max=last)
+        return _expect(table, predicted, states, remaining, symbol, item, table.class_emission)
     columns = _columns(table, predicted, states, remaining)
     row, symbol = columns.alive.nonzero(as_tuple=True)
     joint, mass = _class_sums(table, columns, states, row, symbol).double().log()
@@ -152,20 +150,20 @@ def expect_tokens(
     tokens: Int64[Tensor, "R K"],
 ) -> Expectation:
     """Of these tokens, exactly; arguments as in `expect_classes`. Cost O(R K H)."""
-    here = states.unsqueeze(1).expand_as(tokens)
-    after = table.batch.next(here, tokens)
-    steps = table.batch.steps_to_accept[after.clamp(min=0)]
-    alive = (after >= 0) & (steps < remaining.unsqueeze(1))
-    target = table.place[after.clamp(min=0)]
-    entry = _entry(table, remaining, target, alive)
     if predicted.device.type in _COMPILED:
         emission, item = table.hmm.emission, tokens
         if emission.dtype != predicted.dtype:
             emission = emission[tokens.flatten()].to(predicted.dtype)
             item = torch.arange(tokens.numel()).view(tokens.shape)
-        joint, mass = _sums(table, predicted, emission, item, entry, alive)
-    else:
-        joint, mass = _token_sums(table, predicted, tokens, entry)
+        automaton = table.batch.automaton_of[states.clamp(min=0)]
+        symbol = table.batch.class_of[automaton.unsqueeze(1), tokens].long()
+        return _expect(table, predicted, states, remaining, symbol, item, emission)
+    after = table.batch.next(states.unsqueeze(1).expand_as(tokens), tokens)
+    steps = table.batch.steps_to_accept[after.clamp(min=0)]
+    alive = (after >= 0) & (steps < remaining.unsqueeze(1))
+    target = table.place[after.clamp(min=0)]
+    entry = _entry(table, remaining, target, alive)
+    joint, mass = _token_sums(table, predicted, tokens, entry)
     log_joint = joint.double().log() + table.completion.log_scale[entry]
     return _alive_only(table, log_joint, mass, target, alive)
 
@@ -238,16 +236,21 @@ def _entry(
     """
     entry = table.row((remaining - 1).unsqueeze(1).expand_as(target), target)
     if bool((alive & (entry < 0)).any()):
-        if not table.settled and bool((remaining > table.max_remaining + 1).any()):
-            raise ValueError(
-                f"{int(remaining.max())} tokens are left, but the table ends at "
-                f"{table.max_remaining} after the next one; build it for the whole budget"
-            )
-        raise ValueError(
-            "a prefix is where no text of the budgets that the table was made for comes to; build "
-            "it for its budget, or without budgets"
-        )
+        raise _no_row(table, remaining)
     return entry.clamp(min=0)
+
+
+def _no_row(table: LookaheadTable, remaining: Int64[Tensor, "R"]) -> ValueError:
+    """Why the table has none."""
+    if not table.settled and bool((remaining > table.max_remaining + 1).any()):
+        return ValueError(
+            f"{int(remaining.max())} tokens are left, but the table ends at "
+            f"{table.max_remaining} after the next one; build it for the whole budget"
+        )
+    return ValueError(
+        "a prefix is where no text of the budgets that the table was made for comes to; build "
+        "it for its budget, or without budgets"
+    )
 
 
 def _is_final(table: LookaheadTable, target: Int64[Tensor, "*N"]) -> Bool[Tensor, "*N"]:
@@ -272,29 +275,52 @@ def _after(
     return _After(target, _entry(table, remaining, target, alive), alive)
 
 
-def _sums(
+def _expect(
     table: LookaheadTable,
     predicted: Float[Tensor, "R H"],
-    emission: Float[Tensor, "items H"],
+    states: Int64[Tensor, "R"],
+    remaining: Int64[Tensor, "R"],
+    symbol: Int64[Tensor, "R K"],
     item: Int64[Tensor, "R K"],
-    entry: Int64[Tensor, "R K"],
-    alive: Bool[Tensor, "R K"],
-) -> tuple[Float[Tensor, "R K"], Float[Tensor, "R K"]]:
-    """Of the items alive: the sum over h with b, and the one without. Compiled, for the CPU."""
-    joint, mass = (predicted.new_empty(item.shape) for _ in range(2))
-    shared_out(
-        kernels.sums,
-        len(item),
-        predicted.contiguous().numpy(),
-        emission.numpy(),
-        item.contiguous().numpy(),
-        table.completion.b.numpy(),
-        entry.numpy(),
-        alive.numpy(),
-        joint.numpy(),
-        mass.numpy(),
+    emission: Float[Tensor, "items H"],
+) -> Expectation:
+    """Of items that lead on as these classes do, with these rows of emissions. For the CPU.
+
+    Raises:
+        ValueError: as `_entry`.
+    """
+    batch, completion, shape = table.batch, table.completion, symbol.shape
+    log_joint, log_mass = (torch.empty(shape, dtype=torch.float64) for _ in range(2))
+    ends, alive = (torch.empty(shape, dtype=torch.bool) for _ in range(2))
+    missing = torch.zeros(len(states), dtype=torch.bool)
+    arrays = (
+        states,
+        remaining,
+        symbol.contiguous(),
+        item.contiguous(),
+        predicted.contiguous(),
+        emission,
+        batch.num_classes[batch.automaton_of[states.clamp(min=0)]],
+        batch.row_start,
+        batch.delta_flat,
+        batch.steps_after_flat,
+        batch.is_final,
+        table.place,
+        completion.entry,
+        table.settled,
+        completion.b,
+        completion.log_scale,
+        log_joint,
+        log_mass,
+        ends,
+        alive,
+        missing,
     )
-    return joint, mass
+    numbers = (part.numpy() if isinstance(part, Tensor) else part for part in arrays)
+    shared_out(kernels.expect, len(states), *numbers)
+    if bool(missing.any()):
+        raise _no_row(table, remaining)
+    return Expectation(log_joint, log_mass, ends, alive)
 
 
 def _token_sums(

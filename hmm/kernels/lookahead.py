@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numba
 import numpy as np
 
@@ -19,22 +21,58 @@ def _dots(p: np.ndarray, e: np.ndarray, b: np.ndarray) -> tuple[float, float]:
 
 
 @numba.njit(cache=True, nogil=True)
-def sums(
+def expect(
     first: int,
     last: int,
+    states: np.ndarray,
+    remaining: np.ndarray,
+    symbol: np.ndarray,
+    item: np.ndarray,
     predicted: np.ndarray,
     emission: np.ndarray,
-    item: np.ndarray,
-    b: np.ndarray,
+    num_classes: np.ndarray,
+    row_start: np.ndarray,
+    delta: np.ndarray,
+    steps_after: np.ndarray,
+    is_final: np.ndarray,
+    place: np.ndarray,
     entry: np.ndarray,
+    settled: bool,
+    b: np.ndarray,
+    log_scale: np.ndarray,
+    log_joint: np.ndarray,
+    log_mass: np.ndarray,
+    ends: np.ndarray,
     alive: np.ndarray,
-    joint: np.ndarray,
-    mass: np.ndarray,
+    missing: np.ndarray,
 ) -> None:
-    """Of the items of each row that are alive (rows of `emission`), with beta in row `entry`."""
+    """What is expected of some items of each row: its classes, or some of its tokens.
+
+    An item is a class of tokens, which says where it leads to (`symbol`), and a row of `emission`,
+    which says how probable it is (`item`). `num_classes` is that of each row's automaton; `missing`
+    tells rows with an item alive of which the table knows nothing.
+    """
+    levels = entry.shape[0]
     for row in range(first, last):
-        p = predicted[row]
-        for k in range(item.shape[1]):
-            joint[row, k], mass[row, k] = 0, 0
-            if alive[row, k]:
-                joint[row, k], mass[row, k] = _dots(p, emission[item[row, k]], b[entry[row, k]])
+        s, r, p = states[row], remaining[row], predicted[row]
+        level = min(max(r - 1, 0), levels - 1)
+        known = settled or r <= levels
+        for k in range(symbol.shape[1]):
+            log_joint[row, k], log_mass[row, k] = -np.inf, -np.inf
+            ends[row, k], alive[row, k] = False, False
+            if s < 0 or symbol[row, k] >= num_classes[row]:
+                continue
+            at = row_start[s] + symbol[row, k]
+            target = delta[at]
+            if target < 0 or steps_after[at] >= r:
+                continue
+            alive[row, k], ends[row, k] = True, is_final[target]
+            e = entry[level, place[target]]
+            if e < 0 or not known:
+                missing[row] = True
+                continue
+            joint, mass = _dots(p, emission[item[row, k]], b[e])
+            if joint > 0:
+                log_joint[row, k] = math.log(joint) + log_scale[e]
+            if mass > 0:
+                log_mass[row, k] = math.log(mass)
