@@ -344,7 +344,7 @@ def weigh_rest(
     unsigned numbers, which as places in an array cost no check for negative ones.
     """
     V, C, K = log_p.shape[1], alive.shape[1], tokens.shape[1]
-    value, token = np.empty(4 * K + 64), np.empty(4 * K + 64, np.int64)
+    value, token = np.empty(2 * K + 64), np.empty(2 * K + 64, np.int64)
     mass, scale, total = np.empty((_LANES, C)), np.empty(C), np.empty(C)
     for row in range(first, last):
         p, klass, may = log_p[row], class_of[automaton[row]], alive[row]

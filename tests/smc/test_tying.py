@@ -155,7 +155,7 @@ def test_favourites_in_any_order(order: str) -> None:
     expected = log_p.sort(dim=1, descending=True).values
     assert torch.equal(found.best, expected[:, :K])
     assert len(set(found.tokens[0].tolist())) == K
-    assert float(found.log_mass) == pytest.approx(float(expected[:, K:].logsumexp(1)), abs=1e-12)
+    assert float(found.log_mass) == pytest.approx(float(expected[:, K:].logsumexp(1)), abs=1e-11)
 
 
 @pytest.mark.parametrize("form", FORMS)
