@@ -9,7 +9,9 @@ what came out. To read in this order:
     tree        all token prefixes that can be completed in time, counted before they are built
     evaluate    the language model, asked once at each of them
     exact       the truth by sums over the tree: evidence, posterior, the law of a single sample
-    hmm         what P-GCD looks ahead with, distilled on the spot
+    visited     free continuations, and what the language model says after each of their prefixes
+    clones      an HMM whose states are these prefixes, clustered
+    hmm         what P-GCD looks ahead with: distilled on the spot so, or given
     sampler     the library's sampler on the tree: thousands of runs without a model
     methods     the methods that are compared, on the tree and, for their time, on the real model
     measures    how far runs are from the truth, with intervals

@@ -170,7 +170,7 @@ def _subject(config: DictConfig, path: str, label: str, own: Sequence[Problem] |
     # What an HMM cannot do is refused now, not after the first of the methods has run.
     hmms: tuple[Distilled, ...] = ()
     if task.hmm is not None:
-        hmms = (given(task.hmm, lm.vocabulary.size),) * len(prepared)
+        hmms = (given(task.hmm, lm.vocabulary),) * len(prepared)
     prompts = len({one.prompt for one in prepared}) if task.hmm_for == "model" else 1
     if not hmms and prompts > task.hmm_sequences:
         raise ValueError(
@@ -197,7 +197,6 @@ def _with_hmm(config: DictConfig, subject: Subject, run_dir: Path) -> Subject:
             states=task.hmm_states,
             sequences=task.hmm_sequences,
             length=min(task.hmm_length, longest),
-            passes=task.hmm_passes,
             temperature=config.smc.temperature,
             seed=config.seed,
         )

@@ -35,7 +35,6 @@ SMALL = (
     "task.timed_runs=1",
     "task.hmm_states=4",
     "task.hmm_sequences=24",
-    "task.hmm_passes=2",
     "task.hmm_length=4",
 )
 PROMPT = "Request: How old is it?\nCalls in JSON:\n"

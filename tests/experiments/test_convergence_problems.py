@@ -117,7 +117,7 @@ def test_a_tree_that_is_too_large_names_its_size(tmp_path):
         ("task.max_prefixes=300000", r"task.max_prefixes must lie in 1\.\.200000"),
         ("task.models=[a,a]", "twice"),
         ("task.hmm_for=nobody", "'nobody' for task.hmm_for"),
-        ("task.hmm_passes=1", "at least 2"),
+        ("task.hmm_states=1", "at least 2"),
         ("smc.top_p=0.9", "changes the target"),
         ("task.hmm=/nowhere/hmm", "no HMM there.*scripts.distill_hmm"),
         ("data.path=x.jsonl", "reads no records"),
