@@ -365,10 +365,15 @@ def weigh_rest(
         tokens[row], best[row] = 0, -np.inf
         for k, i in enumerate(np.argsort(-value[:count])):
             tokens[row, k], best[row, k] = token[i], value[i]
-        _set_aside(mass, top, scale, total)
+        for lane in range(1, _LANES):
+            mass[0] += mass[lane]
         for c in range(C):
-            some = may[c] and total[c] > 0
-            log_mass[row, c] = math.log(total[c]) + scale[c] if some else -np.inf
+            log_mass[row, c] = -np.inf
+            if may[c] and mass[0, c] > 0:
+                log_mass[row, c] = math.log(mass[0, c]) + top
+            if may[c] and total[c] > 0:
+                _add_log(log_mass[row, c], scale, total, c)
+                log_mass[row, c] = math.log(total[c]) + scale[c]
 
 
 @numba.njit(cache=True, nogil=True)
