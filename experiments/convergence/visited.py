@@ -29,7 +29,7 @@ from smc.language_model import LanguageModel
 
 MOST_BYTES = 6 << 30
 """Of distributions that are kept for one HMM."""
-_TOKENS = 1 << 17  # in all rows that are read at once, prompts included: what caches hold
+_TOKENS = 1 << 18  # in all rows that are read at once, prompts included: what caches hold
 _NUMBERS = 1 << 24  # in their distributions
 
 
