@@ -276,7 +276,7 @@ class PGCD:
     def _mix(
         self,
         log_g: Float64[Tensor, "R K"],
-        log_mass: Float64[Tensor, "R K"],
+        log_mass: Float[Tensor, "R K"],
         alive: Bool[Tensor, "R K"],
     ) -> _Mixture:
         """The defensive mixture, over items with these masses under p_lm."""
