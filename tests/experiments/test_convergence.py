@@ -321,3 +321,19 @@ def test_the_built_in_stories_run(tmp_path, monkeypatch):
         assert np.isfinite(report["log_evidence"])
     assert len(list(tmp_path.glob("convergence-hmm-*"))) == 5
     assert table_of(reports, ["a note"]).endswith("- a note\n")
+
+
+def test_the_hmm_never_sees_a_constraint(tmp_path):
+    """Other answers after the same prompts, within the same budgets, have the very same HMM."""
+    asked = [{**PROBLEMS[0], "strings": strings} for strings in (["12", "3"], ["wide", "7", "x"])]
+    for number, problem in enumerate(asked):
+        file = written(tmp_path / f"{number}.json", [problem])
+        experiment.run(
+            composed(
+                f"task.problems={file}", f"run_dir={tmp_path / str(number)}",
+                "task.methods=[pgcd]", "task.particles=[1]", "task.timed_runs=0",
+            )
+        )  # fmt: skip
+    assert len(list(tmp_path.glob("convergence-hmm-*"))) == 1
+    first, second = (results(tmp_path / str(number))[0] for number in (0, 1))
+    assert first["strings"] != second["strings"]
