@@ -144,7 +144,7 @@ def _continued(
 ) -> Visited:
     """So many continuations of all prompts together, an equal share of each."""
     parts: list[Visited] = []
-    with bar(count, f"free continuations, {name}", "sequence", 0) as shown:
+    with bar(count * recipe.length, f"free continuations, {name}", "token", 0) as shown:
         for number, prompt in enumerate(prompts):
             share = len(range(number, count, len(prompts)))
             seed = derived_seed(name, recipe.seed, prompt)

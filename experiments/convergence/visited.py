@@ -128,7 +128,7 @@ def visit(
             the model's context leaves room for.
         temperature: of the language model.
         most_bytes: of all distributions together.
-        progress: told how many continuations have ended.
+        progress: told how many of the uniform numbers are done with.
 
     Raises:
         FloatingPointError: the model's log-probabilities are not numbers.
@@ -185,8 +185,8 @@ def visit(
             on = ~torch.isin(token, eos) & (t + 1 < length)
             place = torch.where(on, on.cumsum(0) - 1, -1)[row]
             going = place >= 0
-            if progress is not None:
-                progress(int((~going).sum()))
+            if progress is not None:  # what comes after an end is done with it
+                progress(len(going) + int((~going).sum()) * (u.shape[1] - t - 1))
             path = torch.cat([group.path[above], token.unsqueeze(1)], dim=1)
             group = _Group(number[on], path[on], log_prefix[on], group.who[going], place[going])
             if not len(group.prefix):

@@ -129,11 +129,11 @@ def test_a_tree_is_its_continuations():
 
 def test_groups_change_nothing(monkeypatch):
     lm, u = ToyLM(FIVE, seed=2), uniform(300, 5)
-    ended: list[int] = []
+    done: list[int] = []
     whole = visit(lm, (0,), u)
     monkeypatch.setattr(visited, "_TOKENS", 0)
-    parts = visit(lm, (0,), u, progress=ended.append)
-    assert sum(ended) == 300
+    parts = visit(lm, (0,), u, progress=done.append)
+    assert sum(done) == 300 * 5
     assert not torch.equal(whole.token, parts.token)  # there were groups
 
     def described(tree: Visited) -> dict:
