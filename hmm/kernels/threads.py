@@ -36,16 +36,18 @@ def shared_out(loop: Callable[..., object], count: int, *arguments: object) -> N
 def in_turn(work: Callable[[int], object], count: int) -> None:
     """`work(i)` for i = 0 .. count - 1, each thread taking the next that is left.
 
-    Inside of it torch uses one thread, so that a matrix product is summed in the same order however
+    Gradients are not taken. Inside of it torch uses one thread, so that a matrix product is summed in the same order however
     many threads there are, and no two teams of threads wait for the same cores.
     """
-    threads = torch.get_num_threads()
+    threads, inference = torch.get_num_threads(), torch.is_inference_mode_enabled()
     numbers = iter(range(count))  # next() of it is atomic
 
     def take() -> None:
         torch.set_num_threads(1)
-        for number in numbers:
-            work(number)
+        # Each thread has a mode of its own, and may write to such tensors only in the right one.
+        with torch.inference_mode(inference), torch.no_grad():
+            for number in numbers:
+                work(number)
 
     others = [_pool(threads - 1).submit(take) for _ in range(min(threads, count) - 1)]
     try:

@@ -32,6 +32,20 @@ def test_every_part_is_done_once(threads: int, count: int) -> None:
     assert torch.get_num_threads() == threads
 
 
+@pytest.mark.parametrize("inference", [False, True])
+def test_threads_are_in_the_caller_s_mode(threads: int, inference: bool) -> None:
+    """As `smc.sample`, which makes its tables in inference mode."""
+    with torch.inference_mode(inference):
+        matrix, out = torch.eye(3), torch.zeros(40, 3)
+
+        def work(number: int) -> None:
+            row = slice(number, number + 1)
+            torch.mm(torch.full((1, 3), float(number)), matrix, out=out[row])
+
+        in_turn(work, 40)
+    assert torch.equal(out, torch.arange(40.0).unsqueeze(1).expand(40, 3))
+
+
 def test_an_error_is_passed_on(threads: int) -> None:
     def work(number: int) -> None:
         if number == 7:
