@@ -19,6 +19,7 @@ from gcd.errors import ConstraintError, EmptyLanguageError
 from gcd.lift import lift
 from gcd.token_automaton import TokenAutomaton
 from gcd.vocabulary import Vocabulary
+from hmm import recursion
 from hmm.lookahead import log_completed
 from hmm.model import HMM
 from hmm.product import lookahead_table
@@ -419,6 +420,35 @@ def test_a_long_literal_in_float32() -> None:
     assert found.log_evidence is not None
     assert math.isfinite(found.log_evidence)
     assert proposal.counts.lost == 0
+
+
+@pytest.mark.parametrize("lookahead", LOOKAHEADS)
+def test_any_number_of_threads_gives_the_same(
+    lookahead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables are made inside of a sampler, in its inference mode, a thread for some rows each."""
+    monkeypatch.setattr(recursion, "_TOGETHER", 1)
+    automata, before = [few_words(), a_star_b(), few_words()], torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(
+                smc.sample(
+                    ToyLM(VOCABULARY, seed=1),
+                    [PROMPT] * 3,
+                    automata,
+                    budget=[4, 6, 5],
+                    particles=8,
+                    proposal=PGCD(random_hmm(), lookahead=lookahead, exact_top_k=2),
+                )
+            )
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        for one, same in zip(found[0], other, strict=True):
+            assert one.log_evidence == same.log_evidence
+            assert one.particles == same.particles
 
 
 # -- refusals --------------------------------------------------------------------------------
