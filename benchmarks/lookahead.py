@@ -251,7 +251,7 @@ def main() -> None:
     heads += ["table, MiB", "plain, MiB", "difference of logs"]
     print("\n|", " | ".join(heads), "|")
     print("|" + "---|" * len(heads))
-    for H, hmm in models.items():
+    for hmm in models.values():
         for name, automaton in automata.items():
             row = table_row(hmm, name, automaton, arguments.budget, arguments.repeats)
             print(row, flush=True)

@@ -36,8 +36,9 @@ def shared_out(loop: Callable[..., object], count: int, *arguments: object) -> N
 def in_turn(work: Callable[[int], object], count: int) -> None:
     """`work(i)` for i = 0 .. count - 1, each thread taking the next that is left.
 
-    Gradients are not taken. Inside of it torch uses one thread, so that a matrix product is summed in the same order however
-    many threads there are, and no two teams of threads wait for the same cores.
+    Gradients are not taken, and torch uses one thread inside, so that a matrix product is summed in
+    the same order however many threads there are, and no two teams of threads wait for the same
+    cores.
     """
     threads, inference = torch.get_num_threads(), torch.is_inference_mode_enabled()
     numbers = iter(range(count))  # next() of it is atomic
