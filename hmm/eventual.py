@@ -27,9 +27,9 @@ itself, and the extrapolation asks for no more than that either, or d has stoppe
 positive, the relative error is at most d / p, with p the smallest share c / x, but for rounding.
 Sweeps alone end with a move along the slowest direction, and reach that bound; after extrapolation
 errors on JSON schemas in float32 were 3e-7 to 2e-5, and 2e-4 over five strings that are hardly
-ever left (10 000 rounds from zero: 3e-1). Rounding moves rows by some units for
-ever, so no tolerance under `_ROUNDING` of them is asked for; and after `MAX_ROUNDS` sweeps what is
-there stands for the limit.
+ever left (10 000 rounds from zero: 3e-1). Rounding moves rows by some units for ever, so no
+tolerance under `_ROUNDING` of them is asked for; and after `MAX_ROUNDS` sweeps what is there stands
+for the limit.
 
 Cost: for each state and sweep a row of the recursion, O(H²); sums over `WINDOW` rows of each cut.
 """

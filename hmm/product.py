@@ -224,10 +224,17 @@ def check_table(
     """
     distinct = list(dict.fromkeys(automata))
     _check_model(hmm, distinct[0].vocabulary)
+    _check_memory(hmm, distinct, _needed(hmm, automata, budgets), eventual, max_bytes)
+
+
+def _needed(
+    hmm: HMM, automata: Sequence[TokenAutomaton], budgets: Sequence[int]
+) -> Bool[np.ndarray, "levels S"]:
+    """Which pairs need a row, for texts of at most these lengths; emissions do not matter."""
+    distinct = list(dict.fromkeys(automata))
     edges = Edges.of(distinct, [hmm.initial.new_zeros(each.num_classes, 1) for each in distinct])
     starts = _starts(automata, [(budget,) for budget in budgets])
-    needed = needed_pairs(edges, max(1, max(budgets) - 1), starts)
-    _check_memory(hmm, distinct, needed, eventual, max_bytes)
+    return needed_pairs(edges, max(1, max(budgets) - 1), starts)
 
 
 def _check_model(hmm: HMM, vocabulary: Vocabulary) -> None:
@@ -300,11 +307,7 @@ def bytes_of_table(
 
     That of several automata takes at most the sum.
     """
-    no_mass = hmm.initial.new_zeros(automaton.num_classes, 1)
-    edges = Edges.of([automaton], [no_mass])
-    start = Start(automaton.initial, budget)
-    needed = needed_pairs(edges, max(1, budget - 1), [start])
-    return table_bytes(hmm, [automaton], needed, eventual)
+    return table_bytes(hmm, [automaton], _needed(hmm, [automaton], [budget]), eventual)
 
 
 def _check_memory(
