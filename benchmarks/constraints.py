@@ -35,11 +35,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from engines import COMPETITORS, Engine, Ours, Row, installed, longest_match
 
-from gcd.automaton import Automaton
-from gcd.languages.json_schema import json_schema
-from gcd.lift import lift
-from gcd.matcher import ServedAutomaton
-from gcd.vocabulary import Vocabulary
+from gcd.automata.automaton import Automaton
+from gcd.languages.json_schema.schema import json_schema
+from gcd.serving.matcher import ServedAutomaton
+from gcd.tokens.lifting import lift
+from gcd.tokens.vocabulary import Vocabulary
 
 SCHEMAS = Path(__file__).parent / "schemas"
 BATCH, BATCH_STEPS = 16, 64

@@ -20,11 +20,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gcd.bitmask import num_words
-from gcd.languages.json_schema import json_schema
-from gcd.lift import lift
-from gcd.matcher import Matcher, MatcherBatch, ServedAutomaton
-from gcd.vocabulary import Vocabulary
+from gcd.languages.json_schema.schema import json_schema
+from gcd.serving.matcher import Matcher, MatcherBatch, ServedAutomaton
+from gcd.tokens.bitmask import num_words
+from gcd.tokens.lifting import lift
+from gcd.tokens.vocabulary import Vocabulary
 
 
 class Engine(Protocol):

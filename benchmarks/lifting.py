@@ -23,10 +23,10 @@ from typing import Any
 import outlines_core
 from outlines_core.json_schema import build_regex_from_schema
 
-from gcd.languages.regex import regex
-from gcd.lift import lift
-from gcd.trie import Trie
-from gcd.vocabulary import Vocabulary
+from gcd.languages.text.regex import regex
+from gcd.tokens.lifting import lift
+from gcd.tokens.trie import Trie
+from gcd.tokens.vocabulary import Vocabulary
 
 
 def _object(**properties: dict[str, Any]) -> dict[str, Any]:

@@ -35,11 +35,11 @@ _HERE = Path(__file__).resolve().parent
 sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _HERE]
 
 import smc  # noqa: E402
-from gcd.batch import AutomatonBatch  # noqa: E402
-from gcd.languages.json_schema import json_schema  # noqa: E402
-from gcd.lift import lift  # noqa: E402
-from gcd.token_automaton import TokenAutomaton  # noqa: E402
-from gcd.vocabulary import Vocabulary  # noqa: E402
+from gcd.languages.json_schema.schema import json_schema  # noqa: E402
+from gcd.tokens.batch import AutomatonBatch  # noqa: E402
+from gcd.tokens.lifting import lift  # noqa: E402
+from gcd.tokens.token_automaton import TokenAutomaton  # noqa: E402
+from gcd.tokens.vocabulary import Vocabulary  # noqa: E402
 from hmm.edges import Edges, class_emission  # noqa: E402
 from hmm.model import HMM  # noqa: E402
 from hmm.product import LookaheadTable, lookahead_table  # noqa: E402

@@ -12,11 +12,12 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from experiments import config as configuration
-from experiments import shakespeare, tool_calling
-from experiments.command import errors_in_one_line
 from experiments.convergence import task as convergence
-from experiments.models import ROOT
+from experiments.harness import config as configuration
+from experiments.harness.command import errors_in_one_line
+from experiments.harness.models import ROOT
+from experiments.shakespeare import task as shakespeare
+from experiments.tool_calling import task as tool_calling
 
 TASKS: dict[str, Callable[[DictConfig], Path]] = {
     "xlam": tool_calling.run,
@@ -38,7 +39,7 @@ configuration.register()
 
 @hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="config")
 def main(config: DictConfig) -> None:
-    """Command line; see `experiments.command` for how errors are told."""
+    """Command line; see `experiments.harness.command` for how errors are told."""
     with errors_in_one_line():
         run(config)
 

@@ -1,8 +1,7 @@
 """Hard constraints on language models, as automata with a token budget."""
 
-from gcd.automaton import Automaton
-from gcd.batch import AutomatonBatch
-from gcd.budget import BudgetMask, check_budget
+from gcd.automata.automaton import Automaton
+from gcd.automata.limits import state_limit
 from gcd.diagnostics import PrefixReport, inspect_prefix, why_refused
 from gcd.drawing import to_dot, to_svg
 from gcd.errors import (
@@ -12,25 +11,19 @@ from gcd.errors import (
     StateLimitError,
     UnsupportedSchemaError,
 )
-from gcd.languages import (
-    ASCII_CLASSES,
-    Parameter,
-    Tool,
-    ToolList,
-    choice,
-    json_schema,
-    literal,
-    parse_tools,
-    pattern,
-    regex,
-    tool_calls,
-)
-from gcd.lift import lift
-from gcd.limits import state_limit
-from gcd.matcher import Matcher, MatcherBatch, ServedAutomaton
-from gcd.tensors import TensorAutomaton
-from gcd.token_automaton import TokenAutomaton
-from gcd.vocabulary import Vocabulary, eos_ids_of
+from gcd.languages.element_pattern import ASCII_CLASSES, pattern
+from gcd.languages.json_schema.schema import json_schema
+from gcd.languages.literal import choice, literal
+from gcd.languages.text.regex import regex
+from gcd.languages.tools.tool_calls import tool_calls
+from gcd.languages.tools.tool_types import Parameter, Tool, ToolList, parse_tools
+from gcd.paper import TensorAutomaton
+from gcd.serving.matcher import Matcher, MatcherBatch, ServedAutomaton
+from gcd.tokens.batch import AutomatonBatch
+from gcd.tokens.budget import BudgetMask, check_budget
+from gcd.tokens.lifting import lift
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary, eos_ids_of
 
 __all__ = [
     "ASCII_CLASSES",

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-from gcd.automaton import Automaton
+from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError
 from gcd.readable import readable_bytes, readable_ranges
-from gcd.token_automaton import TokenAutomaton
+from gcd.tokens.token_automaton import TokenAutomaton
 
 _SHOWN = 12  # tokens written out
 

@@ -11,10 +11,10 @@ import shutil
 import graphviz
 import numpy as np
 
-from gcd.automaton import Automaton
+from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError
 from gcd.readable import readable_bytes, readable_ranges
-from gcd.token_automaton import TokenAutomaton
+from gcd.tokens.token_automaton import TokenAutomaton
 
 MAX_STATES = 300
 """Larger drawings cannot be read, and take `dot` minutes."""

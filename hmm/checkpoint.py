@@ -20,7 +20,7 @@ refused an HMM of another; the number of tokens alone would let any tokenizer of
 
 Training stops and goes on: `save_step` keeps the blended counts and the random generator with the
 model, so that what follows is what would have followed. An interruption leaves the previous
-checkpoint whole (`hmm.files`).
+checkpoint whole (`gcd.support.files`).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gcd.vocabulary import Vocabulary
+from gcd.support.files import read_json, read_tensors, write_json, write_tensors
+from gcd.tokens.vocabulary import Vocabulary
 from hmm.em import Statistics, Step
-from hmm.files import read_json, read_tensors, write_json, write_tensors
 from hmm.model import HMM
 from hmm.transition import Dense, from_factors
 

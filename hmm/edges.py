@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Float64, Int64, UInt8
 from torch import Tensor
 
-from gcd.token_automaton import TokenAutomaton
+from gcd.tokens.token_automaton import TokenAutomaton
 from hmm.kernels import edges as kernels
 from hmm.model import HMM
 

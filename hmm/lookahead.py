@@ -32,8 +32,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
+from gcd.support.threads import shared_out
 from hmm.kernels import lookahead as kernels
-from hmm.kernels.threads import shared_out
 from hmm.product import LookaheadTable
 
 _DENSE = 16  # a matrix product computes this many entries in the time of one that is picked out

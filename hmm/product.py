@@ -37,11 +37,11 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from gcd.batch import AutomatonBatch
 from gcd.errors import ConstraintError
-from gcd.tensors import TensorAutomaton
-from gcd.token_automaton import TokenAutomaton
-from gcd.vocabulary import Vocabulary
+from gcd.paper import TensorAutomaton
+from gcd.tokens.batch import AutomatonBatch
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
 from hmm.edges import Edges, class_emission
 from hmm.eventual import eventually
 from hmm.kernels.recursion import COMPUTED

@@ -32,10 +32,10 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int32, Int64
 from torch import Tensor
 
+from gcd.support.threads import in_turn, shared_out
 from hmm.edges import Edges
 from hmm.kernels import recursion as kernels
 from hmm.kernels.recursion import CERTAIN, COMPUTED, LEFT_OUT, NOTHING
-from hmm.kernels.threads import in_turn, shared_out
 from hmm.model import HMM
 
 _AT_ONCE = {"cpu": 1 << 20}  # numbers in a block of rows; on the CPU a block stays in the cache

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import gcd
-from gcd.languages.formats import FORMATS
+from gcd.languages.text.formats import FORMATS
 
-GOLDEN = Path(__file__).parents[1] / "tests" / "gcd" / "json_schema_suite.json"
+GOLDEN = Path(__file__).parents[1] / "tests" / "gcd" / "languages" / "json_schema" / "suite.json"
 DRAFT = "draft2020-12"
 _FORMATS = f"{DRAFT}/optional/format"
 _MAX_ORDERS = 5_000

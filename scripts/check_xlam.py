@@ -22,12 +22,12 @@ from typing import Any, Literal
 
 from tqdm import tqdm
 
-from experiments.answers import Call, name_of, parameters_of, write_answer
-from experiments.records import ToolRecord, read_toolcalls, read_xlam
-from gcd.automaton import Automaton
+from experiments.tool_calling.answers import Call, name_of, parameters_of, write_answer
+from experiments.tool_calling.records import ToolRecord, read_toolcalls, read_xlam
+from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError
-from gcd.languages.tool_calls import tool_calls
-from gcd.languages.tool_types import parse_tools
+from gcd.languages.tools.tool_calls import tool_calls
+from gcd.languages.tools.tool_types import parse_tools
 
 Style = Literal["json", "python"]
 STYLES: tuple[Style, ...] = ("json", "python")

@@ -6,7 +6,7 @@
     torchrun --nproc-per-node=2 -m scripts.distill_hmm ...
 
 Sampled sequences, checkpoints and results lie in `runs/`; the same command goes on from there. See
-`experiments.distillation` for the method and `experiments.distill_config` for every key.
+`experiments.distillation.task` for the method and `experiments.distillation.config` for every key.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from __future__ import annotations
 import hydra
 from omegaconf import DictConfig
 
-from experiments import config as configuration
-from experiments import distill_config, distillation
-from experiments.command import errors_in_one_line
-from experiments.models import ROOT
+from experiments.distillation import config as distill_config
+from experiments.distillation import task as distillation
+from experiments.harness import config as configuration
+from experiments.harness.command import errors_in_one_line
+from experiments.harness.models import ROOT
 
 configuration.register()
 distill_config.register()
@@ -25,7 +26,7 @@ distill_config.register()
 
 @hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="distill_hmm")
 def main(config: DictConfig) -> None:
-    """Command line; see `experiments.command` for how errors are told."""
+    """Command line; see `experiments.harness.command` for how errors are told."""
     with errors_in_one_line():
         distillation.run(config)
 

@@ -21,11 +21,11 @@ import torch
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from experiments.answers import STYLES, write_answer
-from experiments.generator import generate
-from experiments.greedy import greedy_answers, is_right
-from experiments.prompts import build_prompt
-from experiments.records import ToolRecord, read_toolcalls, read_xlam
+from experiments.small_lm.greedy import greedy_answers, is_right
+from experiments.tool_calling.answers import STYLES, write_answer
+from experiments.tool_calling.generator import generate
+from experiments.tool_calling.prompts import build_prompt
+from experiments.tool_calling.records import ToolRecord, read_toolcalls, read_xlam
 
 _PIECE = 64  # records between two moves of the progress bar
 EVALUATION_SEED = 1

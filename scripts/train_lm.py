@@ -7,8 +7,8 @@ plain Hugging Face checkpoint. What makes so small a model learn to copy in so s
 
 - the tokenizer cuts at every space, digit and punctuation mark, so a value has the same tokens in
   the request and between the quotes of the answer: copying is induction, token by token;
-- most records are invented (see `experiments.generator`), and the curriculum begins with one tool
-  and one or two arguments;
+- most records are invented (see `experiments.tool_calling.generator`), and the curriculum begins
+  with one tool and one or two arguments;
 - four requests share a list of tools, which is read once for them: a row is the list and then the
   requests with their answers, each of which sees the list and itself;
 - batches hold a number of tokens, of rows of like length; loss is on the answers, and a tenth of it
@@ -38,13 +38,13 @@ import torch
 from tqdm import tqdm
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from experiments.answers import STYLES, write_answer
-from experiments.generator import generate, training_group, training_record
-from experiments.greedy import exact_match
-from experiments.muon import Muon
-from experiments.prompts import compact_prompt
-from experiments.records import ToolRecord, read_hub, read_toolcalls, read_xlam
-from experiments.small_lm import build_model, export, load_tokenizer, train_tokenizer
+from experiments.small_lm.architecture import build_model, export, load_tokenizer, train_tokenizer
+from experiments.small_lm.greedy import exact_match
+from experiments.small_lm.muon import Muon
+from experiments.tool_calling.answers import STYLES, write_answer
+from experiments.tool_calling.generator import generate, training_group, training_record
+from experiments.tool_calling.prompts import compact_prompt
+from experiments.tool_calling.records import ToolRecord, read_hub, read_toolcalls, read_xlam
 
 _LOG = logging.getLogger("train_lm")
 

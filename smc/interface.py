@@ -16,11 +16,11 @@ from numbers import Integral
 
 import torch
 
-from gcd.automaton import Automaton
-from gcd.batch import AutomatonBatch
+from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError, InfeasibleBudgetError
-from gcd.token_automaton import TokenAutomaton
-from gcd.vocabulary import Vocabulary
+from gcd.tokens.batch import AutomatonBatch
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
 from smc.draw import CounterDraw, Draw
 from smc.language_model import LanguageModel, Prompt, check_prompts
 from smc.particles import Particles

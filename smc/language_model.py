@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gcd.vocabulary import Vocabulary
+from gcd.tokens.vocabulary import Vocabulary
 
 Prompt = str | Sequence[int]
 """Text, encoded by the model's tokenizer with its own special tokens, or token ids as they are."""

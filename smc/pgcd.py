@@ -52,7 +52,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
-from gcd.token_automaton import TokenAutomaton
+from gcd.tokens.token_automaton import TokenAutomaton
 from hmm.inference import filter_step, predict_first
 from hmm.lookahead import Expectation, expect_all_tokens, expect_classes, expect_tokens
 from hmm.model import HMM

@@ -22,7 +22,7 @@ from functools import cached_property
 
 import torch
 
-from gcd.token_automaton import TokenAutomaton
+from gcd.tokens.token_automaton import TokenAutomaton
 from smc.draw import Keys, Purpose, categorical, uniform
 
 

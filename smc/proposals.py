@@ -31,9 +31,9 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
-from gcd.batch import AutomatonBatch
-from gcd.budget import BudgetMask
-from gcd.token_automaton import TokenAutomaton
+from gcd.tokens.batch import AutomatonBatch
+from gcd.tokens.budget import BudgetMask
+from gcd.tokens.token_automaton import TokenAutomaton
 from smc.tying import TiedGuide, even_guide
 
 

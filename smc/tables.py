@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from gcd.batch import AutomatonBatch
-from gcd.token_automaton import TokenAutomaton
+from gcd.tokens.batch import AutomatonBatch
+from gcd.tokens.token_automaton import TokenAutomaton
 from hmm.model import HMM
 from hmm.product import LookaheadTable, check_table, lookahead_table
 from hmm.recursion import Completion

@@ -23,8 +23,8 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from gcd.token_automaton import TokenAutomaton
-from gcd.vocabulary import Vocabulary
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
 from smc.draw import Breaks, Draw, Keys
 from smc.language_model import Prompt
 

@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
-from gcd.vocabulary import Vocabulary, eos_ids_of
+from gcd.tokens.vocabulary import Vocabulary, eos_ids_of
 from smc.language_model import Prompt
 
 

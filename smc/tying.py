@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int32, Int64
 from torch import Tensor
 
-from gcd.batch import TokenClasses
-from hmm.kernels.threads import shared_out
+from gcd.support.threads import shared_out
+from gcd.tokens.batch import TokenClasses
 from smc.kernels import tying as kernels
 
 _COMPILED = ("cpu",)  # where the loops of `smc.kernels` run

@@ -18,6 +18,6 @@ what came out. To read in this order:
     task        all of it in order, resumable
     report      table, summary and `figures`
 
-`config` holds what the task can be told. Nothing is imported here: `experiments.config` needs that
-one module and none of the others.
+`config` holds what the task can be told. Nothing is imported here: `experiments.harness.config`
+needs that one module and none of the others.
 """

@@ -20,11 +20,11 @@ from typing import Any
 
 import gcd
 import smc
-from experiments.answers import write_answer
 from experiments.convergence.problems import Problem, largest_budget
-from experiments.generator import generate
-from experiments.prompts import build_prompt
-from experiments.records import ToolRecord
+from experiments.tool_calling.answers import write_answer
+from experiments.tool_calling.generator import generate
+from experiments.tool_calling.prompts import build_prompt
+from experiments.tool_calling.records import ToolRecord
 
 SUITES = ("toolcalls", "stories")
 LOOSE = 20_000

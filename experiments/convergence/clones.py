@@ -36,7 +36,7 @@ from jaxtyping import Bool, Float, Float32, Float64, Int64
 from torch import Tensor
 
 from experiments.convergence.visited import Visited
-from experiments.distill_training import derived_seed
+from experiments.distillation.training import derived_seed
 from hmm.model import HMM
 from hmm.transition import from_factors
 

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from experiments.convergence.methods import TITLES
-from experiments.figures import COLOURS
+from experiments.harness.figures import COLOURS
 
 # The same colours and markers for a method as elsewhere; variants of P-GCD from the same palette.
 _COLOURS = {

@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from experiments.config import fingerprint
 from experiments.convergence.clones import cloned
 from experiments.convergence.visited import MOST_BYTES, Visited, visit
-from experiments.distill_baselines import compare
-from experiments.distill_data import Sequences
-from experiments.distill_training import Place, derived_seed, mean_log_likelihood
-from experiments.processes import bar
-from gcd.vocabulary import Vocabulary
+from experiments.distillation.baselines import compare
+from experiments.distillation.data import Sequences
+from experiments.distillation.training import Place, derived_seed, mean_log_likelihood
+from experiments.harness.config import fingerprint
+from experiments.harness.processes import bar
+from gcd.tokens.vocabulary import Vocabulary
 from hmm.checkpoint import load, load_any, save
 from hmm.model import HMM
 from smc.language_model import LanguageModel

@@ -16,7 +16,7 @@ from experiments.convergence.exact import Exact, Law, law_of_one
 from experiments.convergence.problems import Prepared
 from experiments.convergence.sampler import TreeProposal, tabulate
 from experiments.convergence.tree import Tree
-from gcd.batch import AutomatonBatch
+from gcd.tokens.batch import AutomatonBatch
 from hmm.model import HMM
 from hmm.product import MAX_BYTES, bytes_of_table
 

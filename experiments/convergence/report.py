@@ -19,12 +19,12 @@ import pandas as pd
 import wandb
 from omegaconf import DictConfig
 
-from experiments import config as configuration
-from experiments import tracking
 from experiments.convergence.figures import GOAL, plot_particles, plot_time, tv_of
 from experiments.convergence.methods import TITLES
-from experiments.screen import show
-from experiments.summary import as_markdown
+from experiments.harness import config as configuration
+from experiments.harness import tracking
+from experiments.harness.screen import show
+from experiments.harness.summary import as_markdown
 
 _OURS = ("pgcd", "pgcd_tied", "pgcd_in_time")  # whose share of the others' particles is told
 _SHOWN = (1, 4, 16, 64, 256)

@@ -26,8 +26,8 @@ from torch import Tensor
 
 from experiments.convergence.evaluate import Evaluator
 from experiments.convergence.tree import DEAD, Tree
-from gcd.batch import AutomatonBatch
-from gcd.vocabulary import Vocabulary
+from gcd.tokens.batch import AutomatonBatch
+from gcd.tokens.vocabulary import Vocabulary
 from smc.draw import CounterDraw, Draw
 from smc.language_model import Prompt
 from smc.pgcd import PGCD

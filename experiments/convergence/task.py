@@ -22,8 +22,6 @@ import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from experiments import config as configuration
-from experiments.config import ModelConfig
 from experiments.convergence.builtin import builtin
 from experiments.convergence.evaluate import (
     Evaluator,
@@ -47,11 +45,13 @@ from experiments.convergence.problems import Prepared, Problem, prepare, read_pr
 from experiments.convergence.report import report
 from experiments.convergence.sampler import TreeLM, TreeProposal, sample_runs
 from experiments.convergence.tree import Tree
-from experiments.distill_fit import at_random
-from experiments.models import digest_of, identity_of, load_model
-from experiments.processes import bar, processes
-from experiments.results import ResultStore, Row
-from experiments.run_directory import open_run_dir, refuse_another_run, run_dir_of
+from experiments.distillation.fit import at_random
+from experiments.harness import config as configuration
+from experiments.harness.config import ModelConfig
+from experiments.harness.models import digest_of, identity_of, load_model
+from experiments.harness.processes import bar, processes
+from experiments.harness.results import ResultStore, Row
+from experiments.harness.run_directory import open_run_dir, refuse_another_run, run_dir_of
 
 _LOG = logging.getLogger(__name__)
 

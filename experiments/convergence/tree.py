@@ -37,8 +37,8 @@ from jaxtyping import Float64, Int64
 from scipy import sparse
 from torch import Tensor
 
-from gcd.token_automaton import TokenAutomaton
-from gcd.vocabulary import Vocabulary
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
 from hmm.model import HMM
 
 DEAD = -1

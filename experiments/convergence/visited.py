@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from experiments.distill_data import Sequences
+from experiments.distillation.data import Sequences
 from smc.draw import categorical
 from smc.language_model import LanguageModel
 

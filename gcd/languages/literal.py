@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gcd.automaton import Automaton
+from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError, EmptyLanguageError
 
 

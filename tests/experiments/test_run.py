@@ -13,7 +13,7 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from experiments import run as experiment
-from experiments import xlam
+from experiments.tool_calling import examples as xlam
 from hmm.checkpoint import save
 from hmm.model import HMM
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from gcd.automaton import Automaton
-from gcd.token_automaton import TokenAutomaton
-from gcd.vocabulary import Vocabulary
+from gcd.automata.automaton import Automaton
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 

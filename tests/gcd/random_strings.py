@@ -6,8 +6,8 @@ import random
 
 import numpy as np
 
-from gcd.automaton import Automaton
-from gcd.kernels import graph
+from gcd.automata.automaton import Automaton
+from gcd.automata.kernels import graph
 
 
 def random_string(automaton: Automaton, rng: random.Random, patience: int = 60) -> bytes:

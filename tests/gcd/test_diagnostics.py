@@ -8,10 +8,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import gcd
-from gcd.automaton import Automaton
+from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError, EmptyLanguageError
 from gcd.readable import readable_bytes, readable_ranges
-from gcd.vocabulary import Vocabulary
+from gcd.tokens.vocabulary import Vocabulary
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 
 pytestmark = checked_inside_strategies

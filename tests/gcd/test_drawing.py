@@ -10,11 +10,11 @@ import pytest
 
 import gcd
 from gcd import drawing
-from gcd.automaton import Automaton
+from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError
 from gcd.readable import readable_ranges
-from gcd.token_automaton import TokenAutomaton
-from gcd.vocabulary import Vocabulary
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
 
 _ARROW = re.compile(r"^\t(\d+) -> (\d+) \[label=(.*)\]$", re.MULTILINE)
 

@@ -10,14 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcd.automaton import Automaton
-from gcd.batch import AutomatonBatch
-from gcd.budget import BudgetMask
+from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError, EmptyLanguageError
-from gcd.lift import lift
-from gcd.tensors import TensorAutomaton
-from gcd.token_automaton import TokenAutomaton
-from gcd.vocabulary import Vocabulary
+from gcd.paper import TensorAutomaton
+from gcd.tokens.batch import AutomatonBatch
+from gcd.tokens.budget import BudgetMask
+from gcd.tokens.lifting import lift
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
 from hmm import edges, lookahead, recursion
 from hmm.edges import class_emission
 from hmm.inference import filter_step

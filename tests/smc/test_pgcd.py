@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import smc
-from gcd.automaton import Automaton
-from gcd.batch import AutomatonBatch
-from gcd.budget import BudgetMask
+from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError, EmptyLanguageError
-from gcd.lift import lift
-from gcd.token_automaton import TokenAutomaton
-from gcd.vocabulary import Vocabulary
+from gcd.tokens.batch import AutomatonBatch
+from gcd.tokens.budget import BudgetMask
+from gcd.tokens.lifting import lift
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
 from hmm import recursion
 from hmm.lookahead import log_completed
 from hmm.model import HMM

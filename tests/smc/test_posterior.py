@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from gcd.automaton import Automaton
-from gcd.lift import lift
-from gcd.vocabulary import Vocabulary
+from gcd.automata.automaton import Automaton
+from gcd.tokens.lifting import lift
+from gcd.tokens.vocabulary import Vocabulary
 from smc.posterior import Diagnostics, Posterior, Sample, posterior
 from tests.smc.toys import VOCABULARY, choice
 

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import smc
-from gcd.automaton import Automaton
-from gcd.batch import AutomatonBatch
+from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError, InfeasibleBudgetError
-from gcd.lift import lift
-from gcd.token_automaton import TokenAutomaton
-from gcd.vocabulary import Vocabulary
+from gcd.tokens.batch import AutomatonBatch
+from gcd.tokens.lifting import lift
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
 from smc.sampler import nucleus
 from smc.testing import ToyLM, target
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import smc
-from gcd.batch import AutomatonBatch
 from gcd.errors import ConstraintError
-from gcd.lift import lift
+from gcd.tokens.batch import AutomatonBatch
+from gcd.tokens.lifting import lift
 from hmm.lookahead import log_completed
 from hmm.model import HMM
 from hmm.product import lookahead_table

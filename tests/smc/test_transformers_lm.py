@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import smc
-from gcd.languages.regex import regex
-from gcd.lift import lift
-from gcd.vocabulary import Vocabulary
+from gcd.languages.text.regex import regex
+from gcd.tokens.lifting import lift
+from gcd.tokens.vocabulary import Vocabulary
 from smc.testing import ToyLM
 from tests.smc.toys import CONSTRAINTS, VOCABULARY
 

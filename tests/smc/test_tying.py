@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gcd.batch import TokenClasses
+from gcd.tokens.batch import TokenClasses
 from smc import tying
 from smc.tying import Rest, TiedGuide, even_guide, weigh_rest
 

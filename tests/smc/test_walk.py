@@ -11,9 +11,9 @@ import torch
 
 import smc
 import smc.resampling
-from gcd.lift import lift
-from gcd.token_automaton import TokenAutomaton
-from gcd.vocabulary import Vocabulary
+from gcd.tokens.lifting import lift
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
 from smc.proposals import Guide, Walk
 from smc.resampling import Scheme, Uniform
 from smc.testing import ToyLM, target, walk

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gcd.automaton import Automaton
-from gcd.lift import lift
-from gcd.token_automaton import TokenAutomaton
-from gcd.vocabulary import Vocabulary
+from gcd.automata.automaton import Automaton
+from gcd.tokens.lifting import lift
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
 
 # Tokens of several bytes, one spelling in two ways, an id without bytes, and two EOS ids.
 VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"ab", b"", b"", b""], [3, 5])

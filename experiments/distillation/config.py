@@ -1,0 +1,225 @@
+"""What a distillation can be told, with types: the schema of `configs/distill_hmm.yaml`.
+
+Everything is checked here before a model is loaded or a sequence drawn, as far as that is possible
+without them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+
+from experiments.harness.checks import at_least, inside, left_alone, one_of
+from experiments.harness.config import DataConfig, ModelConfig, WandbConfig
+from experiments.tool_calling.answers import STYLES
+from hmm.transition import factor_shapes
+
+TRANSITIONS = ("dense", "monarch")
+INITS = ("random", "latent")
+SAVE_DTYPES = ("float32", "float16", "bfloat16")
+SUFFIXES = (".jsonl", ".npz", ".safetensors")
+
+
+@dataclass
+class TokenFileConfig:
+    """Token sequences that are there already, in place of samples; see `distill_data.read`."""
+
+    path: str | None = None  # .jsonl, .npz, .safetensors, or a directory of an earlier sampling
+    vocab_size: int | None = None  # with it no LM is loaded; without, the LM's is used
+    eos_ids: list[int] = field(default_factory=list)  # goes with vocab_size
+
+
+@dataclass
+class DistillConfig:
+    """The whole of one distillation."""
+
+    # What the model is learnt from.
+    data: TokenFileConfig = field(default_factory=TokenFileConfig)
+    records: DataConfig = field(default_factory=DataConfig)  # requests; neither: the generator's
+    model: ModelConfig = field(default_factory=ModelConfig)
+    style: str = "json"  # "json", "python", "both" (in turn)
+    num_sequences: int = 20000  # to sample, held-out ones included
+    max_length: int = 128  # tokens of an answer, EOS included; a longer one is cut there
+    sample_batch: int = 64  # answers sampled together
+    held_out: float = 0.05  # share of the prompts whose answers are kept for the comparison
+
+    # The HMM.
+    num_states: int = 512
+    transition: str = "dense"  # or "monarch"
+    block: int | None = None  # of the first Monarch factor; None: nearest to a square
+    init: str = "random"  # or "latent": k-means of the LM's hidden states
+
+    # Training.
+    epochs: int = 10  # passes over the data, the first and the last ones in full batches included
+    steps: int | None = None  # mini-batch steps, in place of what `epochs` makes
+    full_steps: int = 1  # full-batch steps at the end
+    batch_size: int = 256  # sequences of a mini-batch
+    piece_size: int = 128  # sequences of one E-step; processes share a batch piece by piece
+    step_decay: float = 0.7  # kappa of the step sizes (k + 2)^-kappa
+    pseudo_count: float = 0.01  # for each initial and transition entry
+    emission_pseudo_count: float = 0.001  # for each emission entry, on average
+    dropout: float = 0.0  # share of tokens hidden from each E-step
+    latent_sequences: int | None = 4000  # with init=latent, read so many, at random; null: all
+    kmeans_iterations: int = 25  # with init=latent
+
+    # The run.
+    evaluations: int = 30  # points of the held-out curve, about
+    save_minutes: float = 3.0  # between checkpoints
+    save_dtype: str = "bfloat16"  # of the finished model's file
+    out: str | None = None  # where the finished model goes; default: RUN_DIR/hmm
+    stop_after: int | None = None  # stop at this step; the same command without it goes on
+    wandb: WandbConfig = field(default_factory=WandbConfig)
+    seed: int = 0
+    run_dir: str | None = None  # default: runs/distill-<fingerprint of what determines the result>
+    resume: bool = True  # go on where an earlier run in the same directory stopped
+
+
+_SAMPLING = ("records", "style", "num_sequences", "max_length", "sample_batch", "seed")
+_NOT_IDENTITY = (
+    "evaluations", "save_minutes", "save_dtype", "out", "stop_after", "wandb", "run_dir", "resume",
+)  # fmt: skip
+
+
+def register() -> None:
+    """Make the dataclass known to Hydra under the name that `configs/distill_hmm.yaml` uses."""
+    ConfigStore.instance().store(name="base_distill", node=DistillConfig)
+
+
+def plain(config: DictConfig) -> dict[str, Any]:
+    """The configuration as plain values."""
+    resolved = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(resolved, dict)
+    return {str(key): value for key, value in resolved.items()}
+
+
+def result_settings(config: DictConfig) -> dict[str, Any]:
+    """Settings that determine the trained model: not logging, nor the device, nor checkpoints."""
+    values = {k: v for k, v in plain(config).items() if k not in _NOT_IDENTITY}
+    values["model"].pop("device")
+    return values
+
+
+def sampling_settings(config: DictConfig) -> dict[str, Any]:
+    """Settings that determine the sampled sequences: runs that agree in them share these."""
+    values = result_settings(config)
+    return {"model": values["model"], **{key: values[key] for key in _SAMPLING}}
+
+
+def monarch_of(config: DictConfig) -> bool | int:
+    """The argument `monarch` of `HMM.random`."""
+    if config.transition == "dense":
+        return False
+    return True if config.block is None else int(config.block)
+
+
+def check(config: DictConfig) -> None:
+    """Refuse values that no run could honour: `ValueError` with the value and what to give."""
+    one_of("transition", config.transition, TRANSITIONS)
+    one_of("init", config.init, INITS)
+    one_of("style", config.style, (*STYLES, "both"))
+    one_of("save_dtype", config.save_dtype, SAVE_DTYPES)
+    one_of("wandb.mode", config.wandb.mode, ("auto", "online", "offline", "disabled"))
+    one_of("model.prompt", config.model.prompt, ("auto", "compact", "chat"))
+    dtypes = ("float32", "float64", "bfloat16", "float16", "auto")
+    one_of("model.dtype", config.model.dtype, dtypes)
+    for key in ("num_states", "max_length", "sample_batch", "batch_size", "piece_size"):
+        at_least(key, config[key], 1)
+    at_least("evaluations", config.evaluations, 1)
+    at_least("kmeans_iterations", config.kmeans_iterations, 1)
+    if config.latent_sequences is not None:
+        at_least("latent_sequences", config.latent_sequences, 1)
+    at_least("full_steps", config.full_steps, 0)
+    at_least("seed", config.seed, 0)
+    at_least("records.offset", config.records.offset, 0)
+    if config.data.path is None:
+        at_least("num_sequences", config.num_sequences, 2)
+    if config.stop_after is not None:
+        at_least("stop_after", config.stop_after, 0)
+    if config.steps is not None:
+        at_least("steps", config.steps, 0)
+    else:
+        at_least("epochs (the first pass and full_steps included)", config.epochs,
+                 1 + config.full_steps)  # fmt: skip
+    inside("held_out", config.held_out, "(0, 1)", 0 < config.held_out < 1)
+    inside("dropout", config.dropout, "[0, 1)", 0 <= config.dropout < 1)
+    inside("step_decay", config.step_decay, "(0.5, 1]", 0.5 < config.step_decay <= 1)
+    minutes = config.save_minutes
+    inside("save_minutes", minutes, "[0, infinity)", 0 <= minutes < math.inf)
+    for key in ("pseudo_count", "emission_pseudo_count"):
+        inside(key, config[key], "(0, infinity)", 0 < config[key] < math.inf)
+    _check_model(config)
+    _check_data(config)
+    _check_ignored(config)
+
+
+def _check_model(config: DictConfig) -> None:
+    if config.transition == "dense" and config.block is not None:
+        raise ValueError("block is the size of Monarch blocks: give transition=monarch with it")
+    try:
+        factor_shapes(config.num_states, monarch_of(config))
+    except ValueError as error:
+        raise ValueError(f"num_states={config.num_states}, block={config.block}: {error}") from None
+    if config.init == "latent" and importlib.util.find_spec("faiss") is None:
+        raise ValueError(
+            "init=latent clusters with faiss, which is not installed: "
+            "`pip install -c constraints.txt -e '.[experiments,distillation]'`, or use init=random"
+        )
+
+
+def _check_data(config: DictConfig) -> None:
+    data = config.data
+    if config.records.path and config.records.hub:
+        raise ValueError("give records.path or records.hub, not both")
+    if data.path is None:
+        if data.vocab_size is not None or data.eos_ids:
+            raise ValueError("data.vocab_size and data.eos_ids go with data.path: give a file")
+        return
+    path = Path(data.path).expanduser()
+    if not path.exists():
+        raise ValueError(f"data.path={data.path} does not exist")
+    if path.is_file() and path.suffix not in SUFFIXES:
+        raise ValueError(f"data.path={data.path}: use a file that ends in {', '.join(SUFFIXES)}")
+    if config.records.path or config.records.hub:
+        raise ValueError("data.path holds sequences, records.* requests to sample from: give one")
+    if data.vocab_size is None:
+        if data.eos_ids:
+            raise ValueError("data.eos_ids goes with data.vocab_size; else the LM's are used")
+        return
+    at_least("data.vocab_size", data.vocab_size, 1)
+    for token in data.eos_ids:
+        fits = 0 <= token < data.vocab_size
+        inside("data.eos_ids", token, f"0..{data.vocab_size - 1}", fits)
+    if config.init == "latent":
+        raise ValueError(
+            "init=latent reads the sequences with the LM: leave data.vocab_size out, and give "
+            "model.path"
+        )
+
+
+def _check_ignored(config: DictConfig) -> None:
+    """Refuse what would change nothing but the name of the run."""
+
+    def ignored(keys: tuple[str, ...], reason: str) -> None:
+        left_alone(config, DistillConfig, keys, reason)
+
+    if config.steps is not None:
+        ignored(("epochs",), f"steps={config.steps} is their number; give one of them")
+    if config.init != "latent":
+        ignored(("latent_sequences", "kmeans_iterations"), "they go with init=latent")
+    if config.data.path is None:
+        return
+    ignored(
+        ("style", "num_sequences", "max_length", "model.prompt", "records.split", "records.offset"),
+        "data.path holds the sequences, so none are sampled; leave it out",
+    )
+    if config.data.vocab_size is not None:
+        ignored(
+            ("model.path", "model.dtype", "sample_batch"),
+            "with data.vocab_size no language model is loaded; leave one of them out",
+        )

@@ -1,0 +1,132 @@
+"""From sequences to a trained HMM: what all distillations have in common, whoever sampled them.
+
+    split   training and held-out sequences (distill_data)
+    begin   where a checkpoint is, or at step 0: at random, or by latent variable distillation,
+            which needs a vector for each token that says what the language model expects next
+    train   stepwise EM with checkpoints (distill_training)
+
+`fit` does these; the two ways to begin are functions that its callers choose from. An interrupted
+`fit` goes on from the last checkpoint in its directory, to the same result.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from experiments.distillation import data as distill_data
+from experiments.distillation.data import Sequences
+from experiments.distillation.training import (
+    Place,
+    Point,
+    Training,
+    read_checkpoint,
+    train,
+    write_checkpoint,
+)
+from experiments.harness.processes import wait_for_all
+from experiments.harness.seeds import derived_seed
+from hmm.em import Step
+from hmm.initialize import distilled
+from hmm.model import HMM
+
+_LOG = logging.getLogger(__name__)
+
+
+class Fit(NamedTuple):
+    """What training has come to.
+
+    Attributes:
+        state: after the last step that was taken.
+        training, held_out: what it was trained on, and what the curve is measured on.
+        curve: held-out log-likelihood a token on the way.
+        finished: whether that was the last step there is.
+    """
+
+    state: Step
+    training: Sequences
+    held_out: Sequences
+    curve: list[Point]
+    finished: bool
+
+
+def fit(
+    sequences: Sequences,
+    share: float,
+    initial: Callable[[Sequences], HMM],
+    settings: Training,
+    place: Place,
+    stop_after: int | None = None,
+) -> Fit:
+    """Train on all but a share of the sequences, from where an earlier run in `place` stopped.
+
+    Args:
+        sequences: the same on every process.
+        share: of the sequences (or prompts, where several have one) that is held out.
+        initial: the model of step 0, from the training sequences; asked on the first process, and
+            only where there is no checkpoint.
+        settings: what determines the result, the seed of the split too.
+        place: where checkpoints and the curve are.
+        stop_after: stop at this step.
+
+    Raises:
+        ValueError: too few sequences to hold any out, or to begin with.
+    """
+    training, held_out = distill_data.split(sequences, share, settings.seed)
+    if place.rank == 0 and read_checkpoint(place) is None:
+        write_checkpoint(Step(initial(training)), place)
+    wait_for_all(place.world)
+    state = read_checkpoint(place)
+    assert state is not None
+    total = settings.total(len(training))
+    if 0 < state.step < total and place.rank == 0:
+        _LOG.info(
+            "going on from step %d of %d in %s (remove it to start over)",
+            state.step, total, place.directory,
+        )  # fmt: skip
+    state, curve = train(state, training, held_out, settings, place, stop_after)
+    return Fit(state, training, held_out, curve, state.step >= total)
+
+
+def at_random(num_states: int, num_tokens: int, *, seed: int, monarch: bool | int = False) -> HMM:
+    """A model that knows nothing yet."""
+    generator = torch.Generator().manual_seed(derived_seed("initial", seed))
+    return HMM.random(num_states, num_tokens, generator=generator, monarch=monarch)
+
+
+def from_vectors(
+    vectors: Float[Tensor, "n D"],
+    sequences: Sequences,
+    num_states: int,
+    num_tokens: int,
+    *,
+    eos_ids: tuple[int, ...],
+    seed: int,
+    monarch: bool | int = False,
+    iterations: int = 25,
+) -> HMM:
+    """Latent variable distillation of these sequences; see `hmm.initialize.distilled`.
+
+    Args:
+        vectors: what the language model expects after each token, in the order of the tokens.
+        sequences: the tokens.
+        num_states, num_tokens, eos_ids, seed, monarch, iterations: as there.
+    """
+    logging.getLogger("faiss").setLevel(logging.WARNING)  # it tells how it was compiled
+    tokens, lengths = sequences.batch(torch.arange(len(sequences)))
+    return distilled(
+        vectors,
+        tokens,
+        lengths,
+        num_states,
+        num_tokens,
+        eos_ids=eos_ids,
+        monarch=monarch,
+        iterations=iterations,
+        seed=seed % 2**31,  # faiss has no wider one
+    )

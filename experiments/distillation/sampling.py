@@ -1,0 +1,209 @@
+"""Answers of a language model, sampled freely, and what it thought while it wrote them.
+
+The HMM is to tell how the model will probably go on *without* any constraint, so these answers are
+drawn at temperature one from the whole vocabulary, up to EOS or `max_length` tokens.
+
+Prompts are sorted by length and cut into chunks of rows that are sampled together: prompts padded
+on the left, one step of the model a token, finished rows dropped. A chunk is a function of the
+settings and its number (its generator is seeded with both), and a file of its own. So an
+interrupted sampling goes on to the same sequences, and several processes share the chunks. A step
+costs one forward pass of the rows that are still going; log P_lm comes with it for nothing.
+
+Hidden states for latent variable distillation are read in a second pass over the finished text.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from experiments.distillation.data import Sequences, save
+from experiments.harness.config import DataConfig
+from experiments.harness.processes import bar
+from experiments.harness.seeds import derived_seed
+from experiments.tool_calling.answers import STYLES
+from experiments.tool_calling.data import load_records
+from experiments.tool_calling.generator import generate
+from experiments.tool_calling.prompts import build_prompt
+from smc.language_model import LanguageModel
+from smc.transformers_lm import TransformersLM
+
+_LOG = logging.getLogger(__name__)
+
+
+def prompts_of(
+    records: DataConfig, style: str, kind: str, num: int, seed: int, tokenizer: Any
+) -> list[list[int]]:
+    """Token ids of prompts, at most `num`.
+
+    Without a source of records these are the generator's training requests, so that its held-out
+    tools stay unseen by the HMM too.
+    """
+    if records.path is None and records.hub is None:
+        found = generate(records.offset + num, seed, split="train")[records.offset :]
+    else:
+        found = list(load_records(records, num, seed).records)
+    styles = STYLES if style == "both" else (style,)
+    texts = [
+        build_prompt(record, styles[i % len(styles)], tokenizer=tokenizer, kind=kind)
+        for i, record in enumerate(found)
+    ]
+    return [list(tokenizer(text, verbose=False)["input_ids"]) for text in texts]
+
+
+def sample_to(
+    directory: Path,
+    lm: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    num: int,
+    *,
+    max_length: int,
+    batch: int,
+    seed: int,
+    rank: int = 0,
+    world: int = 1,
+) -> None:
+    """Sample this process's chunks of `num` answers into files, those that are not there yet.
+
+    Prompts are used in turn until there are enough answers; ones too long for the model's context
+    are passed over.
+
+    Raises:
+        ValueError: if no prompt leaves room for an answer.
+    """
+    room = None if lm.context is None else lm.context - max_length
+    fitting = [i for i, prompt in enumerate(prompts) if room is None or len(prompt) <= room]
+    if not fitting:
+        raise ValueError(
+            f"no prompt leaves room for max_length={max_length} tokens in the model's context of "
+            f"{lm.context}; lower max_length"
+        )
+    if len(fitting) < len(prompts) and rank == 0:
+        _LOG.warning(
+            "%d of %d prompts are too long and left out", len(prompts) - len(fitting), len(prompts)
+        )
+    chosen = sorted((fitting[i % len(fitting)] for i in range(num)), key=lambda i: len(prompts[i]))
+    chunks = [chosen[start : start + batch] for start in range(0, num, batch)]
+    directory.mkdir(parents=True, exist_ok=True)
+    mine = [k for k in range(len(chunks)) if k % world == rank]
+    missing = [k for k in mine if not _chunk(directory, k).exists()]
+    done = sum(len(chunks[k]) for k in mine) - sum(len(chunks[k]) for k in missing)
+    with bar(sum(len(chunks[k]) for k in mine), "sampling", "sequence", rank, done) as shown:
+        for k in missing:
+            rows = chunks[k]
+            generator = torch.Generator(lm.device).manual_seed(derived_seed("sampling", seed, k))
+            tokens, log_p = sample_batch(lm, [prompts[i] for i in rows], max_length, generator)
+            sampled = Sequences.from_lists(tokens, [prompts[i] for i in rows], log_p, rows)
+            save(sampled, _chunk(directory, k))
+            shown.update(len(rows))
+
+
+def _chunk(directory: Path, number: int) -> Path:
+    return directory / f"{number:06d}.safetensors"
+
+
+def sample_batch(
+    lm: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    max_length: int,
+    generator: torch.Generator,
+) -> tuple[list[list[int]], list[float]]:
+    """One answer to each prompt, EOS included where it came, and log P_lm of each."""
+    eos = torch.tensor(sorted(lm.vocabulary.eos_ids), device=lm.device)
+    answers: list[list[int]] = [[] for _ in prompts]
+    total = [0.0] * len(prompts)
+    going = list(range(len(prompts)))
+    rows, log_p = lm.prefill(prompts)
+    for length in range(1, max_length + 1):
+        if bool(log_p.isnan().any()):
+            raise ValueError("the language model gives NaN; load it with model.dtype=float32")
+        drawn = torch.multinomial(log_p.exp(), 1, generator=generator)
+        of_drawn = log_p.gather(1, drawn)[:, 0].tolist()
+        for row, token, value in zip(going, drawn[:, 0].tolist(), of_drawn, strict=True):
+            answers[row].append(token)
+            total[row] += value
+        kept = (~torch.isin(drawn[:, 0], eos)).nonzero()[:, 0]
+        if not len(kept) or length == max_length:
+            break
+        if len(kept) < len(going):
+            rows.reorder(kept)
+            going = [going[i] for i in kept.tolist()]
+        log_p = rows.extend(drawn[kept], torch.ones_like(kept))[:, 0]
+    return answers, total
+
+
+@torch.inference_mode()
+def hidden_states(lm: TransformersLM, sequences: Sequences, batch: int, rank: int = 0) -> Tensor:
+    """The LM's last hidden state after each token, (n, D) in the order of `sequences.tokens`."""
+    reader = lm.model.base_model
+    vectors: Tensor | None = None
+    starts = sequences.lengths.cumsum(0) - sequences.lengths
+    with bar(len(sequences), "hidden states", "sequence", rank) as shown:
+        for rows in sequences.pieces_with_prompts(batch):
+            ids, mask, first = _forced(lm, sequences, rows)
+            positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+            output = reader(
+                input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False
+            ).last_hidden_state
+            if vectors is None:
+                # Half the memory of float32, for what is only to be put into groups.
+                shape = (sequences.num_tokens, output.shape[2])
+                vectors = torch.empty(shape, dtype=torch.bfloat16)
+            for line, row in enumerate(rows.tolist()):
+                start, length = int(starts[row]), int(sequences.lengths[row])
+                found = output[line, first[line] : first[line] + length]
+                vectors[start : start + length] = found.to("cpu", torch.bfloat16)
+            shown.update(len(rows))
+    assert vectors is not None
+    return vectors
+
+
+@torch.inference_mode()
+def log_likelihood(lm: TransformersLM, sequences: Sequences, batch: int, rank: int = 0) -> Tensor:
+    """log P_lm(sequence | prompt) of sequences that have prompts, float64."""
+    total = torch.zeros(len(sequences), dtype=torch.float64)
+    with bar(len(sequences), "the LM's likelihood", "sequence", rank) as shown:
+        for rows in sequences.pieces_with_prompts(batch):
+            ids, mask, first = _forced(lm, sequences, rows)
+            positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+            logits = lm.model(
+                input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False
+            ).logits
+            for line, row in enumerate(rows.tolist()):
+                begin, length = first[line], int(sequences.lengths[row])
+                log_p = logits[line, begin - 1 : begin - 1 + length].double().log_softmax(dim=-1)
+                tokens = ids[line, begin : begin + length].unsqueeze(1)
+                total[row] = log_p.gather(1, tokens).sum()
+            shown.update(len(rows))
+    return total
+
+
+def _forced(
+    lm: TransformersLM, sequences: Sequences, rows: Tensor
+) -> tuple[Tensor, Tensor, list[int]]:
+    """Prompts with their answers, padded on the right; the mask; where each answer begins."""
+    prompts = [sequences.prompt(row) for row in rows.tolist()]
+    texts = [p + sequences.sequence(row) for p, row in zip(prompts, rows.tolist(), strict=True)]
+    width = max(map(len, texts))
+    ids = torch.tensor([text + [0] * (width - len(text)) for text in texts], device=lm.device)
+    ends = torch.tensor([len(text) for text in texts], device=lm.device).unsqueeze(1)
+    mask = (torch.arange(width, device=lm.device) < ends).long()
+    return ids, mask, [len(prompt) for prompt in prompts]
+
+
+def with_log_likelihood(
+    lm: TransformersLM | None, sequences: Sequences, batch: int, rank: int = 0
+) -> Sequences:
+    """The same, with what the LM says where it was unknown and can be asked (a prompt is there)."""
+    unknown = sequences.log_likelihood.isnan()
+    if lm is None or not bool(unknown.any()) or int(sequences.prompt_lengths.min()) < 1:
+        return sequences
+    values = log_likelihood(lm, sequences, batch, rank)
+    names = {name: getattr(sequences, name) for name in ("tokens", "lengths", "prompts",
+                                                         "prompt_lengths", "groups")}  # fmt: skip
+    return Sequences(log_likelihood=values, **names)

@@ -1,0 +1,253 @@
+"""The training loop of a distillation: stepwise EM between full passes, resumable, shared.
+
+Step 0 counts all of the training data at once: the first counts replace whatever there was, and
+from a small batch they would forget most of what the initial model knows. Then come mini-batches
+whose counts are blended in with falling step sizes (`hmm.em`), in a new order each pass, and at the
+end `full_steps` steps of plain EM on everything.
+
+**Nothing but the step number is needed to go on.** Which sequences a step sees and which tokens are
+hidden from it are functions of the seed, the step and the *piece*: batches are cut into pieces of
+`piece_size` sequences, process r of w takes every w-th, and the generator of the dropout is seeded
+anew for each. So the result does not depend on where a run was interrupted, and on the number of
+processes and their devices only as sums of floating-point numbers do.
+
+Cost: 6 H² operations a training token and pass (dense), plus the M-step's V H a step.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from experiments.distillation.baselines import unigram
+from experiments.distillation.data import Sequences
+from experiments.harness.processes import bar
+from experiments.harness.seeds import derived_seed
+from gcd.support.files import read_json, write_json
+from hmm import em, inference
+from hmm.checkpoint import load_step, save_step
+from hmm.em import Batch, PseudoCounts, Step
+from hmm.model import HMM
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Training:
+    """How to train; see `DistillConfig` for the fields that have the same names."""
+
+    epochs: int
+    steps: int | None
+    full_steps: int
+    batch_size: int
+    piece_size: int
+    step_decay: float
+    pseudo_count: float
+    emission_pseudo_count: float
+    dropout: float
+    evaluations: int
+    seed: int
+
+    def mini_batches(self, num: int) -> int:
+        """Mini-batch steps on `num` sequences."""
+        if self.steps is not None:
+            return self.steps
+        return (self.epochs - 1 - self.full_steps) * self.per_epoch(num)
+
+    def per_epoch(self, num: int) -> int:
+        """Mini-batches of a pass; what does not fill one waits for another pass's order."""
+        return max(1, num // self.batch_size)
+
+    def total(self, num: int) -> int:
+        """All steps: the first, the mini-batches, the last."""
+        return 1 + self.mini_batches(num) + self.full_steps
+
+    def rows(self, step: int, num: int) -> tuple[Tensor, float]:
+        """The sequences of a step, and its step size."""
+        everything = torch.arange(num)
+        if not 0 < step <= self.mini_batches(num) or self.batch_size >= num:
+            return everything, 1.0
+        epoch, position = divmod(step - 1, self.per_epoch(num))
+        generator = torch.Generator().manual_seed(derived_seed("epoch", self.seed, epoch))
+        order = torch.randperm(num, generator=generator)
+        start = position * self.batch_size
+        size = em.step_size(step, decay=self.step_decay)
+        return order[start : start + self.batch_size], size
+
+    def pseudo_counts(self, training: Sequences, num_tokens: int) -> PseudoCounts:
+        """What is added to the counts of each step."""
+        # A state that is seen little falls back on how frequent tokens are, not on any token alike.
+        emission = self.emission_pseudo_count * num_tokens * unigram(training, num_tokens)
+        return PseudoCounts(self.pseudo_count, self.pseudo_count, emission)
+
+    def evaluated(self, step: int, num: int) -> bool:
+        """Whether the curve has a point after so many steps."""
+        total = self.total(num)
+        return step in (0, 1, total) or step % max(1, total // self.evaluations) == 0
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of the curve, in nats a token.
+
+    Attributes:
+        step: M-steps so far.
+        epoch: passes over the data so far.
+        training: of the step's own batch, before its M-step; None before the first.
+        held_out: of the held-out sequences.
+    """
+
+    step: int
+    epoch: float
+    training: float | None
+    held_out: float
+
+
+@dataclass
+class Place:
+    """Where this process works: which of how many, on which device, in which directory."""
+
+    directory: Path
+    device: torch.device
+    rank: int = 0
+    world: int = 1
+    save_seconds: float = 180.0
+    saved: float = field(default_factory=time.monotonic)
+
+
+def mean_log_likelihood(hmm: HMM, sequences: Sequences, piece: int, place: Place) -> float:
+    """log P a token, in nats, over all processes' shares of the pieces."""
+    total = torch.zeros((), dtype=torch.float64, device=place.device)
+    for number, rows in enumerate(sequences.pieces(piece)):
+        if number % place.world == place.rank:
+            tokens, lengths = sequences.batch(rows)
+            values = inference.log_likelihood(
+                hmm, tokens.to(place.device), lengths.to(place.device)
+            )
+            total += values.double().sum()
+    if place.world > 1:
+        dist.all_reduce(total)
+    return float(total) / sequences.num_tokens
+
+
+def train(
+    start: Step,
+    training: Sequences,
+    held_out: Sequences,
+    settings: Training,
+    place: Place,
+    stop_after: int | None = None,
+) -> tuple[Step, list[Point]]:
+    """Train from `start` (the first state, or where a checkpoint stopped) to the end.
+
+    Args:
+        start: the same on every process.
+        training, held_out: all sequences, on every process.
+        settings: what determines the result.
+        place: and what does not. Checkpoints and the curve are written there by the first process.
+        stop_after: stop at this step; the checkpoint is written.
+    """
+    num, state = len(training), start
+    total = settings.total(num)
+    last = total if stop_after is None else min(total, stop_after)
+    pseudo_counts = settings.pseudo_counts(training, state.hmm.num_tokens)
+    curve = [p for p in read_curve(place.directory) if p.step <= state.step]
+
+    def evaluate() -> None:
+        value = mean_log_likelihood(state.hmm, held_out, settings.piece_size, place)
+        known = state.log_likelihood if state.step else None
+        curve.append(Point(state.step, _epochs(settings, state.step, num), known, value))
+        _write_curve(place, curve)
+
+    if not curve:
+        evaluate()
+    with bar(total, "EM", "step", place.rank, state.step) as shown:
+        while state.step < last:
+            began = time.monotonic()
+            rows, size = settings.rows(state.step, num)
+            generator = torch.Generator()  # on the CPU: a run may go on elsewhere
+            state = em.em_step(
+                state,
+                _share(training, rows, state.step, settings, place, generator),
+                pseudo_counts=pseudo_counts,
+                step_size=size,
+                dropout=settings.dropout,
+                generator=generator,
+                num_sequences=num,
+            )
+            seconds = time.monotonic() - began
+            if settings.evaluated(state.step, num):
+                evaluate()
+            rate = int(training.lengths[rows].sum()) / seconds
+            shown.set_postfix_str(
+                f"{curve[-1].held_out:.3f} nats a token held out, {rate:.0f} tokens/s"
+            )
+            shown.update()
+            if time.monotonic() - place.saved > place.save_seconds or state.step == last:
+                write_checkpoint(state, place)
+    return state, curve
+
+
+def _share(
+    sequences: Sequences,
+    rows: Tensor,
+    step: int,
+    settings: Training,
+    place: Place,
+    generator: torch.Generator,
+) -> Iterator[Batch]:
+    """This process's pieces of a batch; the dropout's generator is set just before each."""
+    # Like lengths together: fewer, larger products.
+    rows = rows[sequences.lengths[rows].argsort(stable=True)]
+    for number, piece in enumerate(rows.split(settings.piece_size)):
+        if number % place.world == place.rank:
+            generator.manual_seed(derived_seed("dropout", settings.seed, step, number))
+            tokens, lengths = sequences.batch(piece)
+            yield tokens.to(place.device), lengths.to(place.device)
+
+
+def _epochs(settings: Training, step: int, num: int) -> float:
+    """Passes over the data that so many steps make."""
+    if step == 0:
+        return 0.0
+    mini = min(step - 1, settings.mini_batches(num))
+    return step - mini + mini * min(1.0, settings.batch_size / num)
+
+
+def write_checkpoint(state: Step, place: Place) -> None:
+    """By the first process; the others hold the same."""
+    if place.rank == 0:
+        save_step(state, place.directory / "checkpoint")
+    place.saved = time.monotonic()
+
+
+def read_checkpoint(place: Place) -> Step | None:
+    """Where an earlier run stopped; None if there is none."""
+    return load_step(place.directory / "checkpoint", device=place.device)
+
+
+def read_curve(directory: Path) -> list[Point]:
+    """The points that an earlier run has written."""
+    path = directory / "curve.json"
+    if not path.is_file():
+        return []
+    remedy = "remove it, and the curve begins where training goes on"
+    entries = read_json(path, list, remedy=remedy)
+    try:
+        return [Point(**entry) for entry in entries]
+    except TypeError as error:
+        raise ValueError(f"{path} is no curve ({error}); {remedy}") from error
+
+
+def _write_curve(place: Place, curve: list[Point]) -> None:
+    if place.rank:
+        return
+    place.directory.mkdir(parents=True, exist_ok=True)
+    write_json([vars(point) for point in curve], place.directory / "curve.json", indent=1)

@@ -1,0 +1,1 @@
+"""What every task shares: configuration, run directories, results, figures, tracking, processes."""

@@ -1,0 +1,1 @@
+"""Lines of a play under three forms of guided decoding: `+task=shakespeare`."""

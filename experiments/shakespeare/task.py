@@ -1,0 +1,240 @@
+"""Lines of a play under the three forms of guided decoding: `+task=shakespeare`.
+
+A character-level model is trained on a text; then lines `UPPER+: LOWER+` are sampled under
+
+    positions   one set of allowed characters for each position (static masks, one fixed length)
+    wired       states and edges written by hand
+    pattern     the pattern, compiled
+
+The last two are the same language, so with equal seeds they give equal lines; positions can only
+write lines of the length it was made for. The model has no token that ends a text: a line ends by
+itself, with its line end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from omegaconf import DictConfig
+
+import gcd
+import smc
+from experiments.harness import config as configuration
+from experiments.harness import tracking
+from experiments.harness.figures import plot_losses
+from experiments.harness.models import resolve_device
+from experiments.harness.processes import bar, processes
+from experiments.harness.results import Key, ResultStore, Row
+from experiments.harness.run_directory import open_run_dir, refuse_another_run, run_dir_of
+from experiments.harness.screen import show
+from experiments.harness.summary import as_markdown
+from experiments.shakespeare.char_lm import CHECKPOINT, CharacterLM, Training, train_characters
+from experiments.shakespeare.play import write_play
+
+_PLAY_LINES = 4000
+CONSTRAINTS = ("positions", "wired", "pattern")
+ELEMENTS = (("UPPER", "+"), (":", 1), (" ", 1), ("LOWER", "+"), ("\n", 1))
+
+
+def run(config: DictConfig) -> Path:
+    """Train, sample, compare; returns the run directory."""
+    task = config.task
+    if processes()[1] > 1:
+        raise ValueError("+task=shakespeare is one small job: run it without torchrun")
+    text, source = read_text(config)
+    classes = {"UPPER": task.upper, "LOWER": task.lower}
+    _check_characters(text, classes)
+    identity = {
+        **configuration.results_config(config),
+        "text_sha256": hashlib.sha256(text.encode()).hexdigest()[:16],
+    }
+    run_dir = run_dir_of(config, identity)
+    if config.resume:
+        refuse_another_run(run_dir, identity)
+    else:
+        (run_dir / CHECKPOINT).unlink(missing_ok=True)
+    open_run_dir(run_dir, config, identity)
+
+    training = Training(steps=task.steps, context=task.context, seed=config.seed)
+    trained = train_characters(text, training, run_dir, resolve_device(config.model.device))
+    constraints = build_constraints(trained, classes, task.name_length, task.word_length)
+    store = ResultStore(run_dir)
+    language = gcd.pattern(ELEMENTS, classes)
+    total = len(CONSTRAINTS) * task.num_lines
+    with bar(total, "sampling", "line", 0, len(store)) as shown:
+        for name, constraint in constraints.items():
+            _sample(name, constraint, trained, language, config, store, shown.update)
+    keys = [_key(name, i, task.particles) for name in CONSTRAINTS for i in range(task.num_lines)]
+    _report(run_dir, config, identity, source, trained, constraints, store.merge(keys))
+    return run_dir
+
+
+def read_text(config: DictConfig) -> tuple[str, str]:
+    """The text to learn and where it is from; `ValueError` for a file that cannot be read."""
+    path = config.data.path
+    if path is None:
+        return write_play(_PLAY_LINES, config.seed), "a small play made up by the project"
+    try:
+        return Path(path).read_text(encoding="utf-8"), str(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"data.path={path}: cannot read it as UTF-8 text ({error}); give a text file"
+        ) from error
+
+
+def _check_characters(text: str, classes: dict[str, str]) -> None:
+    """A character that the text never has can never be written; say so before training."""
+    have = set(text)
+    for name, members in {**classes, "':'": ":", "space": " ", "line end": "\n"}.items():
+        if not have & set(members):
+            raise ValueError(
+                f"the text has no character of {name} ({members!r}), so no line could be written; "
+                "give another text, or other task.upper and task.lower"
+            )
+
+
+def build_constraints(
+    trained: CharacterLM, classes: dict[str, str], name_length: int, word_length: int
+) -> dict[str, gcd.TokenAutomaton]:
+    """The three constraints."""
+    ids, vocabulary = trained.ids, trained.lm.vocabulary
+    upper = [ids[c] for c in classes["UPPER"] if c in ids]
+    lower = [ids[c] for c in classes["LOWER"] if c in ids]
+    colon, space, end = ids[":"], ids[" "], ids["\n"]
+    edges: list[tuple[Any, Any, Any]] = [
+        ("start", upper, "name"),
+        ("name", upper, "name"),
+        ("name", colon, "colon"),
+        ("colon", space, "space"),
+        ("space", lower, "words"),
+        ("words", lower, "words"),
+        ("words", end, "end"),
+    ]
+    positions: list[Any] = [*[upper] * name_length, colon, space, *[lower] * word_length, end]
+    make = gcd.TokenAutomaton
+    return {
+        "positions": make.from_position_sets(vocabulary, positions, eos="accept"),
+        "wired": make.from_transitions(
+            vocabulary, edges, accepting=["end"], initial="start", eos="accept"
+        ),
+        "pattern": gcd.lift(gcd.pattern(ELEMENTS, classes), vocabulary, eos="accept"),
+    }
+
+
+def _key(name: str, line: int, particles: int) -> Key:
+    return str(line), name, particles
+
+
+def _sample(
+    name: str,
+    constraint: gcd.TokenAutomaton,
+    trained: CharacterLM,
+    language: gcd.Automaton,
+    config: DictConfig,
+    store: ResultStore,
+    progress: Callable[[int], object],
+) -> None:
+    """Lines under one constraint, each drawn from a posterior of its own."""
+    task = config.task
+    due = [i for i in range(task.num_lines) if _key(name, i, task.particles) not in store]
+    size = max(1, config.smc.max_rows // task.particles)
+    for start in range(0, len(due), size):
+        group = due[start : start + size]
+        posteriors = smc.sample(
+            trained.lm,
+            [[trained.ids["\n"]]] * len(group),
+            constraint,
+            budget=task.budget,
+            particles=task.particles,
+            proposal=smc.GCD(),
+            resampling=config.smc.resampling,
+            ess_threshold=config.smc.ess_threshold,
+            temperature=config.smc.temperature,
+            top_p=config.smc.top_p,
+            seed=config.seed,
+            example_ids=group,
+            max_rows=config.smc.max_rows,
+        )
+        rows: list[Row] = []
+        for line, posterior in zip(group, posteriors, strict=True):
+            seed = config.seed * task.num_lines + line
+            text = None if posterior.dead else posterior.sample(1, seed)[0]
+            rows.append(
+                {
+                    "example": str(line),
+                    "method": name,
+                    "particles": task.particles,
+                    "line": text,
+                    "valid": text is not None and language.accepts(text),
+                    "log_evidence": None if posterior.dead else posterior.log_evidence,
+                    "ess": posterior.ess,
+                    "seconds": round(posterior.diagnostics.seconds, 4),
+                }
+            )
+        store.append(rows)
+        progress(len(group))
+
+
+def _report(
+    run_dir: Path,
+    config: DictConfig,
+    identity: dict[str, Any],
+    source: str,
+    trained: CharacterLM,
+    constraints: dict[str, gcd.TokenAutomaton],
+    rows: Sequence[Row],
+) -> None:
+    """Write, print and log the results."""
+    frame = pd.DataFrame(rows)
+    lines = {name: list(frame[frame.method == name].line) for name in CONSTRAINTS}
+    records = []
+    for name in CONSTRAINTS:
+        mine = frame[frame.method == name]
+        records.append(
+            {
+                "constraint": name,
+                "states": constraints[name].num_states,
+                "classes": constraints[name].num_classes,
+                "lines": len(mine),
+                "valid %": round(100 * float(mine.valid.mean()), 1),
+                "distinct": int(mine.line.nunique()),
+                "equal to pattern's": sum(
+                    a == b for a, b in zip(lines[name], lines["pattern"], strict=True)
+                ),
+                "mean log evidence": _mean(mine.log_evidence),
+                "an example": repr(lines[name][0]),
+            }
+        )
+    table = pd.DataFrame(records)
+    held_out = trained.losses[-1][2]
+    text = (
+        f"## Lines of {source}\n\n{as_markdown(table)}\n\n"
+        f"Model: {len(trained.characters)} characters, {held_out:.3f} nats a character on the "
+        f"held-out end. Budget {config.task.budget} characters, {config.task.particles} particles "
+        f"a line. `wired` and `pattern` are one language, so their lines are equal.\n"
+    )
+    (run_dir / "table.md").write_text(text, encoding="utf-8")
+    summary = {"source": source, "seed": config.seed, "losses": trained.losses, "rows": records}
+    (run_dir / "summary.json").write_text(
+        json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+    (run_dir / "line.dot").write_text(gcd.to_dot(constraints["wired"]), encoding="utf-8")
+    figure = run_dir / "loss.png"
+    plot_losses(trained.losses, figure)
+    run_id = configuration.fingerprint(identity)
+    plain = configuration.results_config(config)
+    with tracking.start(config.wandb, run_dir, plain, run_dir.name, run_id) as run:
+        tracking.log_lines(run, trained.losses, table, frame, figure)
+    show(text)
+    print(f"Results: {run_dir}/ (table.md, results.jsonl, loss.png, line.dot, summary.json)")
+
+
+def _mean(values: pd.Series) -> str:
+    """The mean of the numbers there are; a sampler told to be inexact reports none."""
+    numbers = values.dropna()
+    return f"{numbers.astype(float).mean():.3f}" if len(numbers) else "–"

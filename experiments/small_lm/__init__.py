@@ -1,0 +1,1 @@
+"""The embedded language model: its architecture, its optimiser, its greedy answers."""

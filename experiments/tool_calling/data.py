@@ -1,0 +1,31 @@
+"""The records of a run: from a file, the hub, or the embedded generator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from experiments.harness.config import DataConfig
+from experiments.tool_calling.generator import generate
+from experiments.tool_calling.records import ReadResult, read_hub, read_toolcalls, read_xlam
+
+
+def load_records(data: DataConfig, num_examples: int, seed: int) -> ReadResult:
+    """At most `num_examples` records after `data.offset`; malformed ones are listed, not fatal.
+
+    The generator is asked for its held-out tools and values, which its model never saw.
+    """
+    wanted = data.offset + num_examples
+    if data.hub is not None:
+        result = read_hub(data.hub, data.split, limit=wanted)
+    elif data.path is None:
+        result = ReadResult(tuple(generate(wanted, seed, split="held_out")), ())
+    elif Path(data.path).suffix == ".json":
+        result = read_toolcalls(data.path)
+    else:
+        result = read_xlam(data.path)
+    records = result.records[data.offset : wanted]
+    if not records:
+        raise ValueError(
+            f"data.offset={data.offset} leaves none of the {len(result.records)} records"
+        )
+    return ReadResult(records, result.skipped)

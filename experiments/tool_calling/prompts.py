@@ -1,0 +1,136 @@
+"""The prompt of a request: what the model reads before its answer.
+
+`compact` is the form the embedded model is trained on: a signature a line (types, defaults, a
+short description), the request, and the style wanted. A short prompt is a cheap one, and most of
+what a parameter's description says stands in its name and type, so those descriptions stay out.
+
+    get_weather(city: str, days: int = 3) - Weather forecast for a city
+    book_table(restaurant: str, guests: int, time: str) - Book a table
+    Request: How will the weather be in Oslo over the next 5 days?
+    Calls in JSON:
+
+`chat` is for instruction-tuned models: the tools in full, as JSON, with an instruction, through the
+tokenizer's own chat template. `auto` is `chat` where the tokenizer has one, else `compact`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from jinja2 import TemplateError
+
+from experiments.tool_calling.answers import STYLES, is_schema, name_of, parameters_of
+from experiments.tool_calling.records import ToolRecord
+
+KINDS = ("auto", "compact", "chat")
+
+_DESCRIPTION_WORDS = 12
+_ENUM_VALUES = 6
+_DEFAULT_CHARACTERS = 20
+_CUES = {"json": "Calls in JSON:\n", "python": "Calls in Python:\n"}
+_FORMATS = {
+    "json": '[{"name": "tool_name", "arguments": {"parameter": "value"}}]',
+    "python": '[tool_name(parameter="value", other=1)]',
+}
+
+
+def build_prompt(
+    record: ToolRecord, style: str, *, tokenizer: Any = None, kind: str = "auto"
+) -> str:
+    """The prompt, ready to be tokenised without further special tokens.
+
+    Raises:
+        ValueError: unknown style or kind, or `chat` without a chat template.
+    """
+    if style not in STYLES:
+        raise ValueError(f"unknown style {style!r}: choose one of {', '.join(STYLES)}")
+    if kind not in KINDS:
+        raise ValueError(f"unknown prompt {kind!r}: choose one of {', '.join(KINDS)}")
+    has_template = getattr(tokenizer, "chat_template", None) is not None
+    if kind == "compact" or (kind == "auto" and not has_template):
+        return compact_prompt(record, style)
+    if not has_template:
+        raise ValueError("this tokenizer has no chat template: use the prompt kind 'compact'")
+    return _chat_prompt(record, style, tokenizer)
+
+
+def compact_prompt(record: ToolRecord, style: str) -> str:
+    """Signatures, request, cue."""
+    lines = [signature(tool) for tool in record.tools]
+    return "\n".join([*lines, f"Request: {record.query}", _CUES[style]])
+
+
+def signature(tool: Mapping[str, Any]) -> str:
+    """`name(parameter: type, other: type = default) - description`."""
+    parameters = parameters_of(tool)
+    required = _required_names(tool)
+    described = ", ".join(
+        _parameter(name, declaration, required) for name, declaration in parameters.items()
+    )
+    function = tool.get("function")
+    inner = function if isinstance(function, Mapping) else tool
+    words = str(inner.get("description") or "").split()
+    text = " ".join(words[:_DESCRIPTION_WORDS])
+    return f"{name_of(tool)}({described})" + (f" - {text}" if text else "")
+
+
+def _required_names(tool: Mapping[str, Any]) -> frozenset[str] | None:
+    """Names that must be given; None where the tool has no such list."""
+    function = tool.get("function")
+    inner = function if isinstance(function, Mapping) else tool
+    parameters = inner.get("parameters")
+    for place in (parameters, inner):
+        if isinstance(place, Mapping) and isinstance(place.get("required"), list):
+            return frozenset(str(name) for name in place["required"])
+    if isinstance(parameters, Mapping) and is_schema(parameters):
+        return frozenset()
+    return None
+
+
+def _parameter(name: str, declaration: Any, required: frozenset[str] | None) -> str:
+    if not isinstance(declaration, Mapping):
+        return f"{name}: {declaration}"
+    kind = _type_name(declaration).removesuffix(", optional")
+    optional = str(declaration.get("type")).endswith(", optional")
+    optional = optional or (required is not None and name not in required)
+    if "default" in declaration:
+        text = json.dumps(declaration["default"], ensure_ascii=False, default=str)
+        if len(text) <= _DEFAULT_CHARACTERS:
+            return f"{name}: {kind} = {text}"
+        optional = True
+    return f"{name}?: {kind}" if optional else f"{name}: {kind}"
+
+
+def _type_name(declaration: Mapping[str, Any]) -> str:
+    options = declaration.get("enum")
+    if isinstance(options, list) and options:
+        shown = [json.dumps(option, ensure_ascii=False) for option in options[:_ENUM_VALUES]]
+        return " | ".join(shown) + (" | ..." if len(options) > _ENUM_VALUES else "")
+    kind = declaration.get("type", "any")
+    if isinstance(kind, list):
+        return " | ".join(map(str, kind))
+    items = declaration.get("items")
+    if kind == "array" and isinstance(items, Mapping):
+        return f"array[{_type_name(items)}]"
+    return str(kind)
+
+
+def _chat_prompt(record: ToolRecord, style: str, tokenizer: Any) -> str:
+    tools = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in record.tools)
+    instruction = (
+        "You answer requests by calling tools. Reply with nothing but a list of calls in this "
+        f"form:\n{_FORMATS[style]}\nUse only these tools, and give their parameters in the order "
+        f"in which they are listed:\n{tools}"
+    )
+    apart = [
+        {"role": "system", "content": instruction},
+        {"role": "user", "content": record.query},
+    ]
+    together = [{"role": "user", "content": f"{instruction}\n\nRequest: {record.query}"}]
+    try:
+        text = tokenizer.apply_chat_template(apart, tokenize=False, add_generation_prompt=True)
+    except TemplateError:  # some templates know no system role
+        text = tokenizer.apply_chat_template(together, tokenize=False, add_generation_prompt=True)
+    return str(text)

@@ -1,0 +1,1 @@
+"""Automata over bytes: their algebra, their normal form, and what they are put together from."""

@@ -1,0 +1,63 @@
+"""Languages wired together from finished ones, with a single subset construction at the end.
+
+A JSON object with optional members is a graph, not a chain: each member may be skipped, and a
+comma stands before it only if another one came first. Nodes joined by automata say that directly;
+the size of the wiring is the sum of its parts, whatever may be skipped.
+"""
+
+from __future__ import annotations
+
+from gcd.automata.automaton import Automaton
+from gcd.automata.nfa import join
+
+
+class Assembly:
+    """A graph whose nodes are joined by languages; its paths spell the strings of the result."""
+
+    def __init__(self) -> None:
+        self._parts: list[Automaton] = []
+        self._joints: list[tuple[int, int]] = []  # (source, target) node of each part
+        self._skips: list[tuple[int, int]] = []
+        self._num_nodes = 0
+
+    def node(self) -> int:
+        """A new node."""
+        self._num_nodes += 1
+        return self._num_nodes - 1
+
+    def insert(self, source: int, target: int, *languages: Automaton) -> None:
+        """From `source`, a string of each language in turn leads to `target`."""
+        if any(language.is_empty for language in languages):
+            return
+        written = [language for language in languages if not _is_epsilon(language)]
+        if not written:
+            self._skips.append((source, target))
+            return
+        for language in written[:-1]:
+            between = self.node()
+            self._add(source, between, language)
+            source = between
+        self._add(source, target, written[-1])
+
+    def skip(self, source: int, target: int) -> None:
+        """From `source`, one may go on to `target` without writing anything."""
+        self._skips.append((source, target))
+
+    def build(self, start: int, end: int) -> Automaton:
+        """The strings spelled on the way from `start` to `end`."""
+        return join(
+            self._parts,
+            self._joints,
+            num_nodes=self._num_nodes,
+            skips=self._skips,
+            start=start,
+            end=end,
+        )
+
+    def _add(self, source: int, target: int, language: Automaton) -> None:
+        self._parts.append(language)
+        self._joints.append((source, target))
+
+
+def _is_epsilon(language: Automaton) -> bool:
+    return language.num_states == 1 and bool(language.accepting[0] and language.delta.max() < 0)

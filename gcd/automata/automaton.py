@@ -1,0 +1,408 @@
+"""Finite automata over bytes, and their algebra.
+
+A language here is a set of byte strings, held as its **minimal deterministic automaton**: every
+state reachable, every state with a way to acceptance, no two states alike, states numbered in
+breadth-first order. That form is unique, so two languages are equal exactly if their arrays are.
+
+Why bytes, and why automata. Tokens are byte strings that respect no character boundary, so a
+constraint at the byte level serves every tokenizer. And regular languages close under
+intersection, complement, concatenation and bounded repetition, none of which a grammar engine
+has: what users combine stays exact.
+
+Costs, with S states, K byte classes: minimisation O(S K) where fingerprints settle it
+(`gcd.automata.kernels.residuals`), O(S K log S) at most (Valmari and Lehtinen 2008); a product of
+two automata O(S1 S2 K) over reachable pairs; determinisation as in `gcd.automata.nfa`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from typing import Final
+
+import numpy as np
+from jaxtyping import Bool, Int32, Integer, UInt8
+
+from gcd.automata import counting as strings
+from gcd.automata.byte_classes import NUM_BYTES, joint_classes
+from gcd.automata.kernels import graph, subsets
+from gcd.automata.kernels.canonical import canonical
+from gcd.automata.limits import max_states
+from gcd.automata.nfa import NFA, join
+from gcd.errors import EmptyLanguageError, StateLimitError
+
+_INTERSECTION, _UNION, _DIFFERENCE = 0, 1, 2
+_HASHED = 64  # states
+_PLAIN: Final = ("C_CONTIGUOUS", "WRITEABLE")  # the one layout that kernels are compiled for
+
+
+@dataclass(frozen=True, eq=False)
+class Automaton:
+    """A regular set of byte strings as its minimal deterministic automaton.
+
+    Attributes:
+        delta: next state for (state, byte class), -1 where no accepted string goes on.
+        accepting: whether the string read so far is in the language.
+        class_of_byte: class of each byte; bytes with equal columns share one.
+
+    State 0 is initial. The empty language has one state, which does not accept.
+    """
+
+    delta: Int32[np.ndarray, "S K"]
+    accepting: Bool[np.ndarray, S]
+    class_of_byte: UInt8[np.ndarray, 256]
+
+    def __post_init__(self) -> None:
+        for array in (self.delta, self.accepting, self.class_of_byte):
+            array.flags.writeable = False
+
+    # -- making automata ---------------------------------------------------------------------
+
+    @classmethod
+    def minimal(
+        cls,
+        delta: Integer[np.ndarray, "S K"],
+        accepting: Bool[np.ndarray, S],
+        class_of_byte: UInt8[np.ndarray, 256],
+    ) -> Automaton:
+        """Trim, minimise and number canonically any deterministic table with initial state 0."""
+        table, accepting, class_of_byte = canonical(
+            np.require(delta, np.int32, _PLAIN),
+            np.require(accepting, None, _PLAIN),
+            np.require(class_of_byte, None, _PLAIN),
+        )
+        if accepting.size == 0:
+            return cls.empty()
+        return cls(table, accepting, class_of_byte)
+
+    @classmethod
+    def from_transitions(
+        cls,
+        transitions: Integer[np.ndarray, "S 256"],
+        accepting: Bool[np.ndarray, S],
+        initial: int = 0,
+    ) -> Automaton:
+        """From a table of next states per byte, -1 for none; `ValueError` if it points outside."""
+        num_states = transitions.shape[0]
+        if not 0 <= initial < num_states:
+            raise ValueError(f"initial state {initial} is not one of the {num_states} states")
+        if transitions.min(initial=-1) < -1 or transitions.max(initial=-1) >= num_states:
+            raise ValueError(
+                f"transitions must lie in -1..{num_states - 1}, "
+                f"got {transitions.min()}..{transitions.max()}"
+            )
+        order = np.arange(num_states)
+        order[[0, initial]] = initial, 0  # a swap is its own inverse
+        table = np.where(transitions >= 0, order[transitions], -1)[order]
+        return cls.minimal(table, accepting[order], np.arange(NUM_BYTES, dtype=np.uint8))
+
+    @classmethod
+    def from_nfa(
+        cls,
+        num_states: int,
+        edges: Iterable[tuple[int, Iterable[int], int]],
+        *,
+        accepting: Iterable[int],
+        initial: Iterable[int] = (0,),
+        epsilon: Iterable[tuple[int, int]] = (),
+    ) -> Automaton:
+        """From edges (source, bytes, target) and epsilon edges (source, target)."""
+        nfa = NFA.from_edges(
+            num_states, edges, initial=initial, accepting=accepting, epsilon=epsilon
+        )
+        return nfa.with_joint_classes().determinize()
+
+    @classmethod
+    def empty(cls) -> Automaton:
+        """The language without strings."""
+        return cls(np.full((1, 1), -1, np.int32), np.zeros(1, bool), np.zeros(NUM_BYTES, np.uint8))
+
+    @classmethod
+    def epsilon(cls) -> Automaton:
+        """The language of the empty string alone."""
+        return cls(np.full((1, 1), -1, np.int32), np.ones(1, bool), np.zeros(NUM_BYTES, np.uint8))
+
+    @classmethod
+    def any_bytes(cls) -> Automaton:
+        """All byte strings."""
+        return cls(np.zeros((1, 1), np.int32), np.ones(1, bool), np.zeros(NUM_BYTES, np.uint8))
+
+    @classmethod
+    def byte_set(cls, values: Iterable[int]) -> Automaton:
+        """All strings of one byte out of `values`."""
+        return cls.from_nfa(2, [(0, list(values), 1)], accepting=[1])
+
+    @classmethod
+    def literal(cls, text: str | bytes) -> Automaton:
+        """One string alone."""
+        return cls.from_strings([text])
+
+    @classmethod
+    def from_strings(cls, texts: Iterable[str | bytes]) -> Automaton:
+        """A finite set of strings; cost linear in their total length."""
+        ordered = sorted({_as_bytes(text) for text in texts})
+        if len(ordered) == 1:
+            return cls._single(ordered[0])
+        alphabet = sorted(set(b"".join(ordered)))
+        class_of_byte = np.full(NUM_BYTES, len(alphabet), np.uint16)
+        class_of_byte[alphabet] = np.arange(len(alphabet))
+        width = min(len(alphabet) + 1, NUM_BYTES)
+        source, label, accepting_at = [], [], []
+        path = [0]
+        previous = b""
+        count = 1
+        for string in ordered:
+            shared = _common_prefix(previous, string)
+            del path[shared + 1 :]
+            for byte in string[shared:]:
+                source.append(path[-1])
+                label.append(byte)
+                path.append(count)
+                count += 1
+            accepting_at.append(path[-1])
+            previous = string
+        if count > max_states():
+            raise StateLimitError(max_states(), "the set of strings")
+        delta = np.full((count, width), -1, np.int32)
+        if source:
+            delta[source, class_of_byte[label]] = np.arange(1, count)
+        accepting = np.zeros(count, bool)
+        accepting[accepting_at] = True
+        return cls.minimal(delta, accepting, class_of_byte.astype(np.uint8))
+
+    @classmethod
+    def _single(cls, string: bytes) -> Automaton:
+        """One string alone, in normal form at once: there are many of them, every key is one."""
+        if len(string) >= max_states():
+            raise StateLimitError(max_states(), "the set of strings")
+        labels = np.frombuffer(string, np.uint8)
+        is_read = np.zeros(NUM_BYTES, bool)
+        is_read[labels] = True
+        # A class for each byte that is read, and one for all others; by their first bytes.
+        begins_class = is_read.copy()
+        begins_class[np.argmin(is_read)] = True
+        number = np.cumsum(begins_class) - 1
+        class_of_byte = np.where(is_read, number, number[np.argmin(is_read)]).astype(np.uint8)
+        states = np.arange(labels.size)
+        delta = np.full((labels.size + 1, int(number[-1]) + 1), -1, np.int32)
+        delta[states, class_of_byte[labels]] = states + 1
+        return cls(delta, np.arange(labels.size + 1) == labels.size, class_of_byte)
+
+    @staticmethod
+    def union(parts: Sequence[Automaton]) -> Automaton:
+        """Strings in any of the parts, with one determinisation for all of them."""
+        parts = [p for p in parts if not p.is_empty]
+        if len(parts) < 2:
+            return parts[0] if parts else Automaton.empty()
+        if len(parts) == 2:
+            return parts[0]._product(parts[1], _UNION)
+        return join(parts, [(0, 1)] * len(parts), num_nodes=2, start=0, end=1)
+
+    @staticmethod
+    def concatenate(parts: Sequence[Automaton]) -> Automaton:
+        """A string of the first part, then one of the second, and so on."""
+        if any(p.is_empty for p in parts):
+            return Automaton.empty()
+        empty_string = Automaton.epsilon()
+        parts = [p for p in parts if p != empty_string]
+        if len(parts) < 2:
+            return parts[0] if parts else empty_string
+        count = len(parts)
+        chain = [(i, i + 1) for i in range(count)]
+        return join(parts, chain, num_nodes=count + 1, start=0, end=count)
+
+    # -- the algebra ------------------------------------------------------------------------
+
+    def __or__(self, other: Automaton) -> Automaton:
+        """Strings in either language."""
+        return self._product(other, _UNION)
+
+    def __and__(self, other: Automaton) -> Automaton:
+        """Strings in both languages."""
+        return self._product(other, _INTERSECTION)
+
+    def __sub__(self, other: Automaton) -> Automaton:
+        """Strings in this language and not in the other."""
+        return self._product(other, _DIFFERENCE)
+
+    def __invert__(self) -> Automaton:
+        """All byte strings that are not in this language (also those that are not UTF-8)."""
+        return Automaton.any_bytes() - self
+
+    def __add__(self, other: Automaton) -> Automaton:
+        """A string of this language followed by one of the other."""
+        return Automaton.concatenate([self, other])
+
+    def repeat(self, minimum: int, maximum: int | None = None) -> Automaton:
+        """Between `minimum` and `maximum` strings of this language in a row (None: no bound)."""
+        if minimum < 0 or (maximum is not None and maximum < minimum):
+            raise ValueError(f"repeat needs 0 <= minimum <= maximum, got {minimum} and {maximum}")
+        if maximum == 0 or self.is_empty:
+            return Automaton.epsilon() if minimum == 0 else Automaton.empty()
+        copies = max(minimum, 1) if maximum is None else maximum
+        size = self.num_states
+        if copies * size > max_states():
+            raise StateLimitError(max_states(), f"a repetition of {size} states {copies} times")
+        chain = [(i, i + 1) for i in range(copies)]
+        skips = [(i, copies) for i in range(minimum, copies)]
+        if maximum is None:
+            skips.append((copies, copies - 1))
+        return join([self] * copies, chain, num_nodes=copies + 1, skips=skips, start=0, end=copies)
+
+    def star(self) -> Automaton:
+        """Any number of strings of this language in a row."""
+        return self.repeat(0)
+
+    def optional(self) -> Automaton:
+        """This language and the empty string."""
+        return self | Automaton.epsilon()
+
+    def reverse(self) -> Automaton:
+        """Every string backwards."""
+        source, label = np.nonzero(self.delta >= 0)
+        return NFA(
+            self.delta[source, label],
+            label.astype(np.int32),
+            source.astype(np.int32),
+            np.zeros((0, 2), np.int32),
+            np.flatnonzero(self.accepting).astype(np.int32),
+            np.arange(self.num_states) == 0,
+            self.class_of_byte,
+        ).determinize()
+
+    def _product(self, other: Automaton, mode: int) -> Automaton:
+        class_of_byte, (mine, theirs) = joint_classes([self.class_of_byte, other.class_of_byte])
+        delta, accepting, count = subsets.product(
+            np.ascontiguousarray(self.delta[:, mine]),
+            self.accepting,
+            np.ascontiguousarray(other.delta[:, theirs]),
+            other.accepting,
+            mode,
+            max_states(),
+        )
+        if count == subsets.TOO_MANY:
+            raise StateLimitError(max_states(), "a product of automata")
+        return Automaton.minimal(delta, accepting, class_of_byte)
+
+    # -- asking questions -------------------------------------------------------------------
+
+    @property
+    def num_states(self) -> int:
+        return self.delta.shape[0]
+
+    @property
+    def initial(self) -> int:
+        return 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no string is in the language."""
+        return self.num_states == 1 and not self.accepting[0]
+
+    @cached_property
+    def transitions(self) -> Int32[np.ndarray, "S 256"]:
+        """Next state per byte, -1 for none."""
+        return self.delta[:, self.class_of_byte]
+
+    def run(self, text: str | bytes, state: int = 0) -> int:
+        """The state after reading `text` from `state`; -1 once no accepted string goes on."""
+        try:
+            string = _as_bytes(text)
+        except UnicodeEncodeError:  # a lone surrogate: no text, in no language
+            return -1
+        for byte in string:
+            state = int(self.delta[state, self.class_of_byte[byte]])
+            if state < 0:
+                return -1
+        return state
+
+    def accepts(self, text: str | bytes) -> bool:
+        """Whether the string (UTF-8 encoded if it is text) is in the language."""
+        state = self.run(text)
+        return state >= 0 and bool(self.accepting[state])
+
+    def shortest(self) -> bytes:
+        """The shortest string, first in byte order among equals; may raise EmptyLanguageError."""
+        if self.is_empty:
+            raise EmptyLanguageError("the language has no string, hence no shortest one")
+        distance = graph.distances_to_accept(self.delta, self.accepting)
+        string = bytearray()
+        state = 0
+        while distance[state] > 0:
+            after = self.transitions[state]
+            byte = int(np.argmax((after >= 0) & (distance[after] == distance[state] - 1)))
+            string.append(byte)
+            state = int(after[byte])
+        return bytes(string)
+
+    @cached_property
+    def longest_length(self) -> int | None:
+        """Length in bytes of the longest string, None if there is no bound, -1 if there is none."""
+        return -1 if self.is_empty else strings.longest_length(self.delta)
+
+    def count(self, max_length: int) -> int:
+        """How many strings of at most `max_length` bytes there are, exactly."""
+        return strings.count(self.delta, self.accepting, self.class_of_byte, max_length)
+
+    def enumerate(self, limit: int) -> list[bytes]:
+        """The first `limit` strings, shorter ones first, then in byte order."""
+        found: list[bytes] = []
+        if limit > 0:
+            for string in self:
+                found.append(string)
+                if len(found) == limit:
+                    break
+        return found
+
+    def __iter__(self) -> Iterator[bytes]:
+        """All strings, shorter ones first, then in byte order; endless for infinite languages."""
+        return strings.in_order(self.delta, self.accepting, self.transitions, self.longest_length)
+
+    # -- equality of languages --------------------------------------------------------------
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """A digest of the canonical form: equal for equal languages."""
+        digest = blake2b(digest_size=16)
+        digest.update(np.array(self.delta.shape, np.int64).tobytes())
+        for array in (self.delta, self.accepting, self.class_of_byte):
+            digest.update(array.tobytes())
+        return digest.digest()
+
+    def __eq__(self, other: object) -> bool:
+        """Whether two automata have the same language."""
+        if not isinstance(other, Automaton):
+            return NotImplemented
+        return self is other or (
+            hash(self) == hash(other)
+            and np.array_equal(self.class_of_byte, other.class_of_byte)
+            and np.array_equal(self.accepting, other.accepting)
+            and np.array_equal(self.delta, other.delta)
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # Of the beginning only: tables have megabytes, and those that begin alike are few.
+        beginning = (self.delta[:_HASHED], self.accepting[:_HASHED], self.class_of_byte)
+        return hash((self.delta.shape, *(array.tobytes() for array in beginning)))
+
+    def __repr__(self) -> str:
+        return f"Automaton({self.num_states} states, {self.delta.shape[1]} byte classes)"
+
+
+def _as_bytes(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else bytes(text)
+
+
+def _common_prefix(a: bytes, b: bytes) -> int:
+    length = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        length += 1
+    return length

@@ -1,0 +1,1 @@
+"""Compiled loops over byte automata (numba): plain arrays in and out."""

@@ -1,0 +1,266 @@
+"""Subset construction over deterministic automata that are joined by nodes.
+
+The parts are minimal automata, copies of which (*joints*) lead from one node to another: whoever
+stands at a joint's source may begin its part, whoever has read a string of the part may go on at
+the target. `skips` lead from node to node without reading anything.
+
+Nearly all of the result is a part's own table. From one state of one part a byte leads to one
+state, and where that leads to no node, the subset is that state alone; so the subset after a lone
+state is remembered by the state, and found again without a look at what is in it. Cost: O(result
+states x K), and what subsets of several states cost in `gcd.automata.kernels.subsets`, where parts
+meet.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from gcd.automata.kernels.canonical import joint_classes
+from gcd.automata.kernels.subsets import (
+    NOT_HASHED,
+    TOO_MANY,
+    grown_rows,
+    new_store,
+    number_subset,
+    sort_members,
+)
+
+_UNKNOWN = -2
+
+
+@numba.njit(cache=True)
+def _edges_of_nodes(
+    joints: np.ndarray, begins: np.ndarray, skips: np.ndarray, num_nodes: int, first_node: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """What each node leads to without reading: first states of parts, and nodes."""
+    start = np.zeros(num_nodes + 1, np.int64)
+    for i in range(joints.shape[0]):
+        start[joints[i, 0] + 1] += 1
+    for i in range(skips.shape[0]):
+        start[skips[i, 0] + 1] += 1
+    for node in range(num_nodes):
+        start[node + 1] += start[node]
+    fill = start[:-1].copy()
+    targets = np.empty(start[num_nodes], np.int32)
+    for i in range(joints.shape[0]):
+        targets[fill[joints[i, 0]]] = begins[i]
+        fill[joints[i, 0]] += 1
+    for i in range(skips.shape[0]):
+        targets[fill[skips[i, 0]]] = first_node + skips[i, 1]
+        fill[skips[i, 0]] += 1
+    return start, targets
+
+
+@numba.njit(cache=True)
+def _close(
+    members: np.ndarray,
+    size: int,
+    stamp: np.ndarray,
+    leads_to: np.ndarray,
+    reads: np.ndarray,
+    nodes: tuple[np.ndarray, np.ndarray],
+    first_node: int,
+) -> int:
+    """Follow what reads nothing from `members[:size]`, keep states that matter; the new size.
+
+    `stamp` is zero for all states, and left so.
+    """
+    start, targets = nodes
+    for i in range(size):
+        stamp[members[i]] = 1
+    head = 0
+    while head < size:
+        q = members[head]
+        head += 1
+        if q >= first_node:
+            for i in range(start[q - first_node], start[q - first_node + 1]):
+                t = targets[i]
+                if stamp[t] == 0:
+                    stamp[t] = 1
+                    members[size] = t
+                    size += 1
+        elif leads_to[q] >= 0 and stamp[leads_to[q]] == 0:
+            stamp[leads_to[q]] = 1
+            members[size] = leads_to[q]
+            size += 1
+    kept = 0
+    for i in range(size):
+        stamp[members[i]] = 0
+        if reads[members[i]]:
+            members[kept] = members[i]
+            kept += 1
+    sort_members(members, kept)
+    return kept
+
+
+@numba.njit(cache=True)
+def _read_on(
+    current: int,
+    k: int,
+    count: int,
+    max_states: int,
+    delta: np.ndarray,
+    deltas: np.ndarray,
+    columns: np.ndarray,
+    states: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    after: np.ndarray,
+    store: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    members: np.ndarray,
+    stamp: np.ndarray,
+) -> tuple[int, int, int, int]:
+    """Write rows of subsets from (current, k) on, as far as what follows is simple.
+
+    Simple is a lone state that leads to no node, and for which there is room. Returns the state
+    and the class where something else follows, how many states, in `members`, that is, none at
+    the end, and how many subsets there are now.
+    """
+    cell, shift, part, leads_to = states
+    pool, starts, hashes, _ = store
+    most = min(max_states, delta.shape[0], hashes.size)
+    num_classes = delta.shape[1]
+    while current < count:
+        begin, end = starts[current], starts[current + 1]
+        if end - begin == 1 and cell[pool[begin]] >= 0:
+            q = pool[begin]
+            first, base, column, row = cell[q], shift[q], columns[part[q]], delta[current]
+            while k < num_classes:
+                t = deltas[first + column[k]]
+                if t >= 0:
+                    t += base
+                    if after[t] == _UNKNOWN:
+                        if leads_to[t] >= 0 or count >= most or starts[count] == pool.size:
+                            members[0] = t
+                            return current, k, 1, count
+                        pool[starts[count]] = t
+                        starts[count + 1] = starts[count] + 1
+                        hashes[count] = NOT_HASHED
+                        after[t] = count
+                        count += 1
+                    row[k] = after[t]
+                k += 1
+        while k < num_classes:
+            size = 0
+            for i in range(begin, end):
+                q = pool[i]
+                t = deltas[cell[q] + columns[part[q], k]] if cell[q] >= 0 else -1
+                if t >= 0 and stamp[t + shift[q]] == 0:
+                    stamp[t + shift[q]] = 1
+                    members[size] = t + shift[q]
+                    size += 1
+            for i in range(size):
+                stamp[members[i]] = 0
+            if size == 1:
+                delta[current, k] = after[members[0]]
+            if size > 1 or delta[current, k] == _UNKNOWN:
+                return current, k, size, count
+            k += 1
+        current, k = current + 1, 0
+    return current, k, 0, count
+
+
+@numba.njit(cache=True)
+def join(
+    deltas: np.ndarray,
+    accepting: np.ndarray,
+    maps: np.ndarray,
+    first_cell: np.ndarray,
+    first_state: np.ndarray,
+    part_of: np.ndarray,
+    joints: np.ndarray,
+    skips: np.ndarray,
+    num_nodes: int,
+    ends: tuple[int, int],
+    max_states: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """The strings on the way from one node to another.
+
+    Args:
+        deltas, accepting: the distinct parts' arrays, one after the other.
+        maps: their classes of bytes.
+        first_cell, first_state: where each part begins in them, and the end.
+        part_of: the part of each joint.
+        joints, skips: their (source, target) nodes.
+        num_nodes: how many nodes there are.
+        ends: the nodes where strings begin and end.
+        max_states: most states of the result.
+
+    Returns:
+        (delta, accepting, class of each byte, number of states), states in breadth-first order.
+    """
+    class_of_byte, first_byte = joint_classes(maps)
+    num_classes = first_byte.size
+    columns = np.empty((maps.shape[0], num_classes), np.int32)
+    for p in range(maps.shape[0]):
+        for k in range(num_classes):
+            columns[p, k] = maps[p, first_byte[k]]
+
+    # States of all joints in a row, and the nodes behind them.
+    num_joints = part_of.size
+    begins = np.zeros(num_joints + 1, np.int64)
+    for i in range(num_joints):
+        begins[i + 1] = begins[i] + first_state[part_of[i] + 1] - first_state[part_of[i]]
+    first_node = begins[num_joints]
+    total = first_node + num_nodes
+    cell = np.full(total, -1, np.int64)  # where a state's row begins
+    shift = np.zeros(total, np.int32)  # where its joint begins
+    part = np.zeros(total, np.int32)
+    leads_to = np.full(total, -1, np.int32)
+    reads = np.zeros(total, np.bool_)  # what does not says nothing once closed over
+    end = first_node + ends[1]
+    reads[end] = True
+    for i in range(num_joints):
+        p = part_of[i]
+        size = first_state[p + 1] - first_state[p]
+        width = (first_cell[p + 1] - first_cell[p]) // size
+        for s in range(size):
+            q = begins[i] + s
+            cell[q], shift[q], part[q] = first_cell[p] + s * width, begins[i], p
+            if accepting[first_state[p] + s]:
+                leads_to[q] = first_node + joints[i, 1]
+            for k in range(width):
+                if deltas[cell[q] + k] >= 0:
+                    reads[q] = True
+                    break
+    nodes = _edges_of_nodes(joints, begins, skips, num_nodes, first_node)
+
+    after = np.full(total, _UNKNOWN, np.int32)  # the subset that a lone state comes to
+    stamp = np.zeros(total, np.int8)
+    members = np.empty(total, np.int32)
+    members[0] = first_node + ends[0]
+    size = _close(members, np.int64(1), stamp, leads_to, reads, nodes, first_node)
+    store = new_store(total)
+    store, _ = number_subset(store, np.int64(0), members, size)
+    delta = np.full((total, num_classes), -1, np.int32)
+    # Plain constants would be types of their own, and each function be compiled twice.
+    count, current, k = np.int64(1), np.int64(0), np.int64(0)
+    while current < count:
+        current, k, size, count = _read_on(
+            current, k, count, max_states, delta, deltas, columns,
+            (cell, shift, part, leads_to), after, store, members, stamp,
+        )  # fmt: skip
+        if size == 0:
+            break
+        lone = members[0] if size == 1 else -1
+        size = _close(members, size, stamp, leads_to, reads, nodes, first_node)
+        simple = size == 1 and leads_to[members[0]] < 0
+        target = after[members[0]] if simple else _UNKNOWN
+        if target == _UNKNOWN and size > 0:
+            store, target = number_subset(store, count, members, size)
+            if target == count:
+                if count >= max_states:
+                    return delta[:0], reads[:0], class_of_byte, TOO_MANY
+                delta = grown_rows(delta, count + 1)
+                count += 1
+        if simple:
+            after[members[0]] = target
+        if lone >= 0:
+            after[lone] = target if size > 0 else -1
+        delta[current, k] = target if size > 0 else -1
+        k += 1
+    accepts = np.zeros(count, np.bool_)
+    for s in range(count):
+        # The end has the highest number of what can be in a subset, but other nodes cannot.
+        last = store[1][s + 1] - 1
+        accepts[s] = last >= store[1][s] and store[0][last] == end
+    return delta[:count], accepts, class_of_byte, count

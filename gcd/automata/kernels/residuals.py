@@ -1,0 +1,175 @@
+"""Which states have the same residual language, found by fingerprints.
+
+The *residual* of a state is the set of strings that lead from it to acceptance; minimisation makes
+states of one residual one. Here every state gets a number that depends on its residual alone, so
+that equal residuals have equal numbers. States of one number are then taken for one, and whether
+that is a partition the automaton respects (same acceptance, and every class leads to one block) is
+checked edge by edge. If it is, it is the coarsest such partition, that is equivalence itself: it
+puts together all states that are equivalent, and no others, whatever the numbers were. Numbers that
+agree by chance, or because they saw too little, are found by the check, and Hopcroft's way of
+refining takes over from there (`gcd.automata.kernels.minimize`).
+
+**The numbers.** The *level* of a state is the fewest symbols to acceptance. A sweep gives a state a
+number made of its old one and of those of its successors: their new numbers where the level falls
+or stays, so that one sweep carries what differs at the end of a chain of thousands of states to its
+beginning; their old ones where it rises. Successors from which there are endless ways on one level
+(the loop of a string without bound) are looked at by their old numbers from the same level. All
+that is said in terms of residuals.
+
+Cost: O(S K) for each sweep; the automata of this project take one to four.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from gcd.automata.kernels.minimize import minimize_blocks
+from gcd.automata.kernels.subsets import mix
+
+_SWEEPS = 8  # before refinement takes over
+
+
+@numba.njit(cache=True)
+def _settling_order(
+    forward: tuple[np.ndarray, np.ndarray],
+    backward: tuple[np.ndarray, np.ndarray],
+    level: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """States level by level, successors of one level first; and which have endless ways on theirs.
+
+    The latter come last in their level.
+    """
+    start, targets = forward
+    into, sources = backward
+    num_states = level.size
+    waits_for = np.zeros(num_states, np.int32)
+    peeled = np.empty(num_states, np.int32)
+    head, tail = 0, 0
+    for s in range(num_states):
+        for i in range(start[s], start[s + 1]):
+            waits_for[s] += level[targets[i]] == level[s]
+        if waits_for[s] == 0:
+            peeled[tail] = s
+            tail += 1
+    while head < tail:
+        t = peeled[head]
+        head += 1
+        for i in range(into[t], into[t + 1]):
+            s = sources[i]
+            if level[s] == level[t]:
+                waits_for[s] -= 1
+                if waits_for[s] == 0:
+                    peeled[tail] = s
+                    tail += 1
+    for s in range(num_states):
+        if waits_for[s] > 0:
+            peeled[tail] = s
+            tail += 1
+    fill = np.zeros(num_states + 2, np.int32)  # levels are less than that
+    for s in range(num_states):
+        fill[level[s] + 1] += 1
+    for i in range(1, fill.size):
+        fill[i] += fill[i - 1]
+    order = np.empty(num_states, np.int32)
+    for s in peeled:
+        order[fill[level[s]]] = s
+        fill[level[s]] += 1
+    return order, waits_for > 0
+
+
+@numba.njit(cache=True)
+def _group(number: np.ndarray, block: np.ndarray, first: np.ndarray) -> int:
+    """Blocks of equal numbers, by first appearance, with their first states; how many."""
+    size = 16
+    while size < 2 * number.size:
+        size *= 2
+    table = np.full(size, -1, np.int32)
+    count = 0
+    for s in range(number.size):
+        slot = number[s] & (size - 1)
+        while table[slot] >= 0 and number[first[table[slot]]] != number[s]:
+            slot = (slot + 1) & (size - 1)
+        if table[slot] < 0:
+            table[slot] = count
+            first[count] = s
+            count += 1
+        block[s] = table[slot]
+    return count
+
+
+@numba.njit(cache=True)
+def _is_respected(
+    delta: np.ndarray, accepting: np.ndarray, block: np.ndarray, first: np.ndarray
+) -> bool:
+    """Whether all states of each block do as its first one does."""
+    for s in range(delta.shape[0]):
+        other = first[block[s]]
+        if other == s:
+            continue
+        if accepting[s] != accepting[other]:
+            return False
+        for k in range(delta.shape[1]):
+            t, u = delta[s, k], delta[other, k]
+            if (t < 0) != (u < 0) or (t >= 0 and block[t] != block[u]):
+                return False
+    return True
+
+
+@numba.njit(cache=True)
+def _numbered(block: np.ndarray, capacity: int) -> tuple[np.ndarray, int]:
+    """The same blocks, numbered by their first states, and how many there are."""
+    number = np.full(capacity, -1, np.int32)
+    result = np.empty_like(block)
+    count = 0
+    for s in range(block.size):
+        if number[block[s]] < 0:
+            number[block[s]] = count
+            count += 1
+        result[s] = number[block[s]]
+    return result, count
+
+
+@numba.njit(cache=True)
+def equivalence(
+    delta: np.ndarray,
+    accepting: np.ndarray,
+    forward: tuple[np.ndarray, np.ndarray],
+    backward: tuple[np.ndarray, np.ndarray],
+    level: np.ndarray,
+) -> tuple[np.ndarray, int]:
+    """The block of each state, states of one residual sharing one; and how many blocks.
+
+    Every state must lead to acceptance. Blocks are numbered by their first states. `forward` and
+    `backward` are the distinct edges.
+    """
+    num_states, num_classes = delta.shape
+    order, endless = _settling_order(forward, backward, level)
+    known_from = 2 * level + endless  # at twice its level, a state takes the new number of another
+    weight = np.empty(num_classes, np.int64)
+    for k in range(num_classes):
+        weight[k] = mix(k + 1) | 1
+    old = np.empty(num_states, np.int64)
+    for s in range(num_states):
+        old[s] = mix(2 * level[s] + accepting[s])
+    new = np.empty(num_states, np.int64)
+    block = np.empty(num_states, np.int32)
+    first = np.empty(num_states, np.int32)
+    num_blocks = 0
+    for _ in range(_SWEEPS):
+        for i in range(num_states):
+            s = order[i]
+            total = old[s]
+            for k in range(num_classes):
+                t = delta[s, k]
+                if t >= 0:
+                    total += weight[k] * (new[t] if known_from[t] <= 2 * level[s] else old[t])
+            new[s] = mix(total)
+        num_blocks = _group(new, block, first)
+        if num_blocks == num_states or _is_respected(delta, accepting, block, first):
+            return block, num_blocks
+        old, new = new, old
+    for s in range(num_states):  # numbers may agree by chance, acceptance must
+        block[s] = 2 * block[s] + accepting[s]
+    block, num_blocks = _numbered(block, 2 * num_blocks)
+    return _numbered(*minimize_blocks(delta, block, num_blocks))

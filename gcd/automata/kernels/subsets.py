@@ -1,0 +1,314 @@
+"""Compiled constructions of new automata: products of pairs, and subset construction.
+
+Conventions as in `gcd.automata.kernels.graph`. Growing results live in arrays that double, and
+states are found again through open-addressing hash tables, so each loop is amortised linear in what
+it produces. A result of more than `max_states` states is reported as a count of `TOO_MANY`.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+_AND, _OR, _DIFFERENCE = 0, 1, 2
+TOO_MANY = -1
+NOT_HASHED = -1  # instead of the hash of a subset that is found otherwise
+
+
+@numba.njit(cache=True)
+def mix(value: int) -> int:
+    """A 64-bit finaliser (splitmix64): spreads consecutive keys over the hash table."""
+    x = np.uint64(value)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.int64((x ^ (x >> np.uint64(31))) & np.uint64(0x7FFFFFFFFFFFFFFF))
+
+
+@numba.njit(cache=True)
+def product(
+    a_delta: np.ndarray,
+    a_accepting: np.ndarray,
+    b_delta: np.ndarray,
+    b_accepting: np.ndarray,
+    mode: int,
+    max_states: int,
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Reachable pairs of two automata over one alphabet: 0 intersection, 1 union, 2 difference.
+
+    A component that has died is numbered as one more state of its automaton; pairs that can no
+    longer accept in the given mode are not built. Returns (delta, accepting, number of states).
+    """
+    a_dead, b_dead = a_delta.shape[0], b_delta.shape[0]
+    width = np.int64(b_dead + 1)
+    num_classes = a_delta.shape[1]
+    capacity = 256
+    delta = np.full((capacity, num_classes), -1, np.int32)
+    keys = np.empty(capacity, np.int64)
+    table = np.full(1024, -1, np.int32)
+    keys[0] = 0
+    table[mix(0) & 1023] = 0
+    count = 1
+    current = 0
+    while current < count:
+        i, j = keys[current] // width, keys[current] % width
+        for k in range(num_classes):
+            x = a_delta[i, k] if i < a_dead else -1
+            y = b_delta[j, k] if j < b_dead else -1
+            if x < 0 and (mode != _OR or y < 0):
+                continue
+            if y < 0 and mode == _AND:
+                continue
+            key = np.int64(x if x >= 0 else a_dead) * width + (y if y >= 0 else b_dead)
+            slot = mix(key) & (table.size - 1)
+            while table[slot] >= 0 and keys[table[slot]] != key:
+                slot = (slot + 1) & (table.size - 1)
+            target = table[slot]
+            if target < 0:
+                if count >= max_states:
+                    return delta[:0], np.zeros(0, np.bool_), TOO_MANY
+                if count == capacity:
+                    capacity *= 2
+                    grown = np.full((capacity, num_classes), -1, np.int32)
+                    grown[:count] = delta
+                    delta = grown
+                    longer = np.empty(capacity, np.int64)
+                    longer[:count] = keys
+                    keys = longer
+                target = count
+                keys[count] = key
+                table[slot] = count
+                count += 1
+                if 2 * count > table.size:
+                    table = np.full(4 * table.size, -1, np.int32)
+                    for s in range(count):
+                        slot = mix(keys[s]) & (table.size - 1)
+                        while table[slot] >= 0:
+                            slot = (slot + 1) & (table.size - 1)
+                        table[slot] = s
+            delta[current, k] = target
+        current += 1
+    accepting = np.zeros(count, np.bool_)
+    for s in range(count):
+        i, j = keys[s] // width, keys[s] % width
+        in_a = i < a_dead and a_accepting[i]
+        in_b = j < b_dead and b_accepting[j]
+        if mode == _AND:
+            accepting[s] = in_a and in_b
+        elif mode == _OR:
+            accepting[s] = in_a or in_b
+        else:
+            accepting[s] = in_a and not in_b
+    return delta[:count], accepting, count
+
+
+@numba.njit(cache=True)
+def grown_rows(table: np.ndarray, num_rows: int) -> np.ndarray:
+    """The table, or one twice as long, of at least so many rows; new rows are -1."""
+    if num_rows <= table.shape[0]:
+        return table
+    grown = np.full((max(num_rows, 2 * table.shape[0]), table.shape[1]), -1, np.int32)
+    grown[: table.shape[0]] = table
+    return grown
+
+
+@numba.njit(cache=True)
+def sort_members(members: np.ndarray, size: int) -> None:
+    """Sort `members[:size]`, mostly few."""
+    if size > 16:
+        members[:size] = np.sort(members[:size])
+        return
+    for i in range(1, size):
+        value = members[i]
+        j = i - 1
+        while j >= 0 and members[j] > value:
+            members[j + 1] = members[j]
+            j -= 1
+        members[j + 1] = value
+
+
+@numba.njit(cache=True)
+def new_store(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Where subsets are kept: (members of all, where each begins, their hashes, hash table).
+
+    There is room for about so many of them.
+    """
+    return (
+        np.empty(2 * size + 16, np.int32),
+        np.zeros(size + 17, np.int64),
+        np.empty(size + 16, np.int64),
+        np.full(1024, -1, np.int32),
+    )
+
+
+@numba.njit(cache=True)
+def number_subset(
+    store: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    count: int,
+    members: np.ndarray,
+    size: int,
+) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], int]:
+    """The number of the subset `members[:size]`, which is `count` if it is new, and the store."""
+    pool, starts, hashes, table = store
+    key = np.int64(size)
+    for i in range(size):
+        key = mix(key * 31 + members[i] + 1)
+    slot = key & (table.size - 1)
+    while table[slot] >= 0:
+        other = table[slot]
+        start = starts[other]
+        if hashes[other] == key and starts[other + 1] - start == size:
+            same = True
+            for i in range(size):
+                if pool[start + i] != members[i]:
+                    same = False
+                    break
+            if same:
+                return store, other
+        slot = (slot + 1) & (table.size - 1)
+    if count == hashes.size:
+        longer = np.empty(2 * count + 1, np.int64)
+        longer[: count + 1] = starts
+        starts = longer
+        more = np.empty(2 * count, np.int64)
+        more[:count] = hashes
+        hashes = more
+    end = starts[count] + size
+    if end > pool.size:
+        bigger = np.empty(max(2 * pool.size, end), np.int32)
+        bigger[: starts[count]] = pool[: starts[count]]
+        pool = bigger
+    pool[starts[count] : end] = members[:size]
+    starts[count + 1] = end
+    hashes[count] = key
+    table[slot] = count
+    if 2 * (count + 1) > table.size:
+        table = np.full(4 * table.size, -1, np.int32)
+        for s in range(count + 1):
+            if hashes[s] == NOT_HASHED:
+                continue
+            slot = hashes[s] & (table.size - 1)
+            while table[slot] >= 0:
+                slot = (slot + 1) & (table.size - 1)
+            table[slot] = s
+    return (pool, starts, hashes, table), count
+
+
+@numba.njit(cache=True)
+def _close(
+    members: np.ndarray,
+    size: int,
+    stamp: np.ndarray,
+    round_: int,
+    useful: np.ndarray,
+    eps_offsets: np.ndarray,
+    eps_targets: np.ndarray,
+) -> int:
+    """Epsilon-close `members[:size]` in place, keep what matters, sort; returns the new size."""
+    read = 0
+    while read < size:
+        s = members[read]
+        read += 1
+        for i in range(eps_offsets[s], eps_offsets[s + 1]):
+            t = eps_targets[i]
+            if stamp[t] != round_:
+                stamp[t] = round_
+                members[size] = t
+                size += 1
+    kept = 0
+    for i in range(size):
+        # A state with only epsilon edges says nothing once its closure is in the set.
+        if useful[members[i]]:
+            members[kept] = members[i]
+            kept += 1
+    sort_members(members, kept)
+    return kept
+
+
+@numba.njit(cache=True)
+def _by_cell(keys: np.ndarray, num_keys: int, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Values sorted by their keys: where each key's begin, and the end; and the values."""
+    start = np.zeros(num_keys + 1, np.int64)
+    for key in keys:
+        start[key + 1] += 1
+    for key in range(num_keys):
+        start[key + 1] += start[key]
+    fill = start[:-1].copy()
+    ordered = np.empty(values.size, np.int32)
+    for i in range(keys.size):
+        ordered[fill[keys[i]]] = values[i]
+        fill[keys[i]] += 1
+    return start, ordered
+
+
+@numba.njit(cache=True)
+def determinize(
+    edges: tuple[np.ndarray, np.ndarray, np.ndarray],
+    epsilon: np.ndarray,
+    initial: np.ndarray,
+    nfa_accepting: np.ndarray,
+    num_classes: int,
+    max_states: int,
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Subset construction (Rabin and Scott 1959) over a non-deterministic automaton.
+
+    `edges` are sources, byte classes and targets; `epsilon` are pairs (source, target). Subsets
+    are kept sorted in one flat array and found again through an open-addressing hash table. Cost:
+    O(subsets x K x mean subset size).
+    """
+    num_nfa = nfa_accepting.size
+    source, label, target_of = edges
+    cells = source.astype(np.int64) * num_classes + label
+    offsets, targets = _by_cell(cells, num_nfa * num_classes, target_of)
+    eps_offsets, eps_targets = _by_cell(epsilon[:, 0], num_nfa, epsilon[:, 1])
+    useful = np.zeros(num_nfa, np.bool_)
+    for q in range(num_nfa):
+        useful[q] = nfa_accepting[q] or offsets[(q + 1) * num_classes] > offsets[q * num_classes]
+    stamp = np.zeros(num_nfa, np.int64)
+    round_ = np.int64(1)
+    members = np.empty(num_nfa, np.int32)
+    size = np.int64(0)
+    for q in initial:
+        if stamp[q] != round_:
+            stamp[q] = round_
+            members[size] = q
+            size += 1
+    size = _close(members, size, stamp, round_, useful, eps_offsets, eps_targets)
+    store = new_store(max(256, size))
+    store, _ = number_subset(store, np.int64(0), members, size)
+    delta = np.full((256, num_classes), -1, np.int32)
+    count = np.int64(1)  # a plain constant would be a type of its own
+    current = 0
+    while current < count:
+        subset = store[0][store[1][current] : store[1][current + 1]]
+        for k in range(num_classes):
+            round_ += 1
+            size = 0
+            for q in subset:
+                cell = q * np.int64(num_classes) + k
+                for e in range(offsets[cell], offsets[cell + 1]):
+                    t = targets[e]
+                    if stamp[t] != round_:
+                        stamp[t] = round_
+                        members[size] = t
+                        size += 1
+            if size == 0:
+                continue
+            size = _close(members, size, stamp, round_, useful, eps_offsets, eps_targets)
+            if size == 0:
+                continue
+            store, target = number_subset(store, count, members, size)
+            if target == count:
+                if count >= max_states:
+                    return delta[:0], np.zeros(0, np.bool_), TOO_MANY
+                delta = grown_rows(delta, count + 1)
+                count += 1
+            delta[current, k] = target
+        current += 1
+    pool, starts = store[0], store[1]
+    accepting = np.zeros(count, np.bool_)
+    for s in range(count):
+        for i in range(starts[s], starts[s + 1]):
+            if nfa_accepting[pool[i]]:
+                accepting[s] = True
+                break
+    return delta[:count], accepting, count

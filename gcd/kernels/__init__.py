@@ -1,1 +1,0 @@
-"""Compiled inner loops (numba): plain arrays in and out; the callers know what they mean."""

@@ -1,0 +1,74 @@
+"""Patterns as tutorials write them: one element after another, each once or repeated.
+
+    pattern([("UPPER", "+"), (":", 1), (" ", 1), ("LOWER", "+"), ("\\n", 1)])
+
+An element is a class of characters by its name, or one character; `1` is exactly one of it, `"+"`
+one or more. Whoever needs more than that needs `gcd.regex`.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gcd.automata.automaton import Automaton
+from gcd.errors import ConstraintError
+from gcd.languages.literal import choice
+
+ASCII_CLASSES: Mapping[str, str] = {
+    "UPPER": string.ascii_uppercase,
+    "LOWER": string.ascii_lowercase,
+    "LETTER": string.ascii_letters,
+    "DIGIT": string.digits,
+    "ALNUM": string.ascii_letters + string.digits,
+}
+
+_COUNTS = (1, "1", "+")
+
+
+def pattern(
+    elements: Sequence[Any],
+    classes: Mapping[str, Any] = ASCII_CLASSES,
+) -> Automaton:
+    """The texts made of these elements in this order.
+
+    Args:
+        elements: pairs (name of a class or one character, `1` or `"+"`). A name in `classes` goes
+            before the character of the same spelling.
+        classes: the characters of each class, as a string or a list.
+
+    Raises:
+        ConstraintError: for an element that is neither, another count, or a class without
+            characters or with members that are not one character.
+    """
+    parts = []
+    for position, element in enumerate(elements):
+        if not (isinstance(element, (tuple, list)) and len(element) == 2):
+            raise ConstraintError(
+                f"element {position} is {element!r}; give a pair such as ('UPPER', '+')"
+            )
+        name, count = element
+        if isinstance(count, bool) or count not in _COUNTS:
+            raise ConstraintError(f"element {position}, {name!r}: count {count!r} is not 1 or '+'")
+        one = choice(_characters(name, position, classes))
+        parts.append(one.repeat(1) if count == "+" else one)
+    return Automaton.concatenate(parts)
+
+
+def _characters(name: Any, position: int, classes: Mapping[str, Any]) -> list[str]:
+    if isinstance(name, str) and name in classes:
+        members = list(classes[name])
+        strange = [m for m in members if not (isinstance(m, str) and len(m) == 1)]
+        if strange or not members:
+            raise ConstraintError(
+                f"class {name!r} "
+                + (f"holds {strange[0]!r}, which is not one character" if strange else "is empty")
+            )
+        return members
+    if isinstance(name, str) and len(name) == 1:
+        return [name]
+    raise ConstraintError(
+        f"element {position} is {name!r}, neither one character nor a class; "
+        f"the classes are {', '.join(classes)}"
+    )

@@ -1,0 +1,1 @@
+"""JSON Schema, from the document to the language of its values."""

@@ -1,0 +1,257 @@
+"""Choices between schemas, multiplied out.
+
+`alternatives` turns a conjunction of schemas into a list of cases. A case is a conjunction of plain
+schemas that a value must satisfy, and a list of schemas that it must not. The cases may overlap,
+and together they are exact:
+
+    anyOf [S, T]            S          or  T
+    oneOf [S, T]            S, not T   or  T, not S
+    not S                   not S
+    if S then T else U      S, T       or  U, not S
+    dependentSchemas a: S   no member a    or  a member a, S          (dependentRequired likewise)
+    enum [{…}, …]           one schema for each object or array; scalars stay a list of constants
+
+A conjunction of choices is the product of their cases. Where that is long, `separate_choices` gives
+the cases of each choice for itself, to be built apart and intersected.
+
+**`unevaluatedProperties` and `unevaluatedItems`** ask which schemas beside them a value satisfies.
+For them the cases of `anyOf` are all its non-empty sets of satisfied branches, the others excluded,
+and those of `if` are that it holds and that it does not, so that each case knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+from gcd.errors import ConstraintError
+from gcd.languages.json_schema.constants import CONSTANTS, has_containers, identity, values_of
+from gcd.languages.json_schema.document import Conjunction, Document, Place
+from gcd.languages.json_schema.facets import OPENING, declared, is_closed
+from gcd.languages.json_schema.keywords import ABSENT, PLAIN
+
+_MAX_CASES = 1_000
+_FEW_CASES = 16  # that are multiplied out rather than intersected
+_MAX_BRANCHES = 6  # of an anyOf beside `unevaluated…`
+
+
+class Case(NamedTuple):
+    """Plain schemas that a value satisfies, and conjunctions that it does not."""
+
+    places: Conjunction
+    excluded: tuple[Conjunction, ...]
+
+
+_Branch = tuple[tuple[Place, ...], tuple[Place, ...]]  # schemas to hold; schemas not to
+
+
+def alternatives(document: Document, places: Conjunction, *, wide: bool = False) -> list[Case]:
+    """Cases, one of which a value must be; see `Document.flatten` for `wide`."""
+    split = _split(document, places, wide)
+    if split is None:
+        return []
+    plain, choices = split
+    size = 1
+    for choice in choices:
+        size *= len(choice)
+        _check_size(size)
+    found: dict[Case, None] = {}
+    for branches in product(*choices):
+        for case in _cases(document, plain, branches, wide):
+            found[case] = None
+        _check_size(len(found))
+    return list(found)
+
+
+def separate_choices(
+    document: Document, places: Conjunction, *, wide: bool = False, closed: bool
+) -> list[list[Case]] | None:
+    """Where there are many choices, the cases of each alone; None if they are better multiplied.
+
+    The languages of the lists, intersected, are that of the conjunction. For that the branches must
+    not have a say in which members are undeclared, so they are no longer what is asked for, and it
+    is done only if they had none.
+    """
+    split = _split(document, places, wide)
+    if split is None or prod(map(len, split[1])) <= _FEW_CASES or len(split[1]) < 2:
+        return None
+    plain, choices = split
+    if closed:
+        inside = document.closure(
+            tuple(p for choice in choices for branch in choice for part in branch for p in part)
+        )
+        names = declared(place for place in plain if place.told)
+        if any(
+            ("properties" in place.schema and not is_closed(plain))
+            or any(name not in names for name in place.schema.get("properties", ()))
+            or any(keyword in place.schema for keyword in OPENING)
+            for place in inside
+        ):
+            return None
+    aside = [
+        [(tuple(replace(p, told=False) for p in held), excluded) for held, excluded in choice]
+        for choice in choices
+    ]
+    return [
+        [case for branch in choice for case in _cases(document, plain, (branch,), wide)]
+        for choice in aside
+    ]
+
+
+def are_apart(document: Document, places: Conjunction, others: Conjunction) -> bool:
+    """Whether plain schemas and others have no value in common because of a constant member.
+
+    A quick look, for lists of tagged objects: false does not mean that there is such a value.
+    """
+    if not any(place.schema.get("type") == "object" for place in places):
+        return False
+    flat = document.flatten(others, wide=True)
+    if flat is None:
+        return True
+    there = {name for place in places for name in place.schema.get("required", ())}
+    mine, theirs = _tags(places), _tags(flat)
+    return any(name in theirs and mine[name].isdisjoint(theirs[name]) for name in there & {*mine})
+
+
+def _tags(places: Conjunction) -> dict[str, set[Hashable]]:
+    """Scalars that members must be among, where a schema lists them."""
+    found: dict[str, set[Hashable]] = {}
+    for place in places:
+        for name, schema in place.schema.get("properties", {}).items():
+            for keyword in CONSTANTS:
+                if isinstance(schema, bool) or keyword not in schema:
+                    continue
+                if not has_containers(schema, keyword):
+                    allowed = {identity(value) for value in values_of(schema, keyword)}
+                    found[name] = found.get(name, allowed) & allowed
+    return found
+
+
+def _split(
+    document: Document, places: Conjunction, wide: bool
+) -> tuple[Conjunction, list[list[_Branch]]] | None:
+    """The plain schemas, and the choices; None if no value fits."""
+    flat = document.flatten(places, wide=wide)
+    if flat is None:
+        return None
+    plain = tuple(_plain(place) for place in flat if _says_something(place))
+    return plain, [
+        choice for place in flat if not place.plain for choice in _choices(document, place)
+    ]
+
+
+def _cases(
+    document: Document, plain: Conjunction, branches: tuple[_Branch, ...], wide: bool
+) -> list[Case]:
+    """The cases of one branch of each choice."""
+    held = tuple(place for branch in branches for place in branch[0])
+    excluded = tuple((place,) for branch in branches for place in branch[1])
+    return [
+        Case(
+            tuple(dict.fromkeys(plain + case.places)),
+            tuple(dict.fromkeys(excluded + case.excluded)),
+        )
+        for case in (alternatives(document, held, wide=wide) if held else [Case((), ())])
+    ]
+
+
+def _check_size(size: int) -> None:
+    if size > _MAX_CASES:
+        raise ConstraintError(
+            f"choices beside each other (anyOf, oneOf, if, dependent…, constants) multiply to more "
+            f"than {_MAX_CASES} alternatives; write fewer, or nest them in separate properties"
+        )
+
+
+def _plain(place: Place) -> Place:
+    return replace(place, plain=True)
+
+
+def _says_something(place: Place) -> bool:
+    schema = place.schema
+    return place.plain or any(
+        k in schema and not (k in CONSTANTS and has_containers(schema, k)) for k in PLAIN
+    )
+
+
+def _choices(document: Document, place: Place) -> list[list[_Branch]]:
+    schema = place.schema
+    found: list[list[_Branch]] = []
+    for keyword in CONSTANTS:
+        if has_containers(schema, keyword):
+            found.append([((constant,), ()) for constant in document.constants(place, keyword)])
+    if "anyOf" in schema:
+        branches = [document.beside(place, "anyOf", i) for i in range(len(schema["anyOf"]))]
+        found.append(_any_of(document, place, branches))
+    if "oneOf" in schema:
+        branches = [document.beside(place, "oneOf", i) for i in range(len(schema["oneOf"]))]
+        aside = [replace(branch, told=False) for branch in branches]
+        found.append(
+            [((branch,), tuple(aside[:i] + aside[i + 1 :])) for i, branch in enumerate(branches)]
+        )
+    if "not" in schema:
+        found.append([((), (document.beside(place, "not", told=False),))])
+    if "if" in schema:
+        found += _conditional(document, place)
+    for name in schema.get("dependentSchemas", ()):
+        found.append(
+            [
+                ((_without(document, place, name),), ()),
+                (
+                    (
+                        _having(document, place, (name,)),
+                        document.beside(place, "dependentSchemas", name),
+                    ),
+                    (),
+                ),
+            ]
+        )
+    for name, others in schema.get("dependentRequired", {}).items():
+        if any(other != name for other in others):
+            both = _having(document, place, (name, *others))
+            found.append([((_without(document, place, name),), ()), ((both,), ())])
+    return found
+
+
+def _any_of(document: Document, place: Place, branches: list[Place]) -> list[_Branch]:
+    if not branches[0].under:
+        return [((branch,), ()) for branch in branches]
+    if len(branches) > _MAX_BRANCHES:
+        raise document.refuse(
+            "anyOf", place, f"has more than {_MAX_BRANCHES} branches beside an unevaluated… keyword"
+        )
+    aside = [replace(branch, told=False) for branch in branches]
+    return [
+        (
+            tuple(b for b, holds in zip(branches, chosen, strict=True) if holds),
+            tuple(b for b, holds in zip(aside, chosen, strict=True) if not holds),
+        )
+        for chosen in product((True, False), repeat=len(branches))
+        if any(chosen)
+    ]
+
+
+def _conditional(document: Document, place: Place) -> list[list[_Branch]]:
+    condition = document.beside(place, "if")
+    parts = [k for k in ("then", "else") if k in place.schema]
+    if not parts and not condition.under:
+        return []  # it says nothing
+    then, otherwise = (
+        (document.beside(place, k),) if k in place.schema else () for k in ("then", "else")
+    )
+    return [
+        [((condition, *then), ()), (otherwise, (replace(condition, told=False),))],
+    ]
+
+
+def _without(document: Document, place: Place, name: str) -> Place:
+    return document.made(place, f"without {name}", {ABSENT: [name]})
+
+
+def _having(document: Document, place: Place, names: tuple[str, ...]) -> Place:
+    names = tuple(dict.fromkeys(names))
+    schema = {"type": "object", "required": list(names)}
+    return document.made(place, f"having {names}", schema)

@@ -1,0 +1,326 @@
+"""A JSON schema as a document: its schemas by place, and how one leads to the next.
+
+A schema is a conjunction of keywords. Some stand for another schema of the same value (`$ref`,
+`allOf`), some choose between schemas or exclude them (`anyOf`, `not`, `if`, …); the others describe
+the value, or schemas of its elements and members. `Document.flatten` uses the first sort up,
+`gcd.languages.json_schema.choices` the second, and `gcd.languages.json_schema.facets` merges what
+is left into one description of a value.
+
+Every schema that can be reached is checked once, at the start: a keyword that is not honoured is
+refused by name, a malformed one is reported with its place and value.
+
+Recursion: a schema that refers to itself is entered at most `max_depth` times on a path from the
+root; beyond that it stands for nothing. A cycle that never enters an object or an array says
+nothing about any value, and is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from gcd.automata.automaton import Automaton
+from gcd.errors import ConstraintError, UnsupportedSchemaError
+from gcd.languages.json_schema.constants import CONSTANTS, constant_schemas, has_containers
+from gcd.languages.json_schema.keywords import check_keywords
+from gcd.languages.json_schema.references import References, escape, schemas_inside
+from gcd.languages.text.ecma import ecma_pattern
+from gcd.languages.text.formats import FORMATS
+
+_MADE = "~ "  # before the names of schemas made here; a JSON pointer cannot hold it
+_REFERENCES = ("$ref", "$dynamicRef")
+_SAME_VALUE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas")
+_UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A schema, by its pointer in the document.
+
+    Attributes:
+        pointer: JSON pointer from the document's root.
+        entered: (pointer, times) of the recursive schemas entered on the way here.
+        schema: the schema itself.
+        told: whether the schema belongs to what is asked for, rather than to what a value is
+            compared with (`not` and the like); it decides which members are undeclared.
+        plain: whether `$ref`, `allOf` and the keywords that choose have been dealt with.
+        under: the schemas of the same value around this one that have `unevaluated…`.
+    """
+
+    pointer: str
+    entered: tuple[tuple[str, int], ...]
+    schema: Any = field(compare=False, repr=False)
+    told: bool = True
+    plain: bool = False
+    under: frozenset[str] = frozenset()
+
+
+Conjunction = tuple[Place, ...]
+
+
+class Document:
+    """A schema document in which references are resolved.
+
+    Args:
+        root: the schema.
+        base: JSON pointer of the schema in what the user handed in, for messages.
+        hidden: first step of pointers here that what the user handed in does not have.
+        max_depth: how often a schema may be entered on one path.
+        assert_formats: whether `format` constrains.
+    """
+
+    def __init__(
+        self,
+        root: Any,
+        *,
+        base: str = "",
+        hidden: str = "",
+        max_depth: int,
+        assert_formats: bool = True,
+    ) -> None:
+        self._base = base
+        self._hidden = hidden
+        self._max_depth = max_depth
+        self.assert_formats = assert_formats
+        self._references = References(root, base)
+        self._below: dict[str, set[str]] = {}  # schemas directly in or referred to by each
+        self._reached: dict[str, set[str]] = {}
+        self._closures: dict[Conjunction, Conjunction] = {}
+        self._scan(root)
+        self._recursive = {p for p in self._below if p in self._reachable(p)}
+
+    def root(self) -> Conjunction:
+        """The whole document."""
+        return (self._enter("", ()),)
+
+    @property
+    def depth_hint(self) -> str:
+        """What to say besides if no value satisfies it: recursion may have been cut short."""
+        if not self._recursive:
+            return ""
+        return (
+            f" with max_depth={self._max_depth}; it contains itself, so raise max_depth "
+            "or give it a way to end"
+        )
+
+    def named(self, pointer: str) -> str:
+        """A pointer as the user would write it, from the top of what was handed in."""
+        return self._base + pointer.partition(_MADE)[0].removeprefix(self._hidden)
+
+    def refuse(self, keyword: str, place: Place, reason: str) -> UnsupportedSchemaError:
+        """The error for a keyword that cannot be honoured here."""
+        return UnsupportedSchemaError(keyword, self.named(place.pointer), reason)
+
+    # -- from schema to schema --------------------------------------------------------------
+
+    def child(self, place: Place, *path: str | int) -> Place:
+        """The schema of an element or a member, at a path below that of the whole value."""
+        return replace(self._at(place, path), told=place.told)
+
+    def beside(self, place: Place, *path: str | int, told: bool | None = None) -> Place:
+        """Another schema of the same value, at a path below this one."""
+        told = place.told if told is None else told
+        return replace(self._at(place, path), told=told, under=_under(place))
+
+    def made(self, place: Place, name: str, schema: Any) -> Place:
+        """A schema of the same value that the document does not spell out; named for equality."""
+        return replace(
+            place, pointer=f"{place.pointer}{_MADE}{name}", schema=schema, plain=False,
+            under=_under(place),
+        )  # fmt: skip
+
+    def constants(self, place: Place, keyword: str) -> list[Place]:
+        """Schemas for the constants of this one, objects and arrays spelled out."""
+        schemas = constant_schemas(place.schema, keyword)
+        return [self.made(place, f"{keyword} {i}", schema) for i, schema in enumerate(schemas)]
+
+    def _at(self, place: Place, path: tuple[str | int, ...]) -> Place:
+        schema = place.schema
+        for step in path:
+            schema = schema[step]
+        pointer = place.pointer + "".join("/" + escape(str(step)) for step in path)
+        return Place(pointer, self._kept(pointer, place.entered), schema)
+
+    def flatten(self, places: Iterable[Place], *, wide: bool = False) -> Conjunction | None:
+        """The same conjunction with `true`, `$ref` and `allOf` used up; None if no value fits.
+
+        Schemas entered too often stand for nothing or, if `wide`, for anything.
+        """
+        found: list[Place] = []
+        for place in places:
+            if not self._flatten_into(found, place, wide):
+                return None
+        return tuple(dict.fromkeys(found))
+
+    def _flatten_into(self, found: list[Place], place: Place, wide: bool) -> bool:
+        if isinstance(place.schema, bool):
+            return place.schema
+        found.append(place)
+        if place.plain:
+            return True
+        for keyword in _REFERENCES:
+            if keyword in place.schema:
+                entered = self._referred(place, keyword)
+                if dict(entered.entered).get(entered.pointer, 0) > self._max_depth:
+                    if not wide:
+                        return False
+                elif not self._flatten_into(found, entered, wide):
+                    return False
+        return all(
+            self._flatten_into(found, self.beside(place, "allOf", i), wide)
+            for i in range(len(place.schema.get("allOf", ())))
+        )
+
+    def closure(self, places: Conjunction) -> Conjunction:
+        """Every schema that says something about the same value, in whatever sense.
+
+        Order and repetition do not matter here, nor what becomes of the verdicts.
+        """
+        if places not in self._closures:
+            found: dict[Place, None] = {}
+            stack = [replace(p, told=False, plain=False, under=frozenset()) for p in places]
+            while stack:
+                place = stack.pop()
+                if isinstance(place.schema, bool) or place in found:
+                    continue
+                if dict(place.entered).get(place.pointer, 0) > self._max_depth:
+                    continue
+                found[place] = None
+                stack.extend(self._referred(place, k) for k in _REFERENCES if k in place.schema)
+                stack.extend(
+                    replace(self._at(place, path), told=False) for path in _same_value(place.schema)
+                )
+                for keyword in CONSTANTS:
+                    if has_containers(place.schema, keyword):
+                        stack.extend(self.constants(place, keyword))
+            self._closures[places] = tuple(sorted(found, key=lambda p: (p.pointer, p.entered)))
+        return self._closures[places]
+
+    def pattern(self, pattern: str, place: Place, keyword: str) -> Automaton:
+        """The texts in which a pattern of this schema is found."""
+        try:
+            return ecma_pattern(pattern)
+        except ConstraintError as error:
+            raise self.refuse(keyword, place, f"holds {pattern!r}: {error}") from error
+
+    # -- references -------------------------------------------------------------------------
+
+    def _referred(self, place: Place, keyword: str) -> Place:
+        target = self._references.target(keyword, place.schema[keyword], place.pointer)
+        return replace(self._enter(target, place.entered), told=place.told, under=_under(place))
+
+    def _enter(self, pointer: str, entered: tuple[tuple[str, int], ...]) -> Place:
+        if pointer in self._recursive:
+            counts = dict(entered)
+            counts[pointer] = counts.get(pointer, 0) + 1
+            entered = tuple(sorted(counts.items()))
+        schema = self._references.lookup(pointer)
+        return Place(pointer, self._kept(pointer, entered), schema)
+
+    def _kept(
+        self, pointer: str, entered: tuple[tuple[str, int], ...]
+    ) -> tuple[tuple[str, int], ...]:
+        """Only what matters below: schemas that can be entered again from here."""
+        if not entered:
+            return entered
+        return tuple((p, n) for p, n in entered if p == pointer or p in self._reachable(pointer))
+
+    def _reachable(self, pointer: str) -> set[str]:
+        if pointer not in self._reached:
+            found: set[str] = set()
+            stack = list(self._below.get(pointer, ()))
+            while stack:
+                other = stack.pop()
+                if other not in found:
+                    found.add(other)
+                    stack.extend(self._below.get(other, ()))
+            self._reached[pointer] = found
+        return self._reached[pointer]
+
+    # -- the check at the start -------------------------------------------------------------
+
+    def _scan(self, root: Any) -> None:
+        """Check every schema that can be reached, and note which leads to which."""
+        stack: list[tuple[str, Any]] = [("", root)]
+        same_value: dict[str, list[str]] = {}
+        while stack:
+            pointer, schema = stack.pop()
+            if pointer in self._below:
+                continue
+            check_keywords(schema, self.named(pointer), is_root=not pointer)
+            below, same_value[pointer] = [], []
+            if isinstance(schema, Mapping):
+                self._check_format(schema, pointer)
+                below = [(pointer + path, sub) for path, sub in schemas_inside(schema)]
+                same_value[pointer] = [
+                    pointer + "".join("/" + escape(str(step)) for step in path)
+                    for path in _same_value(schema)
+                ]
+                for keyword in _REFERENCES:
+                    if keyword in schema:
+                        target = self._references.target(keyword, schema[keyword], pointer)
+                        below.append((target, self._references.lookup(target)))
+                        same_value[pointer].append(target)
+            self._below[pointer] = {entry[0] for entry in below}
+            stack.extend(below)
+        self._refuse_empty_cycles(same_value)
+
+    def _check_format(self, schema: Mapping[str, Any], pointer: str) -> None:
+        if self.assert_formats and "format" in schema and schema["format"] not in FORMATS:
+            raise UnsupportedSchemaError(
+                "format",
+                self.named(pointer),
+                f"is {schema['format']!r}, which is not supported; the formats are "
+                f'{", ".join(FORMATS)}. Remove it, or pass formats="ignore"',
+            )
+
+    def _refuse_empty_cycles(self, same_value: dict[str, list[str]]) -> None:
+        """A schema that leads back to itself without entering an object or array is an error."""
+        done: set[str] = set()
+        for start in same_value:
+            path: dict[str, None] = {}
+            stack: list[tuple[str, bool]] = [(start, False)]
+            while stack:
+                pointer, leaving = stack.pop()
+                if leaving:
+                    del path[pointer]
+                    done.add(pointer)
+                    continue
+                if pointer in path:
+                    raise ConstraintError(
+                        f"the schema at {self.named(pointer) or '/'!r} leads back to itself "
+                        "without entering an object or array, so it says nothing"
+                    )
+                if pointer in done:
+                    continue
+                path[pointer] = None
+                stack.append((pointer, True))
+                stack.extend((other, False) for other in same_value[pointer])
+
+
+@lru_cache(maxsize=4096)
+def matches(pattern: str, text: str) -> bool:
+    """Whether a pattern is found in a text."""
+    return ecma_pattern(pattern).accepts(text)
+
+
+def _same_value(schema: Mapping[str, Any]) -> Iterable[tuple[str | int, ...]]:
+    """Paths to the schemas inside this one that speak about the same value."""
+    for keyword in _SAME_VALUE:
+        if keyword in schema:
+            inside = schema[keyword]
+            if isinstance(inside, list):
+                yield from ((keyword, i) for i in range(len(inside)))
+            elif keyword == "dependentSchemas":
+                yield from ((keyword, name) for name in inside)
+            else:
+                yield (keyword,)
+
+
+def _under(place: Place) -> frozenset[str]:
+    """What is around the schemas of the same value inside this one."""
+    if isinstance(place.schema, Mapping) and any(k in place.schema for k in _UNEVALUATED):
+        return place.under | {place.pointer}
+    return place.under

@@ -1,0 +1,385 @@
+"""What a conjunction of plain schemas says about one value, merged into a single description.
+
+Keywords of one kind of value say nothing about the others: `{"minLength": 3}` admits every number.
+So the description has a part for each kind, and a value is judged by the part of its own kind.
+Merging schemas, not their languages, is what makes siblings exact: `properties` beside an `anyOf`
+of `required` describes one object, whose members have one order.
+
+**Aside.** A description may be made to be compared with another, as in "this but not that". Both
+must then write the members of an object in one order, so the schemas of all that is compared are
+given as `aside`; they contribute names, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import product
+from typing import Any, NamedTuple
+
+from gcd.languages.json_schema.constants import CONSTANTS, exact, identity, values_of
+from gcd.languages.json_schema.document import Conjunction, Document, Place, matches
+from gcd.languages.json_schema.keywords import ABSENT, CONTAINER, TYPES
+from gcd.languages.values.numbers import Bound
+
+_MAX_PATTERNS = 6  # that undeclared names may match
+OPENING = ("additionalProperties", "patternProperties", "unevaluatedProperties")
+
+
+class Property(NamedTuple):
+    """A member of an object that has a place in the order.
+
+    Attributes:
+        name: its key.
+        places: every schema its value must satisfy.
+        required, forbidden: whether it must be there, or must not.
+        aside: the schemas its value is compared with.
+    """
+
+    name: str
+    places: Conjunction
+    required: bool
+    forbidden: bool
+    aside: Conjunction
+
+
+class Other(NamedTuple):
+    """Undeclared members whose names match these patterns and no others of `patterns`."""
+
+    matched: tuple[str, ...]
+    places: Conjunction
+
+
+class Contains(NamedTuple):
+    """How many elements must satisfy a schema."""
+
+    place: Place
+    fewest: int
+    most: int | None
+
+
+@dataclass(frozen=True)
+class Facets:
+    """One value, described.
+
+    Attributes:
+        kinds: JSON types it may have; "number" comes with "integer".
+        constants: the only scalars there are, by `identity` (None: no `enum` or `const`).
+        length: shortest and longest string, in code points; None is no upper bound.
+        patterns, formats: (pattern or format, schema that has it) of a string.
+        lower, upper: bounds of a number.
+        divisors: what a number is a multiple of.
+        size: fewest and most elements of an array.
+        head: schemas of the first elements, one conjunction for each.
+        items: schemas of every further element.
+        contains: schemas that some elements must satisfy.
+        unique: a schema that wants the elements to differ, None if there is none.
+        container: how Python writes an array.
+        properties: members with a place in the order.
+        others: undeclared members, none where there may be none.
+        patterns_of_names: patterns that tell undeclared members apart, with their schemas.
+        names: schemas that every member's name must satisfy.
+        count: fewest and most members.
+        aside_others: the schemas that values of undeclared members are compared with.
+        aside_items: those that elements are compared with.
+    """
+
+    kinds: frozenset[str]
+    constants: dict[Hashable, Any] | None
+    length: tuple[int, int | None]
+    patterns: tuple[tuple[str, Place], ...]
+    formats: tuple[tuple[str, Place], ...]
+    lower: Bound | None
+    upper: Bound | None
+    divisors: tuple[Decimal, ...]
+    size: tuple[int, int | None]
+    head: tuple[Conjunction, ...]
+    items: Conjunction
+    contains: tuple[Contains, ...]
+    unique: Place | None
+    container: str
+    properties: tuple[Property, ...]
+    others: tuple[Other, ...]
+    patterns_of_names: tuple[tuple[str, Place], ...]
+    names: Conjunction
+    count: tuple[int, int | None]
+    aside_others: Conjunction
+    aside_items: Conjunction
+
+
+def merge(document: Document, places: Conjunction, aside: Conjunction, *, closed: bool) -> Facets:
+    """The description of values that satisfy every one of these plain schemas.
+
+    `closed`: undeclared members are out where some schema that is asked for has `properties` and
+    none has `additionalProperties` or the like; otherwise they are in, as the standard has it.
+    """
+    schemas = [place.schema for place in places]
+    shut = closed and is_closed(places)
+    return Facets(
+        kinds=frozenset(TYPES).intersection(*(_kinds(schema) for schema in schemas)),
+        constants=_constants(schemas),
+        length=_interval(schemas, "minLength", "maxLength"),
+        patterns=_with_places(places, "pattern"),
+        formats=_with_places(places, "format") if document.assert_formats else (),
+        lower=max(_bounds(schemas, "minimum", "exclusiveMinimum"), default=None),
+        upper=min(_bounds(schemas, "maximum", "exclusiveMaximum"), default=None, key=_upper_key),
+        divisors=tuple(dict.fromkeys(exact(s["multipleOf"]) for s in schemas if "multipleOf" in s)),
+        size=_interval(schemas, "minItems", "maxItems"),
+        head=tuple(_element_places(document, places, i) for i in range(_head_length(schemas))),
+        items=_element_places(document, places, None),
+        contains=tuple(
+            Contains(
+                document.child(place, "contains"),
+                int(place.schema.get("minContains", 1)),
+                int(place.schema["maxContains"]) if "maxContains" in place.schema else None,
+            )
+            for place in places
+            if "contains" in place.schema
+        ),
+        unique=next((place for place in places if place.schema.get("uniqueItems")), None),
+        container=next((s[CONTAINER] for s in schemas if CONTAINER in s), "list"),
+        properties=_properties(document, places, aside, shut),
+        others=() if shut else _others(document, places),
+        patterns_of_names=_patterns_of_names(places),
+        names=tuple(
+            document.child(place, "propertyNames")
+            for place in places
+            if "propertyNames" in place.schema
+        ),
+        count=_interval(schemas, "minProperties", "maxProperties"),
+        aside_others=_aside_others(document, aside),
+        aside_items=_aside_items(document, places, aside),
+    )
+
+
+def is_closed(places: Conjunction) -> bool:
+    """Whether the schemas that are asked for leave undeclared members out, read as usual."""
+    told = [place.schema for place in places if place.told]
+    return any("properties" in schema for schema in told) and not any(
+        keyword in schema for schema in told for keyword in OPENING
+    )
+
+
+def _kinds(schema: Mapping[str, Any]) -> frozenset[str]:
+    types = schema.get("type", TYPES)
+    names = {types} if isinstance(types, str) else set(types)
+    return frozenset(names | {"integer"} if "number" in names else names)
+
+
+def _constants(schemas: list[Mapping[str, Any]]) -> dict[Hashable, Any] | None:
+    """Scalars only: a schema with other constants says so by choices, which are used up."""
+    found: dict[Hashable, Any] | None = None
+    for schema in schemas:
+        for keyword in CONSTANTS:
+            if keyword in schema and not any(
+                isinstance(v, (Mapping, list)) for v in values_of(schema, keyword)
+            ):
+                allowed = {identity(value): value for value in values_of(schema, keyword)}
+                kept = allowed if found is None else found
+                found = {key: value for key, value in kept.items() if key in allowed}
+    return found
+
+
+def _with_places(places: Conjunction, keyword: str) -> tuple[tuple[str, Place], ...]:
+    found = {place.schema[keyword]: place for place in places if keyword in place.schema}
+    return tuple(found.items())
+
+
+def _interval(schemas: list[Mapping[str, Any]], least: str, most: str) -> tuple[int, int | None]:
+    lower = max((int(s[least]) for s in schemas if least in s), default=0)
+    upper = min((int(s[most]) for s in schemas if most in s), default=None)
+    return lower, upper
+
+
+def _bounds(schemas: list[Mapping[str, Any]], closed: str, strict: str) -> list[Bound]:
+    return [
+        Bound(exact(schema[keyword]), keyword == strict)
+        for schema in schemas
+        for keyword in (closed, strict)
+        if keyword in schema
+    ]
+
+
+def _upper_key(bound: Bound) -> tuple[Decimal, bool]:
+    return bound.value, not bound.strict
+
+
+# -- arrays ----------------------------------------------------------------------------------
+
+
+def _head_length(schemas: list[Mapping[str, Any]]) -> int:
+    return max((len(schema.get("prefixItems", ())) for schema in schemas), default=0)
+
+
+def _element_places(document: Document, places: Conjunction, index: int | None) -> Conjunction:
+    """Schemas of the element at an index, None being any one behind all the first elements."""
+    found = []
+    for place in places:
+        if index is not None and index < len(place.schema.get("prefixItems", ())):
+            found.append(document.child(place, "prefixItems", index))
+        elif "items" in place.schema:
+            found.append(document.child(place, "items"))
+        if "unevaluatedItems" in place.schema and not any(
+            (index is not None and index < len(other.schema.get("prefixItems", ())))
+            or "items" in other.schema
+            or (other.pointer != place.pointer and "unevaluatedItems" in other.schema)
+            for other in _evaluated_by(places, place)
+        ):
+            if any("contains" in other.schema for other in _evaluated_by(places, place)):
+                raise document.refuse(
+                    "unevaluatedItems", place, "beside contains is not supported; use items"
+                )
+            found.append(document.child(place, "unevaluatedItems"))
+    return tuple(found)
+
+
+def _aside_items(document: Document, places: Conjunction, aside: Conjunction) -> Conjunction:
+    """Schemas that the elements are compared with; those that are counted are among them."""
+    found = [child for place in places for child in _at(document, place, "contains")]
+    for place in aside:
+        found += _at(document, place, "items", "contains", "unevaluatedItems")
+        count = len(place.schema.get("prefixItems", ()))
+        found += [document.child(place, "prefixItems", i) for i in range(count)]
+    return document.closure(tuple(found))
+
+
+def _evaluated_by(places: Conjunction, place: Place) -> list[Place]:
+    """The schemas whose verdicts an `unevaluated…` keyword of `place` sees: it and those in it."""
+    return [p for p in places if p.pointer == place.pointer or place.pointer in p.under]
+
+
+# -- objects ---------------------------------------------------------------------------------
+
+
+def _properties(
+    document: Document, places: Conjunction, aside: Conjunction, shut: bool
+) -> tuple[Property, ...]:
+    required = _names(place.schema.get("required", ()) for place in places)
+    absent = _names(place.schema.get(ABSENT, ()) for place in places)
+    told = [place for place in places if place.told]
+    order = declared(told)
+    allowed = set(order)
+    if not shut:
+        # What is compared must agree on the order, so `aside` comes first: it is the same for all.
+        order = {**order, **declared(aside), **declared(places)}
+        allowed = set(order)
+    return tuple(
+        Property(
+            name,
+            _member_places(document, places, name),
+            name in required,
+            name in absent or name not in allowed,
+            document.closure(
+                tuple(child for p in aside for child in _all_member_places(document, p, name))
+            ),
+        )
+        for name in {**order, **required}
+    )
+
+
+def declared(places: Iterable[Place]) -> dict[str, None]:
+    """Names in the order of their declaration."""
+    schemas = [place.schema for place in places]
+    return _names(
+        [
+            *(schema.get("properties", ()) for schema in schemas),
+            *(schema.get("required", ()) for schema in schemas),
+            *(schema.get(ABSENT, ()) for schema in schemas),
+            *(schema.get("dependentSchemas", ()) for schema in schemas),
+            *(
+                (name, *others)
+                for schema in schemas
+                for name, others in schema.get("dependentRequired", {}).items()
+            ),
+        ]
+    )
+
+
+def _names(lists: Iterable[Iterable[str]]) -> dict[str, None]:
+    return dict.fromkeys(name for names in lists for name in names)
+
+
+def _member_places(document: Document, places: Conjunction, name: str) -> Conjunction:
+    """Every schema that a declared member's value must satisfy."""
+    found: list[Place] = []
+    for place in places:
+        own = _own_member_places(document, place, name)
+        if not own and "additionalProperties" in place.schema:
+            own = [document.child(place, "additionalProperties")]
+        found += own
+        if "unevaluatedProperties" in place.schema and not any(
+            _own_member_places(document, other, name)
+            or "additionalProperties" in other.schema
+            or (other.pointer != place.pointer and "unevaluatedProperties" in other.schema)
+            for other in _evaluated_by(places, place)
+        ):
+            found.append(document.child(place, "unevaluatedProperties"))
+    return tuple(dict.fromkeys(found))
+
+
+def _own_member_places(document: Document, place: Place, name: str) -> list[Place]:
+    found = []
+    if name in place.schema.get("properties", ()):
+        found.append(document.child(place, "properties", name))
+    for pattern in place.schema.get("patternProperties", ()):
+        document.pattern(pattern, place, "patternProperties")  # refused with its place, if at all
+        if matches(pattern, name):
+            found.append(document.child(place, "patternProperties", pattern))
+    return found
+
+
+def _all_member_places(document: Document, place: Place, name: str) -> list[Place]:
+    return [
+        *_own_member_places(document, place, name),
+        *_at(document, place, "additionalProperties", "unevaluatedProperties"),
+    ]
+
+
+def _at(document: Document, place: Place, *keywords: str) -> list[Place]:
+    return [document.child(place, keyword) for keyword in keywords if keyword in place.schema]
+
+
+def _aside_others(document: Document, aside: Conjunction) -> Conjunction:
+    """Schemas that the values of undeclared members are compared with."""
+    found: list[Place] = []
+    for place in aside:
+        found += _at(document, place, "additionalProperties", "unevaluatedProperties")
+        patterns = place.schema.get("patternProperties", ())
+        found += [document.child(place, "patternProperties", pattern) for pattern in patterns]
+    return document.closure(tuple(found))
+
+
+def _patterns_of_names(places: Conjunction) -> tuple[tuple[str, Place], ...]:
+    found = {p: place for place in places for p in place.schema.get("patternProperties", ())}
+    return tuple(found.items())
+
+
+def _others(document: Document, places: Conjunction) -> tuple[Other, ...]:
+    """Undeclared members, one entry for each set of patterns that a name may match."""
+    patterns = _patterns_of_names(places)
+    if len(patterns) > _MAX_PATTERNS:
+        raise document.refuse(
+            "patternProperties",
+            patterns[-1][1],
+            f"holds more than {_MAX_PATTERNS} patterns that undeclared names may match; "
+            "declare the names, or merge the patterns",
+        )
+    found = []
+    for chosen in product((False, True), repeat=len(patterns)):
+        matched = tuple(p for (p, _), holds in zip(patterns, chosen, strict=True) if holds)
+        schemas: list[Place] = []
+        for place in places:
+            own = [p for p in place.schema.get("patternProperties", ()) if p in matched]
+            schemas += [document.child(place, "patternProperties", pattern) for pattern in own]
+            if not own:
+                schemas += _at(document, place, "additionalProperties")
+            if "unevaluatedProperties" in place.schema and not any(
+                "additionalProperties" in other.schema
+                or any(p in matched for p in other.schema.get("patternProperties", ()))
+                or (other.pointer != place.pointer and "unevaluatedProperties" in other.schema)
+                for other in _evaluated_by(places, place)
+            ):
+                schemas.append(document.child(place, "unevaluatedProperties"))
+        found.append(Other(matched, tuple(dict.fromkeys(schemas))))
+    return tuple(found)

@@ -1,0 +1,221 @@
+"""The keywords of a JSON schema, and what a well-formed one looks like.
+
+Five sorts: keywords that say something about a value by themselves (`PLAIN`), keywords that choose
+between schemas or exclude them (`CHOICES`), those that stand for another schema (`$ref`, `allOf`),
+keywords that only describe (`title`, `default`, …) and constrain nothing by the standard, and all
+others, which are refused by name with their JSON pointer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from gcd.errors import ConstraintError, UnsupportedSchemaError
+from gcd.languages.values.numbers import MAX_DIGITS
+
+TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
+
+_TOO_LARGE = 10**MAX_DIGITS
+CONTAINER = "x-python-container"  # how Python writes an array: "list", "tuple" or "set"
+ABSENT = "x-absent"  # names of members that must not be there; made here, not written by users
+
+_ANNOTATIONS = frozenset(
+    [
+        *("title", "description", "default", "examples"),
+        *("$comment", "deprecated", "readOnly", "writeOnly"),
+        *("contentEncoding", "contentMediaType", "contentSchema"),
+    ]
+)
+_DEFINITIONS = frozenset(["$defs", "definitions"])
+_IDENTITY = frozenset(["$schema", "$id", "$anchor", "$dynamicAnchor"])
+_DRAFTS = ("draft/2020-12/schema", "draft/2019-09/schema", "draft-07/schema", "draft-06/schema")
+
+
+def _is_schema(value: object) -> bool:
+    return isinstance(value, (bool, Mapping))
+
+
+def _is_count(value: object) -> bool:
+    return _is_number(value) and value >= 0 and value == int(value)  # type: ignore[operator, call-overload]
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _TOO_LARGE
+
+
+def _is_positive(value: object) -> bool:
+    return _is_number(value) and value > 0  # type: ignore[operator]
+
+
+def _is_names(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and all(isinstance(name, str) for name in value)
+        and len(set(value)) == len(value)
+    )
+
+
+def _is_named_names(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str) and _is_names(names) for name, names in value.items()
+    )
+
+
+def _is_json(value: object, depth: int = 64) -> bool:
+    if isinstance(value, Mapping):
+        return depth > 0 and all(
+            isinstance(k, str) and _is_json(v, depth - 1) for k, v in value.items()
+        )
+    if isinstance(value, list):
+        return depth > 0 and all(_is_json(item, depth - 1) for item in value)
+    return value is None or isinstance(value, (bool, str)) or _is_number(value)
+
+
+def _is_types(value: object) -> bool:
+    if isinstance(value, str):
+        return value in TYPES
+    return _is_names(value) and bool(value) and all(name in TYPES for name in value)  # type: ignore[attr-defined]
+
+
+def _is_schemas(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_schema, value))
+
+
+def _is_named_schemas(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str) and _is_schema(sub) for name, sub in value.items()
+    )
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+_Rule = tuple[Callable[[object], bool], str]
+
+_A_SCHEMA = (_is_schema, "a schema (an object or a boolean)")
+_A_COUNT = (_is_count, "a whole number, at least 0")
+_A_NUMBER = (_is_number, f"a finite number of at most {MAX_DIGITS} digits")
+_A_TEXT = (_is_text, "a string")
+_SOME_SCHEMAS = (_is_schemas, "a list of at least one schema")
+_NAMED_SCHEMAS = (_is_named_schemas, "an object of schemas")
+_NAMES = (_is_names, "a list of different names")
+
+PLAIN: dict[str, _Rule] = {
+    "type": (_is_types, f"one of {', '.join(TYPES)}, or a list of different ones"),
+    "enum": (lambda v: isinstance(v, list) and _is_json(v), "a list of JSON values"),
+    "const": (_is_json, "a JSON value"),
+    "minLength": _A_COUNT,
+    "maxLength": _A_COUNT,
+    "pattern": _A_TEXT,
+    "format": _A_TEXT,
+    "minimum": _A_NUMBER,
+    "maximum": _A_NUMBER,
+    "exclusiveMinimum": _A_NUMBER,
+    "exclusiveMaximum": _A_NUMBER,
+    "multipleOf": (_is_positive, "a number greater than 0"),
+    "prefixItems": _SOME_SCHEMAS,
+    "items": _A_SCHEMA,
+    "unevaluatedItems": _A_SCHEMA,
+    "minItems": _A_COUNT,
+    "maxItems": _A_COUNT,
+    "contains": _A_SCHEMA,
+    "minContains": _A_COUNT,
+    "maxContains": _A_COUNT,
+    "uniqueItems": (lambda v: isinstance(v, bool), "true or false"),
+    "properties": _NAMED_SCHEMAS,
+    "patternProperties": _NAMED_SCHEMAS,
+    "additionalProperties": _A_SCHEMA,
+    "unevaluatedProperties": _A_SCHEMA,
+    "propertyNames": _A_SCHEMA,
+    "required": _NAMES,
+    "minProperties": _A_COUNT,
+    "maxProperties": _A_COUNT,
+    CONTAINER: (lambda v: v in ("list", "tuple", "set"), '"list", "tuple" or "set"'),
+    ABSENT: _NAMES,
+}
+
+CHOICES: dict[str, _Rule] = {
+    "anyOf": _SOME_SCHEMAS,
+    "oneOf": _SOME_SCHEMAS,
+    "not": _A_SCHEMA,
+    "if": _A_SCHEMA,
+    "then": _A_SCHEMA,
+    "else": _A_SCHEMA,
+    "dependentSchemas": _NAMED_SCHEMAS,
+    "dependentRequired": (_is_named_names, "an object of lists of different names"),
+}
+
+_RULES: dict[str, _Rule] = {
+    **{keyword: rule for keyword, rule in PLAIN.items() if keyword != ABSENT},
+    **CHOICES,
+    "allOf": _SOME_SCHEMAS,
+    "$ref": _A_TEXT,
+    "$dynamicRef": _A_TEXT,
+    "$defs": _NAMED_SCHEMAS,
+    "definitions": _NAMED_SCHEMAS,
+    **dict.fromkeys(_IDENTITY, _A_TEXT),
+}
+
+HONOURED = tuple(sorted(_RULES.keys() - _DEFINITIONS - _IDENTITY))
+
+# Where schemas are inside a schema: alone, in lists, under names.
+SINGLE = (
+    *("items", "unevaluatedItems", "contains", "additionalProperties", "unevaluatedProperties"),
+    *("propertyNames", "not", "if", "then", "else"),
+)
+LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+NAMED = ("properties", "patternProperties", "dependentSchemas")
+DEFINITIONS = tuple(sorted(_DEFINITIONS))
+
+
+def check_keywords(schema: object, pointer: str, *, is_root: bool) -> None:
+    """Raise unless every keyword of this schema (not of those inside it) is honoured.
+
+    Raises:
+        UnsupportedSchemaError: for a keyword that is not.
+        ConstraintError: for one whose value is malformed, or something that is no schema at all.
+    """
+    if isinstance(schema, bool):
+        return
+    if not isinstance(schema, Mapping):
+        raise ConstraintError(
+            f"the schema at {pointer or '/'!r} must be an object or a boolean, got {shown(schema)}"
+        )
+    for keyword, value in schema.items():
+        if keyword in _ANNOTATIONS:
+            continue
+        if keyword not in _RULES:
+            raise UnsupportedSchemaError(
+                str(keyword),
+                pointer,
+                "is not supported; remove it, or express it with one of " + ", ".join(HONOURED),
+            )
+        holds, expected = _RULES[keyword]
+        if not holds(value):
+            raise ConstraintError(
+                f"keyword {keyword!r} at {pointer or '/'!r} must be {expected}, got {shown(value)}"
+            )
+        if keyword == "$schema":
+            _check_dialect(value, pointer, is_root)
+
+
+def shown(value: object) -> str:
+    """A value in a message, cut to a readable length."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write integers of thousands of digits
+        return f"a value of type {type(value).__name__} too long to show"
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _check_dialect(value: str, pointer: str, is_root: bool) -> None:
+    if not is_root:
+        raise UnsupportedSchemaError("$schema", pointer, "is only supported at the root; remove it")
+    if not value.rstrip("#").endswith(_DRAFTS):
+        raise UnsupportedSchemaError(
+            "$schema", pointer, f"names the dialect {value!r}, which is not supported; use 2020-12"
+        )

@@ -1,0 +1,444 @@
+"""The languages of a document's schemas in one notation, each built once.
+
+**Narrow and wide.** A language may be narrower than the standard
+(`gcd.languages.json_schema.schema` says where), which does no harm as long as every text in it is
+right. But "this and not that" is a difference, and what is taken away must not be too little. So
+each language comes in two forms:
+
+    narrow    every text is the text of a value that satisfies the schemas
+    wide      every text of such a value, if any narrow language of this place could hold it
+
+and
+
+    narrow(P and not S) = narrow(P) - wide(P and S)
+    wide(P and not S)   = wide(P) - narrow(P and S).
+
+They differ in how scalars are spelled: a wide one has every spelling of keys and constants, whole
+numbers with a fraction of zeros, and numbers with an exponent whatever their value (equality of
+those is not regular). In both, the members of objects stand in one order, that of all schemas that
+are compared (`aside`), and undeclared members are let in or not by the schemas that are asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from math import comb
+
+from gcd.automata.automaton import Automaton
+from gcd.automata.limits import max_states
+from gcd.errors import StateLimitError, UnsupportedSchemaError
+from gcd.languages.json_schema.choices import Case, alternatives, are_apart, separate_choices
+from gcd.languages.json_schema.document import Conjunction, Document, Place
+from gcd.languages.json_schema.facets import Contains, Facets, merge
+from gcd.languages.json_schema.scalars import constants, content, fitting, numerals
+from gcd.languages.values.anything import any_value
+from gcd.languages.values.arrays import Sorted, array, containing, distinct
+from gcd.languages.values.json_values import json_notation
+from gcd.languages.values.notation import Brackets, Notation
+from gcd.languages.values.objects import BRACES, Frame, Member, mapping
+
+_IN_PYTHON_STYLE = 'supported in Python style; remove it, or use style="json"'
+_MAX_SHARE = 2  # states of all parts together, in units of the limit on states
+_MAX_DISTINCT = 10  # values that elements which must differ may have
+
+
+@dataclass
+class _Size:
+    """How large the languages of a document are, all notations together."""
+
+    states: int = 0
+
+    def add(self, language: Automaton) -> None:
+        limit = _MAX_SHARE * max_states()
+        self.states += language.num_states
+        if self.states > limit:
+            raise StateLimitError(limit, "the languages of the schema's parts together")
+
+
+class SchemaLanguages:
+    """The languages of a document's schemas in one notation, each built once.
+
+    Args:
+        document: the schemas.
+        notation: how values are written.
+        max_depth: nesting of values that the schema leaves free.
+        closed: whether undeclared members are left out by default.
+        any_order: objects of at most so many declared names take any order.
+    """
+
+    def __init__(
+        self,
+        document: Document,
+        notation: Notation,
+        *,
+        max_depth: int,
+        closed: bool,
+        any_order: int = 0,
+    ) -> None:
+        self.document = document
+        self.notation = notation
+        self._max_depth = max_depth
+        self._closed = closed
+        self._any_order = any_order
+        self._known: dict[tuple[Conjunction, Conjunction, bool, Frame], Automaton] = {}
+        self._size = _Size()
+        self._built: dict[tuple[Hashable, ...], Automaton] = {}
+
+    def language(
+        self,
+        places: Conjunction,
+        aside: Conjunction = (),
+        *,
+        wide: bool = False,
+        frame: Frame = BRACES,
+    ) -> Automaton:
+        """Texts of the values that satisfy all these schemas.
+
+        Args:
+            places: the schemas.
+            aside: schemas of what this language is compared with.
+            wide: see the module's docstring.
+            frame: what stands around the members, if the value is an object.
+        """
+        key = (places, aside, wide, frame)
+        if key not in self._known:
+            separate = separate_choices(self.document, places, wide=wide, closed=self._closed)
+            if separate is None:
+                cases = alternatives(self.document, places, wide=wide)
+                found = self._any_of(cases, aside, wide, frame)
+            else:
+                others = [
+                    place
+                    for cases in separate
+                    for case in cases
+                    for schemas in (case.places, *case.excluded)
+                    for place in self.document.closure(schemas)
+                ]
+                aside = tuple(dict.fromkeys([*aside, *others]))
+                found = self._any_of(separate[0], aside, wide, frame)
+                for cases in separate[1:]:
+                    found = found & self._any_of(cases, aside, wide, frame)
+            self._known[key] = found
+            self._size.add(found)
+        return self._known[key]
+
+    def _any_of(self, cases: list[Case], aside: Conjunction, wide: bool, frame: Frame) -> Automaton:
+        parts = [
+            part
+            for case in cases
+            for part in self._case(case.places, case.excluded, aside, wide, frame)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        # Cases often agree on most kinds of value; each language counts once.
+        return Automaton.union(list(dict.fromkeys(parts)))
+
+    def _case(
+        self,
+        places: Conjunction,
+        excluded: Sequence[Conjunction],
+        aside: Conjunction,
+        wide: bool,
+        frame: Frame,
+    ) -> list[Automaton]:
+        """Languages whose union is that of one case."""
+        if not excluded:
+            return self._plain(places, aside, wide, frame)
+        more = {place: None for schemas in excluded for place in self.document.closure(schemas)}
+        aside = tuple(dict.fromkeys([*aside, *more]))
+        language = Automaton.union(self._plain(places, aside, wide, frame))
+        for schemas in excluded:
+            if language.is_empty:
+                break
+            if are_apart(self.document, places, schemas):
+                continue
+            values = self._in_every_spelling if wide else self
+            other = values.language(places + schemas, aside, wide=not wide, frame=frame)
+            language = language if other.is_empty else language - other
+        return [language]
+
+    @cached_property
+    def _hashable(self) -> SchemaLanguages:
+        """The same schemas, as far as their values may be elements of a set."""
+        assert self.notation.hashable is not None
+        return self._in(self.notation.hashable)
+
+    @cached_property
+    def _in_every_spelling(self) -> SchemaLanguages:
+        """The same schemas, narrow forms with keys and constants in every spelling.
+
+        What is taken from a wide language may be any set of right texts, the more the better.
+        """
+        return self._in(replace(self.notation, choice=self.notation.every_spelling))
+
+    @cached_property
+    def _as_json(self) -> SchemaLanguages:
+        """The same schemas in one spelling, to see which values there are."""
+        return self._in(json_notation("compact"))
+
+    def _in(self, notation: Notation) -> SchemaLanguages:
+        values = SchemaLanguages(
+            self.document,
+            notation,
+            max_depth=self._max_depth,
+            closed=self._closed,
+            any_order=self._any_order,
+        )
+        values._size = self._size
+        return values
+
+    def _plain(
+        self, places: Conjunction, aside: Conjunction, wide: bool, frame: Frame
+    ) -> list[Automaton]:
+        """Languages whose union is that of a conjunction of plain schemas, kind by kind."""
+        if not places and not aside and frame is BRACES:
+            return [any_value(self.notation, self._max_depth)]
+        facets = merge(self.document, places, aside, closed=self._closed)
+        if frame is not BRACES:  # a call's arguments are an object
+            is_object = "object" in facets.kinds and facets.constants is None
+            return [self._object(facets, wide, frame)] if is_object else []
+        if facets.constants is not None:
+            values = [v for v in facets.constants.values() if self._fits(v, facets)]
+            return [constants(self.notation, values, wide=wide)]
+        kinds = facets.kinds - {"integer"} if "number" in facets.kinds else facets.kinds
+        return [self._of_kind(kind, facets, wide) for kind in sorted(kinds)]
+
+    def _of_kind(self, kind: str, facets: Facets, wide: bool) -> Automaton:
+        """The values of one kind; cases agree on most kinds, so what they depend on is the key."""
+        f = facets
+        match kind:
+            case "null":
+                return self.notation.null
+            case "boolean":
+                return self.notation.true | self.notation.false
+            case "integer" | "number":
+                key: tuple[Hashable, ...] = (kind, f.lower, f.upper, f.divisors, wide)
+                build = partial(numerals, kind, facets, wide=wide)
+            case "string":
+                key = (kind, f.length, f.patterns, f.formats, wide)
+                build = partial(self._string, facets, wide)
+            case "array":
+                elements = (f.size, f.head, f.items, f.contains, f.unique, f.container)
+                key = (kind, *elements, f.aside_items, wide)
+                build = partial(self._array, facets, wide)
+            case _:
+                members = (f.properties, f.others, f.patterns_of_names, f.names, f.count)
+                key = (kind, *members, f.aside_others, wide)
+                build = partial(self._object, facets, wide, BRACES)
+        if key not in self._built:
+            self._built[key] = build()
+        return self._built[key]
+
+    # -- scalars ----------------------------------------------------------------------------
+
+    def _fits(self, value: object, facets: Facets) -> bool:
+        said = bool(facets.patterns or facets.formats)
+        return fitting(value, facets, content(self.document, facets, wide=False) if said else None)
+
+    def _string(self, facets: Facets, wide: bool) -> Automaton:
+        shortest, longest = facets.length
+        if longest is not None and longest < shortest:
+            return Automaton.empty()
+        if not facets.patterns and not facets.formats:
+            return self.notation.string(shortest, longest)
+        if self.notation.quoted is None:
+            keyword, place = (
+                ("pattern", facets.patterns[0][1])
+                if facets.patterns
+                else ("format", facets.formats[0][1])
+            )
+            raise self.document.refuse(keyword, place, f"is not {_IN_PYTHON_STYLE}")
+        return self.notation.quoted(content(self.document, facets, wide=wide))
+
+    # -- arrays -----------------------------------------------------------------------------
+
+    def _array(self, facets: Facets, wide: bool) -> Automaton:
+        fewest, most = facets.size
+        head = facets.head if most is None else facets.head[:most]
+        parts = []
+        for brackets in self.notation.containers[facets.container]:
+            values = self._hashable if brackets.of_hashable else self
+            aside = facets.aside_items
+            elements = [values.language(places, aside, wide=wide) for places in head]
+            rest = values.language(facets.items, aside, wide=wide)
+            part = array(
+                self.notation,
+                rest,
+                head=elements,
+                minimum=fewest,
+                maximum=most,
+                brackets=[brackets],
+            )
+            for contains in facets.contains:
+                if not part.is_empty:
+                    part = part & values._containing(facets, contains, wide, brackets)
+            if facets.unique is not None and not part.is_empty:
+                part = values._distinct(part, facets, wide, brackets)
+            parts.append(part)
+        return Automaton.union(parts)
+
+    def _containing(
+        self, facets: Facets, contains: Contains, wide: bool, brackets: Brackets
+    ) -> Automaton:
+        """Arrays with the right number of elements that satisfy a schema."""
+        most = facets.size[1]
+        head = facets.head if most is None else facets.head[:most]
+        aside = facets.aside_items
+        counted = replace(contains.place, told=False)
+
+        def both(places: Conjunction, *, wide: bool) -> Automaton:
+            return self.language((*places, counted), aside, wide=wide)
+
+        found = Automaton.any_bytes()
+        if contains.fewest:
+            sorts = [
+                Sorted(both(places, wide=wide), self.language(places, aside, wide=wide))
+                for places in (*head, facets.items)
+            ]
+            found = containing(
+                self.notation, sorts[:-1], sorts[-1], contains.fewest, None, brackets
+            )
+        if contains.most is not None:
+            sorts = []
+            for places in (*head, facets.items):
+                every = self.language(places, aside, wide=wide)
+                sorts.append(Sorted(every, every - both(places, wide=not wide)))
+            found = found & containing(
+                self.notation, sorts[:-1], sorts[-1], 0, contains.most, brackets
+            )
+        return found
+
+    def _distinct(
+        self, language: Automaton, facets: Facets, wide: bool, brackets: Brackets
+    ) -> Automaton:
+        """The arrays of a language whose elements differ."""
+        most = facets.size[1]
+        head = list(facets.head if most is None else facets.head[:most])
+        rest = self.language(facets.items, facets.aside_items, wide=True)
+        longest = len(head) if rest.is_empty else most
+        if longest is not None and longest <= 1:
+            return language
+        wides = [self.language(places, facets.aside_items, wide=True) for places in head]
+        if longest is not None and longest <= len(head) + 1:
+            wides = [*wides, rest][:longest]
+            if all((a & b).is_empty for i, a in enumerate(wides) for b in wides[:i]):
+                return language
+        assert facets.unique is not None
+        base = replace(facets.unique, told=False)
+        values: dict[str, int] = {}
+        tables = []
+        for places in [*head, facets.items]:
+            table: dict[int, Automaton] = {}
+            for value in self._values(places, facets):
+                constant = self.document.made(base, f"is {value}", {"const": json.loads(value)})
+                number = values.setdefault(value, len(values))
+                table[number] = self.language((*places, constant), facets.aside_items, wide=wide)
+            tables.append(table)
+        longest = len(values) if longest is None else min(longest, len(values))
+        if sum(comb(len(values), size) for size in range(longest + 1)) > 2**_MAX_DISTINCT:
+            raise self._refuse_distinct(facets)
+        return language & distinct(self.notation, tables[:-1], tables[-1], longest, brackets)
+
+    def _values(self, places: Conjunction, facets: Facets) -> list[str]:
+        """The values of a schema, as JSON, if they are few."""
+        language = self._as_json.language(places)
+        limit = 4 * _MAX_DISTINCT
+        if language.longest_length is None and not language.is_empty:
+            raise self._refuse_distinct(facets)
+        written = language.enumerate(limit + 1)
+        if len(written) > limit:
+            raise self._refuse_distinct(facets)
+        found: dict[str, None] = {}
+        for text in written:
+            value = json.loads(text)
+            if isinstance(value, float) and value.is_integer():
+                value = int(value)
+            found[json.dumps(value, sort_keys=True)] = None
+        return list(found)
+
+    def _refuse_distinct(self, facets: Facets) -> Exception:
+        assert facets.unique is not None
+        return self.document.refuse(
+            "uniqueItems",
+            facets.unique,
+            f"needs elements of at most {_MAX_DISTINCT} different values, such as those of an "
+            "enum, or at most one element; remove it, or set it to false",
+        )
+
+    # -- objects ----------------------------------------------------------------------------
+
+    def _object(self, facets: Facets, wide: bool, frame: Frame) -> Automaton:
+        if not self.notation.objects:
+            return Automaton.empty()
+        keys = None
+        if facets.names:
+            a_string = self.document.made(facets.names[0], "a string", {"type": "string"})
+            keys = self.language((*facets.names, a_string), wide=wide)
+        members = []
+        for name, places, required, forbidden, aside in facets.properties:
+            key = self._key(name, wide, frame)
+            if keys is not None:
+                forbidden = forbidden or (self.notation.spell_all(name) & keys).is_empty
+            value = Automaton.empty()
+            if not forbidden:
+                value = self.language(places, aside, wide=wide)
+            if not value.is_empty:
+                members.append(Member(key, value, required))
+            elif required:
+                return Automaton.empty()
+        extras = self._extras(facets, keys, wide, frame)
+        declared = len(facets.properties)
+        return mapping(
+            self.notation,
+            members,
+            extras,
+            count=facets.count,
+            any_order=0 < declared <= self._any_order,
+            frame=frame,
+        )
+
+    def _key(self, name: str, wide: bool, frame: Frame) -> Automaton:
+        if frame.key is not None:
+            return frame.key(name)
+        return self.notation.spell_all(name) if wide else self.notation.spell(name)
+
+    def _extras(
+        self, facets: Facets, names: Automaton | None, wide: bool, frame: Frame
+    ) -> list[Member]:
+        """Undeclared members, in languages of keys that do not overlap."""
+        found = []
+        for matched, places in facets.others:
+            value = self.language(places, facets.aside_others, wide=wide)
+            if value.is_empty:
+                continue
+            key = self._undeclared(facets)
+            for pattern, place in facets.patterns_of_names:
+                quoted = self._quoted(pattern, place)
+                key = key & quoted if pattern in matched else key - quoted
+            if names is not None:
+                key = key & names
+            if key.is_empty:
+                continue
+            if frame.key is not None:
+                raise UnsupportedSchemaError(
+                    "additionalProperties",
+                    self.document.named(""),
+                    "leaves the names of arguments open, which is not supported in Python style; "
+                    'declare them in "properties", or use style="json"',
+                )
+            found.append(Member(key, value, False))
+        return found
+
+    def _undeclared(self, facets: Facets) -> Automaton:
+        every = self.notation.string(0, None)
+        if not facets.properties:
+            return every
+        return every - self.notation.every_spelling([p.name for p in facets.properties])
+
+    def _quoted(self, pattern: str, place: Place) -> Automaton:
+        if self.notation.quoted is None:
+            raise self.document.refuse("patternProperties", place, f"is not {_IN_PYTHON_STYLE}")
+        return self.notation.quoted(self.document.pattern(pattern, place, "patternProperties"))

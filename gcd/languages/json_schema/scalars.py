@@ -1,0 +1,122 @@
+"""Numbers, the content of strings, and constants, as a description of a value has them.
+
+`wide` is explained in `gcd.languages.json_schema.languages`: every spelling, and every number with
+an exponent beside the others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from decimal import Decimal
+from fractions import Fraction
+
+from gcd.automata.automaton import Automaton
+from gcd.languages.json_schema.constants import exact, kind_of
+from gcd.languages.json_schema.document import Document
+from gcd.languages.json_schema.facets import Facets
+from gcd.languages.text.formats import text_format
+from gcd.languages.values.json_text import texts
+from gcd.languages.values.multiples import multiples, whole_numbers
+from gcd.languages.values.notation import Notation
+from gcd.languages.values.numbers import Bound, decimals, integers, numbers, with_exponent
+
+
+def numerals(kind: str, facets: Facets, *, wide: bool) -> Automaton:
+    """The numbers ("number") or whole numbers ("integer") that are as described."""
+    lower, upper = facets.lower, facets.upper
+    if kind == "number" and not facets.divisors:
+        found = numbers(lower, upper)
+        return found | with_exponent() if wide else found
+    found = integers(lower, upper) if kind == "integer" and not wide else decimals(lower, upper)
+    for divisor in facets.divisors:
+        found &= multiples(divisor)
+    if not wide:
+        return found
+    if kind == "integer":
+        found &= whole_numbers()
+    return found | with_exponent()
+
+
+def content(document: Document, facets: Facets, *, wide: bool) -> Automaton:
+    """What may stand in a string, before it is quoted."""
+    found = texts(*facets.length)
+    for name, _ in facets.formats:
+        language = text_format(name, widest=wide)
+        assert language is not None, "formats are checked with the document"
+        found &= language
+    for pattern, place in facets.patterns:
+        found &= document.pattern(pattern, place, "pattern")
+    return found
+
+
+def constants(notation: Notation, values: Iterable[object], *, wide: bool) -> Automaton:
+    """The texts of these scalars, built all at once, as there may be thousands.
+
+    If `wide`, in every spelling, and every number with an exponent beside the numbers.
+    """
+    parts: list[Automaton] = []
+    strings: list[str] = []
+    digits: set[str] = set()
+    for value in values:
+        match value:
+            case None:
+                parts.append(notation.null)
+            case bool():
+                parts.append(notation.true if value else notation.false)
+            case str():
+                strings.append(value)
+            case int() | float() if wide:
+                digits.add(_digits(exact(value)))
+            case int() | float():
+                digits.add(json.dumps(value))
+                if kind_of(value) == "integer":
+                    digits.add(_digits(exact(value)))
+    spelled = notation.every_spelling(strings) if wide else notation.choice(strings)
+    written = Automaton.from_strings(digits)
+    if wide and digits:
+        whole = Automaton.from_strings(text for text in digits if "." not in text)
+        broken = Automaton.from_strings(text for text in digits if "." in text)
+        zeros = Automaton.literal("0")
+        more = (Automaton.literal(".") + zeros.repeat(1)).optional()
+        written = (whole + more) | (broken + zeros.star()) | with_exponent()
+        if "0" in digits:
+            written |= Automaton.literal("-0") + more
+    return Automaton.union([written, spelled, *parts])
+
+
+def _digits(number: Decimal) -> str:
+    """A number without an exponent and without zeros at the end of its fraction."""
+    text = format(number, "f")
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if text == "-0" else text
+
+
+def fitting(value: object, facets: Facets, said: Automaton | None) -> bool:
+    """Whether a scalar is as described, by the standard's own definition.
+
+    `said` is what may stand in a string, if a pattern or a format says so.
+    """
+    kind = kind_of(value)
+    if kind not in facets.kinds:
+        return False
+    if isinstance(value, str):
+        shortest, longest = facets.length
+        within = shortest <= len(value) and (longest is None or len(value) <= longest)
+        return within and (said is None or said.accepts(value))
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        number = exact(value)
+        return (
+            (facets.lower is None or _above(number, facets.lower))
+            and (facets.upper is None or _below(number, facets.upper))
+            and all((Fraction(number) / Fraction(d)).denominator == 1 for d in facets.divisors)
+        )
+    return True
+
+
+def _above(number: Decimal, bound: Bound) -> bool:
+    return number > bound.value or (number == bound.value and not bound.strict)
+
+
+def _below(number: Decimal, bound: Bound) -> bool:
+    return number < bound.value or (number == bound.value and not bound.strict)

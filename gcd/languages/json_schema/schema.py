@@ -1,0 +1,119 @@
+"""JSON schemas (draft 2020-12) as byte languages: every text of every valid value, in one notation.
+
+A schema is multiplied out into cases of plain schemas (`gcd.languages.json_schema.choices`), each
+merged into one description of a value (`gcd.languages.json_schema.facets`) and built as a language
+(`gcd.languages.json_schema.languages`). Each place of the schema is compiled once, however often it
+is used.
+
+What is narrower than the standard, and stated here because nothing may be narrowed in silence:
+
+* **Order.** Members come in the order in which they are declared: a schema's own `properties`,
+  then those of its `$ref`, `allOf`, `anyOf` and so on, then names that only `required` and the like
+  have, then undeclared ones; `any_order=n` lets objects of up to n declared names take any order.
+  No declared name comes twice; an undeclared one may, which RFC 8259 permits, and then counts as
+  two members.
+* **Undeclared members** are left out where a schema has `properties` but no
+  `additionalProperties`, `patternProperties` or `unevaluatedProperties`, as structured generation
+  is commonly understood; write `additionalProperties`, or pass `additional_properties="open"`, for
+  the standard's reading.
+* **Numbers.** Integers have no fraction or exponent; numbers with a bound or a divisor, or compared
+  with others under `not`, `oneOf` and the like, have no exponent; constants are written as
+  `json.dumps` writes them, or as an integer if they are whole.
+* **Keys and constants** have one spelling (`escapes="all"` for every one); the members of
+  constant objects keep the order they have in the schema.
+* **Depth.** Where the schema no longer says what a value is, arrays and objects nest at most
+  `max_depth` deep; a schema that contains itself is entered at most `max_depth` times on a path.
+
+By the standard, keywords for one kind of value say nothing about others, so
+`{"properties": ...}` without `"type": "object"` also admits every number.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gcd.automata.automaton import Automaton
+from gcd.errors import ConstraintError, EmptyLanguageError
+from gcd.languages.json_schema.document import Document
+from gcd.languages.json_schema.languages import SchemaLanguages
+from gcd.languages.values.json_values import json_notation
+
+_MAX_DEPTH = 32
+_MAX_ANY_ORDER = 8
+
+
+def json_schema(
+    schema: Any,
+    *,
+    whitespace: str = "compact",
+    max_depth: int = 3,
+    escapes: str = "canonical",
+    additional_properties: str = "closed",
+    any_order: int = 0,
+    formats: str = "assert",
+) -> Automaton:
+    """All JSON texts that satisfy a schema, within the limits that the module's docstring states.
+
+    Args:
+        schema: a JSON schema, draft 2020-12, as parsed JSON: a mapping or a boolean.
+        whitespace: "compact" `{"a":1}`, "spaced" `{"a": 1}` as `json.dumps` writes it, or
+            "flexible", any whitespace that RFC 8259 permits.
+        max_depth: nesting of values the schema leaves free, and of recursive schemas.
+        escapes: spelling of keys and constants, "canonical" (as `json.dumps`) or "all".
+        additional_properties: whether undeclared members are left out ("closed") where a schema
+            has `properties` and does not speak of undeclared ones, or let in ("open").
+        any_order: objects of at most so many declared names take their members in any order; the
+            automaton grows with 2 to their number.
+        formats: "assert" (`format` constrains) or "ignore" (it describes).
+
+    Raises:
+        UnsupportedSchemaError: for a keyword that is not honoured, with its JSON pointer.
+        ConstraintError: for a malformed schema or option, or a `$ref` that cannot be followed.
+        EmptyLanguageError: if no value satisfies the schema.
+        StateLimitError: if the automaton has more states than `gcd.state_limit` allows.
+    """
+    check_options(whitespace, escapes)
+    notation = json_notation(whitespace, escapes)
+    check_depth(max_depth)
+    _check_option("additional_properties", additional_properties, ("closed", "open"))
+    _check_option("formats", formats, ("assert", "ignore"))
+    if not _is_whole(any_order) or any_order not in range(_MAX_ANY_ORDER + 1):
+        raise ConstraintError(
+            f"any_order must be a whole number in 0..{_MAX_ANY_ORDER}, got {any_order!r}"
+        )
+    document = Document(schema, max_depth=max_depth, assert_formats=formats == "assert")
+    values = SchemaLanguages(
+        document,
+        notation,
+        max_depth=max_depth,
+        closed=additional_properties == "closed",
+        any_order=any_order,
+    )
+    language = values.language(document.root())
+    if language.is_empty:
+        raise EmptyLanguageError(f"no value satisfies the schema{document.depth_hint}")
+    return Automaton.concatenate([notation.gap, language, notation.gap])
+
+
+def check_options(whitespace: object, escapes: object) -> None:
+    """`ConstraintError` unless the options of a notation are usable."""
+    _check_option("whitespace", whitespace, ("compact", "spaced", "flexible"))
+    _check_option("escapes", escapes, ("canonical", "all"))
+
+
+def check_depth(max_depth: object) -> None:
+    """`ConstraintError` unless `max_depth` is usable."""
+    if not _is_whole(max_depth) or max_depth not in range(_MAX_DEPTH + 1):
+        raise ConstraintError(
+            f"max_depth must be a whole number in 0..{_MAX_DEPTH}, got {max_depth!r}"
+        )
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_option(name: str, value: object, options: tuple[str, ...]) -> None:
+    if value not in options:
+        listed = " or ".join(f'"{option}"' for option in options)
+        raise ConstraintError(f"{name} must be {listed}, got {value!r}")

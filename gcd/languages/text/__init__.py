@@ -1,0 +1,1 @@
+"""Languages of texts: regular expressions, sets of code points, formats."""

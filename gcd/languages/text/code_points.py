@@ -1,0 +1,213 @@
+"""Sets of code points as byte automata, and back.
+
+UTF-8 writes a code point as a number in base 64 (six bits a byte) behind a first byte that says
+how many digits there are; JSON's escapes write it in base 16. A set of code points is a few
+**ranges**, and a range of numbers is a short tree of digits: each of its ends splits one digit a
+level, all between is whole. Equal subtrees are made once (hash-consing), so the tree of n ranges
+has O(n) nodes for a fixed number of digits, however many code points they hold.
+
+The way back, `Moves`, reads off an automaton over UTF-8 texts where each code point leads from a
+state between two of them. Those maps are constant on few ranges too: bytes of one class behave
+alike, and a subtree that leads to one state only is one range.
+
+Surrogates (U+D800 to U+DFFF) are no code points of a text, and are in no set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+
+from gcd.automata.automaton import Automaton
+from gcd.automata.byte_classes import NUM_BYTES, merge_equal_columns
+from gcd.automata.limits import max_states
+from gcd.errors import StateLimitError
+
+Ranges = tuple[tuple[int, int], ...]
+"""Code points from the first to the last of each pair; ascending, with gaps in between."""
+
+Piece = tuple[int, int, int]
+"""Numbers from the first to the second lead to the state that is third."""
+
+SCALARS: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))  # every code point that a text can hold
+# Code points by the number of their UTF-8 bytes, with the fixed bits of the first byte.
+_LENGTHS = ((0x80, 0x7FF, 0xC0), (0x800, 0xFFFF, 0xE0), (0x10000, 0x10FFFF, 0xF0))
+
+
+def ranges(pairs: Iterable[tuple[int, int]]) -> Ranges:
+    """The union of any ranges, without surrogates."""
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(pairs):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+        else:
+            merged.append((first, last))
+    parts = ((max(a, low), min(b, high)) for a, b in merged for low, high in SCALARS)
+    return tuple(sorted((a, b) for a, b in parts if a <= b))
+
+
+def complement(inside: Ranges) -> Ranges:
+    """All code points but these."""
+    ends = [-1, *(end for pair in inside for end in pair), 0x110000]
+    gaps = ((a + 1, b - 1) for a, b in zip(ends[::2], ends[1::2], strict=True))
+    return ranges((a, b) for a, b in gaps if a <= b)
+
+
+@lru_cache(maxsize=1024)
+def one_of(inside: Ranges) -> Automaton:
+    """One code point out of the ranges, in UTF-8."""
+    count = 2  # the initial and the final state
+    edges: list[tuple[int, int, int, int]] = []
+
+    def new_state() -> int:
+        nonlocal count
+        count += 1
+        return count - 1
+
+    def read(source: int, first: int, last: int, target: int) -> None:
+        edges.append((source, 0x80 + first, 0x80 + last, target))
+
+    trees = DigitTrees(6, new_state, read)
+    edges += [(0, a, min(b, 0x7F), 1) for a, b in inside if a <= 0x7F]
+    for number, (low, high, fixed) in enumerate(_LENGTHS):
+        pieces = [(max(a, low), min(b, high), 1) for a, b in inside if a <= high and b >= low]
+        for first, last, child in trees.split(number + 2, pieces):
+            edges.append((0, fixed + first, fixed + last, child))
+    table = np.full((count, NUM_BYTES), -1, np.int32)
+    for source, first, last, target in edges:
+        table[source, first : last + 1] = target
+    delta, class_of_byte = merge_equal_columns(table, np.arange(NUM_BYTES, dtype=np.uint8))
+    return Automaton.minimal(delta, np.arange(count) == 1, class_of_byte)
+
+
+class DigitTrees:
+    """Numbers of a fixed count of digits as trees of states, equal subtrees shared.
+
+    Args:
+        bits: of one digit.
+        new_state: makes a state.
+        read: adds the edges from a state, for the digits from one to another, to a state.
+    """
+
+    def __init__(
+        self, bits: int, new_state: Callable[[], int], read: Callable[[int, int, int, int], None]
+    ) -> None:
+        self._bits = bits
+        self._new_state = new_state
+        self._read = read
+        self._state_of: dict[tuple[int, tuple[Piece, ...]], int] = {}
+        self._same: dict[tuple[Piece, ...], int] = {}
+
+    def state(self, digits: int, pieces: tuple[Piece, ...]) -> int:
+        """The state from which numbers of that many digits lead where `pieces` say."""
+        if digits == 0:
+            return pieces[0][2]
+        key = digits, pieces
+        known = self._state_of.get(key)
+        if known is None:
+            edges = tuple(self.split(digits, pieces))
+            known = self._same.get(edges)
+            if known is None:
+                known = self._same[edges] = self._new_state()
+                for first, last, child in edges:
+                    self._read(known, first, last, child)
+            self._state_of[key] = known
+        return known
+
+    def split(self, digits: int, pieces: Iterable[Piece]) -> list[Piece]:
+        """Ranges of the first digit, and the state for the digits that follow each."""
+        size = 1 << (self._bits * (digits - 1))
+        edges: list[Piece] = []
+        divided: dict[int, list[Piece]] = {}  # digits that more than one piece shares, or a part
+        for first, last, target in pieces:
+            while first <= last:
+                digit, offset = divmod(first, size)
+                whole = (last + 1 - first) // size
+                if offset == 0 and whole:
+                    child = self.state(digits - 1, ((0, size - 1, target),))
+                    edges.append((digit, digit + whole - 1, child))
+                    first += whole * size
+                else:
+                    end = min(last, (digit + 1) * size - 1)
+                    divided.setdefault(digit, []).append((offset, end - digit * size, target))
+                    first = end + 1
+        for digit, parts in divided.items():
+            edges.append((digit, digit, self.state(digits - 1, tuple(parts))))
+        return _joined(sorted(edges))
+
+
+class Moves:
+    """Where code points lead in an automaton over UTF-8 texts, from states between code points."""
+
+    def __init__(self, automaton: Automaton) -> None:
+        self._delta = automaton.delta
+        # Bytes in a row of one class, cut where a first byte's meaning changes.
+        cuts = {0, 0x80, 0xC0, 0xE0, 0xF0, NUM_BYTES}
+        cuts |= {int(b) + 1 for b in np.flatnonzero(np.diff(automaton.class_of_byte))}
+        ordered = sorted(cuts)
+        classes = automaton.class_of_byte.tolist()
+        runs = [(a, b - 1, classes[a]) for a, b in pairwise(ordered)]
+        self._ascii = [run for run in runs if run[1] < 0x80]
+        self._digits = [(a - 0x80, b - 0x80, c) for a, b, c in runs if a >= 0x80 and b < 0xC0]
+        self._leads = [run for run in runs if run[0] >= 0xC0]
+        self._tails: dict[tuple[int, int], list[Piece]] = {}
+
+    def of(self, state: int) -> list[Piece]:
+        """Ranges of code points, ascending, and the state each leads to; the rest leads nowhere."""
+        row = self._delta[state].tolist()
+        found = [(a, b, row[c]) for a, b, c in self._ascii if row[c] >= 0]
+        for first, last, label in self._leads:
+            if row[label] < 0 or first > 0xF4:
+                continue
+            number = 1 if first < 0xE0 else 2 if first < 0xF0 else 3
+            low, high, fixed = _LENGTHS[number - 1]
+            for a, b, target in self._many(first - fixed, last - fixed, row[label], number):
+                # Overlong forms, surrogates and what lies above U+10FFFF are no code points.
+                for low_, high_ in SCALARS:
+                    x, y = max(a, low, low_), min(b, high, high_)
+                    if x <= y:
+                        found.append((x, y, target))
+        return _joined(found)
+
+    def _many(self, first: int, last: int, child: int, digits: int) -> list[Piece]:
+        """What follows a digit between two others, `digits` of it, if each leads to `child`."""
+        size = 1 << (6 * digits)
+        tail = self._tail(child, digits)
+        if len(tail) == 1 and tail[0][1] - tail[0][0] == size - 1:
+            return [(first * size, (last + 1) * size - 1, tail[0][2])]
+        return [(d * size + a, d * size + b, t) for d in range(first, last + 1) for a, b, t in tail]
+
+    def _tail(self, state: int, digits: int) -> list[Piece]:
+        """Where numbers of that many further bytes lead."""
+        if digits == 0:
+            return [(0, 0, state)]
+        key = state, digits
+        if key not in self._tails:
+            row = self._delta[state].tolist()
+            pieces: list[Piece] = []
+            for first, last, label in self._digits:
+                if row[label] >= 0:
+                    pieces += self._many(first, last, row[label], digits - 1)
+            if len(pieces) > max_states():
+                raise StateLimitError(max_states(), "a set of code points")
+            self._tails[key] = _joined(pieces)
+        return self._tails[key]
+
+
+def ranges_of(characters: Automaton) -> Ranges:
+    """The code points of a language that holds single ones only."""
+    return ranges((first, last) for first, last, _ in Moves(characters).of(0))
+
+
+def _joined(pieces: Iterable[Piece]) -> list[Piece]:
+    """Neighbours with one target made one; the pieces are ascending."""
+    joined: list[Piece] = []
+    for first, last, target in pieces:
+        if joined and joined[-1][2] == target and joined[-1][1] + 1 == first:
+            joined[-1] = (joined[-1][0], last, target)
+        else:
+            joined.append((first, last, target))
+    return joined

@@ -1,0 +1,1 @@
+"""Tool lists as people write them, and the calls that they allow."""

@@ -1,0 +1,154 @@
+"""Tool calls as byte languages: a list of calls of the given tools with valid arguments.
+
+    style="json"      [{"name": "weather", "arguments": {"city": "Rome", "days": 3}}, ...]
+    style="python"    [weather(city="Rome", days=3), ...]
+
+Both are built from the same tool list by the same steps; they differ in their notation
+(`gcd.languages.values.json_values`, `gcd.languages.values.python_values`) and in the frame of a
+call. Arguments stand in the order in which the tool declares them; those that are optional may be
+left out. Whitespace is by default what `json.dumps` writes, `, ` and `: ` (and `, ` and `=` in
+Python style). Where it is flexible, Python style admits none outside the list nor between a name
+and its `(`.
+
+The language is what `json_schema` says about the arguments, with the same limits, which its module
+states: integers without a fraction, keys in one spelling, free values nested to `max_depth`.
+
+By default the number of calls is not bounded: the token budget ends every answer anyway, and the
+automaton needs the tools once, where `max_calls=n` needs them n times.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from gcd.automata.assembly import Assembly
+from gcd.automata.automaton import Automaton
+from gcd.errors import ConstraintError, EmptyLanguageError
+from gcd.languages.json_schema.document import Document
+from gcd.languages.json_schema.languages import SchemaLanguages
+from gcd.languages.json_schema.schema import check_depth, check_options
+from gcd.languages.tools.tool_types import Tool, parse_tools
+from gcd.languages.values.arrays import array
+from gcd.languages.values.json_values import json_notation
+from gcd.languages.values.notation import mark, separators
+from gcd.languages.values.objects import Frame
+from gcd.languages.values.python_values import PYTHON_BLANKS, python_notation
+
+Call = Sequence[Automaton]  # the pieces of a call, in order
+
+_MARKS = frozenset("()[]{},='\"\\#")  # what ends or quotes something in a Python call
+
+
+def tool_calls(
+    tools: Iterable[Any],
+    *,
+    style: str = "json",
+    min_calls: int = 1,
+    max_calls: int | None = None,
+    whitespace: str = "spaced",
+    max_depth: int = 2,
+    escapes: str = "canonical",
+) -> Automaton:
+    """Lists of calls of these tools, in JSON or in Python notation.
+
+    Args:
+        tools: OpenAI-style tools, or xLAM-style ones with Python types (`gcd.parse_tools`).
+        style: "json" or "python".
+        min_calls, max_calls: how many calls there may be; None is no upper bound.
+        whitespace: "spaced", "compact" or "flexible", as in `gcd.json_schema`.
+        max_depth: nesting of values whose type leaves them free.
+        escapes: spelling of keys and constants, "canonical" or "all".
+
+    Raises:
+        UnsupportedSchemaError: for a keyword of a schema that is not honoured.
+        ConstraintError: for a malformed tool list, or a name that cannot be written.
+        EmptyLanguageError: if there is no valid answer, as with no tools at all.
+        StateLimitError: if the automaton has more states than `gcd.state_limit` allows.
+
+    Warns:
+        UserWarning: names the parameter types that are not known and become any JSON value.
+    """
+    _check_counts(min_calls, max_calls)
+    check_depth(max_depth)
+    check_options(whitespace, escapes)
+    parsed = parse_tools(tools)
+    if parsed.unknown_types:
+        listed = ", ".join(f"{name} ({count}x)" for name, count in parsed.unknown_types.items())
+        warnings.warn(
+            f"types that are not known are read as any JSON value: {listed}", stacklevel=2
+        )
+    if style == "json":
+        notation = json_notation(whitespace, escapes)
+        write: Callable[[Tool, SchemaLanguages], list[Call]] = _json_call
+    elif style == "python":
+        notation = python_notation(whitespace, escapes)
+        equals = separators(whitespace, "=", after="", blanks=PYTHON_BLANKS).colon
+        write = partial(_python_call, equals=equals)
+    else:
+        raise ConstraintError(f'style must be "json" or "python", got {style!r}')
+    graph = Assembly()
+    start, end = graph.node(), graph.node()
+    depth_hint = ""
+    for tool in parsed.tools:
+        hidden = "/properties" if tool.flat else ""
+        document = Document(tool.schema, base=tool.pointer, hidden=hidden, max_depth=max_depth)
+        depth_hint = depth_hint or document.depth_hint
+        values = SchemaLanguages(document, notation, max_depth=max_depth, closed=True)
+        for pieces in write(tool, values):
+            graph.insert(start, end, *pieces)
+    call = graph.build(start, end)
+    language = array(notation, call, minimum=min_calls, maximum=max_calls)
+    if language.is_empty:
+        reason = (
+            f"none of the tools can be called{depth_hint}" if parsed.tools else "there are no tools"
+        )
+        raise EmptyLanguageError(f"no list of at least {min_calls} calls is valid: {reason}")
+    if style == "json":
+        language = Automaton.concatenate([notation.gap, language, notation.gap])
+    return language
+
+
+def _check_counts(minimum: int | None, maximum: int | None) -> None:
+    for count in (minimum, maximum):
+        if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
+            raise ConstraintError(
+                f"min_calls and max_calls must be whole numbers, got {minimum!r} and {maximum!r}"
+            )
+    if minimum is None or minimum < 0 or (maximum is not None and maximum < minimum):
+        raise ConstraintError(
+            f"tool_calls needs 0 <= min_calls <= max_calls, got {minimum} and {maximum}"
+        )
+
+
+def _json_call(tool: Tool, values: SchemaLanguages) -> list[Call]:
+    """`{"name": "f", "arguments": {...}}`"""
+    at = values.notation
+    name = [at.spell("name"), at.colon, at.spell(tool.name)]
+    arguments = [at.spell("arguments"), at.colon, values.language(values.document.root())]
+    return [[mark("{"), at.gap, *name, at.comma, *arguments, at.gap, mark("}")]]
+
+
+def _python_call(tool: Tool, values: SchemaLanguages, equals: Automaton) -> list[Call]:
+    """`f(a=1, b="x")`"""
+    _check_name(tool.name, f"the tool name {tool.name!r}")
+
+    def key(name: str) -> Automaton:
+        _check_name(name, f"the parameter name {name!r} of the tool {tool.name!r}")
+        return Automaton.literal(name)
+
+    frame = Frame("(", ")", equals, key)
+    arguments = values.language(values.document.root(), frame=frame)
+    return [[Automaton.literal(tool.name), arguments]]
+
+
+def _check_name(name: str, what: str) -> None:
+    """Names are written as they are; what would end them early cannot be written."""
+    bad = [c for c in name if c in _MARKS or not c.isprintable()]
+    if bad or not name or name != name.strip():
+        reason = f"it holds {bad[0]!r}" if bad else "it begins or ends with a space, or is empty"
+        raise ConstraintError(
+            f'{what} cannot be written in Python style: {reason}; rename it, or use style="json"'
+        )

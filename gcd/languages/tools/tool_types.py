@@ -1,0 +1,254 @@
+"""Tool lists in the forms found in the wild, read into one: a name and a JSON schema each.
+
+Two forms, told apart tool by tool:
+
+* **OpenAI**: `{"type": "function", "function": {...}}` or the inner object alone, whose
+  `parameters` is a JSON schema of type object (or "dict", as some lists have it). What is not in
+  `required` may be left out.
+* **xLAM** and its relatives: `parameters` maps each name to a description with a `type`, which is
+  a Python type as a string (`gcd.languages.tools.type_strings`) or a JSON schema type; further
+  keywords of JSON schema beside it count too. A parameter may be left out if its type says
+  `optional` or `Optional[...]`, if it has a `default`, or one is stated in its description
+  ("default is 10", "defaults to 'en'"), or if it says `"required": false`. Where the tool has a
+  list `required`, or any parameter of the tool list says `"required": true`, those not named so may
+  be left out too.
+
+Everything else about a tool (`description`, `return`, examples, units) describes, and does not
+constrain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gcd.errors import ConstraintError, UnsupportedSchemaError
+from gcd.languages.json_schema.keywords import HONOURED, TYPES, shown
+from gcd.languages.json_schema.references import escape
+from gcd.languages.tools.type_strings import Schema, parse_type
+
+_DESCRIPTIONS = frozenset(
+    ["description", "title", "default", "example", "examples", "unit", "required"]
+)
+# "default is 10", "defaults to 'en'", "default: metric.", "(default 10)"; not "no default is set".
+_LITERAL = r"""[-+]?\.?\d | ['"`\[{] | (?:true|false|none|null)\b"""
+_LAST_WORD = r"(?!\w+ed\b) [\w./-]+ \s* (?: $ | [,;)] | \.(?:\s|$) )"
+_STATED_DEFAULT = re.compile(
+    rf"""(?<!\bno\ ) \bdefault (?: s\ to\s | (?:\ value)? (?: \ is\s | \s*[:=] ) )
+         \s* (?: {_LITERAL} | {_LAST_WORD} )
+         | \(default\ (?: {_LITERAL} )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_SCHEMA_WORDS = ("properties", "$defs", "$schema", "definitions", "allOf", "anyOf", "$ref")
+_OBJECT_TYPES = ("object", "dict", ["object"])
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter: its name, the JSON schema of its values, whether it must be given."""
+
+    name: str
+    schema: Schema | bool
+    required: bool
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool as the language of its calls sees it.
+
+    Attributes:
+        name: as it is written in a call.
+        description: what the tool does, in words; may be empty.
+        schema: the JSON schema of the arguments, of type object.
+        pointer: JSON pointer of that schema in the tool list, for messages.
+        flat: whether the tool list describes each parameter by itself, without "properties".
+    """
+
+    name: str
+    description: str
+    schema: Schema
+    pointer: str
+    flat: bool
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """In declared order."""
+        required = self.schema.get("required", ())
+        properties = self.schema.get("properties", {})
+        return tuple(Parameter(n, schema, n in required) for n, schema in properties.items())
+
+
+@dataclass(frozen=True)
+class ToolList:
+    """Tools, and how often each type that is not known occurred among their parameters."""
+
+    tools: tuple[Tool, ...]
+    unknown_types: Counter[str]
+
+
+def parse_tools(tools: Any) -> ToolList:
+    """Read a tool list in either form: any iterable of mappings.
+
+    Raises:
+        ConstraintError: for a malformed tool, with its place in the list and what is wrong.
+        UnsupportedSchemaError: for a keyword of a parameter that is not honoured.
+    """
+    if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Iterable):
+        raise ConstraintError(f"tools must be a list of objects, got {shown(tools)}")
+    entries = [_unwrapped(tool, i) for i, tool in enumerate(tools)]
+    marked = any(
+        isinstance(parameter, Mapping) and parameter.get("required") is True
+        for entry, _ in entries
+        for parameter in _parameters(entry).values()
+    )
+    unknown: Counter[str] = Counter()
+    parsed = [_tool(entry, i, inside, marked, unknown) for i, (entry, inside) in enumerate(entries)]
+    seen: dict[str, int] = {}
+    for i, tool in enumerate(parsed):
+        if tool.name in seen:
+            raise ConstraintError(
+                f"tool {i} has the name {tool.name!r} of tool {seen[tool.name]}; a call would not "
+                "say which is meant, so give each tool a name of its own"
+            )
+        seen[tool.name] = i
+    return ToolList(tuple(parsed), unknown)
+
+
+def _unwrapped(tool: Any, index: int) -> tuple[Mapping[str, Any], str]:
+    """The object with the name, and its JSON pointer in the list."""
+    if not isinstance(tool, Mapping):
+        raise ConstraintError(f"tool {index} must be an object, got {shown(tool)}")
+    if tool.get("function") is not None:
+        if "name" in tool:
+            raise ConstraintError(
+                f"tool {index} has both 'name' and 'function', and either could be the tool; "
+                "remove one of them"
+            )
+        if not isinstance(tool["function"], Mapping):
+            raise ConstraintError(
+                f"tool {index}: 'function' must be an object, got {shown(tool['function'])}"
+            )
+        return tool["function"], f"/{index}/function"
+    return tool, f"/{index}"
+
+
+def _parameters(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    parameters = entry.get("parameters")
+    return parameters if isinstance(parameters, Mapping) else {}
+
+
+def _tool(
+    entry: Mapping[str, Any], index: int, inside: str, marked: bool, unknown: Counter[str]
+) -> Tool:
+    name = entry.get("name")
+    if not isinstance(name, str) or not name:
+        raise ConstraintError(f"tool {index}: 'name' must be a non-empty text, got {shown(name)}")
+    if entry.get("parameters") is not None and not isinstance(entry["parameters"], Mapping):
+        raise ConstraintError(
+            f"tool {index} ({name}): 'parameters' must be an object, "
+            f"got {shown(entry['parameters'])}"
+        )
+    parameters = _parameters(entry)
+    pointer = f"{inside}/parameters"
+    flat = not _is_schema(parameters)
+    if not flat:
+        _check_object_schema(parameters, index, name)
+        schema = {**parameters, "type": "object"}
+    else:
+        schema = _flat_schema(parameters, entry.get("required"), index, name, marked, unknown)
+    description = entry.get("description")
+    return Tool(name, description if isinstance(description, str) else "", schema, pointer, flat)
+
+
+def _is_schema(parameters: Mapping[str, Any]) -> bool:
+    """Whether `parameters` is a JSON schema, rather than a description for each parameter."""
+    kind = parameters.get("type")
+    if isinstance(kind, (str, list)):
+        return True
+    # A tool may have a parameter called "properties": then it is described by a type.
+    return any(word in parameters and not _has_type(parameters[word]) for word in _SCHEMA_WORDS)
+
+
+def _has_type(description: Any) -> bool:
+    return isinstance(description, Mapping) and isinstance(description.get("type"), (str, list))
+
+
+def _check_object_schema(parameters: Mapping[str, Any], index: int, name: str) -> None:
+    if parameters.get("type", "object") not in _OBJECT_TYPES:
+        raise ConstraintError(
+            f"tool {index} ({name}): the schema of the parameters must have type 'object', "
+            f"got {shown(parameters['type'])}"
+        )
+
+
+def _flat_schema(
+    parameters: Mapping[str, Any],
+    required: Any,
+    index: int,
+    tool: str,
+    marked: bool,
+    unknown: Counter[str],
+) -> Schema:
+    if required is not None and not (
+        isinstance(required, (list, tuple)) and all(isinstance(n, str) for n in required)
+    ):
+        raise ConstraintError(
+            f"tool {index} ({tool}): 'required' must be a list of names, got {shown(required)}"
+        )
+    properties: Schema = {}
+    mandatory = []
+    for name, description in parameters.items():
+        if not isinstance(name, str) or not isinstance(description, Mapping):
+            raise ConstraintError(
+                f"tool {index} ({tool}): parameter {name!r} must be described by an object, "
+                f"got {shown(description)}"
+            )
+        pointer = f"/{index}/parameters/{escape(name)}"
+        properties[name], optional = _parameter(description, pointer, unknown)
+        says = description.get("required")
+        if required is not None:
+            optional = optional or name not in required
+        elif says is not None or marked:
+            optional = optional or says is not True
+        if not optional:
+            mandatory.append(name)
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": mandatory,
+        "additionalProperties": False,
+    }
+
+
+def _parameter(
+    description: Mapping[str, Any], pointer: str, unknown: Counter[str]
+) -> tuple[Schema, bool]:
+    """The schema of a parameter, and whether its own description lets it be left out."""
+    kind = description.get("type")
+    optional = "default" in description or bool(
+        _STATED_DEFAULT.search(str(description.get("description", "")))
+    )
+    schema: Schema = {}
+    if isinstance(kind, str) and kind not in TYPES:
+        parsed = parse_type(kind)
+        unknown.update(parsed.unknown)
+        schema, optional = dict(parsed.schema), optional or parsed.optional
+    elif isinstance(kind, (str, list)):
+        schema = {"type": kind}
+    elif kind is not None:
+        raise ConstraintError(f"the type at {pointer!r} must be a text, got {shown(kind)}")
+    for keyword, value in description.items():
+        if keyword in _DESCRIPTIONS or keyword == "type":
+            continue
+        if keyword not in HONOURED:
+            raise UnsupportedSchemaError(str(keyword), pointer, "of a parameter is not supported")
+        if keyword in schema and schema[keyword] != value:
+            raise ConstraintError(
+                f"keyword {keyword!r} at {pointer!r} says {shown(value)}, "
+                f"but the type {kind!r} says {shown(schema[keyword])}; keep one of them"
+            )
+        schema[keyword] = value
+    return schema, optional

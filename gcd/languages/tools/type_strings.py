@@ -1,0 +1,161 @@
+"""Types as Python programmers write them, read as JSON schemas.
+
+Tool lists in the style of xLAM describe a parameter by a string: `str, optional`,
+`List[Union[int, float]]`, `Tuple[float, float]`, `str, optional, default 'London'`. What stands
+before the first comma outside brackets is a Python expression; it is parsed, never evaluated. The
+flags behind it are read for `optional` and `default`. A name that is not known, such as `Callable`,
+becomes any JSON value and is reported, so that nothing is widened in silence.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from gcd.languages.json_schema.keywords import CONTAINER
+
+Schema = dict[str, Any]
+
+_JSON_TYPE = {
+    **dict.fromkeys(("str", "string", "Str", "String"), "string"),
+    **dict.fromkeys(("int", "integer", "Int", "Integer"), "integer"),
+    **dict.fromkeys(("float", "number", "double", "Float", "Number"), "number"),
+    **dict.fromkeys(("bool", "boolean", "Bool", "Boolean"), "boolean"),
+    **dict.fromkeys(("None", "NoneType", "null"), "null"),
+}
+_NULL: Schema = {"type": "null"}
+_LISTS = {"list", "List", "array", "Array", "Sequence", "Iterable"}
+_TUPLES = {"tuple", "Tuple"}
+_SETS = {"set", "Set", "frozenset", "FrozenSet"}
+_OBJECTS = {"dict", "Dict", "object", "Object", "Mapping"}
+
+
+class TypeString(NamedTuple):
+    """What a type string says.
+
+    Attributes:
+        schema: the JSON schema of its values.
+        optional: whether the parameter may be left out.
+        unknown: the types in it that are not known, each read as any JSON value.
+    """
+
+    schema: Schema
+    optional: bool
+    unknown: tuple[str, ...]
+
+
+def parse_type(text: str) -> TypeString:
+    """Read a type string; one that is no Python expression is unknown as a whole."""
+    first, *flags = _split(text)
+    words = [flag.strip().lower() for flag in flags]
+    optional = any(word.startswith(("optional", "default")) for word in words)
+    unknown: list[str] = []
+    try:
+        tree = ast.parse(first.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return TypeString({}, optional, (text,))
+    schema = _schema(tree, unknown.append)
+    return TypeString(schema, optional or _admits_none(schema), tuple(unknown))
+
+
+def _split(text: str) -> list[str]:
+    """Parts between commas that stand outside brackets and quotes."""
+    parts, depth, quote = [""], 0, ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character in "[(":
+            depth += 1
+        elif character in "])":
+            depth -= 1
+        if character == "," and depth == 0 and not quote:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def _schema(tree: ast.expr, unknown: Callable[[str], None]) -> Schema:
+    match tree:
+        case ast.Constant(value=None):
+            return dict(_NULL)
+        case ast.Name(id=name) | ast.Attribute(value=ast.Name(id="typing" | "t"), attr=name):
+            return _named(name, [], unknown)
+        case ast.Constant(value=str(name)) if name.isidentifier():
+            return _named(name, [], unknown)
+        case ast.Subscript(value=outer, slice=ast.Tuple(elts=inner)):
+            return _generic(outer, inner, tree, unknown)
+        case ast.Subscript(value=outer, slice=single):
+            return _generic(outer, [single], tree, unknown)
+        case ast.Call(func=outer, args=inner, keywords=[]):  # `list(str)`
+            return _generic(outer, inner, tree, unknown)
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _any_of([_schema(left, unknown), _schema(right, unknown)])
+    unknown(ast.unparse(tree))
+    return {}
+
+
+def _generic(
+    outer: ast.expr, inner: list[ast.expr], tree: ast.expr, unknown: Callable[[str], None]
+) -> Schema:
+    name = outer.attr if isinstance(outer, ast.Attribute) else getattr(outer, "id", "")
+    if name == "Literal" and all(isinstance(e, ast.Constant) for e in inner):
+        return {"enum": [e.value for e in inner if isinstance(e, ast.Constant)]}
+    if name in _TUPLES and len(inner) == 2 and _is_ellipsis(inner[1]):
+        return {"type": "array", CONTAINER: "tuple", "items": _schema(inner[0], unknown)}
+    known = {"Union", "Optional", "Annotated"} | _LISTS | _TUPLES | _SETS | _OBJECTS
+    if name not in known or any(_is_ellipsis(e) for e in inner):
+        unknown(ast.unparse(tree))
+        return {}
+    if name == "Annotated":
+        return _schema(inner[0], unknown)
+    return _named(name, [_schema(e, unknown) for e in inner], unknown)
+
+
+def _named(name: str, inner: list[Schema], unknown: Callable[[str], None]) -> Schema:
+    """The schema of a type by its name and those of its arguments, if it has any."""
+    if name in _JSON_TYPE and not inner:
+        return {"type": _JSON_TYPE[name]}
+    if name in ("Any", "any") and not inner:
+        return {}
+    if name in ("Union", "Optional") and inner:
+        return _any_of([*inner, dict(_NULL)] if name == "Optional" else inner)
+    if name in _LISTS and len(inner) <= 1:
+        return _array("list", inner)
+    if name in _SETS and len(inner) <= 1:
+        return _array("set", inner)
+    if name in _TUPLES:
+        schema: Schema = {"type": "array", CONTAINER: "tuple"}
+        if inner:
+            schema |= {"prefixItems": inner, "items": False, "minItems": len(inner)}
+        return schema
+    if name in _OBJECTS and len(inner) in (0, 2) and _is_text_key(inner):
+        return {"type": "object"} | ({"additionalProperties": inner[1]} if inner else {})
+    unknown(name)
+    return {}
+
+
+def _array(container: str, inner: list[Schema]) -> Schema:
+    schema: Schema = {"type": "array"} | ({"items": inner[0]} if inner else {})
+    return schema if container == "list" else {**schema, CONTAINER: container}
+
+
+def _is_text_key(inner: list[Schema]) -> bool:
+    """JSON has string keys only; any key type that includes them is written so."""
+    return not inner or inner[0].get("type", "string") == "string"
+
+
+def _any_of(schemas: list[Schema]) -> Schema:
+    different = [s for i, s in enumerate(schemas) if s not in schemas[:i]]
+    return different[0] if len(different) == 1 else {"anyOf": different}
+
+
+def _admits_none(schema: Schema) -> bool:
+    return schema == _NULL or any(map(_admits_none, schema.get("anyOf", ())))
+
+
+def _is_ellipsis(tree: ast.expr) -> bool:
+    return isinstance(tree, ast.Constant) and tree.value is Ellipsis

@@ -1,0 +1,1 @@
+"""Languages of values as a notation writes them: JSON and Python literals."""

@@ -1,0 +1,39 @@
+"""Values that nothing is said about: anything, nested to a depth."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from gcd.automata.automaton import Automaton
+from gcd.automata.limits import max_states
+from gcd.errors import StateLimitError
+from gcd.languages.values.arrays import array
+from gcd.languages.values.notation import Notation
+from gcd.languages.values.numbers import numbers
+from gcd.languages.values.objects import Member, mapping
+
+
+@lru_cache(maxsize=64)
+def any_value(notation: Notation, depth: int) -> Automaton:
+    """Any value of nulls, booleans, numbers, strings, and arrays and objects nested to `depth`.
+
+    The automaton remembers which brackets are open, so it doubles with each level.
+    """
+    scalars = [
+        notation.null,
+        notation.true,
+        notation.false,
+        numbers(),
+        notation.string(0, None),
+    ]
+    if depth == 0:
+        return Automaton.union(scalars)
+    if 10 * 2**depth * scalars[-1].num_states > max_states():  # what it comes to, about
+        raise StateLimitError(max_states(), f"a free value nested to a depth of {depth}")
+    inner = any_value(notation, depth - 1)
+    return Automaton.union([*scalars, array(notation, inner), any_object(notation, inner)])
+
+
+def any_object(notation: Notation, value: Automaton) -> Automaton:
+    """Objects with any keys, and values of one language."""
+    return mapping(notation, (), [Member(notation.string(0, None), value, False)])

@@ -1,0 +1,154 @@
+"""A language of texts as JSON writes it: in quotes, every character in every legal spelling.
+
+A `pattern`, a `format` or a set of names describes the *content* of a string. What a model writes
+is its spelling, and RFC 8259 leaves a choice: a code point stands for itself (unless it is a
+control character, a quote or a backslash), or as `\\" \\\\ \\/ \\b \\f \\n \\r \\t`, or as
+`\\uXXXX` with digits of either case, above U+FFFF as two of those, a surrogate pair.
+
+`quoted` translates an automaton. Between two code points the automaton is in one of its states,
+and the next code point leads to another; whichever spelling is chosen must lead there. So bytes
+stay as they are, and every such state gets a tree of escapes beside them, over the few ranges of
+code points that lead to one state (`gcd.languages.text.code_points`). Nothing in it is
+non-deterministic: a raw character never begins with a backslash. Cost: linear in the states, and
+for each of them in the number of its ranges.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from gcd.automata.automaton import Automaton
+from gcd.automata.byte_classes import NUM_BYTES, joint_classes
+from gcd.automata.limits import max_states
+from gcd.errors import StateLimitError
+from gcd.languages.text.code_points import SCALARS, DigitTrees, Moves, Piece, one_of
+from gcd.languages.values.json_values import repeated
+
+_HEX = [f"{d:x}{d:X}".encode() if d > 9 else f"{d}".encode() for d in range(16)]
+_ESCAPED, _LETTERS = b'"\\/\b\f\n\r\t', b'"\\/bfnrt'
+_NOT_RAW = [*range(0x20), *b'"\\']
+# Bytes that escapes tell apart: every one of these is a class of its own, but control characters.
+_STRUCTURE = np.zeros(NUM_BYTES, np.uint8)
+_STRUCTURE[:0x20] = 1
+for _number, _byte in enumerate(sorted({*b"".join(_HEX), *_LETTERS, *b"u"})):
+    _STRUCTURE[_byte] = _number + 2
+
+
+@lru_cache(maxsize=1)
+def characters() -> Automaton:
+    """One code point in UTF-8: no overlong forms, no surrogates."""
+    return one_of(SCALARS)
+
+
+@lru_cache(maxsize=256)
+def texts(minimum: int = 0, maximum: int | None = None) -> Automaton:
+    """UTF-8 texts of `minimum` to `maximum` code points (None: no upper bound).
+
+    Raises:
+        StateLimitError: at once if these are far too many.
+    """
+    return repeated(characters(), minimum, maximum)
+
+
+@lru_cache(maxsize=256)
+def quoted(language: Automaton) -> Automaton:
+    """The JSON strings, quotes included, whose content is a text of the language.
+
+    Byte strings of the language that are not UTF-8 are no texts, and have no spelling.
+    """
+    content = language & texts()
+    if content.is_empty:
+        return content
+    return _Spelling(content).automaton()
+
+
+class _Spelling:
+    """The states of `content`, in order, then an opening state, a closing one, and escapes."""
+
+    def __init__(self, content: Automaton) -> None:
+        self._content = content
+        self._count = content.num_states
+        self._edges: list[tuple[int, bytes, int]] = []
+        self._states: dict[tuple[tuple[bytes, int], ...], int] = {}
+        self._trees = DigitTrees(4, self._new_state, self._read_digits)
+
+    def automaton(self) -> Automaton:
+        content = self._content
+        opening, closing = self._new_state(), self._new_state()
+        self._edges.append((opening, b'"', 0))
+        self._edges += [(int(end), b'"', closing) for end in np.flatnonzero(content.accepting)]
+        moves = Moves(content)
+        inside = (content.transitions[:, 0x80:0xC0] >= 0).any(axis=1)  # a character begun
+        for state in np.flatnonzero(~inside).tolist():
+            escapes = self._escapes(moves.of(state))
+            if escapes:
+                self._edges.append((state, b"\\", self._state(escapes)))
+
+        class_of_byte, (own, _) = joint_classes([content.class_of_byte, _STRUCTURE])
+        table = np.full((self._count, own.size), -1, np.int32)
+        table[: content.num_states] = content.delta[:, own]
+        table[: content.num_states, class_of_byte[_NOT_RAW]] = -1
+        for source, labels, target in self._edges:
+            table[source, class_of_byte[list(labels)]] = target
+        accepting = np.zeros(self._count, bool)
+        accepting[closing] = True
+        order = np.arange(self._count)
+        order[[0, opening]] = opening, 0  # a swap is its own inverse
+        table = np.where(table >= 0, order[table], -1)[order]
+        return Automaton.minimal(table, accepting, class_of_byte)
+
+    def _escapes(self, pieces: list[Piece]) -> list[tuple[bytes, int]]:
+        """What may follow a backslash, if code points lead where `pieces` say."""
+        found = []
+        for character, letter in zip(_ESCAPED, _LETTERS, strict=True):
+            leads = [target for first, last, target in pieces if first <= character <= last]
+            if leads:
+                found.append((bytes([letter]), leads[0]))
+        units = [(a, min(b, 0xFFFF), target) for a, b, target in pieces if a <= 0xFFFF]
+        units += self._pairs([(max(a, 0x10000), b, t) for a, b, t in pieces if b >= 0x10000])
+        if units:
+            found.append((b"u", self._trees.state(4, tuple(units))))
+        return found
+
+    def _pairs(self, pieces: list[Piece]) -> list[Piece]:
+        """First halves of surrogate pairs, each leading to a state that reads the second."""
+        whole: list[Piece] = []
+        divided: dict[int, list[Piece]] = {}  # by first half: ranges of the second
+        for first, last, target in pieces:
+            while first <= last:
+                high, low = divmod(first - 0x10000, 0x400)
+                blocks = (last + 1 - first) // 0x400
+                if low == 0 and blocks:
+                    second = self._second_half([(0, 0x3FF, target)])
+                    whole.append((0xD800 + high, 0xD800 + high + blocks - 1, second))
+                    first += blocks * 0x400
+                else:
+                    end = min(last, first - low + 0x3FF)
+                    divided.setdefault(high, []).append((low, low + end - first, target))
+                    first = end + 1
+        whole += [(0xD800 + h, 0xD800 + h, self._second_half(low)) for h, low in divided.items()]
+        return sorted(whole)
+
+    def _second_half(self, pieces: list[Piece]) -> int:
+        units = tuple((0xDC00 + a, 0xDC00 + b, target) for a, b, target in pieces)
+        after_backslash = self._state([(b"u", self._trees.state(4, units))])
+        return self._state([(b"\\", after_backslash)])
+
+    def _state(self, edges: list[tuple[bytes, int]]) -> int:
+        """The state with these edges."""
+        key = tuple(edges)
+        if key not in self._states:
+            self._states[key] = self._new_state()
+            self._edges += [(self._states[key], labels, target) for labels, target in edges]
+        return self._states[key]
+
+    def _read_digits(self, source: int, first: int, last: int, target: int) -> None:
+        self._edges.append((source, b"".join(_HEX[first : last + 1]), target))
+
+    def _new_state(self) -> int:
+        if self._count >= max_states():
+            raise StateLimitError(max_states(), "a JSON string")
+        self._count += 1
+        return self._count - 1

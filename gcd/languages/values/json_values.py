@@ -1,0 +1,122 @@
+"""JSON values (RFC 8259) as byte languages.
+
+**Strings.** One code point of a string is one unit, however it is written: as its UTF-8 bytes
+(no overlong forms, no surrogates), as a two-character escape `\\" \\\\ \\/ \\b \\f \\n \\r \\t`, as
+`\\uXXXX`, or, above U+FFFF, as a pair of surrogate escapes. Control characters under U+0020 must
+be escaped. A lone surrogate is no Unicode text, and is not in the language. Counting code points
+is then counting units: the automaton of a string of at most n code points has about 20 n states.
+
+**Keys and constants** are written in one spelling by default, that of `json.dumps`: with
+`ensure_ascii` either on or off. `escapes="all"` admits every spelling of them, at some 8 states a
+character.
+
+**Whitespace**: "compact" has none; "spaced" is `json.dumps`' own default, `, ` and `: `;
+"flexible" is whatever RFC 8259 permits, any amount of space, tab, line feed and carriage return.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+
+from gcd.automata.automaton import Automaton
+from gcd.automata.limits import max_states
+from gcd.errors import ConstraintError, StateLimitError
+from gcd.languages.literal import encodable
+from gcd.languages.text.regex import regex
+from gcd.languages.values.notation import Brackets, Notation, separators
+
+_HEX = "[0-9a-fA-F]"
+# \uXXXX for a code point of its own, and the two halves of a surrogate pair.
+LONE_UNIT = rf"u(?:[0-9a-ce-fA-CE-F]{_HEX}{{3}}|[dD][0-7]{_HEX}{{2}})"
+_PAIR = rf"u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}"
+_SHORT_ESCAPES = {
+    '"': '"', "\\": "\\", "/": "/", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t",
+}  # fmt: skip
+
+
+@lru_cache(maxsize=8)
+def json_notation(whitespace: str, escapes: str = "canonical") -> Notation:
+    """How JSON writes values, in a whitespace style; keys and constants as `escapes` says."""
+    if escapes not in ("canonical", "all"):
+        raise ConstraintError(f'escapes must be "canonical" or "all", got {escapes!r}')
+    from gcd.languages.values.json_text import quoted  # which is made of the characters below
+
+    gap, comma, colon = separators(whitespace)
+    return Notation(
+        gap=gap,
+        comma=comma,
+        colon=colon,
+        null=Automaton.literal("null"),
+        true=Automaton.literal("true"),
+        false=Automaton.literal("false"),
+        string=json_string,
+        choice=json_constants if escapes == "canonical" else _all_spellings,
+        spell_all=json_spellings,
+        quoted=quoted,
+        containers=dict.fromkeys(("list", "tuple", "set"), (Brackets("[", "]"),)),
+    )
+
+
+@lru_cache(maxsize=1)
+def json_character() -> Automaton:
+    """One code point inside a JSON string, in every legal spelling."""
+    return regex(rf'[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|{LONE_UNIT}|{_PAIR})')
+
+
+@lru_cache(maxsize=256)
+def json_string(minimum: int, maximum: int | None) -> Automaton:
+    """JSON strings of `minimum` to `maximum` code points (None: no upper bound)."""
+    quote = Automaton.literal('"')
+    return Automaton.concatenate([quote, repeated(json_character(), minimum, maximum), quote])
+
+
+def repeated(character: Automaton, minimum: int, maximum: int | None) -> Automaton:
+    """`minimum` to `maximum` characters; `StateLimitError` at once if they are far too many."""
+    longest = max(minimum, maximum or 0)
+    if longest * character.num_states > max_states():
+        raise StateLimitError(max_states(), f"a string with a length limit of {longest}")
+    return character.repeat(minimum, maximum)
+
+
+def json_constants(texts: Iterable[str]) -> Automaton:
+    """Strings as `json.dumps` writes them, with `ensure_ascii` on or off."""
+    return Automaton.from_strings(
+        json.dumps(text, ensure_ascii=on) for text in map(encodable, texts) for on in (True, False)
+    )
+
+
+def _all_spellings(texts: Iterable[str]) -> Automaton:
+    from gcd.languages.values.json_text import quoted
+
+    return quoted(Automaton.from_strings(map(encodable, texts)))
+
+
+@lru_cache(maxsize=1024)
+def json_spellings(text: str) -> Automaton:
+    """One string in every legal spelling."""
+    return spellings(encodable(text), '"', _json_alternatives)
+
+
+def spellings(text: str, quote: str, alternatives: Callable[[str], list[str]]) -> Automaton:
+    """A quoted text whose characters have these alternative spellings (regular expressions)."""
+    body = "".join(f"(?:{'|'.join(alternatives(character))})" for character in text)
+    return regex(f"{quote}{body}{quote}")
+
+
+def _json_alternatives(character: str) -> list[str]:
+    units = character.encode("utf-16-be")
+    escape = "".join(r"\\u" + any_case(units[i : i + 2].hex()) for i in range(0, len(units), 2))
+    found = [escape]
+    if character in _SHORT_ESCAPES:
+        found.append(r"\\" + re.escape(_SHORT_ESCAPES[character]))
+    if character >= " " and character not in '"\\':
+        found.append(rf"\x{{{ord(character):x}}}")
+    return found
+
+
+def any_case(digits: str) -> str:
+    """A regular expression for hexadecimal digits in either case."""
+    return "".join(f"[{d}{d.upper()}]" if d.isalpha() else d for d in digits)

@@ -1,0 +1,132 @@
+"""Decimal numerals whose value is a multiple of a divisor, exactly.
+
+Numerals are those of `gcd.languages.values.numbers` without an exponent:
+`-?(0|[1-9][0-9]*)(\\.[0-9]+)?`. `multipleOf` is about the value: `5.0` is a multiple of 1, `-0` of
+everything.
+
+Long division reads a numeral from the left. Write the divisor as a · 10^e, with a not divisible
+by 10.
+
+* e < 0: a value v is a multiple if v · 10^k, with k = -e, is a whole number divisible by a. The
+  state is the remainder modulo a of the digits so far, and how many of them stand behind the point.
+  A numeral that ends after j < k of those has k - j zeros understood; after k only zeros may come.
+* e >= 0: v is whole, divisible by a, and behind the digits that say so come e zeros. The state is
+  the remainder and the number of zeros since it became 0: a + e states, where division by a · 10^e
+  would take their product.
+
+Cost: O(a · (k + 1) + e) states before minimisation, and the tables are filled by array operations.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from functools import lru_cache
+
+import numpy as np
+
+from gcd.automata.automaton import Automaton
+from gcd.automata.byte_classes import NUM_BYTES
+from gcd.automata.limits import max_states
+from gcd.errors import ConstraintError, StateLimitError
+from gcd.languages.values.numbers import MAX_DIGITS
+
+_MAX_LAID_OUT = 50_000  # states before minimisation, whatever the limit on states is
+
+_DIGITS = np.arange(10)
+_POINT, _MINUS, _OTHER = 10, 11, 12  # classes of bytes; a digit is its own
+_CLASS_OF_BYTE = np.full(NUM_BYTES, _OTHER, np.uint8)
+_CLASS_OF_BYTE[list(b"0123456789.-")] = np.arange(12)
+
+# Single states: the numeral's beginning, behind the minus, behind a leading zero, and behind the
+# last digit that counts (only zeros may follow), or the point in that place.
+_START, _SIGNED, _ZERO, _ZEROS, _LAST_POINT = range(5)
+_FIRST = 5  # then come remainders
+
+
+@lru_cache(maxsize=256)
+def multiples(divisor: Decimal) -> Automaton:
+    """Numerals without exponent whose value is an integer times `divisor`.
+
+    Raises:
+        ConstraintError: if the divisor is not positive, has more than `MAX_DIGITS` digits on
+            either side of the point, or takes more than 50 000 states to divide by.
+        StateLimitError: if these are more than `gcd.state_limit` allows.
+    """
+    modulus, exponent = _reduced(divisor)
+    places, zeros = max(-exponent, 0), max(exponent, 0)
+    whole = _FIRST  # [remainder], then the zeros after remainder 0
+    fraction = whole + modulus + zeros  # [digits behind the point, fewer than `places`][remainder]
+    count = fraction + places * modulus
+    if count > max_states():
+        raise StateLimitError(max_states(), f"multipleOf {divisor}")
+    if count > _MAX_LAID_OUT:
+        raise ConstraintError(
+            f"multipleOf {divisor} lays out {count} states, more than {_MAX_LAID_OUT}; "
+            "use a divisor with fewer digits"
+        )
+    table = np.full((count, _OTHER + 1), -1, np.int32)
+    accepting = np.zeros(count, bool)
+
+    remainders = np.arange(modulus)
+    # The remainder after one more digit: [remainder, digit].
+    after = (10 * remainders[:, None] + _DIGITS) % modulus
+    # Whether the remainder is 0 once that many zeros are added, for 0..places of them.
+    divisible = [remainders * pow(10, k, modulus) % modulus == 0 for k in range(places + 1)]
+
+    # The integer part.
+    table[_START, _MINUS] = _SIGNED
+    table[[_START, _SIGNED], 0] = _ZERO
+    table[[_START, _SIGNED], 1:10] = whole + _DIGITS[1:] % modulus
+    table[whole : whole + modulus, :10] = whole + after
+    accepting[_ZERO] = True
+    if zeros:
+        # Behind remainder 0 a zero counts; any other digit takes the place of those counted.
+        chain = whole + modulus + np.arange(zeros)
+        table[chain, :10] = whole + after[0]
+        table[whole, 0] = chain[0]
+        table[chain[:-1], 0] = chain[1:]
+        table[chain[-1], 0] = chain[-1]
+        accepting[chain[-1]] = True
+    else:
+        accepting[whole : whole + modulus] = divisible[places]
+
+    # The fraction.
+    table[_ZEROS, 0] = table[_LAST_POINT, 0] = _ZEROS
+    accepting[_ZEROS] = True
+    if not places:
+        table[accepting & (np.arange(count) != _ZEROS), _POINT] = _LAST_POINT
+        return Automaton.minimal(table, accepting, _CLASS_OF_BYTE)
+    table[whole : whole + modulus, _POINT] = fraction + remainders
+    table[_ZERO, _POINT] = fraction
+    for read in range(places):
+        rows = slice(fraction + read * modulus, fraction + (read + 1) * modulus)
+        if read + 1 < places:
+            table[rows, :10] = fraction + (read + 1) * modulus + after
+        else:
+            table[rows, :10] = np.where(after == 0, _ZEROS, -1)
+        if read:  # behind the point there is a digit
+            accepting[rows] = divisible[places - read]
+    return Automaton.minimal(table, accepting, _CLASS_OF_BYTE)
+
+
+def whole_numbers() -> Automaton:
+    """Numerals of whole numbers, with or without a fraction of zeros: `5`, `5.0`, `-0.00`."""
+    return multiples(Decimal(1))
+
+
+def _reduced(divisor: Decimal) -> tuple[int, int]:
+    """a and e with divisor = a · 10^e, a not divisible by 10; refuses what is no divisor."""
+    if not divisor.is_finite() or divisor <= 0:
+        raise ConstraintError(f"multipleOf takes a number greater than 0, got {divisor}")
+    _, digits, exponent = divisor.as_tuple()
+    assert isinstance(exponent, int)  # of a finite number
+    if divisor.adjusted() > MAX_DIGITS or exponent < -MAX_DIGITS:
+        raise ConstraintError(
+            f"multipleOf {divisor:.6E} has more than {MAX_DIGITS} digits before or behind the "
+            "point; use a shorter one"
+        )
+    coefficient = int("".join(map(str, digits)))
+    while coefficient % 10 == 0:
+        coefficient //= 10
+        exponent += 1
+    return coefficient, exponent

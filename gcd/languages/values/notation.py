@@ -1,0 +1,117 @@
+"""How values are written: one description of values, several notations.
+
+A schema says what values are allowed; a notation says how they look. JSON and Python literals
+differ in their words (`true`, `True`), their strings and their brackets, and in nothing else, so
+whatever is built from a schema is built from the pieces below, for either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from gcd.automata.automaton import Automaton
+from gcd.errors import ConstraintError
+from gcd.languages.literal import encodable
+
+
+class Brackets(NamedTuple):
+    """What stands around the elements of an array.
+
+    `empty` is written for no elements at all (None: `open` and `close` with a gap between), and
+    `close_single` after exactly one (None: as after several). With `of_hashable` the elements
+    are written in the notation's `hashable` form.
+    """
+
+    open: str
+    close: str
+    empty: str | None = None
+    close_single: str | None = None
+    of_hashable: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Notation:
+    """How values are written.
+
+    Attributes:
+        gap: what may stand next to a bracket.
+        comma, colon: separators, with the whitespace that goes with them.
+        null, true, false: the three words.
+        string: (shortest, longest or None) length in code points -> all strings, all spellings.
+        choice: strings -> the spellings they are written in as keys or constants.
+        spell_all: a string -> all its spellings.
+        quoted: a language of texts -> the same as strings, all spellings; None if not supported.
+        containers: kind of array ("list", "tuple", "set") -> brackets it may have.
+        objects: whether there are objects at all.
+        hashable: the part of this notation that may stand in brackets `of_hashable`.
+    """
+
+    gap: Automaton
+    comma: Automaton
+    colon: Automaton
+    null: Automaton
+    true: Automaton
+    false: Automaton
+    string: Callable[[int, int | None], Automaton]
+    choice: Callable[[Iterable[str]], Automaton]
+    spell_all: Callable[[str], Automaton]
+    containers: dict[str, tuple[Brackets, ...]]
+    quoted: Callable[[Automaton], Automaton] | None = None
+    objects: bool = True
+    hashable: Notation | None = None
+
+    def every_spelling(self, texts: Iterable[str]) -> Automaton:
+        """These strings, in all their spellings; there may be thousands."""
+        if self.quoted is not None:
+            return self.quoted(Automaton.from_strings(map(encodable, texts)))
+        return Automaton.union([self.spell_all(text) for text in texts])
+
+    def spell(self, text: str) -> Automaton:
+        """One string as a key or a constant."""
+        return _spelled(self, text)
+
+
+@lru_cache(maxsize=4096)
+def _spelled(notation: Notation, text: str) -> Automaton:
+    return notation.choice([text])
+
+
+class Separators(NamedTuple):
+    """What stands next to brackets, between elements, and between a label and its value."""
+
+    gap: Automaton
+    comma: Automaton
+    colon: Automaton
+
+
+@lru_cache(maxsize=64)
+def mark(text: str) -> Automaton:
+    """A bracket or another short sign."""
+    return Automaton.literal(text)
+
+
+@lru_cache(maxsize=16)
+def separators(
+    whitespace: str, colon: str = ":", *, after: str = " ", blanks: bytes = b" \t\n\r"
+) -> Separators:
+    """The separators of a whitespace style; `ConstraintError` for an unknown one.
+
+    `after` is what the style "spaced" puts behind a colon, `blanks` what "flexible" admits.
+    """
+    nothing = Automaton.epsilon()
+    match whitespace:
+        case "compact":
+            return Separators(nothing, mark(","), mark(colon))
+        case "spaced":
+            return Separators(nothing, mark(", "), mark(colon + after))
+        case "flexible":
+            gap = Automaton.byte_set(blanks).star()
+            padded = (Automaton.concatenate([gap, mark(m), gap]) for m in (",", colon))
+            return Separators(gap, *padded)
+        case _:
+            raise ConstraintError(
+                f'whitespace must be "compact", "spaced" or "flexible", got {whitespace!r}'
+            )

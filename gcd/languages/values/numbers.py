@@ -1,0 +1,185 @@
+"""Numbers as they are written, and those between two bounds.
+
+The integers and the decimals without exponent are ordered by their digits: a longer integer part
+is the greater number, equally long ones compare digit by digit, then the fractions do, as if both
+went on with zeros for ever. So "at least 12.5" is a finite automaton with a few states per digit
+of the bound, for numbers of any length. With exponents that is no longer so (`0.00…01e100` and
+`1e-5` may be equal, and counting zeros is not regular), hence **a number with a bound is written
+without an exponent**. A number without bounds has the whole grammar of RFC 8259:
+
+    -?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?
+
+**Integers are written without fraction and exponent**: `5`, not `5.0` or `5e0`.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from functools import lru_cache
+from typing import NamedTuple
+
+from gcd.automata.automaton import Automaton
+from gcd.errors import ConstraintError
+from gcd.languages.text.regex import regex
+
+_LESS, _EQUAL, _GREATER = -1, 0, 1
+MAX_DIGITS = 400  # of a bound, on either side of the point; 1e308 has 309
+
+
+class Bound(NamedTuple):
+    """An end of an interval; `strict` leaves the value itself out."""
+
+    value: Decimal
+    strict: bool
+
+
+@lru_cache(maxsize=1024)
+def integers(lower: Bound | None = None, upper: Bound | None = None) -> Automaton:
+    """Integers between the bounds, in digits."""
+    return _between(lower, upper) & _integers() if lower or upper else _integers()
+
+
+def numbers(lower: Bound | None = None, upper: Bound | None = None) -> Automaton:
+    """Numbers between the bounds; without bounds also those with an exponent."""
+    return _between(lower, upper) if lower or upper else _any_number()
+
+
+def decimals(lower: Bound | None = None, upper: Bound | None = None) -> Automaton:
+    """Numbers between the bounds, written without an exponent."""
+    return _between(lower, upper)
+
+
+@lru_cache(maxsize=1)
+def with_exponent() -> Automaton:
+    """Numbers that are written with an exponent."""
+    return _any_number() - _between(None, None)
+
+
+@lru_cache(maxsize=1)
+def _any_number() -> Automaton:
+    return regex(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+
+
+@lru_cache(maxsize=1)
+def _integers() -> Automaton:
+    return regex("-?(0|[1-9][0-9]*)")
+
+
+@lru_cache(maxsize=1)
+def _magnitudes() -> Automaton:
+    return regex(r"(0|[1-9][0-9]*)(\.[0-9]+)?")
+
+
+@lru_cache(maxsize=1024)
+def _between(lower: Bound | None, upper: Bound | None) -> Automaton:
+    """Decimals without exponent; `-0` is a spelling of zero like `0`."""
+    positive = _magnitudes_between(lower, upper)
+    negative = _magnitudes_between(_mirrored(upper), _mirrored(lower))
+    return positive | (Automaton.literal("-") + negative)
+
+
+def _mirrored(bound: Bound | None) -> Bound | None:
+    return bound and Bound(bound.value.copy_negate(), bound.strict)  # `-x` would round to 28 digits
+
+
+def _magnitudes_between(lower: Bound | None, upper: Bound | None) -> Automaton:
+    """Numbers without a sign, hence at least zero, between the bounds."""
+    result = _magnitudes()
+    if lower and lower.value >= 0:
+        result &= _compared(lower.value, frozenset({_GREATER} if lower.strict else {0, _GREATER}))
+    if upper:
+        if upper.value < 0:
+            return Automaton.empty()
+        result &= _compared(upper.value, frozenset({_LESS} if upper.strict else {_LESS, 0}))
+    return result
+
+
+@lru_cache(maxsize=1024)
+def _compared(bound: Decimal, wanted: frozenset[int]) -> Automaton:
+    """Numbers without sign and exponent whose comparison with `bound` >= 0 is one of `wanted`."""
+    whole, fraction = _digits(bound)
+    edges: list[tuple[int, list[int], int]] = []
+    verdict: dict[int, int | None] = {}  # how a number that ends here compares; None: may not end
+
+    def state(outcome: int | None) -> int:
+        verdict[len(verdict)] = outcome
+        return len(verdict) - 1
+
+    def read(source: int, digits: str, target: int) -> None:
+        if digits:
+            edges.append((source, list(digits.encode()), target))
+
+    # The fraction once the comparison is settled, and while it is open.
+    settled = {}
+    for outcome in (_LESS, _GREATER):
+        settled[outcome] = state(outcome)
+        read(settled[outcome], "0123456789", settled[outcome])
+    open_after = [state(None)]  # nothing but the point so far
+    open_after += [state(_LESS) for _ in fraction[:-1]]
+    tail = state(_EQUAL)  # the bound's digits are used up: zeros keep it equal
+    open_after += [tail] if fraction else []
+    for digit, here, there in zip(fraction, open_after, open_after[1:], strict=False):
+        less, greater = _sides(digit)
+        read(here, less, settled[_LESS])
+        read(here, digit, there)
+        read(here, greater, settled[_GREATER])
+    if not fraction:
+        read(open_after[0], "0", tail)
+        read(open_after[0], "123456789", settled[_GREATER])
+    read(tail, "0", tail)
+    read(tail, "123456789", settled[_GREATER])
+
+    point = {}  # right after the point of a number that is already settled
+    for outcome in (_LESS, _GREATER):
+        point[outcome] = state(None)
+        read(point[outcome], "0123456789", settled[outcome])
+    point[_EQUAL] = open_after[0]
+
+    def whole_part(outcome: int) -> int:
+        """A state in which the integer part may end, with this comparison."""
+        ended = outcome if outcome != _EQUAL else (_LESS if fraction else _EQUAL)
+        here = state(ended)
+        read(here, ".", point[outcome])
+        return here
+
+    # The integer part: [after k digits][comparison of those digits]; too short means less.
+    start = state(None)
+    final = len(whole)
+    after = [
+        {c: whole_part(c if k == final else _LESS) for c in (_LESS, _EQUAL, _GREATER)}
+        for k in range(1, final + 1)
+    ]
+    longer = whole_part(_GREATER)
+    read(longer, "0123456789", longer)
+    for digits, outcome in zip((*_sides(whole[0]), whole[0]), (-1, 1, 0), strict=True):
+        read(start, digits.replace("0", ""), after[0][outcome])
+    zero = whole_part(_LESS if whole != "0" else _EQUAL)
+    read(start, "0", zero)  # no digit may follow
+    for k in range(1, final):
+        less, greater = _sides(whole[k])
+        for outcome in (_LESS, _GREATER):
+            read(after[k - 1][outcome], "0123456789", after[k][outcome])
+        read(after[k - 1][_EQUAL], less, after[k][_LESS])
+        read(after[k - 1][_EQUAL], whole[k], after[k][_EQUAL])
+        read(after[k - 1][_EQUAL], greater, after[k][_GREATER])
+    for outcome in (_LESS, _EQUAL, _GREATER):
+        read(after[-1][outcome], "0123456789", longer)
+
+    accepting = [s for s, outcome in verdict.items() if outcome in wanted]
+    return Automaton.from_nfa(len(verdict), edges, accepting=accepting, initial=[start])
+
+
+def _sides(digit: str) -> tuple[str, str]:
+    """The digits below and above `digit`."""
+    digits = "0123456789"
+    return digits[: int(digit)], digits[int(digit) + 1 :]
+
+
+def _digits(bound: Decimal) -> tuple[str, str]:
+    """Digits before and after the point, without leading or trailing zeros (but "0" before)."""
+    if bound and (bound.adjusted() > MAX_DIGITS or bound.as_tuple().exponent < -MAX_DIGITS):  # type: ignore[operator]
+        raise ConstraintError(
+            f"the bound {bound:.6E} has more than {MAX_DIGITS} digits; use a shorter one"
+        )
+    whole, _, fraction = format(bound.copy_abs(), "f").partition(".")
+    return whole.lstrip("0") or "0", fraction.rstrip("0")

@@ -1,0 +1,174 @@
+"""Objects: members in their order, undeclared ones behind them, and how many there are.
+
+One subset construction over wired parts. In declared order the number of places is linear in the
+members, optional ones included: what may follow member i depends only on i and on how many were
+written, as far as that matters. In any order it is a place for each set of members written, so
+that is for few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from gcd.automata.assembly import Assembly
+from gcd.automata.automaton import Automaton
+from gcd.automata.limits import max_states
+from gcd.errors import StateLimitError
+from gcd.languages.values.notation import Notation, mark
+
+
+class Member(NamedTuple):
+    """A member of an object: its key, its value, whether it must be there."""
+
+    key: Automaton
+    value: Automaton
+    required: bool
+
+
+class Frame(NamedTuple):
+    """How an object is framed; a call's arguments are written like members, in another frame.
+
+    Attributes:
+        opened, closed: what stands around the members.
+        colon: what stands between a key and its value; None is as the notation has it.
+        key: a name -> how it is written as a key; None is as the notation has it.
+    """
+
+    opened: str = "{"
+    closed: str = "}"
+    colon: Automaton | None = None
+    key: Callable[[str], Automaton] | None = None
+
+
+BRACES = Frame()
+
+
+def mapping(
+    notation: Notation,
+    members: Sequence[Member],
+    extras: Sequence[Member] = (),
+    *,
+    count: tuple[int, int | None] = (0, None),
+    any_order: bool = False,
+    frame: Frame = BRACES,
+) -> Automaton:
+    """Objects with these members in this order, then any number of `extras`.
+
+    Args:
+        notation: how values are written.
+        members: what may be there once, in order.
+        extras: what may be there any number of times behind them; not required.
+        count: fewest and most members as they are written; None is no upper bound.
+        any_order: whether all members, `extras` too, may stand in any order.
+        frame: what stands around them.
+
+    Raises:
+        StateLimitError: if counting or ordering takes more than `gcd.state_limit` allows.
+    """
+    fewest, most = count
+    if not notation.objects or (most is not None and most < fewest):
+        return Automaton.empty()
+    if not extras and fewest > len(members):
+        return Automaton.empty()
+    if fewest <= sum(member.required for member in members):
+        fewest = 0
+    if most is not None and not extras and most >= len(members):
+        most = None
+    if any_order:
+        return _in_any_order(notation, members, extras, (fewest, most), frame)
+    # Beyond `highest` it does not matter how many there are, or there cannot be more.
+    highest = max(1, fewest) if most is None else most
+    size = 1 + sum(member.value.num_states for member in [*members, *extras])
+    if highest > 1 and highest * size > max_states():
+        raise StateLimitError(max_states(), f"counting up to {highest} members of an object")
+    colon = frame.colon or notation.colon
+    graph = Assembly()
+    start, end = graph.node(), graph.node()
+    written = [graph.node() for _ in range(highest + 1)]  # so many members so far
+    graph.insert(start, written[0], mark(frame.opened), notation.gap)
+
+    def add(member: Member, before: list[int], after: list[int]) -> None:
+        for number in range(1, highest + 1):
+            due = graph.node()
+            sources = {number - 1, number} if number == highest and most is None else {number - 1}
+            for source in sources:
+                if source == 0:
+                    graph.skip(before[0], due)
+                else:
+                    graph.insert(before[source], due, notation.comma)
+            graph.insert(due, after[number], member.key, colon, member.value)
+
+    for member in members:
+        after = [graph.node() for _ in written]
+        add(member, written, after)
+        if not member.required:
+            for here, there in zip(written, after, strict=True):
+                graph.skip(here, there)
+        written = after
+    for extra in extras:
+        add(extra, written, written)
+    _close(graph, notation, frame, dict(enumerate(written)), fewest, end)
+    return graph.build(start, end)
+
+
+def _in_any_order(
+    notation: Notation,
+    members: Sequence[Member],
+    extras: Sequence[Member],
+    count: tuple[int, int | None],
+    frame: Frame,
+) -> Automaton:
+    fewest, most = count
+    highest = max(1, fewest) if most is None else most
+    size = sum(member.value.num_states for member in members) * 2 ** max(0, len(members) - 1)
+    if size * highest > 4 * max_states():
+        raise StateLimitError(max_states(), f"{len(members)} members in any order")
+    colon = frame.colon or notation.colon
+    graph = Assembly()
+    start, end = graph.node(), graph.node()
+    nodes: dict[tuple[frozenset[int], int], int] = {}  # (members written, how many in all)
+
+    def node(key: tuple[frozenset[int], int]) -> int:
+        if key not in nodes:
+            nodes[key] = graph.node()
+            pending.append(key)
+        return nodes[key]
+
+    pending: list[tuple[frozenset[int], int]] = []
+    graph.insert(start, node((frozenset(), 0)), mark(frame.opened), notation.gap)
+    needed = frozenset(i for i, member in enumerate(members) if member.required)
+    while pending:
+        done, number = key = pending.pop()
+        here, due = nodes[key], graph.node()
+        if number:
+            graph.insert(here, due, notation.comma)
+        else:
+            graph.skip(here, due)
+        more = number + 1
+        if more > highest:
+            more = highest if most is None else -1
+        if more >= 0:
+            for i, member in enumerate(members):
+                if i not in done:
+                    target = node((done | {i}, more))
+                    graph.insert(due, target, member.key, colon, member.value)
+            for extra in extras:
+                graph.insert(due, node((done, more)), extra.key, colon, extra.value)
+        if done >= needed:
+            _close(graph, notation, frame, {number: here}, fewest, end)
+    return graph.build(start, end)
+
+
+def _close(
+    graph: Assembly,
+    notation: Notation,
+    frame: Frame,
+    written: dict[int, int],
+    fewest: int,
+    end: int,
+) -> None:
+    for number, node in written.items():
+        if number >= fewest:
+            gap = [notation.gap] if number else []  # one stands behind the opening sign already
+            graph.insert(node, end, *gap, mark(frame.closed))

@@ -1,0 +1,136 @@
+"""Python literals as byte languages: the values of JSON, as `ast.literal_eval` reads them.
+
+`null`, `true`, `false` are `None`, `True`, `False`; arrays are lists, or tuples and sets where a
+tool's type says so; objects are dictionaries with string keys. Numbers are written as in JSON
+(digits, point, exponent), which is a part of what Python reads: no `1_000`, `.5`, `0x1F`, `inf`.
+A set in braces holds only what Python can hash: scalars, and tuples of such in round brackets; a
+set of anything else is written as a list.
+
+**Strings** stand in single or double quotes, on one line, without prefix (`r`, `b`, `f`) and
+without concatenation of neighbours. A code point is written as its UTF-8 bytes, or escaped as
+`\\\\ \\' \\" \\a \\b \\f \\n \\r \\t \\v`, `\\xHH`, `\\uXXXX` or `\\UXXXXXXXX`. Left out are octal
+escapes (how many digits `\\1` takes depends on what follows), names `\\N{...}`, and continued
+lines. Control characters under U+0020 must be escaped. Surrogates are not Unicode text, and Python
+does not join a pair of them, so their escapes are not in the language.
+
+**Keys and constants** are written in either quotes, characters that do not print either as
+themselves or as `repr` escapes them; `escapes="all"` admits every spelling above.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+
+from gcd.automata.automaton import Automaton
+from gcd.errors import ConstraintError
+from gcd.languages.literal import encodable
+from gcd.languages.text.regex import regex
+from gcd.languages.values.json_values import LONE_UNIT, any_case, repeated, spellings
+from gcd.languages.values.notation import Brackets, Notation, separators
+
+_HEX = "[0-9a-fA-F]"
+_SHORT_ESCAPES = {
+    "\\": "\\", "'": "'", '"': '"', "\a": "a", "\b": "b", "\f": "f", "\n": "n", "\r": "r",
+    "\t": "t", "\v": "v",
+}  # fmt: skip
+_LONG_UNIT = rf"U(?:0000{LONE_UNIT[1:]}|000[1-9a-fA-F]{_HEX}{{4}}|0010{_HEX}{{4}})"
+PYTHON_BLANKS = b" \t\n"  # "flexible" whitespace, inside brackets
+_QUOTES = ('"', "'")
+
+_LIST = Brackets("[", "]")
+_TUPLE = Brackets("(", ")", close_single=",)")
+_SET = Brackets("{", "}", empty="set()", of_hashable=True)
+
+
+@lru_cache(maxsize=8)
+def python_notation(whitespace: str, escapes: str = "canonical") -> Notation:
+    """How Python writes values, in a whitespace style; keys and constants as `escapes` says."""
+    if escapes not in ("canonical", "all"):
+        raise ConstraintError(f'escapes must be "canonical" or "all", got {escapes!r}')
+    gap, comma, colon = separators(whitespace, blanks=PYTHON_BLANKS)
+    everything = Notation(
+        gap=gap,
+        comma=comma,
+        colon=colon,
+        null=Automaton.literal("None"),
+        true=Automaton.literal("True"),
+        false=Automaton.literal("False"),
+        string=python_string,
+        choice=python_constants if escapes == "canonical" else _all_spellings,
+        spell_all=python_spellings,
+        containers={"list": (_LIST,), "tuple": (_TUPLE, _LIST), "set": (_SET, _LIST)},
+    )
+    hashable = replace(
+        everything, containers={"list": (), "tuple": (_TUPLE,), "set": ()}, objects=False
+    )
+    return replace(everything, hashable=hashable)
+
+
+@lru_cache(maxsize=2)
+def python_character(quote: str) -> Automaton:
+    """One code point inside a Python string with these quotes, in every spelling admitted."""
+    return regex(
+        rf"[^{quote}\\\x00-\x1f]|\\(?:[\\'" + rf'"abfnrtv]|x{_HEX}{{2}}|{LONE_UNIT}|{_LONG_UNIT})'
+    )
+
+
+@lru_cache(maxsize=256)
+def python_string(minimum: int, maximum: int | None) -> Automaton:
+    """Python strings of `minimum` to `maximum` code points (None: no upper bound)."""
+    quoted = []
+    for mark in _QUOTES:
+        quote = Automaton.literal(mark)
+        body = repeated(python_character(mark), minimum, maximum)
+        quoted.append(Automaton.concatenate([quote, body, quote]))
+    return Automaton.union(quoted)
+
+
+def python_constants(texts: Iterable[str]) -> Automaton:
+    """Strings in either quotes, what does not print as it is or as `repr` escapes it."""
+    return Automaton.from_strings(
+        quote + "".join(_written(character, quote, as_repr) for character in text) + quote
+        for text in map(encodable, texts)
+        for quote in _QUOTES
+        for as_repr in (False, True)
+    )
+
+
+def _all_spellings(texts: Iterable[str]) -> Automaton:
+    return Automaton.union([python_spellings(text) for text in texts])
+
+
+def _written(character: str, quote: str, as_repr: bool) -> str:
+    if character in ("\\", quote):
+        return "\\" + character
+    if character < " " or (as_repr and not character.isprintable()):
+        return repr(character)[1:-1]
+    return character
+
+
+@lru_cache(maxsize=1024)
+def python_spellings(text: str) -> Automaton:
+    """One string in every spelling admitted."""
+    encodable(text)
+    return Automaton.union(
+        [
+            spellings(text, quote, lambda c, quote=quote: _alternatives(c, quote))  # type: ignore[misc]
+            for quote in _QUOTES
+        ]
+    )
+
+
+def _alternatives(character: str, quote: str) -> list[str]:
+    code = ord(character)
+    found = [rf"\\U{any_case(f'{code:08x}')}"]
+    if code <= 0xFFFF:
+        found.append(rf"\\u{any_case(f'{code:04x}')}")
+    if code <= 0xFF:
+        found.append(rf"\\x{any_case(f'{code:02x}')}")
+    if character in _SHORT_ESCAPES:
+        found.append(r"\\" + re.escape(_SHORT_ESCAPES[character]))
+    if character >= " " and character not in ("\\", quote):
+        found.append(rf"\x{{{code:x}}}")
+    return found

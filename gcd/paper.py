@@ -1,0 +1,214 @@
+"""Automata as sparse boolean matrices (Definition 3.2 of arXiv 2606.01926).
+
+Edges are numbered; an edge has a source, a target and a set of token classes. Then
+
+    T_out  S x E:   edge e leaves state s
+    T_in   E x S:   edge e enters state s
+    B_f    E x C:   edge e may be taken under class c
+
+and one step of the automaton, for any set of states as a boolean row vector x and any set of
+classes as a boolean row vector y, is
+
+    forward:   1{ ((x T_out) o (B_f y)) T_in }          states that are reached from x under y
+    backward:  1{ T_out ((T_in x) o (B_f y)) }          states from which x is reached under y
+
+with o the entrywise product. Nothing asks for determinism: state sets are vectors. The matrices
+are held as their index arrays, since a product with T_out or T_in is a gather or a scatter over
+edges, O(E) on any device, and one with B_f is O(nonzeros).
+
+`accepting` are the states in which a token sequence may end. For an automaton lifted from a
+language that is the state `final` alone, entered by EOS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int64, Integer
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from gcd.tokens.token_automaton import TokenAutomaton
+
+
+@dataclass(frozen=True, eq=False)
+class TensorAutomaton:
+    """A finite automaton over token classes, deterministic or not.
+
+    Attributes:
+        source, target: the states that each edge leaves and enters. No two edges share both.
+        label_edge, label_class: the nonzeros of B_f: this edge may be taken under this class.
+        initial: states in which a sequence starts.
+        accepting: states in which a sequence may end.
+        num_classes: number of token classes C.
+    """
+
+    source: Int64[Tensor, "E"]
+    target: Int64[Tensor, "E"]
+    label_edge: Int64[Tensor, "labels"]
+    label_class: Int64[Tensor, "labels"]
+    initial: Bool[Tensor, "S"]
+    accepting: Bool[Tensor, "S"]
+    num_classes: int
+
+    @classmethod
+    def from_edges(
+        cls,
+        num_states: int,
+        edges: Iterable[tuple[int, int, int]],
+        num_classes: int,
+        initial: Iterable[int],
+        accepting: Iterable[int],
+        device: torch.device | str | None = None,
+    ) -> TensorAutomaton:
+        """From (source, class, target) triples; any number of targets for one source and class.
+
+        Raises:
+            ValueError: if a state or a class is out of range.
+        """
+        triples = np.array(sorted(set(edges)), np.int64).reshape(-1, 3)
+        starts, ends = np.array(sorted(set(initial)), int), np.array(sorted(set(accepting)), int)
+        for name, values, limit in (
+            ("a source", triples[:, 0], num_states),
+            ("a class", triples[:, 1], num_classes),
+            ("a target", triples[:, 2], num_states),
+            ("an initial state", starts, num_states),
+            ("an accepting state", ends, num_states),
+        ):
+            wrong = values[(values < 0) | (values >= limit)]
+            if wrong.size:
+                raise ValueError(f"{name} is {wrong[0]}, which is not in 0..{limit - 1}")
+        is_initial, is_accepting = np.zeros(num_states, bool), np.zeros(num_states, bool)
+        is_initial[starts] = True
+        is_accepting[ends] = True
+        return cls._from_arrays(triples, num_classes, is_initial, is_accepting, device)
+
+    @classmethod
+    def from_token_automaton(
+        cls, automaton: TokenAutomaton, device: torch.device | str | None = None
+    ) -> TensorAutomaton:
+        """The same states and classes; sequences end in `final` (after EOS), which loops."""
+        source, symbol = np.nonzero(automaton.delta >= 0)
+        triples = np.stack([source, symbol, automaton.delta[source, symbol]], axis=1)
+        states = np.arange(automaton.num_states)
+        return cls._from_arrays(
+            triples,
+            automaton.num_classes,
+            states == automaton.initial,
+            states == automaton.final,
+            device,
+        )
+
+    @classmethod
+    def _from_arrays(
+        cls,
+        triples: Integer[np.ndarray, "labels 3"],
+        num_classes: int,
+        initial: Bool[np.ndarray, "S"],
+        accepting: Bool[np.ndarray, "S"],
+        device: torch.device | str | None,
+    ) -> TensorAutomaton:
+        pair = triples[:, 0] * np.int64(initial.size) + triples[:, 2]
+        edges, label_edge = np.unique(pair, return_inverse=True)
+        put = torch.as_tensor
+        return cls(
+            source=put(edges // initial.size, device=device),
+            target=put(edges % initial.size, device=device),
+            label_edge=put(label_edge.reshape(-1), device=device),
+            label_class=put(triples[:, 1].copy(), device=device),
+            initial=put(initial, device=device),
+            accepting=put(accepting, device=device),
+            num_classes=num_classes,
+        )
+
+    @property
+    def num_states(self) -> int:
+        return self.initial.shape[0]
+
+    @property
+    def num_edges(self) -> int:
+        return self.source.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        return self.source.device
+
+    @property
+    def T_out(self) -> Bool[Tensor, "S E"]:  # noqa: N802 (the paper's name)
+        """Sparse: edge e leaves state s."""
+        edges = torch.arange(self.num_edges, device=self.device)
+        return self._sparse(self.source, edges, (self.num_states, self.num_edges))
+
+    @property
+    def T_in(self) -> Bool[Tensor, "E S"]:  # noqa: N802
+        """Sparse: edge e enters state s."""
+        edges = torch.arange(self.num_edges, device=self.device)
+        return self._sparse(edges, self.target, (self.num_edges, self.num_states))
+
+    @property
+    def B_f(self) -> Bool[Tensor, "E C"]:  # noqa: N802
+        """Sparse: edge e may be taken under class c."""
+        return self._sparse(self.label_edge, self.label_class, (self.num_edges, self.num_classes))
+
+    def _sparse(
+        self, rows: Int64[Tensor, "nnz"], columns: Int64[Tensor, "nnz"], shape: tuple[int, int]
+    ) -> Tensor:
+        ones = torch.ones(rows.shape[0], dtype=torch.bool, device=self.device)
+        indices = torch.stack([rows, columns])
+        return torch.sparse_coo_tensor(indices, ones, shape, check_invariants=True).coalesce()
+
+    @cached_property
+    def deterministic(self) -> bool:
+        """Whether there is one initial state and at most one target for each state and class."""
+        source = self.source[self.label_edge]
+        key = source * self.num_classes + self.label_class
+        return int(self.initial.sum()) == 1 and key.unique().numel() == key.numel()
+
+    def edges_under(self, classes: Bool[Tensor, "*N C"]) -> Bool[Tensor, "*N E"]:
+        """B_f y: edges that may be taken under some class of the set."""
+        return _scatter_any(classes[..., self.label_class], self.label_edge, self.num_edges)
+
+    @cached_property
+    def _any_class(self) -> Bool[Tensor, "E"]:
+        """B_f 1: every edge has a class by construction."""
+        return torch.ones(self.num_edges, dtype=torch.bool, device=self.device)
+
+    def forward(
+        self, states: Bool[Tensor, "*N S"], classes: Bool[Tensor, "*N C"] | None = None
+    ) -> Bool[Tensor, "*N S"]:
+        """1{((x T_out) o (B_f y)) T_in}: states reached from x by one token of y (None: any)."""
+        taken = self._any_class if classes is None else self.edges_under(classes)
+        return _scatter_any(states[..., self.source] & taken, self.target, self.num_states)
+
+    def backward(
+        self, states: Bool[Tensor, "*N S"], classes: Bool[Tensor, "*N C"] | None = None
+    ) -> Bool[Tensor, "*N S"]:
+        """1{T_out((T_in x) o (B_f y))}: states from which one token of y (None: any) leads to x."""
+        taken = self._any_class if classes is None else self.edges_under(classes)
+        return _scatter_any(states[..., self.target] & taken, self.source, self.num_states)
+
+    def classes_between(
+        self, before: Bool[Tensor, "*N S"], after: Bool[Tensor, "*N S"]
+    ) -> Bool[Tensor, "*N C"]:
+        """Classes under which some edge leads from a state of one set to a state of the other."""
+        taken = before[..., self.source] & after[..., self.target]
+        return _scatter_any(taken[..., self.label_edge], self.label_class, self.num_classes)
+
+
+def _scatter_any(
+    values: Bool[Tensor, "*N from"], index: Int64[Tensor, "from"], size: int
+) -> Bool[Tensor, "*N to"]:
+    """out[..., j] = whether some value with index j is true; deterministic on every device."""
+    counts = torch.zeros(*values.shape[:-1], size, dtype=torch.int32, device=values.device)
+    return counts.index_add_(-1, index, values.to(torch.int32)) > 0
+
+
+def state_sets(states: Integer[Tensor, "*N"], num_states: int) -> Bool[Tensor, "*N S"]:
+    """Single states as boolean vectors; a state of -1 gives the empty set."""
+    numbers = torch.arange(num_states, device=states.device)
+    return states.unsqueeze(-1) == numbers

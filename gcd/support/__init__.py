@@ -1,0 +1,1 @@
+"""What is about the machine, not about constraints: whole files, threads that share work."""

@@ -1,0 +1,1 @@
+"""From bytes to tokens: vocabularies, lifting, automata over tokens, and budgets."""

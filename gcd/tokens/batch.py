@@ -1,0 +1,197 @@
+"""Several token automata as one set of tensors, so that a batch of examples moves in one step.
+
+The states of all automata are numbered through: one integer per particle says which automaton it
+is under and where in it. With `row_start[s]` the place of state s's row in one flat table,
+
+    next(s, v) = delta_flat[ row_start[s] + class_of[automaton_of[s], v] ]
+
+is two gathers, whatever the sizes of the automata. Nothing here waits for the device.
+
+`steps_after_flat` holds `steps_to_accept` of every entry of the table (`UNREACHABLE` where there
+is none), which makes the budget mask of `gcd.tokens.budget` one gather and one comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int, Int32, Int64
+from torch import Tensor
+
+from gcd.errors import ConstraintError
+from gcd.tokens.token_automaton import UNREACHABLE, TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
+
+DEAD = -1
+"""The state after a token that is not allowed; no token leads out of it."""
+
+
+class TokenClasses(NamedTuple):
+    """The classes of tokens under B automata, both ways.
+
+    Attributes:
+        of: class of each token.
+        tokens: token ids, class after class.
+        start: where each class begins in `tokens`, and V at the end; repeated where an automaton
+            has fewer classes than another.
+    """
+
+    of: Int32[Tensor, "B V"]
+    tokens: Int32[Tensor, "B V"]
+    start: Int64[Tensor, "B C1"]
+
+
+@dataclass(frozen=True, eq=False)
+class AutomatonBatch:
+    """B token automata over one vocabulary, S states in all, as tensors on one device.
+
+    Attributes:
+        automata: the automata, in order of examples.
+        class_of: class of each token, for each automaton.
+        delta_flat: next states (numbered through), -1 for none; the row of state s is
+            `delta_flat[row_start[s] : row_start[s] + num_classes[automaton_of[s]]]`.
+        steps_after_flat: `steps_to_accept` of each entry of `delta_flat`.
+        row_start: start of each state's row.
+        automaton_of: index of the automaton that each state belongs to.
+        num_classes: classes of each automaton.
+        initial: initial state of each automaton.
+        final: state after the end of the text, of each automaton.
+        is_final: whether the text has ended (after EOS).
+        accepting: whether the tokens so far spell a string of the language.
+        steps_to_accept: fewest tokens, EOS included, to the end.
+        offset: number of the first state of each automaton, and S at the end.
+
+    An automaton may occur more than once. `ConstraintError` if there are none, or if their
+    vocabularies differ.
+    """
+
+    automata: Sequence[TokenAutomaton]
+    device: torch.device | str | None = None
+    class_of: Int32[Tensor, "B V"] = field(init=False)
+    delta_flat: Int32[Tensor, "entries"] = field(init=False)
+    steps_after_flat: Int32[Tensor, "entries"] = field(init=False)
+    row_start: Int64[Tensor, "S"] = field(init=False)
+    automaton_of: Int64[Tensor, "S"] = field(init=False)
+    num_classes: Int64[Tensor, "B"] = field(init=False)
+    initial: Int64[Tensor, "B"] = field(init=False)
+    final: Int64[Tensor, "B"] = field(init=False)
+    is_final: Bool[Tensor, "S"] = field(init=False)
+    accepting: Bool[Tensor, "S"] = field(init=False)
+    steps_to_accept: Int32[Tensor, "S"] = field(init=False)
+    offset: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        automata = tuple(self.automata)
+        _check_vocabularies(automata)
+        sizes = np.array([a.num_states for a in automata])
+        widths = np.array([a.num_classes for a in automata])
+        offset = np.concatenate([[0], np.cumsum(sizes)])
+        owner = np.repeat(np.arange(len(automata)), sizes)
+        is_final = np.zeros(offset[-1], np.bool_)
+        is_final[offset[1:] - 1] = True
+        delta = [
+            np.where(a.delta >= 0, a.delta + first, DEAD).ravel()
+            for a, first in zip(automata, offset[:-1], strict=True)
+        ]
+        steps_after = [
+            np.where(a.delta >= 0, a.steps_to_accept[a.delta], UNREACHABLE).ravel()
+            for a in automata
+        ]
+        arrays = {
+            "class_of": (np.stack([a.class_of for a in automata]), torch.int32),
+            "delta_flat": (np.concatenate(delta), torch.int32),
+            "steps_after_flat": (np.concatenate(steps_after), torch.int32),
+            "row_start": (np.cumsum(widths[owner]) - widths[owner], torch.int64),
+            "automaton_of": (owner, torch.int64),
+            "num_classes": (widths, torch.int64),
+            "initial": (offset[:-1] + np.array([a.initial for a in automata]), torch.int64),
+            "final": (offset[1:] - 1, torch.int64),
+            "is_final": (is_final, torch.bool),
+            "accepting": (np.concatenate([a.accepting for a in automata]), torch.bool),
+            "steps_to_accept": (
+                np.concatenate([a.steps_to_accept for a in automata]),
+                torch.int32,
+            ),
+        }
+        set_field = partial(object.__setattr__, self)
+        set_field("automata", automata)
+        set_field("offset", tuple(offset.tolist()))
+        for name, (array, dtype) in arrays.items():
+            set_field(name, torch.tensor(array, dtype=dtype, device=self.device))
+        set_field("device", self.delta_flat.device)
+
+    @cached_property
+    def classes(self) -> TokenClasses:
+        """Which tokens there are in each class."""
+        widest = int(self.num_classes.max())
+        start = np.full((len(self), widest + 1), self.vocabulary.size)
+        for row, automaton in zip(start, self.automata, strict=True):
+            row[: automaton.num_classes + 1] = np.cumsum([0, *automaton.tokens_per_class])
+        tokens = np.stack([automaton.tokens_by_class for automaton in self.automata])
+        return TokenClasses(
+            self.class_of,
+            torch.tensor(tokens, device=self.device),
+            torch.tensor(start, device=self.device),
+        )
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.automata[0].vocabulary
+
+    @property
+    def num_states(self) -> int:
+        return self.offset[-1]
+
+    def __len__(self) -> int:
+        """The number of automata."""
+        return len(self.automata)
+
+    def next(self, states: Int[Tensor, "*N"], tokens: Int[Tensor, "*N"]) -> Int64[Tensor, "*N"]:
+        """The states after one token each, -1 where it is not allowed or the state was -1 already.
+
+        Tokens must be ids of the vocabulary.
+        """
+        here = states.clamp(min=0)
+        classes = self.class_of[self.automaton_of[here], tokens]
+        after = self.delta_flat[self.row_start[here] + classes].long()
+        return torch.where(states >= 0, after, DEAD)
+
+    def add(self, automaton: TokenAutomaton) -> AutomatonBatch:
+        """The batch with one more automaton at the end; states keep their numbers."""
+        return AutomatonBatch([*self.automata, automaton], self.device)
+
+    def remove(self, index: int) -> AutomatonBatch:
+        """The batch without one automaton; `states_without` says how states are renumbered."""
+        self._check_index(index)
+        rest = [a for i, a in enumerate(self.automata) if i != index]
+        return AutomatonBatch(rest, self.device)
+
+    def states_without(self, index: int) -> Int64[Tensor, "S"]:
+        """For each state its number in `remove(index)`, -1 for the states that are gone."""
+        self._check_index(index)
+        first, after = self.offset[index], self.offset[index + 1]
+        number = torch.arange(self.num_states, device=self.device)
+        number = torch.where(number >= after, number - (after - first), number)
+        number[first:after] = DEAD
+        return number
+
+    def _check_index(self, index: int) -> None:
+        if not 0 <= index < len(self):
+            raise ConstraintError(f"no automaton {index} in a batch of {len(self)}")
+
+
+def _check_vocabularies(automata: Sequence[TokenAutomaton]) -> None:
+    if not automata:
+        raise ConstraintError("a batch needs at least one automaton, got none")
+    first = automata[0].vocabulary
+    for index, automaton in enumerate(automata):
+        if automaton.vocabulary != first:
+            raise ConstraintError(
+                f"automaton {index} has another vocabulary ({automaton.vocabulary}) than the "
+                f"first one ({first}); lift all examples with the same vocabulary"
+            )

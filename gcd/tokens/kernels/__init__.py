@@ -1,0 +1,1 @@
+"""Compiled loops over vocabularies and automata over tokens (numba): plain arrays in and out."""

@@ -1,0 +1,204 @@
+"""Lifting: a byte automaton and a vocabulary give an automaton over tokens.
+
+The state after a token is the state after its bytes. From a state the vocabulary's prefix tree is
+walked once, leaving subtrees as soon as a byte has no transition.
+
+**Classes.** Tokens with the same column of next states are one class. The partition is refined
+state by state, starting from a single block: entries (distinct byte strings) of one block part
+when the state sends them to different targets. A step costs as much as there are live tokens, and
+no table over states and tokens is ever made. One representative of each class is then walked
+again, over a prefix tree of representatives alone, for the table over states and classes.
+
+**Counted runs.** Inside a string literal nearly every token lives, and a schema has such a state
+for each string in it, or some twenty for each character of a string of bounded length. There the
+vocabulary is not walked at all. The product of a string body with a counter is recognised in the
+automaton (`gcd.tokens.kernels.counted_runs`), whatever it was made from: the body's unit is walked
+once per vocabulary (`gcd.tokens.profiles`, kept on disk too), a token that stays inside moves the
+counter by as many units as it completes, and only what follows a way out is walked, once for each
+different way. So an intersection with a length limit costs classes, not tokens, for each of its
+states. A state that is like such a boundary but for a few words is walked where the two differ.
+
+**What is kept.** States that whole tokens reach and from which whole tokens lead to acceptance. A
+byte automaton may have others: with no token that begins in the middle of a character, the bytes
+of a character cannot be completed. They go, and classes that only they told apart become one.
+
+Cost: O(V) once, live tree nodes for each state outside counted runs, live classes inside; and the
+table itself, states x classes, which is written once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Bool, Int32, UInt8
+
+from gcd.automata.automaton import Automaton
+from gcd.errors import ConstraintError, EmptyLanguageError
+from gcd.tokens.kernels import lifting as kernels
+from gcd.tokens.kernels.classes import (
+    from_classes,
+    labels,
+    number_tokens,
+    one_class,
+    refine,
+    rename,
+)
+from gcd.tokens.kernels.counted_runs import Cells, find_cells
+from gcd.tokens.kernels.lifting import Ways
+from gcd.tokens.kernels.lifting_table import equal_columns, pass_over_rows
+from gcd.tokens.profiles import UnitProfile
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.trimming import ENDINGS, add_end, assemble, with_final
+from gcd.tokens.vocabulary import Vocabulary
+
+
+def lift(automaton: Automaton, vocabulary: Vocabulary, *, eos: str = "token") -> TokenAutomaton:
+    """The token automaton of a language of byte strings.
+
+    Args:
+        automaton: the language.
+        vocabulary: the tokens to spell it with.
+        eos: how a text ends. `"token"`: with one of the vocabulary's EOS ids, which is allowed
+            exactly where a string of the language ends. `"accept"`, for models that have no
+            such id: by itself, on entering an accepting state; this costs no token, and asks
+            for a language in which no string is the beginning of another.
+
+    Raises:
+        EmptyLanguageError: if the language is empty, or no string of it can be written with
+            the vocabulary's tokens.
+        ConstraintError: if the vocabulary has no EOS id and `eos` is `"token"`; if `eos` is
+            `"accept"` and a string of the language begins another one.
+    """
+    if eos not in ENDINGS:
+        raise ConstraintError(f"eos must be one of {ENDINGS}, got {eos!r}")
+    if eos == "token" and not vocabulary.eos_ids:
+        raise ConstraintError(
+            "the vocabulary has no EOS id, so no text could ever end; pass eos_ids when building "
+            'it, or lift with eos="accept" if the language itself says where a text ends'
+        )
+    if automaton.is_empty:
+        raise EmptyLanguageError("no string satisfies the constraint: its language is empty")
+    if eos == "accept":
+        _refuse_continuations(automaton)
+
+    delta, class_of, edges = lift_arrays(automaton.delta, automaton.class_of_byte, vocabulary)
+    accepting = automaton.accepting
+    if eos == "accept":
+        delta, class_of = with_final(delta[:-1, :-1], accepting, class_of, eos)
+        initial = accepting.size if accepting[0] else 0
+        lifted = assemble(delta, class_of, vocabulary, initial)
+    else:
+        ends = np.append(np.flatnonzero(accepting), accepting.size).astype(np.int32)
+        add_end(delta, accepting)
+        class_of[list(vocabulary.eos_ids)] = delta.shape[1] - 1
+        edges = np.concatenate([edges, np.stack([ends, np.full_like(ends, accepting.size)], 1)])
+        lifted = assemble(delta, class_of, vocabulary, 0, edges)
+    if lifted is None:
+        raise EmptyLanguageError(_why_unwritable(automaton, vocabulary))
+    return lifted
+
+
+def lift_arrays(
+    delta: Int32[np.ndarray, "S K"],
+    class_of_byte: UInt8[np.ndarray, "256"],
+    vocabulary: Vocabulary,
+) -> tuple[Int32[np.ndarray, "S1 C1"], Int32[np.ndarray, "V"], Int32[np.ndarray, "E 2"]]:
+    """Token transitions of a byte automaton with initial state 0, EOS aside.
+
+    Returns:
+        table: the state after a token of each class, -1 for none, from all states, whether whole
+            tokens lead there or not; and one row and one column more, for the end.
+        class_of: class of every token id, -1 for EOS. Classes are numbered by their first id;
+            two ids share one exactly if they have the same targets.
+        edges: (state, next state), each pair once.
+    """
+    trie = vocabulary.trie
+    delta = np.ascontiguousarray(delta)
+    label = labels(class_of_byte, trie.byte)
+    width = np.bincount(class_of_byte, minlength=delta.shape[1])
+    tree = (label, trie.depth, trie.skip, trie.entry)
+    cells = Cells(*find_cells(delta, width))
+    ways = Ways(*kernels.ways_out(delta, cells))
+    reference = kernels.references(delta, width, cells)
+
+    bounds = zip(cells.unit_start[:-1], cells.unit_start[1:], strict=True)
+    profiles = [vocabulary.profile(cells.units[i:j, class_of_byte]) for i, j in bounds]
+    counted = _is_counted(cells)
+    partition = _first_partition(profiles, counted, trie.num_entries)
+    for u, profile in enumerate(profiles):
+        kernels.split_by_exits(
+            partition,
+            delta,
+            tree,
+            trie.max_depth,
+            ways.state[ways.unit == u],
+            profile.exit_start,
+            profile.exits,
+            bool(counted[u]),
+        )
+    kernels.split_by_states(partition, delta, tree, trie.max_depth, cells.cell, reference)
+
+    # One representative entry for each class is enough for the table. Ids without bytes lead
+    # nowhere.
+    is_eos = np.zeros(vocabulary.size, np.bool_)
+    is_eos[list(vocabulary.eos_ids)] = True
+    class_of, first = number_tokens(
+        partition[0], trie.entry_of_token, is_eos, 2 * trie.num_entries + 1
+    )
+    nodes, arrays = trie.part(trie.entry_of_token[first])
+    rows = (delta, (label[nodes], *arrays), trie.max_depth, cells, ways)
+    total, live = np.zeros(first.size, np.uint64), np.zeros(first.size, np.int64)
+    same = np.arange(first.size)
+    pass_over_rows(*rows, total, live, same, same, np.zeros((0, 0), np.int32))
+    alone, agree = same, False
+    same = equal_columns(total, live)
+    while not agree:
+        column = np.cumsum(same == alone) - 1
+        table = np.full((delta.shape[0] + 1, column[-1] + 2 if alone.size else 1), -1, np.int32)
+        edges, agree = pass_over_rows(*rows, total, live, same, column, table)
+        same, merged = alone, column[same]  # columns of one sum that differ: then none is merged
+    rename(class_of, merged)
+    return table, class_of, edges
+
+
+def _is_counted(cells: Cells) -> Bool[np.ndarray, "units"]:
+    """Units whose runs have a bound, so that it matters how many of them a token completes."""
+    boundary = cells.states[cells.start]
+    whole = cells.cell_at[boundary] == np.arange(boundary.size)
+    chained = cells.unit_of[whole & (cells.after != boundary)]
+    return np.bincount(chained, minlength=cells.unit_start.size - 1) > 0
+
+
+def _first_partition(
+    profiles: list[UnitProfile], counted: Bool[np.ndarray, "units"], num_entries: int
+) -> tuple[np.ndarray, ...]:
+    """Entries that end differently inside the runs of some unit, parted."""
+    if not profiles:
+        return one_class(num_entries)
+    classes = [p.counted if c else p.uncounted for p, c in zip(profiles, counted, strict=True)]
+    partition = from_classes(classes[0], int(classes[0].max(initial=-1)) + 1)
+    for others in classes[1:]:
+        refine(partition, np.arange(num_entries, dtype=np.int32), others, num_entries)
+    return partition
+
+
+def _refuse_continuations(automaton: Automaton) -> None:
+    """Without an EOS token, a string that goes on to a longer one would have no end."""
+    goes_on = automaton.accepting & (automaton.delta >= 0).any(axis=1)
+    if goes_on.any():
+        example = Automaton.minimal(automaton.delta, goes_on, automaton.class_of_byte).shortest()
+        raise ConstraintError(
+            f'eos="accept" needs a language in which no string begins another one, but {example!r} '
+            "is complete and can go on; end every string with a terminator such as a newline, "
+            "or use a vocabulary with an EOS id"
+        )
+
+
+def _why_unwritable(automaton: Automaton, vocabulary: Vocabulary) -> str:
+    """Say that no string can be written with the tokens, naming bytes that no token has."""
+    example = automaton.shortest()
+    missing = sorted(set(example) - set(b"".join(vocabulary.token_bytes)))
+    reason = f"no string of the language, such as {example[:60]!r}, can be written with the tokens"
+    if missing:
+        named = ", ".join(f"0x{byte:02X} ({chr(byte)!r})" for byte in missing[:5])
+        reason += f": no token has the byte {named}"
+    return reason

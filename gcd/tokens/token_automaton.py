@@ -1,0 +1,180 @@
+"""Automata over tokens: what a byte automaton becomes for one vocabulary.
+
+`delta[s, c]` is the state after a token of class c. A **class** is a set of tokens that no state
+tells apart, so `class_of` (one entry per token) and a narrow table stand for a table that is
+hundreds of times wider. The tokens that end a text form the class `eos_class`; it is allowed
+exactly in accepting states and leads to the state `final`, whose only edge is a loop under it.
+
+`steps_to_accept[s]` is the fewest tokens, EOS included, from s to `final`. Because `final` loops,
+"final can be reached in at most r tokens" is `steps_to_accept[s] <= r`: one integer per state
+answers for every budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Bool, Int32, Int64
+
+from gcd.tokens.kernels import token_graph as kernels
+from gcd.tokens.vocabulary import Ids, Vocabulary
+
+if TYPE_CHECKING:
+    import torch
+
+    from gcd.paper import TensorAutomaton
+
+UNREACHABLE = 2**30
+"""`steps_to_accept` of a state without a way to `final`; more than any budget, less than int32."""
+
+
+@dataclass(frozen=True, eq=False)
+class TokenAutomaton:
+    """A deterministic automaton over the tokens of a vocabulary.
+
+    Attributes:
+        vocabulary: the tokens.
+        class_of: class of every token id. Ids that no state allows share one class.
+        delta: state after (state, class), -1 if the class is not allowed there.
+        accepting: whether the tokens so far spell a string of the language, that is
+            `delta[:, eos_class] == final`. True of `final` as well.
+        steps_to_accept: fewest tokens, EOS included, to `final`; 0 for `final` itself.
+        initial: where a text starts.
+        eos_class: the class of the ids that end a text, the last one. It has no ids if the
+            vocabulary has none.
+
+    States are kept only if whole tokens lead there from `initial` and from there to `final`,
+    which is the last state. Arrays are read-only.
+    """
+
+    vocabulary: Vocabulary
+    class_of: Int32[np.ndarray, "V"]
+    delta: Int32[np.ndarray, "S C"]
+    accepting: Bool[np.ndarray, "S"]
+    steps_to_accept: Int32[np.ndarray, "S"]
+    initial: int
+    eos_class: int
+
+    def __post_init__(self) -> None:
+        """Check what costs O(S + C + V); the whole table is for `check` and the tests."""
+        num_states, num_classes = self.delta.shape
+        loop = np.full(num_classes, -1)
+        loop[self.eos_class] = self.final
+        assert self.class_of.shape == (self.vocabulary.size,), "one class for every token"
+        assert ((self.class_of >= 0) & (self.class_of < num_classes)).all(), "classes exist"
+        assert (self.class_of[list(self.vocabulary.eos_ids)] == self.eos_class).all()
+        assert 0 <= self.initial < num_states, "the initial state exists"
+        assert (self.delta[self.final] == loop).all(), "the final state only loops under EOS"
+        assert ((self.delta[:, self.eos_class] == self.final) == self.accepting).all()
+        assert self.steps_to_accept[self.final] == 0, "the final state is the end"
+        assert self.steps_to_accept.max() < UNREACHABLE, "every state leads to the final one"
+        for array in (self.class_of, self.delta, self.accepting, self.steps_to_accept):
+            array.flags.writeable = False
+
+    def check(self) -> None:
+        """Assert what takes a look at every edge: targets exist, the distances are right."""
+        assert ((self.delta >= -1) & (self.delta < self.num_states)).all(), "targets exist"
+        assert (self.steps_to_accept == steps_to_accept(self.delta, self.final)).all()
+
+    @classmethod
+    def from_position_sets(
+        cls, vocabulary: Vocabulary, sets: Sequence[Ids], *, eos: str = "token"
+    ) -> TokenAutomaton:
+        """Texts of `len(sets)` tokens, a set of ids a position: `gcd.tokens.wiring`."""
+        from gcd.tokens.wiring import from_position_sets
+
+        return from_position_sets(vocabulary, sets, eos=eos)
+
+    @classmethod
+    def from_transitions(
+        cls,
+        vocabulary: Vocabulary,
+        edges: Iterable[tuple[Hashable, Ids, Hashable]],
+        *,
+        accepting: Iterable[Hashable],
+        initial: Hashable,
+        eos: str = "token",
+    ) -> TokenAutomaton:
+        """States and edges (source, token ids, target) wired by hand; see `gcd.tokens.wiring`."""
+        from gcd.tokens.wiring import from_transitions
+
+        return from_transitions(vocabulary, edges, accepting=accepting, initial=initial, eos=eos)
+
+    @property
+    def num_states(self) -> int:
+        return self.delta.shape[0]
+
+    @property
+    def num_classes(self) -> int:
+        return self.delta.shape[1]
+
+    @property
+    def final(self) -> int:
+        """The state after the end of a text: the last one."""
+        return self.delta.shape[0] - 1
+
+    @cached_property
+    def tokens_per_class(self) -> Int64[np.ndarray, "C"]:
+        """How many token ids each class has."""
+        return np.bincount(self.class_of, minlength=self.num_classes)
+
+    @cached_property
+    def tokens_by_class(self) -> Int32[np.ndarray, "V"]:
+        """All token ids, class after class."""
+        narrow = self.num_classes <= 1 << 16  # which numpy sorts in linear time
+        classes = self.class_of.astype(np.uint16) if narrow else self.class_of
+        return np.argsort(classes, kind="stable").astype(np.int32)
+
+    def step(self, state: int, token: int) -> int:
+        """The state after a token, -1 if it is not allowed; from -1 there is no way back."""
+        if not 0 <= token < self.vocabulary.size:
+            raise ValueError(f"token {token} is not one of the {self.vocabulary.size} ids")
+        return int(self.delta[state, self.class_of[token]]) if state >= 0 else -1
+
+    def run(self, tokens: Iterable[int], state: int | None = None) -> int:
+        """The state after several tokens, from `initial` by default; -1 if one is refused."""
+        state = self.initial if state is None else state
+        for token in tokens:
+            state = self.step(state, int(token))
+            if state < 0:
+                return -1
+        return state
+
+    def accepts(self, tokens: Iterable[int]) -> bool:
+        """Whether the tokens, without EOS, spell a string of the language."""
+        state = self.run(tokens)
+        return state >= 0 and bool(self.accepting[state])
+
+    def allowed(self, state: int, remaining: int | None = None) -> Int64[np.ndarray, "allowed"]:
+        """Token ids after which the text can still be completed.
+
+        Args:
+            state: the present state.
+            remaining: tokens left, the next one and EOS included; None for no budget.
+        """
+        after = self.delta[state]
+        good = after >= 0
+        if remaining is not None:
+            good &= self.steps_to_accept[after] <= remaining - 1
+        return np.flatnonzero(good[self.class_of])
+
+    def tensors(self, device: torch.device | str | None = None) -> TensorAutomaton:
+        """The same automaton as T_out, T_in and B_f."""
+        from gcd.paper import TensorAutomaton
+
+        return TensorAutomaton.from_token_automaton(self, device=device)
+
+    def __repr__(self) -> str:
+        return (
+            f"TokenAutomaton({self.num_states} states, {self.num_classes} classes, "
+            f"{self.vocabulary.size} tokens)"
+        )
+
+
+def steps_to_accept(delta: Int32[np.ndarray, "S C"], final: int) -> Int32[np.ndarray, "S"]:
+    """Fewest tokens from each state to `final`, `UNREACHABLE` where there is no way; O(S C)."""
+    return kernels.distances(kernels.edges(delta), delta.shape[0], final, UNREACHABLE, True)

@@ -1,0 +1,101 @@
+"""Putting a token automaton together from its table: one final state, no dead ends, few classes."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Bool, Int32, Integer
+
+from gcd.tokens.kernels import token_graph as graph
+from gcd.tokens.kernels.classes import first_equal, number_by_first
+from gcd.tokens.token_automaton import UNREACHABLE, TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
+
+ENDINGS = ("token", "accept")
+
+
+def with_final(
+    targets: Int32[np.ndarray, "S C"],
+    accepting: Bool[np.ndarray, "S"],
+    class_of: Int32[np.ndarray, "V"],
+    eos: str,
+) -> tuple[Int32[np.ndarray, "S1 C1"], Int32[np.ndarray, "V"]]:
+    """The table with a final state and an EOS class, both the last; EOS ids have class -1 before.
+
+    With `eos="accept"` accepting states have no way on, and what leads to them leads to the end.
+    """
+    final = accepting.size
+    if eos == "accept":
+        targets = np.where((targets >= 0) & accepting[targets], final, targets)
+    delta = np.full((final + 1, targets.shape[1] + 1), -1, np.int32)
+    delta[:-1, :-1] = targets
+    add_end(delta, accepting)
+    return delta, np.where(class_of < 0, targets.shape[1], class_of).astype(np.int32)
+
+
+def add_end(delta: Int32[np.ndarray, "S1 C1"], accepting: Bool[np.ndarray, "S"]) -> None:
+    """Write the final state and the EOS class into the last row and the last column, all -1."""
+    final = accepting.size
+    delta[:-1, -1] = np.where(accepting, final, -1)
+    delta[-1, -1] = final
+
+
+def assemble(
+    delta: Int32[np.ndarray, "S C"],
+    class_of: Int32[np.ndarray, "V"],
+    vocabulary: Vocabulary,
+    initial: int,
+    edges: Int32[np.ndarray, "E 2"] | None = None,
+) -> TokenAutomaton | None:
+    """Keep what lies between `initial` and the final state (the last), and classes it tells apart.
+
+    `edges` are the pairs (state, next state) of the table, if they are known. None if no tokens
+    lead from one to the other.
+    """
+    edges = graph.edges(delta) if edges is None else edges
+    num_states = delta.shape[0]
+    final, eos_class = num_states - 1, delta.shape[1] - 1
+    steps = graph.distances(edges, num_states, final, UNREACHABLE, True)
+    if steps[initial] == UNREACHABLE:
+        return None
+    ahead = graph.distances(edges, num_states, initial, UNREACHABLE, False)
+    alive = (ahead < UNREACHABLE) & (steps < UNREACHABLE)
+    alive[final] = True
+    if not alive.all():
+        number = np.full(num_states + 1, -1, np.int32)
+        number[:-1][alive] = np.arange(alive.sum())
+        delta = number[delta[alive]]
+        final, initial = delta.shape[0] - 1, int(number[initial])
+        is_eos = class_of == eos_class
+        targets, class_of = merge_classes(
+            np.ascontiguousarray(delta[:, :eos_class]), np.where(is_eos, 0, class_of), is_eos
+        )
+        delta = np.concatenate([targets, delta[:, eos_class:]], axis=1)
+        eos_class = delta.shape[1] - 1
+        class_of = np.where(class_of < 0, eos_class, class_of).astype(np.int32)
+        steps = steps[alive]
+    return TokenAutomaton(
+        vocabulary,
+        class_of,
+        delta,
+        delta[:, eos_class] == final,
+        steps,
+        initial,
+        eos_class,
+    )
+
+
+def merge_classes(
+    table: Int32[np.ndarray, "S C"],
+    class_of: Integer[np.ndarray, "V"],
+    apart: Bool[np.ndarray, "V"],
+) -> tuple[Int32[np.ndarray, "S C2"], Int32[np.ndarray, "V"]]:
+    """Make classes of equal columns one, and number classes by their first token.
+
+    Tokens marked `apart` leave the classes (number -1); classes without tokens are dropped.
+    """
+    same = first_equal(table, *table.shape)
+    # Number 0 stands for the tokens apart while the others are numbered by their first token.
+    merged = np.where(apart, 0, same[class_of] + 1)
+    merged, first = number_by_first(np.append(0, merged), same.size + 1)
+    kept = class_of[first[1:] - 1]
+    return np.ascontiguousarray(table[:, kept]), merged[1:] - 1

@@ -1,0 +1,166 @@
+"""Token automata wired by hand: allowed tokens position by position, or states and their edges.
+
+The two smallest forms of guided decoding, for constraints that are about tokens and not about
+text. What they build is an ordinary `TokenAutomaton`: budgets, masks and sampling are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+
+import numpy as np
+from jaxtyping import Int32, Int64
+
+from gcd.errors import ConstraintError, EmptyLanguageError
+from gcd.tokens.kernels.classes import number_by_first
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.trimming import ENDINGS, assemble, with_final
+from gcd.tokens.vocabulary import Ids, Vocabulary
+
+Edge = tuple[Hashable, Ids, Hashable]
+"""Source state, the token id or ids that lead on, target state."""
+
+Wire = tuple[Int64[np.ndarray, "_"], int]
+"""Token ids, number of the target state."""
+
+
+def from_position_sets(
+    vocabulary: Vocabulary, sets: Sequence[Ids], *, eos: str = "token"
+) -> TokenAutomaton:
+    """Texts of exactly `len(sets)` tokens, the t-th of them out of `sets[t]`.
+
+    Raises:
+        ConstraintError: for an id outside the vocabulary, or one that is never part of a text.
+        EmptyLanguageError: if a position allows no token.
+    """
+    edges = []
+    for position, ids in enumerate(sets):
+        allowed = _ids(vocabulary, ids, f"position {position}")
+        if not allowed.size:
+            raise EmptyLanguageError(f"position {position} allows no token; give it at least one")
+        edges.append((position, allowed.tolist(), position + 1))
+    return from_transitions(vocabulary, edges, accepting=[len(edges)], initial=0, eos=eos)
+
+
+def from_transitions(
+    vocabulary: Vocabulary,
+    edges: Iterable[Edge],
+    *,
+    accepting: Iterable[Hashable],
+    initial: Hashable,
+    eos: str = "token",
+) -> TokenAutomaton:
+    """States, by whatever names, and the tokens that lead from one to the next.
+
+    Args:
+        vocabulary: the tokens.
+        edges: (source, token id or ids, target). States are what edges, `accepting` and `initial`
+            name; the order of naming is their number.
+        accepting: states in which the text may end.
+        initial: the state in which it begins.
+        eos: `"token"`: accepting states allow the vocabulary's EOS ids, which edges do not name.
+            `"accept"`: a text ends by itself in an accepting state, which has no edges.
+
+    Raises:
+        ConstraintError: for an id outside the vocabulary, an EOS id or an id without bytes; a
+            token that leads from one state to two; with `eos="token"` a vocabulary without EOS;
+            with `eos="accept"` an accepting state with edges.
+        EmptyLanguageError: if no tokens lead from `initial` to an accepting state.
+    """
+    if eos not in ENDINGS:
+        raise ConstraintError(f"eos must be one of {ENDINGS}, got {eos!r}")
+    if eos == "token" and not vocabulary.eos_ids:
+        raise ConstraintError(
+            'the vocabulary has no EOS id; pass eos_ids when building it, or use eos="accept"'
+        )
+    names: dict[Hashable, int] = {initial: 0}
+    wired: dict[int, list[Wire]] = {}
+    for source, ids, target in edges:
+        tokens = _ids(vocabulary, ids, f"the edge {source!r} -> {target!r}")
+        start = names.setdefault(source, len(names))
+        wired.setdefault(start, []).append((tokens, names.setdefault(target, len(names))))
+    ends = [names.setdefault(state, len(names)) for state in accepting]
+    is_accepting = np.zeros(len(names), np.bool_)
+    is_accepting[ends] = True
+    named = list(names)
+    if eos == "accept":
+        for end in ends:
+            if wired.get(end):
+                raise ConstraintError(
+                    f'with eos="accept" a text ends in accepting states, but {named[end]!r} has '
+                    "edges; remove them, or use a vocabulary with an EOS id"
+                )
+
+    leaving = [wired.get(state, []) for state in range(len(names))]
+    targets, class_of = _classed(leaving, named, vocabulary)
+    delta, class_of = with_final(targets, is_accepting, class_of, eos)
+    start = len(names) if eos == "accept" and is_accepting[0] else 0
+    automaton = assemble(delta, class_of, vocabulary, start)
+    if automaton is None:
+        raise EmptyLanguageError(
+            f"no tokens lead from {initial!r} to an accepting state ({len(ends)} given); "
+            "check the edges"
+        )
+    return automaton
+
+
+def _classed(
+    leaving: Sequence[Sequence[Wire]], names: Sequence[Hashable], vocabulary: Vocabulary
+) -> tuple[Int32[np.ndarray, "S C"], Int32[np.ndarray, "V"]]:
+    """Tokens of equal columns as one class, by refining the partition state by state."""
+    class_of, count = np.zeros(vocabulary.size, np.int64), 1
+    for state, wires in enumerate(leaving):
+        row = _row(wires, state, names, vocabulary)
+        ways = np.unique(row)
+        class_of, first = number_by_first(
+            class_of * ways.size + np.searchsorted(ways, row), count * ways.size
+        )
+        count = first.size
+    # EOS ids are in no edge: they leave the classes (number -1).
+    usual = np.ones(vocabulary.size, np.bool_)
+    usual[list(vocabulary.eos_ids)] = False
+    kept, first = number_by_first(class_of[usual], count)
+    numbered = np.full(vocabulary.size, -1, np.int32)
+    numbered[usual] = kept
+    columns = np.flatnonzero(usual)[first]
+    rows = [_row(wires, state, names, vocabulary)[columns] for state, wires in enumerate(leaving)]
+    return np.stack(rows), numbered
+
+
+def _row(
+    wires: Sequence[Wire], state: int, names: Sequence[Hashable], vocabulary: Vocabulary
+) -> Int32[np.ndarray, "V"]:
+    """The state after each token, -1 for none."""
+    row = np.full(vocabulary.size, -1, np.int32)
+    for tokens, target in wires:
+        taken = tokens[(row[tokens] >= 0) & (row[tokens] != target)]
+        if taken.size:
+            raise ConstraintError(
+                f"token {taken[0]} leads from state {names[state]!r} to "
+                f"{names[row[taken[0]]]!r} and to {names[target]!r}; a token leads to one state"
+            )
+        row[tokens] = target
+    return row
+
+
+def _ids(vocabulary: Vocabulary, ids: Ids, where: str) -> Int64[np.ndarray, "ids"]:
+    """The ids, ascending, each of them one that a text can hold."""
+    listed = [ids] if isinstance(ids, (int, np.integer)) else list(ids)
+    tokens = np.unique(np.array(listed, np.int64))
+    outside = tokens[(tokens < 0) | (tokens >= vocabulary.size)]
+    if outside.size:
+        raise ConstraintError(
+            f"{where}: token {outside[0]} is not one of the vocabulary's {vocabulary.size} ids"
+        )
+    for token in tokens.tolist():
+        if token in vocabulary.eos_ids:
+            raise ConstraintError(
+                f"{where}: token {token} ends a text and is allowed in accepting states by "
+                "itself; leave it out"
+            )
+        if not vocabulary.token_bytes[token]:
+            raise ConstraintError(
+                f"{where}: token {token} has no bytes (special, padding or empty) and is never "
+                "part of a text; leave it out"
+            )
+    return tokens

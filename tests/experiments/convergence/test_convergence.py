@@ -1,0 +1,339 @@
+"""The whole task on small problems: outputs, resumption, HMMs of one's own."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+import gcd
+from experiments import run as experiment
+from experiments.convergence import builtin, task
+from experiments.convergence.evaluate import Evaluator
+from experiments.convergence.problems import Problem, prepare
+from experiments.convergence.report import headline, table_of
+from experiments.harness import config as configuration
+from experiments.harness.models import EMBEDDED, ROOT, load_model
+from experiments.small_lm import architecture as small_lm
+from hmm.checkpoint import save
+from hmm.model import HMM
+
+STORIES = ROOT.parent / "shared" / "models" / "stories260K"
+SMALL = (
+    "+task=convergence",
+    "wandb=disabled",
+    "model.device=cpu",
+    "task.particles=[1,4]",
+    "task.runs=40",
+    "task.draws=60",
+    "task.timed_runs=1",
+    "task.hmm_states=4",
+    "task.hmm_sequences=24",
+    "task.hmm_length=4",
+)
+PROMPT = "Request: How old is it?\nCalls in JSON:\n"
+PROBLEMS = [
+    {"prompt": PROMPT, "budget": 4, "strings": ["12", "3", "wide", "7"]},
+    {
+        "name": "quoted",
+        "prompt": [5, 9, 3],
+        "budget": 3,
+        "strings": ["ab", "a", "much too long for this"],
+        "eos_ids": [3],
+    },
+]
+
+
+def composed(*overrides: str) -> DictConfig:
+    configuration.register()
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        return compose("config", [*SMALL, *overrides])
+
+
+def written(path: Path, content: object) -> Path:
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def results(run_dir: Path) -> list[dict]:
+    lines = (run_dir / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def timeless(reports: list[dict]) -> list[dict]:
+    return [
+        {
+            **report,
+            "estimates": [
+                {k: v for k, v in e.items() if not k.endswith("seconds")}
+                for e in report["estimates"]
+            ],
+        }
+        for report in reports
+    ]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("convergence")
+    problems = written(directory / "problems.json", PROBLEMS)
+    run_dir = directory / "run"
+    assert experiment.run(composed(f"task.problems={problems}", f"run_dir={run_dir}")) == run_dir
+    return run_dir
+
+
+def test_own_problems_give_one_line_each(finished):
+    first, second = results(finished)
+    assert (first["name"], second["name"]) == ("0", "quoted")
+    assert first["strings"] == PROBLEMS[0]["strings"]  # in the order given
+    assert second["prompt_ids"] == [5, 9, 3]
+    assert second["eos_ids"] == [3]
+    assert second["posterior"][2] == 0  # it does not fit
+    for report in (first, second):
+        assert sum(report["posterior"]) == pytest.approx(1)
+        assert report["gcd"]["share_valid"] == pytest.approx(1)
+        assert 0 < report["lcd"]["share_valid"] <= 1
+        assert len(report["estimates"]) == 8 * 2
+        for e in report["estimates"]:
+            assert e["runs"] == max(40, math.ceil(60 / e["particles"]))
+            assert len(e["posterior"]) == len(report["strings"])
+            assert 0 <= e["tv_low"] <= e["tv"] <= e["tv_high"] <= 1
+            assert e["seconds"] > 0
+            assert (e["table_seconds"] is not None) == e["method"].startswith("pgcd")
+            assert (e["tv_exact"] is not None) == (e["particles"] == 1)
+            if e["method"] in ("lcd", "gcd") and e["particles"] == 1:
+                assert e["tv_exact"] == pytest.approx(report[e["method"]]["total_variation"])
+                assert e["tv"] == pytest.approx(e["tv_exact"], abs=4 * e["tv_floor"] + 1e-9)
+
+
+def test_the_exact_answer_is_the_model_s(finished):
+    """Every tokenisation of every string, asked one by one, with nothing of the tree in between."""
+    lm, _ = load_model(composed().model)
+    texts = lm.vocabulary.token_bytes
+    [end] = lm.vocabulary.eos_ids
+    prompt = lm.encode(PROMPT)
+
+    def spellings(rest: bytes, room: int) -> list[list[int]]:
+        if not rest:
+            return [[]]
+        return [
+            [token, *more]
+            for token, text in enumerate(texts)
+            if room and text and rest.startswith(text)
+            for more in spellings(rest[len(text) :], room - 1)
+        ]
+
+    def probability(tokens: list[int]) -> float:
+        rows, log_p = lm.prefill([prompt])
+        total = 0.0
+        for token in tokens:
+            total += float(log_p[0, token])
+            log_p = rows.extend(torch.tensor([[token]]), torch.tensor([1]))[:, 0]
+        return math.exp(total)
+
+    masses = [
+        sum(probability([*tokens, end]) for tokens in spellings(text.encode(), 3))
+        for text in PROBLEMS[0]["strings"]
+    ]
+    report = results(finished)[0]
+    assert report["log_evidence"] == pytest.approx(math.log(sum(masses)), rel=1e-4)
+    expected = [mass / sum(masses) for mass in masses]
+    assert report["posterior"] == pytest.approx(expected, abs=1e-4)
+
+
+def test_what_is_left_behind(finished):
+    table = (finished / "table.md").read_text(encoding="utf-8")
+    for text in ("P-GCD, class-tied + top 64", "### quoted", "held out: unigram", "median"):
+        assert text in table
+    for name in ("particles.png", "time.png"):
+        assert (finished / name).read_bytes().startswith(b"\x89PNG")
+    summary = json.loads((finished / "summary.json").read_text())
+    assert set(summary["headline"]["needed"]["gcd"]) == {"0", "quoted"}
+    assert "strings" not in summary["problems"][0]
+    assert (finished / "config.yaml").exists()
+
+
+def test_an_interrupted_run_goes_on_to_the_same_result(finished, tmp_path, monkeypatch):
+    problems = written(tmp_path / "problems.json", PROBLEMS)
+    config = composed(f"task.problems={problems}", f"run_dir={tmp_path / 'run'}")
+    sample, calls = task.sample_runs, []
+
+    def interrupted(*args, **kwargs):
+        calls.append(None)
+        if len(calls) == 4:  # in the middle of LCD, which grows its tree as it goes
+            raise KeyboardInterrupt
+        return sample(*args, **kwargs)
+
+    monkeypatch.setattr(task, "sample_runs", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        experiment.run(config)
+    assert not (tmp_path / "run" / "results.jsonl").exists()
+    monkeypatch.setattr(task, "sample_runs", sample)
+    experiment.run(config)
+    assert len(calls) == 4
+    assert timeless(results(tmp_path / "run")) == timeless(results(finished))
+    before = (tmp_path / "run" / "results.jsonl").read_text()
+    monkeypatch.setattr(task, "sample_runs", None)  # all is there: nothing is made again
+    experiment.run(config)
+    assert (tmp_path / "run" / "results.jsonl").read_text() == before
+    with pytest.raises(ValueError, match=r"task\.runs was 40, is 41"):
+        experiment.run(
+            composed(f"task.problems={problems}", f"run_dir={tmp_path / 'run'}", "task.runs=41")
+        )
+
+
+def test_an_hmm_of_another_vocabulary_is_refused(finished, tmp_path):
+    save(HMM.random(3, 17), tmp_path / "hmm")
+    problems = written(tmp_path / "problems.json", PROBLEMS)
+    with pytest.raises(ValueError, match=r"17 tokens.*2048"):
+        experiment.run(
+            composed(
+                f"task.problems={problems}", f"task.hmm={tmp_path / 'hmm'}",
+                f"run_dir={tmp_path / 'run'}",
+            )
+        )  # fmt: skip
+
+
+def test_an_hmm_of_one_s_own_is_used(tmp_path):
+    save(HMM.random(3, 2048), tmp_path / "hmm")
+    problems = written(tmp_path / "problems.json", PROBLEMS[:1])
+    run_dir = tmp_path / "run"
+    overrides = ("task.methods=[pgcd]", "task.timed_runs=0", f"task.hmm={tmp_path / 'hmm'}")
+    experiment.run(composed(f"task.problems={problems}", f"run_dir={run_dir}", *overrides))
+    assert "HMM of 3 states" in (run_dir / "table.md").read_text()
+    assert not (run_dir / "time.png").exists()
+
+
+def test_what_was_not_reached_counts_as_a_bound():
+    def report(name: str, **tv: list[float]) -> dict:
+        estimates = [
+            {"method": m, "particles": n, "tv": v, "tv_exact": None}
+            for m, values in tv.items()
+            for n, v in zip((1, 2, 4), values, strict=True)
+        ]
+        return {"name": name, "estimates": estimates, "gcd": {"total_variation": tv["gcd"][0]}}
+
+    found = headline(
+        [
+            report("p", pgcd=[0.3, 0.1, 0.0], gcd=[0.9, 0.8, 0.7], lcd=[1, 1, 0.05]),
+            report("q", pgcd=[0.1, 0.1, 0.0], gcd=[0.9, 0.1, 0.2], lcd=[1, 1, 1]),
+            report("easy", pgcd=[0.0, 0.0, 0.0], gcd=[0.1, 0.0, 0.0], lcd=[0.0, 0.0, 0.0]),
+        ]
+    )
+    # GCD on q is within it at 2, but not at 4.
+    assert found["needed"] == {
+        "pgcd": {"p": 2, "q": 1, "easy": 1},
+        "gcd": {"p": None, "q": None, "easy": 1},
+        "lcd": {"p": 4, "q": None, "easy": 1},
+    }
+    assert found["all"]["median_needed"] == {"pgcd": 1, "gcd": 8, "lcd": 4}
+    assert found["all"]["ratios"]["pgcd_to_gcd"] == [2 / 8, 1 / 8, 1]
+    assert found["hard"]["problems"] == ["p", "q"]
+    assert found["hard"]["median_needed"] == {"pgcd": 1.5, "gcd": 8, "lcd": 6}
+    assert found["hard"]["ratios"]["pgcd_to_gcd"] == [2 / 8, 1 / 8]
+    assert found["hard"]["median_ratio"]["pgcd_to_lcd"] == (2 / 4 + 1 / 8) / 2
+
+
+def test_the_embedded_model_s_problems_can_be_enumerated():
+    """Nothing is asked of the model: requests are found, budgets set, trees counted."""
+    lm, tokenizer = load_model(composed().model)
+    problems = builtin.builtin("toolcalls", lm, tokenizer)
+    for problem in problems:
+        ready = prepare(problem, lm, tokenizer, 20_000)
+        assert 10 <= problem.language.count(100) <= 5000  # type: ignore[operator]
+        assert ready.prompt[-8:] == tuple(lm.encode(problem.prompt))[-8:]
+        assert ready.prefixes <= builtin.LOOSE
+    assert len({problem.name for problem in problems}) == len(problems) == 5
+
+
+QUICK = ("task.methods=[gcd]", "task.particles=[3]", "task.timed_runs=0", "task.draws=30")
+
+
+def test_names_are_shown_as_they_are(tmp_path):
+    """Neither figure nor table takes them for markup; a number of particles of one's own."""
+    name = "$5 | $x_{ or " + "more " * 20
+    problems = written(tmp_path / "p.json", [{**PROBLEMS[0], "name": name}])
+    experiment.run(composed(f"task.problems={problems}", f"run_dir={tmp_path / 'run'}", *QUICK))
+    table = (tmp_path / "run" / "table.md").read_text()
+    assert "| $5 \\| $x_{ or" in table
+    assert "TV of one answer, N=3" in table
+    assert "With 3 particles" in table
+    assert (tmp_path / "run" / "particles.png").stat().st_size > 1000
+
+
+def test_a_model_without_any_answer_is_named(tmp_path, monkeypatch):
+    class Silent(Evaluator):
+        def __call__(self, tree, nodes, progress=None):
+            super().__call__(tree, nodes, progress)
+            tree["log_p"][:] = -torch.inf
+
+    monkeypatch.setattr(task, "Evaluator", Silent)
+    problems = written(tmp_path / "p.json", PROBLEMS[:1])
+    with pytest.raises(ValueError, match=r"problem '0', model embedded: .* no answer any prob"):
+        experiment.run(composed(f"task.problems={problems}", f"run_dir={tmp_path / 'r'}", *QUICK))
+
+
+def test_models_of_one_name_are_told_apart(tmp_path, monkeypatch):
+    """Their directories alone differ; so do their answers."""
+    tokenizer = small_lm.load_tokenizer(EMBEDDED)
+    for seed in (0, 1):
+        model = small_lm.build_model(tokenizer, hidden=16, layers=1, heads=2, mlp=32, seed=seed)
+        small_lm.export(tmp_path / str(seed) / "tiny", model, tokenizer)
+    asked = Problem("asked", "x", gcd.choice(["a", "b"]), 3)
+    monkeypatch.setattr(task, "builtin", lambda *_: [asked])
+    paths = f"task.models=[{tmp_path}/0/tiny,{tmp_path}/1/tiny]"
+    experiment.run(composed(paths, f"run_dir={tmp_path / 'run'}", *QUICK))
+    first, second = results(tmp_path / "run")
+    assert (first["name"], second["name"]) == ("asked (0-tiny)", "asked (1-tiny)")
+    assert first["posterior"] != second["posterior"]
+    assert first["estimates"][0]["posterior"] != second["estimates"][0]["posterior"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_real_model_may_be_on_a_gpu(tmp_path):
+    problems = written(tmp_path / "p.json", PROBLEMS[:1])
+    run_dir = f"run_dir={tmp_path / 'run'}"
+    experiment.run(composed(f"task.problems={problems}", run_dir, "model.device=cuda"))
+    [report] = results(tmp_path / "run")
+    assert all(e["seconds"] > 0 for e in report["estimates"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not STORIES.is_dir(), reason="needs ../shared/models/stories260K")
+def test_the_built_in_stories_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(builtin, "LOOSE", 100)
+    config = composed(
+        f"task.models=[{STORIES}]", f"run_dir={tmp_path / 'run'}", "task.timed_runs=0",
+        "task.methods=[gcd,pgcd]", "task.runs=10", "task.draws=10", "task.hmm_for=problem",
+    )  # fmt: skip
+    experiment.run(config)
+    reports = results(tmp_path / "run")
+    assert len({r["name"] for r in reports}) == len(reports) == 5
+    for report in reports:
+        assert sum(p > 0 for p in report["posterior"]) > 1
+        assert np.isfinite(report["log_evidence"])
+    assert len(list(tmp_path.glob("convergence-hmm-*"))) == 5
+    assert table_of(reports, ["a note"]).endswith("- a note\n")
+
+
+def test_the_hmm_never_sees_a_constraint(tmp_path):
+    """Other answers after the same prompts, within the same budgets, have the very same HMM."""
+    asked = [{**PROBLEMS[0], "strings": strings} for strings in (["12", "3"], ["wide", "7", "x"])]
+    for number, problem in enumerate(asked):
+        file = written(tmp_path / f"{number}.json", [problem])
+        experiment.run(
+            composed(
+                f"task.problems={file}", f"run_dir={tmp_path / str(number)}",
+                "task.methods=[pgcd]", "task.particles=[1]", "task.timed_runs=0",
+            )
+        )  # fmt: skip
+    assert len(list(tmp_path.glob("convergence-hmm-*"))) == 1
+    first, second = (results(tmp_path / str(number))[0] for number in (0, 1))
+    assert first["strings"] != second["strings"]

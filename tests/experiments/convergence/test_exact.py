@@ -1,0 +1,236 @@
+"""The truth against enumeration, laws against the walk over all choices, runs against the truth."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse, stats
+
+import smc
+from experiments.convergence.evaluate import Evaluator
+from experiments.convergence.exact import exact, floor_of_draws, total_variation
+from experiments.convergence.measures import estimate
+from experiments.convergence.methods import Options, law_of_sample, needs_hmm, proposal_of
+from experiments.convergence.sampler import Runs, TreeLM, TreeProposal, sample_runs, tabulate
+from smc.testing import target, walk
+from tests.experiments.convergence.test_tree import (
+    CONSTRAINTS,
+    HMM_,
+    LM,
+    PROMPT,
+    VOCABULARY,
+    built,
+)
+
+PLAIN = Options()
+METHODS = ("lm", "lcd", "gcd", "pgcd", "pgcd_tied", "pgcd_exact", "pgcd_in_time", "pgcd_joint")
+
+
+def on_tree(method: str, restriction, tree, options: Options = PLAIN) -> TreeProposal:
+    if not needs_hmm(method):
+        return TreeProposal(tree, method)
+    proposal = proposal_of(method, restriction.hmm(HMM_), options)
+    return TreeProposal(tree, tabulate(proposal, tree), potential=options.potential)
+
+
+def truth(constraint, budget: int, temperature: float = 1.0) -> dict[bytes, float]:
+    mass: dict[bytes, float] = defaultdict(float)
+    found = target(LM, PROMPT, constraint, budget, temperature=temperature)
+    for ids, probability in found.items():
+        mass[VOCABULARY.decode(ids)] += probability
+    return dict(mass)
+
+
+@pytest.mark.parametrize("name", list(CONSTRAINTS))
+@pytest.mark.parametrize("budget", [2, 3, 5])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_evidence_and_posterior(name, budget, temperature):
+    constraint, _, tree = built(name, budget, temperature=temperature)
+    expected = truth(constraint, budget, temperature)
+    found = exact(tree)
+    total = sum(expected.values())
+    assert found.log_evidence == pytest.approx(math.log(total), abs=1e-10)
+    assert dict(zip(tree.texts, found.posterior.tolist(), strict=True)) == pytest.approx(
+        {text: mass / total for text, mass in expected.items()}, abs=1e-10
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["words", "loop"])
+def test_the_law_of_one_sample_is_the_sampler_s(method, name):
+    constraint, restriction, tree = built(name, 3)
+    law = law_of_sample(on_tree(method, restriction, tree), exact(tree))
+    mass: dict[bytes, float] = defaultdict(float)
+
+    def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
+        return smc.sample(
+            LM,
+            [PROMPT] * len(ids),
+            constraint,
+            budget=3,
+            particles=1,
+            proposal=proposal_of(method, HMM_, Options()),
+            example_ids=ids,
+            max_rows=1 << 20,
+            draw=draw,
+        )
+
+    for probability, posterior in walk(run):
+        for answer in posterior.answers:
+            mass[answer] += probability
+    assert dict(zip(tree.texts, law.probabilities.tolist(), strict=True)) == pytest.approx(
+        {text: mass[text] for text in tree.texts}, abs=1e-10
+    )
+    assert law.share_valid == pytest.approx(sum(mass.values()), abs=1e-10)
+    expected = truth(constraint, 3)
+    total = sum(expected.values())
+    distance = sum(abs(mass[t] - expected[t] / total) for t in expected)
+    assert law.total_variation == pytest.approx((distance + 1 - sum(mass.values())) / 2, abs=1e-10)
+    if method == "lm":
+        assert law.share_valid == pytest.approx(total, abs=1e-10)
+
+
+@pytest.mark.parametrize("method", METHODS[1:])
+@pytest.mark.parametrize("name", list(CONSTRAINTS))
+@pytest.mark.parametrize(
+    ("particles", "resampling", "ess_threshold", "options"),
+    [
+        (1, "systematic", 0.5, Options()),
+        (5, "systematic", 0.9, Options()),
+        (4, "multinomial", 1.0, Options(potential=False)),
+    ],
+)
+def test_a_run_on_the_tree_is_the_real_run(
+    method, name, particles, resampling, ess_threshold, options
+):
+    """Equal seeds draw equal tokens, with a large vocabulary or on the tree."""
+    constraint, restriction, tree = built(name, 3)
+    settings = {"particles": particles, "resampling": resampling, "ess_threshold": ess_threshold}
+    found = sample_runs(
+        TreeLM(tree, Evaluator(LM, PROMPT, restriction.ids)),
+        on_tree(method, restriction, tree, options),
+        runs=30,
+        seed=5,
+        **settings,
+    )
+    real = smc.sample(
+        LM,
+        [PROMPT] * 30,
+        constraint,
+        budget=3,
+        proposal=proposal_of(method, HMM_, options),
+        seed=5,
+        **settings,
+    )
+    for run, posterior in enumerate(real):
+        assert found.dead[run] == posterior.dead
+        assert found.ess[run] == pytest.approx(posterior.ess)
+        assert found.log_evidence[run] == pytest.approx(posterior.log_evidence)
+        row = found.posterior[run].toarray()[0]
+        shares = dict(zip(posterior.answers, posterior.probabilities, strict=True))
+        assert row == pytest.approx([shares.get(text, 0.0) for text in tree.texts])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_over_all_choices_runs_are_unbiased(method):
+    constraint, restriction, tree = built("words", 3)
+    lm = TreeLM(tree, Evaluator(LM, PROMPT, restriction.ids))
+    proposal = on_tree(method, restriction, tree)
+
+    def run(draw: smc.Draw, ids: list[int]) -> list[tuple[float, np.ndarray]]:
+        found = sample_runs(
+            lm,
+            proposal,
+            particles=2,
+            runs=len(ids),
+            resampling="systematic",
+            ess_threshold=1.0,
+            draw=draw,
+        )
+        posteriors = found.posterior.toarray()
+        return [(math.exp(z), row) for z, row in zip(found.log_evidence, posteriors, strict=True)]
+
+    mass, total = np.zeros(len(tree.texts)), 0.0
+    for probability, (evidence, row) in walk(run):
+        total += probability
+        mass += probability * evidence * row
+    expected = truth(constraint, 3)
+    assert total == pytest.approx(1, abs=1e-10)
+    assert mass == pytest.approx([expected[text] for text in tree.texts], abs=1e-10)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_many_runs_find_the_truth(method):
+    _, restriction, tree = built("classes", 4)
+    known = exact(tree)
+    found = sample_runs(
+        TreeLM(tree, Evaluator(LM, PROMPT, restriction.ids)),
+        on_tree(method, restriction, tree),
+        particles=8,
+        runs=4000,
+        seed=1,
+    )
+    ratio = np.exp(found.log_evidence - known.log_evidence)
+    z = (ratio.mean() - 1) / (ratio.std() / math.sqrt(len(ratio)))
+    assert abs(z) < 4
+    # Weighted by its evidence, the mean posterior is the exact one.
+    weighted = (found.posterior.multiply(ratio[:, None])).mean(axis=0)
+    assert np.asarray(weighted).ravel() == pytest.approx(known.posterior.numpy(), abs=0.05)
+    measured = estimate(found, 8, known.posterior.numpy(), known.log_evidence)
+    assert measured.evidence_bias_low <= measured.evidence_bias <= measured.evidence_bias_high
+    assert measured.tv_low <= measured.tv <= measured.tv_high
+    assert measured.one_run_tv >= measured.tv - 1e-12  # by convexity
+
+
+@pytest.mark.parametrize("draws", [1, 2, 7, 100])
+def test_an_exact_sampler_s_distance(draws):
+    posterior = torch.tensor([0.5, 0.3, 0.2, 0.0], dtype=torch.float64)
+    expected = 0.0
+    for p in posterior.tolist():
+        k = np.arange(draws + 1)
+        expected += float((stats.binom.pmf(k, draws, p) * np.abs(k / draws - p)).sum()) / 2
+    assert floor_of_draws(posterior, draws) == pytest.approx(expected, abs=1e-12)
+    assert floor_of_draws(torch.tensor([1.0], dtype=torch.float64), draws) == 0
+
+
+def test_no_answer_is_an_outcome():
+    posterior = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    assert total_variation(torch.zeros(2, dtype=torch.float64), posterior) == 1
+    assert total_variation(posterior, posterior) == 0
+    assert total_variation(posterior / 2, posterior) == pytest.approx(0.5)
+
+
+def runs_of(rows: np.ndarray, dead: np.ndarray) -> Runs:
+    evidence = np.where(dead, -np.inf, 0.0)
+    return Runs(sparse.csr_matrix(rows), evidence, np.where(dead, 0.0, 1.0))
+
+
+def test_dead_runs_count_against_a_method():
+    rows = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
+    dead = np.array([False, False, True, True])
+    found = estimate(runs_of(rows, dead), 1, np.array([0.5, 0.5]), 0.0)
+    assert found.dead == 0.5
+    assert found.tv == pytest.approx(0.5)
+    assert found.one_run_tv == pytest.approx((0.5 + 0.5 + 1 + 1) / 4)
+    assert found.evidence_bias == pytest.approx(-0.5)
+    assert found.ess == 0.5
+
+
+def test_the_floor_is_what_exact_draws_show():
+    """Runs that are single exact draws have no bias; what is seen is the floor."""
+    generator = np.random.default_rng(0)
+    posterior = generator.dirichlet(np.ones(20))
+    seen, floors, covered = [], [], 0
+    for _ in range(40):
+        rows = np.eye(20)[generator.choice(20, 500, p=posterior)]
+        found = estimate(runs_of(rows, np.zeros(500, bool)), 1, posterior, 0.0)
+        seen.append(found.tv)
+        floors.append(found.tv_floor)
+        covered += found.tv_low <= found.tv_floor
+    assert np.mean(seen) == pytest.approx(np.mean(floors), rel=0.1)
+    assert np.mean(seen) == pytest.approx(floor_of_draws(torch.from_numpy(posterior), 500), rel=0.1)
+    assert covered >= 35

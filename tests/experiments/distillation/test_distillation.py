@@ -1,0 +1,645 @@
+"""Distillation in miniature: data from an HMM that is known, answers of a language model that is
+tiny, runs that are interrupted, and two processes in place of one."""
+
+from __future__ import annotations
+
+import ast
+import collections
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.errors import ConfigCompositionException
+from omegaconf import OmegaConf
+from safetensors.torch import load_file, save_file
+
+from experiments.distillation import baselines as distill_baselines
+from experiments.distillation import config as distill_config
+from experiments.distillation import data as distill_data
+from experiments.distillation import report as distill_report
+from experiments.distillation import sampling as distill_sampling
+from experiments.distillation import task as distillation
+from experiments.distillation import training as distill_training
+from experiments.distillation.data import Sequences
+from experiments.distillation.training import Training
+from experiments.harness import config as configuration
+from experiments.harness.config import DataConfig, ModelConfig
+from experiments.harness.models import load_model
+from experiments.small_lm import architecture as small_lm
+from experiments.tool_calling.generator import generate
+from gcd import Vocabulary
+from hmm import em, inference
+from hmm.checkpoint import load
+from hmm.model import HMM
+from smc.testing import ToyLM
+
+ROOT = Path(__file__).resolve().parents[3]
+V = 12
+FILE = ["data.vocab_size=12", "data.eos_ids=[0]", "wandb=disabled"]
+SMALL = ["num_states=6", "batch_size=80", "piece_size=50", "epochs=4", "held_out=0.2"]
+
+
+def composed(*overrides: object):
+    configuration.register()
+    distill_config.register()
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        return compose("distill_hmm", [str(value) for value in overrides])
+
+
+def run(*overrides: object) -> Path:
+    return distillation.run(composed(*overrides))
+
+
+def model_of(run_dir: Path) -> dict[str, torch.Tensor]:
+    return load_file(run_dir / "hmm" / "hmm.safetensors")
+
+
+def cut(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture(scope="module")
+def truth() -> HMM:
+    generator = torch.Generator().manual_seed(3)
+    return HMM.random(6, V, generator=generator, concentration=0.15, dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def token_file(truth: HMM, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """500 sequences of the known HMM, a line each."""
+    drawn = inference.sample(truth, 500, 24, torch.Generator().manual_seed(4), eos_id=0)
+    path = tmp_path_factory.mktemp("data") / "sequences.jsonl"
+    lines = [
+        json.dumps(tokens[:length])
+        for tokens, length in zip(drawn.tokens.tolist(), drawn.lengths.tolist(), strict=True)
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def tiny_lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained language model over the embedded model's tokens."""
+    path = tmp_path_factory.mktemp("lm") / "tiny"
+    tokenizer = small_lm.load_tokenizer(ROOT / "models" / "toolcall-lm")
+    model = small_lm.build_model(tokenizer, hidden=16, layers=1, heads=2, mlp=32, seed=0)
+    small_lm.export(path, model, tokenizer)
+    return path
+
+
+# The whole of it
+
+
+def test_what_is_learnt_is_near_the_truth_and_the_report_says_so(tmp_path, token_file, truth):
+    where = ["data.path=" + str(token_file), "run_dir=" + str(tmp_path / "run")]
+    run_dir = run(*FILE, *SMALL, *where, "epochs=20", "evaluations=4")
+    summary = json.loads((run_dir / "summary.json").read_text())
+    nats = summary["nats_per_token"]
+    assert set(nats) == {"unigram", "bigram", "HMM"}
+    assert nats["unigram"] < nats["bigram"] < 0
+    assert nats["HMM"] > nats["unigram"] + 0.1
+
+    # The figure is that of the model on disk, on sequences that were not trained on.
+    sequences = distill_data.read(token_file)
+    training, held_out = distill_data.split(sequences, 0.2, 0)
+    assert (len(training), len(held_out)) == (400, 100)
+    rows = held_out.batch(torch.arange(len(held_out)))
+    stored = load(run_dir / "hmm", num_tokens=V)
+    mean = float(inference.log_likelihood(stored.hmm, *rows).sum()) / held_out.num_tokens
+    assert nats["HMM"] == pytest.approx(mean, abs=1e-5)
+    assert stored.config["eos_token_id"] == [0]
+    best = float(inference.log_likelihood(truth, *rows).sum()) / held_out.num_tokens
+    assert nats["HMM"] < best + 0.02
+    assert nats["HMM"] > best - 0.15
+
+    curve = json.loads((run_dir / "curve.json").read_text())
+    assert curve[0]["step"] == 0
+    assert curve[-1]["step"] == summary["steps"] == 1 + 18 * 5 + 1
+    assert curve[-1]["held_out"] > curve[0]["held_out"] + 0.1
+    assert curve[-1]["held_out"] == pytest.approx(nats["HMM"], abs=0.02)  # bfloat16
+    table = (run_dir / "table.md").read_text()
+    assert f"| HMM | {nats['HMM']:.4f} |" in table
+    card = (run_dir / "hmm" / "README.md").read_text()
+    assert table.splitlines()[3] in card
+    assert "num_states=6" in card
+    (place,) = re.findall(r'load\("(.*)", vocabulary=', card)
+    assert load(place).hmm.num_states == 6
+    assert (run_dir / "curve.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("transition", ["dense", "monarch"])
+def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(
+    tmp_path, token_file, transition, monkeypatch
+):
+    common = [*FILE, *SMALL, f"data.path={token_file}", f"transition={transition}", "dropout=0.2"]
+    whole = run(*common, f"run_dir={tmp_path / 'whole'}")
+    parts = f"run_dir={tmp_path / 'parts'}"
+    for stop in (0, 4):
+        run(*common, parts, f"stop_after={stop}")
+        assert not (tmp_path / "parts" / "hmm").exists()
+
+    # Five steps more, checkpoints of the first three of them: the others are taken again.
+    step, write, steps, written = em.em_step, distill_training.write_checkpoint, [], []
+
+    def interrupted(*args, **kwargs):
+        steps.append(1)
+        if len(steps) == 6:
+            raise KeyboardInterrupt
+        return step(*args, **kwargs)
+
+    def written_at_first(*args):
+        written.append(1)
+        if len(written) <= 3:
+            write(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(em, "em_step", interrupted)
+        patch.setattr(distill_training, "write_checkpoint", written_at_first)
+        with pytest.raises(KeyboardInterrupt):
+            run(*common, parts, "save_minutes=0")
+    saved = load_file(tmp_path / "parts" / "checkpoint" / "step.safetensors")["step"]
+    assert int(saved) == 4 + 3
+    assert json.loads((tmp_path / "parts" / "curve.json").read_text())[-1]["step"] == 4 + 5
+    run(*common, parts)
+    assert same(model_of(whole), model_of(tmp_path / "parts"))
+    assert (whole / "curve.json").read_text() == (tmp_path / "parts" / "curve.json").read_text()
+    other = run(*common, f"run_dir={tmp_path / 'other'}", "seed=1")
+    assert not same(model_of(whole), model_of(other))
+
+    # Started over, it is the same again; another run's directory is refused.
+    run(*common, parts, "resume=false", "stop_after=2")
+    assert len(json.loads((tmp_path / "parts" / "curve.json").read_text())) == 3
+    with pytest.raises(ValueError, match="num_states was 6, is 8"):
+        run(*common, parts, "num_states=8")
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one(tmp_path, token_file):
+    common = [*FILE, *SMALL, f"data.path={token_file}", "dropout=0.2", "save_dtype=float32"]
+    one = run(*common, f"run_dir={tmp_path / 'one'}")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    two = [*launcher, "--nproc-per-node=2", "-m", "scripts.distill_hmm", *common]
+    done = subprocess.run(
+        [*two, f"run_dir={tmp_path / 'two'}"],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    expected, found = model_of(one), model_of(tmp_path / "two")
+    for name in expected:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5)
+    curves = [json.loads((tmp_path / name / "curve.json").read_text()) for name in ("one", "two")]
+    for mine, theirs in zip(*curves, strict=True):
+        assert mine["held_out"] == pytest.approx(theirs["held_out"], abs=1e-5)
+
+
+# Sampling
+
+
+def test_answers_have_the_language_models_law():
+    """Frequencies against enumeration, their log-probabilities, and where they end."""
+    vocabulary = Vocabulary.from_bytes([b"a", b"b", b"", b""], eos_ids=[2, 3])
+    lm = ToyLM(vocabulary, seed=5)
+    generator = torch.Generator().manual_seed(0)
+    num, longest = 4000, 3
+    answers, log_p = distill_sampling.sample_batch(lm, [[0, 1]] * num, longest, generator)
+
+    def exact(answer: tuple[int, ...]) -> float:
+        prefixes = [(0, 1, *answer[:t]) for t in range(len(answer))]
+        return sum(float(lm.log_p(p)[v]) for p, v in zip(prefixes, answer, strict=True))
+
+    for answer, value in zip(answers[:200], log_p, strict=False):
+        ended = answer[-1] in (2, 3)
+        assert not {2, 3} & set(answer[:-1])
+        assert ended or len(answer) == longest
+        assert value == pytest.approx(exact(tuple(answer)), abs=1e-12)
+    counts = collections.Counter(map(tuple, answers))
+    chi_square = sum(
+        (count - num * math.exp(exact(answer))) ** 2 / (num * math.exp(exact(answer)))
+        for answer, count in counts.items()
+    )
+    # Answers that never came belong to the sum too, with their expected counts.
+    chi_square += num - sum(num * math.exp(exact(answer)) for answer in counts)
+    assert chi_square < 100  # 21 degrees of freedom: chance goes beyond 70 once in a million times
+
+
+def test_interrupted_and_shared_sampling_give_the_same_answers(tmp_path, tiny_lm):
+    lm, tokenizer = load_model(ModelConfig(path=str(tiny_lm), device="cpu"))
+    prompts = distill_sampling.prompts_of(DataConfig(), "both", "auto", 5, 0, tokenizer)
+    texts = [tokenizer.decode(prompt) for prompt in prompts]
+    assert [text.endswith("JSON:\n") for text in texts] == [True, False, True, False, True]
+    queries = [record.query for record in generate(5, 0, split="train")]
+    assert all(query in text for query, text in zip(queries, texts, strict=True))
+
+    options = {"max_length": 4, "batch": 3, "seed": 0}
+    distill_sampling.sample_to(tmp_path / "a", lm, prompts, 11, **options)
+    whole = distill_data.read(tmp_path / "a")
+    # Prompts come round again, and their answers stay on one side of a split.
+    assert sorted(whole.groups.tolist()) == [0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    training, held_out = distill_data.split(whole, 0.4, 0)
+    assert not set(training.groups.tolist()) & set(held_out.groups.tolist())
+    assert all(whole.prompt(row) == prompts[int(whole.groups[row])] for row in range(11))
+
+    for rank in (1, 0):
+        distill_sampling.sample_to(tmp_path / "b", lm, prompts, 11, **options, rank=rank, world=2)
+    (tmp_path / "a" / "000001.safetensors").unlink()
+    distill_sampling.sample_to(tmp_path / "a", lm, prompts, 11, **options)
+    for directory in ("a", "b"):
+        again = distill_data.read(tmp_path / directory)
+        assert all(
+            torch.equal(getattr(again, name), getattr(whole, name)) for name in distill_data.ARRAYS
+        )
+
+    # What was known while sampling is what a second reading says.
+    known = distill_sampling.log_likelihood(lm, whole, 4)
+    torch.testing.assert_close(known, whole.log_likelihood, atol=1e-4, rtol=0)
+    vectors = distill_sampling.hidden_states(lm, whole, 4)
+    with torch.inference_mode():
+        for row, start in ((0, 0), (10, int(whole.lengths[:10].sum()))):
+            ids = torch.tensor([whole.prompt(row) + whole.sequence(row)])
+            expected = lm.model(ids, output_hidden_states=True).hidden_states[-1][0]
+            length = int(whole.lengths[row])
+            found = vectors[start : start + length].float()
+            torch.testing.assert_close(found, expected[-length:], atol=0.02, rtol=0.01)
+
+    options["max_length"] = 4000
+    with pytest.raises(ValueError, match="no prompt leaves room for max_length=4000"):
+        distill_sampling.sample_to(tmp_path / "c", lm, prompts, 11, **options)
+
+
+@pytest.mark.parametrize("init", ["random", "latent"])
+def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init):
+    if init == "latent":
+        pytest.importorskip("faiss")
+    where = [f"model.path={tiny_lm}", f"run_dir={tmp_path / 'run'}", f"init={init}"]
+    sizes = ["num_sequences=12", "max_length=5", "sample_batch=6", "num_states=4", "held_out=0.2"]
+    run_dir = run(*where, *sizes, "wandb=disabled", "epochs=3", "model.device=cpu")
+    nats = json.loads((run_dir / "summary.json").read_text())["nats_per_token"]
+    # Untrained, it says nearly nothing: uniform over its 2 048 tokens.
+    assert nats["language model, reading the prompt"] == pytest.approx(-math.log(2048), abs=0.3)
+    vocabulary = load_model(ModelConfig(path=str(tiny_lm), device="cpu"))[0].vocabulary
+    stored = load(run_dir / "hmm", vocabulary=vocabulary)
+    assert stored.hmm.num_states == 4
+    assert stored.config["eos_token_id"] == [1]
+    assert stored.config["vocabulary_digest"] == vocabulary.fingerprint.hex()
+    first = model_of(run_dir)
+
+    # A second run in another place finds the answers; the same seed gives the same model.
+    (sampled,) = tmp_path.glob("sequences-*")
+    times = [path.stat().st_mtime_ns for path in sorted(sampled.iterdir())]
+    shutil.rmtree(run_dir)
+    run(*where, *sizes, "wandb=disabled", "epochs=3", "model.device=cpu")
+    assert times == [path.stat().st_mtime_ns for path in sorted(sampled.iterdir())]
+    assert same(first, model_of(run_dir))
+
+
+# Parts
+
+
+def test_latent_variables_come_from_so_many_sequences(tmp_path, tiny_lm, monkeypatch):
+    pytest.importorskip("faiss")
+    read = []
+
+    def spy(lm, sequences, *rest):
+        read.append(len(sequences))
+        return hidden_states(lm, sequences, *rest)
+
+    hidden_states = distill_sampling.hidden_states
+    monkeypatch.setattr(distill_sampling, "hidden_states", spy)
+    sizes = ["num_sequences=12", "max_length=5", "sample_batch=6", "num_states=4", "held_out=0.2"]
+    where = [f"model.path={tiny_lm}", "model.device=cpu", "init=latent", "stop_after=1"]
+    for number, limit in enumerate(("5", "null")):
+        run(*where, *sizes, f"run_dir={tmp_path / str(number)}", f"latent_sequences={limit}")
+    assert read[0] == 5 < read[1]
+
+
+def test_every_step_of_a_pass_sees_other_sequences():
+    settings = Training(4, None, 1, 3, 2, 0.7, 0.01, 0.001, 0.0, 30, 0)
+    assert settings.total(10) == 1 + 2 * 3 + 1
+    everything = list(range(10))
+    for step in (0, 7):
+        rows, size = settings.rows(step, 10)
+        assert (rows.tolist(), size) == (everything, 1.0)
+    passes = []
+    for epoch in range(2):
+        steps = [settings.rows(1 + 3 * epoch + k, 10) for k in range(3)]
+        seen = [row for rows, _ in steps for row in rows.tolist()]
+        assert len(set(seen)) == 9
+        passes.append(seen)
+        assert all(size == em.step_size(1 + 3 * epoch + k) for k, (_, size) in enumerate(steps))
+    assert passes[0] != passes[1]
+
+
+def test_hidden_tokens_do_not_depend_on_the_device(tmp_path, monkeypatch):
+    """On whatever device a run goes on, its dropout is drawn on the CPU, with the same seed."""
+    seen = []
+
+    def stopped(state, batches, *, generator, **_):
+        (tokens, _), *_ = batches
+        seen.append((tokens.device.type, generator.device.type, generator.initial_seed()))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(distill_training, "mean_log_likelihood", lambda *_: -1.0)
+    monkeypatch.setattr(em, "em_step", stopped)
+    sequences = Sequences.from_lists([[1, 2], [3], [4, 5, 6]])
+    settings = Training(4, None, 1, 3, 5, 0.7, 0.01, 0.001, 0.3, 30, 0)
+    start = em.Step(HMM.random(2, 8, generator=torch.Generator().manual_seed(0)))
+    for name in ("cpu", "meta"):
+        place = distill_training.Place(tmp_path / name, torch.device(name))
+        with pytest.raises(KeyboardInterrupt):
+            distill_training.train(start, sequences, sequences, settings, place)
+    assert [device for device, *_ in seen] == ["cpu", "meta"]
+    assert seen[0][1:] == seen[1][1:]
+    assert seen[0][1] == "cpu"
+
+
+def test_baselines_against_plain_counting():
+    rng = np.random.default_rng(0)
+    lists = [rng.integers(0, 5, size=rng.integers(1, 9)).tolist() for _ in range(40)]
+    training = Sequences.from_lists(lists[:30])
+    held_out = Sequences.from_lists([*lists[30:], [5]])  # a token that training has not
+    found = distill_baselines.compare(training, held_out, 6)
+
+    tokens = [token for row in lists[:30] for token in row]
+    single = [(tokens.count(v) + 0.5) / (len(tokens) + 3) for v in range(6)]
+    pairs = collections.Counter(
+        pair for row in lists[:30] for pair in zip(["start", *row[:-1]], row, strict=True)
+    )
+    contexts = collections.Counter(u for u, _ in pairs.elements())
+    rows = [*lists[30:], [5]]
+
+    def mean(p) -> float:
+        values = [
+            math.log(p(u, v))
+            for row in rows
+            for u, v in zip(["start", *row[:-1]], row, strict=True)
+        ]
+        return sum(values) / len(values)
+
+    def smoothed(m: float) -> float:
+        return mean(lambda u, v: (pairs[u, v] + m * single[v]) / (contexts[u] + m))
+
+    assert found.unigram == pytest.approx(mean(lambda u, v: single[v]), abs=1e-12)
+    assert found.bigram == pytest.approx(max(map(smoothed, distill_baselines.STRENGTHS)), abs=1e-12)
+    assert smoothed(found.strength) == pytest.approx(found.bigram, abs=1e-12)
+
+
+def test_forms_of_files(tmp_path):
+    lists, prompts = [[1, 2], [3], [4, 5, 6]], [[7], [8, 9], [7]]
+    plain = tmp_path / "plain.jsonl"
+    plain.write_text("[1, 2]\n[3]\n\n[4, 5, 6]\n")
+    rich = tmp_path / "rich.jsonl"
+    rich.write_text(
+        "\n".join(
+            json.dumps({"tokens": t, "prompt": p, "log_likelihood": -1.5})
+            for t, p in zip(lists, prompts, strict=True)
+        )
+    )
+    padded = np.array([[1, 2, 0], [3, 0, 0], [4, 5, 6]])
+    np.savez(tmp_path / "padded.npz", tokens=padded, lengths=np.array([2, 1, 3]))
+    flat = {"tokens": torch.tensor([1, 2, 3, 4, 5, 6]), "lengths": torch.tensor([2, 1, 3])}
+    save_file(flat, tmp_path / "flat.safetensors")
+    for name in ("plain.jsonl", "rich.jsonl", "padded.npz", "flat.safetensors"):
+        read = distill_data.read(tmp_path / name)
+        assert [read.sequence(row) for row in range(3)] == lists
+    read = distill_data.read(rich)
+    assert [read.prompt(row) for row in range(3)] == prompts
+    assert read.log_likelihood.tolist() == [-1.5] * 3
+
+    distill_data.save(read, tmp_path / "again.safetensors")
+    back = distill_data.read(tmp_path / "again.safetensors").take(torch.tensor([2, 0]))
+    assert [back.sequence(row) for row in range(2)] == [[4, 5, 6], [1, 2]]
+    assert [back.prompt(row) for row in range(2)] == [[7], [7]]
+    tokens, lengths = back.batch(torch.tensor([1, 0]))
+    assert (tokens.tolist(), lengths.tolist()) == ([[1, 2, 0], [4, 5, 6]], [2, 3])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "no sequence"),
+        ("[1]\n[]\n", "sequence 1 is empty"),
+        ("[1]\n[2.5]\n", "line 2: not a list of token ids"),
+        ('{"token": [1]}\n', "line 1: not a list of token ids"),
+        ("[1]\n[1,\n", "line 2: not JSON"),
+        ('{"tokens": [1], "prompt": "text"}\n', "`prompt` is a list of token ids"),
+        (f"[1]\n[{10**19}]\n", "line 2: not a list of token ids"),
+        (f"[1]\n[{'1' * 5000}]\n", "line 2: not JSON"),
+        (f'{{"tokens": [1], "log_likelihood": -{10**400}}}\n', "line 1: .* a number"),
+        ("[1]\n[2]\n[12]\n", "token 12, but the vocabulary has 12"),
+        ("[1]\n", "1 prompts or sequences cannot be split"),
+    ],
+)
+def test_files_that_are_refused(tmp_path, content, message):
+    path = tmp_path / "bad.jsonl"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        run(*FILE, f"data.path={path}", f"run_dir={tmp_path / 'run'}")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["num_states=0"], "num_states must be at least 1, got 0"),
+        (["num_states=6", "transition=monarch", "block=4"], "blocks of 4 do not divide 6"),
+        (["block=4"], "give transition=monarch"),
+        (["transition=sparse"], "'sparse' for transition"),
+        (["latent_sequences=0"], "latent_sequences must be at least 1, got 0"),
+        (["init=best"], "'best' for init"),
+        (["style=xml"], "'xml' for style"),
+        (["save_dtype=int8"], "'int8' for save_dtype"),
+        (["dropout=1"], r"dropout must lie in \[0, 1\), got 1"),
+        (["held_out=0"], r"held_out must lie in \(0, 1\), got 0"),
+        (["step_decay=0.5"], "step_decay"),
+        (["pseudo_count=-1"], "pseudo_count must lie in"),
+        (["epochs=1"], "epochs .* at least 2, got 1"),
+        (["steps=-1"], "steps must be at least 0"),
+        (["num_sequences=1"], "num_sequences must be at least 2"),
+        (["data.path=nowhere.jsonl"], "data.path=nowhere.jsonl does not exist"),
+        (["data.path=README.md"], "README.md: use a file that ends in"),
+        (["data.vocab_size=5"], "go with data.path"),
+        (["data.path=tests", "data.eos_ids=[1]"], "goes with data.vocab_size"),
+        (["data.path=tests", "data.vocab_size=5", "data.eos_ids=[5]"], r"lie in 0\.\.4, got 5"),
+        (["records.path=a", "records.hub=b"], "not both"),
+        (["model.path=./nowhere"], "no checkpoint there"),
+        (["steps=5", "epochs=3"], "epochs=3 would be ignored: steps=5 is their number"),
+        (["latent_sequences=5"], "latent_sequences=5 would be ignored: .* init=latent"),
+        (["kmeans_iterations=5"], "kmeans_iterations=5 would be ignored"),
+        (["data.path=tests", "max_length=5"], "max_length=5 would be ignored: data.path holds"),
+        (["data.path=tests", "style=both"], "style=both would be ignored"),
+        (["data.path=tests", "num_sequences=1"], "num_sequences=1 would be ignored"),
+        (["data.path=tests", "records.offset=1"], "records.offset=1 would be ignored"),
+        (["data.path=tests", "model.prompt=chat"], "model.prompt=chat would be ignored"),
+        (["data.path=tests", "data.vocab_size=5", "model=hub", "model.path=a"],
+         "model.path=a would be ignored: with data.vocab_size no language model"),
+        (["data.path=tests", "data.vocab_size=5", "model.dtype=auto", "sample_batch=2"],
+         "model.dtype=auto, sample_batch=2 would be ignored"),
+    ],
+)  # fmt: skip
+def test_bad_values_are_named(overrides, message, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(ValueError, match=message):
+        run(*overrides)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_a_damaged_file_of_sequences_is_named(tmp_path, suffix):
+    arrays = {"tokens": np.arange(900) % V, "lengths": np.full(90, 10)}
+    path = tmp_path / f"sequences{suffix}"
+    if suffix == ".npz":
+        np.savez(path, **arrays)
+    else:
+        save_file({name: torch.from_numpy(array) for name, array in arrays.items()}, path)
+    cut(path)
+    with pytest.raises(ValueError, match=rf"sequences\{suffix} cannot be read"):
+        run(*FILE, f"data.path={path}", f"run_dir={tmp_path / 'run'}")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_models_place_is_seen_to_before_training(tmp_path, token_file, monkeypatch):
+    common = [*FILE, *SMALL, f"data.path={token_file}", f"run_dir={tmp_path / 'run'}"]
+    out = tmp_path / "parent" / "model"
+    with pytest.raises(ValueError, match="is the run's own directory"):
+        run(*common, f"out={tmp_path / 'run'}")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"cannot be written to .*file/model: .*file is no direct"):
+        run(*common, f"out={tmp_path / 'file' / 'model'}")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda path, mode: path != tmp_path)
+        with pytest.raises(ValueError, match="cannot be written to"):
+            run(*common, f"out={out}")
+
+    out.mkdir(parents=True)
+    for name, content in (
+        ("README.md", "# Words of somebody"),
+        ("config.json", '{"model_type": "llama"}'),
+        ("notes.txt", ""),
+    ):
+        (out / name).write_text(content)
+        with pytest.raises(ValueError, match=rf"files that are not of a distilled HMM \({name}\)"):
+            run(*common, f"out={out}")
+        assert (out / name).read_text() == content
+        (out / name).unlink()
+    assert not (tmp_path / "run").exists()
+
+    # An empty directory will do, and what was written there may be written again.
+    for _ in range(2):
+        run(*common, f"out={out}")
+    assert {path.name for path in out.iterdir()} == {"README.md", "config.json", "hmm.safetensors"}
+
+
+@pytest.mark.parametrize("resume", ["true", "false"])
+def test_the_command_that_goes_on_is_named(tmp_path, token_file, monkeypatch, resume, capsys):
+    common = [*FILE, *SMALL, f"data.path={token_file}", f"run_dir={tmp_path}", f"resume={resume}"]
+    run(*common, "stop_after=1")
+    also = "" if resume == "true" else " and resume=false"
+    assert f"the same command without stop_after{also} goes on" in capsys.readouterr().out
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    said = []
+    monkeypatch.setattr(em, "em_step", interrupted)
+    monkeypatch.setattr(distillation._LOG, "warning", lambda line, *rest: said.append(line % rest))
+    with pytest.raises(KeyboardInterrupt):
+        run(*common)
+    also = "" if resume == "true" else " without resume=false"
+    assert f"interrupted: the same command{also} goes on from the checkpoint" in said[0]
+
+
+def test_damaged_files_of_a_run_are_named_with_the_way_out(tmp_path, token_file):
+    common = [*FILE, *SMALL, f"data.path={token_file}", f"run_dir={tmp_path}", "stop_after=1"]
+    for name, remedy in (
+        ("checkpoint/step.safetensors", "remove it, and training starts over"),
+        ("curve.json", "remove it"),
+        ("identity.json", "resume=false to start this one over"),
+    ):
+        run(*common, "resume=false")
+        cut(tmp_path / name)
+        with pytest.raises(ValueError, match=rf"{name} cannot be read \(.*\); .*{remedy}"):
+            run(*common)
+    run(*common, "resume=false")
+    run(*common)
+
+
+def test_a_damaged_file_of_answers_is_named_and_made_again(tmp_path, tiny_lm):
+    common = [f"model.path={tiny_lm}", f"run_dir={tmp_path / 'run'}", "wandb=disabled",
+              "num_sequences=12", "max_length=5", "sample_batch=6", "stop_after=0",
+              "num_states=4", "held_out=0.2", "model.device=cpu"]  # fmt: skip
+    run(*common)
+    (directory,) = tmp_path.glob("sequences-*")
+    whole = distill_data.read(directory)
+    cut(directory / "000001.safetensors")
+    with pytest.raises(ValueError, match=r"000001\.safetensors .*; remove it, and its answers"):
+        run(*common)
+    (directory / "000001.safetensors").unlink()
+    run(*common)
+    assert torch.equal(distill_data.read(directory).tokens, whole.tokens)
+
+
+def test_latent_variables_need_prompts_and_faiss(token_file, tiny_lm, monkeypatch, tmp_path):
+    with pytest.raises(ValueError, match=r"leave data\.vocab_size out"):
+        run(*FILE, f"data.path={token_file}", "init=latent")
+    pytest.importorskip("faiss")
+    with pytest.raises(ValueError, match=r"sequence 0 of .* has none"):
+        run(f"data.path={token_file}", f"model.path={tiny_lm}", "init=latent")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="not installed"):
+        run("init=latent")
+
+
+def test_faiss_is_imported_by_its_one_user_only():
+    for package in ("gcd", "hmm", "smc", "experiments", "scripts"):
+        for path in (ROOT / package).rglob("*.py"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            at_import = [
+                node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)
+            ]
+            assert not any("faiss" in ast.unparse(node) for node in at_import), path
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "plain/file.jsonl",
+        "with two spaces.jsonl",
+        "it's, [odd]=$x.jsonl",
+        "null",
+        "12",
+        "a\\'b\\",
+    ],
+)
+def test_the_cards_command_gives_the_same_settings(name):
+    config = composed("num_states=7", "pseudo_count=1e-7", "latent_sequences=null")
+    config.data.path, config.data.eos_ids, config.model.path = name, [3, 4], name
+    line = distill_report.command(config)
+    program, *overrides = shlex.split(line.removeprefix("python -m "))
+    assert program == "scripts.distill_hmm"
+    again, meant = (distill_config.result_settings(c) for c in (composed(*overrides), config))
+    assert again == meant
+
+
+def test_the_configuration_composes():
+    assert OmegaConf.to_container(composed(), resolve=True, throw_on_missing=True)
+    distill_config.check(composed())
+    assert composed().wandb.mode == "offline"
+    with pytest.raises(ConfigCompositionException):
+        composed("num_state=3")

@@ -1,0 +1,114 @@
+"""Every configuration composes, and what no run could honour is refused with its value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.errors import ConfigCompositionException
+from omegaconf import OmegaConf
+
+from experiments.harness import config as configuration
+
+CONFIGS = Path(__file__).resolve().parents[3] / "configs"
+GROUPS = [
+    f"{path.parent.name}={path.stem}"
+    for path in sorted(CONFIGS.glob("*/*.yaml"))
+    if path.parent.name != "task"
+]
+TASKS = [f"+task={path.stem}" for path in sorted((CONFIGS / "task").glob("*.yaml"))]
+
+
+def composed(*overrides: str):
+    configuration.register()
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return compose("config", list(overrides))
+
+
+@pytest.mark.parametrize("override", GROUPS)
+def test_every_group_option_composes(override):
+    config = composed("+task=xlam", override, "model.path=somewhere")
+    configuration.check(config)
+    assert config.task.name == "xlam"
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_composes_and_resolves(task):
+    config = composed(task)
+    configuration.check(config)
+    assert OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+
+
+def test_the_paper_resamples_every_step():
+    config = composed("+task=xlam", "smc=paper")
+    assert config.smc.resampling == "multinomial"
+    assert config.smc.ess_threshold == 1.0
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("task.methods=[gcd,magic]", "'magic' for task.methods"),
+        ("task.style=xml", "'xml' for task.style"),
+        ("task.budget=huge", "'huge' for task.budget"),
+        ("task.budget=0", "task.budget must be at least 1, got 0"),
+        ("task.budget=1.5", "whole number or a name, got 1.5"),
+        ("task.particles=[0]", "task.particles must be at least 1, got 0"),
+        ("task.particles=[4,4]", "twice"),
+        ("task.methods=[]", "at least one"),
+        ("hmm.lookahead=psychic", "'psychic' for hmm.lookahead"),
+        ("hmm.exact_top_k=-1", "hmm.exact_top_k must be at least 0"),
+        ("hmm.temper=0", "hmm.temper must be a positive power"),
+        ("hmm.defence=1.5", "hmm.defence must be a share"),
+        ("task.num_examples=0", "got 0"),
+        ("data.offset=-1", "got -1"),
+        ("wandb.mode=never", "'never' for wandb.mode"),
+        ("model.dtype=int8", "'int8' for model.dtype"),
+        ("smc.max_rows=0", "got 0"),
+        ("smc.resampling=best", "'best' for smc.resampling"),
+        ("smc.temperature=0", "smc.temperature"),
+        ("smc.temperature=inf", "smc.temperature"),
+        ("smc.top_p=1.5", "smc.top_p"),
+        ("smc.ess_threshold=-1", "smc.ess_threshold"),
+        ("seed=-1", "seed must be at least 0, got -1"),
+    ],
+)
+def test_bad_values_are_named(override, message):
+    with pytest.raises(ValueError, match=message.replace("[", r"\[")):
+        configuration.check(composed("+task=xlam", override))
+
+
+@pytest.mark.parametrize(
+    ("task", "allowed"), [("xlam", ["task.methods=[lcd,pgcd]"]), ("shakespeare", None)]
+)
+@pytest.mark.parametrize("override", ["hmm.temper=0.5", "hmm.path=DIR", "hmm.max_table_mib=9"])
+def test_settings_of_an_hmm_that_nobody_reads_are_refused(task, allowed, override):
+    methods = ["task.methods=[lcd,gcd]"] if task == "xlam" else []
+    with pytest.raises(ValueError, match=f"{override} would be ignored"):
+        configuration.check(composed(f"+task={task}", *methods, override))
+    configuration.check(composed(f"+task={task}", *methods))
+    if allowed is not None:
+        configuration.check(composed(f"+task={task}", *allowed, override))
+
+
+def test_two_sources_of_data_are_refused():
+    with pytest.raises(ValueError, match="not both"):
+        configuration.check(composed("+task=xlam", "data.path=a.jsonl", "data.hub=b"))
+
+
+@pytest.mark.parametrize("override", ["smc.particle=3", "task.style=[1]", "seed=x"])
+def test_misspelt_keys_and_wrong_types_do_not_compose(override):
+    with pytest.raises(ConfigCompositionException):
+        composed("+task=xlam", override)
+
+
+def test_the_fingerprint_is_of_what_determines_results():
+    def fingerprint(*overrides: str) -> str:
+        config = composed("+task=xlam", *overrides)
+        return configuration.fingerprint(configuration.results_config(config))
+
+    for same in ["smc.max_rows=7", "wandb.mode=disabled", "run_dir=x", "model.device=cpu"]:
+        assert fingerprint(same) == fingerprint()
+    for other in ["seed=1", "task.budget=90", "smc.temperature=0.5", "data.offset=3"]:
+        assert fingerprint(other) != fingerprint()

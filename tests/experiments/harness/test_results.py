@@ -1,0 +1,57 @@
+"""Rows survive interruptions, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from experiments.harness.results import ResultStore, key_of
+
+
+def row(example: str, particles: int = 1, text: str = "x") -> dict:
+    return {"example": example, "method": "gcd", "particles": particles, "text": text}
+
+
+def test_rows_are_read_back(tmp_path):
+    store = ResultStore(tmp_path)
+    rows = [row("a"), row("b", text="line\u2028separator, newline \n, é")]
+    store.append(rows)
+    again = ResultStore(tmp_path)
+    assert len(again) == 2
+    assert again.rows([key_of(r) for r in rows]) == rows
+    assert key_of(row("a")) in again
+    assert key_of(row("a", 4)) not in again
+
+
+def test_a_row_cut_short_is_made_again(tmp_path):
+    store = ResultStore(tmp_path)
+    store.append([row("a"), row("b")])
+    content = store.path.read_bytes()
+    for cut in range(content.index(b"\n") + 1, len(content)):
+        store.path.write_bytes(content[:cut])
+        resumed = ResultStore(tmp_path)
+        assert (key_of(row("b")) in resumed) == (cut == len(content))
+        resumed.append([row("b")])
+        lines = store.path.read_text(encoding="utf-8").splitlines()
+        assert [json.loads(line)["example"] for line in lines] == ["a", "b"]
+
+
+def test_several_processes_merge_into_one_file_in_order(tmp_path):
+    first, second = ResultStore(tmp_path, 0), ResultStore(tmp_path, 1)
+    second.append([row("b"), row("d")])
+    first.append([row("c"), row("a")])
+    first.reload()
+    keys = [key_of(row(name)) for name in "abcd"]
+    assert [r["example"] for r in first.merge(keys)] == list("abcd")
+    assert [p.name for p in tmp_path.iterdir()] == ["results.jsonl"]
+    assert len(ResultStore(tmp_path)) == 4
+
+
+def test_a_row_spoilt_by_hand_is_named(tmp_path):
+    store = ResultStore(tmp_path)
+    store.append([row("a"), row("b")])
+    lines = store.path.read_text().splitlines()
+    store.path.write_text("\n".join([lines[0], "{spoilt", lines[1]]) + "\n")
+    with pytest.raises(ValueError, match=r"results\.jsonl, line 2 .* remove that line"):
+        ResultStore(tmp_path)

@@ -1,0 +1,65 @@
+"""Rows of results, from posteriors made by hand: what LCD leaves unfinished must show."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import gcd
+from experiments.tool_calling.answers import Call
+from experiments.tool_calling.examples import Example, row_of
+from experiments.tool_calling.records import ToolRecord
+from smc.posterior import Diagnostics
+
+VOCABULARY = gcd.Vocabulary.from_bytes([bytes([b]) for b in range(256)] + [b""], [256])
+TOOL = {"name": "f", "description": "", "parameters": {"a": {"type": "int"}}}
+LANGUAGE = gcd.tool_calls([TOOL])
+RECORD = ToolRecord("7", "Call f with 1.", (TOOL,), (Call("f", {"a": 1}),))
+EXAMPLE = Example(3, RECORD, LANGUAGE, gcd.lift(LANGUAGE, VOCABULARY), (1,), 60)
+RIGHT = b'[{"name": "f", "arguments": {"a": 1}}]'
+WRONG = b'[{"name": "f", "arguments": {"a": 2}}]'
+BROKEN = b'[{"name": "f", "argu'
+
+
+def made_by_hand(answers: dict[bytes, float], *, complete: bool, share: float, fragment=b""):
+    diagnostics = Diagnostics((), (), (), (), 5, 50, 40, share, 0.1)
+    return SimpleNamespace(
+        answers=tuple(answers),
+        texts=tuple(a.decode() for a in answers),
+        probabilities=tuple(answers.values()),
+        dead=not answers,
+        complete=complete,
+        log_evidence=-1.0 if answers else float("-inf"),
+        ess=1.0,
+        diagnostics=diagnostics,
+        particles=(SimpleNamespace(answer=fragment),),
+    )
+
+
+def test_a_dead_row_is_wrong_invalid_and_unfinished():
+    dead = made_by_hand({}, complete=False, share=0.0, fragment=BROKEN)
+    row = row_of(EXAMPLE, "lcd", 1, "json", dead)
+    assert row["dead"]
+    assert not row["valid"]
+    assert not row["complete"]
+    assert not row["majority_correct"]
+    assert row["weighted_accuracy"] == 0
+    assert row["log_evidence"] is None
+    assert row["unfinished"] == BROKEN.decode()
+    assert (row["example"], row["share_finished"]) == ("3:7", 0.0)
+
+
+def test_accuracies_are_of_calls_and_weighted_by_probability():
+    row = row_of(EXAMPLE, "gcd", 4, "json", made_by_hand({WRONG: 0.6, RIGHT: 0.4}, complete=True, share=1.0))  # fmt: skip # noqa: E501
+    assert row["valid"]
+    assert row["complete"]
+    assert row["weighted_accuracy"] == 0.4
+    assert not row["majority_correct"]
+    assert [a["correct"] for a in row["answers"]] == [False, True]
+    assert row["unfinished"] is None
+    assert row["gold"] == RIGHT.decode()
+
+
+def test_validity_is_checked_on_the_bytes_of_the_chosen_answer():
+    row = row_of(EXAMPLE, "gcd", 4, "json", made_by_hand({BROKEN: 1.0}, complete=True, share=1.0))
+    assert not row["valid"]
+    assert row["weighted_accuracy"] == 0

@@ -1,0 +1,165 @@
+"""The compiled normal form against textbook constructions, on random and on awkward automata."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gcd import Automaton
+from gcd.automata.byte_classes import joint_classes, merge_equal_columns
+from gcd.automata.kernels import graph, residuals
+from gcd.automata.kernels.minimize import minimize_blocks
+
+
+def moore(delta: np.ndarray, accepting: np.ndarray) -> list[int]:
+    """Equivalence by Moore's rounds; blocks numbered by their first states."""
+    block = [int(a) for a in accepting]
+    while True:
+        rows = [
+            (block[s], *(block[t] if t >= 0 else -1 for t in row))
+            for s, row in enumerate(delta.tolist())
+        ]
+        number = {row: i for i, row in enumerate(dict.fromkeys(rows))}
+        if len(number) == len(set(block)):
+            return [number[row] for row in rows]
+        block = [number[row] for row in rows]
+
+
+def trimmed(delta: np.ndarray, accepting: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """States from which acceptance can be reached; the others are not equivalent to any."""
+    alive = accepting.copy()
+    for _ in range(alive.size):
+        alive |= ((delta >= 0) & alive[delta]).any(axis=1)
+    number = np.append(np.where(alive, np.cumsum(alive) - 1, -1), -1)
+    return number[delta[alive]].astype(np.int32), accepting[alive]
+
+
+def blocks(delta: np.ndarray, accepting: np.ndarray) -> list[int]:
+    """What the kernel under test says."""
+    forward = graph.distinct_edges(delta)
+    backward = graph.reversed_edges(*forward)
+    level = graph.levels(*backward, accepting)
+    block, count = residuals.equivalence(delta, accepting, forward, backward, level)
+    assert count == block.max(initial=-1) + 1
+    return block.tolist()
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
+    """Random tables; some are copies of a smaller one, so that there is much to merge."""
+    num_states, num_classes = draw(st.integers(1, 12)), draw(st.integers(1, 3))
+    copies = draw(st.integers(1, 3))
+    own = st.lists(
+        st.integers(-1, copies * num_states - 1), min_size=num_classes, max_size=num_classes
+    )
+    rows = draw(st.lists(own, min_size=num_states, max_size=num_states))
+    base = np.array(rows, np.int32)
+    shift = draw(st.lists(st.integers(0, copies - 1), min_size=copies, max_size=copies))
+    delta = np.concatenate(
+        [np.where(base >= 0, (base + s * num_states) % (copies * num_states), -1) for s in shift]
+    ).astype(np.int32)
+    accepting = np.tile(
+        draw(st.lists(st.booleans(), min_size=num_states, max_size=num_states)), copies
+    )
+    return delta, np.array(accepting, np.bool_)
+
+
+def ring(size: int, special: int) -> tuple[np.ndarray, np.ndarray]:
+    """All states accept, and only some of a cycle read a second symbol: no sweep sees far."""
+    delta = np.full((size, 2), -1, np.int32)
+    delta[:, 0] = (np.arange(size) + 1) % size
+    delta[::special, 1] = 0
+    return delta, np.ones(size, np.bool_)
+
+
+@settings(deadline=None, max_examples=300)
+@given(tables())
+@example(ring(40, 40))  # all different
+@example(ring(60, 20))  # three times round the same cycle
+@example(ring(61, 20))
+def test_states_of_one_block_are_those_of_one_residual(table):
+    delta, accepting = trimmed(*table)
+    assert blocks(delta, accepting) == moore(delta, accepting)
+
+
+@settings(deadline=None, max_examples=100)
+@given(tables(), st.data())
+def test_refinement_may_begin_with_any_coarser_partition(table, data):
+    delta, accepting = trimmed(*table)
+    truth = moore(delta, accepting)
+    # Some blocks of the truth put together, but none that accepts with one that does not.
+    accepts = {b: bool(accepting[truth.index(b)]) for b in truth}
+    merged = {b: (accepts[b], data.draw(st.integers(0, 2))) for b in accepts}
+    number = {pair: i for i, pair in enumerate(dict.fromkeys(merged[b] for b in truth))}
+    initial = np.array([number[merged[b]] for b in truth], np.int32)
+    block, count = minimize_blocks(delta, initial, len(number))
+    assert count == len(set(truth))
+    assert len(set(zip(block.tolist(), truth, strict=True))) == count
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 17])
+def test_unrolled_loops_become_one_state(size):
+    """A chain that ends in a loop is the loop, though it has no cycle of its own."""
+    delta = np.full((size + 1, 256), -1, np.int32)
+    delta[:, ord("a")] = np.minimum(np.arange(size + 1) + 1, size)
+    automaton = Automaton.from_transitions(delta, np.ones(size + 1, np.bool_))
+    assert automaton == Automaton.literal("a").star()
+    assert automaton.num_states == 1
+
+
+maps = st.lists(st.integers(0, 3), min_size=256, max_size=256)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(maps, min_size=1, max_size=4))
+def test_joint_classes_are_the_coarsest_that_tell_as_much(given_maps):
+    arrays = [np.array(m, np.uint8) for m in given_maps]
+    class_of_byte, columns = joint_classes(arrays)
+    rows = list(zip(*given_maps, strict=True))
+    number = {row: i for i, row in enumerate(dict.fromkeys(rows))}
+    assert class_of_byte.tolist() == [number[row] for row in rows]
+    for array, column in zip(arrays, columns, strict=True):
+        assert (column[class_of_byte] == array).all()
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(0, 4), st.integers(1, 6), st.data())
+def test_equal_columns_are_made_one(num_rows, num_columns, data):
+    row = st.lists(st.integers(-1, 1), min_size=num_columns, max_size=num_columns)
+    rows = data.draw(st.lists(row, min_size=num_rows, max_size=num_rows))
+    table = np.array(rows, np.int32).reshape(num_rows, num_columns)
+    label = st.integers(0, num_columns - 1)
+    class_of_byte = np.array(data.draw(st.lists(label, min_size=256, max_size=256)), np.uint8)
+    merged, classes = merge_equal_columns(table, class_of_byte)
+    by_byte = [tuple(column) for column in table[:, class_of_byte].T.tolist()]
+    number = {column: i for i, column in enumerate(dict.fromkeys(by_byte))}
+    assert classes.tolist() == [number[column] for column in by_byte]
+    assert [tuple(column) for column in merged.T.tolist()] == list(number)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.binary(max_size=12))
+@example(b"")
+@example(b"\x00\x00")
+@example(bytes(range(256)))
+@example(bytes(range(1, 256)))
+@example(bytes(range(255)))
+def test_one_string_is_in_normal_form_at_once(string):
+    automaton = Automaton.literal(string)
+    plain = Automaton.minimal(automaton.delta, automaton.accepting, automaton.class_of_byte)
+    assert automaton.fingerprint == plain.fingerprint
+    assert automaton.accepts(string)
+    assert automaton.count(len(string) + 1) == 1
+
+
+def test_automata_that_begin_alike_are_told_apart():
+    letters = Automaton.byte_set(b"ab")
+    a, b = letters.repeat(0, 500), letters.repeat(0, 501)
+    tails = [Automaton.literal("a" * 400 + "ab"), Automaton.literal("a" * 400 + "ba")]
+    assert a != b
+    assert tails[0] != tails[1]
+    assert hash(tails[0]) == hash(tails[1])  # which is allowed, and shows that tables are compared
+    assert tails[0] == Automaton.literal("a" * 400) + Automaton.literal("ab")
+    assert len({a, b, *tails}) == 4

@@ -1,0 +1,757 @@
+"""Schemas as languages, judged by the `jsonschema` library.
+
+The main test draws schemas and values together and asks both sides. Two habits of the draws make
+the answers equal without exception: names are declared in alphabetical order, so that sorted keys
+are in declared order, and a number is whole exactly if it has no fraction.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from gcd.automata.limits import state_limit
+from gcd.errors import (
+    ConstraintError,
+    EmptyLanguageError,
+    StateLimitError,
+    UnsupportedSchemaError,
+)
+from gcd.languages.json_schema import choices as schema_choices
+from gcd.languages.json_schema.keywords import HONOURED
+from gcd.languages.json_schema.schema import check_depth, json_schema
+from tests.gcd.languages.values.test_json_values import depth_of
+from tests.gcd.random_strings import random_strings
+
+NAMES = ("a", "b", "c")
+EXTRA = "x"
+TYPES = ["null", "boolean", "integer", "number", "string", "array", "object"]
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-4, 4),
+    st.integers(-4, 4).map(lambda n: n + 0.5),
+    st.sampled_from(["", "p", "é", "qq", "😀😀", 'a"\n', "four"]),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*NAMES, EXTRA]), inner, max_size=4).map(
+            lambda value: dict(sorted(value.items()))
+        )
+    ),
+    max_leaves=5,
+).filter(lambda value: depth_of(value) <= 2)
+
+
+def _object_keywords(inner: st.SearchStrategy[Any]) -> dict[str, st.SearchStrategy[Any]]:
+    return {
+        "properties": st.tuples(*[inner | st.just(True)] * len(NAMES)).map(
+            lambda schemas: dict(zip(NAMES, schemas, strict=True))
+        ),
+        "required": st.lists(st.sampled_from([*NAMES, EXTRA]), unique=True, max_size=2),
+        "additionalProperties": inner | st.booleans(),
+        "patternProperties": st.dictionaries(
+            st.sampled_from(["a", "^[bx]$", "^$|c"]), inner, min_size=1, max_size=2
+        ),
+        "unevaluatedProperties": inner | st.booleans(),
+        "propertyNames": st.sampled_from(
+            [{"maxLength": 1}, {"enum": ["a", "b"]}, {"pattern": "[ax]"}, {"not": {"const": "b"}}]
+        ),
+        "minProperties": st.integers(0, 3),
+        "maxProperties": st.integers(0, 3),
+        "dependentRequired": st.dictionaries(
+            st.sampled_from([*NAMES, EXTRA]),
+            st.lists(st.sampled_from(NAMES), unique=True, max_size=2),
+            max_size=2,
+        ),
+        "dependentSchemas": st.dictionaries(st.sampled_from(NAMES), inner, max_size=2),
+    }
+
+
+def _schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    size, bound = st.integers(0, 3), st.integers(-3, 3) | st.sampled_from([-0.5, 2.5])
+    keywords: dict[str, st.SearchStrategy[Any]] = {
+        "type": st.sampled_from(TYPES) | st.lists(st.sampled_from(TYPES), min_size=1, unique=True),
+        "enum": st.lists(VALUES, max_size=4),
+        "const": VALUES,
+        "minLength": size,
+        "maxLength": size,
+        "minimum": bound,
+        "maximum": bound,
+        "exclusiveMinimum": bound,
+        "exclusiveMaximum": bound,
+        "minItems": size,
+        "maxItems": size,
+        "items": inner,
+        "prefixItems": st.lists(inner, min_size=1, max_size=2),
+        "anyOf": st.lists(inner, min_size=1, max_size=3),
+        "allOf": st.lists(inner, min_size=1, max_size=2),
+        "oneOf": st.lists(inner, min_size=1, max_size=3),
+        "not": inner,
+        "if": inner,
+        "then": inner,
+        "else": inner,
+        "multipleOf": st.sampled_from([1, 2, 0.5, 1.5]),
+        "pattern": st.sampled_from(["q", "^p|é$", "^.{2}$"]),
+        "contains": inner,
+        "minContains": size,
+        "maxContains": size,
+        "uniqueItems": st.booleans(),
+        "unevaluatedItems": inner,
+        **_object_keywords(inner),
+    }
+    # Few keywords at a time; object keywords together, or nothing is ever valid.
+    few = st.lists(st.sampled_from(sorted(keywords)), max_size=3, unique=True).flatmap(
+        lambda chosen: st.fixed_dictionaries({name: keywords[name] for name in chosen})
+    )
+    objects = st.fixed_dictionaries(
+        {"properties": keywords["properties"]},
+        optional={name: keywords[name] for name in _MORE_OF_OBJECTS},
+    )
+    arrays = st.fixed_dictionaries(
+        {"items": inner | st.sampled_from([{"enum": [None, 1, "p"]}, {"type": "boolean"}])},
+        optional={name: keywords[name] for name in _MORE_OF_ARRAYS},
+    )
+    conditions = st.fixed_dictionaries(
+        {"if": inner, "then": inner}, optional={"else": inner, "not": inner}
+    )
+    return few | objects | arrays | conditions
+
+
+_MORE_OF_OBJECTS = (
+    *("type", "required", "additionalProperties", "patternProperties", "unevaluatedProperties"),
+    *("propertyNames", "minProperties", "dependentRequired", "dependentSchemas", "not", "oneOf"),
+)
+_MORE_OF_ARRAYS = (
+    *("type", "prefixItems", "uniqueItems", "contains", "minContains", "maxContains", "maxItems"),
+    *("unevaluatedItems", "not"),
+)
+SCHEMAS = st.recursive(st.booleans() | _schemas(st.just(True)), _schemas, max_leaves=4)
+
+
+def compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def orders(value: Any) -> Iterator[Any]:
+    """The value with the members of its objects in every order."""
+    if isinstance(value, list):
+        yield from map(list, itertools.product(*map(orders, value)))
+    elif isinstance(value, dict):
+        for keys in itertools.permutations(value):
+            for members in itertools.product(*(orders(value[key]) for key in keys)):
+                yield dict(zip(keys, members, strict=True))
+    else:
+        yield value
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(SCHEMAS, st.lists(VALUES, min_size=1, max_size=6))
+@example(
+    {"type": "object", "additionalProperties": True, "required": ["b"]}, [{"a": None, "b": None}]
+)
+@example({"minLength": 3}, [1, "qq", "four", None, []])
+@example({"type": "number", "minimum": 2, "exclusiveMaximum": 2.5}, [2, 2.5, 2.0, 3])
+@example({"const": 1}, [True, 1])
+@example({"enum": [True, 0]}, [1, 0, False, True])
+@example(
+    {
+        "properties": {"a": True, "b": True, "c": True},
+        "anyOf": [{"required": ["a"]}, {"required": ["c"]}],
+    },
+    [{"a": 1}, {"b": 1}, {"b": 1, "c": 1}, {}],
+)
+@example(
+    {"additionalProperties": False, "allOf": [{"properties": {"a": True, "b": True, "c": True}}]},
+    [{"a": 1}, {}],
+)
+def test_schemas_admit_what_the_standard_admits(schema: Any, values: list[Any]) -> None:
+    _check_against_the_standard(schema, values)
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(SCHEMAS, st.lists(VALUES, min_size=1, max_size=6))
+@example(
+    {
+        "if": True,
+        "then": True,
+        "else": False,
+        "not": {"properties": {"b": True}, "propertyNames": {"not": {"const": "b"}}},
+    },
+    [{"b": None}],
+)
+def test_choices_intersected_say_the_same(schema: Any, values: list[Any]) -> None:
+    with mock.patch.object(schema_choices, "_FEW_CASES", 1):
+        _check_against_the_standard(schema, values)
+
+
+def _check_against_the_standard(schema: Any, values: list[Any]) -> None:
+    validator = Draft202012Validator(schema)
+    try:
+        language = json_schema(schema, additional_properties="open", max_depth=2)
+    except EmptyLanguageError:
+        language = None
+    except UnsupportedSchemaError as refused:
+        assert refused.keyword in ("uniqueItems", "unevaluatedItems")  # noqa: PT017
+        return
+    for value in values:
+        # Only the order of members is narrower than the standard: some order must be accepted.
+        accepted = language is not None and any(
+            language.accepts(compact(ordered)) for ordered in orders(value)
+        )
+        assert accepted == validator.is_valid(value), value
+    if language is not None:
+        for text in random_strings(language, 4):
+            assert validator.is_valid(json.loads(text)) or _has_duplicate_keys(text), text
+
+
+SCHEMAS_AS_WRITTEN: list[Any] = [
+    {},
+    {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1, "maximum": 120}}},
+    {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "minLength": 1, "maxLength": 5, "title": "described only"},
+            "tags": {"type": "array", "items": {"enum": ["a", 'q"', "é"]}, "maxItems": 2},
+            "kind": {"const": {"k": [1, None, True]}},
+            "at": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/point"}]},
+        },
+        "required": ["name", "at"],
+        "$defs": {
+            "point": {
+                "type": "array",
+                "prefixItems": [{"type": "number"}, {"type": "number"}],
+                "items": False,
+                "minItems": 2,
+            }
+        },
+    },
+    {
+        "type": "object",
+        "properties": {"a": {"type": "boolean"}},
+        "additionalProperties": {"type": ["integer", "null"]},
+    },
+    {"type": "array", "items": {"type": "object"}, "minItems": 1},
+]
+
+
+@pytest.mark.parametrize("schema", SCHEMAS_AS_WRITTEN)
+@pytest.mark.parametrize("whitespace", ["compact", "spaced", "flexible"])
+def test_every_string_of_the_language_validates(schema: Any, whitespace: Any) -> None:
+    validator = Draft202012Validator(schema)
+    language = json_schema(schema, whitespace=whitespace, max_depth=2)
+    for text in language.enumerate(100) + random_strings(language, 40):
+        value = json.loads(text)
+        assert validator.is_valid(value), text
+        again = json.dumps(value, ensure_ascii=False)
+        if whitespace == "spaced" and "Infinity" not in again:  # 1e999 is a number of JSON
+            assert language.accepts(again) or _has_duplicate_keys(text), text
+
+
+def _has_duplicate_keys(text: bytes) -> bool:
+    found = False
+
+    def note(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal found
+        found = found or len({k for k, _ in pairs}) < len(pairs)
+        return dict(pairs)
+
+    json.loads(text, object_pairs_hook=note)
+    return found
+
+
+def test_whitespace_styles() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "array", "items": {"type": "integer"}}, "b": {"type": "null"}},
+    }
+    value = {"a": [1, 2], "b": None}
+    texts = {
+        "compact": '{"a":[1,2],"b":null}',
+        "spaced": json.dumps(value),
+        "flexible": "\n" + json.dumps(value, indent="\t") + " \r\n",
+    }
+    for style in ("compact", "spaced", "flexible"):
+        language = json_schema(schema, whitespace=style)
+        accepted = {name for name, text in texts.items() if language.accepts(text)}
+        assert accepted == (set(texts) if style == "flexible" else {style})
+    assert not json_schema(schema, whitespace="flexible").accepts('{"a":[1 2]}')
+    assert not json_schema(schema, whitespace="flexible").accepts('{"a":[1\u00a0]}')
+
+
+def test_declared_order_and_optional_members() -> None:
+    names = [f"p{i}" for i in range(6)]
+    schema = {
+        "type": "object",
+        "properties": {name: {"const": 0} for name in names},
+        "required": ["p2", "p4"],
+    }
+    language = json_schema(schema)
+    assert language.count(200) == 2**4
+    texts = [text.decode() for text in language]
+    assert len(texts) == 2**4
+    for text in texts:
+        keys = list(json.loads(text))
+        assert keys == sorted(keys)
+        assert {"p2", "p4"} <= set(keys)
+
+
+def test_many_optional_members_cost_linear_size() -> None:
+    def states(count: int) -> int:
+        properties = {f"property_{i}": {"type": "string"} for i in range(count)}
+        return json_schema({"type": "object", "properties": properties}).num_states
+
+    assert states(40) < 2.5 * states(20)
+
+
+def test_undeclared_members() -> None:
+    declared = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    open_text, twice = '{"a":1,"z":{"y":[]}}', '{"z":1,"a":2}'
+    closed = json_schema(declared)
+    assert closed.accepts('{"a":1}')
+    assert not closed.accepts(open_text)
+    for language in (
+        json_schema({**declared, "additionalProperties": True}),
+        json_schema(declared, additional_properties="open"),
+    ):
+        assert language.accepts(open_text)
+        assert language.accepts('{"z":1}')
+        assert not language.accepts(twice), "a declared name comes in its place or not at all"
+        assert not language.accepts('{"a":1,"\\u0061":"no integer"}'), "in any spelling"
+        assert not language.accepts('{"\\u0061":"no integer"}')
+    free = json_schema({"type": "object"})
+    assert free.accepts('{"any":[{"thing":1}]}')
+
+
+def test_spellings_of_keys_and_constants() -> None:
+    schema = {"type": "object", "properties": {"é": {"const": "a/b"}}, "required": ["é"]}
+    canonical, every = json_schema(schema), json_schema(schema, escapes="all")
+    assert canonical.accepts('{"é":"a/b"}')
+    assert canonical.accepts('{"\\u00e9":"a/b"}')
+    for other in ('{"\\u00E9":"a/b"}', '{"é":"a\\/b"}', '{"é":"\\u0061/b"}'):
+        assert not canonical.accepts(other)
+        assert every.accepts(other)
+    assert not every.accepts('{"é":"a/c"}')
+
+
+@pytest.mark.parametrize(
+    ("value", "texts"),
+    [(1, {"1"}), (1.0, {"1", "1.0"}), (1e20, {"1e+20", "1" + "0" * 20}), (0.1, {"0.1"})],
+)
+def test_numeric_constants(value: float, texts: set[str]) -> None:
+    assert {t.decode() for t in json_schema({"const": value})} == texts
+
+
+# -- recursion -------------------------------------------------------------------------------
+
+LIST = {
+    "type": "object",
+    "properties": {"v": {"type": "integer"}, "next": {"$ref": "#"}},
+    "required": ["v"],
+}
+TREE = {
+    "$ref": "#/$defs/tree",
+    "$defs": {
+        "tree": {
+            "type": "object",
+            "properties": {"kids": {"type": "array", "items": {"$ref": "#/$defs/tree"}}},
+            "required": ["kids"],
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("max_depth", [1, 2, 4])
+def test_recursion_is_unrolled_to_the_stated_depth(max_depth: int) -> None:
+    linked, tree = json_schema(LIST, max_depth=max_depth), json_schema(TREE, max_depth=max_depth)
+    chain: dict[str, Any] = {"v": 1}
+    branch: dict[str, Any] = {"kids": []}
+    for entered in range(1, 7):
+        assert linked.accepts(compact(chain)) == (entered <= max_depth)
+        assert tree.accepts(compact(branch)) == (entered <= max_depth)
+        chain, branch = {"v": 1, "next": chain}, {"kids": [{"kids": []}, branch]}
+    for text in random_strings(tree, 30):
+        assert Draft202012Validator(TREE).is_valid(json.loads(text))
+
+
+def test_a_recursion_that_cannot_end_is_empty() -> None:
+    endless = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
+    with pytest.raises(EmptyLanguageError, match="max_depth=3"):
+        json_schema(endless)
+    with pytest.raises(EmptyLanguageError, match="max_depth=0"):
+        json_schema(TREE, max_depth=0)
+
+
+def test_integers_beyond_every_float_are_exact() -> None:
+    large = 10**350
+    language = json_schema({"type": "integer", "minimum": large, "maximum": large + 1})
+    assert {int(text) for text in language} == {large, large + 1}
+    assert {int(text) for text in json_schema({"enum": [large]})} == {large}
+    for larger in (10**401, -(10**401), 10**5000):
+        for schema in ({"minimum": larger}, {"enum": [larger]}, {"minLength": larger}):
+            with pytest.raises(ConstraintError):
+                json_schema(schema)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+        {"anyOf": [{"type": "null"}, {"$ref": "#"}]},
+    ],
+)
+def test_a_reference_that_says_nothing_is_an_error(schema: Any) -> None:
+    with pytest.raises(ConstraintError, match="leads back to itself"):
+        json_schema(schema)
+
+
+def test_pointers_are_unescaped() -> None:
+    schema = {"$ref": "#/$defs/a~1b%25~0", "$defs": {"a/b%~": {"const": 1}}}
+    assert json_schema(schema).accepts("1")
+
+
+# -- bad input -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schema", "keyword", "pointer"),
+    [
+        ({"type": "string", "pattern": "(?=a)"}, "pattern", ""),
+        ({"type": "string", "format": "colour"}, "format", ""),
+        ({"properties": {"a/b": {"items": {"never": {}}}}}, "never", "/properties/a~1b/items"),
+        ({"anyOf": [{"type": "null"}, {"extends": []}]}, "extends", "/anyOf/1"),
+        ({"$ref": "#/$defs/d", "$defs": {"d": {"divisibleBy": 2}}}, "divisibleBy", "/$defs/d"),
+        ({"items": {"uniqueItems": True}}, "uniqueItems", "/items"),
+        ({"patternProperties": {r"\bx": True}}, "patternProperties", ""),
+        ({"items": {"$ref": "https://example.com/schema"}}, "$ref", "/items"),
+        (
+            {
+                "$defs": {"x": {"$dynamicAnchor": "n"}, "y": {"$id": "y", "$dynamicAnchor": "n"}},
+                "items": {"$dynamicRef": "#n"},
+            },
+            "$dynamicRef",
+            "/items",
+        ),
+        ({"$schema": "http://json-schema.org/draft-04/schema#"}, "$schema", ""),
+        ({"type": "string", "properties": {"never": {"iff": 1}}}, "iff", "/properties/never"),
+        ({"mispelled": 1}, "mispelled", ""),
+    ],
+)
+def test_what_is_not_honoured_is_refused_by_name(schema: Any, keyword: str, pointer: str) -> None:
+    with pytest.raises(UnsupportedSchemaError, match=keyword.replace("$", r"\$")) as caught:
+        json_schema(schema)
+    assert (caught.value.keyword, caught.value.pointer) == (keyword, pointer)
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"properties": []}, "'properties' at '/'"),
+        ({"properties": {"a": 3}}, "'properties'"),
+        ({"items": {"type": "text"}}, "'type' at '/items'"),
+        ({"type": []}, "'type'"),
+        ({"maxLength": -1}, "'maxLength'.*-1"),
+        ({"minItems": 1.5}, "'minItems'.*1.5"),
+        ({"minimum": "3"}, "'minimum'"),
+        ({"maximum": float("nan")}, "'maximum'"),
+        ({"required": ["a", "a"]}, "'required'"),
+        ({"enum": "abc"}, "'enum'"),
+        ({"enum": [float("inf")]}, "'enum'"),
+        ({"const": object()}, "'const'"),
+        ({"anyOf": []}, "'anyOf'"),
+        ({"oneOf": []}, "'oneOf'"),
+        ({"not": 3}, "'not'"),
+        ({"multipleOf": 0}, "'multipleOf'.*0"),
+        ({"uniqueItems": 1}, "'uniqueItems'"),
+        ({"dependentRequired": {"a": "b"}}, "'dependentRequired'"),
+        ({"$ref": "#nowhere"}, "no such .anchor"),
+        ({"$ref": "#/$defs/none"}, "points to nothing"),
+        ({"$ref": "#/title", "title": "t"}, "must be an object or a boolean"),
+        ("string", "must be an object or a boolean"),
+        (None, "must be an object or a boolean"),
+    ],
+)
+def test_malformed_schemas_say_what_is_wrong(schema: Any, message: str) -> None:
+    with pytest.raises(ConstraintError, match=message):
+        json_schema(schema)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        False,
+        {"type": "string", "minLength": 3, "maxLength": 2},
+        {"type": "integer", "minimum": 1, "exclusiveMaximum": 1},
+        {"type": "array", "items": False, "minItems": 1},
+        {"type": "string", "enum": [1, 2]},
+        {"enum": []},
+        {"allOf": [{"type": "string"}, {"type": "null"}]},
+    ],
+)
+def test_schemas_that_no_value_satisfies(schema: Any) -> None:
+    with pytest.raises(EmptyLanguageError):
+        json_schema(schema)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "maxLength": 1_000_000},
+        {"type": "string", "minLength": 10**9},
+        {"type": "array", "items": {"type": "string"}, "maxItems": 1_000_000},
+    ],
+)
+def test_huge_schemas_are_refused_at_once(schema: Any) -> None:
+    with pytest.raises(StateLimitError):
+        json_schema(schema)
+
+
+def test_large_enums_are_compiled_at_once() -> None:
+    language = json_schema({"enum": [f"value {i}" for i in range(5000)] + list(range(5000))})
+    assert language.count(30) == 10_000
+
+
+def _nested_negations(depth: int) -> Any:
+    schema: Any = {"type": "string"}
+    for _ in range(depth):
+        schema = {"not": {"properties": {"a": schema}}}
+    return schema
+
+
+def test_limits_are_respected() -> None:
+    many = {"anyOf": [{"minLength": i} for i in range(20)]}
+    assert json_schema({"type": "string", "allOf": [many] * 5}) == json_schema({"type": "string"})
+    with state_limit(10_000), pytest.raises(StateLimitError, match="parts together"):
+        json_schema(_nested_negations(8))
+    with state_limit(50), pytest.raises(StateLimitError):
+        json_schema({"type": "string", "maxLength": 97})
+    for depth in (-1, 1000):
+        with pytest.raises(ConstraintError, match="max_depth"):
+            json_schema({}, max_depth=depth)
+    for no_depth in (2.5, "3", True, None):
+        with pytest.raises(ConstraintError, match="max_depth must be a whole number"):
+            check_depth(no_depth)
+    with pytest.raises(StateLimitError, match="depth of 20"):
+        json_schema({}, max_depth=20)
+    doubled: Any = {}
+    for _ in range(30):
+        doubled = {"properties": {"a": doubled, "b": doubled}}
+    with pytest.raises(ConstraintError, match="more than 50000 schemas"):
+        json_schema(doubled)
+    nested: dict[str, Any] = {}
+    for _ in range(200):
+        nested = {"items": nested}
+    with pytest.raises(ConstraintError, match="nests more than"):
+        json_schema(nested)
+    choices = {"anyOf": [{"properties": {f"p{i}": True}} for i in range(20)]}
+    with pytest.raises(ConstraintError, match="alternatives"):
+        json_schema({"allOf": [choices] * 5})
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.recursive(
+        VALUES,
+        lambda inner: st.dictionaries(
+            st.sampled_from([*HONOURED, "$id", "$anchor", "$defs", "x"]), inner, max_size=4
+        ),
+        max_leaves=8,
+    )
+)
+def test_hostile_schemas_end_in_a_language_or_a_named_refusal(schema: Any) -> None:
+    assume(isinstance(schema, (dict, bool)))
+    with suppress(ConstraintError):
+        assert not json_schema(schema).is_empty
+
+
+LETTERS = "abcdefgh"
+HUGE: dict[str, Any] = {
+    "excluded texts": {"type": "string", "not": {"enum": [f"v{i}" for i in range(10_000)]}},
+    "excluded numbers": {"type": "integer", "not": {"enum": list(range(10_000))}},
+    "different elements": {
+        "type": "array",
+        "items": {"enum": list("abcdefghij")},
+        "uniqueItems": True,
+    },
+    "patterns of names": {
+        "type": "object",
+        "patternProperties": {f"^{letter}": {"type": "null"} for letter in LETTERS},
+    },
+    "one of many": {
+        "oneOf": [
+            {
+                "type": "object",
+                "properties": {"kind": {"const": i}, f"field {i}": {"type": "string"}},
+                "required": ["kind"],
+            }
+            for i in range(20)
+        ]
+    },
+    "conditions": {
+        "type": "object",
+        "properties": {letter: {"enum": [1, 2]} for letter in LETTERS},
+        "allOf": [
+            {
+                "if": {"properties": {a: {"const": 1}}, "required": [a]},
+                "then": {"required": [b]},
+            }
+            for a, b in zip(LETTERS, LETTERS[1:] + "a", strict=True)
+        ],
+    },
+    "negations": _nested_negations(4) | {"type": "object"},
+    "counted members": {"type": "object", "minProperties": 10**6},
+    "counted elements": {"contains": {"type": "null"}, "minContains": 10**6, "type": "array"},
+    "an exploding pattern": {"type": "string", "pattern": "(a|b)*a(a|b){22}"},
+    "a long pattern": {"type": "string", "pattern": r"(\w{50}){50}"},
+    "a fine divisor": {"type": "number", "multipleOf": 0.123456789},
+    "choices beside choices": {
+        "allOf": [
+            {"anyOf": [{"properties": {f"{i} {j}": True}} for i in range(20)]} for j in range(6)
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_huge_schemas_end_in_a_language_or_a_named_refusal(name: str) -> None:
+    with suppress(ConstraintError):
+        assert not json_schema(HUGE[name]).is_empty
+
+
+def test_what_excluded_constants_leave() -> None:
+    texts = json_schema(HUGE["excluded texts"])
+    assert not texts.accepts('"v9999"')
+    assert not texts.accepts('"\\u00769999"')
+    assert texts.accepts('"v10000"')
+    numbers = json_schema({"not": {"enum": [7, 2.5, 0]}})
+    for text in ("7", "7.0", "7.00", "2.5", "2.50", "0", "-0", "0.0", "-0.0", "7e0", "0e9"):
+        assert not numbers.accepts(text), text
+    for text in ("8", "-7", "2.51", "70", "true"):
+        assert numbers.accepts(text), text
+
+
+def test_conditions_in_a_circle() -> None:
+    language = json_schema(HUGE["conditions"])
+    assert language.accepts('{"a":2,"d":2}')
+    assert not language.accepts('{"a":1,"b":1}')  # b asks for c
+    assert language.accepts('{"a":1,"b":2}')
+
+
+def test_any_order() -> None:
+    schema = {"type": "object", "properties": {n: {"const": 1} for n in "abc"}, "required": ["b"]}
+    language = json_schema(schema, any_order=3)
+    assert language.count(40) == 1 + 2 * 2 + 6
+    assert language.accepts('{"c":1,"b":1}')
+    assert not language.accepts('{"b":1,"c":1,"b":1}')
+    assert json_schema(schema, any_order=2) == json_schema(schema)
+    with pytest.raises(ConstraintError, match="any_order must be"):
+        json_schema(schema, any_order=9)
+    without = json_schema({**schema, "not": {"required": ["c"]}}, any_order=3)
+    assert {t.decode() for t in without} == {'{"b":1}', '{"a":1,"b":1}', '{"b":1,"a":1}'}
+
+
+Y_FIRST = {"properties": {"y": {"const": 1}}, "required": ["y"]}
+X_THEN_Y = {"properties": {"x": {"const": 1}}, "required": ["x"], "$ref": "#/$defs/D"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "invalid"),
+    [
+        (
+            {"type": "object", "not": {"enum": [{"a": 1, "b": 2}, {"b": 1, "a": 2}]}},
+            {"a": 2, "b": 1},
+        ),
+        ({"type": "object", "not": X_THEN_Y, "$defs": {"D": Y_FIRST}}, {"x": 1, "y": 1}),
+        (
+            {
+                "type": "object",
+                "oneOf": [{"minProperties": 2}, X_THEN_Y],
+                "$defs": {"D": Y_FIRST},
+            },
+            {"x": 1, "y": 1},
+        ),
+        (
+            {
+                "type": "array",
+                "items": {"type": "object"},
+                "contains": X_THEN_Y,
+                "maxContains": 0,
+                "minContains": 0,
+                "$defs": {"D": Y_FIRST},
+            },
+            [{"x": 1, "y": 1}],
+        ),
+    ],
+)
+def test_what_is_compared_has_one_order_of_members(schema: Any, invalid: Any) -> None:
+    assert not Draft202012Validator(schema).is_valid(invalid)
+    for additional in ("open", "closed"):
+        language = json_schema(schema, additional_properties=additional)
+        assert not any(language.accepts(compact(value)) for value in orders(invalid))
+
+
+def test_intersected_choices_have_one_order_of_members() -> None:
+    schema = {
+        "type": "object",
+        "anyOf": [{"required": ["a", "b"]}, {"required": ["a", "c"]}, {"required": ["x"]}],
+        "oneOf": [{"required": ["b", "a"]}, {"required": ["c", "a"]}, {"required": ["y"]}],
+        "not": {"required": ["c", "b", "q"]},
+        "if": {"required": ["b", "a"]},
+        "then": {"required": ["b"]},
+    }
+    language = json_schema(schema, additional_properties="open")
+    assert any(language.accepts(compact(value)) for value in orders({"a": 1, "b": 1}))
+
+
+def test_names_do_not_collide_with_schemas_made_inside() -> None:
+    one = {"type": "array", "prefixItems": [{"const": "Z"}], "items": False, "minItems": 1}
+    for name in ("a#const 0", "a~ const 0", "a~0 const 0"):
+        language = json_schema({"properties": {"a": {"const": [1]}, name: one}, "type": "object"})
+        assert language.accepts(compact({name: ["Z"]}))
+        assert not language.accepts(compact({name: [1]}))
+
+
+def test_large_constants_are_what_is_written() -> None:
+    assert {t.decode() for t in json_schema({"const": 1e23})} == {"1e+23", "1" + "0" * 23}
+    with pytest.raises(EmptyLanguageError):
+        json_schema({"const": 1e23, "not": {"const": 1e23}})
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"x-absent": ["a"]}, "x-absent"),
+        ({"allOf": [True], "$ref": "#/allOf/-1"}, "points to nothing"),
+        ({"$id": "#foo"}, "anchor"),
+        ({"properties": {"a": {"$id": "x#y"}}}, "/properties/a"),
+    ],
+)
+def test_what_is_no_keyword_pointer_or_identifier(schema: Any, message: str) -> None:
+    with pytest.raises(ConstraintError, match=message):
+        json_schema(schema)
+
+
+def test_options_of_another_value() -> None:
+    for option in ("whitespace", "escapes", "additional_properties", "formats"):
+        with pytest.raises(ConstraintError, match=option):
+            json_schema({}, **{option: "loose"})  # type: ignore[arg-type]
+
+
+def test_more_members_than_there_can_be() -> None:
+    for fewest in (3, 10**6, 10**300):
+        schema = {"type": "object", "additionalProperties": False, "minProperties": fewest}
+        with pytest.raises(EmptyLanguageError):
+            json_schema(schema)

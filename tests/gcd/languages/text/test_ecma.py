@@ -1,0 +1,378 @@
+"""Patterns of JSON Schema: the official suite, Python's `re` on all short texts, refusals."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gcd.automata.automaton import Automaton
+from gcd.automata.limits import state_limit
+from gcd.errors import ConstraintError, StateLimitError
+from gcd.languages.text.code_points import complement, one_of, ranges
+from gcd.languages.text.ecma import ecma_pattern
+from gcd.languages.text.ecma_properties import BINARY, GENERAL_CATEGORIES
+from gcd.languages.text.ecma_syntax import MAX_NESTING, property_ranges
+from gcd.languages.text.regex import regex
+from gcd.languages.values.json_text import texts
+from tests.gcd.random_strings import random_strings
+
+ROOT = Path(__file__).resolve().parents[4]
+SUITE = ROOT.parent / "shared" / "data" / "json_schema_test_suite" / "draft2020-12"
+STRINGS = ["".join(s) for n in range(6) for s in itertools.product("ab\n", repeat=n)]
+
+
+# -- the official suite --------------------------------------------------------------------------
+
+
+def _cases() -> list[Any]:
+    found = []
+    for name in ("pattern", "optional/ecmascript-regex", "optional/non-bmp-regex"):
+        path = SUITE / f"{name}.json"
+        groups = json.loads(path.read_text()) if path.exists() else []
+        for group in groups:
+            schema = group["schema"]
+            for pattern in [schema.get("pattern"), *schema.get("patternProperties", ())]:
+                for test in group["tests"] if pattern is not None else ():
+                    label = f"{group['description']}: {test['description']}"
+                    found.append(pytest.param(pattern, schema, test, id=label))
+    return found
+
+
+@pytest.mark.skipif(not SUITE.exists(), reason="the official suite is not here")
+def test_the_suite_is_read() -> None:
+    assert len(_cases()) > 60
+
+
+@pytest.mark.parametrize(("pattern", "schema", "test"), _cases())
+def test_official_suite(pattern: str, schema: dict[str, Any], test: dict[str, Any]) -> None:
+    language = ecma_pattern(pattern)
+    data = test["data"]
+    if "pattern" in schema and isinstance(data, str):
+        assert language.accepts(data) == test["valid"]
+    elif isinstance(data, dict) and schema.get("additionalProperties") is False:
+        assert all(map(language.accepts, data)) == test["valid"]
+    elif isinstance(data, dict) and "patternProperties" in schema:
+        inner = schema["patternProperties"][pattern]
+        if inner == {"type": "integer"}:
+            fits = [isinstance(v, int) for k, v in data.items() if language.accepts(k)]
+            assert all(fits) == test["valid"]
+    else:
+        assert test["valid"]  # a pattern says nothing about what is no string
+
+
+# -- anchors, alternatives, repetitions: against Python ---------------------------------------
+
+
+def patterns(max_leaves: int = 8) -> st.SearchStrategy[str]:
+    atoms = st.sampled_from(["a", "b", "^", "$", ".", "[ab]", "[^a]", r"\n", "", r"\w", r"[^\S]"])
+    quantifiers = st.sampled_from(
+        ["*", "+", "?", "*?", "+?", "??", "{2}", "{1,2}", "{0,3}", "{2,}"]
+    )
+
+    def extend(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+        return st.one_of(
+            st.tuples(inner, inner).map("".join),
+            st.tuples(inner, inner).map("|".join),
+            st.tuples(inner, inner).map(lambda p: f"({p[0]}|{p[1]})"),
+            st.tuples(inner, quantifiers).map(lambda p: f"(?:{p[0]}){p[1]}"),
+        )
+
+    return st.recursive(atoms, extend, max_leaves=max_leaves)
+
+
+def _python(pattern: str) -> re.Pattern[str]:
+    """With ECMA's `$`, which does not match before a final line feed."""
+    return re.compile(pattern.replace("$", r"\Z"), re.ASCII)
+
+
+@settings(deadline=None, max_examples=200)
+@given(patterns())
+@example("^a|b$")
+@example("(^|,)a(b|$)")
+@example("(^|b)a(b|$)")
+@example("^^a$$")
+@example("$^")
+@example("a$b|b^a|")
+@example("(a|^)b")
+@example("(?:^a|b)*$")
+@example("(?:(?:^|a)(?:$|b)){2}")
+@example("a(?:$)+")
+@example("(?:^){3}a")
+@example("(?:^|$){0,2}")
+@example("a*?$")
+@example("a|ab|b^")
+def test_search_as_in_python(pattern: str) -> None:
+    automaton = ecma_pattern(pattern)
+    compiled = _python(pattern)
+    state = {"": 0}
+    for string in STRINGS[1:]:
+        before = state[string[:-1]]
+        state[string] = automaton.run(string[-1], before) if before >= 0 else -1
+    for string, reached in state.items():
+        accepted = reached >= 0 and bool(automaton.accepting[reached])
+        assert accepted == bool(compiled.search(string)), string
+
+
+@settings(deadline=None, max_examples=100)
+@given(patterns())
+@example("^a$")
+@example("^a|b$|ab")
+def test_anchors_at_the_ends_are_no_special_case(pattern: str) -> None:
+    """Inside a longer sequence the same anchors go through the phases."""
+    assert ecma_pattern(f"(?:{pattern})(?:)") == ecma_pattern(pattern)
+
+
+@settings(deadline=None, max_examples=40)
+@given(patterns(3).filter(lambda p: "^" not in p.replace("[^", "") and "$" not in p))
+def test_unanchored_patterns_are_surrounded_by_anything(pattern: str) -> None:
+    rust = pattern.replace(r"\w", "[0-9A-Za-z_]").replace(".", r"[^\n\r\x{2028}\x{2029}]")
+    rust = rust.replace(r"[^\S]", r"[\s\x{FEFF}--\x{85}]")
+    inner = regex(rust)
+    assert ecma_pattern(f"^(?:{pattern})$") == inner
+    assert ecma_pattern(pattern) == Automaton.concatenate([texts(), inner, texts()])
+    assert ecma_pattern(f"^(?:{pattern})") == inner + texts()
+    assert ecma_pattern(f"(?:{pattern})$") == texts() + inner
+
+
+def test_only_texts_match() -> None:
+    assert ecma_pattern("") == texts()
+    assert ecma_pattern("a") == texts() - regex("(?s:[^a]*)")
+    assert ecma_pattern("^$") == Automaton.epsilon()
+    for bad in (b"a\xff", b"\xc0\x80a", b"a\xed\xa0\x80", b"\xe2\x82"):
+        assert not ecma_pattern("a|$").accepts(bad)
+
+
+def test_noncharacters_are_characters() -> None:
+    for text in ("\U0010fffe", "\U0010ffff", "\ufffe"):
+        assert ecma_pattern("(^|,).(,|$)").accepts(text)
+        assert ecma_pattern("^[^a]($|b)").accepts(text)
+        assert not ecma_pattern("a").accepts(text)
+
+
+# -- characters ---------------------------------------------------------------------------------
+
+SPACES = {9, 10, 11, 12, 13, 0x2028, 0x2029, 0xFEFF}
+SPACES |= {c for c in range(0x110000) if unicodedata.category(chr(c)) == "Zs"}
+WORDS = set(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
+
+
+def _set(code_points: set[int]) -> Automaton:
+    return one_of(ranges((c, c) for c in code_points))
+
+
+def _others(code_points: set[int]) -> Automaton:
+    return one_of(complement(ranges((c, c) for c in code_points)))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "wanted"),
+    [
+        (r"\d", _set(set(b"0123456789"))),
+        (r"\D", _others(set(b"0123456789"))),
+        (r"\w", _set(WORDS)),
+        (r"\W", _others(WORDS)),
+        (r"\s", _set(SPACES)),
+        (r"\S", _others(SPACES)),
+        (r".", _others({10, 13, 0x2028, 0x2029})),
+        (r"[\d\w]", _set(WORDS)),
+        (r"[^\D]", _set(set(b"0123456789"))),
+        (r"[\s\S]", regex("(?s:.)")),
+        (r"[^]", regex("(?s:.)")),
+        (r"[]", Automaton.empty()),
+        (r"[^\W\d]", _set(WORDS - set(b"0123456789"))),
+        (r"[\w-.]", _set(WORDS | set(b"-."))),
+        (r"[.-\w]", _set(WORDS | set(b"-."))),
+        (r"[\w\-.]", _set(WORDS | set(b"-."))),
+        (r"[a-c-e]", _set(set(b"abc-e"))),
+        (r"[-a]", _set(set(b"-a"))),
+        (r"[a-]", _set(set(b"-a"))),
+        (r"[--/]", _set(set(b"-./"))),
+        (r"[a^]", _set(set(b"a^"))),
+        (r"[[&&~~]", _set(set(b"[&~"))),
+        (r"[a&&b]", _set(set(b"a&b"))),
+        (r"[\]\\\[]", _set(set(b"[]\\"))),
+        (r"[\b]", _set({8})),
+        (r"[$.|(){}*+?/]", _set(set(b"$.|(){}*+?/"))),
+        (r"[\u{1F600}-\u{1F64F}]", one_of(((0x1F600, 0x1F64F),))),
+        (r"[\uD83D\uDE00-\uD83D\uDE4F]", one_of(((0x1F600, 0x1F64F),))),
+        ("[😀-😏]", one_of(((0x1F600, 0x1F60F),))),
+        (r"[\x00-\x1F]", _set(set(range(32)))),
+        (r"[^\x00-\u{10FFFF}]", Automaton.empty()),
+        (r"\p{L}", regex(r"\p{L}")),
+        (r"\P{Letter}", regex(r"\P{L}")),
+        (r"[^\p{Lu}\d]", regex(r"[^\p{Lu}0-9]")),
+        (r"\p{Script=Greek}", regex(r"\p{Greek}")),
+        (r"\p{sc=Grek}", regex(r"\p{Greek}")),
+        (r"\p{scx=Deva}", regex(r"\p{scx=Deva}")),
+        (r"\p{gc=Nd}", regex(r"\p{Nd}")),
+        (r"\p{General_Category=Decimal_Number}", regex(r"\p{Nd}")),
+        (r"\p{Alphabetic}", regex(r"\p{Alphabetic}")),
+        (r"\p{Any}", regex("(?s:.)")),
+    ],
+)
+def test_one_character(pattern: str, wanted: Automaton) -> None:
+    assert ecma_pattern(f"^{pattern}$") == wanted
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (r"\t\n\v\f\r", "\t\n\v\f\r"),
+        (r"\0\x41\u0042\u{43}\u{1F600}\uD83D\uDE00", "\0ABC😀😀"),
+        (r"\cA\cz\cJ", "\x01\x1a\n"),
+        (r"\/\-\.\^\$\*\+\?\(\)\[\]\{\}\|\\\"\'\@\#\ \~\&\é", "/-.^$*+?()[]{}|\\\"'@# ~&é"),
+        ("]}{a{b}{x", "]}{a{b}{x"),
+        ("{a}", "{a}"),
+        (r"\${x}", "${x}"),
+        ("# no comment", "# no comment"),
+        ("(?<name>a)(?<$é1>b)(c)(?:d)", "abcd"),
+        ("", ""),
+        ("(?:)", ""),
+        ("a{0}b{1}c{0,0}", "b"),
+        ("a{003}", "aaa"),
+    ],
+)
+def test_one_text(pattern: str, text: str) -> None:
+    assert ecma_pattern(f"^{pattern}$") == Automaton.literal(text)
+
+
+def test_every_named_property_is_known() -> None:
+    names = sorted(GENERAL_CATEGORIES - {"cntrl", "punct"})[::16] + sorted(BINARY)[::14]
+    for name in [*names, "cntrl", "digit", "punct", "Assigned", "ASCII", "Emoji", "Cn"]:
+        assert property_ranges(name), name
+
+
+# -- refused ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pattern", "named"),
+    [
+        ("a(?=b)", "look-around at position 1"),
+        ("(?!b)", "look-around"),
+        ("(?<=b)a", "look-around"),
+        ("(?<!b)a", "look-around"),
+        (r"(a)\1", "a back-reference at position 3"),
+        (r"(?<x>a)\k<x>", "a back-reference"),
+        (r"\bword", r"the word boundary `\\b`"),
+        (r"\B", r"the word boundary `\\B`"),
+        (r"[\1]", "an octal escape"),
+        (r"\01", "an octal escape"),
+        (r"[\B]", r"the escape `\\B`"),
+        (r"\a", r"the escape `\\a`"),
+        (r"\Aab\Z", r"the escape `\\A`"),
+        (r"[\k]", r"the escape `\\k`"),
+        (r"\uD83D", "a lone surrogate"),
+        (r"\uDE00\uD83D", "a lone surrogate"),
+        (r"\u{DE00}", "a lone surrogate"),
+        ("a\ud83d", "a lone surrogate"),
+        (r"\u{110000}", "an escape"),
+        (r"\u{}", r"`\\u{`"),
+        (r"\u12", r"`\\u1`"),
+        (r"\x4", r"`\\x4`"),
+        (r"\c", r"`\\c`"),
+        (r"\c1", r"`\\c`"),
+        ("a\\", "a backslash at the end"),
+        ("[a\\", "a backslash at the end"),
+        ("(?i)a", r"the group `\(\?i"),
+        ("(?i:a)", r"the group `\(\?i"),
+        ("(?P<x>a)", r"the group `\(\?P"),
+        ("(?>a)", r"the group `\(\?>"),
+        ("(?#a)", r"the group `\(\?#"),
+        ("(?<1>a)", r"the group `\(\?<"),
+        ("(a", r"a `\(` without"),
+        ("a)", r"a `\)` without"),
+        ("[a", r"a `\[` without"),
+        ("*", "a quantifier with nothing to repeat"),
+        ("a|+", "a quantifier with nothing to repeat"),
+        ("(?", r"the group `\(\?"),
+        ("a**", "a quantifier with nothing to repeat"),
+        ("a++", "a quantifier with nothing to repeat"),
+        ("a{2}{3}", "a quantifier with nothing to repeat"),
+        ("{2}", "a quantifier with nothing to repeat"),
+        ("a{,3}", "`{,n}`"),
+        ("a{3,1}", r"`\{3,1\}`"),
+        ("^*a", r"`\^\*`"),
+        ("a${2}", r"`\$\{2\}`"),
+        ("[b-a]", "the range `b-a`"),
+        (r"\p{Greek}", r"the property `\\p{Greek}`"),
+        (r"\p{letter}", r"the property `\\p{letter}`"),
+        (r"\p{Script=Nonsense}", "the property"),
+        (r"\p{Script=L}", "the property"),
+        (r"\p{gc=Greek}", "the property"),
+        (r"\p{foo=L}", "the property"),
+        (r"\pL", r"the property `\\p`"),
+        (r"\p{^L}", r"the property `\\p`"),
+        (r"[\p{}]", r"the property `\\p`"),
+        ("(" * (MAX_NESTING + 1) + ")" * (MAX_NESTING + 1), "nested deeper"),
+        ("(" * 100_000, "nested deeper"),
+    ],
+)
+def test_refused_by_name(pattern: str, named: str) -> None:
+    with pytest.raises(ConstraintError, match=named) as caught:
+        ecma_pattern(pattern)
+    assert "of the pattern" in str(caught.value)
+
+
+def test_groups_may_be_nested() -> None:
+    assert ecma_pattern("^" + "(" * MAX_NESTING + "a" + ")" * MAX_NESTING) == ecma_pattern("^a")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "a{1000000}",
+        "a{99999999999999999999}",
+        "((a{1000}){1000}){1000}",
+        "(((((a{0,99})*){99})+){99}){99}",
+        "a.{40}b",
+        "(a|b)*a(a|b){900}",
+        r"\w{0,9000}x",
+        r"[\s\S]{30000}",
+        "^((a{0,100}){0,100})$",
+        "^.{1,40000}$",
+    ],
+)
+def test_explosions_are_refused_while_they_grow(pattern: str) -> None:
+    with pytest.raises(ConstraintError, match=re.escape(f"pattern {pattern!r}")):
+        ecma_pattern(pattern)
+
+
+def test_empty_repetitions_cost_nothing() -> None:
+    assert ecma_pattern("^(?:){1000000000}(?:(?:^)+){1000000000}a") == ecma_pattern("^a")
+    assert ecma_pattern("^(?:$|){5,1000000000}a") == ecma_pattern("^a")
+
+
+def test_the_limit_on_states_is_the_users() -> None:
+    with state_limit(50), pytest.raises(StateLimitError, match="more than 50 states"):
+        ecma_pattern("^[a-z]{1,100}$")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"^[a-z0-9-]{1,63}$",
+        r"^(\([0-9]{3}\))?[0-9]{3}-[0-9]{4}$",
+        r"^[^@ ]{1,64}@[^@ ]{1,255}\.\w{2,}$",
+        r"^(https?|ftp):\/\/[^\n\/$.?#][^ \n]*$",
+        r"\w+@\w+\.com",
+        r"^#([A-Fa-f0-9]{6}|[A-Fa-f0-9]{3})$",
+        r"(^|,)x(,|$)",
+        r"^[^\n]{1,300}$",
+    ],
+)
+def test_random_texts_of_usual_patterns(pattern: str) -> None:
+    language = ecma_pattern(pattern)
+    python = re.compile(re.sub(r"\$(\)?)$", r"\\Z\1", pattern), re.ASCII)
+    for string in random_strings(language, 60):
+        assert python.search(string.decode())
+    for string in random_strings(texts() - language, 60):
+        assert not python.search(string.decode())

@@ -1,0 +1,456 @@
+"""Tool calls in both notations: every string is a valid list of calls, every valid list is in."""
+
+from __future__ import annotations
+
+import ast
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from gcd.errors import ConstraintError, EmptyLanguageError, UnsupportedSchemaError
+from gcd.languages.json_schema.keywords import CONTAINER
+from gcd.languages.tools.tool_calls import tool_calls
+from gcd.languages.tools.tool_types import parse_tools
+from tests.gcd.random_strings import random_strings
+
+XLAM = Path(__file__).resolve().parents[5] / "shared" / "data" / "xlam" / "first_600.jsonl"
+
+WEATHER = {
+    "name": "get_weather",
+    "description": "The weather.",
+    "parameters": {
+        "city": {"type": "str"},
+        "days": {"type": "int, optional"},
+        "unit": {"type": "str", "enum": ["C", "F"], "default": "C"},
+    },
+}
+ROUTE = {
+    "type": "function",
+    "function": {
+        "name": "plan-route.v2",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "stops": {
+                    "type": "array",
+                    "items": {"$ref": "#/$defs/point"},
+                    "minItems": 1,
+                    "maxItems": 3,
+                },
+                "options": {
+                    "type": "object",
+                    "properties": {
+                        "tolls": {"type": "boolean"},
+                        "note": {"type": ["string", "null"]},
+                    },
+                    "required": ["tolls"],
+                },
+            },
+            "required": ["stops"],
+            "$defs": {
+                "point": {
+                    "type": "object",
+                    "properties": {"lat": {"type": "number"}, "lon": {"type": "number"}},
+                    "required": ["lat", "lon"],
+                }
+            },
+        },
+    },
+}
+CONTAINERS = {
+    "name": "containers",
+    "parameters": {
+        "pair": {"type": "Tuple[int, float]"},
+        "single": {"type": "Tuple[str]"},
+        "many": {"type": "Set[int]"},
+        "table": {"type": "Dict[str, List[int]]"},
+        "free": {"type": "Any, optional"},
+    },
+}
+PING = {"name": "ping", "parameters": {}}
+TOOLS = [WEATHER, ROUTE, CONTAINERS, PING]
+STYLES = ("json", "python")
+LANGUAGES = {style: tool_calls(TOOLS, style=style) for style in STYLES}
+BOUNDED = {style: tool_calls(TOOLS, style=style, max_calls=3) for style in STYLES}
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+REAL = st.floats(allow_nan=False, allow_infinity=False) | st.integers()
+
+
+def _members(
+    required: dict[str, st.SearchStrategy[Any]],
+    optional: dict[str, st.SearchStrategy[Any]] | None = None,
+) -> st.SearchStrategy[dict[str, Any]]:
+    """Dictionaries with their keys in this order."""
+    order = [*required, *(optional or {})]
+    return st.fixed_dictionaries(required, optional=optional).map(
+        lambda drawn: {key: drawn[key] for key in order if key in drawn}
+    )
+
+
+CALLS = st.lists(
+    st.one_of(
+        _members(
+            {"city": TEXT}, optional={"days": st.integers(), "unit": st.sampled_from("CF")}
+        ).map(lambda arguments: ("get_weather", arguments)),
+        _members(
+            {"stops": st.lists(_members({"lat": REAL, "lon": REAL}), min_size=1, max_size=3)},
+            optional={
+                "options": _members({"tolls": st.booleans()}, optional={"note": st.none() | TEXT})
+            },
+        ).map(lambda arguments: ("plan-route.v2", arguments)),
+        _members(
+            {
+                "pair": st.tuples(st.integers(), REAL),
+                "single": st.tuples(TEXT),
+                "many": st.sets(st.integers(), max_size=3),
+                "table": st.dictionaries(TEXT, st.lists(st.integers(), max_size=2), max_size=2),
+            },
+            optional={"free": st.none() | st.lists(TEXT | st.booleans(), max_size=2)},
+        ).map(lambda arguments: ("containers", arguments)),
+        st.just(("ping", {})),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+def as_json(value: Any) -> Any:
+    """The JSON value that a Python literal stands for."""
+    if isinstance(value, (list, tuple, set)):
+        return [as_json(item) for item in value]
+    if isinstance(value, dict):
+        return {key: as_json(item) for key, item in value.items()}
+    return value
+
+
+def write(calls: list[tuple[str, Any]], style: str, *, ascii_only: bool = True) -> str:
+    if style == "json":
+        value = [{"name": name, "arguments": as_json(arguments)} for name, arguments in calls]
+        return json.dumps(value, ensure_ascii=ascii_only)
+    texts = (
+        f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+        for name, arguments in calls
+    )
+    return f"[{', '.join(texts)}]"
+
+
+def read(text: str, style: str) -> list[tuple[str, Any]]:
+    """Calls out of a text, read by `json` and by Python's own parser."""
+    if style == "json":
+        return [(call["name"], call["arguments"]) for call in json.loads(text)]
+    # The one name that is no Python identifier is replaced where a call begins.
+    tree = ast.parse(text.replace("plan-route.v2(", "plan_route("), mode="eval").body
+    assert isinstance(tree, ast.List)
+    calls = []
+    for call in tree.elts:
+        assert isinstance(call, ast.Call)
+        assert isinstance(call.func, ast.Name)
+        assert not call.args
+        name = "plan-route.v2" if call.func.id == "plan_route" else call.func.id
+        calls.append((name, {k.arg: ast.literal_eval(k.value) for k in call.keywords}))
+    return calls
+
+
+def _validators(tools: Any) -> dict[str, Draft202012Validator]:
+    return {tool.name: Draft202012Validator(tool.schema) for tool in parse_tools(tools).tools}
+
+
+@settings(deadline=None, max_examples=80)
+@given(CALLS)
+def test_valid_calls_are_in_the_language(calls: list[tuple[str, Any]]) -> None:
+    for style in STYLES:
+        assert LANGUAGES[style].accepts(write(calls, style))
+        assert LANGUAGES[style].accepts(write(calls, style, ascii_only=False))
+        assert BOUNDED[style].accepts(write(calls, style))
+    lists = [(name, as_json(arguments)) for name, arguments in calls]
+    assert LANGUAGES["python"].accepts(write(lists, "python"))
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("whitespace", ["compact", "spaced", "flexible"])
+def test_every_string_is_a_valid_list_of_calls(style: str, whitespace: str) -> None:
+    language = tool_calls(TOOLS, style=style, whitespace=whitespace)
+    validators = _validators(TOOLS)
+    for text in language.enumerate(20) + random_strings(language, 150):
+        calls = read(text.decode(), style)
+        assert calls
+        for name, arguments in calls:
+            validators[name].validate(as_json(arguments))
+
+
+INVALID: list[list[tuple[str, Any]]] = [
+    [],
+    [("unknown", {})],
+    [("get_weather", {})],
+    [("get_weather", {"city": 3})],
+    [("get_weather", {"days": 1, "city": "Rome"})],
+    [("get_weather", {"city": "Rome", "days": "3"})],
+    [("get_weather", {"city": "Rome", "unit": "K"})],
+    [("get_weather", {"city": "Rome", "more": 1})],
+    [("plan-route.v2", {"stops": []})],
+    [("plan-route.v2", {"stops": [{"lat": 1.5}]})],
+    [("plan-route.v2", {"stops": [{"lat": 1, "lon": 2}] * 4})],
+    [("plan-route.v2", {"stops": [{"lat": 1, "lon": 2}], "options": {"note": None}})],
+    [("ping", {}), ("ping", {"a": 1})],
+]
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("calls", INVALID)
+def test_invalid_calls_are_not_in_the_language(style: str, calls: list[tuple[str, Any]]) -> None:
+    assert not LANGUAGES[style].accepts(write(calls, style))
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted"),
+    [
+        ('[get_weather(city="Rome", days=3), ping()]', True),
+        ("[get_weather(city='Rome')]", True),
+        ('[get_weather(city="it\'s")]', True),
+        ('[get_weather("Rome")]', False),
+        ('[get_weather(city = "Rome")]', False),
+        ('[get_weather(city="Rome",)]', False),
+        ("[get_weather(city='Rome\")]", False),
+        ("ping()", False),
+        ("[ping(), ]", False),
+        ("[containers(pair=(1, 2), single=('a',), many={1}, table={'k': [1]})]", True),
+        ("[containers(pair=[1, 2], single=['a'], many=[], table={})]", True),
+        ("[containers(pair=(1, 2), single=('a'), many=set(), table={})]", False),
+        ("[containers(pair=(1, 2), single=('a',), many={}, table={})]", False),
+        ("[containers(pair=(1, 2), single=('a',), many=set(), table={}, free=true)]", False),
+        ("[containers(pair=(1, 2), single=('a',), many=set(), table={}, free=None)]", True),
+    ],
+)
+def test_python_notation(text: str, accepted: bool) -> None:
+    assert LANGUAGES["python"].accepts(text) == accepted
+
+
+EVERY_TYPE = [
+    *("str", "int", "float", "bool", "None", "Any", "list", "tuple", "set", "dict"),
+    *("List[List[int]]", "Dict[str, List[int]]", "Tuple[str]", "Tuple[int, ...]", "Tuple[()]"),
+    *("Set[int]", "Set[Tuple[int, str]]", "Set[Tuple[int, ...]]", "Set[Tuple[Set[int], int]]"),
+    *("Set[List[int]]", "Set[Set[int]]", "Set[Dict[str, int]]", "Set[Any]", "Set[tuple]"),
+    *("List[Set[List[int]]]", "Union[int, Set[str]]", "Set[Union[int, List[int]]]"),
+    *("Optional[Set[Literal['a', 'it\\'s', '\\n', 1, None, True]]]", "Callable"),
+]
+
+
+@pytest.mark.filterwarnings("ignore:types that are not known")
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("whitespace", ["compact", "spaced", "flexible"])
+def test_every_string_can_be_read(style: str, whitespace: str) -> None:
+    for escapes, kind in [("canonical", kind) for kind in EVERY_TYPE] + [("all", "set")]:
+        tool = {
+            "name": "f",
+            "parameters": {"x": {"type": kind}, "y": {"type": f"{kind}, optional"}},
+        }
+        language = tool_calls(
+            [tool], style=style, whitespace=whitespace, max_depth=1, escapes=escapes
+        )
+        for text in language.enumerate(10) + random_strings(language, 25):
+            assert {name for name, _ in read(text.decode(), style)} == {"f"}, text
+
+
+@pytest.mark.parametrize(
+    ("kind", "accepted", "refused"),
+    [
+        ("set", ["{1, 'a', None}", "set()", "[[1], {}]"], ["{[1]}", "{{}}", "{{1}}", "{set()}"]),
+        ("Set[List[int]]", ["[[1], [2]]", "set()"], ["{[1]}", "{(1,)}"]),
+        ("Set[Dict[str, int]]", ["[{'a': 1}]"], ["{{'a': 1}}", "{{}}"]),
+        ("Set[Set[int]]", ["[{1}, set()]"], ["{{1}}", "{set()}"]),
+        (
+            "Set[Tuple[int, str]]",
+            ["{(1, 'a')}", "[[1, 'a']]"],
+            ["{[1, 'a']}", "{(1, 'a'), [1, 'a']}"],
+        ),
+        ("Set[Union[int, List[int]]]", ["{1, 2}", "[1, [2]]"], ["{1, [2]}"]),
+    ],
+)
+def test_sets_in_braces_hold_hashable_elements(
+    kind: str, accepted: list[str], refused: list[str]
+) -> None:
+    language = tool_calls([{"name": "f", "parameters": {"x": {"type": kind}}}], style="python")
+    for value in accepted:
+        assert language.accepts(f"[f(x={value})]"), value
+    for value in refused:
+        assert not language.accepts(f"[f(x={value})]"), value
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_finite_languages_are_counted_exactly(style: str) -> None:
+    """Three values for a, b or no b: six calls."""
+    tool = {
+        "name": "f",
+        "parameters": {"a": {"enum": [1, 2, 3]}, "b": {"enum": [None], "default": None}},
+    }
+    for fewest, most in ((1, 1), (0, 2), (2, 3), (0, 0)):
+        language = tool_calls([tool], style=style, min_calls=fewest, max_calls=most)
+        texts = [text.decode() for text in language]
+        assert len(texts) == sum(6**n for n in range(fewest, most + 1))
+        for text in texts:
+            calls = read(text, style)
+            assert fewest <= len(calls) <= most
+            assert all(name == "f" and arguments["a"] in (1, 2, 3) for name, arguments in calls)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_any_number_of_calls(style: str) -> None:
+    for fewest in (0, 1, 3):
+        language = tool_calls([PING], style=style, min_calls=fewest)
+        for count in range(7):
+            assert language.accepts(write([("ping", {})] * count, style)) == (count >= fewest)
+
+
+def test_the_default_text_is_what_json_dumps_writes() -> None:
+    language = tool_calls([WEATHER])
+    text = '[{"name": "get_weather", "arguments": {"city": "Rome", "days": 3}}]'
+    assert language.accepts(text)
+    assert not language.accepts(text.replace(": ", ":"))
+    assert tool_calls([WEATHER], whitespace="compact").accepts(text.replace(" ", ""))
+    assert tool_calls([WEATHER], whitespace="flexible").accepts(f" {text}\n")
+
+
+def test_flexible_whitespace_in_python() -> None:
+    language = tool_calls([WEATHER, PING], style="python", whitespace="flexible")
+    assert language.accepts("[ get_weather(\n\tcity = 'Rome' ,days=3\n) , ping( ) ]")
+    for refused in ("[ping ()]", " [ping()]", "[ping()]\n", "[ping()\r]"):
+        assert not language.accepts(refused)
+
+
+def test_constants_inside_arrays_and_objects_in_python() -> None:
+    tool = {"name": "f", "parameters": {"a": {"enum": [{"k": [True, None, "x"]}, 0.5]}}}
+    language = tool_calls([tool], style="python")
+    assert language.accepts("[f(a={'k': [True, None, \"x\"]})]")
+    assert language.accepts("[f(a=0.5)]")
+
+
+def test_alternatives_between_sets_of_arguments() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"const": 1}, "b": {"const": 2}},
+        "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
+    }
+    texts = set(tool_calls([{"name": "f", "parameters": schema}], style="python", max_calls=1))
+    assert texts == {b"[f(a=1)]", b"[f(b=2)]", b"[f(a=1, b=2)]"}
+
+
+def test_the_container_of_a_parameter_is_no_business_of_json() -> None:
+    tool = {"name": "f", "parameters": {"a": {"type": "array", CONTAINER: "set", "maxItems": 1}}}
+    assert tool_calls([tool]).accepts('[{"name": "f", "arguments": {"a": [1]}}]')
+    assert tool_calls([tool], style="python").accepts("[f(a={1})]")
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_unknown_types_are_warned_about(style: str) -> None:
+    tool = {"name": "f", "parameters": {"a": {"type": "Callable[[int], int]"}}}
+    with pytest.warns(UserWarning, match=r"Callable\[\[int\], int\] \(1x\)"):
+        language = tool_calls([tool], style=style)
+    assert language.accepts(write([("f", {"a": "lambda x: x"})], style))
+    assert language.accepts(write([("f", {"a": {"b": [None]}})], style))
+
+
+# -- bad input -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["f(x", "a\nb", "f)", 'say"', " padded", "f,g", "tab\there"])
+def test_names_that_cannot_be_written_in_python(name: str) -> None:
+    with pytest.raises(ConstraintError, match="cannot be written in Python style"):
+        tool_calls([{"name": name, "parameters": {}}], style="python")
+    with pytest.raises(ConstraintError, match="cannot be written in Python style"):
+        tool_calls([{"name": "f", "parameters": {name: {"type": "int"}}}], style="python")
+    tool_calls([{"name": name, "parameters": {name: {"type": "int"}}}])
+
+
+@pytest.mark.parametrize("name", ["a.b", "a-b", "two words", "créer", "日本"])
+def test_names_are_written_as_they_are(name: str) -> None:
+    tool = {"name": name, "parameters": {name: {"enum": [1]}}}
+    assert (
+        tool_calls([tool], style="python", max_calls=1).shortest() == f"[{name}({name}=1)]".encode()
+    )
+    assert json.loads(tool_calls([tool], max_calls=1).shortest()) == [
+        {"name": name, "arguments": {name: 1}}
+    ]
+
+
+def test_refusals_name_the_place_in_the_tool_list() -> None:
+    bad = {
+        "type": "function",
+        "function": {
+            "name": "g",
+            "parameters": {"type": "object", "properties": {"d": {"format": "colour"}}},
+        },
+    }
+    with pytest.raises(UnsupportedSchemaError, match="format") as caught:
+        tool_calls([PING, bad])
+    assert caught.value.pointer == "/1/function/parameters/properties/d"
+    with pytest.raises(ConstraintError, match="'/0/parameters/a'"):
+        tool_calls([{"name": "f", "parameters": {"a": {"type": "int", "minimum": "low"}}}])
+
+
+def test_open_arguments_are_refused_in_python_only() -> None:
+    tool = {"name": "f", "parameters": {"type": "object", "additionalProperties": True}}
+    assert tool_calls([tool]).accepts('[{"name": "f", "arguments": {"any": 1}}]')
+    with pytest.raises(UnsupportedSchemaError, match="additionalProperties"):
+        tool_calls([tool], style="python")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"style": "yaml"}, "style"),
+        ({"whitespace": "pretty"}, "whitespace"),
+        ({"min_calls": -1}, "min_calls"),
+        ({"min_calls": 2, "max_calls": 1}, "min_calls"),
+        ({"max_depth": -1}, "max_depth"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConstraintError, match=message):
+        tool_calls([PING], **options)
+
+
+def test_nothing_to_call() -> None:
+    with pytest.raises(EmptyLanguageError, match="there are no tools"):
+        tool_calls([])
+    assert set(tool_calls([], min_calls=0)) == {b"[]"}
+    impossible = {"name": "f", "parameters": {"a": {"enum": []}}}
+    with pytest.raises(EmptyLanguageError, match="none of the tools can be called"):
+        tool_calls([impossible])
+    assert tool_calls([impossible, PING]) == tool_calls([PING])
+
+
+# -- real records ----------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not XLAM.exists(), reason="the shared xLAM records are not there")
+@pytest.mark.parametrize("style", STYLES)
+def test_real_tool_lists_compile_and_take_their_gold_answers(style: str) -> None:
+    records = [json.loads(line) for line in XLAM.read_text().splitlines()[::6]]
+    compiled = accepted = 0
+    for record in records:
+        tools, answers = json.loads(record["tools"]), json.loads(record["answers"])
+        order = {tool["name"]: list(tool["parameters"]) for tool in tools}
+        calls = [
+            (
+                call["name"],
+                {k: call["arguments"][k] for k in order[call["name"]] if k in call["arguments"]},
+            )
+            for call in answers
+        ]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            try:
+                language = tool_calls(tools, style=style)
+            except ConstraintError:
+                continue
+        compiled += 1
+        accepted += language.accepts(write(calls, style))
+    assert compiled >= 0.98 * len(records)
+    assert accepted >= 0.97 * len(records)

@@ -1,0 +1,227 @@
+"""Tool lists in their several forms, and types written as Python programmers write them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from gcd.errors import ConstraintError, UnsupportedSchemaError
+from gcd.languages.json_schema.keywords import CONTAINER
+from gcd.languages.tools.tool_types import parse_tools
+from gcd.languages.tools.type_strings import parse_type
+
+INT, FLOAT, STR = {"type": "integer"}, {"type": "number"}, {"type": "string"}
+NULL = {"type": "null"}
+
+
+def _list(items: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def _tuple(*items: Any) -> dict[str, Any]:
+    return {
+        "type": "array",
+        CONTAINER: "tuple",
+        "prefixItems": list(items),
+        "items": False,
+        "minItems": len(items),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "optional"),
+    [
+        ("str", STR, False),
+        ("str, optional", STR, True),
+        ("str, optional, default 'London, UK'", STR, True),
+        (" int , Optional", INT, True),
+        ("float, default=1.0", FLOAT, True),
+        ("bool", {"type": "boolean"}, False),
+        ("list", {"type": "array"}, False),
+        ("List", {"type": "array"}, False),
+        ("list(str)", _list(STR), False),
+        ("List[int]", _list(INT), False),
+        ("typing.List[int]", _list(INT), False),
+        ("List[List[float]], optional", _list(_list(FLOAT)), True),
+        ("List[Union[int, float]]", _list({"anyOf": [INT, FLOAT]}), False),
+        ("Tuple[float, float]", _tuple(FLOAT, FLOAT), False),
+        ("List[Tuple[int, int]]", _list(_tuple(INT, INT)), False),
+        ("Tuple[int, ...]", {"type": "array", CONTAINER: "tuple", "items": INT}, False),
+        ("tuple", {"type": "array", CONTAINER: "tuple"}, False),
+        ("set", {"type": "array", CONTAINER: "set"}, False),
+        ("Set[str]", {"type": "array", CONTAINER: "set", "items": STR}, False),
+        ("Dict", {"type": "object"}, False),
+        ("Dict[str, float]", {"type": "object", "additionalProperties": FLOAT}, False),
+        ("Dict[str, Any]", {"type": "object", "additionalProperties": {}}, False),
+        ("Union[int, str]", {"anyOf": [INT, STR]}, False),
+        ("int | None", {"anyOf": [INT, NULL]}, True),
+        ("Optional[str]", {"anyOf": [STR, NULL]}, True),
+        ("Optional[List[str]]", {"anyOf": [_list(STR), NULL]}, True),
+        ('Literal["a", "b"]', {"enum": ["a", "b"]}, False),
+        ("Annotated[int, 'positive']", INT, False),
+        ("Any", {}, False),
+    ],
+)
+def test_type_strings(text: str, schema: Any, optional: bool) -> None:
+    parsed = parse_type(text)
+    assert parsed == (schema, optional, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "unknown"),
+    [
+        ("Callable[[float], float]", {}, ["Callable[[float], float]"]),
+        ("Callable", {}, ["Callable"]),
+        ("List[np.ndarray]", _list({}), ["np.ndarray"]),
+        ("Union[int, Decimal]", {"anyOf": [INT, {}]}, ["Decimal"]),
+        ("Dict[int, str]", {}, ["Dict"]),
+        ("two words", {}, ["two words"]),
+        ("List[", {}, ["List["]),
+        ("", {}, [""]),
+        ("__import__('os').system('true')", {}, ["__import__('os').system('true')"]),
+    ],
+)
+def test_unknown_types_become_anything_and_are_reported(
+    text: str, schema: Any, unknown: list[str]
+) -> None:
+    parsed = parse_type(text)
+    assert parsed.schema == schema
+    assert list(parsed.unknown) == unknown
+
+
+def _flat(parameters: Any, **more: Any) -> dict[str, Any]:
+    return {"name": "f", "description": "Does f.", "parameters": parameters, **more}
+
+
+def _required(tool: dict[str, Any]) -> dict[str, bool]:
+    (parsed,) = parse_tools([tool]).tools
+    return {p.name: p.required for p in parsed.parameters}
+
+
+def test_all_forms_of_a_tool_mean_the_same() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+        "required": ["city"],
+    }
+    inner = {"name": "f", "description": "Does f.", "parameters": schema}
+    forms = [
+        {"type": "function", "function": inner},
+        inner,
+        _flat({"city": {"type": "str"}, "days": {"type": "int, optional"}}),
+        _flat({"city": {"type": "string"}, "days": {"type": "integer", "default": 3}}),
+        _flat({"city": {"type": "string", "required": True}, "days": {"type": "integer"}}),
+        _flat({"city": {"type": "str"}, "days": {"type": "int"}}, required=["city"]),
+    ]
+    for form in forms:
+        (tool,) = parse_tools([form]).tools
+        assert (tool.name, tool.description) == ("f", "Does f.")
+        assert [(p.name, p.schema, p.required) for p in tool.parameters] == [
+            ("city", STR, True),
+            ("days", INT, False),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("declaration", "required"),
+    [
+        ({"type": "int"}, True),
+        ({"type": "int, optional"}, False),
+        ({"type": "Optional[int]"}, False),
+        ({"type": "int", "default": None}, False),
+        ({"type": "int", "default": ""}, False),
+        ({"type": "int", "required": False}, False),
+        ({"type": "int", "required": True, "default": 1}, False),
+        ({"type": "float", "description": "Of space, default is 8.854e-12."}, False),
+        ({"type": "str", "description": "Language; defaults to 'en'."}, False),
+        ({"type": "str", "description": "Who is in default of payment."}, True),
+        *(
+            ({"type": "str", "description": f"What it is{stated}"}, False)
+            for stated in (
+                *(" (default 10)", ", default value = 3", ". Default is 10", "; defaults to 'en'."),
+                *(
+                    " (default: -.5)",
+                    ". Default value is None.",
+                    ". DEFAULT: metric",
+                    ", default=x",
+                ),
+                *(". Defaults to html, if at all", " (default is `json`)", ". Default is [1, 2]."),
+            )
+        ),
+        *(
+            ({"type": "str", "description": description}, True)
+            for description in (
+                *("The loan default: amount owed", "No default is applied", "Default language"),
+                *("There is no default: 'x' must be said", "The default is required.", "default:"),
+                *("Defaults to what the user said before", "(default user)", "Defaulted to 3"),
+            )
+        ),
+    ],
+)
+def test_which_parameters_may_be_left_out(declaration: Any, required: bool) -> None:
+    assert _required(_flat({"a": declaration})) == {"a": required}
+
+
+def test_a_default_in_a_json_schema_does_not_make_it_optional() -> None:
+    schema = {"type": "object", "properties": {"a": {"default": 1}}, "required": ["a"]}
+    assert _required(_flat(schema)) == {"a": True}
+
+
+@pytest.mark.parametrize("kind", ["dict", ["object"]])
+def test_other_words_for_an_object(kind: Any) -> None:
+    schema = {"type": kind, "properties": {"a": INT, "type": STR}, "required": ["a"]}
+    assert _required(_flat(schema)) == {"a": True, "type": False}
+
+
+def test_a_parameter_may_have_the_name_of_a_keyword() -> None:
+    names = ("type", "properties", "items", "required", "definitions", "$defs", "anyOf", "$ref")
+    for name in names:
+        assert _required(_flat({name: {"type": "str"}})) == {name: True}
+
+
+def test_further_keywords_of_a_parameter_count() -> None:
+    flat = _flat({"unit": {"type": "str", "enum": ["C", "F"], "example": "C"}})
+    (tool,) = parse_tools([flat]).tools
+    assert tool.parameters[0].schema == {"type": "string", "enum": ["C", "F"]}
+    with pytest.raises(UnsupportedSchemaError, match="divisibleBy") as caught:
+        parse_tools([_flat({"a/b": {"type": "str", "divisibleBy": "x"}})])
+    assert caught.value.pointer == "/0/parameters/a~1b"
+    with pytest.raises(ConstraintError, match="keep one of them"):
+        parse_tools([_flat({"a": {"type": "List[int]", "items": {"type": "string"}}})])
+
+
+def test_unknown_types_are_counted_over_the_list() -> None:
+    tools = [
+        {"name": n, "parameters": {"a": {"type": "Callable"}, "b": {"type": "List[Foo]"}}}
+        for n in ("f", "g")
+    ]
+    assert parse_tools(tools).unknown_types == Counter({"Callable": 2, "Foo": 2})
+
+
+@pytest.mark.parametrize(
+    ("tools", "message"),
+    [
+        ("not a list", "must be a list"),
+        ({"name": "f"}, "must be a list"),
+        (None, "must be a list"),
+        (["f"], "tool 0 must be an object"),
+        ([{"description": "nameless"}], "tool 0: 'name'"),
+        ([{"name": "f"}, {"name": ""}], "tool 1: 'name'"),
+        ([{"name": 3}], "tool 0: 'name' must be a non-empty text, got 3"),
+        ([{"type": "function", "function": "f"}], "tool 0: 'function'"),
+        ([{"name": "f"}, {"name": "f"}], "tool 1 has the name 'f' of tool 0"),
+        ([{"name": "f", "parameters": ["a"]}], r"tool 0 \(f\): 'parameters'"),
+        ([{"name": "f", "parameters": {"a": "int"}}], r"tool 0 \(f\): parameter 'a'"),
+        ([{"name": "f", "parameters": {"a": {"type": 3}}}], "type at '/0/parameters/a'"),
+        ([{"name": "f", "parameters": {"type": "array"}}], "must have type 'object'"),
+        ([{"name": "f", "parameters": {}, "required": [1]}], "'required'"),
+        ([_flat({"city": {"type": "str"}, "c": {"type": "str"}}, required="city")], "'required'"),
+        ([{"type": "function", "name": "x", "function": {"name": "y"}}], "both 'name' and"),
+        ([{"name": "f", "parameters": {"type": ["object", "null"]}}], "must have type 'object'"),
+    ],
+)
+def test_malformed_tool_lists_say_where_and_what(tools: Any, message: str) -> None:
+    with pytest.raises(ConstraintError, match=message):
+        parse_tools(tools)

@@ -1,0 +1,173 @@
+"""Texts as JSON writes them: against the definitions for whole kinds of strings, and `json`."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gcd.automata.automaton import Automaton
+from gcd.automata.limits import state_limit
+from gcd.errors import StateLimitError
+from gcd.languages.text.code_points import SCALARS, Ranges, complement, one_of, ranges, ranges_of
+from gcd.languages.text.regex import regex
+from gcd.languages.values.json_text import characters, quoted, texts
+from gcd.languages.values.json_values import json_spellings, json_string
+from tests.gcd.random_strings import random_strings
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+EDGES = [0, 0x1F, 0x20, 0x22, 0x5C, 0x7F, 0x80, 0x7FF, 0x800, 0xD7FF, 0xE000, 0xFFFF, 0x10000]
+EDGES += [0x103FF, 0x10400, 0x1F600, 0xFFFFF, 0x100000, 0x10FFFF]
+CODE_POINTS = st.one_of(
+    st.integers(0, 0x10FFFF),
+    st.integers(0, 0x100),
+    st.sampled_from(EDGES),
+    st.tuples(st.sampled_from(EDGES), st.integers(-1, 1)).map(lambda p: p[0] + p[1]),
+).map(lambda c: min(max(c, 0), 0x10FFFF))
+RANGES = st.lists(st.tuples(CODE_POINTS, CODE_POINTS).map(lambda p: (min(p), max(p))), max_size=4)
+
+
+def _has(inside: Ranges, code_point: int) -> bool:
+    return any(a <= code_point <= b for a, b in inside)
+
+
+def _escape(inside: Ranges) -> str:
+    """The ranges as a class of Rust's regular expressions."""
+    return "[" + "".join(rf"\x{{{a:x}}}-\x{{{b:x}}}" for a, b in inside) + "]"
+
+
+# -- sets of code points -----------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=150)
+@given(RANGES)
+@example([(0, 0x10FFFF)])
+@example([(0xD800, 0xDFFF)])
+@example([(0x7F, 0x80), (0x81, 0x81)])
+def test_ranges_are_sets_without_surrogates(pairs: list[tuple[int, int]]) -> None:
+    inside = ranges(pairs)
+    outside = complement(inside)
+    for code_point in {*EDGES, *(e + d for pair in pairs for e in pair for d in (-1, 0, 1))}:
+        scalar = _has(SCALARS, code_point)
+        wanted = scalar and any(a <= code_point <= b for a, b in pairs)
+        assert _has(inside, code_point) == wanted
+        assert _has(outside, code_point) == (scalar and not wanted)
+    assert all(b + 1 < c for (_, b), (c, _) in pairwise(inside) if c != 0xE000)
+    assert complement(outside) == inside
+
+
+@settings(deadline=None, max_examples=60)
+@given(RANGES)
+@example([(0, 0x10FFFF)])
+def test_code_points_in_utf8_as_the_regex_engine_has_them(pairs: list[tuple[int, int]]) -> None:
+    inside = ranges(pairs)
+    assert one_of(inside) == (regex(_escape(inside)) if inside else Automaton.empty())
+    assert ranges_of(one_of(inside)) == inside
+
+
+@pytest.mark.parametrize("category", ["L", "Nd", "Zs"])
+def test_a_property_of_many_ranges_and_back(category: str) -> None:
+    inside = ranges_of(regex(rf"\p{{{category}}}"))
+    assert one_of(inside) == regex(rf"\p{{{category}}}")
+    # The engine's tables are of another Unicode version: assigned characters agree.
+    for code_point in range(0x3000):
+        known = unicodedata.category(chr(code_point))
+        assert known == "Cn" or _has(inside, code_point) == known.startswith(category)
+
+
+# -- texts ---------------------------------------------------------------------------------------
+
+
+def test_one_character() -> None:
+    assert characters() == regex("(?s:.)")
+    assert texts() == regex("(?s:.)*")
+    assert texts(2, 5) == regex("(?s:.){2,5}")
+    assert texts(3) == regex("(?s:.){3,}")
+
+
+def test_far_too_many_characters_are_refused_at_once() -> None:
+    with pytest.raises(StateLimitError, match="length limit of 1000000"):
+        texts(0, 1_000_000)
+
+
+# -- spellings -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, None), (0, 0), (1, 1), (0, 3), (2, 5), (3, None)])
+def test_texts_of_some_length_are_json_strings_of_that_length(low: int, high: int | None) -> None:
+    assert quoted(texts(low, high)) == json_string(low, high)
+    assert quoted(characters().repeat(low, high)) == json_string(low, high)
+
+
+@settings(deadline=None, max_examples=40)
+@given(TEXT)
+@example("")
+@example('"\\/\b\f\n\r\t\x00\x1f\x7f')
+@example("é\u2028\uffff\U00010000😀\U0010ffff")
+def test_one_text_has_all_its_spellings(text: str) -> None:
+    assert quoted(Automaton.literal(text)) == json_spellings(text)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(TEXT, max_size=4))
+def test_spellings_of_a_union_are_the_union(several: list[str]) -> None:
+    spelt = Automaton.union([json_spellings(text) for text in several])
+    assert quoted(Automaton.from_strings(several)) == spelt
+
+
+@settings(deadline=None, max_examples=60)
+@given(RANGES, RANGES, TEXT)
+@example([(0xFFF0, 0x1000F)], [(0x1F600, 0x1F64F)], "")
+def test_a_string_is_in_if_what_it_says_is(
+    one: list[tuple[int, int]], other: list[tuple[int, int]], text: str
+) -> None:
+    """Two classes in a row and a text, in every spelling."""
+    parts = [one_of(ranges(one)), one_of(ranges(other)).repeat(0, 2), Automaton.literal(text)]
+    content = Automaton.concatenate(parts)
+    spelt = quoted(content)
+    for string in random_strings(spelt, 20) if not spelt.is_empty else []:
+        assert content.accepts(json.loads(string))
+    for plain in random_strings(content, 20) if not content.is_empty else []:
+        value = plain.decode()
+        for ensure_ascii in (True, False):
+            assert spelt.accepts(json.dumps(value, ensure_ascii=ensure_ascii))
+        assert spelt.accepts(f'"{_all_escaped(value)}"')
+    # Of all strings, those that say something else are left out, however they are spelt.
+    others = json_string(0, 5) - spelt
+    for string in random_strings(others, 20) if not others.is_empty else []:
+        assert not content.accepts(json.loads(string))
+
+
+def _all_escaped(text: str) -> str:
+    units = text.encode("utf-16-be").hex().upper()
+    return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"\w+", r"[a-z]{1,5}\d?", r"(\p{Greek}|😀)*", r"[^\x00-\x{ffff}]{2}", r'"|\\|/+']
+)
+def test_spellings_of_patterns(pattern: str) -> None:
+    content = regex(pattern)
+    spelt = quoted(content)
+    for string in random_strings(spelt, 100):
+        assert content.accepts(json.loads(string))
+    for string in random_strings(json_string(0, 6) - spelt, 100):
+        assert not content.accepts(json.loads(string))
+
+
+def test_what_is_no_text_has_no_spelling() -> None:
+    assert quoted(Automaton.empty()).is_empty
+    assert quoted(Automaton.byte_set(range(0x80, 0x100))).is_empty
+    for wrong in (b"a\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82"):
+        assert quoted(Automaton.from_strings([b"b", wrong])) == json_spellings("b")
+    assert quoted(Automaton.any_bytes()) == json_string(0, None)
+
+
+def test_growth_is_refused_by_name() -> None:
+    content = regex(r"[a-z]{30}")
+    with state_limit(100), pytest.raises(StateLimitError, match="a JSON string needs more than"):
+        quoted(content)

@@ -1,0 +1,269 @@
+"""Strings, numbers and free values, against `json`, `ast.literal_eval` and `decimal`."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import json
+from decimal import Decimal
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gcd.errors import ConstraintError, StateLimitError
+from gcd.languages.values.anything import any_value
+from gcd.languages.values.json_values import (
+    json_constants,
+    json_notation,
+    json_spellings,
+    json_string,
+)
+from gcd.languages.values.numbers import Bound, integers, numbers
+from gcd.languages.values.python_values import (
+    python_constants,
+    python_notation,
+    python_spellings,
+    python_string,
+)
+from tests.gcd.random_strings import random_strings
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+FRAGMENTS = st.lists(
+    st.sampled_from(
+        [
+            *(b"\\", b"u", b"U", b"x", b'"', b"'", b"/", b"a", b"n", b"0", b"e9", b"\n", b"\x1f"),
+            *(b"d83d", b"\\ud83d", b"\\ude00", b"0041", b"0001", b"F600", b"00110000", b"N{DEL}"),
+            *("é".encode(), "😀".encode(), b"\xff", b"\xc0\xaf", b"\xed\xa0\x80", b"\x7f"),
+        ]
+    ),
+    max_size=6,
+).map(b"".join)
+
+
+def _string_of_json(text: bytes) -> str | None:
+    """What a JSON string says; None if the bytes are none, or hold a lone surrogate."""
+    if not (text.startswith(b'"') and text.endswith(b'"')):
+        return None
+    try:
+        value = json.loads(text.decode())
+    except ValueError:
+        return None
+    lone = isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value)
+    return None if lone or not isinstance(value, str) else value
+
+
+@settings(deadline=None, max_examples=300)
+@given(FRAGMENTS)
+@example(b"\\ud83d\\ude00")
+@example(b"\\ud83d")
+@example(b"\\ude00\\ud83d")
+@example(b"\\")
+def test_json_strings_are_what_a_strict_parser_reads(body: bytes) -> None:
+    text = b'"' + body + b'"'
+    value = _string_of_json(text)
+    assert json_string(0, None).accepts(text) == (value is not None)
+    for minimum, maximum in ((0, 2), (1, 1), (2, None), (3, 5)):
+        wanted = value is not None and minimum <= len(value) <= (maximum or len(value))
+        assert json_string(minimum, maximum).accepts(text) == wanted
+
+
+@settings(deadline=None, max_examples=150)
+@given(TEXT, TEXT)
+def test_every_text_has_its_spellings(text: str, other: str) -> None:
+    for ensure_ascii in (True, False):
+        written = json.dumps(text, ensure_ascii=ensure_ascii)
+        assert json_string(len(text), len(text)).accepts(written)
+        assert not json_string(len(text) + 1, None).accepts(written)
+        assert json_constants([text]).accepts(written)
+        assert json_spellings(text).accepts(written)
+        assert json_spellings(other).accepts(written) == (text == other)
+    escaped = "".join(f"\\u{int.from_bytes(u, 'big'):04X}" for u in _utf16_units(text))
+    assert json_spellings(text).accepts(f'"{escaped}"')
+    for spelling in random_strings(json_spellings(text), 3):
+        assert json.loads(spelling) == text
+
+
+def _utf16_units(text: str) -> list[bytes]:
+    units = text.encode("utf-16-be")
+    return [units[i : i + 2] for i in range(0, len(units), 2)]
+
+
+@settings(deadline=None, max_examples=300)
+@given(FRAGMENTS, st.sampled_from("'\""))
+def test_python_strings_mean_what_python_reads(body: bytes, quote: str) -> None:
+    text = quote.encode() + body + quote.encode()
+    if python_string(0, None).accepts(text):
+        value = ast.literal_eval(text.decode())
+        assert isinstance(value, str)
+        assert not any("\ud800" <= c <= "\udfff" for c in value)
+        assert python_string(len(value), len(value)).accepts(text)
+        assert not python_string(0, len(value) - 1 if value else 0).accepts(text) or not value
+
+
+@settings(deadline=None, max_examples=50)
+@given(TEXT, TEXT)
+@example('it\'s "quoted"\\ \u200b\x7f\x85\u2028', "")
+def test_python_texts_have_their_spellings(text: str, other: str) -> None:
+    written = [repr(text), json.dumps(text, ensure_ascii=False)]
+    assert python_constants([text]).accepts(written[0])
+    for spelling in written:
+        assert python_string(len(text), len(text)).accepts(spelling)
+        assert not python_string(len(text) + 1, None).accepts(spelling)
+        assert python_spellings(text).accepts(spelling)
+        assert python_spellings(other).accepts(spelling) == (text == other)
+    for spellings in (python_constants([text]), python_spellings(text)):
+        for spelling in random_strings(spellings, 3):
+            assert ast.literal_eval(spelling.decode()) == text
+
+
+@pytest.mark.parametrize(
+    "text", [r"'\ud83d\ude00'", r"'\1'", r"'\N{DIGIT ONE}'", "'a\nb'", "'a' 'b'", r"'\U00110000'"]
+)
+def test_python_spellings_that_are_left_out(text: str) -> None:
+    assert not python_string(0, None).accepts(text)
+
+
+def test_a_lone_surrogate_is_refused_as_a_constant() -> None:
+    for notation in (json_notation, python_notation):
+        for escapes in ("canonical", "all"):
+            with pytest.raises(ConstraintError, match="lone surrogate"):
+                notation("spaced", escapes).spell("a\ud800")
+
+
+def test_a_huge_length_is_refused_at_once() -> None:
+    with pytest.raises(StateLimitError, match="length limit of 1000000"):
+        json_string(0, 1_000_000)
+
+
+# -- numbers ---------------------------------------------------------------------------------
+
+
+def _plain_number(text: str) -> Decimal | None:
+    """The value of a number without exponent; None if the text is none."""
+    try:
+        json.loads(text)
+    except ValueError:
+        return None
+    return Decimal(text)
+
+
+SPELLINGS = {
+    text: _plain_number(text)
+    for size in range(1, 6)
+    for text in map("".join, itertools.product("-01.9", repeat=size))
+    if size <= 3 or _plain_number(text) is not None
+}
+
+
+BOUNDS = st.one_of(
+    st.none(),
+    st.builds(
+        Bound,
+        st.one_of(
+            st.integers(-1200, 1200).map(Decimal),
+            st.sampled_from(["-10.01", "0.1", "9.9", "-0.9", "0.09", "99.10", "1E+2"]).map(Decimal),
+        ),
+        st.booleans(),
+    ),
+)
+
+
+@settings(deadline=None, max_examples=30)
+@given(BOUNDS, BOUNDS)
+@example(Bound(Decimal(0), True), None)
+@example(None, Bound(Decimal(0), True))
+@example(Bound(Decimal("-0"), False), Bound(Decimal(0), False))
+def test_numbers_between_bounds_are_exact(lower: Bound | None, upper: Bound | None) -> None:
+    between, whole = numbers(lower, upper), integers(lower, upper)
+    for text, value in SPELLINGS.items():
+        inside = value is not None and _above(value, lower) and _below(value, upper)
+        assert between.accepts(text) == inside, text
+        assert whole.accepts(text) == (inside and "." not in text), text
+
+
+def _above(value: Decimal, bound: Bound | None) -> bool:
+    return bound is None or value > bound.value or (value == bound.value and not bound.strict)
+
+
+def _below(value: Decimal, bound: Bound | None) -> bool:
+    return bound is None or value < bound.value or (value == bound.value and not bound.strict)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(-(10**40), 10**40), st.integers(-(10**40), 10**40), st.integers(-2, 2))
+def test_long_integers_are_compared_digit_by_digit(low: int, high: int, near: int) -> None:
+    language = integers(Bound(Decimal(low), False), Bound(Decimal(high), True))
+    for value in (low + near, high + near, (low + high) // 2):
+        assert language.accepts(str(value)) == (low <= value < high)
+
+
+@pytest.mark.parametrize("text", ["1e5", "-1.50E+07", "0.5", "-0", "12345678901234567890"])
+def test_numbers_without_bounds_have_the_whole_grammar(text: str) -> None:
+    assert numbers().accepts(text)
+
+
+@pytest.mark.parametrize("text", ["01", "+1", "1.", ".5", "1e", "--1", "NaN", "Infinity", ""])
+def test_what_is_no_number(text: str) -> None:
+    assert not numbers().accepts(text)
+
+
+def test_a_bound_of_too_many_digits_is_refused() -> None:
+    with pytest.raises(ConstraintError, match="digits"):
+        numbers(Bound(Decimal("1E+5000"), False))
+
+
+# -- free values -----------------------------------------------------------------------------
+
+
+def depth_of(value: object) -> int:
+    if isinstance(value, dict):
+        return 1 + max(map(depth_of, value.values()), default=0)
+    if isinstance(value, (list, tuple)):
+        return 1 + max(map(depth_of, value), default=0)
+    return 0
+
+
+VALUES = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(allow_nan=False, allow_infinity=False),
+        TEXT,
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(VALUES)
+def test_free_values_up_to_a_depth(value: object) -> None:
+    written = {
+        "compact": json.dumps(value, separators=(",", ":")),
+        "spaced": json.dumps(value),
+        "flexible": json.dumps(value, indent=1),
+    }
+    for depth in range(4):
+        for style, text in written.items():
+            accepted = any_value(json_notation(style), depth).accepts(text)
+            assert accepted == (depth_of(value) <= depth)
+        accepted = any_value(python_notation("spaced"), depth).accepts(repr(value))
+        assert accepted == (depth_of(value) <= depth)
+
+
+@pytest.mark.parametrize("style", ["compact", "spaced", "flexible"])
+def test_random_free_values_parse(style: str) -> None:
+    for text in random_strings(any_value(json_notation(style), 3), 60):
+        assert depth_of(json.loads(text)) <= 3
+    for text in random_strings(any_value(python_notation(style), 3), 60):
+        assert depth_of(ast.literal_eval(text.decode())) <= 3
+
+
+@pytest.mark.parametrize("wrong", ["", "pretty"])
+def test_unknown_styles_are_refused(wrong: str) -> None:
+    with pytest.raises(ConstraintError, match="whitespace"):
+        json_notation(wrong)
+    with pytest.raises(ConstraintError, match="escapes"):
+        json_notation("spaced", wrong)

@@ -1,0 +1,106 @@
+"""Multiples of a divisor, against exact fractions on every short numeral."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gcd.automata.limits import state_limit
+from gcd.errors import ConstraintError, StateLimitError
+from gcd.languages.text.regex import regex
+from gcd.languages.values.multiples import multiples, whole_numbers
+from tests.gcd.random_strings import random_strings
+
+DIVISORS = [
+    *("1", "2", "7", "10", "12", "25", "1000", "1E+3", "100.0", "0.01", "0.1", "0.25", "0.5"),
+    *("2.5", "1.5", "0.0075", "1E-8", "7.00", "0.125", "64", "1E+6", "3E+2", "40"),
+]
+NUMERAL = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")
+SHORT = ["".join(s) for n in range(6) for s in itertools.product("-.0125", repeat=n)]
+SHORT += ["".join(s) for n in range(1, 4) for s in itertools.product("-.0123456789", repeat=n)]
+
+
+def _is_multiple(text: str, divisor: str) -> bool:
+    if not NUMERAL.fullmatch(text):
+        return False
+    return (Fraction(text) / Fraction(divisor)).denominator == 1
+
+
+@pytest.mark.parametrize("divisor", DIVISORS)
+def test_every_short_numeral_is_judged_by_its_value(divisor: str) -> None:
+    language = multiples(Decimal(divisor))
+    for text in SHORT:
+        assert language.accepts(text) == _is_multiple(text, divisor), text
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.integers(1, 2000),
+    st.integers(-6, 4),
+    st.integers(-(10**12), 10**12),
+    st.integers(-2, 2),
+    st.integers(0, 3),
+)
+@example(75, -4, 3, 0, 2)
+@example(2, 3, 5, 0, 0)
+def test_multiples_and_their_neighbours(a: int, e: int, times: int, off: int, zeros: int) -> None:
+    divisor = Decimal(a).scaleb(e)
+    scale = 10 ** max(-e, 0)
+    value = Fraction(a * times * 10 ** max(e, 0) + off, scale)
+    digits = max(-e, 0) + zeros
+    text = f"{int(abs(value) * 10**digits):0{digits + 1}d}"
+    text = f"{text[:-digits]}.{text[-digits:]}" if digits else text
+    text = f"-{text}" if value < 0 else text
+    assert Fraction(text) == value
+    assert multiples(divisor).accepts(text) == _is_multiple(text, str(divisor))
+
+
+@pytest.mark.parametrize("divisor", DIVISORS)
+def test_what_is_generated_is_a_multiple(divisor: str) -> None:
+    for text in random_strings(multiples(Decimal(divisor)), 30):
+        assert _is_multiple(text.decode(), divisor)
+
+
+@pytest.mark.parametrize(("one", "other"), [("1E+3", "1000.00"), ("0.5", "5E-1"), ("2.50", "2.5")])
+def test_a_divisor_counts_by_its_value(one: str, other: str) -> None:
+    assert multiples(Decimal(one)) == multiples(Decimal(other))
+
+
+def test_whole_numbers() -> None:
+    assert whole_numbers() == regex(r"-?(0|[1-9][0-9]*)(\.0+)?")
+    assert multiples(Decimal("0.1")) == regex(r"-?(0|[1-9][0-9]*)(\.[0-9]0*)?")
+    assert multiples(Decimal(10)) == regex(r"-?(0|[1-9][0-9]*0)(\.0+)?")
+
+
+def test_a_power_of_ten_costs_its_zeros_only() -> None:
+    assert multiples(Decimal("1E+300")).num_states < 320
+    assert multiples(Decimal("1E-300")).num_states < 320
+    assert multiples(Decimal("3E+300")).accepts("6" + 300 * "0" + ".0")
+    assert not multiples(Decimal("3E+300")).accepts("6" + 299 * "0")
+
+
+@pytest.mark.parametrize("wrong", ["0", "-0", "-2", "NaN", "Infinity", "-Infinity"])
+def test_what_divides_nothing_is_refused(wrong: str) -> None:
+    with pytest.raises(ConstraintError, match="greater than 0"):
+        multiples(Decimal(wrong))
+
+
+@pytest.mark.parametrize("wrong", ["1E+500", "1E-500", "1E+999999", "1E-999999"])
+def test_divisors_of_too_many_digits_are_refused(wrong: str) -> None:
+    with pytest.raises(ConstraintError, match="400 digits"):
+        multiples(Decimal(wrong))
+
+
+def test_a_large_divisor_is_refused_by_name() -> None:
+    with pytest.raises(StateLimitError, match="multipleOf 123456789"):
+        multiples(Decimal(123456789))
+    with pytest.raises(ConstraintError, match="multipleOf 50021 lays out 50026 states"):
+        multiples(Decimal(50021))
+    with state_limit(100), pytest.raises(StateLimitError, match=r"multipleOf 4099 .* 100 states"):
+        multiples(Decimal(4099))

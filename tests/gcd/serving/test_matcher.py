@@ -1,0 +1,379 @@
+"""Matchers: masks, budgets, rollback, forced runs and batches against the automaton's own words."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from gcd.automata.automaton import Automaton
+from gcd.errors import ConstraintError, EmptyLanguageError, InfeasibleBudgetError
+from gcd.languages.text.regex import regex
+from gcd.serving.matcher import Matcher, MatcherBatch, ServedAutomaton
+from gcd.tokens.bitmask import num_words, unpack
+from gcd.tokens.budget import BudgetMask
+from gcd.tokens.lifting import lift
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
+from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
+
+pytestmark = checked_inside_strategies
+
+LETTERS = Vocabulary.from_bytes([b"a", b"b", b"ab", b"", b"ba", b"<s>", b"</s>"], [5, 6], size=40)
+
+
+@st.composite
+def token_automata(draw: st.DrawFn) -> TokenAutomaton:
+    """Lifted automata, the vocabulary padded over several words of a mask."""
+    vocabulary = draw(vocabularies())
+    size = draw(st.sampled_from([vocabulary.size, 32, 70]))
+    if size > vocabulary.size:
+        vocabulary = Vocabulary.from_bytes(
+            vocabulary.token_bytes, vocabulary.eos_ids, max(size, vocabulary.size)
+        )
+    try:
+        return lift(draw(byte_automata()), vocabulary)
+    except EmptyLanguageError:
+        assume(False)
+        raise
+
+
+def _ids(row: np.ndarray, size: int) -> list[int]:
+    return unpack(torch.from_numpy(row), size).nonzero().flatten().tolist()
+
+
+_LANGUAGES = [lift(regex(p), LETTERS) for p in ("(ab)*", "a{0,3}b?", "[ab]*", "ba|ab", "a+b+")]
+
+
+def _wide(bound: int = 40) -> TokenAutomaton:
+    """Wide rows of two sorts, over all words of one to three letters as tokens.
+
+    Strings of bounded length, whose rows shrink towards the end, and after each digit words from
+    one letter of the alphabet on.
+    """
+    letters = [bytes([c]) for c in range(ord("a"), ord("z") + 1)]
+    pairs = [x + y for x in letters for y in letters]
+    rest = [x + y for x in pairs for y in letters]
+    others = [b'"', *(b"%d" % d for d in range(10)), b"</s>"]
+    tokens = [*letters, *pairs, *rest, *others]
+    words = "|".join(f"{d}[{chr(ord('a') + d)}-z][a-z]{{2}}" for d in range(10))
+    vocabulary = Vocabulary.from_bytes(tokens, [len(tokens) - 1])
+    return lift(regex(f'"[a-z]{{0,{bound}}}"|{words}'), vocabulary)
+
+
+@pytest.fixture(scope="module")
+def wide() -> TokenAutomaton:
+    return _wide()
+
+
+# -- masks ----------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=40)
+@given(token_automata(), st.sampled_from([0, 100, 10_000]))
+def test_rows_are_the_budget_mask_for_every_state_and_budget(
+    automaton: TokenAutomaton, cache_bytes: int
+) -> None:
+    shared = ServedAutomaton(automaton, cache_bytes=cache_bytes)
+    longest = int(automaton.steps_to_accept.max())
+    truth = BudgetMask(automaton, longest + 1)
+    states = torch.arange(automaton.num_states)
+    for remaining in [*range(longest + 3), 2**40]:
+        packed = truth.packed(states, torch.full_like(states, remaining)).numpy()
+        for state in range(automaton.num_states):
+            row = shared.row(state, remaining)
+            assert (row == packed[state]).all()
+            assert _ids(row, automaton.vocabulary.size) == (
+                automaton.allowed(state, remaining).tolist()
+            )
+    for state in range(automaton.num_states):
+        assert _ids(shared.row(state), automaton.vocabulary.size) == (
+            automaton.allowed(state).tolist()
+        )
+    assert not shared.row(-1).any()
+
+
+@pytest.mark.parametrize("slots", [0, 1, 2, 5, 1000])
+def test_rows_are_right_however_few_are_kept(wide: TokenAutomaton, slots: int) -> None:
+    size = wide.vocabulary.size
+    per_row = 4 * num_words(size) + 8 * ((wide.num_classes + 63) // 64) + 24
+    shared = ServedAutomaton(wide, cache_bytes=slots * per_row)
+    truth = BudgetMask(wide, 100)
+    free = truth.packed(torch.arange(wide.num_states), torch.full((wide.num_states,), 99)).numpy()
+    rng = np.random.default_rng(slots)
+    states = rng.integers(0, wide.num_states, 600)
+    remaining = rng.integers(1, 45, 600)
+    packed = truth.packed(torch.from_numpy(states), torch.from_numpy(remaining)).numpy()
+    for state, left, expected in zip(states.tolist(), remaining.tolist(), packed, strict=True):
+        assert (shared.row(state, left) == expected).all()
+        assert (shared.row(state) == free[state]).all()
+    assert shared.num_cached <= slots
+    assert (shared.num_cached > 0) == (slots > 0), "wide rows are kept at all"
+    assert shared.num_cached == slots or slots == 1000
+    shared.forget()
+    assert shared.num_cached == min(slots, 1), "the row of most tokens stays"
+    for state, left, expected in zip(states.tolist(), remaining.tolist(), packed, strict=True):
+        assert (shared.row(state, left) == expected).all()
+
+
+def test_positions_of_a_bounded_string_share_their_transitions() -> None:
+    short, long = (ServedAutomaton(_wide(bound)) for bound in (20, 200))
+    assert long.num_states > 5 * short.num_states
+    assert long.num_patterns == short.num_patterns
+    assert long.nbytes - short.nbytes < 200 * (long.num_states - short.num_states)
+
+
+def test_negative_cache_is_refused(wide: TokenAutomaton) -> None:
+    with pytest.raises(ConstraintError, match="cache_bytes"):
+        ServedAutomaton(wide, cache_bytes=-1)
+
+
+# -- sequences ------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=40)
+@given(token_automata(), st.data())
+def test_a_matcher_takes_exactly_what_its_mask_allows(
+    automaton: TokenAutomaton, data: st.DataObject
+) -> None:
+    size = automaton.vocabulary.size
+    fewest = int(automaton.steps_to_accept[automaton.initial])
+    budget = data.draw(st.one_of(st.none(), st.integers(fewest, fewest + 3)))
+    matcher = Matcher(automaton, budget=budget)
+    state, tokens = automaton.initial, list[int]()
+    assert matcher.remaining == budget
+    for _ in range(data.draw(st.integers(0, 8))):
+        left = None if budget is None else budget - len(tokens)
+        ended = state == automaton.final
+        allowed = automaton.allowed(state, None if ended else left).tolist()
+        assert _ids(matcher.mask(), size) == allowed
+        assert allowed, "every state on the way can be completed"
+        before = (matcher.state, matcher.num_tokens, matcher.remaining)
+        for token in set(range(size)) - set(allowed):
+            assert not matcher.advance(token)
+        assert (matcher.state, matcher.num_tokens, matcher.remaining) == before
+        token = data.draw(st.sampled_from(allowed))
+        assert matcher.advance(token)
+        state = automaton.step(state, token)
+        if not ended:
+            tokens.append(token)
+        assert matcher.state == state
+        assert matcher.is_finished == (state == automaton.final)
+        assert matcher.remaining == (None if budget is None else budget - len(tokens))
+    for token in (-1, size):
+        with pytest.raises(ValueError, match=f"token {token}"):
+            matcher.advance(token)
+
+
+@settings(deadline=None, max_examples=40)
+@given(token_automata(), st.data())
+def test_rollback_is_never_having_gone(automaton: TokenAutomaton, data: st.DataObject) -> None:
+    fewest = int(automaton.steps_to_accept[automaton.initial])
+    budget = data.draw(st.one_of(st.none(), st.integers(fewest, fewest + 3)))
+    matcher, tokens = Matcher(automaton, budget=budget), list[int]()
+    for _ in range(data.draw(st.integers(1, 6))):
+        for _ in range(data.draw(st.integers(0, 4))):
+            allowed = _ids(matcher.mask(), automaton.vocabulary.size)
+            tokens.append(data.draw(st.sampled_from(allowed)))
+            assert matcher.advance(tokens[-1])
+        back = data.draw(st.integers(0, len(tokens)))
+        matcher.rollback(back)
+        del tokens[len(tokens) - back :]
+        fresh = Matcher(automaton, budget=budget)
+        for token in tokens:
+            assert fresh.advance(token)
+        for other in (fresh, matcher):
+            assert other.num_tokens == len(tokens)
+        assert matcher.state == fresh.state
+        assert matcher.remaining == fresh.remaining
+        assert matcher.is_finished == fresh.is_finished
+        assert (matcher.mask() == fresh.mask()).all()
+    with pytest.raises(ValueError, match="cannot take back"):
+        matcher.rollback(len(tokens) + 1)
+    with pytest.raises(ValueError, match="cannot take back"):
+        matcher.rollback(-1)
+    matcher.reset()
+    assert (matcher.num_tokens, matcher.state, matcher.remaining) == (0, automaton.initial, budget)
+
+
+def test_padding_after_the_end_is_free_and_can_be_taken_back() -> None:
+    matcher = Matcher(lift(regex("ab"), LETTERS), budget=2)
+    assert [matcher.advance(token) for token in (2, 6, 5, 6)] == [True] * 4
+    assert (matcher.is_finished, matcher.remaining, matcher.num_tokens) == (True, 0, 4)
+    assert _ids(matcher.mask(), LETTERS.size) == [5, 6]
+    matcher.rollback(2)
+    assert (matcher.is_finished, matcher.remaining) == (True, 0)
+    matcher.rollback()
+    assert (matcher.is_finished, matcher.remaining) == (False, 1)
+
+
+def test_budget_below_the_shortest_text_is_refused() -> None:
+    automaton = lift(regex("a{9}"), LETTERS)
+    with pytest.raises(InfeasibleBudgetError) as error:
+        Matcher(automaton, budget=9)
+    assert (error.value.needed, error.value.budget) == (10, 9)
+
+
+# -- forced runs ----------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=40)
+@given(token_automata(), st.integers(0, 3), st.booleans())
+def test_forced_runs_are_the_steps_without_a_choice(
+    automaton: TokenAutomaton, slack: int, free: bool
+) -> None:
+    budget = None if free else int(automaton.steps_to_accept[automaton.initial]) + slack
+    matcher = Matcher(automaton, budget=budget)
+    state, expected = automaton.initial, list[int]()
+    while state != automaton.final:
+        left = None if budget is None else budget - len(expected)
+        allowed = automaton.allowed(state, left).tolist()
+        if len(allowed) != 1:
+            break
+        expected.append(allowed[0])
+        state = automaton.step(state, allowed[0])
+    assert matcher.forced() == expected
+    assert matcher.forced(limit=1) == expected[:1]
+    assert matcher.num_tokens == 0
+    for token in expected:
+        assert matcher.advance(token)
+    assert matcher.forced() == []
+
+
+def test_the_budget_forces_the_shortest_spelling() -> None:
+    one_eos = Vocabulary.from_bytes([b"a", b"b", b"ab", b"ba", b"</s>"], [4])
+    automaton = lift(regex("(ab)*"), one_eos)
+    assert Matcher(automaton, budget=1).forced() == [4]
+    matcher = Matcher(automaton, budget=3)
+    assert matcher.forced() == []
+    assert matcher.advance(0)
+    assert matcher.forced() == [1, 4]
+    matcher.rollback()
+    assert matcher.advance(2)
+    assert matcher.forced() == []
+
+
+# -- several at once ------------------------------------------------------------------------
+
+
+def _same(one: Matcher, other: Matcher) -> bool:
+    return (one.state, one.remaining, one.num_tokens, one.is_finished) == (
+        other.state,
+        other.remaining,
+        other.num_tokens,
+        other.is_finished,
+    )
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.data())
+def test_many_in_one_call_are_each_alone(data: st.DataObject) -> None:
+    automata = data.draw(st.lists(st.sampled_from(_LANGUAGES), min_size=5, max_size=5))
+    together = [Matcher(a, budget=data.draw(st.sampled_from([None, 4, 6]))) for a in automata]
+    alone = [Matcher(m.automaton, budget=m.budget) for m in together]
+    for one, other in zip(together, alone, strict=True):
+        token = data.draw(st.integers(0, 6))  # before the batch is made
+        assert one.advance(token) == other.advance(token)
+    batch = MatcherBatch(together)
+    out = np.empty((len(batch), num_words(LETTERS.size)), np.int32)
+    for _ in range(5):
+        batch.fill_masks(out)
+        for row, matcher in zip(out, alone, strict=True):
+            assert (row == matcher.mask()).all()
+        tokens = data.draw(st.lists(st.integers(0, 6), min_size=5, max_size=5))
+        taken = batch.advance(tokens)
+        assert taken.tolist() == [m.advance(t) for m, t in zip(alone, tokens, strict=True)]
+        i, back = data.draw(st.integers(0, 4)), data.draw(st.integers(0, 1))
+        for matcher in (batch[i], alone[i]):
+            matcher.rollback(min(back, matcher.num_tokens))
+        for one, other in zip(together, alone, strict=True):
+            assert _same(one, other)
+
+
+def test_long_texts_one_by_one_and_in_a_batch() -> None:
+    together = [Matcher(_LANGUAGES[2], budget=budget) for budget in (None, 1000, 400)]
+    batch = MatcherBatch(together)
+    alone = Matcher(_LANGUAGES[2], budget=1000)
+    for i in range(399):
+        assert alone.advance(i % 2)
+        assert batch.advance([i % 2] * 3).all()
+    assert batch.advance([0, 0, 0]).tolist() == [True, True, False]
+    assert alone.advance(0)
+    assert _same(batch[1], alone)
+    for count in (1, 150, 249):
+        batch[1].rollback(count)
+        alone.rollback(count)
+        assert _same(batch[1], alone)
+    assert (batch[0].num_tokens, batch[1].num_tokens, batch[2].num_tokens) == (400, 0, 399)
+
+
+def test_places_of_a_batch_change_hands() -> None:
+    old = [Matcher(_LANGUAGES[0], budget=9), Matcher(_LANGUAGES[2], budget=300)]
+    batch = MatcherBatch(old)
+    for _ in range(150):
+        batch.advance([0, 1])
+    new = Matcher(_LANGUAGES[4], budget=5)
+    assert new.advance(0)
+    batch[1] = new
+    assert batch.advance([1, 1]).tolist() == [True, True]
+    assert (old[0].num_tokens, old[1].num_tokens, new.num_tokens) == (2, 150, 2)
+    assert old[1].advance(0)
+    old[1].rollback(151)
+    assert (old[1].state, old[1].remaining) == (_LANGUAGES[2].initial, 300)
+    batch[-1] = old[1]
+    assert batch.advance([0, 0]).tolist() == [True, True]
+    assert (old[1].num_tokens, new.num_tokens) == (1, 2)
+    with pytest.raises(ConstraintError, match="already"):
+        batch[0] = old[1]
+
+    other = MatcherBatch([old[0], new])
+    with pytest.raises(ConstraintError, match="joined another"):
+        batch.advance([0, 0])
+    with pytest.raises(ConstraintError, match="joined another"):
+        batch.fill_masks(np.empty((2, 2), np.int32))
+    assert other.advance([1, 1]).tolist() == [True, True]
+
+
+def test_unfit_batches_are_refused() -> None:
+    one = Matcher(_LANGUAGES[0])
+    small = Matcher(lift(regex("a"), Vocabulary.from_bytes([b"a", b"</s>"], [1])))
+    with pytest.raises(ConstraintError, match="at least one"):
+        MatcherBatch([])
+    with pytest.raises(ConstraintError, match="twice"):
+        MatcherBatch([one, one])
+    with pytest.raises(ConstraintError, match="got 2 beside 40"):
+        MatcherBatch([one, small])
+    with pytest.raises(ConstraintError, match="got 2 beside 40"):
+        MatcherBatch([one])[0] = small
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        np.empty((1, 2), np.int32),
+        np.empty((2, 3), np.int32),
+        np.empty((2, 4), np.int32)[:, ::2],
+    ],
+    ids=["too few", "too wide", "strided"],
+)
+def test_rows_of_other_shapes_are_refused(rows: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="contiguous int32"):
+        MatcherBatch([Matcher(_LANGUAGES[0]), Matcher(_LANGUAGES[1])]).fill_masks(rows)
+
+
+def test_tokens_that_are_none_are_refused_and_nothing_changes() -> None:
+    batch = MatcherBatch([Matcher(_LANGUAGES[0]), Matcher(_LANGUAGES[0])])
+    with pytest.raises(ValueError, match="as many tokens"):
+        batch.advance([0])
+    for token in (-1, 40):
+        with pytest.raises(ValueError, match=f"token {token} of matcher 1"):
+            batch.advance([0, token])
+    assert [matcher.num_tokens for matcher in batch.matchers] == [0, 0]
+
+
+def test_an_automaton_is_prepared_once_and_let_go() -> None:
+    automaton = lift(Automaton.literal("ab"), LETTERS)
+    assert Matcher(automaton).automaton is Matcher(automaton).automaton
+    assert Matcher(Matcher(automaton).automaton).automaton is Matcher(automaton).automaton

@@ -1,0 +1,103 @@
+"""Every way to damage a file ends in one `ValueError` that names it; a reader never sees half."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gcd.support.files import read_json, read_tensors, write_json, write_tensors
+
+TENSORS = {"a": torch.arange(300), "b": torch.rand(20, 5)}
+SUFFIXES = pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".bin"])
+
+
+def written(path: Path) -> Path:
+    if path.suffix == ".safetensors":
+        write_tensors(TENSORS, path)
+    elif path.suffix == ".npz":
+        np.savez_compressed(path, **{name: part.numpy() for name, part in TENSORS.items()})
+    else:
+        torch.save(TENSORS, path)
+    return path
+
+
+@SUFFIXES
+def test_what_is_whole_is_read(tmp_path, suffix):
+    read = read_tensors(written(tmp_path / f"file{suffix}"))
+    assert read.keys() == TENSORS.keys()
+    assert all(torch.equal(read[name], part) for name, part in TENSORS.items())
+
+
+@SUFFIXES
+@pytest.mark.parametrize("kept", [0.0, 0.01, 0.3, 0.6, 0.99])
+def test_what_is_cut_short_is_named(tmp_path, suffix, kept):
+    path = written(tmp_path / f"file{suffix}")
+    content = path.read_bytes()
+    path.write_bytes(content[: int(kept * len(content))])
+    with pytest.raises(ValueError, match=rf"file\{suffix} cannot be read \(.+\); throw it away$"):
+        read_tensors(path, remedy="throw it away")
+
+
+@SUFFIXES
+@pytest.mark.parametrize("content", [b"abc", b"\x80\x04.", bytes(range(256)) * 9], ids=len)
+def test_what_is_no_such_file_is_named(tmp_path, suffix, content):
+    path = tmp_path / f"file{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"file\{suffix} cannot be read"):
+        read_tensors(path)
+
+
+def test_other_contents_are_named(tmp_path):
+    with pytest.raises(ValueError, match=r"gone\.npz does not exist"):
+        read_tensors(tmp_path / "gone.npz")
+    torch.save([torch.ones(1)], tmp_path / "list.bin")
+    with pytest.raises(ValueError, match="holds a list, not tensors by name"):
+        read_tensors(tmp_path / "list.bin")
+    np.savez(tmp_path / "words.npz", words=np.array(["a"]))
+    with pytest.raises(ValueError, match=r"words\.npz cannot be read"):
+        read_tensors(tmp_path / "words.npz")
+    with (tmp_path / "one.npz").open("wb") as file:
+        np.save(file, np.ones(3))
+    with pytest.raises(ValueError, match="one array"):
+        read_tensors(tmp_path / "one.npz")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "cannot be read"),
+        (b'{"a": [1, ', "cannot be read"),
+        (b"\xff\xfe{}", "cannot be read"),
+        (b"[" * 100_000, "cannot be read"),
+        (b"1" * 5000, "cannot be read"),
+        (b"[]", "holds a list, where a dict belongs"),
+        (b"null", "holds a NoneType"),
+    ],
+    ids=["empty", "cut", "bytes", "deep", "long", "list", "null"],
+)
+def test_json_that_is_none_is_named(tmp_path, content, message):
+    path = tmp_path / "some.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"some\.json {message}.*; throw it away$"):
+        read_json(path, remedy="throw it away")
+
+
+def test_an_interruption_leaves_the_previous_file(tmp_path, monkeypatch):
+    write_json({"é": 1}, tmp_path / "some.json")
+    write_tensors(TENSORS, tmp_path / "some.safetensors")
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_json({"é": 2}, tmp_path / "some.json")
+    with pytest.raises(KeyboardInterrupt):
+        write_tensors({}, tmp_path / "some.safetensors")
+    assert read_json(tmp_path / "some.json") == json.loads('{"é": 1}')
+    assert read_tensors(tmp_path / "some.safetensors").keys() == TENSORS.keys()

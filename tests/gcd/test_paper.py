@@ -1,0 +1,128 @@
+"""T_out, T_in and B_f: one step of state sets, against the edges themselves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from gcd.automata.automaton import Automaton
+from gcd.errors import EmptyLanguageError
+from gcd.paper import TensorAutomaton, state_sets
+from gcd.tokens.lifting import lift
+from gcd.tokens.vocabulary import Vocabulary
+from tests.gcd.oracles import (
+    EdgeList,
+    byte_automata,
+    checked_inside_strategies,
+    edge_lists,
+    vocabularies,
+)
+
+pytestmark = checked_inside_strategies
+
+
+def _members(vector: torch.Tensor) -> set[int]:
+    return set(vector.nonzero().flatten().tolist())
+
+
+def _vector(members: set[int], size: int) -> torch.Tensor:
+    return torch.tensor([i in members for i in range(size)])
+
+
+@settings(deadline=None, max_examples=100)
+@given(edge_lists(), st.data())
+def test_steps_are_those_of_the_edges(nfa: EdgeList, data: st.DataObject) -> None:
+    automaton = TensorAutomaton.from_edges(*nfa)
+    states = data.draw(st.sets(st.integers(0, nfa.num_states - 1)))
+    classes = data.draw(st.sets(st.integers(0, nfa.num_classes - 1)))
+    x, y = _vector(states, nfa.num_states), _vector(classes, nfa.num_classes)
+    assert _members(automaton.forward(x, y)) == {
+        t for s, c, t in nfa.edges if s in states and c in classes
+    }
+    assert _members(automaton.backward(x, y)) == {
+        s for s, c, t in nfa.edges if t in states and c in classes
+    }
+    assert _members(automaton.forward(x)) == {t for s, _, t in nfa.edges if s in states}
+    assert _members(automaton.backward(x)) == {s for s, _, t in nfa.edges if t in states}
+    assert _members(automaton.classes_between(x, ~x)) == {
+        c for s, c, t in nfa.edges if s in states and t not in states
+    }
+
+
+@settings(deadline=None, max_examples=60)
+@given(edge_lists(), st.data())
+def test_steps_are_the_matrix_products_of_the_definition(
+    nfa: EdgeList, data: st.DataObject
+) -> None:
+    automaton = TensorAutomaton.from_edges(*nfa)
+    x = torch.tensor(data.draw(st.lists(st.booleans(), min_size=nfa.num_states, max_size=5)))
+    x = x[: nfa.num_states]
+    y = torch.tensor(data.draw(st.lists(st.booleans(), min_size=3, max_size=3)))
+    y = y[: nfa.num_classes]
+    T_out, T_in, B_f = (
+        matrix.to_dense().float() for matrix in (automaton.T_out, automaton.T_in, automaton.B_f)
+    )
+    edges_under = B_f @ y.float()
+    forward = ((x.float() @ T_out) * edges_under) @ T_in
+    backward = T_out @ ((T_in @ x.float()) * edges_under)
+    assert torch.equal(automaton.forward(x, y), forward > 0)
+    assert torch.equal(automaton.backward(x, y), backward > 0)
+
+
+def test_matrices_have_one_edge_for_each_pair_of_states() -> None:
+    automaton = TensorAutomaton.from_edges(
+        2, [(0, 0, 1), (0, 1, 1), (0, 1, 0), (0, 0, 1)], 2, [0], [1]
+    )
+    assert automaton.T_out.to_dense().tolist() == [[True, True], [False, False]]
+    assert automaton.T_in.to_dense().tolist() == [[True, False], [False, True]]
+    assert automaton.B_f.to_dense().tolist() == [[False, True], [True, True]]
+    assert not automaton.deterministic
+
+
+@settings(deadline=None, max_examples=60)
+@given(edge_lists())
+def test_deterministic_is_one_start_and_one_target_for_each_class(nfa: EdgeList) -> None:
+    keys = [(s, c) for s, c, _ in set(nfa.edges)]
+    truth = len(nfa.initial) == 1 and len(keys) == len(set(keys))
+    assert TensorAutomaton.from_edges(*nfa).deterministic == truth
+
+
+@settings(deadline=None, max_examples=60)
+@given(byte_automata(), vocabularies())
+def test_a_lifted_automaton_moves_alike_as_tensors(
+    automaton: Automaton, vocabulary: Vocabulary
+) -> None:
+    try:
+        lifted = lift(automaton, vocabulary)
+    except EmptyLanguageError:
+        assume(False)
+        raise
+    tensors = lifted.tensors("cpu")
+    assert tensors.deterministic
+    assert _members(tensors.initial) == {lifted.initial}
+    assert _members(tensors.accepting) == {lifted.final}
+    # All states at once as singletons, a batch of sets.
+    singletons = state_sets(torch.arange(lifted.num_states), lifted.num_states)
+    for symbol in range(lifted.num_classes):
+        under = _vector({symbol}, lifted.num_classes).expand(lifted.num_states, -1)
+        after = state_sets(torch.from_numpy(lifted.delta[:, symbol].copy()), lifted.num_states)
+        assert torch.equal(tensors.forward(singletons, under), after)
+
+
+@pytest.mark.parametrize(
+    ("edges", "initial", "accepting", "message"),
+    [
+        ([(2, 0, 0)], [0], [1], "a source is 2"),
+        ([(0, 3, 0)], [0], [1], "a class is 3"),
+        ([(0, 0, -1)], [0], [1], "a target is -1"),
+        ([(0, 0, 1)], [5], [1], "an initial state is 5"),
+        ([(0, 0, 1)], [0], [2], "an accepting state is 2"),
+    ],
+)
+def test_edges_out_of_range_are_refused(
+    edges: list[tuple[int, int, int]], initial: list[int], accepting: list[int], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        TensorAutomaton.from_edges(2, edges, 1, initial, accepting)

@@ -1,0 +1,130 @@
+"""A batch of automata does what each automaton alone does."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from gcd.automata.automaton import Automaton
+from gcd.errors import ConstraintError, EmptyLanguageError
+from gcd.languages.text.regex import regex
+from gcd.tokens.batch import AutomatonBatch
+from gcd.tokens.lifting import lift
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
+from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
+
+pytestmark = checked_inside_strategies
+
+VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"ab", b"", b"c"], [3], size=7)
+
+
+def _lifted(*patterns: str) -> list[TokenAutomaton]:
+    return [lift(regex(pattern), VOCABULARY) for pattern in patterns]
+
+
+def _check_against_each_alone(batch: AutomatonBatch) -> None:
+    size = batch.vocabulary.size
+    states = torch.arange(batch.num_states).repeat_interleave(size)
+    tokens = torch.arange(size).repeat(batch.num_states)
+    after = batch.next(states, tokens).view(-1, size)
+    of, listed, start = batch.classes
+    for index, automaton in enumerate(batch.automata):
+        cuts = start[index].tolist()
+        assert cuts[0] == 0
+        assert set(cuts[automaton.num_classes :]) == {size}
+        for symbol, (begin, end) in enumerate(itertools.pairwise(cuts)):
+            assert (
+                listed[index, begin:end].tolist() == (of[index] == symbol).nonzero()[:, 0].tolist()
+            )
+        first = batch.offset[index]
+        assert int(batch.initial[index]) == first + automaton.initial
+        assert int(batch.final[index]) == first + automaton.final
+        for state in range(automaton.num_states):
+            here = first + state
+            assert int(batch.automaton_of[here]) == index
+            assert bool(batch.is_final[here]) == (state == automaton.final)
+            assert bool(batch.accepting[here]) == bool(automaton.accepting[state])
+            assert int(batch.steps_to_accept[here]) == automaton.steps_to_accept[state]
+            for token in range(size):
+                alone = automaton.step(state, token)
+                assert int(after[here, token]) == (first + alone if alone >= 0 else -1)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(byte_automata(), min_size=1, max_size=4), vocabularies())
+def test_moves_each_automaton_as_it_moves_alone(
+    automata: list[Automaton], vocabulary: Vocabulary
+) -> None:
+    lifted = []
+    for automaton in automata:
+        try:
+            lifted.append(lift(automaton, vocabulary))
+        except EmptyLanguageError:
+            continue
+    assume(lifted)
+    _check_against_each_alone(AutomatonBatch(lifted))
+
+
+def test_dead_stays_dead() -> None:
+    batch = AutomatonBatch(_lifted("a+", "b"))
+    states = torch.tensor([-1, int(batch.initial[1]), int(batch.initial[1])])
+    assert batch.next(states, torch.tensor([0, 0, 1]))[:2].tolist() == [-1, -1]
+
+
+def test_states_may_have_any_shape() -> None:
+    batch = AutomatonBatch(_lifted("a+", "ab"))
+    states = batch.initial.view(2, 1).expand(2, 3)
+    tokens = torch.tensor([[0, 1, 2]]).expand(2, 3)
+    flat = batch.next(states.flatten(), tokens.flatten())
+    assert torch.equal(batch.next(states, tokens).flatten(), flat)
+
+
+def test_adding_leaves_the_numbers_of_states_as_they_are() -> None:
+    first, second, third = _lifted("a+", "(a|b){3}", "ab*")
+    batch = AutomatonBatch([first, second])
+    more = batch.add(third)
+    _check_against_each_alone(more)
+    assert more.offset[:3] == batch.offset
+    assert len(batch) == 2
+    assert len(more) == 3
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_removing_renumbers_as_it_says(index: int) -> None:
+    batch = AutomatonBatch(_lifted("a+", "(a|b){3}", "ab*"))
+    less, number = batch.remove(index), batch.states_without(index)
+    _check_against_each_alone(less)
+    gone = batch.automaton_of == index
+    assert torch.equal(number == -1, gone)
+    assert number[~gone].tolist() == list(range(less.num_states))
+    others = [i for i in range(3) if i != index]
+    assert torch.equal(number[batch.initial[others]], less.initial)
+    assert torch.equal(less.steps_to_accept, batch.steps_to_accept[~gone])
+
+
+def test_the_same_automaton_may_serve_several_examples() -> None:
+    (automaton,) = _lifted("a+b")
+    _check_against_each_alone(AutomatonBatch([automaton, automaton]))
+
+
+def test_equal_vocabularies_need_not_be_the_same_object() -> None:
+    (automaton,) = _lifted("a")
+    again = Vocabulary.from_bytes(list(VOCABULARY.token_bytes), [3])
+    assert len(AutomatonBatch([automaton, lift(regex("b"), again)])) == 2
+
+
+def test_wrong_batches_are_refused() -> None:
+    other = Vocabulary.from_bytes([b"a", b""], [1])
+    with pytest.raises(ConstraintError, match="automaton 1 has another vocabulary"):
+        AutomatonBatch([*_lifted("a"), lift(regex("a"), other)])
+    with pytest.raises(ConstraintError, match="at least one automaton"):
+        AutomatonBatch([])
+    with pytest.raises(ConstraintError, match="no automaton 1 in a batch of 1"):
+        AutomatonBatch(_lifted("a")).remove(1)
+    with pytest.raises(ConstraintError, match="at least one automaton"):
+        AutomatonBatch(_lifted("a")).remove(0)

@@ -1,0 +1,69 @@
+"""Packed masks against numpy's own packing, at every width around the word boundaries."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from gcd.tokens.bitmask import apply_, num_words, pack, unpack
+
+WIDTHS = [1, 31, 32, 33, 63, 64, 65, 511, 1000]
+
+
+def _random_mask(*shape: int) -> torch.Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(0)) < 0.5
+
+
+def _packed_by_numpy(mask: torch.Tensor) -> np.ndarray:
+    """Bit v % 32 of word v // 32, as little-endian bytes spell it."""
+    padding = -mask.shape[-1] % 32
+    bits = np.pad(mask.numpy(), [(0, 0)] * (mask.ndim - 1) + [(0, padding)])
+    return np.packbits(bits, axis=-1, bitorder="little").view("<i4")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("rows", [(), (0,), (3,), (2, 3)])
+def test_packs_as_the_layout_says(width: int, rows: tuple[int, ...]) -> None:
+    mask = _random_mask(*rows, width)
+    words = pack(mask)
+    assert words.dtype == torch.int32
+    assert words.shape == (*rows, num_words(width))
+    np.testing.assert_array_equal(words.numpy(), _packed_by_numpy(mask))
+    assert torch.equal(unpack(words, width), mask)
+
+
+def test_the_last_bit_of_a_word_is_its_sign_and_padding_is_zero() -> None:
+    assert pack(torch.ones(1, 33, dtype=torch.bool)).tolist() == [[-1, 1]]
+    assert pack(torch.arange(32) == 31).tolist() == [-(2**31)]
+
+
+def test_a_transposed_mask_packs_by_its_own_rows() -> None:
+    mask = _random_mask(40, 3)
+    assert torch.equal(pack(mask.T), pack(mask.T.contiguous()))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
+def test_apply_sets_refused_logits_to_minus_infinity_in_place(
+    width: int, dtype: torch.dtype
+) -> None:
+    mask = _random_mask(2, width)
+    logits = torch.randn(2, width, generator=torch.Generator().manual_seed(1)).to(dtype)
+    before = logits.clone()
+    assert apply_(logits, pack(mask)) is logits
+    assert torch.equal(logits, before.masked_fill(~mask, float("-inf")))
+
+
+@pytest.mark.parametrize("width", [33, 64])
+def test_logits_beyond_the_mask_are_refused(width: int) -> None:
+    mask = torch.ones(2, width, dtype=torch.bool)
+    logits = apply_(torch.zeros(2, 100), pack(mask))
+    assert torch.equal(logits == 0, torch.arange(100).expand(2, -1) < width)
+
+
+def test_logits_narrower_than_the_mask_are_an_error() -> None:
+    with pytest.raises(ValueError, match="logits have 32 tokens, fewer than the 33"):
+        apply_(torch.zeros(1, 32), pack(torch.ones(1, 40, dtype=torch.bool)))
+    with pytest.raises(ValueError, match="packed in 2 words a row, got 1"):
+        unpack(torch.zeros(1, 1, dtype=torch.int32), 40)

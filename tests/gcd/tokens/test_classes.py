@@ -1,0 +1,47 @@
+"""Small compiled passes over all tokens, against the same in plain Python."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gcd.serving.kernels.served import pairs_of_classes
+from gcd.tokens.kernels.classes import labels, rename
+
+NUM_CLASSES = 5
+classes = st.lists(st.integers(0, NUM_CLASSES - 1), max_size=150)
+
+
+@settings(deadline=None, max_examples=100)
+@given(classes)
+def test_pairs_hold_the_tokens_of_each_class(class_of):
+    start, words, bits, size, a_token = pairs_of_classes(np.array(class_of, np.int32), NUM_CLASSES)
+    for c in range(NUM_CLASSES):
+        tokens = [token for token, other in enumerate(class_of) if other == c]
+        mine = slice(start[c], start[c + 1])
+        assert words[mine].tolist() == sorted({token // 32 for token in tokens})
+        found = [
+            32 * int(word) + bit
+            for word, row in zip(words[mine], bits[mine].view(np.uint32), strict=True)
+            for bit in range(32)
+            if int(row) >> bit & 1
+        ]
+        assert found == tokens
+        assert size[c] == len(tokens)
+        assert a_token[c] in (tokens or [0])
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(-1, 4), max_size=20), st.permutations(range(5)))
+def test_classes_get_other_numbers_and_none_stays_none(class_of, number):
+    array = np.array(class_of, np.int32)
+    rename(array, np.array(number))
+    assert array.tolist() == [number[c] if c >= 0 else -1 for c in class_of]
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.binary(max_size=20), st.permutations(range(256)))
+def test_labels_are_the_classes_of_bytes(text, number):
+    byte = np.frombuffer(text, np.uint8)
+    assert labels(np.array(number, np.uint8), byte).tolist() == [number[b] for b in text]

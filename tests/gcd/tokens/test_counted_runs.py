@@ -1,0 +1,195 @@
+"""Lifting of counted runs: the same automaton as by definition, whatever is shared underneath."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from gcd.automata.automaton import Automaton
+from gcd.errors import EmptyLanguageError
+from gcd.languages.text.regex import regex
+from gcd.languages.values.json_values import json_string
+from gcd.tokens.kernels.counted_runs import Cells, find_cells
+from gcd.tokens.lifting import lift
+from gcd.tokens.vocabulary import Vocabulary
+from tests.gcd.oracles import checked_inside_strategies
+
+pytestmark = checked_inside_strategies
+
+# Tokens with parts of characters and escapes, quotes, long repetitions, unusable and equal ones.
+_PIECES = [
+    *(bytes([byte]) for byte in b'abz"\\un01dD8,-{}/'),
+    *(b"\xc3", b"\xa9", b"\xe2\x82", b"\xac", b"\xf0\x9f", b"\x99\x82", b"\x80\x80"),
+    *("é".encode(), "€".encode(), "🙂".encode(), "🙂🙂a".encode(), "aé€".encode()),
+    *(b"ab", b"aaaa", b"abab", b"a" * 17, b'a"', b'ab","', b'","', b'"}', b'aa"}', b"--", b"a-b"),
+    *(rb"\u", rb"\u00", b"e9", rb"\ud83d", rb"\ude42", rb"\n", rb"\\", rb"\"", b'\\"a', b"d83d\\u"),
+    *(b"\n", b"\t\t", b"", b"ab", b"\xff"),
+]
+
+_UNITS = ["[a-z]", "[^-]", r"[^\"\\\\]", "[0-9a-f]", "(?:[a-z]|\\\\[a-z])", "(?:[0-z]|é|€)", "."]
+
+
+@functools.cache
+def _tokens() -> list[bytes]:
+    rng = np.random.default_rng(0)
+    joined = [b"".join(_PIECES[i] for i in rng.integers(0, len(_PIECES), 2)) for _ in range(60)]
+    return [*_PIECES, *joined]
+
+
+@st.composite
+def _vocabularies(draw: st.DrawFn) -> Vocabulary:
+    """Some of the tokens, with or without all single bytes, in any order."""
+    tokens = draw(st.lists(st.sampled_from(_tokens()), min_size=1, max_size=60))
+    if draw(st.booleans()):
+        tokens += [bytes([byte]) for byte in range(256)]
+    return Vocabulary.from_bytes([*tokens, b""], [len(tokens)])
+
+
+@st.composite
+def _runs(draw: st.DrawFn) -> Automaton:
+    """A unit repeated some times, or a JSON string, and what surrounds it."""
+    fewest = draw(st.integers(0, 8))
+    most = draw(st.one_of(st.none(), st.integers(max(fewest, 1), 24)))
+    if draw(st.booleans()):
+        return json_string(fewest, most)
+    unit = _unit(draw(st.sampled_from(_UNITS)))
+    before, after = (
+        draw(st.sampled_from(["", '"', "a", "--"])),
+        draw(st.sampled_from(["", '"', "b"])),
+    )
+    return Automaton.literal(before) + unit.repeat(fewest, most) + Automaton.literal(after)
+
+
+@functools.cache
+def _unit(pattern: str) -> Automaton:
+    return regex(pattern)
+
+
+@st.composite
+def _languages(draw: st.DrawFn) -> Automaton:
+    """Runs, put together, narrowed by another language, or rid of a few words."""
+    language = draw(_runs())
+    match draw(st.integers(0, 4)):
+        case 0:
+            return json_string(draw(st.integers(0, 3)), draw(st.integers(3, 12))) + language
+        case 1:
+            return language & draw(
+                st.sampled_from([_even(), _unit(".*a.*"), _unit("[^b]*b?[^b]*")])
+            )
+        case 2:
+            return language & draw(_runs())
+        case 3:
+            return language - Automaton.from_strings(['"ab"', '"aba"', '"é"', "aab", ""])
+        case _:
+            return language
+
+
+@functools.cache
+def _even() -> Automaton:
+    return Automaton.any_bytes() & Automaton.byte_set(range(256)).repeat(2).star()
+
+
+@settings(deadline=None, max_examples=60)
+@given(_languages(), _vocabularies())
+def test_is_the_lift_by_definition(automaton: Automaton, vocabulary: Vocabulary) -> None:
+    assume(not automaton.is_empty)
+    _check(automaton, vocabulary)
+
+
+def _check(automaton: Automaton, vocabulary: Vocabulary) -> None:
+    """Compare with the definition, all states at a time: the state after each token's bytes."""
+    step = np.full((automaton.num_states, vocabulary.size), -1)
+    for token, text in enumerate(vocabulary.token_bytes):
+        after = np.arange(automaton.num_states) if text else np.full(automaton.num_states, -1)
+        for byte in text:
+            after = np.where(after >= 0, automaton.transitions[after, byte], -1)
+        step[:, token] = after
+    edges = np.unique(np.argwhere(step >= 0)[:, 0] * automaton.num_states + step[step >= 0])
+    source, target = np.divmod(edges, automaton.num_states)
+    reached, alive = np.arange(automaton.num_states) == 0, automaton.accepting.copy()
+    while True:
+        before = reached.sum() + alive.sum()
+        reached[target[reached[source]]] = True
+        alive[source[alive[target]]] = True
+        if reached.sum() + alive.sum() == before:
+            break
+    kept = np.flatnonzero(reached & alive)
+    if 0 not in kept:
+        with pytest.raises(EmptyLanguageError):
+            lift(automaton, vocabulary)
+        return
+    lifted = lift(automaton, vocabulary)
+    lifted.check()
+    final = kept.size
+    number = np.full(automaton.num_states + 1, -1)
+    number[kept] = np.arange(final)
+    truth = np.full((final + 1, vocabulary.size), -1)
+    truth[:-1] = number[step[kept]]
+    ends = list(vocabulary.eos_ids)
+    truth[:, ends] = np.append(np.where(automaton.accepting[kept], final, -1), final)[:, None]
+    assert lifted.initial == 0
+    assert lifted.accepting.tolist() == [*automaton.accepting[kept].tolist(), True]
+    assert np.array_equal(lifted.delta[:, lifted.class_of], truth)
+    columns = {column.tobytes() for column in lifted.delta[:, : lifted.eos_class].T}
+    assert len(columns) == lifted.eos_class, "classes differ"
+
+
+@pytest.mark.parametrize(
+    ("fewest", "most"), [(0, None), (3, None), (0, 1), (0, 6), (0, 40), (5, 40), (30, 30)]
+)
+def test_json_strings_with_escapes_and_many_bytes(fewest: int, most: int | None) -> None:
+    letters = [bytes([byte]) for byte in range(256)]
+    vocabulary = Vocabulary.from_bytes([*_tokens(), *letters, b""], [len(_tokens()) + 256])
+    _check(json_string(fewest, most), vocabulary)
+
+
+def test_two_runs_of_one_unit_with_different_ends() -> None:
+    vocabulary = Vocabulary.from_bytes([*_tokens(), b""], [len(_tokens())])
+    _check(regex('a[a-z]{0,9}","[a-z]{3,12}-[a-z]*"|b[a-z]{6}"'), vocabulary)
+
+
+# -- what is found --------------------------------------------------------------------------
+
+
+def _cells(automaton: Automaton) -> Cells:
+    width = np.bincount(automaton.class_of_byte, minlength=automaton.delta.shape[1])
+    return Cells(*find_cells(np.ascontiguousarray(automaton.delta), width))
+
+
+def test_every_character_of_a_bounded_string_is_a_cell() -> None:
+    cells = _cells(json_string(0, 50))
+    assert (cells.cell_at >= 0).sum() == 50
+    assert (cells.cell >= 0).sum() == cells.states.size == 50 * cells.unit_start[1]
+    assert cells.unit_start.size == 2
+
+
+def test_a_string_without_bound_is_its_own_next_cell() -> None:
+    cells = _cells(json_string(0, None))
+    assert (cells.cell_at >= 0).sum() == 1
+    assert cells.after.tolist() == [cells.states[0]]
+
+
+def test_strings_with_different_bounds_share_a_unit() -> None:
+    assert (
+        _cells(json_string(0, 9) + json_string(4, 30) + json_string(0, None)).unit_start.size == 2
+    )
+
+
+def test_a_chain_that_turns_into_another_one_does_not_count() -> None:
+    cells = _cells(regex("[a-z]{9}[0-9a-z]{9}!"))
+    boundaries = np.flatnonzero(cells.cell_at >= 0)
+    assert cells.unit_start.size == 3
+    assert boundaries.tolist() == list(range(9, 18))
+
+
+def test_words_taken_out_of_a_string_leave_it_alone() -> None:
+    words = Automaton.from_strings(['"name"', '"number"'])
+    cells = _cells(json_string(0, None) - words)
+    # The string, and where the words end: there the string goes on, but the quote is forbidden.
+    assert (cells.cell_at >= 0).sum() == 2
+    assert cells.unit_start.size == 2
+    assert np.unique(cells.after).size == 1

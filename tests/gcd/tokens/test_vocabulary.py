@@ -1,0 +1,275 @@
+"""Token bytes are exact: what tokens spell is the text, on toy and on real tokenizers."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gcd.errors import ConstraintError
+from gcd.tokens.vocabulary import Vocabulary, eos_ids_of
+from tests.gcd.oracles import shared
+
+tokenizers = pytest.importorskip("tokenizers")
+
+TEXTS = [
+    "",
+    "Hello, world!",
+    " leading and trailing  ",
+    "tabs\tand\nnew\r\nlines\n\n\n",
+    "Grüße aus Köln, naïve café",
+    "日本語のテキスト、中文，한국어",
+    "emoji 🙂👩‍👩‍👧‍👦🇩🇪 and ﷽",
+    "control \x00\x01\x1f\x7f\x80\xa0\xad",
+    '{"name": "f", "arguments": {"x": [1, -2.5e10, null]}}',
+    "▁ is a character too",
+    "don't we'll I'M 1234567 ١٢٣",
+    "\u200b\ufeff\U0010ffff",
+]
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Any:
+    vocabulary = json.loads(shared("data/vocabularies/gpt2/encoder.json").read_text())
+    lines = shared("data/vocabularies/gpt2/vocab.bpe").read_text().splitlines()
+    merges = [tuple(line.split(" ")) for line in lines[1:] if line]
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, merges))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|endoftext|>"])
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def stories() -> Any:
+    transformers = pytest.importorskip("transformers")
+    return transformers.AutoTokenizer.from_pretrained(str(shared("models/stories260K")))
+
+
+def _byte_level_toy(*extra: str) -> Any:
+    """A byte-level tokenizer of the 256 bytes and some further tokens."""
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    names = {token: index for index, token in enumerate([*alphabet, *extra])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(names, []))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    return tokenizer
+
+
+# -- real tokenizers ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_gpt2_tokens_spell_the_text(gpt2: Any, text: str) -> None:
+    vocabulary = Vocabulary.from_tokenizer(gpt2, eos_ids=[50256])
+    assert vocabulary.decode(gpt2.encode(text).ids) == text.encode()
+
+
+def test_gpt2_has_every_byte_and_its_width(gpt2: Any) -> None:
+    vocabulary = Vocabulary.from_tokenizer(gpt2, eos_ids=50256, size=50304)
+    assert {bytes([b]) for b in range(256)} <= set(vocabulary.token_bytes)
+    assert vocabulary.size == 50304
+    assert vocabulary.eos_ids == (50256,)
+    assert set(vocabulary.token_bytes[50256:]) == {b""}
+    assert all(vocabulary.token_bytes[:50256])
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_stories_tokens_spell_the_text_after_the_space_put_before_it(
+    stories: Any, text: str
+) -> None:
+    ids = stories.encode(text, add_special_tokens=False)
+    spelled = Vocabulary.from_tokenizer(stories).decode(ids)
+    # Of an empty text there is nothing to put a space before; and this tokenizer writes the mark
+    # of a space as a space, so a text that has that character is not told from one with spaces.
+    assert spelled == ((" " + text).replace("▁", " ").encode() if text else b"")
+
+
+def test_stories_tokenizer_is_read_to_the_letter(stories: Any) -> None:
+    vocabulary = Vocabulary.from_tokenizer(stories)
+    assert vocabulary.size == 512
+    assert vocabulary.eos_ids == (2,)
+    assert vocabulary.token_bytes[:3] == (b"", b"", b"")
+    assert vocabulary.token_bytes[3:259] == tuple(bytes([b]) for b in range(256))
+    (marked,) = [i for t, i in stories.get_vocab().items() if t == "▁the"]
+    assert vocabulary.token_bytes[marked] == b" the"
+
+
+def test_stories_ends_its_texts_with_ids_from_all_its_configs(stories: Any) -> None:
+    transformers = pytest.importorskip("transformers")
+    path = str(shared("models/stories260K"))
+    generation = transformers.GenerationConfig.from_pretrained(path)
+    config = transformers.AutoConfig.from_pretrained(path)
+    assert eos_ids_of(generation, stories) == (1, 2)
+    assert eos_ids_of(config, stories) == (2,)
+    model = SimpleNamespace(config=config, generation_config=generation)
+    assert eos_ids_of(model, stories) == (1, 2)
+    assert eos_ids_of(model) == (1, 2)
+    vocabulary = Vocabulary.from_tokenizer(stories, eos_ids=eos_ids_of(model, stories))
+    assert vocabulary.eos_ids == (1, 2)
+
+
+def test_qwen_ranks_are_read_to_the_letter() -> None:
+    path = shared("data/vocabularies/qwen/qwen.tiktoken")
+    vocabulary = Vocabulary.from_ranks(path, [151643, 151645], size=151936)
+    assert vocabulary.size == 151936
+    assert {bytes([b]) for b in range(256)} <= set(vocabulary.token_bytes)
+    lines = path.read_bytes().splitlines()
+    assert all(vocabulary.token_bytes[: len(lines)])
+    assert not any(vocabulary.token_bytes[len(lines) :])
+    for line in lines[::997]:
+        encoded, rank = line.split()
+        assert vocabulary.token_bytes[int(rank)] == base64.b64decode(encoded)
+    assert vocabulary.trie.num_entries == len(lines)
+
+
+# -- kinds of tokenizer ---------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.text(max_size=12))
+@example("\u0120\u010a Ġ")
+def test_byte_level_tokens_spell_any_text(text: str) -> None:
+    tokenizer = _byte_level_toy()
+    assert Vocabulary.from_tokenizer(tokenizer, eos_ids=[]).decode(
+        tokenizer.encode(text).ids
+    ) == text.encode("utf-8")
+
+
+def test_byte_level_is_found_inside_sequences_and_without_a_decoder() -> None:
+    plain = Vocabulary.from_tokenizer(_byte_level_toy(), eos_ids=[])
+    for decoder, pre_tokenizer in (
+        (tokenizers.decoders.Sequence([tokenizers.decoders.ByteLevel()]), None),
+        (
+            None,
+            tokenizers.pre_tokenizers.Sequence(
+                [tokenizers.pre_tokenizers.Digits(), tokenizers.pre_tokenizers.ByteLevel()]
+            ),
+        ),
+    ):
+        tokenizer = tokenizers.Tokenizer(_byte_level_toy().model)
+        if decoder is not None:
+            tokenizer.decoder = decoder
+        if pre_tokenizer is not None:
+            tokenizer.pre_tokenizer = pre_tokenizer
+        assert Vocabulary.from_tokenizer(tokenizer, eos_ids=[]) == plain
+
+
+def test_special_tokens_have_no_bytes_and_added_ones_those_of_their_text() -> None:
+    tokenizer = _byte_level_toy()
+    tokenizer.add_special_tokens(["<|end|>"])
+    tokenizer.add_tokens(["<call>", "é Ġ"])
+    vocabulary = Vocabulary.from_tokenizer(tokenizer, eos_ids=[256])
+    assert vocabulary.token_bytes[256:] == (b"", b"<call>", "é Ġ".encode())
+    ids = tokenizer.encode("a<call>é Ġb").ids
+    assert 257 in ids
+    assert 258 in ids
+    assert vocabulary.decode(ids) == "a<call>é Ġb".encode()
+
+
+def test_sentence_piece_by_metaspace_and_unigram() -> None:
+    pieces = [("<unk>", 0.0), ("▁", -1.0), ("▁hi", -1.0), ("a", -2.0), ("<0x0A>", -3.0)]
+    model = tokenizers.models.Unigram(pieces, unk_id=0, byte_fallback=False)
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.decoder = tokenizers.decoders.Metaspace()
+    vocabulary = Vocabulary.from_tokenizer(tokenizer, eos_ids=[])
+    # Without byte fallback among the decoder's steps, <0x0A> is six characters.
+    assert vocabulary.token_bytes == (b"", b" ", b" hi", b"a", b"<0x0A>")
+    tokenizer.decoder = tokenizers.decoders.Sequence(
+        [tokenizers.decoders.Replace("▁", " "), tokenizers.decoders.ByteFallback()]
+    )
+    assert Vocabulary.from_tokenizer(tokenizer, eos_ids=[]).token_bytes[4] == b"\n"
+
+
+def test_other_kinds_of_tokenizer_are_refused_by_name() -> None:
+    word_piece = tokenizers.Tokenizer(tokenizers.models.WordPiece({"[UNK]": 0, "a": 1}))
+    word_piece.decoder = tokenizers.decoders.WordPiece()
+    with pytest.raises(ConstraintError, match="continuing_subword_prefix='##'"):
+        Vocabulary.from_tokenizer(word_piece, eos_ids=[])
+    word_level = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
+    with pytest.raises(ConstraintError, match=r"decoder \(None\)"):
+        Vocabulary.from_tokenizer(word_level, eos_ids=[])
+    word_level.decoder = tokenizers.decoders.CTC()
+    with pytest.raises(ConstraintError, match=r"decoder \(CTC\)"):
+        Vocabulary.from_tokenizer(word_level, eos_ids=[])
+    with pytest.raises(ConstraintError, match="dict is not a fast tokenizer"):
+        Vocabulary.from_tokenizer({})
+
+
+# -- widths and EOS -------------------------------------------------------------------------
+
+
+def test_eos_comes_from_the_tokenizer_unless_it_is_given() -> None:
+    wrapped = SimpleNamespace(backend_tokenizer=_byte_level_toy("</s>"), eos_token_id=256)
+    vocabulary = Vocabulary.from_tokenizer(wrapped)
+    assert vocabulary.eos_ids == (256,)
+    assert vocabulary.token_bytes[256] == b""
+    other = Vocabulary.from_tokenizer(wrapped, eos_ids=[3, 1, 3])
+    assert other.eos_ids == (1, 3)
+    assert other.token_bytes[256] == b"</s>"
+    assert Vocabulary.from_tokenizer(_byte_level_toy()).eos_ids == ()
+
+
+def test_the_width_may_exceed_the_tokenizer_and_not_fall_short_of_it() -> None:
+    wide = Vocabulary.from_tokenizer(_byte_level_toy(), size=300, eos_ids=[299])
+    assert wide.size == 300
+    assert set(wide.token_bytes[256:]) == {b""}
+    with pytest.raises(ConstraintError, match="size 200 is less than the 256 ids in use"):
+        Vocabulary.from_tokenizer(_byte_level_toy(), size=200)
+    with pytest.raises(ConstraintError, match=r"EOS ids \[256\] lie outside"):
+        Vocabulary.from_tokenizer(_byte_level_toy(), eos_ids=[256])
+
+
+def test_eos_ids_have_no_bytes_whatever_their_name() -> None:
+    vocabulary = Vocabulary.from_bytes([b"a", b"</s>", b"b"], [1])
+    assert vocabulary.token_bytes == (b"a", b"", b"b")
+    assert vocabulary.decode([0, 2, 1]) == b"ab"
+
+
+def test_ids_may_be_numpy_integers() -> None:
+    for ids in (np.int64(1), np.int32(1)):
+        assert Vocabulary.from_bytes([b"a", b""], ids).eos_ids == (1,)
+    assert eos_ids_of(SimpleNamespace(eos_token_id=np.int64(1))) == (1,)
+
+
+def test_a_vocabulary_needs_a_token() -> None:
+    with pytest.raises(ConstraintError, match="at least one token"):
+        Vocabulary.from_bytes([], [])
+
+
+def test_equality_is_that_of_content() -> None:
+    vocabulary = Vocabulary.from_bytes([b"a", b"bc", b""], [2])
+    assert vocabulary == Vocabulary.from_bytes([b"a", b"bc", b"x"], 2)
+    assert hash(vocabulary) == hash(Vocabulary.from_bytes([b"a", b"bc"], [2], size=3))
+    for other in (
+        Vocabulary.from_bytes([b"ab", b"c", b""], [2]),
+        Vocabulary.from_bytes([b"a", b"bc", b""], []),
+        Vocabulary.from_bytes([b"a", b"bc", b"", b""], [2]),
+    ):
+        assert vocabulary != other
+    assert vocabulary != "a"
+
+
+# -- rank files -----------------------------------------------------------------------------
+
+
+def test_rank_files_may_leave_ids_out(tmp_path: Path) -> None:
+    path = tmp_path / "ranks"
+    path.write_bytes(base64.b64encode(b"\xff") + b" 2\n\n" + base64.b64encode(b"a b") + b" 0\n")
+    vocabulary = Vocabulary.from_ranks(path, eos_ids=[4])
+    assert vocabulary.token_bytes == (b"a b", b"", b"\xff", b"", b"")
+
+
+@pytest.mark.parametrize("line", ["YQ==", "Y Q 1", "YQ== one", "!!!! 1", "YQ== 0", "YQ== -1"])
+def test_broken_rank_files_are_refused_with_the_line(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "ranks"
+    path.write_text(f"Yg== 0\n{line}\n")
+    with pytest.raises(ConstraintError, match="line 2"):
+        Vocabulary.from_ranks(path, eos_ids=[])
