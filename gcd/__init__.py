@@ -1,7 +1,7 @@
 """Hard constraints on language models, as automata with a token budget."""
 
 from gcd.automata.automaton import Automaton
-from gcd.automata.limits import state_limit
+from gcd.automata.limits import state_limit, work_limit
 from gcd.diagnostics import PrefixReport, inspect_prefix, why_refused
 from gcd.drawing import to_dot, to_svg
 from gcd.errors import (
@@ -10,6 +10,7 @@ from gcd.errors import (
     InfeasibleBudgetError,
     StateLimitError,
     UnsupportedSchemaError,
+    WorkLimitError,
 )
 from gcd.languages.element_pattern import ASCII_CLASSES, pattern
 from gcd.languages.json_schema.schema import json_schema
@@ -45,6 +46,7 @@ __all__ = [
     "ToolList",
     "UnsupportedSchemaError",
     "Vocabulary",
+    "WorkLimitError",
     "check_budget",
     "choice",
     "eos_ids_of",
@@ -60,4 +62,5 @@ __all__ = [
     "to_svg",
     "tool_calls",
     "why_refused",
+    "work_limit",
 ]

@@ -51,3 +51,14 @@ class StateLimitError(ConstraintError):
             f"{what} needs more than {limit} states; simplify the constraint, or raise the limit: "
             "`with gcd.state_limit(n):`"
         )
+
+
+class WorkLimitError(ConstraintError):
+    """Compiling a constraint took more work than the stated number of units."""
+
+    def __init__(self, limit: int, what: str = "the constraint") -> None:
+        self.limit = limit
+        super().__init__(
+            f"{what} takes more than {limit} units of work; simplify it, or raise the limit: "
+            "`with gcd.work_limit(n):`"
+        )
