@@ -12,10 +12,10 @@ Both are set for a block of code:
     with gcd.state_limit(20_000):
         gcd.json_schema(schema)
 
-**What counts.** Whoever compiles a language for a user (`gcd.regex`, `gcd.json_schema`, ...) opens a
-meter with `metered()`; whatever builds an automaton inside of it pays with `spend(units)`. A unit is
-about one look at an entry of a table, a nanosecond or a few; memory that is taken is paid for as well,
-a unit for each entry.
+**What counts.** Whoever compiles a language for a user (`gcd.regex`, `gcd.json_schema`, ...) opens
+a meter with `metered()`; whatever builds an automaton inside of it pays with `spend(units)`. A unit
+is about one look at an entry of a table, a nanosecond or a few; memory that is taken is paid for as
+well, a unit for each entry.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def metered() -> Iterator[None]:
 
 
 def work_left() -> int:
-    """Units that the constraint under construction may still spend; the whole limit outside of one."""
+    """Units that the constraint under construction may still spend; outside of one, the limit."""
     meter = _METER.get()
     return _MAX_WORK.get() if meter is None else meter.limit - meter.spent
 
