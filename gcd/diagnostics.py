@@ -17,6 +17,7 @@ from jaxtyping import Int64
 from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError
 from gcd.readable import readable_bytes, readable_ranges
+from gcd.tokens.distances import fits
 from gcd.tokens.token_automaton import TokenAutomaton
 
 _SHOWN = 12  # tokens written out
@@ -119,7 +120,7 @@ def why_refused(
         return f"{token} is not one of the vocabulary's {vocabulary.size} ids"
     after, needed = automaton.step(state, token), int(automaton.steps_to_accept[state])
     if after >= 0:
-        if remaining is None or automaton.steps_to_accept[after] <= remaining - 1:
+        if remaining is None or fits(automaton.steps_to_accept[after], remaining):
             return None
         return (
             f"{_shown(automaton, token)} leads to a text that needs at least "

@@ -1,4 +1,8 @@
-"""Automata as sparse boolean matrices (Definition 3.2 of arXiv 2606.01926).
+"""The paper's automata and passes as it prints them: Definition 3.2 of arXiv 2606.01926.
+
+This module is the oracle of the rest. Samplers, matchers and the HMM's product use one integer per
+state and tables over classes (`gcd.tokens`); the tests hold those against what stands here, on
+random automata, and nothing else in the project reads it.
 
 Edges are numbered; an edge has a source, a target and a set of token classes. Then
 
@@ -17,7 +21,14 @@ are held as their index arrays, since a product with T_out or T_in is a gather o
 edges, O(E) on any device, and one with B_f is O(nonzeros).
 
 `accepting` are the states in which a token sequence may end. For an automaton lifted from a
-language that is the state `final` alone, entered by EOS.
+language that is the state `final` alone, entered by EOS. The backward pass over n steps,
+
+    alive_0 = accepting;    alive_r = 1{ T_out ( (T_in alive_{r-1}) o (B_f 1) ) }
+
+says in entry s of alive_r that *exactly* r tokens lead from s to an accepting state, in O(n E).
+That serves exact-length languages, and non-deterministic automata; where every accepting state has
+a loop, as `final` has under EOS, exactly and at most are the same, and alive_r is
+1{steps_to_accept <= r}.
 """
 
 from __future__ import annotations
@@ -25,15 +36,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int64, Integer
+from jaxtyping import Bool, Int32, Int64, Integer
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from gcd.tokens.token_automaton import TokenAutomaton
+_UNREACHABLE = 2**30  # as `gcd.tokens.distances.UNREACHABLE`
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,20 +98,18 @@ class TensorAutomaton:
         return cls._from_arrays(triples, num_classes, is_initial, is_accepting, device)
 
     @classmethod
-    def from_token_automaton(
-        cls, automaton: TokenAutomaton, device: torch.device | str | None = None
+    def from_table(
+        cls,
+        delta: Integer[np.ndarray, "S C"],
+        initial: int,
+        final: int,
+        device: torch.device | str | None = None,
     ) -> TensorAutomaton:
-        """The same states and classes; sequences end in `final` (after EOS), which loops."""
-        source, symbol = np.nonzero(automaton.delta >= 0)
-        triples = np.stack([source, symbol, automaton.delta[source, symbol]], axis=1)
-        states = np.arange(automaton.num_states)
-        return cls._from_arrays(
-            triples,
-            automaton.num_classes,
-            states == automaton.initial,
-            states == automaton.final,
-            device,
-        )
+        """A deterministic table, -1 for no target, whose sequences end in the state `final`."""
+        source, symbol = np.nonzero(delta >= 0)
+        triples = np.stack([source, symbol, delta[source, symbol]], axis=1)
+        states = np.arange(delta.shape[0])
+        return cls._from_arrays(triples, delta.shape[1], states == initial, states == final, device)
 
     @classmethod
     def _from_arrays(
@@ -212,3 +219,59 @@ def state_sets(states: Integer[Tensor, "*N"], num_states: int) -> Bool[Tensor, "
     """Single states as boolean vectors; a state of -1 gives the empty set."""
     numbers = torch.arange(num_states, device=states.device)
     return states.unsqueeze(-1) == numbers
+
+
+def forward_pass(
+    automaton: TensorAutomaton, length: int, classes: Bool[Tensor, "length C"] | None = None
+) -> Bool[Tensor, "steps S"]:
+    """Row t: the states that t tokens lead to from the initial ones; length + 1 rows.
+
+    Args:
+        automaton: any automaton.
+        length: number of tokens.
+        classes: classes that the token at each step may have; None for any at every step.
+    """
+    reached = [automaton.initial]
+    for t in range(length):
+        reached.append(automaton.forward(reached[-1], None if classes is None else classes[t]))
+    return torch.stack(reached)
+
+
+def backward_pass(automaton: TensorAutomaton, length: int) -> Bool[Tensor, "steps S"]:
+    """Row r: the states from which exactly r tokens lead to an accepting one; length + 1 rows."""
+    alive = [automaton.accepting]
+    for _ in range(length):
+        alive.append(automaton.backward(alive[-1]))
+    return torch.stack(alive)
+
+
+def allowed_classes(
+    automaton: TensorAutomaton,
+    states: Bool[Tensor, "*N S"],
+    alive_after: Bool[Tensor, "*N S"],
+) -> Bool[Tensor, "*N C"]:
+    """Classes of the next token after which some state of the set is alive.
+
+    Args:
+        automaton: any automaton.
+        states: the states that the prefix leads to, as sets.
+        alive_after: with r tokens left, row r - 1 of the backward pass.
+    """
+    return automaton.classes_between(states, alive_after)
+
+
+def steps_to_accept(automaton: TensorAutomaton) -> Int32[Tensor, "S"]:
+    """Fewest tokens from each state to an accepting one; 2^30 if there is no way.
+
+    Where accepting states loop, `backward_pass(...)[r] == (steps_to_accept <= r)`.
+    """
+    steps = torch.full(
+        (automaton.num_states,), _UNREACHABLE, dtype=torch.int32, device=automaton.device
+    )
+    newly = automaton.accepting
+    distance = 0
+    while bool(newly.any()):
+        steps = torch.where(newly, distance, steps)
+        newly = automaton.backward(newly) & (steps == _UNREACHABLE)
+        distance += 1
+    return steps

@@ -37,6 +37,7 @@ from jaxtyping import Float64, Int64
 from scipy import sparse
 from torch import Tensor
 
+from gcd.tokens.distances import fits
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 from hmm.model import HMM
@@ -223,7 +224,7 @@ class Tree:
                 break
             states = self["state"].numpy()[parents]
             slots, owner, target = self._slots(parents, states)
-            alive = steps[target] <= self.budget - depth
+            alive = fits(steps[target], self.budget - depth + 1)
             slots, owner, target = slots[alive], owner[alive], target[alive]
             tokens = self["token"].numpy()[slots].tolist()
             inner = [
@@ -257,7 +258,7 @@ class Tree:
         token, target = np.concatenate([empty, *tokens]), np.concatenate([empty, *targets])
         # With a token left after the next one LCD may go on even where there is no end in time.
         left = self.budget - depth - 1
-        late = (steps[target] > left) if len(target) else np.zeros(0, bool)
+        late = ~fits(steps[target], left + 1) if len(target) else np.zeros(0, bool)
         child = np.where(late & (left > 0), UNGROWN, DEAD)
         many = len(states)
         self._append(

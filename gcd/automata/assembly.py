@@ -8,7 +8,6 @@ the size of the wiring is the sum of its parts, whatever may be skipped.
 from __future__ import annotations
 
 from gcd.automata.automaton import Automaton
-from gcd.automata.nfa import join
 
 
 class Assembly:
@@ -45,7 +44,7 @@ class Assembly:
 
     def build(self, start: int, end: int) -> Automaton:
         """The strings spelled on the way from `start` to `end`."""
-        return join(
+        return Automaton.join(
             self._parts,
             self._joints,
             num_nodes=self._num_nodes,

@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 from jaxtyping import Bool, Int32, Integer, UInt8
 
-from gcd.automata import counting as strings
+from gcd.automata import counting
 from gcd.automata.byte_classes import NUM_BYTES, joint_classes
 from gcd.automata.kernels import graph, subsets
 from gcd.automata.kernels.canonical import canonical
@@ -112,7 +112,38 @@ class Automaton:
         nfa = NFA.from_edges(
             num_states, edges, initial=initial, accepting=accepting, epsilon=epsilon
         )
-        return nfa.with_joint_classes().determinize()
+        return cls.determinize(nfa.with_joint_classes())
+
+    @classmethod
+    def determinize(cls, nfa: NFA) -> Automaton:
+        """The language of a non-deterministic automaton; may raise `StateLimitError`."""
+        return cls.minimal(*nfa.determinize())
+
+    @classmethod
+    def join(
+        cls,
+        parts: Sequence[Automaton],
+        joints: Sequence[tuple[int, int]],
+        *,
+        num_nodes: int,
+        skips: Sequence[tuple[int, int]] = (),
+        start: int,
+        end: int,
+    ) -> Automaton:
+        """The strings spelled on the way from node `start` to node `end` of a graph.
+
+        Args:
+            parts: `parts[i]` is read on the way from one node of `joints[i]` to the other.
+            joints: pairs of nodes.
+            num_nodes: how many nodes there are; they are numbered from 0.
+            skips: pairs of nodes, the second of which is reached from the first without a byte.
+            start, end: where strings begin and end.
+        """
+        if not parts:  # nothing but skips: what matters is whether there is a way at all
+            parts, joints = [cls.empty()], [(start, start)]
+        return cls.minimal(
+            *join(parts, joints, num_nodes=num_nodes, skips=skips, start=start, end=end)
+        )
 
     @classmethod
     def empty(cls) -> Automaton:
@@ -198,7 +229,7 @@ class Automaton:
             return parts[0] if parts else Automaton.empty()
         if len(parts) == 2:
             return parts[0]._product(parts[1], _UNION)
-        return join(parts, [(0, 1)] * len(parts), num_nodes=2, start=0, end=1)
+        return Automaton.join(parts, [(0, 1)] * len(parts), num_nodes=2, start=0, end=1)
 
     @staticmethod
     def concatenate(parts: Sequence[Automaton]) -> Automaton:
@@ -211,7 +242,7 @@ class Automaton:
             return parts[0] if parts else empty_string
         count = len(parts)
         chain = [(i, i + 1) for i in range(count)]
-        return join(parts, chain, num_nodes=count + 1, start=0, end=count)
+        return Automaton.join(parts, chain, num_nodes=count + 1, start=0, end=count)
 
     # -- the algebra ------------------------------------------------------------------------
 
@@ -249,7 +280,9 @@ class Automaton:
         skips = [(i, copies) for i in range(minimum, copies)]
         if maximum is None:
             skips.append((copies, copies - 1))
-        return join([self] * copies, chain, num_nodes=copies + 1, skips=skips, start=0, end=copies)
+        return Automaton.join(
+            [self] * copies, chain, num_nodes=copies + 1, skips=skips, start=0, end=copies
+        )
 
     def star(self) -> Automaton:
         """Any number of strings of this language in a row."""
@@ -262,7 +295,7 @@ class Automaton:
     def reverse(self) -> Automaton:
         """Every string backwards."""
         source, label = np.nonzero(self.delta >= 0)
-        return NFA(
+        backwards = NFA(
             self.delta[source, label],
             label.astype(np.int32),
             source.astype(np.int32),
@@ -270,7 +303,8 @@ class Automaton:
             np.flatnonzero(self.accepting).astype(np.int32),
             np.arange(self.num_states) == 0,
             self.class_of_byte,
-        ).determinize()
+        )
+        return Automaton.determinize(backwards)
 
     def _product(self, other: Automaton, mode: int) -> Automaton:
         class_of_byte, (mine, theirs) = joint_classes([self.class_of_byte, other.class_of_byte])
@@ -340,11 +374,11 @@ class Automaton:
     @cached_property
     def longest_length(self) -> int | None:
         """Length in bytes of the longest string, None if there is no bound, -1 if there is none."""
-        return -1 if self.is_empty else strings.longest_length(self.delta)
+        return -1 if self.is_empty else counting.longest_length(self.delta)
 
     def count(self, max_length: int) -> int:
         """How many strings of at most `max_length` bytes there are, exactly."""
-        return strings.count(self.delta, self.accepting, self.class_of_byte, max_length)
+        return counting.count(self.delta, self.accepting, self.class_of_byte, max_length)
 
     def enumerate(self, limit: int) -> list[bytes]:
         """The first `limit` strings, shorter ones first, then in byte order."""
@@ -358,7 +392,7 @@ class Automaton:
 
     def __iter__(self) -> Iterator[bytes]:
         """All strings, shorter ones first, then in byte order; endless for infinite languages."""
-        return strings.in_order(self.delta, self.accepting, self.transitions, self.longest_length)
+        return counting.in_order(self.delta, self.accepting, self.transitions, self.longest_length)
 
     # -- equality of languages --------------------------------------------------------------
 

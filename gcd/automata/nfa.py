@@ -7,13 +7,16 @@ with. Doing that once for n parts, not n - 1 times for pairs, is what keeps larg
 What has no deterministic parts is an `NFA` of labelled edges.
 
 Cost: O(subsets x byte classes x mean subset size), and most subsets are single states.
+
+What comes out is a `Table`: deterministic, not yet minimal. `Automaton.determinize` and
+`Automaton.join` bring it into normal form; this module does not know automata.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Int32, UInt8
@@ -24,8 +27,33 @@ from gcd.automata.kernels import subsets
 from gcd.automata.limits import max_states
 from gcd.errors import StateLimitError
 
-if TYPE_CHECKING:
-    from gcd.automata.automaton import Automaton
+
+class Table(NamedTuple):
+    """A deterministic automaton as plain arrays; state 0 is initial.
+
+    Attributes:
+        delta: next state for (state, byte class), -1 for none.
+        accepting: which states accept.
+        class_of_byte: class of each of the 256 bytes.
+    """
+
+    delta: Int32[np.ndarray, "S K"]
+    accepting: Bool[np.ndarray, S]
+    class_of_byte: UInt8[np.ndarray, 256]
+
+
+@runtime_checkable
+class Part(Protocol):
+    """What `join` reads of a deterministic automaton, such as an `Automaton`; see `Table`."""
+
+    @property
+    def delta(self) -> Int32[np.ndarray, "S K"]: ...
+    @property
+    def accepting(self) -> Bool[np.ndarray, S]: ...
+    @property
+    def class_of_byte(self) -> UInt8[np.ndarray, 256]: ...
+    @property
+    def num_states(self) -> int: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,10 +108,8 @@ class NFA:
             np.arange(NUM_BYTES, dtype=np.uint8),
         )
 
-    def determinize(self) -> Automaton:
-        """The minimal deterministic automaton of the same language; may raise `StateLimitError`."""
-        from gcd.automata.automaton import Automaton
-
+    def determinize(self) -> Table:
+        """The same language by subset construction; `StateLimitError` if that is too large."""
         delta, accepting, count = subsets.determinize(
             (self.source, self.byte_class, self.target),
             self.epsilon,
@@ -94,7 +120,7 @@ class NFA:
         )
         if count == subsets.TOO_MANY:
             raise StateLimitError(max_states())
-        return Automaton.minimal(delta, accepting, self.class_of_byte)
+        return Table(delta, accepting, self.class_of_byte)
 
     def with_joint_classes(self) -> NFA:
         """The same automaton over as few byte classes as its edges tell apart."""
@@ -118,23 +144,20 @@ class NFA:
 
 
 def join(
-    parts: Sequence[Automaton],
+    parts: Sequence[Part],
     joints: Sequence[tuple[int, int]],
     *,
     num_nodes: int,
     skips: Sequence[tuple[int, int]] = (),
     start: int,
     end: int,
-) -> Automaton:
+) -> Table:
     """The strings spelled on the way from node `start` to node `end`.
 
-    `parts[i]` leads from one node of `joints[i]` to the other, `skips` lead on without a byte.
-    A part may stand in many joints; its table is then looked at where it is.
+    `parts[i]`, of which there is at least one, leads from one node of `joints[i]` to the other;
+    `skips` lead on without a byte. A part may stand in many joints; its table is then looked at
+    where it is.
     """
-    from gcd.automata.automaton import Automaton
-
-    if not parts:  # nothing but skips: what matters is whether there is a way at all
-        parts, joints = [Automaton.empty()], [(start, start)]
     distinct = {id(part): part for part in parts}
     number = {key: i for i, key in enumerate(distinct)}
     tables = list(distinct.values())
@@ -155,7 +178,7 @@ def join(
     )
     if count == subsets.TOO_MANY:
         raise StateLimitError(max_states())
-    return Automaton.minimal(delta, accepting, class_of_byte)
+    return Table(delta, accepting, class_of_byte)
 
 
 def _indicator(size: int, members: Iterable[int]) -> Bool[np.ndarray, S]:

@@ -36,7 +36,8 @@ from gcd.errors import ConstraintError, InfeasibleBudgetError
 from gcd.serving.kernels import masks as kernels
 from gcd.serving.kernels import served as served_kernels
 from gcd.tokens.bitmask import num_words
-from gcd.tokens.token_automaton import UNREACHABLE, TokenAutomaton
+from gcd.tokens.distances import UNREACHABLE
+from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 
 CACHE_BYTES = 3 << 19

@@ -24,7 +24,8 @@ from jaxtyping import Bool, Int, Int32, Int64
 from torch import Tensor
 
 from gcd.errors import ConstraintError
-from gcd.tokens.token_automaton import UNREACHABLE, TokenAutomaton
+from gcd.tokens.distances import UNREACHABLE
+from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 
 DEAD = -1

@@ -1,23 +1,16 @@
 """Token budgets: which tokens leave a text that can still be finished in time.
 
 A budget of n counts generated tokens, EOS included. With r tokens left, a state is alive if
-`final` can be reached from it in at most r tokens. Two forms of the same answer:
-
-**The passes of arXiv 2606.01926**, for any automaton, one boolean vector for each r:
-
-    alive_0 = accepting;    alive_r = 1{ T_out ( (T_in alive_{r-1}) o (B_f 1) ) }
-
-Entry s of `alive_r` says that *exactly* r tokens lead from s to an accepting state. That serves
-exact-length languages; where every accepting state has a loop, as `final` has under EOS, exactly
-and at most are the same. O(n E).
-
-**One integer for each state**, where they are: `steps_to_accept[s]`, found by one breadth-first
-pass, and alive_r = 1{steps_to_accept <= r}. The mask over next tokens needs no table over time:
+`final` can be reached from it in at most r tokens, that is, if `steps_to_accept[s] <= r`: one
+integer for each state, found by one breadth-first pass. So the mask over next tokens needs no table
+over time:
 
     mask(s, r) = { v : steps_to_accept[ delta(s, v) ] <= r - 1 }
 
 Once r exceeds the longest distance this is the mask of locally constrained decoding. `BudgetMask`
-computes it on the device, per row: a gather over classes, a comparison, a gather over tokens.
+computes it on the device, per row: a gather over classes, a comparison, a gather over tokens. The
+backward pass of arXiv 2606.01926, one boolean vector for each r, is `gcd.paper.backward_pass`; a
+test holds the two against each other.
 """
 
 from __future__ import annotations
@@ -29,66 +22,10 @@ from jaxtyping import Bool, Int, Int32, Int64
 from torch import Tensor
 
 from gcd.errors import ConstraintError, InfeasibleBudgetError
-from gcd.paper import TensorAutomaton
 from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.bitmask import pack
-from gcd.tokens.token_automaton import UNREACHABLE, TokenAutomaton
-
-
-def forward_pass(
-    automaton: TensorAutomaton, length: int, classes: Bool[Tensor, "length C"] | None = None
-) -> Bool[Tensor, "steps S"]:
-    """Row t: the states that t tokens lead to from the initial ones; length + 1 rows.
-
-    Args:
-        automaton: any automaton.
-        length: number of tokens.
-        classes: classes that the token at each step may have; None for any at every step.
-    """
-    reached = [automaton.initial]
-    for t in range(length):
-        reached.append(automaton.forward(reached[-1], None if classes is None else classes[t]))
-    return torch.stack(reached)
-
-
-def backward_pass(automaton: TensorAutomaton, length: int) -> Bool[Tensor, "steps S"]:
-    """Row r: the states from which exactly r tokens lead to an accepting one; length + 1 rows."""
-    alive = [automaton.accepting]
-    for _ in range(length):
-        alive.append(automaton.backward(alive[-1]))
-    return torch.stack(alive)
-
-
-def allowed_classes(
-    automaton: TensorAutomaton,
-    states: Bool[Tensor, "*N S"],
-    alive_after: Bool[Tensor, "*N S"],
-) -> Bool[Tensor, "*N C"]:
-    """Classes of the next token after which some state of the set is alive.
-
-    Args:
-        automaton: any automaton.
-        states: the states that the prefix leads to, as sets.
-        alive_after: with r tokens left, row r - 1 of the backward pass.
-    """
-    return automaton.classes_between(states, alive_after)
-
-
-def steps_to_accept(automaton: TensorAutomaton) -> Int32[Tensor, "S"]:
-    """Fewest tokens from each state to an accepting one; `UNREACHABLE` if there is no way.
-
-    Where accepting states loop, `backward_pass(...)[r] == (steps_to_accept <= r)`.
-    """
-    steps = torch.full(
-        (automaton.num_states,), UNREACHABLE, dtype=torch.int32, device=automaton.device
-    )
-    newly = automaton.accepting
-    distance = 0
-    while bool(newly.any()):
-        steps = torch.where(newly, distance, steps)
-        newly = automaton.backward(newly) & (steps == UNREACHABLE)
-        distance += 1
-    return steps
+from gcd.tokens.distances import UNREACHABLE, fits
+from gcd.tokens.token_automaton import TokenAutomaton
 
 
 def check_budget(automaton: TokenAutomaton, budget: int, where: str = "") -> None:
@@ -164,7 +101,7 @@ class BudgetMask:
         steps_after = batch.steps_after_flat[torch.where(exists, entry, 0)]
         # No budget reaches what cannot be reached.
         left = remaining.long().clamp(max=UNREACHABLE)
-        return exists & (steps_after < left.unsqueeze(-1))
+        return exists & fits(steps_after, left.unsqueeze(-1))
 
     def mask(self, states: Int[Tensor, "N"], remaining: Int[Tensor, "N"]) -> Bool[Tensor, "N V"]:
         """Tokens v with steps_to_accept[delta(s, v)] <= r - 1, for each row's state s and r.

@@ -47,7 +47,7 @@ from gcd.tokens.kernels.lifting import Ways
 from gcd.tokens.kernels.lifting_table import equal_columns, pass_over_rows
 from gcd.tokens.profiles import UnitProfile
 from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.trimming import ENDINGS, add_end, assemble, with_final
+from gcd.tokens.trimming import ENDINGS, add_end, trim, with_final
 from gcd.tokens.vocabulary import Vocabulary
 
 
@@ -85,16 +85,16 @@ def lift(automaton: Automaton, vocabulary: Vocabulary, *, eos: str = "token") ->
     if eos == "accept":
         delta, class_of = with_final(delta[:-1, :-1], accepting, class_of, eos)
         initial = accepting.size if accepting[0] else 0
-        lifted = assemble(delta, class_of, vocabulary, initial)
+        table = trim(delta, class_of, initial)
     else:
         ends = np.append(np.flatnonzero(accepting), accepting.size).astype(np.int32)
         add_end(delta, accepting)
         class_of[list(vocabulary.eos_ids)] = delta.shape[1] - 1
         edges = np.concatenate([edges, np.stack([ends, np.full_like(ends, accepting.size)], 1)])
-        lifted = assemble(delta, class_of, vocabulary, 0, edges)
-    if lifted is None:
+        table = trim(delta, class_of, 0, edges)
+    if table is None:
         raise EmptyLanguageError(_why_unwritable(automaton, vocabulary))
-    return lifted
+    return TokenAutomaton(vocabulary, *table)
 
 
 def lift_arrays(

@@ -20,16 +20,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Bool, Int32, Int64
 
-from gcd.tokens.kernels import token_graph as kernels
+from gcd.tokens import wiring
+from gcd.tokens.distances import UNREACHABLE, fits, steps_to_accept
 from gcd.tokens.vocabulary import Ids, Vocabulary
 
 if TYPE_CHECKING:
     import torch
 
     from gcd.paper import TensorAutomaton
-
-UNREACHABLE = 2**30
-"""`steps_to_accept` of a state without a way to `final`; more than any budget, less than int32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,9 +83,7 @@ class TokenAutomaton:
         cls, vocabulary: Vocabulary, sets: Sequence[Ids], *, eos: str = "token"
     ) -> TokenAutomaton:
         """Texts of `len(sets)` tokens, a set of ids a position: `gcd.tokens.wiring`."""
-        from gcd.tokens.wiring import from_position_sets
-
-        return from_position_sets(vocabulary, sets, eos=eos)
+        return cls(vocabulary, *wiring.from_position_sets(vocabulary, sets, eos=eos))
 
     @classmethod
     def from_transitions(
@@ -100,9 +96,10 @@ class TokenAutomaton:
         eos: str = "token",
     ) -> TokenAutomaton:
         """States and edges (source, token ids, target) wired by hand; see `gcd.tokens.wiring`."""
-        from gcd.tokens.wiring import from_transitions
-
-        return from_transitions(vocabulary, edges, accepting=accepting, initial=initial, eos=eos)
+        table = wiring.from_transitions(
+            vocabulary, edges, accepting=accepting, initial=initial, eos=eos
+        )
+        return cls(vocabulary, *table)
 
     @property
     def num_states(self) -> int:
@@ -159,22 +156,19 @@ class TokenAutomaton:
         after = self.delta[state]
         good = after >= 0
         if remaining is not None:
-            good &= self.steps_to_accept[after] <= remaining - 1
+            good &= fits(self.steps_to_accept[after], remaining)
         return np.flatnonzero(good[self.class_of])
 
     def tensors(self, device: torch.device | str | None = None) -> TensorAutomaton:
-        """The same automaton as T_out, T_in and B_f."""
-        from gcd.paper import TensorAutomaton
+        """The same automaton as T_out, T_in and B_f; sequences end in `final`, which loops."""
+        from gcd.paper import (
+            TensorAutomaton,  # here, as few need it and torch takes seconds to load
+        )
 
-        return TensorAutomaton.from_token_automaton(self, device=device)
+        return TensorAutomaton.from_table(self.delta, self.initial, self.final, device)
 
     def __repr__(self) -> str:
         return (
             f"TokenAutomaton({self.num_states} states, {self.num_classes} classes, "
             f"{self.vocabulary.size} tokens)"
         )
-
-
-def steps_to_accept(delta: Int32[np.ndarray, "S C"], final: int) -> Int32[np.ndarray, "S"]:
-    """Fewest tokens from each state to `final`, `UNREACHABLE` where there is no way; O(S C)."""
-    return kernels.distances(kernels.edges(delta), delta.shape[0], final, UNREACHABLE, True)

@@ -1,16 +1,32 @@
-"""Putting a token automaton together from its table: one final state, no dead ends, few classes."""
+"""The normal form of a token automaton's table: one final state, no dead ends, few classes.
+
+Lifting and hand-made wiring end here. What leads nowhere is dropped, tokens that no remaining state
+tells apart share a class, and the state after EOS is the last one.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int32, Integer
 
+from gcd.tokens.distances import UNREACHABLE
 from gcd.tokens.kernels import token_graph as graph
 from gcd.tokens.kernels.classes import first_equal, number_by_first
-from gcd.tokens.token_automaton import UNREACHABLE, TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
 
 ENDINGS = ("token", "accept")
+
+
+class TokenTable(NamedTuple):
+    """What a `TokenAutomaton` is made of, beside its vocabulary; its attributes, in their order."""
+
+    class_of: Int32[np.ndarray, "V"]
+    delta: Int32[np.ndarray, "S C"]
+    accepting: Bool[np.ndarray, "S"]
+    steps_to_accept: Int32[np.ndarray, "S"]
+    initial: int
+    eos_class: int
 
 
 def with_final(
@@ -39,13 +55,12 @@ def add_end(delta: Int32[np.ndarray, "S1 C1"], accepting: Bool[np.ndarray, "S"])
     delta[-1, -1] = final
 
 
-def assemble(
+def trim(
     delta: Int32[np.ndarray, "S C"],
     class_of: Int32[np.ndarray, "V"],
-    vocabulary: Vocabulary,
     initial: int,
     edges: Int32[np.ndarray, "E 2"] | None = None,
-) -> TokenAutomaton | None:
+) -> TokenTable | None:
     """Keep what lies between `initial` and the final state (the last), and classes it tells apart.
 
     `edges` are the pairs (state, next state) of the table, if they are known. None if no tokens
@@ -73,8 +88,7 @@ def assemble(
         eos_class = delta.shape[1] - 1
         class_of = np.where(class_of < 0, eos_class, class_of).astype(np.int32)
         steps = steps[alive]
-    return TokenAutomaton(
-        vocabulary,
+    return TokenTable(
         class_of,
         delta,
         delta[:, eos_class] == final,

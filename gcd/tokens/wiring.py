@@ -1,7 +1,8 @@
 """Token automata wired by hand: allowed tokens position by position, or states and their edges.
 
 The two smallest forms of guided decoding, for constraints that are about tokens and not about
-text. What they build is an ordinary `TokenAutomaton`: budgets, masks and sampling are the same.
+text. `TokenAutomaton.from_position_sets` and `.from_transitions` make ordinary automata of the
+tables built here: budgets, masks and sampling are the same.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from jaxtyping import Int32, Int64
 
 from gcd.errors import ConstraintError, EmptyLanguageError
 from gcd.tokens.kernels.classes import number_by_first
-from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.trimming import ENDINGS, assemble, with_final
+from gcd.tokens.trimming import ENDINGS, TokenTable, trim, with_final
 from gcd.tokens.vocabulary import Ids, Vocabulary
 
 Edge = tuple[Hashable, Ids, Hashable]
@@ -26,7 +26,7 @@ Wire = tuple[Int64[np.ndarray, "_"], int]
 
 def from_position_sets(
     vocabulary: Vocabulary, sets: Sequence[Ids], *, eos: str = "token"
-) -> TokenAutomaton:
+) -> TokenTable:
     """Texts of exactly `len(sets)` tokens, the t-th of them out of `sets[t]`.
 
     Raises:
@@ -49,7 +49,7 @@ def from_transitions(
     accepting: Iterable[Hashable],
     initial: Hashable,
     eos: str = "token",
-) -> TokenAutomaton:
+) -> TokenTable:
     """States, by whatever names, and the tokens that lead from one to the next.
 
     Args:
@@ -95,13 +95,13 @@ def from_transitions(
     targets, class_of = _classed(leaving, named, vocabulary)
     delta, class_of = with_final(targets, is_accepting, class_of, eos)
     start = len(names) if eos == "accept" and is_accepting[0] else 0
-    automaton = assemble(delta, class_of, vocabulary, start)
-    if automaton is None:
+    table = trim(delta, class_of, start)
+    if table is None:
         raise EmptyLanguageError(
             f"no tokens lead from {initial!r} to an accepting state ({len(ends)} given); "
             "check the edges"
         )
-    return automaton
+    return table
 
 
 def _classed(

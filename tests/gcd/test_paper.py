@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from gcd.automata.automaton import Automaton
 from gcd.errors import EmptyLanguageError
-from gcd.paper import TensorAutomaton, state_sets
+from gcd.paper import (
+    TensorAutomaton,
+    allowed_classes,
+    backward_pass,
+    forward_pass,
+    state_sets,
+    steps_to_accept,
+)
+from gcd.tokens.distances import UNREACHABLE
 from gcd.tokens.lifting import lift
 from gcd.tokens.vocabulary import Vocabulary
 from tests.gcd.oracles import (
@@ -17,10 +25,14 @@ from tests.gcd.oracles import (
     byte_automata,
     checked_inside_strategies,
     edge_lists,
+    nfa_states,
+    strings,
     vocabularies,
 )
 
 pytestmark = checked_inside_strategies
+
+LENGTH = 5
 
 
 def _members(vector: torch.Tensor) -> set[int]:
@@ -126,3 +138,72 @@ def test_edges_out_of_range_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         TensorAutomaton.from_edges(2, edges, 1, initial, accepting)
+
+
+# -- the passes, for any automaton ----------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=60)
+@given(edge_lists())
+def test_backward_pass_finds_completions_of_exactly_each_length(nfa: EdgeList) -> None:
+    alive = backward_pass(TensorAutomaton.from_edges(*nfa), LENGTH)
+    accepting = set(nfa.accepting)
+    for state in range(nfa.num_states):
+        lengths = {
+            len(string)
+            for string in strings(range(nfa.num_classes), LENGTH)
+            if nfa_states(nfa, [state], string) & accepting
+        }
+        assert set(alive[:, state].nonzero().flatten().tolist()) == lengths
+
+
+@settings(deadline=None, max_examples=60)
+@given(edge_lists(), st.data())
+def test_forward_pass_finds_the_states_that_strings_lead_to(
+    nfa: EdgeList, data: st.DataObject
+) -> None:
+    row = st.lists(st.booleans(), min_size=nfa.num_classes, max_size=nfa.num_classes)
+    classes = torch.tensor(data.draw(st.lists(row, min_size=4, max_size=4)))
+    automaton = TensorAutomaton.from_edges(*nfa)
+    free, restricted = forward_pass(automaton, 4), forward_pass(automaton, 4, classes)
+    for t in range(5):
+        anything, allowed = set(), set()
+        for string in strings(range(nfa.num_classes), t):
+            if len(string) == t:
+                states = nfa_states(nfa, nfa.initial, string)
+                anything |= states
+                if all(classes[i, c] for i, c in enumerate(string)):
+                    allowed |= states
+        assert set(free[t].nonzero().flatten().tolist()) == anything
+        assert set(restricted[t].nonzero().flatten().tolist()) == allowed
+
+
+@settings(deadline=None, max_examples=60)
+@given(edge_lists())
+def test_allowed_classes_are_those_with_a_completion_of_an_nfa(nfa: EdgeList) -> None:
+    automaton = TensorAutomaton.from_edges(*nfa)
+    alive = backward_pass(automaton, LENGTH)
+    words = {
+        string
+        for string in strings(range(nfa.num_classes), LENGTH)
+        if nfa_states(nfa, nfa.initial, string) & set(nfa.accepting)
+    }
+    for prefix in strings(range(nfa.num_classes), 2):
+        members = nfa_states(nfa, nfa.initial, prefix)
+        states = torch.tensor([s in members for s in range(nfa.num_states)])
+        for total in range(len(prefix) + 1, LENGTH + 1):
+            allowed = allowed_classes(automaton, states, alive[total - len(prefix) - 1])
+            truth = {
+                w[len(prefix)] for w in words if len(w) == total and w[: len(prefix)] == prefix
+            }
+            assert set(allowed.nonzero().flatten().tolist()) == truth
+
+
+@settings(deadline=None, max_examples=100)
+@given(edge_lists(looping=True))
+def test_the_two_forms_are_the_same_function(nfa: EdgeList) -> None:
+    automaton = TensorAutomaton.from_edges(*nfa)
+    steps = steps_to_accept(automaton)
+    for remaining, alive in enumerate(backward_pass(automaton, 2 * nfa.num_states)):
+        assert torch.equal(alive, steps <= remaining)
+    assert ((steps < nfa.num_states) | (steps == UNREACHABLE)).all()

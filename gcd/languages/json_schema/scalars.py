@@ -16,7 +16,7 @@ from gcd.languages.json_schema.constants import exact, kind_of
 from gcd.languages.json_schema.document import Document
 from gcd.languages.json_schema.facets import Facets
 from gcd.languages.text.formats import text_format
-from gcd.languages.values.json_text import texts
+from gcd.languages.text.texts import texts
 from gcd.languages.values.multiples import multiples, whole_numbers
 from gcd.languages.values.notation import Notation
 from gcd.languages.values.numbers import Bound, decimals, integers, numbers, with_exponent

@@ -36,7 +36,7 @@ from gcd.automata.nfa import NFA
 from gcd.errors import ConstraintError, StateLimitError
 from gcd.languages.text.code_points import SCALARS, one_of
 from gcd.languages.text.ecma_syntax import Chars, Choice, End, Node, Repeat, Sequence, Start, parse
-from gcd.languages.values.json_text import texts
+from gcd.languages.text.texts import texts
 
 _MAX_CELLS = 30_000_000  # entries of the table (state, byte class) of the automaton to determinise
 _FIRST_STATES = 250
@@ -81,7 +81,7 @@ def _determinized(nfa: NFA, what: str) -> Automaton:
         began = time.thread_time()
         try:
             with state_limit(limit):
-                return nfa.determinize()
+                return Automaton.determinize(nfa)
         except StateLimitError as error:
             if time.thread_time() - began > _PATIENCE:
                 raise ConstraintError(
@@ -91,7 +91,7 @@ def _determinized(nfa: NFA, what: str) -> Automaton:
                 ) from error
         limit *= 4
     try:
-        return nfa.determinize()
+        return Automaton.determinize(nfa)
     except StateLimitError as error:
         raise StateLimitError(max_states(), what) from error
 

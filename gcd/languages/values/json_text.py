@@ -23,8 +23,8 @@ from gcd.automata.automaton import Automaton
 from gcd.automata.byte_classes import NUM_BYTES, joint_classes
 from gcd.automata.limits import max_states
 from gcd.errors import StateLimitError
-from gcd.languages.text.code_points import SCALARS, DigitTrees, Moves, Piece, one_of
-from gcd.languages.values.json_values import repeated
+from gcd.languages.text.code_points import DigitTrees, Moves, Piece
+from gcd.languages.text.texts import texts
 
 _HEX = [f"{d:x}{d:X}".encode() if d > 9 else f"{d}".encode() for d in range(16)]
 _ESCAPED, _LETTERS = b'"\\/\b\f\n\r\t', b'"\\/bfnrt'
@@ -34,22 +34,6 @@ _STRUCTURE = np.zeros(NUM_BYTES, np.uint8)
 _STRUCTURE[:0x20] = 1
 for _number, _byte in enumerate(sorted({*b"".join(_HEX), *_LETTERS, *b"u"})):
     _STRUCTURE[_byte] = _number + 2
-
-
-@lru_cache(maxsize=1)
-def characters() -> Automaton:
-    """One code point in UTF-8: no overlong forms, no surrogates."""
-    return one_of(SCALARS)
-
-
-@lru_cache(maxsize=256)
-def texts(minimum: int = 0, maximum: int | None = None) -> Automaton:
-    """UTF-8 texts of `minimum` to `maximum` code points (None: no upper bound).
-
-    Raises:
-        StateLimitError: at once if these are far too many.
-    """
-    return repeated(characters(), minimum, maximum)
 
 
 @lru_cache(maxsize=256)

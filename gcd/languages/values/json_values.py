@@ -22,10 +22,11 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from gcd.automata.automaton import Automaton
-from gcd.automata.limits import max_states
-from gcd.errors import ConstraintError, StateLimitError
+from gcd.errors import ConstraintError
 from gcd.languages.literal import encodable
 from gcd.languages.text.regex import regex
+from gcd.languages.text.texts import repeated
+from gcd.languages.values.json_text import quoted
 from gcd.languages.values.notation import Brackets, Notation, separators
 
 _HEX = "[0-9a-fA-F]"
@@ -42,8 +43,6 @@ def json_notation(whitespace: str, escapes: str = "canonical") -> Notation:
     """How JSON writes values, in a whitespace style; keys and constants as `escapes` says."""
     if escapes not in ("canonical", "all"):
         raise ConstraintError(f'escapes must be "canonical" or "all", got {escapes!r}')
-    from gcd.languages.values.json_text import quoted  # which is made of the characters below
-
     gap, comma, colon = separators(whitespace)
     return Notation(
         gap=gap,
@@ -73,14 +72,6 @@ def json_string(minimum: int, maximum: int | None) -> Automaton:
     return Automaton.concatenate([quote, repeated(json_character(), minimum, maximum), quote])
 
 
-def repeated(character: Automaton, minimum: int, maximum: int | None) -> Automaton:
-    """`minimum` to `maximum` characters; `StateLimitError` at once if they are far too many."""
-    longest = max(minimum, maximum or 0)
-    if longest * character.num_states > max_states():
-        raise StateLimitError(max_states(), f"a string with a length limit of {longest}")
-    return character.repeat(minimum, maximum)
-
-
 def json_constants(texts: Iterable[str]) -> Automaton:
     """Strings as `json.dumps` writes them, with `ensure_ascii` on or off."""
     return Automaton.from_strings(
@@ -89,8 +80,6 @@ def json_constants(texts: Iterable[str]) -> Automaton:
 
 
 def _all_spellings(texts: Iterable[str]) -> Automaton:
-    from gcd.languages.values.json_text import quoted
-
     return quoted(Automaton.from_strings(map(encodable, texts)))
 
 

@@ -28,7 +28,8 @@ from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError
 from gcd.languages.literal import encodable
 from gcd.languages.text.regex import regex
-from gcd.languages.values.json_values import LONE_UNIT, any_case, repeated, spellings
+from gcd.languages.text.texts import repeated
+from gcd.languages.values.json_values import LONE_UNIT, any_case, spellings
 from gcd.languages.values.notation import Brackets, Notation, separators
 
 _HEX = "[0-9a-fA-F]"

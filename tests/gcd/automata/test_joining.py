@@ -10,7 +10,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gcd import Automaton, StateLimitError, state_limit
-from gcd.automata.nfa import join
 from tests.gcd.oracles import byte_automata, checked_inside_strategies
 
 NODES = 4
@@ -46,7 +45,7 @@ def wired(parts, joints, skips, start, end) -> Automaton:
 def test_a_graph_of_parts_is_the_same_graph_of_states(languages, inserted, skips, start, end):
     parts = [languages[i % len(languages)] for i, _, _ in inserted]
     joints = [(a, b) for _, a, b in inserted]
-    found = join(parts, joints, num_nodes=NODES, skips=skips, start=start, end=end)
+    found = Automaton.join(parts, joints, num_nodes=NODES, skips=skips, start=start, end=end)
     assert found == wired(parts, joints, skips, start, end)
 
 
@@ -55,7 +54,7 @@ def test_a_graph_of_parts_is_the_same_graph_of_states(languages, inserted, skips
 def test_a_chain_is_a_product_of_sets(sets):
     parts = [Automaton.from_strings(texts) for texts in sets]
     chain = [(i, i + 1) for i in range(len(parts))]
-    found = join(parts, chain, num_nodes=len(parts) + 1, start=0, end=len(parts))
+    found = Automaton.join(parts, chain, num_nodes=len(parts) + 1, start=0, end=len(parts))
     assert found == Automaton.from_strings("".join(choice) for choice in itertools.product(*sets))
 
 
@@ -77,7 +76,7 @@ def test_thousands_of_lone_states():
 def test_the_limit_holds_wherever_states_come_from(limit):
     part = Automaton.literal("x" * 3)
     with state_limit(limit), pytest.raises(StateLimitError):
-        join(
+        Automaton.join(
             [part] * limit,
             [(i, i + 1) for i in range(limit)],
             num_nodes=limit + 1,

@@ -7,31 +7,20 @@ from collections.abc import Iterator
 import pytest
 import torch
 from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 
 from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError, EmptyLanguageError, InfeasibleBudgetError
 from gcd.languages.text.regex import regex
-from gcd.paper import TensorAutomaton
+from gcd.paper import allowed_classes, backward_pass, steps_to_accept
 from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.bitmask import pack
-from gcd.tokens.budget import (
-    BudgetMask,
-    allowed_classes,
-    backward_pass,
-    check_budget,
-    forward_pass,
-    steps_to_accept,
-)
+from gcd.tokens.budget import BudgetMask, check_budget
 from gcd.tokens.lifting import lift
-from gcd.tokens.token_automaton import UNREACHABLE, TokenAutomaton
+from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 from tests.gcd.oracles import (
-    EdgeList,
     byte_automata,
     checked_inside_strategies,
-    edge_lists,
-    nfa_states,
     strings,
     texts,
     vocabularies,
@@ -39,7 +28,6 @@ from tests.gcd.oracles import (
 
 pytestmark = checked_inside_strategies
 
-LENGTH = 5
 VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"ab", b"", b"c", b"<s>"], [3, 5], size=40)
 
 
@@ -51,73 +39,7 @@ def _try_lift(automaton: Automaton, vocabulary: Vocabulary) -> TokenAutomaton:
         raise
 
 
-# -- the passes, for any automaton ----------------------------------------------------------
-
-
-@settings(deadline=None, max_examples=60)
-@given(edge_lists())
-def test_backward_pass_finds_completions_of_exactly_each_length(nfa: EdgeList) -> None:
-    alive = backward_pass(TensorAutomaton.from_edges(*nfa), LENGTH)
-    accepting = set(nfa.accepting)
-    for state in range(nfa.num_states):
-        lengths = {
-            len(string)
-            for string in strings(range(nfa.num_classes), LENGTH)
-            if nfa_states(nfa, [state], string) & accepting
-        }
-        assert set(alive[:, state].nonzero().flatten().tolist()) == lengths
-
-
-@settings(deadline=None, max_examples=60)
-@given(edge_lists(), st.data())
-def test_forward_pass_finds_the_states_that_strings_lead_to(
-    nfa: EdgeList, data: st.DataObject
-) -> None:
-    row = st.lists(st.booleans(), min_size=nfa.num_classes, max_size=nfa.num_classes)
-    classes = torch.tensor(data.draw(st.lists(row, min_size=4, max_size=4)))
-    automaton = TensorAutomaton.from_edges(*nfa)
-    free, restricted = forward_pass(automaton, 4), forward_pass(automaton, 4, classes)
-    for t in range(5):
-        anything, allowed = set(), set()
-        for string in strings(range(nfa.num_classes), t):
-            if len(string) == t:
-                states = nfa_states(nfa, nfa.initial, string)
-                anything |= states
-                if all(classes[i, c] for i, c in enumerate(string)):
-                    allowed |= states
-        assert set(free[t].nonzero().flatten().tolist()) == anything
-        assert set(restricted[t].nonzero().flatten().tolist()) == allowed
-
-
-@settings(deadline=None, max_examples=60)
-@given(edge_lists())
-def test_allowed_classes_are_those_with_a_completion_of_an_nfa(nfa: EdgeList) -> None:
-    automaton = TensorAutomaton.from_edges(*nfa)
-    alive = backward_pass(automaton, LENGTH)
-    words = {
-        string
-        for string in strings(range(nfa.num_classes), LENGTH)
-        if nfa_states(nfa, nfa.initial, string) & set(nfa.accepting)
-    }
-    for prefix in strings(range(nfa.num_classes), 2):
-        members = nfa_states(nfa, nfa.initial, prefix)
-        states = torch.tensor([s in members for s in range(nfa.num_states)])
-        for total in range(len(prefix) + 1, LENGTH + 1):
-            allowed = allowed_classes(automaton, states, alive[total - len(prefix) - 1])
-            truth = {
-                w[len(prefix)] for w in words if len(w) == total and w[: len(prefix)] == prefix
-            }
-            assert set(allowed.nonzero().flatten().tolist()) == truth
-
-
-@settings(deadline=None, max_examples=100)
-@given(edge_lists(looping=True))
-def test_the_two_forms_are_the_same_function(nfa: EdgeList) -> None:
-    automaton = TensorAutomaton.from_edges(*nfa)
-    steps = steps_to_accept(automaton)
-    for remaining, alive in enumerate(backward_pass(automaton, 2 * nfa.num_states)):
-        assert torch.equal(alive, steps <= remaining)
-    assert ((steps < nfa.num_states) | (steps == UNREACHABLE)).all()
+# -- the two forms of a budget -----------------------------------------------------------
 
 
 @settings(deadline=None, max_examples=60)

@@ -21,7 +21,7 @@ from gcd.languages.text.ecma import ecma_pattern
 from gcd.languages.text.ecma_properties import BINARY, GENERAL_CATEGORIES
 from gcd.languages.text.ecma_syntax import MAX_NESTING, property_ranges
 from gcd.languages.text.regex import regex
-from gcd.languages.values.json_text import texts
+from gcd.languages.text.texts import texts
 from tests.gcd.random_strings import random_strings
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -15,7 +15,8 @@ from gcd.automata.limits import state_limit
 from gcd.errors import StateLimitError
 from gcd.languages.text.code_points import SCALARS, Ranges, complement, one_of, ranges, ranges_of
 from gcd.languages.text.regex import regex
-from gcd.languages.values.json_text import characters, quoted, texts
+from gcd.languages.text.texts import characters, texts
+from gcd.languages.values.json_text import quoted
 from gcd.languages.values.json_values import json_spellings, json_string
 from tests.gcd.random_strings import random_strings
 

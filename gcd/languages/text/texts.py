@@ -1,0 +1,34 @@
+"""Texts of so many code points, whatever they say: what length limits mean, byte by byte."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from gcd.automata.automaton import Automaton
+from gcd.automata.limits import max_states
+from gcd.errors import StateLimitError
+from gcd.languages.text.code_points import SCALARS, one_of
+
+
+@lru_cache(maxsize=1)
+def characters() -> Automaton:
+    """One code point in UTF-8: no overlong forms, no surrogates."""
+    return one_of(SCALARS)
+
+
+@lru_cache(maxsize=256)
+def texts(minimum: int = 0, maximum: int | None = None) -> Automaton:
+    """UTF-8 texts of `minimum` to `maximum` code points (None: no upper bound).
+
+    Raises:
+        StateLimitError: at once if these are far too many.
+    """
+    return repeated(characters(), minimum, maximum)
+
+
+def repeated(character: Automaton, minimum: int, maximum: int | None) -> Automaton:
+    """`minimum` to `maximum` characters; `StateLimitError` at once if they are far too many."""
+    longest = max(minimum, maximum or 0)
+    if longest * character.num_states > max_states():
+        raise StateLimitError(max_states(), f"a string with a length limit of {longest}")
+    return character.repeat(minimum, maximum)

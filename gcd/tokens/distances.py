@@ -1,0 +1,40 @@
+"""How many tokens an answer still needs, and the one rule of budgets that follows from it.
+
+`steps_to_accept[s]` is the fewest tokens, EOS included, from state s to the end of a text. With r
+tokens left before the next one, that next token may lead to a state exactly if
+
+    steps_to_accept[ state after it ] <= r - 1
+
+which is all that a budget means. `fits` is this comparison, for numbers, arrays, tensors and
+compiled code: every mask, matcher, tree and recursion of the project goes through it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int32
+from numba.extending import register_jitable
+
+from gcd.tokens.kernels import token_graph as kernels
+
+UNREACHABLE = 2**30
+"""`steps_to_accept` of a state without a way to `final`; more than any budget, less than int32."""
+
+
+@register_jitable
+def fits(steps_after: Any, remaining: Any) -> Any:
+    """Whether a token fits into a budget: the text can be finished with the tokens after it.
+
+    Args:
+        steps_after: `steps_to_accept` of the state that the token leads to; `UNREACHABLE` where
+            it leads nowhere.
+        remaining: tokens left, the next one and EOS included.
+    """
+    return steps_after < remaining  # that is, steps_after <= remaining - 1, without the subtraction
+
+
+def steps_to_accept(delta: Int32[np.ndarray, "S C"], final: int) -> Int32[np.ndarray, "S"]:
+    """Fewest tokens from each state to `final`, `UNREACHABLE` where there is no way; O(S C)."""
+    return kernels.distances(kernels.edges(delta), delta.shape[0], final, UNREACHABLE, True)
