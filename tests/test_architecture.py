@@ -1,8 +1,10 @@
-"""The one direction of dependency, and modules small enough to hold one concept."""
+"""The one direction of dependency, no circles, and modules small enough to hold one concept."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,13 @@ ALLOWED = {
     "hmm": {"gcd"},
     "smc": {"gcd", "hmm"},
     "experiments": {"gcd", "hmm", "smc"},
+}
+ROOMS = {  # of gcd: what stands in a room may import these rooms, and what lies beside them
+    "gcd.support": set(),
+    "gcd.automata": {"gcd.support"},
+    "gcd.languages": {"gcd.support", "gcd.automata"},
+    "gcd.tokens": {"gcd.support", "gcd.automata"},
+    "gcd.serving": {"gcd.support", "gcd.automata", "gcd.tokens"},
 }
 OURS = {*ALLOWED, "scripts", "tests", "benchmarks", "configs"}
 
@@ -50,3 +59,43 @@ def test_modules_are_small():
         for path in (ROOT / package).rglob("*.py"):
             lines = len(path.read_text(encoding="utf-8").splitlines())
             assert lines <= 480, f"{path.relative_to(ROOT)} has {lines} lines: is it one concept?"
+
+
+def modules() -> dict[str, Path]:
+    """Every module of ours that others import, by its dotted name."""
+    found = {}
+    for package in ALLOWED:
+        for path in (ROOT / package).rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imported_modules(path: Path, known: dict[str, Path]) -> Iterator[str]:
+    """The modules of ours that a file imports, inside of functions and for types alone as well."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom) and node.module in known:
+            for alias in node.names:
+                inside = f"{node.module}.{alias.name}"
+                yield inside if inside in known else node.module
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    known = modules()
+    graph = {name: set(imported_modules(path, known)) - {name} for name, path in known.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"import circle: {' <- '.join(error.args[1])}")
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS))
+def test_rooms_open_one_way(room):
+    known = modules()
+    for name, path in known.items():
+        if name == room or name.startswith(f"{room}."):
+            for other in imported_modules(path, known):
+                theirs = ".".join(other.split(".")[:2])
+                assert theirs not in ROOMS or theirs in ROOMS[room] | {room}, f"{name}: {other}"
