@@ -29,12 +29,16 @@ from gcd.automata import counting
 from gcd.automata.byte_classes import NUM_BYTES, joint_classes
 from gcd.automata.kernels import graph, subsets
 from gcd.automata.kernels.canonical import canonical
-from gcd.automata.limits import max_states
+from gcd.automata.limits import kernel_limits, max_cells, max_states, pay, spend, work_left
 from gcd.automata.nfa import NFA, join
 from gcd.errors import EmptyLanguageError, StateLimitError
 
 _INTERSECTION, _UNION, _DIFFERENCE = 0, 1, 2
 _HASHED = 64  # states
+# Units for an entry and for a state of a table that is brought to its normal form.
+_PER_ENTRY, _PER_STATE = 12, 64
+# Units for a byte of a set of strings, and for a row of a table, that an interpreted loop looks at.
+_PER_BYTE, _PER_ROW = 40, 1000
 _PLAIN: Final = ("C_CONTIGUOUS", "WRITEABLE")  # the one layout that kernels are compiled for
 
 
@@ -68,6 +72,7 @@ class Automaton:
         class_of_byte: UInt8[np.ndarray, 256],
     ) -> Automaton:
         """Trim, minimise and number canonically any deterministic table with initial state 0."""
+        spend(_PER_ENTRY * delta.size + _PER_STATE * delta.shape[0], "a minimal automaton")
         table, accepting, class_of_byte = canonical(
             np.require(delta, np.int32, _PLAIN),
             np.require(accepting, None, _PLAIN),
@@ -174,6 +179,7 @@ class Automaton:
     def from_strings(cls, texts: Iterable[str | bytes]) -> Automaton:
         """A finite set of strings; cost linear in their total length."""
         ordered = sorted({_as_bytes(text) for text in texts})
+        spend(_PER_BYTE * sum(map(len, ordered)), "the set of strings")
         if len(ordered) == 1:
             return cls._single(ordered[0])
         alphabet = sorted(set(b"".join(ordered)))
@@ -196,6 +202,8 @@ class Automaton:
             previous = string
         if count > max_states():
             raise StateLimitError(max_states(), "the set of strings")
+        if count * width > max_cells():
+            spend(work_left() + 1, "the set of strings")
         delta = np.full((count, width), -1, np.int32)
         if source:
             delta[source, class_of_byte[label]] = np.arange(1, count)
@@ -308,16 +316,15 @@ class Automaton:
 
     def _product(self, other: Automaton, mode: int) -> Automaton:
         class_of_byte, (mine, theirs) = joint_classes([self.class_of_byte, other.class_of_byte])
-        delta, accepting, count = subsets.product(
+        delta, accepting, count, work = subsets.product(
             np.ascontiguousarray(self.delta[:, mine]),
             self.accepting,
             np.ascontiguousarray(other.delta[:, theirs]),
             other.accepting,
             mode,
-            max_states(),
+            kernel_limits(),
         )
-        if count == subsets.TOO_MANY:
-            raise StateLimitError(max_states(), "a product of automata")
+        pay(count, work, "a product of automata")
         return Automaton.minimal(delta, accepting, class_of_byte)
 
     # -- asking questions -------------------------------------------------------------------
@@ -374,6 +381,7 @@ class Automaton:
     @cached_property
     def longest_length(self) -> int | None:
         """Length in bytes of the longest string, None if there is no bound, -1 if there is none."""
+        spend(_PER_ROW * self.num_states, "the longest length of a language")
         return -1 if self.is_empty else counting.longest_length(self.delta)
 
     def count(self, max_length: int) -> int:

@@ -24,7 +24,7 @@ from jaxtyping import Bool, Int32, UInt8
 from gcd.automata.byte_classes import NUM_BYTES, merge_equal_columns
 from gcd.automata.kernels import joining as kernels
 from gcd.automata.kernels import subsets
-from gcd.automata.limits import max_states
+from gcd.automata.limits import kernel_limits, max_cells, max_states, pay, spend, work_left
 from gcd.errors import StateLimitError
 
 
@@ -110,16 +110,18 @@ class NFA:
 
     def determinize(self) -> Table:
         """The same language by subset construction; `StateLimitError` if that is too large."""
-        delta, accepting, count = subsets.determinize(
+        num_classes = int(self.class_of_byte.max()) + 1
+        if 2 * self.num_states * num_classes > max_cells():  # indices of 8 bytes, not of 4
+            spend(work_left() + 1)
+        delta, accepting, count, work = subsets.determinize(
             (self.source, self.byte_class, self.target),
             self.epsilon,
             self.initial,
             self.accepting,
-            int(self.class_of_byte.max()) + 1,
-            max_states(),
+            num_classes,
+            kernel_limits(),
         )
-        if count == subsets.TOO_MANY:
-            raise StateLimitError(max_states())
+        pay(count, work)
         return Table(delta, accepting, self.class_of_byte)
 
     def with_joint_classes(self) -> NFA:
@@ -163,7 +165,7 @@ def join(
     tables = list(distinct.values())
     if sum(part.num_states for part in parts) > max_states():
         raise StateLimitError(max_states())
-    delta, accepting, class_of_byte, count = kernels.join(
+    delta, accepting, class_of_byte, count, work = kernels.join(
         np.concatenate([part.delta.ravel() for part in tables]),
         np.concatenate([part.accepting for part in tables]),
         np.stack([part.class_of_byte for part in tables]),
@@ -174,10 +176,9 @@ def join(
         np.array(skips, np.int32).reshape(-1, 2),
         num_nodes,
         (start, end),
-        max_states(),
+        kernel_limits(),
     )
-    if count == subsets.TOO_MANY:
-        raise StateLimitError(max_states())
+    pay(count, work)
     return Table(delta, accepting, class_of_byte)
 
 

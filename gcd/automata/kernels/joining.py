@@ -18,7 +18,9 @@ import numpy as np
 
 from gcd.automata.kernels.canonical import joint_classes
 from gcd.automata.kernels.subsets import (
+    MEMBER,
     NOT_HASHED,
+    SET,
     TOO_MANY,
     grown_rows,
     new_store,
@@ -27,6 +29,8 @@ from gcd.automata.kernels.subsets import (
 )
 
 _UNKNOWN = -2
+STATE = 4  # units for a state of the parts, for the arrays that describe it
+LONE = 2  # units for an entry of the row of a lone state
 
 
 @numba.njit(cache=True)
@@ -61,19 +65,22 @@ def _close(
     reads: np.ndarray,
     nodes: tuple[np.ndarray, np.ndarray],
     first_node: int,
-) -> int:
-    """Follow what reads nothing from `members[:size]`, keep states that matter; the new size.
+) -> tuple[int, int]:
+    """Follow what reads nothing from `members[:size]`, keep states that matter: (new size, work).
 
     `stamp` is zero for all states, and left so.
     """
     start, targets = nodes
+    work = np.int64(0)
     for i in range(size):
         stamp[members[i]] = 1
     head = 0
     while head < size:
         q = members[head]
         head += 1
+        work += 1
         if q >= first_node:
+            work += start[q - first_node + 1] - start[q - first_node]
             for i in range(start[q - first_node], start[q - first_node + 1]):
                 t = targets[i]
                 if stamp[t] == 0:
@@ -91,7 +98,7 @@ def _close(
             members[kept] = members[i]
             kept += 1
     sort_members(members, kept)
-    return kept
+    return kept, work
 
 
 @numba.njit(cache=True)
@@ -99,7 +106,9 @@ def _read_on(
     current: int,
     k: int,
     count: int,
-    max_states: int,
+    work: int,
+    max_rows: int,
+    max_work: int,
     delta: np.ndarray,
     deltas: np.ndarray,
     columns: np.ndarray,
@@ -108,19 +117,21 @@ def _read_on(
     store: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     members: np.ndarray,
     stamp: np.ndarray,
-) -> tuple[int, int, int, int]:
+) -> tuple[int, int, int, int, int]:
     """Write rows of subsets from (current, k) on, as far as what follows is simple.
 
     Simple is a lone state that leads to no node, and for which there is room. Returns the state
     and the class where something else follows, how many states, in `members`, that is, none at
-    the end, and how many subsets there are now.
+    the end and past the limit on work, how many subsets there are now, and the work.
     """
     cell, shift, part, leads_to = states
     pool, starts, hashes, _ = store
-    most = min(max_states, delta.shape[0], hashes.size)
+    most = min(max_rows, delta.shape[0], hashes.size)
     num_classes = delta.shape[1]
     while current < count:
         begin, end = starts[current], starts[current + 1]
+        if work > max_work:
+            break
         if end - begin == 1 and cell[pool[begin]] >= 0:
             q = pool[begin]
             first, base, column, row = cell[q], shift[q], columns[part[q]], delta[current]
@@ -131,7 +142,7 @@ def _read_on(
                     if after[t] == _UNKNOWN:
                         if leads_to[t] >= 0 or count >= most or starts[count] == pool.size:
                             members[0] = t
-                            return current, k, 1, count
+                            return current, k, 1, count, work
                         pool[starts[count]] = t
                         starts[count + 1] = starts[count] + 1
                         hashes[count] = NOT_HASHED
@@ -152,11 +163,13 @@ def _read_on(
                 stamp[members[i]] = 0
             if size == 1:
                 delta[current, k] = after[members[0]]
+            work += end - begin
             if size > 1 or delta[current, k] == _UNKNOWN:
-                return current, k, size, count
+                return current, k, size, count, work
             k += 1
         current, k = current + 1, 0
-    return current, k, 0, count
+        work += LONE * num_classes
+    return current, k, 0, count, work
 
 
 @numba.njit(cache=True)
@@ -171,8 +184,8 @@ def join(
     skips: np.ndarray,
     num_nodes: int,
     ends: tuple[int, int],
-    max_states: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    limits: tuple[int, int, int],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, int, int]:
     """The strings on the way from one node to another.
 
     Args:
@@ -183,13 +196,16 @@ def join(
         joints, skips: their (source, target) nodes.
         num_nodes: how many nodes there are.
         ends: the nodes where strings begin and end.
-        max_states: most states of the result.
+        limits: most states and entries of the result, and units of work.
 
     Returns:
-        (delta, accepting, class of each byte, number of states), states in breadth-first order.
+        (delta, accepting, class of each byte, number of states, units of work), states in
+        breadth-first order.
     """
+    max_states, max_cells, max_work = limits
     class_of_byte, first_byte = joint_classes(maps)
     num_classes = first_byte.size
+    max_rows = min(max_states, max_cells // num_classes)
     columns = np.empty((maps.shape[0], num_classes), np.int32)
     for p in range(maps.shape[0]):
         for k in range(num_classes):
@@ -209,10 +225,12 @@ def join(
     reads = np.zeros(total, np.bool_)  # what does not says nothing once closed over
     end = first_node + ends[1]
     reads[end] = True
+    work = np.int64(STATE * total)
     for i in range(num_joints):
         p = part_of[i]
         size = first_state[p + 1] - first_state[p]
         width = (first_cell[p + 1] - first_cell[p]) // size
+        work += size * width
         for s in range(size):
             q = begins[i] + s
             cell[q], shift[q], part[q] = first_cell[p] + s * width, begins[i], p
@@ -228,39 +246,45 @@ def join(
     stamp = np.zeros(total, np.int8)
     members = np.empty(total, np.int32)
     members[0] = first_node + ends[0]
-    size = _close(members, np.int64(1), stamp, leads_to, reads, nodes, first_node)
+    size, looks = _close(members, np.int64(1), stamp, leads_to, reads, nodes, first_node)
     store = new_store(total)
     store, _ = number_subset(store, np.int64(0), members, size)
-    delta = np.full((total, num_classes), -1, np.int32)
+    delta = np.full((max(1, min(total, max_rows)), num_classes), -1, np.int32)
     # Plain constants would be types of their own, and each function be compiled twice.
     count, current, k = np.int64(1), np.int64(0), np.int64(0)
     while current < count:
-        current, k, size, count = _read_on(
-            current, k, count, max_states, delta, deltas, columns,
+        current, k, size, count, work = _read_on(
+            current, k, count, work, max_rows, max_work, delta, deltas, columns,
             (cell, shift, part, leads_to), after, store, members, stamp,
         )  # fmt: skip
         if size == 0:
             break
         lone = members[0] if size == 1 else -1
-        size = _close(members, size, stamp, leads_to, reads, nodes, first_node)
+        size, looks = _close(members, size, stamp, leads_to, reads, nodes, first_node)
+        work += SET * (size + looks)
         simple = size == 1 and leads_to[members[0]] < 0
         target = after[members[0]] if simple else _UNKNOWN
         if target == _UNKNOWN and size > 0:
             store, target = number_subset(store, count, members, size)
             if target == count:
-                if count >= max_states:
-                    return delta[:0], reads[:0], class_of_byte, TOO_MANY
+                if count >= max_rows:
+                    if count < max_states:
+                        work = max_work + 1
+                    return delta[:0], reads[:0], class_of_byte, TOO_MANY, work
                 delta = grown_rows(delta, count + 1)
                 count += 1
+                work += MEMBER * size
         if simple:
             after[members[0]] = target
         if lone >= 0:
             after[lone] = target if size > 0 else -1
         delta[current, k] = target if size > 0 else -1
         k += 1
+    if work > max_work:
+        return delta[:0], reads[:0], class_of_byte, TOO_MANY, work
     accepts = np.zeros(count, np.bool_)
     for s in range(count):
         # The end has the highest number of what can be in a subset, but other nodes cannot.
         last = store[1][s + 1] - 1
         accepts[s] = last >= store[1][s] and store[0][last] == end
-    return delta[:count], accepts, class_of_byte, count
+    return delta[:count], accepts, class_of_byte, count, work

@@ -2,7 +2,11 @@
 
 Conventions as in `gcd.automata.kernels.graph`. Growing results live in arrays that double, and
 states are found again through open-addressing hash tables, so each loop is amortised linear in what
-it produces. A result of more than `max_states` states is reported as a count of `TOO_MANY`.
+it produces.
+
+Loops that may run long are told three limits, (states, entries of the table, units of work), and
+return the units that they took (`gcd.automata.limits`). A loop that comes to a limit stops and
+reports a count of `TOO_MANY`, with more units than were allowed unless it was the one on states.
 """
 
 from __future__ import annotations
@@ -12,6 +16,9 @@ import numpy as np
 
 _AND, _OR, _DIFFERENCE = 0, 1, 2
 TOO_MANY = -1
+PAIR = 16  # units for a class of a pair of states
+SET = 4  # units for a member of a subset that is closed, sorted and looked for
+MEMBER = 64  # units for a stored member of a subset, which stays in memory until the end
 NOT_HASHED = -1  # instead of the hash of a subset that is found otherwise
 
 
@@ -31,16 +38,19 @@ def product(
     b_delta: np.ndarray,
     b_accepting: np.ndarray,
     mode: int,
-    max_states: int,
-) -> tuple[np.ndarray, np.ndarray, int]:
+    limits: tuple[int, int, int],
+) -> tuple[np.ndarray, np.ndarray, int, int]:
     """Reachable pairs of two automata over one alphabet: 0 intersection, 1 union, 2 difference.
 
     A component that has died is numbered as one more state of its automaton; pairs that can no
-    longer accept in the given mode are not built. Returns (delta, accepting, number of states).
+    longer accept in the given mode are not built. Returns (delta, accepting, number of states,
+    units of work).
     """
+    max_states, max_cells, max_work = limits
     a_dead, b_dead = a_delta.shape[0], b_delta.shape[0]
     width = np.int64(b_dead + 1)
     num_classes = a_delta.shape[1]
+    work = np.int64(0)
     capacity = 256
     delta = np.full((capacity, num_classes), -1, np.int32)
     keys = np.empty(capacity, np.int64)
@@ -51,6 +61,9 @@ def product(
     current = 0
     while current < count:
         i, j = keys[current] // width, keys[current] % width
+        work += PAIR * num_classes
+        if work > max_work or count * num_classes > max_cells:
+            return delta[:0], np.zeros(0, np.bool_), TOO_MANY, max_work + 1
         for k in range(num_classes):
             x = a_delta[i, k] if i < a_dead else -1
             y = b_delta[j, k] if j < b_dead else -1
@@ -65,7 +78,7 @@ def product(
             target = table[slot]
             if target < 0:
                 if count >= max_states:
-                    return delta[:0], np.zeros(0, np.bool_), TOO_MANY
+                    return delta[:0], np.zeros(0, np.bool_), TOO_MANY, work
                 if count == capacity:
                     capacity *= 2
                     grown = np.full((capacity, num_classes), -1, np.int32)
@@ -98,7 +111,7 @@ def product(
             accepting[s] = in_a or in_b
         else:
             accepting[s] = in_a and not in_b
-    return delta[:count], accepting, count
+    return delta[:count], accepting, count, work
 
 
 @numba.njit(cache=True)
@@ -202,12 +215,14 @@ def _close(
     useful: np.ndarray,
     eps_offsets: np.ndarray,
     eps_targets: np.ndarray,
-) -> int:
-    """Epsilon-close `members[:size]` in place, keep what matters, sort; returns the new size."""
+) -> tuple[int, int]:
+    """Epsilon-close `members[:size]` in place, keep what matters, sort; (new size, work)."""
     read = 0
+    work = np.int64(0)
     while read < size:
         s = members[read]
         read += 1
+        work += 1 + eps_offsets[s + 1] - eps_offsets[s]
         for i in range(eps_offsets[s], eps_offsets[s + 1]):
             t = eps_targets[i]
             if stamp[t] != round_:
@@ -221,7 +236,7 @@ def _close(
             members[kept] = members[i]
             kept += 1
     sort_members(members, kept)
-    return kept
+    return kept, work
 
 
 @numba.njit(cache=True)
@@ -247,14 +262,15 @@ def determinize(
     initial: np.ndarray,
     nfa_accepting: np.ndarray,
     num_classes: int,
-    max_states: int,
-) -> tuple[np.ndarray, np.ndarray, int]:
+    limits: tuple[int, int, int],
+) -> tuple[np.ndarray, np.ndarray, int, int]:
     """Subset construction (Rabin and Scott 1959) over a non-deterministic automaton.
 
     `edges` are sources, byte classes and targets; `epsilon` are pairs (source, target). Subsets
     are kept sorted in one flat array and found again through an open-addressing hash table. Cost:
-    O(subsets x K x mean subset size).
+    O(subsets x K x mean subset size). Returns (delta, accepting, number of states, units of work).
     """
+    max_states, max_cells, max_work = limits
     num_nfa = nfa_accepting.size
     source, label, target_of = edges
     cells = source.astype(np.int64) * num_classes + label
@@ -272,7 +288,7 @@ def determinize(
             stamp[q] = round_
             members[size] = q
             size += 1
-    size = _close(members, size, stamp, round_, useful, eps_offsets, eps_targets)
+    size, work = _close(members, size, stamp, round_, useful, eps_offsets, eps_targets)
     store = new_store(max(256, size))
     store, _ = number_subset(store, np.int64(0), members, size)
     delta = np.full((256, num_classes), -1, np.int32)
@@ -280,6 +296,9 @@ def determinize(
     current = 0
     while current < count:
         subset = store[0][store[1][current] : store[1][current + 1]]
+        work += num_classes * (1 + subset.size)
+        if work > max_work or count * num_classes > max_cells:
+            return delta[:0], np.zeros(0, np.bool_), TOO_MANY, max_work + 1
         for k in range(num_classes):
             round_ += 1
             size = 0
@@ -293,15 +312,17 @@ def determinize(
                         size += 1
             if size == 0:
                 continue
-            size = _close(members, size, stamp, round_, useful, eps_offsets, eps_targets)
+            size, looks = _close(members, size, stamp, round_, useful, eps_offsets, eps_targets)
+            work += SET * (size + looks)
             if size == 0:
                 continue
             store, target = number_subset(store, count, members, size)
             if target == count:
                 if count >= max_states:
-                    return delta[:0], np.zeros(0, np.bool_), TOO_MANY
+                    return delta[:0], np.zeros(0, np.bool_), TOO_MANY, work
                 delta = grown_rows(delta, count + 1)
                 count += 1
+                work += MEMBER * size
             delta[current, k] = target
         current += 1
     pool, starts = store[0], store[1]
@@ -311,4 +332,4 @@ def determinize(
             if nfa_accepting[pool[i]]:
                 accepting[s] = True
                 break
-    return delta[:count], accepting, count
+    return delta[:count], accepting, count, work
