@@ -144,7 +144,7 @@ def priced_cache(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
         def build_or_recall(*args: P.args, **kwargs: P.kwargs) -> R:
             with metered():
                 misses = priced.cache_info().misses
-                result, price = priced(*args, **kwargs)
+                result, price = priced(*args, **kwargs)  # type: ignore[arg-type]
                 if priced.cache_info().misses == misses:
                     spend(price)
                 return result
