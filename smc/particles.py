@@ -10,6 +10,7 @@ nothing more.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Generic, NamedTuple
 
 import torch
@@ -68,7 +69,8 @@ class Particles(NamedTuple):
         )
 
 
-class Prefixes(NamedTuple, Generic[State]):
+@dataclass(frozen=True, eq=False)
+class Prefixes(Generic[State]):
     """R distinct prefixes of running particles; row r is also the language model's row r.
 
     Attributes:

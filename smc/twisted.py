@@ -44,6 +44,7 @@ Cost of a step: that of the lookahead, plus the passes of `smc.tying` over R x V
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Generic, NamedTuple
 
@@ -64,7 +65,8 @@ FLOOR = 1e-3
 """The least share of GCD in a row where the model holds some allowed token to be impossible."""
 
 
-class TwistedState(NamedTuple, Generic[ModelState]):
+@dataclass(frozen=True, eq=False)
+class TwistedState(Generic[ModelState]):
     """Where R prefixes are, and what the lookahead knows about them.
 
     Attributes:
