@@ -1,4 +1,4 @@
-"""What an HMM expects of the next token, under a constraint and a remaining budget.
+"""An HMM says here what it expects of the next token, under a constraint and a remaining budget.
 
 Let predicted(h) be the distribution of the hidden state that will emit the next token, given the
 prefix: `initial` before the first token, filter · A afterwards. With r tokens left, in state s,
@@ -41,46 +41,19 @@ _AT_ONCE = 1 << 24  # numbers in one temporary
 _COMPILED = ("cpu",)  # where the loops of `hmm.kernels` run
 
 
-class Expectation(NamedTuple):
-    """Of each of some classes or tokens, for R prefixes.
+class Expected(NamedTuple):
+    """What the HMM expects of K items (classes or tokens) that may come next, for R prefixes.
+
+    Both logarithms are -inf where the automaton cannot be finished within the budget after the
+    item.
 
     Attributes:
-        log_joint: log P(it is next, and the text is completed within the budget | prefix).
-        log_mass: log P(it is next | prefix).
-        ends: whether it completes the text.
-        alive: whether the automaton can still be finished within the budget after it; elsewhere
-            both logarithms are -inf.
+        log_joint: log P(the item is next, and the text is completed within the budget | prefix).
+        log_mass: log P(the item is next | prefix).
     """
 
     log_joint: Float64[Tensor, "R K"]
     log_mass: Float64[Tensor, "R K"]
-    ends: Bool[Tensor, "R K"]
-    alive: Bool[Tensor, "R K"]
-
-    @property
-    def log_conditional(self) -> Float64[Tensor, "R K"]:
-        """log P(completed within the budget | prefix, and it is next).
-
-        At most 0; 0 where the text is completed by it, whatever the HMM thinks of it; -inf where
-        the HMM gives no probability to it or to completing.
-        """
-        known = ~self.log_joint.isneginf()
-        ratio = torch.where(known, self.log_joint - self.log_mass, -torch.inf).clamp(max=0)
-        return torch.where(self.ends & self.alive, 0.0, ratio)
-
-
-class _After(NamedTuple):
-    """What comes after each class.
-
-    Attributes:
-        target: state (of the table) after each class; 0 where it is not alive.
-        entry: row of the table with beta of that state.
-        alive: the classes of each row that are alive.
-    """
-
-    target: Int64[Tensor, "R C"]
-    entry: Int64[Tensor, "R C"]
-    alive: Bool[Tensor, "R C"]
 
 
 class _Columns(NamedTuple):
@@ -92,7 +65,6 @@ class _Columns(NamedTuple):
         log_scale: log of what each column is short of.
         row: the row that each column belongs to.
         of_class: the column of each row and class; 0 where it is not alive.
-        target: state (of the table) after each class; 0 where it is not alive.
         alive: the classes of each row that are alive.
     """
 
@@ -100,7 +72,6 @@ class _Columns(NamedTuple):
     log_scale: Float64[Tensor, "K"]
     row: Int64[Tensor, "K"]
     of_class: Int64[Tensor, "R C"]
-    target: Int64[Tensor, "R C"]
     alive: Bool[Tensor, "R C"]
 
 
@@ -109,8 +80,10 @@ def expect_classes(
     predicted: Float[Tensor, "R H"],
     states: Int64[Tensor, "R"],
     remaining: Int64[Tensor, "R"],
-) -> Expectation:
-    """Of every class of each prefix's automaton; columns past its number of classes are not alive.
+) -> Expected:
+    """What is expected of every class of each prefix's automaton.
+
+    Columns past an automaton's number of classes are -inf.
 
     Args:
         table: of the automata that the prefixes are in.
@@ -134,12 +107,7 @@ def expect_classes(
     log_joint = joint + columns.log_scale[columns.of_class[row, symbol]]
     nothing = predicted.new_full(columns.alive.shape, -torch.inf, dtype=torch.float64)
     place = (row, symbol)
-    return Expectation(
-        log_joint=nothing.index_put(place, log_joint),
-        log_mass=nothing.index_put(place, mass),
-        ends=_is_final(table, columns.target) & columns.alive,
-        alive=columns.alive,
-    )
+    return Expected(nothing.index_put(place, log_joint), nothing.index_put(place, mass))
 
 
 def expect_tokens(
@@ -148,8 +116,8 @@ def expect_tokens(
     states: Int64[Tensor, "R"],
     remaining: Int64[Tensor, "R"],
     tokens: Int64[Tensor, "R K"],
-) -> Expectation:
-    """Of these tokens, exactly; arguments as in `expect_classes`. Cost O(R K H)."""
+) -> Expected:
+    """What is expected of these tokens; arguments as in `expect_classes`. Cost O(R K H)."""
     if predicted.device.type in _COMPILED:
         emission, item = table.hmm.emission, tokens
         if emission.dtype != predicted.dtype:
@@ -165,7 +133,7 @@ def expect_tokens(
     entry = _entry(table, remaining, target, alive)
     joint, mass = _token_sums(table, predicted, tokens, entry)
     log_joint = joint.double().log() + table.completion.log_scale[entry]
-    return _alive_only(table, log_joint, mass, target, alive)
+    return _alive_only(log_joint, mass, alive)
 
 
 def expect_all_tokens(
@@ -173,8 +141,8 @@ def expect_all_tokens(
     predicted: Float[Tensor, "R H"],
     states: Int64[Tensor, "R"],
     remaining: Int64[Tensor, "R"],
-) -> Expectation:
-    """Of every token, exactly; arguments as in `expect_classes`. One matrix product over V."""
+) -> Expected:
+    """What is expected of every token, by one matrix product over V; see `expect_classes`."""
     columns = _columns(table, predicted, states, remaining)
     emission = table.hmm.emission
     V, R = emission.shape[0], len(states)
@@ -186,40 +154,16 @@ def expect_all_tokens(
         entries = columns.values @ emission[some].to(predicted.dtype).T
         mass[:, some] = entries[:R]
         joint[:, some] = entries.gather(0, columns.of_class.gather(1, class_of[:, some]))
-    column, target = columns.of_class.gather(1, class_of), columns.target.gather(1, class_of)
-    alive = columns.alive.gather(1, class_of)
-    log_joint = joint.double().log() + columns.log_scale[column]
-    return _alive_only(table, log_joint, mass, target, alive)
-
-
-def log_completed(
-    table: LookaheadTable,
-    predicted: Float[Tensor, "R H"],
-    states: Int64[Tensor, "R"],
-    remaining: Int64[Tensor, "R"],
-) -> Float64[Tensor, "R"]:
-    """log P(completed within the remaining budget | prefix), under the HMM.
-
-    0 where the text is complete, -inf where it has left the language or the budget is too short.
-    Arguments as in `expect_classes`.
-    """
-    total = expect_classes(table, predicted, states, remaining).log_joint.logsumexp(dim=1)
-    complete = (states >= 0) & table.batch.is_final[states.clamp(min=0)]
-    return torch.where(complete, 0.0, total)
+    log_joint = joint.double().log() + columns.log_scale[columns.of_class.gather(1, class_of)]
+    return _alive_only(log_joint, mass, columns.alive.gather(1, class_of))
 
 
 def _alive_only(
-    table: LookaheadTable,
-    log_joint: Float64[Tensor, "R K"],
-    mass: Float[Tensor, "R K"],
-    target: Int64[Tensor, "R K"],
-    alive: Bool[Tensor, "R K"],
-) -> Expectation:
-    return Expectation(
+    log_joint: Float64[Tensor, "R K"], mass: Float[Tensor, "R K"], alive: Bool[Tensor, "R K"]
+) -> Expected:
+    return Expected(
         log_joint=log_joint.masked_fill(~alive, -torch.inf),
         log_mass=mass.double().log().masked_fill(~alive, -torch.inf),
-        ends=_is_final(table, target) & alive,
-        alive=alive,
     )
 
 
@@ -253,28 +197,6 @@ def _no_row(table: LookaheadTable, remaining: Int64[Tensor, "R"]) -> ValueError:
     )
 
 
-def _is_final(table: LookaheadTable, target: Int64[Tensor, "*N"]) -> Bool[Tensor, "*N"]:
-    """Whether these states of the table are final."""
-    final = torch.zeros(table.completion.entry.shape[1], dtype=torch.bool, device=target.device)
-    final[table.place[table.batch.final]] = True
-    return final[target]
-
-
-def _after(
-    table: LookaheadTable, states: Int64[Tensor, "R"], remaining: Int64[Tensor, "R"]
-) -> _After:
-    """Where every class leads to, and whether it may."""
-    batch = table.batch
-    here = states.clamp(min=0)
-    width = batch.num_classes[batch.automaton_of[here]].unsqueeze(1)
-    symbols = torch.arange(int(batch.num_classes.max()), device=here.device)
-    place = batch.row_start[here].unsqueeze(1) + torch.minimum(symbols, width - 1)
-    alive = (symbols < width) & (states >= 0).unsqueeze(1)
-    alive &= batch.steps_after_flat[place] < remaining.unsqueeze(1)
-    target = table.place[torch.where(alive, batch.delta_flat[place].long(), 0)]
-    return _After(target, _entry(table, remaining, target, alive), alive)
-
-
 def _expect(
     table: LookaheadTable,
     predicted: Float[Tensor, "R H"],
@@ -283,15 +205,16 @@ def _expect(
     symbol: Int64[Tensor, "R K"],
     item: Int64[Tensor, "R K"],
     emission: Float[Tensor, "items H"],
-) -> Expectation:
-    """Of items that lead on as these classes do, with these rows of emissions. For the CPU.
+) -> Expected:
+    """What is expected of items that lead on as these classes do, with these rows of emissions.
+
+    For the CPU.
 
     Raises:
         ValueError: as `_entry`.
     """
     batch, completion, shape = table.batch, table.completion, symbol.shape
     log_joint, log_mass = (torch.empty(shape, dtype=torch.float64) for _ in range(2))
-    ends, alive = (torch.empty(shape, dtype=torch.bool) for _ in range(2))
     missing = torch.zeros(len(states), dtype=torch.bool)
     arrays = (
         states,
@@ -304,7 +227,6 @@ def _expect(
         batch.row_start,
         batch.delta_flat,
         batch.steps_after_flat,
-        batch.is_final,
         table.place,
         completion.entry,
         table.settled,
@@ -312,15 +234,13 @@ def _expect(
         completion.log_scale,
         log_joint,
         log_mass,
-        ends,
-        alive,
         missing,
     )
     numbers = (part.numpy() if isinstance(part, Tensor) else part for part in arrays)
     shared_out(kernels.expect, len(states), *numbers)
     if bool(missing.any()):
         raise _no_row(table, remaining)
-    return Expectation(log_joint, log_mass, ends, alive)
+    return Expected(log_joint, log_mass)
 
 
 def _token_sums(
@@ -329,7 +249,7 @@ def _token_sums(
     tokens: Int64[Tensor, "R K"],
     entry: Int64[Tensor, "R K"],
 ) -> tuple[Float[Tensor, "R K"], Float[Tensor, "R K"]]:
-    """Of these tokens: the sum over h with b, and the one without. For any device."""
+    """For these tokens the sum over h with b, and the one without. For any device."""
     R, K = tokens.shape
     joint, mass = predicted.new_zeros(R, K), predicted.new_zeros(R, K)
     step = max(1, _AT_ONCE // max(1, R * predicted.shape[1]))
@@ -348,20 +268,26 @@ def _columns(
     remaining: Int64[Tensor, "R"],
 ) -> _Columns:
     """The columns whose products with emissions are wanted. Waits for the device to count them."""
-    target, entry, alive = _after(table, states, remaining)
+    batch, here = table.batch, states.clamp(min=0)
+    width = batch.num_classes[batch.automaton_of[here]].unsqueeze(1)
+    symbols = torch.arange(int(batch.num_classes.max()), device=here.device)
+    place = batch.row_start[here].unsqueeze(1) + torch.minimum(symbols, width - 1)
+    alive = (symbols < width) & (states >= 0).unsqueeze(1)
+    alive &= batch.steps_after_flat[place] < remaining.unsqueeze(1)
+    target = table.place[torch.where(alive, batch.delta_flat[place].long(), 0)]
+    entry = _entry(table, remaining, target, alive)
     R, rows = len(states), len(table.completion.b)
     row, symbol = alive.nonzero(as_tuple=True)
     pair, which = torch.unique(row * rows + entry[row, symbol], return_inverse=True)
     pair_row, pair_entry = pair // rows, pair % rows
     b = table.completion.b[pair_entry]
-    of_class = torch.zeros_like(target).index_put((row, symbol), which + R)
+    of_class = torch.zeros_like(entry).index_put((row, symbol), which + R)
     scale = table.completion.log_scale[pair_entry]
     return _Columns(
         values=torch.cat([predicted, predicted[pair_row] * b]),
         log_scale=torch.cat([scale.new_zeros(R), scale]),
         row=torch.cat([torch.arange(R, device=row.device), pair_row]),
         of_class=of_class,
-        target=target,
         alive=alive,
     )
 
@@ -373,7 +299,7 @@ def _class_sums(
     row: Int64[Tensor, "P"],
     symbol: Int64[Tensor, "P"],
 ) -> Float[Tensor, "2 P"]:
-    """Of P pairs of a row and a live class: the sum over h with b, and the one without."""
+    """For P pairs of a row and a live class, the sum over h with b, and the one without."""
     batch = table.batch
     automaton = batch.automaton_of[states.clamp(min=0)]
     first_class = table.first_class[automaton]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from smc.draw import CounterDraw, Draw
+from smc.guide import DenseGuide, Guide, TiedGuide
 from smc.interface import sample
 from smc.language_model import (
     LanguageModel,
@@ -11,10 +12,12 @@ from smc.language_model import (
     check_prompts,
     prompt_lengths,
 )
-from smc.pgcd import PGCD
+from smc.lookahead import Expectation, Lookahead
+from smc.pgcd import PGCD, HMMLookahead
 from smc.posterior import Diagnostics, Posterior, Sample
-from smc.proposals import GCD, LCD, LM, Batch, Guide, Proposal, Walk
+from smc.proposals import GCD, LCD, LM, Batch, MaskProposal, Proposal, Walk
 from smc.transformers_lm import TransformersLM
+from smc.twisted import Twisted
 from smc.weights import Weights
 
 __all__ = [
@@ -24,16 +27,23 @@ __all__ = [
     "PGCD",
     "Batch",
     "CounterDraw",
+    "DenseGuide",
     "Diagnostics",
     "Draw",
+    "Expectation",
     "Guide",
+    "HMMLookahead",
     "LanguageModel",
+    "Lookahead",
+    "MaskProposal",
     "Posterior",
     "PromptTooLongError",
     "Proposal",
     "Rows",
     "Sample",
+    "TiedGuide",
     "TransformersLM",
+    "Twisted",
     "Walk",
     "Weights",
     "check_prompts",

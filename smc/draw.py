@@ -12,7 +12,7 @@ bit.  Cost: some 40 integer operations per number.
 The seam is a callable, `Draw`.  Besides the keys it is offered the *breaks* of each choice: the
 points of (0, 1) at which the outcome changes.  The generator never asks for them.  A test's
 replacement does: from the breaks it knows that a draw has, say, three outcomes of probabilities
-0.2, 0.5 and 0.3, and walks through all of them (`smc.testing.Walk`), tokens and resampling alike.
+0.2, 0.5 and 0.3, and walks through all of them (`smc.testing.walk`), tokens and resampling alike.
 """
 
 from __future__ import annotations

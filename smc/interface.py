@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
+from typing import Any
 
 import torch
 
@@ -25,7 +26,7 @@ from smc.draw import CounterDraw, Draw
 from smc.language_model import LanguageModel, Prompt, check_prompts
 from smc.particles import Particles
 from smc.posterior import Diagnostics, Posterior, Sample, content, posterior
-from smc.proposals import Batch, Checked, Proposal
+from smc.proposals import Batch, Proposal
 from smc.resampling import Scheme, scheme
 from smc.sampler import Sampler, StepRecord
 from smc.weights import Weights
@@ -41,7 +42,7 @@ def sample(
     *,
     budget: int | Sequence[int],
     particles: int,
-    proposal: Proposal,
+    proposal: Proposal[Any],
     resampling: str | Scheme = "systematic",
     ess_threshold: float | int = 0.5,
     temperature: float | int = 1.0,
@@ -117,9 +118,8 @@ def sample(
     order = sorted(range(len(tasks)), key=lambda i: (len(tasks[i].prompt), i))
     size = max(1, settings.max_rows // settings.particles)
     groups = [order[start : start + size] for start in range(0, len(order), size)]
-    if isinstance(proposal, Checked):
-        for group in groups:
-            proposal.check([tasks[i].automaton for i in group], [tasks[i].budget for i in group])
+    for group in groups:
+        proposal.check([tasks[i].automaton for i in group], [tasks[i].budget for i in group])
     for group in groups:
         found = _sample_group(lm, [tasks[i] for i in group], settings, draw)
         results.update(zip(group, found, strict=True))
@@ -162,7 +162,7 @@ class Settings:
         ValueError: a value that makes no sense.
     """
 
-    proposal: Proposal
+    proposal: Proposal[Any]
     particles: int
     scheme: Scheme
     ess_threshold: float
@@ -314,7 +314,7 @@ def _posteriors(
             generated=sum(lengths[b * N : (b + 1) * N]),
             share_finished=sum(finished[b * N : (b + 1) * N]) / N,
             seconds=0.0,
-            lost=int(history.lost[:steps, b].sum()),
+            fallbacks=int(history.fallbacks[:steps, b].sum()),
         )
         results.append(
             posterior(

@@ -10,11 +10,14 @@ nothing more.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Generic, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
+
+from smc.proposals import State
 
 
 class Particles(NamedTuple):
@@ -66,7 +69,8 @@ class Particles(NamedTuple):
         )
 
 
-class Prefixes(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Prefixes(Generic[State]):
     """R distinct prefixes of running particles; row r is also the language model's row r.
 
     Attributes:
@@ -77,7 +81,7 @@ class Prefixes(NamedTuple):
 
     example: Int64[Tensor, "R"]
     log_p: Float[Tensor, "R V"]
-    state: Any
+    state: State
 
     @property
     def num_rows(self) -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -58,8 +58,8 @@ class Diagnostics:
         generated: tokens drawn, over all particles.
         share_finished: share of the particles that completed their answer.
         seconds: its share, by tokens read, of the wall time of the batch that it was part of.
-        lost: prefixes, each counted once a step, at which the proposal's lookahead had nothing to
-            say, so that it did what GCD does; see `smc.PGCD`.
+        fallbacks: prefixes, each counted once a step, at which the proposal's lookahead knew
+            nothing, so that it did what GCD does; see `smc.twisted`.
     """
 
     ess: tuple[float, ...]
@@ -71,7 +71,7 @@ class Diagnostics:
     generated: int
     share_finished: float
     seconds: float
-    lost: int = 0
+    fallbacks: int = 0
 
 
 @dataclass(frozen=True)
@@ -125,20 +125,6 @@ class Posterior:
             return None
         best = max(self.particles, key=lambda sample: sample.log_weight)
         return best.answer.decode("utf-8", errors="replace")
-
-    def majority_by(self, meaning: Callable[[str], Hashable]) -> str | None:
-        """The most probable text of the most probable meaning (weighted majority vote).
-
-        Args:
-            meaning: texts of equal meaning vote together.
-        """
-        votes: dict[Hashable, float] = defaultdict(float)
-        first: dict[Hashable, str] = {}
-        for text, probability in zip(self.texts, self.probabilities, strict=True):
-            key = meaning(text)
-            votes[key] += probability
-            first.setdefault(key, text)
-        return first[max(votes, key=lambda key: votes[key])] if votes else None
 
     def expectation(self, score: Callable[[str], float | int]) -> float:
         """Posterior-weighted score: sum over texts of probability · score; zero when dead."""

@@ -8,9 +8,10 @@ Z = sum_v p_lm(v) g(v); the sampler draws from the product and sees to the weigh
     GCD    g = 1{ prefix can be completed within the remaining budget }
 
 A proposal sees token histories only, neither the language model nor weights.  It carries an
-immutable state with one row per prefix, which begins with a `Walk`: where each prefix is in its
-automaton, and how many tokens it may still take.  As the state is a function of the tokens alone,
-equal prefixes have equal rows, and rolling back is keeping the old state.
+immutable state with one row per prefix, which has a `Walk`: where each prefix is in its automaton,
+and how many tokens it may still take.  As the state is a function of the tokens alone, equal
+prefixes have equal rows, and rolling back is keeping the old state.  A proposal that looks ahead
+with a tractable model is in `smc.twisted`.
 
 The sampler needs to know from a walk when a prefix is over:
 
@@ -24,17 +25,19 @@ comparison with the remaining budget.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int, Int64
+from jaxtyping import Bool, Float, Int, Int32, Int64
 from torch import Tensor
 
 from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.budget import BudgetMask
-from gcd.tokens.token_automaton import TokenAutomaton
-from smc.tying import TiedGuide, even_guide
+from gcd.tokens.token_automaton import UNREACHABLE, TokenAutomaton
+from smc.guide import DenseGuide, Guide, TiedGuide
+from smc.tying import mask_guide
 
 
 class Batch(NamedTuple):
@@ -79,6 +82,25 @@ class Walk(NamedTuple):
         """True where another token is due: neither finished nor dead."""
         return (self.states >= 0) & ~self.finished & (self.remaining > 0)
 
+    @property
+    def which(self) -> Int64[Tensor, "R"]:
+        """The automaton of each prefix; any, once it left the language."""
+        return self.automata.automaton_of[self.states.clamp(min=0)]
+
+    def steps_after_classes(self) -> Int32[Tensor, "R C"]:
+        """Fewest tokens to the end after a token of each class; `UNREACHABLE` where there is none.
+
+        A class is allowed within the budget where this is less than `remaining`, and completes the
+        text where it is zero.
+        """
+        return self.mask.steps_after(self.states)
+
+    def steps_after_tokens(self, tokens: Int64[Tensor, "R K"]) -> Int32[Tensor, "R K"]:
+        """`steps_after_classes` for some tokens of each row."""
+        after = self.automata.next(self.states.unsqueeze(1).expand_as(tokens), tokens)
+        steps = self.automata.steps_to_accept[after.clamp(min=0)]
+        return torch.where(after >= 0, steps, UNREACHABLE)
+
     def take(self, rows: Int64[Tensor, "Q"]) -> Walk:
         """The walks of these rows."""
         return self._replace(states=self.states[rows], remaining=self.remaining[rows])
@@ -107,83 +129,99 @@ def start_walk(batch: Batch) -> Walk:
 
 
 @runtime_checkable
-class ProposalState(Protocol):
-    """An immutable tuple of tensors with one row per prefix, and constants that they index."""
+class Progress(Protocol):
+    """What the sampler asks about R prefixes; a `Walk` answers it."""
 
     @property
-    def walk(self) -> Walk:
-        """Where the prefixes are."""
+    def finished(self) -> Bool[Tensor, "R"]:
+        """True where the answer is complete."""
         ...
 
-
-class Guide(NamedTuple):
-    """The proposal's view of the next token.
-
-    Attributes:
-        log_g: log g(v); -inf for a token that must not be drawn.
-        log_z: log sum_v p_lm(v) g(v); -inf where no token can be drawn.
-        lost: rows where g is a makeshift, because whoever computes it had nothing to say; None for
-            none. They are counted.
-    """
-
-    log_g: Float64[Tensor, "R V"]
-    log_z: Float64[Tensor, "R"]
-    lost: Bool[Tensor, "R"] | None = None
-
-    def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """log g of one token each."""
-        return self.log_g[rows, tokens]
-
-    def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
-        """log p(v) + log g(v), which is the log of Z q(v)."""
-        return log_p + self.log_g
+    @property
+    def running(self) -> Bool[Tensor, "R"]:
+        """True where another token is due."""
+        ...
 
 
 @runtime_checkable
-class Proposal(Protocol):
-    """A family of distributions over the next token, one per prefix.
-
-    `potential` says how its weights enter.  True: g(x_t) is itself the potential psi_t of the
-    prefix, so that the increment Z_t / psi_{t-1} is known before x_t is drawn, and resampling comes
-    before drawing.  (Where g is 0 or 1, psi is 1 and the increment Z_t.)  False: the increment is
-    Z_t / g(x_t), known after the draw.
-    """
+class HasWalk(Protocol):
+    """What every proposal's state has; else it is an immutable tuple of tensors, a row a prefix."""
 
     @property
-    def potential(self) -> bool:
-        """Whether g is the potential."""
+    def walk(self) -> Progress:
+        """Which prefixes are finished, and which go on."""
         ...
 
-    def start(self, batch: Batch) -> Any:
-        """The state of B empty prefixes, one per example."""
+
+State = TypeVar("State", bound=HasWalk)
+"""The state of a proposal."""
+
+
+@runtime_checkable
+class Proposal(Protocol[State]):
+    """A family of distributions over the next token, one per prefix.
+
+    To write one, derive from this class and give `start`, `guide`, `advance` and `take`; the other
+    members have defaults, those of a proposal that never refuses and keeps nothing in memory.
+
+    Attributes:
+        potential: how the weights use g. True: g(x_t) is itself the potential psi_t of the prefix,
+            so that the increment Z_t / psi_{t-1} is known before x_t is drawn, and resampling comes
+            before drawing. (Where g is 0 or 1, psi is 1 and the increment Z_t.) False: the
+            increment is Z_t / g(x_t), known after the draw.
+        max_bytes: most memory that `start` may take for its tables; None where there is no bound.
+    """
+
+    potential: bool = True
+    max_bytes: int | None = None
+
+    @abstractmethod
+    def start(self, batch: Batch) -> State:
+        """The state of B empty prefixes, one per example.
+
+        Raises:
+            ConstraintError: the proposal cannot serve these constraints; see `check`.
+        """
         ...
 
-    def guide(self, state: Any, log_p: Float[Tensor, "R V"]) -> Guide | TiedGuide:
+    @abstractmethod
+    def guide(self, state: State, log_p: Float[Tensor, "R V"]) -> Guide:
         """log g and log Z, given the log-probabilities of the next token."""
         ...
 
-    def advance(self, state: Any, tokens: Int[Tensor, "R T"]) -> Any:
+    @abstractmethod
+    def advance(self, state: State, tokens: Int[Tensor, "R T"]) -> State:
         """The state after one or several more tokens; -1 stands for no token."""
         ...
 
-    def take(self, state: Any, ancestors: Int64[Tensor, "Q"]) -> Any:
+    @abstractmethod
+    def take(self, state: State, ancestors: Int64[Tensor, "Q"]) -> State:
         """The state of these rows."""
         ...
 
-
-@runtime_checkable
-class Checked(Protocol):
-    """A proposal that may refuse a batch, and can tell before the language model does any work."""
-
     def check(self, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
-        """Raises ConstraintError for what `start` would refuse of these examples."""
-        ...
+        """Refuses what `start` would refuse of these examples, before anything is computed.
+
+        Raises:
+            ConstraintError: as `start` would raise it.
+        """
+        del automata, budgets
+
+    def memory(self, automaton: TokenAutomaton, budget: int) -> int:
+        """Bytes of the tables that `start` makes for one example; several take at most the sum."""
+        del automaton, budget
+        return 0
+
+    def free(self) -> None:
+        """Gives back the memory of tables that are kept for the next call."""
+        return
 
 
-class _Masked:
-    """What `LM`, `LCD` and `GCD` share: their state is a `Walk`, their g is zero or one."""
+class MaskProposal(Proposal[Walk]):
+    """The base of proposals whose state is a `Walk` and nothing more; they give `guide` alone.
 
-    potential = True
+    `LM`, `LCD` and `GCD` are of this kind: their g is zero or one.
+    """
 
     def start(self, batch: Batch) -> Walk:
         """One empty prefix per example."""
@@ -201,13 +239,13 @@ class _Masked:
         return f"{type(self).__name__}()"
 
 
-class LM(_Masked):
+class LM(MaskProposal):
     """The language model itself; a sample that breaks the constraint or the budget dies."""
 
-    def guide(self, state: Walk, log_p: Float[Tensor, "R V"]) -> Guide:
+    def guide(self, state: Walk, log_p: Float[Tensor, "R V"]) -> DenseGuide:
         """g = 1, Z = 1."""
         log_g = torch.zeros_like(log_p, dtype=torch.float64)
-        return Guide(log_g, log_g.new_zeros(log_p.shape[0]))
+        return DenseGuide(log_g, log_g.new_zeros(log_p.shape[0]))
 
     def advance(self, state: Walk, tokens: Int[Tensor, "R T"]) -> Walk:
         """Walks on; a prefix that cannot be completed in time has left the target's support."""
@@ -217,7 +255,7 @@ class LM(_Masked):
         return after._replace(states=torch.where(late, -1, after.states))
 
 
-class LCD(_Masked):
+class LCD(MaskProposal):
     """Locally constrained decoding: whatever can still be completed, never mind the budget."""
 
     def guide(self, state: Walk, log_p: Float[Tensor, "R V"]) -> TiedGuide:
@@ -225,7 +263,7 @@ class LCD(_Masked):
         return _masked(state, log_p, state.mask.lcd_class_mask(state.states))
 
 
-class GCD(_Masked):
+class GCD(MaskProposal):
     """Globally constrained decoding: whatever can still be completed within the budget."""
 
     def guide(self, state: Walk, log_p: Float[Tensor, "R V"]) -> TiedGuide:
@@ -235,5 +273,4 @@ class GCD(_Masked):
 
 def _masked(walk: Walk, log_p: Float[Tensor, "R V"], classes: Bool[Tensor, "R C"]) -> TiedGuide:
     """g = 1 for these classes of tokens, 0 for the others."""
-    which = walk.automata.automaton_of[walk.states.clamp(min=0)]
-    return even_guide(log_p, walk.automata.classes, which, classes)
+    return mask_guide(log_p, walk.automata.classes, walk.which, classes)

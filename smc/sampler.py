@@ -28,18 +28,18 @@ language model, should it want to know whether rows move.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from smc.draw import Breaks, Draw, Keys, Purpose, categorical
+from smc.guide import DenseGuide, Guide
 from smc.language_model import LanguageModel, Rows
 from smc.particles import Particles, Prefixes, start_particles
-from smc.proposals import Batch, Guide, Proposal
+from smc.proposals import Batch, Proposal, State
 from smc.resampling import Scheme
-from smc.tying import TiedGuide
 from smc.weights import Weights
 
 
@@ -52,7 +52,7 @@ class StepRecord(NamedTuple):
         running: particles due another token when the step began.
         alive: particles of positive weight, after weighing.
         rows: distinct prefixes that the language model read at the end of the step.
-        lost: distinct prefixes at which the proposal had nothing to say (`Guide.lost`).
+        fallbacks: distinct prefixes at which the proposal knew nothing (`Guide.fallback`).
     """
 
     ess: Float64[Tensor, "B"]
@@ -60,10 +60,10 @@ class StepRecord(NamedTuple):
     running: Int64[Tensor, "B"]
     alive: Int64[Tensor, "B"]
     rows: Int64[Tensor, "B"]
-    lost: Int64[Tensor, "B"]
+    fallbacks: Int64[Tensor, "B"]
 
 
-class Sampler:
+class Sampler(Generic[State]):
     """A particle filter for one batch of examples.
 
     Args:
@@ -84,7 +84,7 @@ class Sampler:
     def __init__(
         self,
         lm: LanguageModel,
-        proposal: Proposal,
+        proposal: Proposal[State],
         batch: Batch,
         *,
         examples: Int64[Tensor, "B"],
@@ -122,14 +122,14 @@ class Sampler:
             due = self._due(weighed)
             chosen = self._resample(weighed, due, step)
             tokens = self._draw(chosen, prefixes, guide, step)
-            lost = self._lost(prefixes, guide)
+            fallbacks = self._fallbacks(prefixes, guide)
             after, prefixes = self._advance(chosen, prefixes, guide, tokens, memory)
-            self._note(particles, weighed, due, lost, prefixes)
+            self._note(particles, weighed, due, fallbacks, prefixes)
             particles = after
             step += 1
         return particles
 
-    def _start(self, prompts: Sequence[Sequence[int]]) -> tuple[Rows, Particles, Prefixes]:
+    def _start(self, prompts: Sequence[Sequence[int]]) -> tuple[Rows, Particles, Prefixes[State]]:
         """Each prompt is read once; all particles of an example share it."""
         budgets = self.batch.budgets
         B, device = len(prompts), budgets.device
@@ -148,17 +148,17 @@ class Sampler:
         prefixes = Prefixes(kept, self._tempered(log_p[kept]), self.proposal.take(state, kept))
         return memory, particles, prefixes
 
-    def _guide(self, prefixes: Prefixes) -> Guide | TiedGuide:
+    def _guide(self, prefixes: Prefixes[State]) -> Guide:
         """What the proposal makes of every next token."""
         guide = self.proposal.guide(prefixes.state, prefixes.log_p)
         if self.top_p < 1:
             inside = nucleus(guide.tilted(prefixes.log_p), self.top_p)
             log_g = torch.where(inside, guide.log_g, -torch.inf)
             log_z = torch.logsumexp(prefixes.log_p + log_g, dim=1)
-            guide = Guide(log_g, log_z, guide.lost)
+            guide = DenseGuide(log_g, log_z, guide.fallback)
         return guide
 
-    def _weigh(self, particles: Particles, guide: Guide | TiedGuide) -> Particles:
+    def _weigh(self, particles: Particles, guide: Guide) -> Particles:
         """Running particles are weighed by Z_t / psi_{t-1}; with no token to draw, they die."""
         log_z = guide.log_z[particles.row.clamp(min=0)]
         if self.proposal.potential:
@@ -195,7 +195,7 @@ class Sampler:
         return particles.take(ancestors.flatten())._replace(log_weight=log_weight.flatten())
 
     def _draw(
-        self, particles: Particles, prefixes: Prefixes, guide: Guide | TiedGuide, step: int
+        self, particles: Particles, prefixes: Prefixes[State], guide: Guide, step: int
     ) -> Int64[Tensor, "M"]:
         """One token for each of the M running particles, from q proportional to p_lm · g."""
         running = particles.running.nonzero().squeeze(1)
@@ -208,11 +208,11 @@ class Sampler:
     def _advance(
         self,
         particles: Particles,
-        prefixes: Prefixes,
-        guide: Guide | TiedGuide,
+        prefixes: Prefixes[State],
+        guide: Guide,
         tokens: Int64[Tensor, "M"],
         memory: Rows,
-    ) -> tuple[Particles, Prefixes]:
+    ) -> tuple[Particles, Prefixes[State]]:
         """Appends the tokens; each distinct new prefix goes through proposal and model once."""
         running = particles.running.nonzero().squeeze(1)
         rows = particles.row[running]
@@ -269,20 +269,20 @@ class Sampler:
         """The particles' weights, one system per example."""
         return Weights.of(particles.log_weight.view(-1, self.num_particles))
 
-    def _lost(self, prefixes: Prefixes, guide: Guide | TiedGuide) -> Int64[Tensor, "B"]:
-        """Prefixes of each example at which the proposal had nothing to say."""
+    def _fallbacks(self, prefixes: Prefixes[State], guide: Guide) -> Int64[Tensor, "B"]:
+        """Counts the prefixes of each example at which the proposal knew nothing."""
         none = torch.zeros_like(self.examples)
-        if guide.lost is None:
+        if guide.fallback is None:
             return none
-        return none.index_add(0, prefixes.example, guide.lost.long())
+        return none.index_add(0, prefixes.example, guide.fallback.long())
 
     def _note(
         self,
         before: Particles,
         weighed: Particles,
         due: Bool[Tensor, "B"],
-        lost: Int64[Tensor, "B"],
-        after: Prefixes,
+        fallbacks: Int64[Tensor, "B"],
+        after: Prefixes[State],
     ) -> None:
         """Keeps the step's record, which stays on the device until the end."""
         N = self.num_particles
@@ -296,7 +296,7 @@ class Sampler:
                 running=before.running.view(-1, N).sum(dim=1),
                 alive=(~weighed.log_weight.isneginf()).view(-1, N).sum(dim=1),
                 rows=read,
-                lost=lost,
+                fallbacks=fallbacks,
             )
         )
 

@@ -82,7 +82,6 @@ def on_tree(
         return TreeProposal(tree, method)
     assert hmm is not None, "methods that look ahead are given an HMM"
     proposal = proposal_of(method, prepared.restriction.hmm(hmm), options)
-    assert isinstance(proposal, smc.PGCD)
     return TreeProposal(tree, tabulate(proposal, tree), potential=options.potential)
 
 
@@ -150,10 +149,11 @@ class Stopwatch:
 
         Asked first, else the table is there already.
         """
-        if not isinstance(self._proposal, smc.PGCD) or not self._config.task.timed_runs:
+        constraint, budget = self._prepared.constraint, self._prepared.problem.budget
+        if not self._config.task.timed_runs or not self._proposal.memory(constraint, budget):
             return None
-        device, budget = self._prepared.lm.device, self._prepared.problem.budget
-        automata = AutomatonBatch([self._prepared.constraint], device=device)
+        device = self._prepared.lm.device
+        automata = AutomatonBatch([constraint], device=device)
         batch = smc.Batch(automata, torch.tensor([budget], device=device))
         started = time.perf_counter()
         self._proposal.start(batch)

@@ -16,7 +16,7 @@ Cost of a run: a few gathers for each distinct prefix and step; some 10^5 partic
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,9 +29,9 @@ from experiments.convergence.tree import DEAD, Tree
 from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.vocabulary import Vocabulary
 from smc.draw import CounterDraw, Draw
+from smc.guide import DenseGuide
 from smc.language_model import Prompt
-from smc.pgcd import PGCD
-from smc.proposals import Batch, Guide
+from smc.proposals import Batch, Proposal
 from smc.resampling import scheme
 from smc.sampler import Sampler
 from smc.weights import Weights
@@ -52,7 +52,9 @@ class Table(NamedTuple):
     log_z: Float64[Tensor, "nodes"]
 
 
-def tabulate(proposal: PGCD, tree: Tree, progress: Callable[[int], object] | None = None) -> Table:
+def tabulate(
+    proposal: Proposal[Any], tree: Tree, progress: Callable[[int], object] | None = None
+) -> Table:
     """Asks a proposal (over the restricted tokens) at every prefix within the budget."""
     log_g = torch.full((len(tree["token"]),), -torch.inf, dtype=torch.float64)
     log_z = torch.full((tree.num_exact,), -torch.inf, dtype=torch.float64)
@@ -106,7 +108,7 @@ class TreeState(NamedTuple):
         return (self.nodes >= 0) & ~self.finished
 
 
-class TreeProposal:
+class TreeProposal(Proposal[TreeState]):
     """A proposal on a tree; see `smc.proposals.Proposal`.
 
     Args:
@@ -140,23 +142,23 @@ class TreeProposal:
             nodes = torch.where(token >= 0, after, nodes)
         return state._replace(nodes=nodes)
 
-    def guide(self, state: TreeState, log_p: Float64[Tensor, "R W"]) -> Guide:
+    def guide(self, state: TreeState, log_p: Float64[Tensor, "R W"]) -> DenseGuide:
         """log g and log Z by place among the slots; the last column is all other tokens."""
         if self.method == "lm":
-            return Guide(torch.zeros_like(log_p), log_p.new_zeros(len(log_p)))
+            return DenseGuide(torch.zeros_like(log_p), log_p.new_zeros(len(log_p)))
         tree, nodes = self.tree, state.nodes
         slots = tree.rows(nodes)
         place = slots.clamp(min=0)
         log_g = torch.full_like(log_p, -torch.inf)
         if isinstance(self.method, Table):
             log_g[:, :-1] = self.method.log_g[place].masked_fill(slots < 0, -torch.inf)
-            return Guide(log_g, self.method.log_z[nodes])
+            return DenseGuide(log_g, self.method.log_z[nodes])
         allowed = slots >= 0
         if self.method == "gcd":
             child = tree["child"][place]
             allowed &= (child >= 0) & (child < tree.num_exact)
         log_g[:, :-1].masked_fill_(allowed, 0.0)
-        return Guide(log_g, torch.logsumexp(log_p + log_g, dim=1))
+        return DenseGuide(log_g, torch.logsumexp(log_p + log_g, dim=1))
 
 
 class TreeLM:

@@ -7,7 +7,7 @@ has no default but for the embedded model, which has its own (models/toolcall-hm
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,7 @@ def load_pgcd(config: DictConfig, lm: LanguageModel) -> smc.PGCD:
 
 def proposals(config: DictConfig, lm: LanguageModel) -> dict[str, Any]:
     """The proposal of each method of the run, made once: an HMM is read from disk."""
+    plain: dict[str, Callable[[], smc.MaskProposal]]
     plain = {"lm": smc.LM, "lcd": smc.LCD, "gcd": smc.GCD}
     return {
         name: load_pgcd(config, lm) if name == "pgcd" else plain[name]()
@@ -87,7 +88,7 @@ def table_bytes(
 ) -> int:
     """Memory of what P-GCD, if it is among the methods, tabulates of a constraint."""
     proposal = methods.get("pgcd")
-    return proposal.table_bytes(constraint, budget) if isinstance(proposal, smc.PGCD) else 0
+    return proposal.memory(constraint, budget) if proposal else 0
 
 
 def refuse_little_memory(methods: Mapping[str, smc.Proposal], needs: Mapping[str, int]) -> None:
@@ -103,14 +104,15 @@ def refuse_little_memory(methods: Mapping[str, smc.Proposal], needs: Mapping[str
         ValueError: with the limit that is enough for all.
     """
     proposal = methods.get("pgcd")
-    if not isinstance(proposal, smc.PGCD):
+    limit = proposal.max_bytes if proposal else None
+    if limit is None:
         return
-    large = [record for record, size in needs.items() if size > proposal.max_bytes]
+    large = [record for record, size in needs.items() if size > limit]
     if large:
         most = max(large, key=needs.__getitem__)
         raise ValueError(
             f"the lookahead tables of {len(large)} of {len(needs)} records are larger than "
-            f"hmm.max_table_mib={proposal.max_bytes >> 20}, that of record {most} takes "
+            f"hmm.max_table_mib={limit >> 20}, that of record {most} takes "
             f"{needs[most] / 2**20:.1f} MiB: give hmm.max_table_mib="
             f"{math.ceil(needs[most] / 2**20)}, lower task.budget, or leave pgcd out of "
             "task.methods"

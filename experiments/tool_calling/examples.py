@@ -160,7 +160,7 @@ def _groups(
     examples: Sequence[Example], size: int, proposal: smc.Proposal
 ) -> Iterator[list[Example]]:
     """Examples that are sampled together: so many at most, and as memory for lookahead allows."""
-    room = proposal.max_bytes if isinstance(proposal, smc.PGCD) else math.inf
+    room = math.inf if proposal.max_bytes is None else proposal.max_bytes
     group: list[Example] = []
     taken = 0
     for example in examples:

@@ -93,15 +93,23 @@ class BudgetMask:
             states: present states; rows with state -1 get no class at all.
             remaining: tokens left, the next one and EOS included.
         """
+        # No budget reaches what cannot be reached.
+        left = remaining.long().clamp(max=UNREACHABLE)
+        return fits(self.steps_after(states), left.unsqueeze(-1))
+
+    def steps_after(self, states: Int[Tensor, "N"]) -> Int32[Tensor, "N C"]:
+        """Fewest tokens to the end after one of each class; `UNREACHABLE` where there is no way.
+
+        Past a row's number of classes, and for rows with state -1, there is none.
+        """
         batch = self.batch
         here = states.clamp(min=0)
         exists = self._classes < batch.num_classes[batch.automaton_of[here]].unsqueeze(-1)
         exists &= (states >= 0).unsqueeze(-1)
         entry = batch.row_start[here].unsqueeze(-1) + self._classes
-        steps_after = batch.steps_after_flat[torch.where(exists, entry, 0)]
-        # No budget reaches what cannot be reached.
-        left = remaining.long().clamp(max=UNREACHABLE)
-        return exists & fits(steps_after, left.unsqueeze(-1))
+        return torch.where(
+            exists, batch.steps_after_flat[torch.where(exists, entry, 0)], UNREACHABLE
+        )
 
     def mask(self, states: Int[Tensor, "N"], remaining: Int[Tensor, "N"]) -> Bool[Tensor, "N V"]:
         """Tokens v with steps_to_accept[delta(s, v)] <= r - 1, for each row's state s and r.

@@ -34,7 +34,6 @@ def expect(
     row_start: np.ndarray,
     delta: np.ndarray,
     steps_after: np.ndarray,
-    is_final: np.ndarray,
     place: np.ndarray,
     entry: np.ndarray,
     settled: bool,
@@ -42,8 +41,6 @@ def expect(
     log_scale: np.ndarray,
     log_joint: np.ndarray,
     log_mass: np.ndarray,
-    ends: np.ndarray,
-    alive: np.ndarray,
     missing: np.ndarray,
 ) -> None:
     """What is expected of some items of each row: its classes, or some of its tokens.
@@ -59,14 +56,12 @@ def expect(
         known = settled or r <= levels
         for k in range(symbol.shape[1]):
             log_joint[row, k], log_mass[row, k] = -np.inf, -np.inf
-            ends[row, k], alive[row, k] = False, False
             if s < 0 or symbol[row, k] >= num_classes[row]:
                 continue
             at = row_start[s] + symbol[row, k]
             target = delta[at]
             if target < 0 or steps_after[at] >= r:
                 continue
-            alive[row, k], ends[row, k] = True, is_final[target]
             e = entry[level, place[target]]
             if e < 0 or not known:
                 missing[row] = True

@@ -14,7 +14,9 @@ import torch
 from hypothesis import strategies as st
 from scipy.linalg import block_diag
 
+from hmm.lookahead import expect_classes
 from hmm.model import HMM
+from hmm.product import LookaheadTable
 from hmm.transition import Dense, Monarch
 
 
@@ -29,6 +31,18 @@ def transition_matrix(transition: Dense | Monarch) -> np.ndarray:
     for k, m in itertools.product(range(outer), range(inner)):
         move[k * inner + m, m * outer + k] = 1
     return block_diag(*first) @ move @ block_diag(*second) @ move.T
+
+
+def log_completed(
+    table: LookaheadTable, predicted: torch.Tensor, states: torch.Tensor, remaining: torch.Tensor
+) -> torch.Tensor:
+    """log P(completed within the remaining budget | prefix): 0 where the text is complete.
+
+    Not an oracle itself: the library's sums over the next token, brought to one number.
+    """
+    total = expect_classes(table, predicted, states, remaining).log_joint.logsumexp(dim=1)
+    complete = (states >= 0) & table.batch.is_final[states.clamp(min=0)]
+    return torch.where(complete, 0.0, total)
 
 
 def joint(hmm: HMM, tokens: list[int], observed: list[bool] | None = None) -> np.ndarray:

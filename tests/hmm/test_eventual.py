@@ -80,13 +80,12 @@ def test_a_table_without_budgets_is_read_like_any_other(pattern):
     wanted = expect_classes(long, predicted, states, left)
     found = expect_classes(ever, predicted, states, left)
     torch.testing.assert_close(found.log_joint, wanted.log_joint, rtol=1e-9, atol=1e-9)
-    assert torch.equal(found.alive, wanted.alive)
 
     # With a budget the same tokens are alive as there, and what is completed in time is at most
     # what is completed ever.
     left = torch.full_like(states, 3)
     timely, found = (expect_classes(t, predicted, states, left) for t in (short, ever))
-    assert torch.equal(found.alive, timely.alive)
+    assert torch.equal(found.log_joint.isneginf(), timely.log_joint.isneginf())
     assert bool((timely.log_joint <= found.log_joint + 1e-12).all())
 
 

@@ -21,10 +21,11 @@ from gcd.tokens.vocabulary import Vocabulary
 from hmm import edges, lookahead, recursion
 from hmm.edges import class_emission
 from hmm.inference import filter_step
-from hmm.lookahead import expect_all_tokens, expect_classes, expect_tokens, log_completed
+from hmm.lookahead import expect_all_tokens, expect_classes, expect_tokens
 from hmm.model import HMM
 from hmm.product import lookahead_table
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, strings, vocabularies
+from tests.hmm.oracles import log_completed
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice, few_words
 
 KINDS: dict[str, bool | int] = {"dense": False, "monarch": True}
@@ -243,11 +244,10 @@ def test_for_given_budgets_what_they_lead_to_is_there_and_the_same() -> None:
         here = (predicted, torch.tensor([state]), torch.tensor([left]))
         mine, other = expect_classes(table, *here), expect_classes(whole, *here)
         torch.testing.assert_close(mine.log_joint, other.log_joint, rtol=1e-12, atol=0)
-        assert torch.equal(mine.alive, other.alive)
         tokens = torch.arange(VOCABULARY.size).unsqueeze(0)
         mine, other = expect_tokens(table, *here, tokens), expect_tokens(whole, *here, tokens)
         torch.testing.assert_close(mine.log_joint, other.log_joint, rtol=1e-12, atol=0)
-        after = batch.next(here[1].expand_as(tokens), tokens)[mine.alive]
+        after = batch.next(here[1].expand_as(tokens), tokens)[~mine.log_joint.isneginf()]
         reached |= {(s, left - 1) for s in after.tolist()} - asked
     assert len(asked) > 30
     with pytest.raises(ValueError, match="no text of the budgets that the table was made for"):
@@ -272,7 +272,7 @@ def test_expectations_of_classes_and_tokens(prefix: tuple[int, ...], kind: str) 
         exact, all_tokens = expect_tokens(table, *place, tokens), expect_all_tokens(table, *place)
         for mine, other in zip(exact, all_tokens, strict=True):
             torch.testing.assert_close(mine, other, rtol=1e-12, atol=0)
-        assert (exact.alive[0].numpy() == mask).all()
+        assert (exact.log_mass[0].exp().numpy() > 0).tolist() == mask.tolist()
         assert (exact.log_joint[0].exp().numpy() > 0).tolist() == mask.tolist()
         classes = np.zeros(automaton.num_classes)
         masses = np.zeros(automaton.num_classes)
@@ -283,10 +283,6 @@ def test_expectations_of_classes_and_tokens(prefix: tuple[int, ...], kind: str) 
             joint = float(weight.sum()) if after == automaton.final else joint
             assert float(exact.log_joint[0, token].exp()) == pytest.approx(joint, rel=1e-10)
             assert float(exact.log_mass[0, token].exp()) == pytest.approx(weight.sum(), rel=1e-10)
-            assert float(exact.log_conditional[0, token].exp()) == pytest.approx(
-                joint / weight.sum(), rel=1e-10
-            )
-            assert bool(exact.ends[0, token]) == (after == automaton.final)
             classes[automaton.class_of[token]] += joint
             masses[automaton.class_of[token]] += weight.sum()
         tied = expect_classes(table, *place)
@@ -344,8 +340,7 @@ def test_positive_exactly_on_the_mask() -> None:
     predicted = random_predicted(len(states), hmm.num_states)
     exact = expect_all_tokens(table, predicted, states, left)
     assert torch.equal(exact.log_joint > -torch.inf, mask.mask(states, left))
-    assert torch.equal(exact.log_conditional > -torch.inf, mask.mask(states, left))
-    assert torch.equal(exact.alive, mask.mask(states, left))
+    assert torch.equal(exact.log_mass > -torch.inf, mask.mask(states, left))
 
 
 # -- numbers ---------------------------------------------------------------------------------
@@ -427,7 +422,7 @@ def test_class_emission(
 
 
 def test_where_the_hmm_gives_no_probability() -> None:
-    """Zero where it is impossible, without NaN, and the ends are certain all the same."""
+    """Zero where it is impossible, without NaN."""
     emission = torch.zeros(VOCABULARY.size, 2, dtype=torch.float64)
     emission[0] = torch.tensor([1.0, 0.0])
     emission[3] = torch.tensor([0.0, 1.0])
@@ -438,13 +433,11 @@ def test_where_the_hmm_gives_no_probability() -> None:
     assert not table.completion.log_scale.isnan().any()
     place = (hmm.initial.unsqueeze(0), torch.tensor([few_words().initial]), torch.tensor([4]))
     found = expect_all_tokens(table, *place)
-    assert found.alive[0].tolist() == [True, True, True, False, False, False]
-    assert (found.log_conditional[0] > -torch.inf).tolist() == [True] + [False] * 5
+    for values in found:
+        assert (values[0] > -torch.inf).tolist() == [True] + [False] * 5
     nothing = (torch.zeros(1, 2, dtype=torch.float64), torch.tensor([few_words().run([0])]))
-    lost = expect_all_tokens(table, *nothing, torch.tensor([4]))
-    assert not lost.log_conditional.isnan().any()
-    assert lost.log_conditional[0, 3] == 0 == lost.log_conditional[0, 5]
-    assert (lost.log_joint == -torch.inf).all()
+    for values in expect_all_tokens(table, *nothing, torch.tensor([4])):
+        assert (values == -torch.inf).all()
 
 
 # -- batches ---------------------------------------------------------------------------------
@@ -477,7 +470,7 @@ def test_a_batch_is_each_automaton_alone(
         "all": expect_all_tokens(table, predicted, states, left),
     }
     completed = log_completed(table, predicted, states, left)
-    forms: dict[str, Callable[..., lookahead.Expectation]] = {
+    forms: dict[str, Callable[..., lookahead.Expected]] = {
         "classes": expect_classes,
         "all": expect_all_tokens,
     }
@@ -490,8 +483,7 @@ def test_a_batch_is_each_automaton_alone(
             for one, many in zip(mine, together[form], strict=True):
                 width = one.shape[1]
                 torch.testing.assert_close(many[n, :width], one[0], rtol=1e-12, atol=0)
-                assert not (many[n, width:] > -torch.inf).any() or many.dtype == torch.bool
-                assert many.dtype != torch.bool or not many[n, width:].any()
+                assert not (many[n, width:] > -torch.inf).any()
         expected = log_completed(alone[which], *place)[0]
         torch.testing.assert_close(completed[n], expected, rtol=1e-12, atol=0)
 

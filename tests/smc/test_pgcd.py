@@ -20,13 +20,13 @@ from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 from hmm import recursion
-from hmm.lookahead import log_completed
 from hmm.model import HMM
 from hmm.product import lookahead_table
-from smc.pgcd import FLOOR, LOOKAHEADS, PGCD
+from smc.pgcd import PGCD
 from smc.testing import ToyLM
-from smc.tying import TiedGuide
+from smc.twisted import FLOOR, TWISTS
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
+from tests.hmm.oracles import log_completed
 from tests.smc.test_walk import assert_exact
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice, few_words
 
@@ -34,7 +34,7 @@ PROMPT = (0, 1)
 OPTIONS = [
     {"lookahead": lookahead, "exact_top_k": k, "temper": temper, "defence": defence}
     for lookahead, k, (temper, defence) in itertools.product(
-        LOOKAHEADS, (0, 2, None), ((1.0, 0.0), (0.5, 0.1))
+        TWISTS, (0, 2, None), ((1.0, 0.0), (0.5, 0.1))
     )
 ]
 
@@ -52,7 +52,7 @@ def random_hmm(
     )
 
 
-def parts(guide: smc.Guide | TiedGuide) -> tuple[torch.Tensor, torch.Tensor]:
+def parts(guide: smc.Guide) -> tuple[torch.Tensor, torch.Tensor]:
     """log g of every token, and log Z."""
     return guide.log_g, guide.log_z
 
@@ -81,7 +81,9 @@ def reached(
     generator = torch.Generator().manual_seed(seed)
     for step in range(steps + 1):
         V = automata[0].vocabulary.size
-        logits = torch.randn(len(state.predicted), V, generator=generator, dtype=torch.float64)
+        logits = torch.randn(
+            len(state.model.predicted), V, generator=generator, dtype=torch.float64
+        )
         log_p = (2 * logits).log_softmax(dim=1)
         if step < steps:
             q = (log_p + proposal.guide(state, log_p).log_g).softmax(dim=1).nan_to_num(0.0)
@@ -132,7 +134,7 @@ def test_an_hmm_that_is_wrong(impossible: list[int], options: dict) -> None:
     for potential in (True, False):
         proposal = PGCD(never(impossible), potential=potential, **options)
         assert_exact(few_words(), 3, proposal=proposal, particles=1)
-        assert proposal.counts.lost + proposal.counts.mended > 0
+        assert proposal.counts.fallbacks + proposal.counts.floored > 0
 
 
 def test_a_language_that_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,25 +215,27 @@ def test_negative_control_of_equal_weights(options: dict) -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
-@pytest.mark.parametrize("lookahead", LOOKAHEADS)
+@pytest.mark.parametrize("lookahead", TWISTS)
 def test_the_exact_form(lookahead: str, steps: int) -> None:
     """g is what `log_completed` says one token later; with K = V the tied form is the same."""
     hmm = random_hmm(seed=6)
     exact = PGCD(hmm, lookahead=lookahead, exact_top_k=None, defence=0)
     state, log_p = reached(exact, [a_star_b(), few_words()], 5, steps)
     log_g, log_z = parts(exact.guide(state, log_p))
-    table, walk = state.table, state.walk
+    table, walk = state.model.table, state.walk
     near = 1e-4 if lookahead == "in_time" else 1e-10  # its denominator is a limit
     for token in range(VOCABULARY.size):
         tokens = torch.full((len(log_p), 1), token)
         after = exact.advance(state, tokens)
-        expected = log_completed(table, after.predicted, after.walk.states, walk.remaining - 1)
+        expected = log_completed(
+            table, after.model.predicted, after.walk.states, walk.remaining - 1
+        )
         if lookahead == "joint":
-            expected = expected + (state.predicted @ hmm.emission[token]).log()
+            expected = expected + (state.model.predicted @ hmm.emission[token]).log()
         if lookahead == "in_time":
             endless = torch.full_like(walk.remaining, 10**6)
             completed = log_completed(
-                table.without_budget, after.predicted, after.walk.states, endless
+                table.without_budget, after.model.predicted, after.walk.states, endless
             )
             expected = expected - torch.where(expected.isneginf(), 0.0, completed)
         # A prefix that is over has no next token.
@@ -266,7 +270,7 @@ def test_a_model_that_reads_its_prompt_is_better_served_in_time() -> None:
     hmm = HMM(plain.initial, plain.transition, emission / emission.sum())
     automaton = lift(choice("aaaa", "bbbb"), VOCABULARY)
     evidence = {}
-    for lookahead in LOOKAHEADS:
+    for lookahead in TWISTS:
         proposal = PGCD(hmm, lookahead=lookahead, exact_top_k=None, defence=0)
         posteriors = smc.sample(
             ToyLM(VOCABULARY),
@@ -345,7 +349,7 @@ def test_what_the_hmm_cannot_say_is_counted() -> None:
     even = log_z - allowed.logsumexp(dim=1)
     torch.testing.assert_close(log_g[:, 0], even + math.log(FLOOR))
     lost = proposal.advance(state, torch.zeros(5, 1, dtype=torch.int64))
-    assert not lost.predicted.any()
+    assert not lost.model.predicted.any()
     log_g, log_z = parts(proposal.guide(lost, log_p))
     # After "a" the end is certain to be one, whatever the HMM thinks; "b" it knows nothing about.
     assert (log_g[:, 3] > log_g[:, 1]).all()
@@ -368,10 +372,10 @@ def test_answers_tell_how_often_the_hmm_had_nothing_to_say() -> None:
     lm, proposal = ToyLM(VOCABULARY, seed=4), PGCD(never([3, 5]), defence=0)
     automata = [few_words(), a_star_b()]
     found = smc.sample(lm, [(0,), (1,)], automata, budget=4, particles=8, proposal=proposal)
-    assert sum(answer.diagnostics.lost for answer in found) == proposal.counts.lost > 0
+    assert sum(answer.diagnostics.fallbacks for answer in found) == proposal.counts.fallbacks > 0
     [gcd] = smc.sample(lm, [(0,)], automata[0], budget=4, particles=8, proposal=smc.GCD())
     [good] = smc.sample(lm, [(0,)], automata[0], budget=4, particles=8, proposal=PGCD(random_hmm()))
-    assert gcd.diagnostics.lost == good.diagnostics.lost == 0
+    assert gcd.diagnostics.fallbacks == good.diagnostics.fallbacks == 0
 
 
 def test_several_tokens_at_once() -> None:
@@ -384,9 +388,9 @@ def test_several_tokens_at_once() -> None:
         for token in run:
             if token >= 0:
                 alone = proposal.advance(alone, torch.tensor([[token]]))
-        torch.testing.assert_close(together.predicted[row], alone.predicted[0])
+        torch.testing.assert_close(together.model.predicted[row], alone.model.predicted[0])
         assert together.walk.states[row] == alone.walk.states[0]
-    assert torch.equal(proposal.advance(state, runs[:, :0]).predicted, state.predicted)
+    assert torch.equal(proposal.advance(state, runs[:, :0]).model.predicted, state.model.predicted)
 
 
 @pytest.mark.parametrize("exact_top_k", [0, 2, None])
@@ -419,10 +423,10 @@ def test_a_long_literal_in_float32() -> None:
     assert found.complete
     assert found.log_evidence is not None
     assert math.isfinite(found.log_evidence)
-    assert proposal.counts.lost == 0
+    assert proposal.counts.fallbacks == 0
 
 
-@pytest.mark.parametrize("lookahead", LOOKAHEADS)
+@pytest.mark.parametrize("lookahead", TWISTS)
 def test_any_number_of_threads_gives_the_same(
     lookahead: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -484,7 +488,7 @@ def test_bad_hmms() -> None:
         PGCD(HMM(hmm.initial, hmm.transition, hmm.emission * 2))
     with pytest.raises(ValueError, match="initial"):
         PGCD(HMM(hmm.initial * torch.nan, hmm.transition, hmm.emission))
-    with pytest.raises(ValueError, match=r"hmm is str.*checkpoint\.load"):
+    with pytest.raises(ValueError, match=r"hmm is str.*hmm\.load"):
         PGCD("models/toolcall-hmm")  # type: ignore[arg-type]
     lm, automaton = ToyLM(VOCABULARY), few_words()
     for proposal, message in (

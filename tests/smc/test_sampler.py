@@ -145,7 +145,6 @@ def test_lcd_dies_where_gcd_finishes() -> None:
         assert not p.valid
         assert p.majority is None
         assert p.maximum_weight is None
-        assert p.majority_by(str) is None
         assert p.expectation(lambda text: 1.0) == 0
         assert p.diagnostics.share_finished == 0
         assert len(p.particles[0].ids) == 2

@@ -14,7 +14,8 @@ import smc.resampling
 from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
-from smc.proposals import Guide, Walk
+from smc.guide import DenseGuide
+from smc.proposals import Walk
 from smc.resampling import Scheme, Uniform
 from smc.testing import ToyLM, target, walk
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
@@ -32,7 +33,7 @@ class Tilted(smc.GCD):
     def __init__(self, *, potential: bool) -> None:
         self.potential = potential
 
-    def guide(self, state: Walk, log_p: torch.Tensor) -> Guide:
+    def guide(self, state: Walk, log_p: torch.Tensor) -> DenseGuide:
         mask = state.mask.mask(state.states, state.remaining)
         tokens = torch.arange(log_p.shape[1])
         # States are numbered through over the batch, but g must not depend on the batch.
@@ -40,7 +41,7 @@ class Tilted(smc.GCD):
         place = (3 * local + state.remaining).unsqueeze(1)
         log_g = (place + 1.7 * tokens).double().sin() - 1.5
         log_g = log_g.masked_fill(~mask, -torch.inf)
-        return Guide(log_g, torch.logsumexp(log_p + log_g, dim=1))
+        return DenseGuide(log_g, torch.logsumexp(log_p + log_g, dim=1))
 
 
 PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
@@ -182,10 +183,10 @@ def half_a_slice(weights: torch.Tensor, uniform: Uniform) -> torch.Tensor:
 class ForgetsItsPotential(Tilted):
     """Wrong: weighs as if g had been one."""
 
-    def guide(self, state: Walk, log_p: torch.Tensor) -> Guide:
+    def guide(self, state: Walk, log_p: torch.Tensor) -> DenseGuide:
         log_g = super().guide(state, log_p).log_g
         mask = log_g > -torch.inf
-        return Guide(log_g, torch.logsumexp(log_p.masked_fill(~mask, -torch.inf), dim=1))
+        return DenseGuide(log_g, torch.logsumexp(log_p.masked_fill(~mask, -torch.inf), dim=1))
 
 
 @pytest.mark.parametrize("wrong", [heaviest, half_a_slice])

@@ -1,0 +1,134 @@
+"""A guide is what a proposal says of the next token: log g of every token, and log Z.
+
+With p the language model's distribution of the next token, the sampler draws from
+
+    q(v) = p(v) g(v) / Z,        Z = sum over v of p(v) g(v).
+
+A guide has one row for each of R prefixes. Two classes hold it: `DenseGuide` has one number for
+every token; `TiedGuide` has one for every class of tokens and one for each of a few tokens, which
+is smaller by a factor of hundreds, and is spread over the vocabulary only where a token is drawn.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int32, Int64
+from torch import Tensor
+
+from gcd.support.threads import shared_out
+from smc.kernels import tying as kernels
+
+COMPILED = ("cpu",)
+"""Devices on which the loops of `smc.kernels` run; elsewhere tensor operations do the same."""
+
+
+@runtime_checkable
+class Guide(Protocol):
+    """log g and log Z for R prefixes."""
+
+    @property
+    def log_g(self) -> Float64[Tensor, "R V"]:
+        """log g of every token; -inf for a token that must not be drawn."""
+        ...
+
+    @property
+    def log_z(self) -> Float64[Tensor, "R"]:
+        """log of the sum over v of p(v) g(v); -inf where no token can be drawn."""
+        ...
+
+    @property
+    def fallback(self) -> Bool[Tensor, "R"] | None:
+        """Prefixes at which the proposal knew nothing and g is GCD's mask; None for none."""
+        ...
+
+    def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
+        """log g of one token in each of these rows."""
+        ...
+
+    def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
+        """log p(v) + log g(v), which is the log of Z q(v)."""
+        ...
+
+
+class DenseGuide(NamedTuple):
+    """A guide with one g for every token.
+
+    Attributes:
+        log_g: log g(v); -inf for a token that must not be drawn.
+        log_z: log of the sum over v of p(v) g(v); -inf where no token can be drawn.
+        fallback: see `Guide`.
+    """
+
+    log_g: Float64[Tensor, "R V"]
+    log_z: Float64[Tensor, "R"]
+    fallback: Bool[Tensor, "R"] | None = None
+
+    def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
+        """log g of one token in each of these rows."""
+        return self.log_g[rows, tokens]
+
+    def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
+        """log p(v) + log g(v), which is the log of Z q(v)."""
+        return log_p + self.log_g
+
+
+class TiedGuide(NamedTuple):
+    """A guide with one g for each class of tokens, and one for each of K tokens.
+
+    Attributes:
+        by_class: log g of the classes of each row's automaton.
+        tokens: the tokens of each row that have their own g; equal ones have equal g.
+        by_token: log g of these tokens.
+        class_of: class of each token, in each of B automata.
+        which: the automaton of each row.
+        log_z: log of the sum over v of p(v) g(v); -inf where no token can be drawn.
+        fallback: see `Guide`.
+    """
+
+    by_class: Float64[Tensor, "R C"]
+    tokens: Int64[Tensor, "R K"]
+    by_token: Float64[Tensor, "R K"]
+    class_of: Int32[Tensor, "B V"]
+    which: Int64[Tensor, "R"]
+    log_z: Float64[Tensor, "R"]
+    fallback: Bool[Tensor, "R"] | None = None
+
+    @property
+    def log_g(self) -> Float64[Tensor, "R V"]:
+        """log g of every token."""
+        return self.tilted(self.by_class.new_zeros(len(self.which), self.class_of.shape[1]))
+
+    def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
+        """log g of one token in each of these rows."""
+        log_g = self.by_class[rows, self.class_of[self.which[rows], tokens].long()]
+        own = self.tokens[rows] == tokens.unsqueeze(1)
+        own_g = self.by_token[rows].masked_fill(~own, -torch.inf)
+        if not own.shape[1]:
+            return log_g
+        return torch.where(own.any(dim=1), own_g.amax(dim=1), log_g)
+
+    def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
+        """log p(v) + log g(v), which is the log of Z q(v). Cost: one pass over R x V numbers."""
+        if log_p.device.type in COMPILED:
+            out = torch.empty_like(log_p, dtype=torch.float64)
+            shared_out(
+                kernels.tilt,
+                len(log_p),
+                log_p.numpy(),
+                unsigned(self.class_of),
+                self.which.numpy(),
+                self.by_class.numpy(),
+                self.tokens.numpy(),
+                self.by_token.numpy(),
+                out.numpy(),
+            )
+            return out
+        log_g = self.by_class.gather(1, self.class_of[self.which].long())
+        return log_p + log_g.scatter_(1, self.tokens, self.by_token)
+
+
+def unsigned(classes: Int32[Tensor, "B V"]) -> object:
+    """Classes as unsigned integers: compiled loops need no check for negative indices then."""
+    return classes.numpy().view("uint32")

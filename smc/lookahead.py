@@ -1,0 +1,120 @@
+"""A lookahead is a tractable model that says how probably a text will be completed in time.
+
+Let C be a constraint and r the tokens that a prefix may still take. Of every item v that may come
+next, a token or a class of tokens, a lookahead gives
+
+    joint(v)    = P(v is next, and the text is completed in C within the r tokens | prefix)
+    mass(v)     = P(v is next | prefix)
+    eventual(v) = P(v is next, and the text is completed in C at some length | prefix)
+
+under its own model, as logarithms. `smc.Twisted` makes a proposal of them, for the language model
+that one samples from: tying, temper, defence and potentials are its business, and it knows nothing
+of the model behind. The first such model is a hidden Markov model (`smc.pgcd.HMMLookahead`).
+
+Any numbers give correct weights, as the sampler weighs by the g that it really used; how good they
+are decides how many particles are needed. If the model is the language model itself, and every
+token has its own g, all particles have equal weights.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+
+import torch
+from jaxtyping import Float64, Int, Int64
+from torch import Tensor
+
+from gcd.tokens.token_automaton import TokenAutomaton
+from smc.proposals import Batch, Walk
+
+
+class Expectation(NamedTuple):
+    """What a model expects of K items (classes or tokens) that may come next, for R prefixes.
+
+    Numbers of items that the constraint does not allow within the budget are not looked at.
+
+    Attributes:
+        log_joint: log P(the item is next, and the text is completed within the budget | prefix).
+        log_mass: log P(the item is next | prefix).
+        log_eventual: log P(the item is next, and the text is completed at some length | prefix);
+            None unless the lookahead's `eventual` is true.
+    """
+
+    log_joint: Float64[Tensor, "R K"]
+    log_mass: Float64[Tensor, "R K"]
+    log_eventual: Float64[Tensor, "R K"] | None = None
+
+
+ModelState = TypeVar("ModelState")
+"""What a model knows about R prefixes: an immutable tuple of tensors, one row a prefix."""
+
+
+@runtime_checkable
+class Lookahead(Protocol[ModelState]):
+    """A tractable model, asked about the next token under a constraint and a budget.
+
+    To write one, derive from this class and give `start`, `advance`, `take`, `classes` and
+    `tokens`; the other members have defaults. Where a prefix is in its automaton, and how much of
+    the budget is left, is not kept by the lookahead but handed to it as a `Walk`. Rows of prefixes
+    that are over may hold anything.
+
+    Attributes:
+        eventual: whether its expectations have `log_eventual`.
+        max_bytes: most memory that `start` may take for its tables; None where there is no bound.
+    """
+
+    eventual: bool = False
+    max_bytes: int | None = None
+
+    @abstractmethod
+    def start(self, batch: Batch) -> ModelState:
+        """The state of B empty prefixes, one per example.
+
+        Raises:
+            ConstraintError: the model cannot serve these constraints; see `check`.
+        """
+        ...
+
+    @abstractmethod
+    def advance(self, state: ModelState, tokens: Int[Tensor, "R T"]) -> ModelState:
+        """The state after one or several more tokens; -1 stands for no token."""
+        ...
+
+    @abstractmethod
+    def take(self, state: ModelState, ancestors: Int64[Tensor, "Q"]) -> ModelState:
+        """The state of these rows."""
+        ...
+
+    @abstractmethod
+    def classes(self, state: ModelState, walk: Walk) -> Expectation:
+        """What is expected of every class of each prefix's automaton; C is the most of any."""
+        ...
+
+    @abstractmethod
+    def tokens(self, state: ModelState, walk: Walk, tokens: Int64[Tensor, "R K"]) -> Expectation:
+        """What is expected of these tokens."""
+        ...
+
+    def all_tokens(self, state: ModelState, walk: Walk) -> Expectation:
+        """What is expected of every token of the vocabulary."""
+        every = torch.arange(walk.automata.vocabulary.size, device=walk.states.device)
+        return self.tokens(state, walk, every.expand(len(walk.states), -1))
+
+    def check(self, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
+        """Refuses what `start` would refuse of these examples, before anything is computed.
+
+        Raises:
+            ConstraintError: as `start` would raise it.
+        """
+        del automata, budgets
+
+    def memory(self, automaton: TokenAutomaton, budget: int) -> int:
+        """Bytes of the tables that `start` makes for one example; several take at most the sum."""
+        del automaton, budget
+        return 0
+
+    def free(self) -> None:
+        """Gives back the memory of tables that are kept for the next call."""
+        return

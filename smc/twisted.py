@@ -1,0 +1,310 @@
+"""The twisted proposal draws the next token with the lookahead of a tractable model.
+
+    q(v) proportional to p_lm(v) g(v),    g(v) = P_model(completed within the budget | prefix, v)
+
+GCD asks whether a prefix *can* still be completed; this proposal asks a model (`smc.Lookahead`) how
+probably it *will* be. With the language model itself as the model, g is the Bayes-correct twist:
+every particle has the same weight. Any g that is positive wherever GCD allows a token gives correct
+weights, as long as they use the g that was really used, which leaves room for what follows.
+
+**Twist.** Which g, given what the model expects (`smc.lookahead.Expectation`):
+
+    conditional    joint(v) / mass(v), the probability above
+    in_time        joint(v) / eventual(v), the probability that a text which does obey the
+                   constraint ends within the budget
+    joint          joint(v)
+
+`in_time` is for language models that read a prompt which the lookahead has never seen. Such a model
+may know what to the lookahead is a surprise, such as the name of the tool at hand, and the
+conditional twist then favours, of two ways on, the one whose literal text is more usual. `in_time`
+leaves to the language model what is said, and asks only whether there is room for it. It is one
+wherever the budget is ample, so that the proposal becomes GCD there. `joint` counts the token
+twice, once in p_lm and once in the model, and costs particles; it is what related methods do, and
+is here for comparison. (Tied, a class's joint probability is divided evenly among its tokens.)
+
+**Tying.** g is computed for each class of tokens (hundreds rather than a hundred thousand), then
+exactly for the K tokens that the language model likes best among those allowed. Within a class all
+tokens lead to the same state, and differ only in what they reveal about what is to come.
+
+**Temper.** g to a power.
+
+**Defence.** A share eps of GCD's proposal is mixed in, without regard to scale, as g is tiny
+everywhere where a long text is still to come. With Z = sum p_lm g and M = sum p_lm 1{allowed},
+
+    g' = (1 - eps) g + eps (Z / M) 1{allowed}      so that q' = (1 - eps) q + eps q_gcd, and Z' = Z.
+
+**Support.** It is that of GCD always. Where the model gives an allowed token no chance (a zero
+parameter, an underflow), the row is defended by at least `FLOOR`; where it gives none to anything
+that the language model may say, as after a prefix that it holds impossible, g is GCD's mask. Both
+are counted (`Twisted.counts`).
+
+Cost of a step: that of the lookahead, plus the passes of `smc.tying` over R x V numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Generic, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
+from torch import Tensor
+
+from gcd.tokens.token_automaton import TokenAutomaton
+from smc.guide import DenseGuide, Guide, TiedGuide
+from smc.lookahead import Expectation, Lookahead, ModelState
+from smc.proposals import Batch, Proposal, Walk, start_walk
+from smc.tying import weigh_rest
+
+TWISTS = ("conditional", "in_time", "joint")
+STRONGEST = 1e3
+"""The highest temper: beyond it log p of the language model would vanish beside log g."""
+FLOOR = 1e-3
+"""The least share of GCD in a row where the model holds some allowed token to be impossible."""
+
+
+@dataclass(frozen=True, eq=False)
+class TwistedState(Generic[ModelState]):
+    """Where R prefixes are, and what the lookahead knows about them.
+
+    Attributes:
+        walk: where they are in their automata.
+        model: the lookahead's own state.
+    """
+
+    walk: Walk
+    model: ModelState
+
+
+class Counts(NamedTuple):
+    """How often the lookahead had nothing to say, over all calls of `guide`.
+
+    Attributes:
+        rows: prefixes guided.
+        fallbacks: of these, prefixes where all of g was zero, so that GCD's mask took its place.
+        floored: prefixes where g of some allowed token was zero, so that the defence was at least
+            `FLOOR`.
+    """
+
+    rows: int
+    fallbacks: int
+    floored: int
+
+
+class _Mixture(NamedTuple):
+    """The defended g' of K items (tokens, or classes and tokens); see `Counts` for the rows."""
+
+    log_g: Float64[Tensor, "R K"]
+    log_z: Float64[Tensor, "R"]
+    fallback: Bool[Tensor, "R"]
+    floored: Bool[Tensor, "R"]
+
+
+class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
+    """A proposal that looks ahead with any tractable model.
+
+    Args:
+        lookahead: the model, over the language model's vocabulary.
+        twist: "conditional", for a model like the language model; "in_time", for language models
+            that read prompts; or, for comparison, "joint".
+        exact_top_k: for so many of the language model's favourites g is exact, for the others it is
+            that of their class; 0 for none, None for all.
+        temper: power of g; below one it trusts the model less.
+        defence: share of GCD's proposal that is mixed in, in [0, 1].
+        potential: whether g is also the potential, so that weights are known, and particles
+            resampled, before a token is drawn; otherwise potentials are one and weights follow.
+
+    Raises:
+        ValueError: an argument makes no sense.
+    """
+
+    def __init__(
+        self,
+        lookahead: Lookahead[ModelState],
+        *,
+        twist: str = "conditional",
+        exact_top_k: int | None = 64,
+        temper: float | int = 1.0,
+        defence: float | int = 0.01,
+        potential: bool = True,
+    ) -> None:
+        if not isinstance(lookahead, Lookahead):
+            raise ValueError(
+                f"lookahead is {type(lookahead).__name__}; give a smc.Lookahead, or for an HMM "
+                "take smc.PGCD(hmm)"
+            )
+        if twist not in TWISTS:
+            raise ValueError(f"twist is one of {', '.join(TWISTS)}, not {twist!r}")
+        if twist == "in_time" and not lookahead.eventual:
+            raise ValueError(
+                "twist 'in_time' needs a lookahead that gives log_eventual, and "
+                f"{type(lookahead).__name__} does not (its `eventual` is false)"
+            )
+        if exact_top_k is not None and not _is_number_of_tokens(exact_top_k):
+            raise ValueError(f"exact_top_k is a number of tokens or None, not {exact_top_k!r}")
+        if not 0 < temper <= STRONGEST:
+            raise ValueError(f"temper is a positive power, at most {STRONGEST:g}, not {temper!r}")
+        if not 0 <= defence <= 1:
+            raise ValueError(f"defence is a share, from 0 to 1, not {defence!r}")
+        if not isinstance(potential, bool):
+            raise ValueError(f"potential is True or False, not {potential!r}")
+        self.lookahead = lookahead
+        self.twist = twist
+        self.exact_top_k = None if exact_top_k is None else int(exact_top_k)
+        self.temper = float(temper)
+        self.defence = float(defence)
+        self.potential = potential
+        self.max_bytes = lookahead.max_bytes
+        self._tally = torch.zeros(3, dtype=torch.int64)
+
+    def check(self, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
+        """Refuses what the lookahead refuses; see `Proposal.check`."""
+        self.lookahead.check(automata, budgets)
+
+    def memory(self, automaton: TokenAutomaton, budget: int) -> int:
+        """Bytes of the lookahead's tables for one example; several take at most the sum."""
+        return self.lookahead.memory(automaton, budget)
+
+    def free(self) -> None:
+        """Gives back the tables that are kept for the next call with the same constraints."""
+        self.lookahead.free()
+
+    def start(self, batch: Batch) -> TwistedState[ModelState]:
+        """One empty prefix per example.
+
+        Raises:
+            ConstraintError: the lookahead cannot serve these constraints.
+        """
+        return TwistedState(start_walk(batch), self.lookahead.start(batch))
+
+    def advance(
+        self, state: TwistedState[ModelState], tokens: Int[Tensor, "R T"]
+    ) -> TwistedState[ModelState]:
+        """Moves walk and model on; -1 stands for no token."""
+        return TwistedState(state.walk.advance(tokens), self.lookahead.advance(state.model, tokens))
+
+    def take(
+        self, state: TwistedState[ModelState], ancestors: Int64[Tensor, "Q"]
+    ) -> TwistedState[ModelState]:
+        """The state of these rows."""
+        return TwistedState(state.walk.take(ancestors), self.lookahead.take(state.model, ancestors))
+
+    def guide(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> Guide:
+        """log g' and log Z; the support of g' is GCD's."""
+        make = self._dense if self.exact_top_k is None else self._tied
+        mixture, guide = make(state, log_p)
+        rows = torch.tensor(len(log_p), device=log_p.device)
+        counts = torch.stack([rows, mixture.fallback.sum(), mixture.floored.sum()])
+        self._tally = self._tally.to(log_p.device) + counts
+        return guide
+
+    @property
+    def counts(self) -> Counts:
+        """How often the lookahead had nothing to say since this object was made."""
+        return Counts(*self._tally.tolist())
+
+    def _dense(
+        self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]
+    ) -> tuple[_Mixture, Guide]:
+        """g of every token by itself."""
+        walk = state.walk
+        class_of = walk.automata.class_of[walk.which].long()
+        steps = walk.steps_after_classes().gather(1, class_of)
+        alive = _alive(walk, steps)
+        log_g = self._log_g(self.lookahead.all_tokens(state.model, walk), steps, alive)
+        mixture = self._mix(log_g, log_p, alive)
+        return mixture, DenseGuide(mixture.log_g, mixture.log_z, mixture.fallback)
+
+    def _tied(
+        self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]
+    ) -> tuple[_Mixture, Guide]:
+        """g by class, and exactly for the favourites; not spread over tokens."""
+        walk, classes = state.walk, state.walk.automata.classes
+        steps = walk.steps_after_classes()
+        alive, C = _alive(walk, steps), steps.shape[1]
+        tied = self.lookahead.classes(state.model, walk)
+        if self.twist == "joint":
+            sizes = classes.start.diff(dim=1).clamp(min=1)[walk.which]
+            tied = tied._replace(log_joint=tied.log_joint - sizes.double().log())
+
+        K = min(self.exact_top_k or 0, log_p.shape[1])
+        rest = weigh_rest(log_p, classes, walk.which, alive, K)
+        exact = self.lookahead.tokens(state.model, walk, rest.tokens)
+        steps_too = walk.steps_after_tokens(rest.tokens)
+        alive_too = _alive(walk, steps_too)
+        log_g = (self._log_g(tied, steps, alive), self._log_g(exact, steps_too, alive_too))
+        mixture = self._mix(
+            torch.cat(log_g, dim=1),
+            torch.cat([rest.log_mass, rest.best], dim=1),
+            torch.cat([alive, alive_too], dim=1),
+        )
+        by_class, by_token = mixture.log_g[:, :C].contiguous(), mixture.log_g[:, C:].contiguous()
+        return mixture, TiedGuide(
+            by_class,
+            rest.tokens,
+            by_token,
+            classes.of,
+            walk.which,
+            mixture.log_z,
+            mixture.fallback,
+        )
+
+    def _log_g(
+        self,
+        expected: Expectation,
+        steps: Int32[Tensor, "R K"],
+        alive: Bool[Tensor, "R K"],
+    ) -> Float64[Tensor, "R K"]:
+        """log g of some items, tempered; -inf where it is zero or the item is not allowed.
+
+        A probability that is conditional on the item is at most one, and one where the item
+        completes the text, whatever the model thinks of it.
+        """
+        log_g = expected.log_joint
+        if self.twist != "joint":
+            given = expected.log_mass if self.twist == "conditional" else expected.log_eventual
+            assert given is not None, "a lookahead with `eventual` gives log_eventual"
+            possible = ~log_g.isneginf()
+            log_g = torch.where(possible, log_g - given, -torch.inf).clamp(max=0)
+            log_g = torch.where(steps == 0, 0.0, log_g)
+        return (log_g * self.temper).masked_fill(~alive, -torch.inf)
+
+    def _mix(
+        self,
+        log_g: Float64[Tensor, "R K"],
+        log_mass: Float[Tensor, "R K"],
+        alive: Bool[Tensor, "R K"],
+    ) -> _Mixture:
+        """The defensive mixture, over items with these masses under p_lm."""
+        log_z = torch.logsumexp(log_mass + log_g, dim=1)
+        log_alive = torch.logsumexp(log_mass.masked_fill(~alive, -torch.inf), dim=1)
+        empty = log_z.isneginf()
+        floored = (alive & log_g.isneginf()).any(dim=1) & ~empty
+        share = torch.full_like(log_z, self.defence).unsqueeze(1)
+        share = share.masked_fill(floored.unsqueeze(1), max(self.defence, FLOOR))
+        log_even = torch.where(empty, 0.0, log_z - log_alive).unsqueeze(1)
+        mixed = torch.logaddexp(log_g + torch.log1p(-share), log_even + share.log())
+        mixed = torch.where(empty.unsqueeze(1), 0.0, mixed).masked_fill(~alive, -torch.inf)
+        log_z = torch.where(empty, log_alive, log_z)
+        return _Mixture(mixed, log_z, empty & ~log_alive.isneginf(), floored)
+
+    def _options(self) -> str:
+        """The options, for `repr`."""
+        return (
+            f"exact_top_k={self.exact_top_k}, temper={self.temper}, defence={self.defence}, "
+            f"potential={self.potential}"
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.lookahead!r}, twist={self.twist!r}, {self._options()})"
+
+
+def _alive(walk: Walk, steps: Int32[Tensor, "R K"]) -> Bool[Tensor, "R K"]:
+    """The items after which the text can be completed within the budget."""
+    return steps < walk.remaining.unsqueeze(1)
+
+
+def _is_number_of_tokens(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
