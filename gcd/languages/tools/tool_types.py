@@ -28,10 +28,17 @@ from typing import Any
 from gcd.errors import ConstraintError, UnsupportedSchemaError
 from gcd.languages.json_schema.keywords import HONOURED, TYPES, shown
 from gcd.languages.json_schema.references import escape
-from gcd.languages.tools.type_strings import Schema, parse_type
+from gcd.languages.tools.tool_schemas import (
+    add_keyword,
+    says_optional,
+    standard_schema,
+    type_schema,
+)
+from gcd.languages.tools.type_names import Schema
+from gcd.languages.tools.type_strings import parse_type
 
 _DESCRIPTIONS = frozenset(
-    ["description", "title", "default", "example", "examples", "unit", "required"]
+    ["type", "description", "title", "default", "example", "examples", "unit", "optional"]
 )
 # "default is 10", "defaults to 'en'", "default: metric.", "(default 10)"; not "no default is set".
 _LITERAL = r"""[-+]?\.?\d | ['"`\[{] | (?:true|false|none|null)\b"""
@@ -154,11 +161,11 @@ def _tool(
     parameters = _parameters(entry)
     pointer = f"{inside}/parameters"
     flat = not _is_schema(parameters)
-    if not flat:
-        _check_object_schema(parameters, index, name)
-        schema = {**parameters, "type": "object"}
+    if flat:
+        required = entry.get("required")
+        schema = _flat_schema(parameters, required, index, name, pointer, marked, unknown)
     else:
-        schema = _flat_schema(parameters, entry.get("required"), index, name, marked, unknown)
+        schema = _object_schema(parameters, index, name, pointer)
     description = entry.get("description")
     return Tool(name, description if isinstance(description, str) else "", schema, pointer, flat)
 
@@ -176,12 +183,14 @@ def _has_type(description: Any) -> bool:
     return isinstance(description, Mapping) and isinstance(description.get("type"), (str, list))
 
 
-def _check_object_schema(parameters: Mapping[str, Any], index: int, name: str) -> None:
-    if parameters.get("type", "object") not in _OBJECT_TYPES:
+def _object_schema(parameters: Mapping[str, Any], index: int, name: str, pointer: str) -> Schema:
+    kind = parameters.get("type", "object")
+    if type_schema(kind, pointer) not in ({"type": "object"}, {"type": ["object"]}):
         raise ConstraintError(
             f"tool {index} ({name}): the schema of the parameters must have type 'object', "
-            f"got {shown(parameters['type'])}"
+            f"got {shown(kind)}"
         )
+    return standard_schema({**parameters, "type": "object"}, pointer)  # type: ignore[no-any-return]
 
 
 def _flat_schema(
@@ -189,6 +198,7 @@ def _flat_schema(
     required: Any,
     index: int,
     tool: str,
+    pointer: str,
     marked: bool,
     unknown: Counter[str],
 ) -> Schema:
@@ -206,9 +216,10 @@ def _flat_schema(
                 f"tool {index} ({tool}): parameter {name!r} must be described by an object, "
                 f"got {shown(description)}"
             )
-        pointer = f"/{index}/parameters/{escape(name)}"
-        properties[name], optional = _parameter(description, pointer, unknown)
+        properties[name], optional = _parameter(description, f"{pointer}/{escape(name)}", unknown)
         says = description.get("required")
+        if isinstance(says, list):  # the members that an object must have
+            says = None
         if required is not None:
             optional = optional or name not in required
         elif says is not None or marked:
@@ -231,24 +242,20 @@ def _parameter(
     optional = "default" in description or bool(
         _STATED_DEFAULT.search(str(description.get("description", "")))
     )
+    optional = optional or says_optional(description, pointer)
     schema: Schema = {}
     if isinstance(kind, str) and kind not in TYPES:
         parsed = parse_type(kind)
         unknown.update(parsed.unknown)
         schema, optional = dict(parsed.schema), optional or parsed.optional
     elif isinstance(kind, (str, list)):
-        schema = {"type": kind}
+        schema = type_schema(kind, pointer)
     elif kind is not None:
         raise ConstraintError(f"the type at {pointer!r} must be a text, got {shown(kind)}")
     for keyword, value in description.items():
-        if keyword in _DESCRIPTIONS or keyword == "type":
+        if keyword in _DESCRIPTIONS or (keyword == "required" and not isinstance(value, list)):
             continue
         if keyword not in HONOURED:
             raise UnsupportedSchemaError(str(keyword), pointer, "of a parameter is not supported")
-        if keyword in schema and schema[keyword] != value:
-            raise ConstraintError(
-                f"keyword {keyword!r} at {pointer!r} says {shown(value)}, "
-                f"but the type {kind!r} says {shown(schema[keyword])}; keep one of them"
-            )
-        schema[keyword] = value
+        add_keyword(schema, keyword, value, description, pointer)
     return schema, optional
