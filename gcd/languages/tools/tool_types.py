@@ -1,20 +1,21 @@
-"""Tool lists in the forms found in the wild, read into one: a name and a JSON schema each.
+"""This module reads tool lists in the forms found in the wild: a name and a JSON schema a tool.
 
-Two forms, told apart tool by tool:
+Two forms are told apart tool by tool (`docs/tools.md` describes them for users):
 
-* **OpenAI**: `{"type": "function", "function": {...}}` or the inner object alone, whose
-  `parameters` is a JSON schema of type object (or "dict", as some lists have it). What is not in
-  `required` may be left out.
-* **xLAM** and its relatives: `parameters` maps each name to a description with a `type`, which is
-  a Python type as a string (`gcd.languages.tools.type_strings`) or a JSON schema type; further
-  keywords of JSON schema beside it count too. A parameter may be left out if its type says
+* **OpenAI** and whoever follows it: `{"type": "function", "function": {...}}` or the inner object
+  alone, whose `parameters` is a JSON schema of type object. Its types may have any of the names
+  that benchmarks use (`gcd.languages.tools.tool_schemas`). What is not in `required` may be left
+  out.
+* **xLAM** and its relatives: `parameters` maps each name to a description with a `type`, which is a
+  Python type as a string (`gcd.languages.tools.type_strings`) or the name of a type; further
+  keywords of JSON Schema beside it count too. A parameter may be left out if its type says
   `optional` or `Optional[...]`, if it has a `default`, or one is stated in its description
-  ("default is 10", "defaults to 'en'"), or if it says `"required": false`. Where the tool has a
-  list `required`, or any parameter of the tool list says `"required": true`, those not named so may
-  be left out too.
+  ("default is 10", "defaults to 'en'"), or if it says `"required": false` or `"optional": true`.
+  Where the tool has a list `required`, or any parameter of the tool list says `"required": true`,
+  those not named so may be left out too.
 
-Everything else about a tool (`description`, `return`, examples, units) describes, and does not
-constrain.
+Everything else about a tool (`description`, `return`, examples, units) describes the tool, and does
+not constrain its calls.
 """
 
 from __future__ import annotations
@@ -55,7 +56,13 @@ _OBJECT_TYPES = ("object", "dict", ["object"])
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter: its name, the JSON schema of its values, whether it must be given."""
+    """A parameter of a tool.
+
+    Attributes:
+        name: as it is written in a call.
+        schema: the JSON schema of its values.
+        required: whether every call must give it.
+    """
 
     name: str
     schema: Schema | bool
@@ -64,7 +71,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool as the language of its calls sees it.
+    """A tool holds what the language of its calls is made of.
 
     Attributes:
         name: as it is written in a call.
@@ -90,18 +97,27 @@ class Tool:
 
 @dataclass(frozen=True)
 class ToolList:
-    """Tools, and how often each type that is not known occurred among their parameters."""
+    """A tool list holds the tools that were read, and the types that were not understood.
+
+    Attributes:
+        tools: in the order given.
+        unknown_types: how often each type that is not known occurred among the parameters; such a
+            type is read as any JSON value.
+    """
 
     tools: tuple[Tool, ...]
     unknown_types: Counter[str]
 
 
 def parse_tools(tools: Any) -> ToolList:
-    """Read a tool list in either form: any iterable of mappings.
+    """Read a list of tools, each in either form, and return names and schemas.
+
+    Args:
+        tools: any iterable of mappings, as `json.loads` returns them.
 
     Raises:
         ConstraintError: for a malformed tool, with its place in the list and what is wrong.
-        UnsupportedSchemaError: for a keyword of a parameter that is not honoured.
+        UnsupportedSchemaError: for a keyword or a type of a parameter that is not honoured.
     """
     if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Iterable):
         raise ConstraintError(f"tools must be a list of objects, got {shown(tools)}")
@@ -190,7 +206,7 @@ def _object_schema(parameters: Mapping[str, Any], index: int, name: str, pointer
             f"tool {index} ({name}): the schema of the parameters must have type 'object', "
             f"got {shown(kind)}"
         )
-    return standard_schema({**parameters, "type": "object"}, pointer)  # type: ignore[no-any-return]
+    return standard_schema({**parameters, "type": "object"}, pointer)
 
 
 def _flat_schema(

@@ -22,7 +22,7 @@ _CHOICES = ("Union", "Optional")
 
 
 class TypeString(NamedTuple):
-    """What a type string says.
+    """A type string has been read into this.
 
     Attributes:
         schema: the JSON schema of its values.
@@ -36,21 +36,23 @@ class TypeString(NamedTuple):
 
 
 def parse_type(text: str) -> TypeString:
-    """Read a type string; one that is no Python expression is unknown as a whole."""
+    """Read a type string and return its schema, and whether the parameter may be left out.
+
+    A string that is no Python expression is unknown as a whole, and stands for any value.
+    """
     first, *flags = _split(text)
     words = [flag.strip().lower() for flag in flags]
     optional = any(word.startswith(("optional", "default")) for word in words)
     unknown: list[str] = []
     try:
-        tree = ast.parse(first.strip(), mode="eval").body
+        schema = _schema(ast.parse(first.strip(), mode="eval").body, unknown.append)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return TypeString({}, optional, (text,))
-    schema = _schema(tree, unknown.append)
     return TypeString(schema, optional or _admits_none(schema), tuple(unknown))
 
 
 def _split(text: str) -> list[str]:
-    """Parts between commas that stand outside brackets and quotes."""
+    """Split a text at the commas that stand outside brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for character in text:
         if quote:
@@ -69,6 +71,7 @@ def _split(text: str) -> list[str]:
 
 
 def _schema(tree: ast.expr, unknown: Callable[[str], None]) -> Schema:
+    """Return the schema of a type that Python has parsed; `unknown` is told what is not known."""
     match tree:
         case ast.Constant(value=None):
             return dict(_NULL)
@@ -91,7 +94,7 @@ def _schema(tree: ast.expr, unknown: Callable[[str], None]) -> Schema:
 def _generic(
     outer: ast.expr, inner: list[ast.expr], tree: ast.expr, unknown: Callable[[str], None]
 ) -> Schema:
-    """The schema of a type with arguments in brackets; one that takes none is unknown."""
+    """Return the schema of a type with arguments in brackets; one that takes none is unknown."""
     name = outer.attr if isinstance(outer, ast.Attribute) else getattr(outer, "id", "")
     if name == "Literal" and all(isinstance(e, ast.Constant) for e in inner):
         return {"enum": [e.value for e in inner if isinstance(e, ast.Constant)]}
@@ -99,29 +102,30 @@ def _generic(
     is_tuple = base.get(CONTAINER) == "tuple"
     if is_tuple and len(inner) == 2 and _is_ellipsis(inner[1]):
         return {**base, "items": _schema(inner[0], unknown)}
-    takes_arguments = base.get("type") in ("array", "object") or name in (*_CHOICES, "Annotated")
+    if name == "Annotated" and inner:
+        return _schema(inner[0], unknown)
+    takes_arguments = base.get("type") in ("array", "object") or name in _CHOICES
     if not takes_arguments or any(_is_ellipsis(e) for e in inner):
         unknown(ast.unparse(tree))
         return {}
-    if name == "Annotated":
-        return _schema(inner[0], unknown)
     return _named(name, [_schema(e, unknown) for e in inner], unknown)
 
 
 def _named(name: str, inner: list[Schema], unknown: Callable[[str], None]) -> Schema:
-    """The schema of a type by its name and those of its arguments, if it has any."""
+    """Return the schema of a type by its name and the schemas of its arguments, if it has any."""
     if name in _CHOICES and inner:
         return any_of([*inner, dict(_NULL)] if name == "Optional" else inner)
     base = named_type(name)
-    if base is not None and not inner:
-        return base
-    match base:
-        case {"type": "array"} if base.get(CONTAINER) == "tuple":
-            return {**base, "prefixItems": inner, "items": False, "minItems": len(inner)}
-        case {"type": "array"} if len(inner) == 1:
-            return {**base, "items": inner[0]}
-        case {"type": "object"} if len(inner) == 2 and _is_text_key(inner[0]):
-            return {**base, "additionalProperties": inner[1]}
+    if base is not None:
+        match base.get("type"), inner:
+            case _, []:
+                return base
+            case "array", _ if base.get(CONTAINER) == "tuple":
+                return {**base, "prefixItems": inner, "items": False, "minItems": len(inner)}
+            case "array", [items]:
+                return {**base, "items": items}
+            case "object", [key, value] if _is_text_key(key):
+                return {**base, "additionalProperties": value}
     unknown(name)
     return {}
 
