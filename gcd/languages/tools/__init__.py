@@ -1,1 +1,1 @@
-"""Tool lists as people write them, and the calls that they allow."""
+"""This package reads tool lists as people write them, and compiles the calls that they allow."""

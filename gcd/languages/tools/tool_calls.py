@@ -1,17 +1,18 @@
-"""Tool calls as byte languages: a list of calls of the given tools with valid arguments.
+"""This module compiles a tool list into the byte language of its calls.
 
     style="json"      [{"name": "weather", "arguments": {"city": "Rome", "days": 3}}, ...]
     style="python"    [weather(city="Rome", days=3), ...]
 
-Both are built from the same tool list by the same steps; they differ in their notation
-(`gcd.languages.values.json_values`, `gcd.languages.values.python_values`) and in the frame of a
-call. Arguments stand in the order in which the tool declares them; those that are optional may be
-left out. Whitespace is by default what `json.dumps` writes, `, ` and `: ` (and `, ` and `=` in
-Python style). Where it is flexible, Python style admits none outside the list nor between a name
-and its `(`.
+Both styles are built from the same tool list by the same steps. They differ in how values are
+written (`gcd.languages.values.json_values`, `gcd.languages.values.python_values`) and in what
+stands around the arguments of a call. Arguments stand in the order in which the tool declares them,
+and optional ones may be left out. Whitespace is by default what `json.dumps` writes, `, ` and `: `
+(and `, ` and `=` in Python style). Where it is flexible, Python style admits none outside the list
+nor between a name and its `(`.
 
-The language is what `json_schema` says about the arguments, with the same limits, which its module
-states: integers without a fraction, keys in one spelling, free values nested to `max_depth`.
+The arguments of a tool are a JSON schema, and their language is the one that `gcd.json_schema`
+compiles it to, with the same limits: integers without a fraction, keys in one spelling, values
+without a type nested to `max_depth`.
 
 By default the number of calls is not bounded: the token budget ends every answer anyway, and the
 automaton needs the tools once, where `max_calls=n` needs them n times.
@@ -37,7 +38,8 @@ from gcd.languages.values.notation import mark, separators
 from gcd.languages.values.objects import Frame
 from gcd.languages.values.python_values import PYTHON_BLANKS, python_notation
 
-Call = Sequence[Automaton]  # the pieces of a call, in order
+Call = Sequence[Automaton]
+"""The parts of a call, one written after another."""
 
 _MARKS = frozenset("()[]{},='\"\\#")  # what ends or quotes something in a Python call
 
@@ -52,24 +54,24 @@ def tool_calls(
     max_depth: int = 2,
     escapes: str = "canonical",
 ) -> Automaton:
-    """Lists of calls of these tools, in JSON or in Python notation.
+    """Return the language of all lists of valid calls of these tools, in JSON or in Python.
 
     Args:
-        tools: OpenAI-style tools, or xLAM-style ones with Python types (`gcd.parse_tools`).
+        tools: mappings in the form of OpenAI, BFCL or xLAM, as `gcd.parse_tools` reads them.
         style: "json" or "python".
         min_calls, max_calls: how many calls there may be; None is no upper bound.
         whitespace: "spaced", "compact" or "flexible", as in `gcd.json_schema`.
-        max_depth: nesting of values whose type leaves them free.
+        max_depth: how deep values nest whose type says nothing about them, such as `any`.
         escapes: spelling of keys and constants, "canonical" or "all".
 
     Raises:
-        UnsupportedSchemaError: for a keyword of a schema that is not honoured.
+        UnsupportedSchemaError: for a keyword or a type of a schema that is not honoured.
         ConstraintError: for a malformed tool list, or a name that cannot be written.
         EmptyLanguageError: if there is no valid answer, as with no tools at all.
         StateLimitError: if the automaton has more states than `gcd.state_limit` allows.
 
     Warns:
-        UserWarning: names the parameter types that are not known and become any JSON value.
+        UserWarning: for types of parameters that are not known and are read as any JSON value.
     """
     _check_counts(min_calls, max_calls)
     check_depth(max_depth)
@@ -124,7 +126,7 @@ def _check_counts(minimum: int | None, maximum: int | None) -> None:
 
 
 def _json_call(tool: Tool, values: SchemaLanguages) -> list[Call]:
-    """`{"name": "f", "arguments": {...}}`"""
+    """Return the parts of `{"name": "f", "arguments": {...}}`."""
     at = values.notation
     name = [at.spell("name"), at.colon, at.spell(tool.name)]
     arguments = [at.spell("arguments"), at.colon, values.language(values.document.root())]
@@ -132,7 +134,7 @@ def _json_call(tool: Tool, values: SchemaLanguages) -> list[Call]:
 
 
 def _python_call(tool: Tool, values: SchemaLanguages, equals: Automaton) -> list[Call]:
-    """`f(a=1, b="x")`"""
+    """Return the parts of `f(a=1, b="x")`."""
     _check_name(tool.name, f"the tool name {tool.name!r}")
 
     def key(name: str) -> Automaton:
@@ -145,7 +147,7 @@ def _python_call(tool: Tool, values: SchemaLanguages, equals: Automaton) -> list
 
 
 def _check_name(name: str, what: str) -> None:
-    """Names are written as they are; what would end them early cannot be written."""
+    """Raise if a name, which Python style writes as it is, holds a sign that would end it early."""
     bad = [c for c in name if c in _MARKS or not c.isprintable()]
     if bad or not name or name != name.strip():
         reason = f"it holds {bad[0]!r}" if bad else "it begins or ends with a space, or is empty"

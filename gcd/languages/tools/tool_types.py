@@ -1,20 +1,21 @@
-"""Tool lists in the forms found in the wild, read into one: a name and a JSON schema each.
+"""This module reads tool lists in the forms found in the wild: a name and a JSON schema a tool.
 
-Two forms, told apart tool by tool:
+Two forms are told apart tool by tool (`docs/tools.md` describes them for users):
 
-* **OpenAI**: `{"type": "function", "function": {...}}` or the inner object alone, whose
-  `parameters` is a JSON schema of type object (or "dict", as some lists have it). What is not in
-  `required` may be left out.
-* **xLAM** and its relatives: `parameters` maps each name to a description with a `type`, which is
-  a Python type as a string (`gcd.languages.tools.type_strings`) or a JSON schema type; further
-  keywords of JSON schema beside it count too. A parameter may be left out if its type says
+* **OpenAI** and whoever follows it: `{"type": "function", "function": {...}}` or the inner object
+  alone, whose `parameters` is a JSON schema of type object. Its types may have any of the names
+  that benchmarks use (`gcd.languages.tools.tool_schemas`). What is not in `required` may be left
+  out.
+* **xLAM** and its relatives: `parameters` maps each name to a description with a `type`, which is a
+  Python type as a string (`gcd.languages.tools.type_strings`) or the name of a type; further
+  keywords of JSON Schema beside it count too. A parameter may be left out if its type says
   `optional` or `Optional[...]`, if it has a `default`, or one is stated in its description
-  ("default is 10", "defaults to 'en'"), or if it says `"required": false`. Where the tool has a
-  list `required`, or any parameter of the tool list says `"required": true`, those not named so may
-  be left out too.
+  ("default is 10", "defaults to 'en'"), or if it says `"required": false` or `"optional": true`.
+  Where the tool has a list `required`, or any parameter of the tool list says `"required": true`,
+  those not named so may be left out too.
 
-Everything else about a tool (`description`, `return`, examples, units) describes, and does not
-constrain.
+Everything else about a tool (`description`, `return`, examples, units) describes the tool, and does
+not constrain its calls.
 """
 
 from __future__ import annotations
@@ -28,10 +29,17 @@ from typing import Any
 from gcd.errors import ConstraintError, UnsupportedSchemaError
 from gcd.languages.json_schema.keywords import HONOURED, TYPES, shown
 from gcd.languages.json_schema.references import escape
-from gcd.languages.tools.type_strings import Schema, parse_type
+from gcd.languages.tools.tool_schemas import (
+    add_keyword,
+    says_optional,
+    standard_schema,
+    type_schema,
+)
+from gcd.languages.tools.type_names import Schema
+from gcd.languages.tools.type_strings import parse_type
 
 _DESCRIPTIONS = frozenset(
-    ["description", "title", "default", "example", "examples", "unit", "required"]
+    ["type", "description", "title", "default", "example", "examples", "unit", "optional"]
 )
 # "default is 10", "defaults to 'en'", "default: metric.", "(default 10)"; not "no default is set".
 _LITERAL = r"""[-+]?\.?\d | ['"`\[{] | (?:true|false|none|null)\b"""
@@ -48,7 +56,13 @@ _OBJECT_TYPES = ("object", "dict", ["object"])
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter: its name, the JSON schema of its values, whether it must be given."""
+    """A parameter of a tool.
+
+    Attributes:
+        name: as it is written in a call.
+        schema: the JSON schema of its values.
+        required: whether every call must give it.
+    """
 
     name: str
     schema: Schema | bool
@@ -57,7 +71,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool as the language of its calls sees it.
+    """A tool holds what the language of its calls is made of.
 
     Attributes:
         name: as it is written in a call.
@@ -83,18 +97,27 @@ class Tool:
 
 @dataclass(frozen=True)
 class ToolList:
-    """Tools, and how often each type that is not known occurred among their parameters."""
+    """A tool list holds the tools that were read, and the types that were not understood.
+
+    Attributes:
+        tools: in the order given.
+        unknown_types: how often each type that is not known occurred among the parameters; such a
+            type is read as any JSON value.
+    """
 
     tools: tuple[Tool, ...]
     unknown_types: Counter[str]
 
 
 def parse_tools(tools: Any) -> ToolList:
-    """Read a tool list in either form: any iterable of mappings.
+    """Read a list of tools, each in either form, and return names and schemas.
+
+    Args:
+        tools: any iterable of mappings, as `json.loads` returns them.
 
     Raises:
         ConstraintError: for a malformed tool, with its place in the list and what is wrong.
-        UnsupportedSchemaError: for a keyword of a parameter that is not honoured.
+        UnsupportedSchemaError: for a keyword or a type of a parameter that is not honoured.
     """
     if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Iterable):
         raise ConstraintError(f"tools must be a list of objects, got {shown(tools)}")
@@ -154,11 +177,11 @@ def _tool(
     parameters = _parameters(entry)
     pointer = f"{inside}/parameters"
     flat = not _is_schema(parameters)
-    if not flat:
-        _check_object_schema(parameters, index, name)
-        schema = {**parameters, "type": "object"}
+    if flat:
+        required = entry.get("required")
+        schema = _flat_schema(parameters, required, index, name, pointer, marked, unknown)
     else:
-        schema = _flat_schema(parameters, entry.get("required"), index, name, marked, unknown)
+        schema = _object_schema(parameters, index, name, pointer)
     description = entry.get("description")
     return Tool(name, description if isinstance(description, str) else "", schema, pointer, flat)
 
@@ -176,12 +199,14 @@ def _has_type(description: Any) -> bool:
     return isinstance(description, Mapping) and isinstance(description.get("type"), (str, list))
 
 
-def _check_object_schema(parameters: Mapping[str, Any], index: int, name: str) -> None:
-    if parameters.get("type", "object") not in _OBJECT_TYPES:
+def _object_schema(parameters: Mapping[str, Any], index: int, name: str, pointer: str) -> Schema:
+    kind = parameters.get("type", "object")
+    if type_schema(kind, pointer) not in ({"type": "object"}, {"type": ["object"]}):
         raise ConstraintError(
             f"tool {index} ({name}): the schema of the parameters must have type 'object', "
-            f"got {shown(parameters['type'])}"
+            f"got {shown(kind)}"
         )
+    return standard_schema({**parameters, "type": "object"}, pointer)
 
 
 def _flat_schema(
@@ -189,6 +214,7 @@ def _flat_schema(
     required: Any,
     index: int,
     tool: str,
+    pointer: str,
     marked: bool,
     unknown: Counter[str],
 ) -> Schema:
@@ -206,9 +232,10 @@ def _flat_schema(
                 f"tool {index} ({tool}): parameter {name!r} must be described by an object, "
                 f"got {shown(description)}"
             )
-        pointer = f"/{index}/parameters/{escape(name)}"
-        properties[name], optional = _parameter(description, pointer, unknown)
+        properties[name], optional = _parameter(description, f"{pointer}/{escape(name)}", unknown)
         says = description.get("required")
+        if isinstance(says, list):  # the members that an object must have
+            says = None
         if required is not None:
             optional = optional or name not in required
         elif says is not None or marked:
@@ -231,24 +258,20 @@ def _parameter(
     optional = "default" in description or bool(
         _STATED_DEFAULT.search(str(description.get("description", "")))
     )
+    optional = optional or says_optional(description, pointer)
     schema: Schema = {}
     if isinstance(kind, str) and kind not in TYPES:
         parsed = parse_type(kind)
         unknown.update(parsed.unknown)
         schema, optional = dict(parsed.schema), optional or parsed.optional
     elif isinstance(kind, (str, list)):
-        schema = {"type": kind}
+        schema = type_schema(kind, pointer)
     elif kind is not None:
         raise ConstraintError(f"the type at {pointer!r} must be a text, got {shown(kind)}")
     for keyword, value in description.items():
-        if keyword in _DESCRIPTIONS or keyword == "type":
+        if keyword in _DESCRIPTIONS or (keyword == "required" and not isinstance(value, list)):
             continue
         if keyword not in HONOURED:
             raise UnsupportedSchemaError(str(keyword), pointer, "of a parameter is not supported")
-        if keyword in schema and schema[keyword] != value:
-            raise ConstraintError(
-                f"keyword {keyword!r} at {pointer!r} says {shown(value)}, "
-                f"but the type {kind!r} says {shown(schema[keyword])}; keep one of them"
-            )
-        schema[keyword] = value
+        add_keyword(schema, keyword, value, description, pointer)
     return schema, optional

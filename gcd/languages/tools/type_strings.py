@@ -1,38 +1,28 @@
-"""Types as Python programmers write them, read as JSON schemas.
+"""This module reads types as Python programmers write them, and returns JSON schemas.
 
 Tool lists in the style of xLAM describe a parameter by a string: `str, optional`,
 `List[Union[int, float]]`, `Tuple[float, float]`, `str, optional, default 'London'`. What stands
 before the first comma outside brackets is a Python expression; it is parsed, never evaluated. The
-flags behind it are read for `optional` and `default`. A name that is not known, such as `Callable`,
-becomes any JSON value and is reported, so that nothing is widened in silence.
+flags behind it are read for `optional` and `default`. A name that is not in the table of
+`gcd.languages.tools.type_names`, such as `Callable`, becomes any JSON value and is reported, so
+that nothing is widened in silence.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gcd.languages.json_schema.keywords import CONTAINER
+from gcd.languages.tools.type_names import Schema, named_type
 
-Schema = dict[str, Any]
-
-_JSON_TYPE = {
-    **dict.fromkeys(("str", "string", "Str", "String"), "string"),
-    **dict.fromkeys(("int", "integer", "Int", "Integer"), "integer"),
-    **dict.fromkeys(("float", "number", "double", "Float", "Number"), "number"),
-    **dict.fromkeys(("bool", "boolean", "Bool", "Boolean"), "boolean"),
-    **dict.fromkeys(("None", "NoneType", "null"), "null"),
-}
 _NULL: Schema = {"type": "null"}
-_LISTS = {"list", "List", "array", "Array", "Sequence", "Iterable"}
-_TUPLES = {"tuple", "Tuple"}
-_SETS = {"set", "Set", "frozenset", "FrozenSet"}
-_OBJECTS = {"dict", "Dict", "object", "Object", "Mapping"}
+_CHOICES = ("Union", "Optional")
 
 
 class TypeString(NamedTuple):
-    """What a type string says.
+    """A type string has been read into this.
 
     Attributes:
         schema: the JSON schema of its values.
@@ -46,21 +36,23 @@ class TypeString(NamedTuple):
 
 
 def parse_type(text: str) -> TypeString:
-    """Read a type string; one that is no Python expression is unknown as a whole."""
+    """Read a type string and return its schema, and whether the parameter may be left out.
+
+    A string that is no Python expression is unknown as a whole, and stands for any value.
+    """
     first, *flags = _split(text)
     words = [flag.strip().lower() for flag in flags]
     optional = any(word.startswith(("optional", "default")) for word in words)
     unknown: list[str] = []
     try:
-        tree = ast.parse(first.strip(), mode="eval").body
+        schema = _schema(ast.parse(first.strip(), mode="eval").body, unknown.append)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return TypeString({}, optional, (text,))
-    schema = _schema(tree, unknown.append)
     return TypeString(schema, optional or _admits_none(schema), tuple(unknown))
 
 
 def _split(text: str) -> list[str]:
-    """Parts between commas that stand outside brackets and quotes."""
+    """Split a text at the commas that stand outside brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for character in text:
         if quote:
@@ -79,6 +71,7 @@ def _split(text: str) -> list[str]:
 
 
 def _schema(tree: ast.expr, unknown: Callable[[str], None]) -> Schema:
+    """Return the schema of a type that Python has parsed; `unknown` is told what is not known."""
     match tree:
         case ast.Constant(value=None):
             return dict(_NULL)
@@ -93,7 +86,7 @@ def _schema(tree: ast.expr, unknown: Callable[[str], None]) -> Schema:
         case ast.Call(func=outer, args=inner, keywords=[]):  # `list(str)`
             return _generic(outer, inner, tree, unknown)
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return _any_of([_schema(left, unknown), _schema(right, unknown)])
+            return any_of([_schema(left, unknown), _schema(right, unknown)])
     unknown(ast.unparse(tree))
     return {}
 
@@ -101,54 +94,49 @@ def _schema(tree: ast.expr, unknown: Callable[[str], None]) -> Schema:
 def _generic(
     outer: ast.expr, inner: list[ast.expr], tree: ast.expr, unknown: Callable[[str], None]
 ) -> Schema:
+    """Return the schema of a type with arguments in brackets; one that takes none is unknown."""
     name = outer.attr if isinstance(outer, ast.Attribute) else getattr(outer, "id", "")
     if name == "Literal" and all(isinstance(e, ast.Constant) for e in inner):
         return {"enum": [e.value for e in inner if isinstance(e, ast.Constant)]}
-    if name in _TUPLES and len(inner) == 2 and _is_ellipsis(inner[1]):
-        return {"type": "array", CONTAINER: "tuple", "items": _schema(inner[0], unknown)}
-    known = {"Union", "Optional", "Annotated"} | _LISTS | _TUPLES | _SETS | _OBJECTS
-    if name not in known or any(_is_ellipsis(e) for e in inner):
+    base = named_type(name) or {}
+    is_tuple = base.get(CONTAINER) == "tuple"
+    if is_tuple and len(inner) == 2 and _is_ellipsis(inner[1]):
+        return {**base, "items": _schema(inner[0], unknown)}
+    if name == "Annotated" and inner:
+        return _schema(inner[0], unknown)
+    takes_arguments = base.get("type") in ("array", "object") or name in _CHOICES
+    if not takes_arguments or any(_is_ellipsis(e) for e in inner):
         unknown(ast.unparse(tree))
         return {}
-    if name == "Annotated":
-        return _schema(inner[0], unknown)
     return _named(name, [_schema(e, unknown) for e in inner], unknown)
 
 
 def _named(name: str, inner: list[Schema], unknown: Callable[[str], None]) -> Schema:
-    """The schema of a type by its name and those of its arguments, if it has any."""
-    if name in _JSON_TYPE and not inner:
-        return {"type": _JSON_TYPE[name]}
-    if name in ("Any", "any") and not inner:
-        return {}
-    if name in ("Union", "Optional") and inner:
-        return _any_of([*inner, dict(_NULL)] if name == "Optional" else inner)
-    if name in _LISTS and len(inner) <= 1:
-        return _array("list", inner)
-    if name in _SETS and len(inner) <= 1:
-        return _array("set", inner)
-    if name in _TUPLES:
-        schema: Schema = {"type": "array", CONTAINER: "tuple"}
-        if inner:
-            schema |= {"prefixItems": inner, "items": False, "minItems": len(inner)}
-        return schema
-    if name in _OBJECTS and len(inner) in (0, 2) and _is_text_key(inner):
-        return {"type": "object"} | ({"additionalProperties": inner[1]} if inner else {})
+    """Return the schema of a type by its name and the schemas of its arguments, if it has any."""
+    if name in _CHOICES and inner:
+        return any_of([*inner, dict(_NULL)] if name == "Optional" else inner)
+    base = named_type(name)
+    if base is not None:
+        match base.get("type"), inner:
+            case _, []:
+                return base
+            case "array", _ if base.get(CONTAINER) == "tuple":
+                return {**base, "prefixItems": inner, "items": False, "minItems": len(inner)}
+            case "array", [items]:
+                return {**base, "items": items}
+            case "object", [key, value] if _is_text_key(key):
+                return {**base, "additionalProperties": value}
     unknown(name)
     return {}
 
 
-def _array(container: str, inner: list[Schema]) -> Schema:
-    schema: Schema = {"type": "array"} | ({"items": inner[0]} if inner else {})
-    return schema if container == "list" else {**schema, CONTAINER: container}
+def _is_text_key(key: Schema) -> bool:
+    """Whether a dictionary's keys may be strings, which is all that JSON has."""
+    return key.get("type", "string") == "string"
 
 
-def _is_text_key(inner: list[Schema]) -> bool:
-    """JSON has string keys only; any key type that includes them is written so."""
-    return not inner or inner[0].get("type", "string") == "string"
-
-
-def _any_of(schemas: list[Schema]) -> Schema:
+def any_of(schemas: list[Schema]) -> Schema:
+    """Return the schema of the values that one of these schemas admits."""
     different = [s for i, s in enumerate(schemas) if s not in schemas[:i]]
     return different[0] if len(different) == 1 else {"anyOf": different}
 

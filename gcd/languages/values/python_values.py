@@ -1,17 +1,18 @@
-"""Python literals as byte languages: the values of JSON, as `ast.literal_eval` reads them.
+"""This module says how Python writes values: the literals that `ast.literal_eval` reads.
 
-`null`, `true`, `false` are `None`, `True`, `False`; arrays are lists, or tuples and sets where a
-tool's type says so; objects are dictionaries with string keys. Numbers are written as in JSON
-(digits, point, exponent), which is a part of what Python reads: no `1_000`, `.5`, `0x1F`, `inf`.
-A set in braces holds only what Python can hash: scalars, and tuples of such in round brackets; a
-set of anything else is written as a list.
+The values are those of JSON. `null`, `true`, `false` are written `None`, `True`, `False`; an array
+is a list, or a tuple or a set where a tool's type says so; an object is a dictionary with string
+keys. Numbers are written as in JSON (digits, point, exponent), which is a part of what Python
+reads: no `1_000`, `.5`, `0x1F`, `inf`. A set in braces holds only what Python can hash: scalars,
+and tuples of such in round brackets; a set of anything else is written as a list.
 
 **Strings** stand in single or double quotes, on one line, without prefix (`r`, `b`, `f`) and
 without concatenation of neighbours. A code point is written as its UTF-8 bytes, or escaped as
-`\\\\ \\' \\" \\a \\b \\f \\n \\r \\t \\v`, `\\xHH`, `\\uXXXX` or `\\UXXXXXXXX`. Left out are octal
-escapes (how many digits `\\1` takes depends on what follows), names `\\N{...}`, and continued
-lines. Control characters under U+0020 must be escaped. Surrogates are not Unicode text, and Python
-does not join a pair of them, so their escapes are not in the language.
+`\\\\ \\' \\" \\a \\b \\f \\n \\r \\t \\v`, `\\xHH`, `\\uXXXX` or `\\UXXXXXXXX`. Three kinds of
+escapes are not in the language: octal ones (how many digits `\\1` takes depends on what follows),
+names `\\N{...}`, and continued lines. Control characters under U+0020 must be escaped. Surrogates
+are not Unicode text, and Python does not join a pair of them, so their escapes are not in the
+language.
 
 **Keys and constants** are written in either quotes, characters that do not print either as
 themselves or as `repr` escapes them; `escapes="all"` admits every spelling above.
@@ -48,7 +49,15 @@ _SET = Brackets("{", "}", empty="set()", of_hashable=True)
 
 @lru_cache(maxsize=8)
 def python_notation(whitespace: str, escapes: str = "canonical") -> Notation:
-    """How Python writes values, in a whitespace style; keys and constants as `escapes` says."""
+    """Return the notation of Python literals.
+
+    Args:
+        whitespace: "spaced", "compact" or "flexible".
+        escapes: spelling of keys and constants, "canonical" or "all".
+
+    Raises:
+        ConstraintError: for another whitespace or another `escapes`.
+    """
     if escapes not in ("canonical", "all"):
         raise ConstraintError(f'escapes must be "canonical" or "all", got {escapes!r}')
     gap, comma, colon = separators(whitespace, blanks=PYTHON_BLANKS)
@@ -72,7 +81,7 @@ def python_notation(whitespace: str, escapes: str = "canonical") -> Notation:
 
 @lru_cache(maxsize=2)
 def python_character(quote: str) -> Automaton:
-    """One code point inside a Python string with these quotes, in every spelling admitted."""
+    """Return every spelling of every code point inside a Python string with these quotes."""
     return regex(
         rf"[^{quote}\\\x00-\x1f]|\\(?:[\\'" + rf'"abfnrtv]|x{_HEX}{{2}}|{LONE_UNIT}|{_LONG_UNIT})'
     )
@@ -80,7 +89,7 @@ def python_character(quote: str) -> Automaton:
 
 @lru_cache(maxsize=256)
 def python_string(minimum: int, maximum: int | None) -> Automaton:
-    """Python strings of `minimum` to `maximum` code points (None: no upper bound)."""
+    """Return all Python strings of `minimum` to `maximum` code points (None: no upper bound)."""
     quoted = []
     for mark in _QUOTES:
         quote = Automaton.literal(mark)
@@ -90,7 +99,7 @@ def python_string(minimum: int, maximum: int | None) -> Automaton:
 
 
 def python_constants(texts: Iterable[str]) -> Automaton:
-    """Strings in either quotes, what does not print as it is or as `repr` escapes it."""
+    """Return these strings in either quotes, escaped as far as needed, or as `repr` escapes."""
     return Automaton.from_strings(
         quote + "".join(_written(character, quote, as_repr) for character in text) + quote
         for text in map(encodable, texts)
@@ -113,7 +122,7 @@ def _written(character: str, quote: str, as_repr: bool) -> str:
 
 @lru_cache(maxsize=1024)
 def python_spellings(text: str) -> Automaton:
-    """One string in every spelling admitted."""
+    """Return every spelling of one string."""
     encodable(text)
     return Automaton.union(
         [

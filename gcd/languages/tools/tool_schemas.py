@@ -1,0 +1,138 @@
+"""This module turns the JSON schemas of tool lists into JSON schemas as the standard has them.
+
+Benchmarks write schemas in a dialect of their own. BFCL, for one:
+
+    {"type": "dict", "properties": {"at": {"type": "tuple", "items": {"type": "float"}},
+                                    "note": {"type": "String", "optional": true}}}
+
+Its structure is JSON Schema's; what differs is the name of a type, at any depth, and the word
+`optional`. `standard_schema` replaces the names by what they stand for (the table of
+`gcd.languages.tools.type_names`, or a Python type such as `List[str]`) and takes `optional` into
+account. Everything else is left as it is, at the same JSON pointer, for the compiler of JSON
+schemas to honour or to refuse. A type that nobody knows is refused by its name and its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gcd.errors import ConstraintError, UnsupportedSchemaError
+from gcd.languages.json_schema.keywords import DEFINITIONS, LISTS, NAMED, SINGLE, TYPES, shown
+from gcd.languages.json_schema.references import escape
+from gcd.languages.tools.type_names import TYPE_NAMES, Schema
+from gcd.languages.tools.type_strings import any_of, parse_type
+
+_TRUTH = {"true": True, "false": False}
+
+
+def standard_schema(schema: Any, pointer: str) -> Any:
+    """Return the schema of the standard that a schema of a tool list stands for.
+
+    Args:
+        schema: the schema; what is no object is returned as it is.
+        pointer: its JSON pointer in the tool list, for messages.
+
+    Raises:
+        UnsupportedSchemaError: for a type whose name is not known.
+        ConstraintError: if two keywords of a schema contradict each other.
+    """
+    if not isinstance(schema, Mapping):
+        return schema
+    found = type_schema(schema["type"], pointer) if "type" in schema else {}
+    for keyword, value in schema.items():
+        if keyword not in ("type", "optional"):
+            add_keyword(found, keyword, value, schema, pointer)
+    _check_optional(schema, pointer)
+    return found
+
+
+def add_keyword(
+    found: Schema, keyword: str, value: Any, schema: Mapping[str, Any], pointer: str
+) -> None:
+    """Add one keyword of a schema to `found`, which holds what the schema's type says."""
+    value = _inside(keyword, value, pointer)
+    if keyword in found and found[keyword] != value:
+        raise ConstraintError(
+            f"keyword {keyword!r} at {pointer!r} says {shown(value)}, but the type "
+            f"{schema.get('type')!r} says {shown(found[keyword])}; keep one of them"
+        )
+    found[keyword] = value
+
+
+def type_schema(kind: Any, pointer: str) -> Schema:
+    """Return the JSON schema that the value of `type` stands for: a name, or a list of names.
+
+    What is neither is left to the compiler of JSON schemas, which says what is wrong with it.
+    """
+    if isinstance(kind, str):
+        return _named(kind, pointer)
+    if not isinstance(kind, list) or not all(isinstance(name, str) for name in kind):
+        return {"type": kind}
+    if all(name in TYPES for name in kind):
+        return {"type": kind}
+    return any_of([_named(name, pointer) for name in kind])
+
+
+def _named(name: str, pointer: str) -> Schema:
+    if name in TYPES:
+        return {"type": name}
+    parsed = parse_type(name)
+    if parsed.unknown:
+        raise UnsupportedSchemaError(
+            "type",
+            pointer,
+            f"is {shown(name)}, which is not known. The types are, in any case, "
+            f"{', '.join(TYPE_NAMES)}; and Python's, such as List[str] and Optional[int]",
+        )
+    return dict(parsed.schema)
+
+
+def _inside(keyword: str, value: Any, pointer: str) -> Any:
+    """The value of a keyword, with the schemas in it translated."""
+    below = f"{pointer}/{escape(keyword)}"
+    if keyword in (*NAMED, *DEFINITIONS) and isinstance(value, Mapping):
+        return {
+            name: standard_schema(inner, f"{below}/{escape(str(name))}")
+            for name, inner in value.items()
+        }
+    if keyword in (*SINGLE, *LISTS) and isinstance(value, list):
+        return [standard_schema(inner, f"{below}/{i}") for i, inner in enumerate(value)]
+    return standard_schema(value, below) if keyword in SINGLE else value
+
+
+def _check_optional(schema: Mapping[str, Any], pointer: str) -> None:
+    """Raise if a property is called optional that `required` names.
+
+    `required` alone says what must be given; `optional`, of a property or as a list of their
+    names, can only repeat that or contradict it.
+    """
+    properties, required = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, Mapping) or not isinstance(required, list):
+        return
+    listed = schema.get("optional")
+    for name, inner in properties.items():
+        says = isinstance(inner, Mapping) and says_optional(inner, f"{pointer}/properties/{name}")
+        if name in required and (says or (isinstance(listed, list) and name in listed)):
+            raise ConstraintError(
+                f"the property {name!r} at {pointer!r} is called optional, but 'required' names "
+                "it; keep one of them"
+            )
+
+
+def says_optional(schema: Mapping[str, Any], pointer: str) -> bool:
+    """Whether the keyword `optional` of a property lets it be left out; BFCL also writes "True".
+
+    Raises:
+        ConstraintError: if `optional` is neither true nor false.
+    """
+    says = schema.get("optional", False)
+    if isinstance(says, str):
+        says = _TRUTH.get(says.lower(), says)
+    if isinstance(says, list):  # the names of its own properties that may be left out
+        return False
+    if not isinstance(says, bool):
+        raise ConstraintError(
+            f"keyword 'optional' at {pointer!r} must be true or false, got {shown(says)}"
+        )
+    return says

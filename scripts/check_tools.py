@@ -1,0 +1,234 @@
+"""This script says how many tool lists compile, and whether their gold answers are accepted.
+
+    python -m scripts.check_tools ../shared/data/bfcl/*.json ../shared/data/toolcalls/*.json
+    python -m scripts.check_tools ../shared/data/xlam/first_600.jsonl --style python
+
+For every record the tools become an automaton, or are refused, with the reason. Where the record
+has a gold answer, that is written in the style, arguments in declared order, and must be accepted
+by the automaton of its own record; a rejected one is traced to the call and the argument that the
+language does not have. Three kinds of files are read: xLAM's JSON lines (`.jsonl`), lists of
+records with `query`, `tools` and `answers` (`.json`), and the questions of the Berkeley Function
+Calling Leaderboard (`.json` with JSON lines, tools under `function`, no answers).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from tqdm import tqdm
+
+from experiments.tool_calling.answers import Call, name_of, parameters_of, write_answer
+from experiments.tool_calling.records import read_toolcalls, read_xlam
+from gcd.automata.automaton import Automaton
+from gcd.errors import ConstraintError, UnsupportedSchemaError
+from gcd.languages.tools.tool_calls import tool_calls
+from gcd.languages.tools.tool_types import parse_tools
+
+Style = Literal["json", "python"]
+STYLES: tuple[Style, ...] = ("json", "python")
+
+_SLOWEST = 3  # records named in the report
+
+
+class Record(NamedTuple):
+    """A tool list, and the gold answer if the source has one."""
+
+    id: str
+    tools: Sequence[dict[str, Any]]
+    calls: Sequence[Call] | None
+
+
+def read_records(path: Path) -> tuple[list[Record], list[str]]:
+    """Read a file of any of the three kinds: its records, and what is wrong with the others.
+
+    Raises:
+        DataError: if it cannot be read, or holds no well-formed record.
+    """
+    if path.suffix != ".jsonl" and _is_bfcl(path):
+        rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+        return [Record(row["id"], row["function"], None) for row in rows], []
+    result = (read_xlam if path.suffix == ".jsonl" else read_toolcalls)(path)
+    records = [Record(record.id, record.tools, record.calls) for record in result.records]
+    return records, [f"line {skipped.position}: {skipped.reason}" for skipped in result.skipped]
+
+
+def _is_bfcl(path: Path) -> bool:
+    """Whether the first line of a file is an object by itself, with the key `function`."""
+    with path.open() as file:
+        try:
+            first = json.loads(file.readline())
+        except ValueError:
+            return False
+    return isinstance(first, dict) and "function" in first
+
+
+@dataclass
+class Report:
+    """What became of the records of some files in one style.
+
+    Attributes:
+        style: "json" or "python".
+        refused: (record, reason) of each tool list that does not compile.
+        reasons: how often each reason occurs, places left out.
+        answers: number of gold answers of the tool lists that compile.
+        rejected: (record, what the language lacks) of each gold answer that is not accepted.
+        unknown_types: types that are read as any JSON value.
+        compiled: (seconds, states, record) of each tool list that compiles.
+    """
+
+    style: str
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    reasons: Counter[str] = field(default_factory=Counter)
+    answers: int = 0
+    rejected: list[tuple[str, str]] = field(default_factory=list)
+    unknown_types: Counter[str] = field(default_factory=Counter)
+    compiled: list[tuple[float, int, str]] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """The report, one line each."""
+        compiled = len(self.compiled)
+        total = compiled + len(self.refused)
+        found = [
+            f"{self.style}: {total} records",
+            f"  tool lists compiled    {compiled} of {total} ({compiled / max(total, 1):.2%})",
+        ]
+        if self.answers:
+            accepted = self.answers - len(self.rejected)
+            found.append(
+                f"  gold answers accepted  {accepted} of {self.answers} of those compiled "
+                f"({accepted / self.answers:.2%})"
+            )
+        if compiled:
+            milliseconds = [1e3 * seconds for seconds, _, _ in self.compiled]
+            states = [states for _, states, _ in self.compiled]
+            slowest = sorted(self.compiled, reverse=True)[:_SLOWEST]
+            found += [
+                f"  compile time           median {statistics.median(milliseconds):.1f} ms, "
+                f"worst {max(milliseconds):.0f} ms; states: median "
+                f"{statistics.median(states):.0f}, most {max(states)}",
+                "  slowest                "
+                + ", ".join(f"{name} ({1e3 * s:.0f} ms, {n} states)" for s, n, name in slowest),
+            ]
+        if self.unknown_types:
+            listed = ", ".join(f"{name} ({n}x)" for name, n in self.unknown_types.most_common())
+            found.append(f"  types read as any JSON value: {listed}")
+        found += [f"  refused {n}x: {reason}" for reason, n in self.reasons.most_common()]
+        found += [f"  refused   record {name}: {reason}" for name, reason in self.refused]
+        found += [f"  rejected  record {name}: {reason}" for name, reason in self.rejected]
+        return found
+
+
+def check(records: Sequence[Record], style: Style) -> Report:
+    """Compile every record's tools, and run its gold answer through the automaton."""
+    report = Report(style)
+    for record in tqdm(records, desc=style, leave=False):
+        started = time.perf_counter()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # unknown types are counted below
+                language = tool_calls(record.tools, style=style)
+        except ConstraintError as error:
+            report.refused.append((record.id, str(error)))
+            report.reasons[_reason(error)] += 1
+            continue
+        seconds = time.perf_counter() - started
+        report.compiled.append((seconds, language.num_states, record.id))
+        report.unknown_types.update(parse_tools(record.tools).unknown_types)
+        if record.calls is None:
+            continue
+        report.answers += 1
+        answer = write_answer(record.calls, record.tools, style)
+        if not language.accepts(answer):
+            reason = explain(record.calls, record.tools, answer, language, style)
+            report.rejected.append((record.id, reason))
+    return report
+
+
+def _reason(error: ConstraintError) -> str:
+    """The message without the place in the tool list, so that equal reasons are counted as one."""
+    if isinstance(error, UnsupportedSchemaError):
+        return str(error).replace(f" at {error.pointer!r}", "")
+    return str(error)
+
+
+def explain(
+    calls: Sequence[Call],
+    tools: Sequence[Mapping[str, Any]],
+    answer: str,
+    language: Automaton,
+    style: Style,
+) -> str:
+    """Why an answer is not in the language of its tools."""
+    faults = [fault for call in calls for fault in _faults(call, tools, style)]
+    if faults:
+        return "; ".join(dict.fromkeys(faults))
+    end = _first_refused(language, answer.encode())
+    return f"the language ends at byte {end}: {answer[max(0, end - 40) : end + 20]!r}"
+
+
+def _faults(call: Call, tools: Sequence[Mapping[str, Any]], style: Style) -> list[str]:
+    tool = next((tool for tool in tools if name_of(tool) == call.name), None)
+    if tool is None:
+        return [f"{call.name} is not one of the tools"]
+    declared = parameters_of(tool)
+    parsed = next(t for t in parse_tools(tools).tools if t.name == call.name)
+    required = [parameter.name for parameter in parsed.parameters if parameter.required]
+    faults = [
+        f"{call.name} lacks the required {name} ({_type_of(declared[name])})"
+        for name in required
+        if name not in call.arguments
+    ]
+    for name, value in call.arguments.items():
+        if name not in declared:
+            faults.append(f"{call.name} has no parameter {name}")
+            continue
+        alone = {"name": "f", "parameters": {name: declared[name]}}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            language = tool_calls([alone], style=style)
+        if not language.accepts(write_answer([Call("f", {name: value})], [alone], style)):
+            shown = repr(value) if len(repr(value)) < 60 else repr(value)[:57] + "..."
+            faults.append(f"{call.name}: {name} is {_type_of(declared[name])}, not {shown}")
+    return faults
+
+
+def _type_of(declaration: Any) -> str:
+    return str(declaration.get("type", "any")) if isinstance(declaration, Mapping) else "any"
+
+
+def _first_refused(language: Automaton, text: bytes) -> int:
+    """The first byte after which no accepted string goes on, or the length."""
+    state = 0
+    for position in range(len(text)):
+        state = language.run(text[position : position + 1], state)
+        if state < 0:
+            return position
+    return len(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("paths", type=Path, nargs="+", metavar="FILE")
+    parser.add_argument("--style", choices=(*STYLES, "both"), default="both")
+    arguments = parser.parse_args()
+    records: list[Record] = []
+    for path in arguments.paths:
+        found, skipped = read_records(path)
+        records += found
+        print("".join(f"skipped   {path.name}, {reason}\n" for reason in skipped), end="")
+    for style in STYLES:
+        if arguments.style in (style, "both"):
+            print("\n".join(check(records, style).lines()))
+
+
+if __name__ == "__main__":
+    main()
