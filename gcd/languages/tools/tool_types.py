@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gcd.errors import ConstraintError, UnsupportedSchemaError
+from gcd.languages.json_schema.drafts import escape
 from gcd.languages.json_schema.keywords import HONOURED, TYPES, shown
-from gcd.languages.json_schema.references import escape
 from gcd.languages.tools.type_strings import Schema, parse_type
 
 _DESCRIPTIONS = frozenset(
