@@ -13,7 +13,8 @@ from gcd.errors import (
     WorkLimitError,
 )
 from gcd.languages.element_pattern import ASCII_CLASSES, pattern
-from gcd.languages.json_schema.schema import json_schema
+from gcd.languages.json_schema.ignored import IgnoredKeyword, IgnoredKeywordWarning
+from gcd.languages.json_schema.schema import ignored_keywords, json_schema
 from gcd.languages.literal import choice, literal
 from gcd.languages.text.regex import regex
 from gcd.languages.tools.tool_calls import tool_calls
@@ -33,6 +34,8 @@ __all__ = [
     "BudgetMask",
     "ConstraintError",
     "EmptyLanguageError",
+    "IgnoredKeyword",
+    "IgnoredKeywordWarning",
     "InfeasibleBudgetError",
     "Matcher",
     "MatcherBatch",
@@ -50,6 +53,7 @@ __all__ = [
     "check_budget",
     "choice",
     "eos_ids_of",
+    "ignored_keywords",
     "inspect_prefix",
     "json_schema",
     "lift",

@@ -112,15 +112,16 @@ def are_apart(document: Document, places: Conjunction, others: Conjunction) -> b
     if flat is None:
         return True
     there = {name for place in places for name in place.schema.get("required", ())}
-    mine, theirs = _tags(places), _tags(flat)
+    mine, theirs = _tags(document, places), _tags(document, flat)
     return any(name in theirs and mine[name].isdisjoint(theirs[name]) for name in there & {*mine})
 
 
-def _tags(places: Conjunction) -> dict[str, set[Hashable]]:
+def _tags(document: Document, places: Conjunction) -> dict[str, set[Hashable]]:
     """Scalars that members must be among, where a schema lists them."""
     found: dict[str, set[Hashable]] = {}
     for place in places:
-        for name, schema in place.schema.get("properties", {}).items():
+        for name in place.schema.get("properties", ()):
+            schema = document.child(place, "properties", name).schema
             for keyword in CONSTANTS:
                 if isinstance(schema, bool) or keyword not in schema:
                     continue

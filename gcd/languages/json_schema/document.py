@@ -6,8 +6,11 @@ the value, or schemas of its elements and members. `Document.flatten` uses the f
 `gcd.languages.json_schema.choices` the second, and `gcd.languages.json_schema.facets` merges what
 is left into one description of a value.
 
-Every schema that can be reached is checked once, at the start: a keyword that is not honoured is
-refused by name, a malformed one is reported with its place and value.
+Every schema that can be reached is checked once, at the start: what cannot be honoured is refused
+by name, what is malformed is reported with its place and value, and what says nothing in the
+schema's draft is collected in `Document.ignored`. Schemas are seen in the vocabulary of draft
+2020-12, whichever they are written in (`gcd.languages.json_schema.drafts`); pointers are those of
+the document as it is written.
 
 Recursion: a schema that refers to itself is entered at most `max_depth` times on a path from the
 root; beyond that it stands for nothing. A cycle that never enters an object or an array says
@@ -16,7 +19,7 @@ nothing about any value, and is an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -24,13 +27,14 @@ from typing import Any
 from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError, UnsupportedSchemaError
 from gcd.languages.json_schema.constants import CONSTANTS, constant_schemas, has_containers
-from gcd.languages.json_schema.keywords import check_keywords
-from gcd.languages.json_schema.references import References, escape, schemas_inside
+from gcd.languages.json_schema.drafts import Schema, draft_named
+from gcd.languages.json_schema.ignored import IgnoredKeyword
+from gcd.languages.json_schema.keywords import check_rules, shown
+from gcd.languages.json_schema.references import References
 from gcd.languages.text.ecma import ecma_pattern
-from gcd.languages.text.formats import FORMATS
 
 _MADE = "~ "  # before the names of schemas made here; a JSON pointer cannot hold it
-_REFERENCES = ("$ref", "$dynamicRef")
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _SAME_VALUE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas")
 _UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
 
@@ -42,7 +46,7 @@ class Place:
     Attributes:
         pointer: JSON pointer from the document's root.
         entered: (pointer, times) of the recursive schemas entered on the way here.
-        schema: the schema itself.
+        schema: the schema itself, in the vocabulary of draft 2020-12.
         told: whether the schema belongs to what is asked for, rather than to what a value is
             compared with (`not` and the like); it decides which members are undeclared.
         plain: whether `$ref`, `allOf` and the keywords that choose have been dealt with.
@@ -69,6 +73,11 @@ class Document:
         hidden: first step of pointers here that what the user handed in does not have.
         max_depth: how often a schema may be entered on one path.
         assert_formats: whether `format` constrains.
+        draft: how the schema is to be read; None: as its `$schema` says, or leniently.
+        refuse_unknown: whether a keyword that says nothing is an error.
+
+    Attributes:
+        ignored: the keywords that say nothing, of the schemas that can be reached.
     """
 
     def __init__(
@@ -79,16 +88,20 @@ class Document:
         hidden: str = "",
         max_depth: int,
         assert_formats: bool = True,
+        draft: str | None = None,
+        refuse_unknown: bool = True,
     ) -> None:
         self._base = base
         self._hidden = hidden
         self._max_depth = max_depth
-        self.assert_formats = assert_formats
-        self._references = References(root, base)
+        self._references = References(root, base, draft_named(draft), assert_formats=assert_formats)
         self._below: dict[str, set[str]] = {}  # schemas directly in or referred to by each
         self._reached: dict[str, set[str]] = {}
         self._closures: dict[Conjunction, Conjunction] = {}
-        self._scan(root)
+        self.ignored = tuple(sorted(set(self._scan(root))))
+        if refuse_unknown and self.ignored:
+            first = self.ignored[0]
+            raise UnsupportedSchemaError(first.keyword, first.pointer, first.reason)
         self._recursive = {p for p in self._below if p in self._reachable(p)}
 
     def root(self) -> Conjunction:
@@ -111,7 +124,8 @@ class Document:
 
     def refuse(self, keyword: str, place: Place, reason: str) -> UnsupportedSchemaError:
         """The error for a keyword that cannot be honoured here."""
-        return UnsupportedSchemaError(keyword, self.named(place.pointer), reason)
+        written = place.schema.name_of(keyword)
+        return UnsupportedSchemaError(written, self.named(place.pointer), reason)
 
     # -- from schema to schema --------------------------------------------------------------
 
@@ -127,8 +141,8 @@ class Document:
     def made(self, place: Place, name: str, schema: Any) -> Place:
         """A schema of the same value that the document does not spell out; named for equality."""
         return replace(
-            place, pointer=f"{place.pointer}{_MADE}{name}", schema=schema, plain=False,
-            under=_under(place),
+            place, pointer=f"{place.pointer}{_MADE}{name}", plain=False, under=_under(place),
+            schema=Schema(schema) if isinstance(schema, Mapping) else schema,
         )  # fmt: skip
 
     def constants(self, place: Place, keyword: str) -> list[Place]:
@@ -137,11 +151,16 @@ class Document:
         return [self.made(place, f"{keyword} {i}", schema) for i, schema in enumerate(schemas)]
 
     def _at(self, place: Place, path: tuple[str | int, ...]) -> Place:
-        schema = place.schema
+        found = place.schema
         for step in path:
-            schema = schema[step]
-        pointer = place.pointer + "".join("/" + escape(str(step)) for step in path)
-        return Place(pointer, self._kept(pointer, place.entered), schema)
+            found = found[step]
+        pointer = place.pointer + place.schema.path(*path)
+        return Place(pointer, self._kept(pointer, place.entered), self._read(pointer, found))
+
+    def _read(self, pointer: str, raw: Any) -> Any:
+        if _MADE in pointer:  # in the words of draft 2020-12 already
+            return Schema(raw) if isinstance(raw, Mapping) else raw
+        return self._references.read(pointer, raw)
 
     def flatten(self, places: Iterable[Place], *, wide: bool = False) -> Conjunction | None:
         """The same conjunction with `true`, `$ref` and `allOf` used up; None if no value fits.
@@ -216,7 +235,7 @@ class Document:
             counts = dict(entered)
             counts[pointer] = counts.get(pointer, 0) + 1
             entered = tuple(sorted(counts.items()))
-        schema = self._references.lookup(pointer)
+        schema = self._read(pointer, self._references.lookup(pointer))
         return Place(pointer, self._kept(pointer, entered), schema)
 
     def _kept(
@@ -241,39 +260,45 @@ class Document:
 
     # -- the check at the start -------------------------------------------------------------
 
-    def _scan(self, root: Any) -> None:
-        """Check every schema that can be reached, and note which leads to which."""
+    def _scan(self, root: Any) -> Iterator[IgnoredKeyword]:
+        """Check all schemas that can be reached, note which leads to which; what is ignored."""
         stack: list[tuple[str, Any]] = [("", root)]
         same_value: dict[str, list[str]] = {}
         while stack:
-            pointer, schema = stack.pop()
+            pointer, raw = stack.pop()
             if pointer in self._below:
                 continue
-            check_keywords(schema, self.named(pointer), is_root=not pointer)
+            schema = self._read(pointer, raw)
             below, same_value[pointer] = [], []
-            if isinstance(schema, Mapping):
-                self._check_format(schema, pointer)
-                below = [(pointer + path, sub) for path, sub in schemas_inside(schema)]
-                same_value[pointer] = [
-                    pointer + "".join("/" + escape(str(step)) for step in path)
-                    for path in _same_value(schema)
-                ]
+            if isinstance(schema, Schema):
+                self._check(schema, pointer)
+                named = self.named(pointer)
+                yield from (IgnoredKeyword(named, *entry) for entry in schema.ignored)
+                below = [(pointer + path, sub) for path, sub in schema.schemas_inside()]
+                same_value[pointer] = [pointer + schema.path(*path) for path in _same_value(schema)]
                 for keyword in _REFERENCES:
                     if keyword in schema:
                         target = self._references.target(keyword, schema[keyword], pointer)
                         below.append((target, self._references.lookup(target)))
                         same_value[pointer].append(target)
+            elif not isinstance(schema, bool):
+                raise ConstraintError(
+                    f"the schema at {self.named(pointer) or '/'!r} must be an object or a boolean, "
+                    f"got {shown(schema)}"
+                )
             self._below[pointer] = {entry[0] for entry in below}
             stack.extend(below)
         self._refuse_empty_cycles(same_value)
 
-    def _check_format(self, schema: Mapping[str, Any], pointer: str) -> None:
-        if self.assert_formats and "format" in schema and schema["format"] not in FORMATS:
-            raise UnsupportedSchemaError(
-                "format",
-                self.named(pointer),
-                f"is {schema['format']!r}, which is not supported; the formats are "
-                f'{", ".join(FORMATS)}. Remove it, or pass formats="ignore"',
+    def _check(self, schema: Schema, pointer: str) -> None:
+        """Raise if something in this schema (not in those inside it) is an error."""
+        for fault in schema.faults:
+            if fault.refused:
+                raise UnsupportedSchemaError(fault.keyword, self.named(pointer), fault.reason)
+        malformed = [(fault.keyword, fault.reason) for fault in schema.faults]
+        for keyword, reason in [*malformed, *check_rules(schema)]:
+            raise ConstraintError(
+                f"keyword {schema.name_of(keyword)!r} at {self.named(pointer) or '/'!r} {reason}"
             )
 
     def _refuse_empty_cycles(self, same_value: dict[str, list[str]]) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from gcd.languages.json_schema.constants import CONSTANTS, exact, identity, values_of
 from gcd.languages.json_schema.document import Conjunction, Document, Place, matches
-from gcd.languages.json_schema.keywords import ABSENT, CONTAINER, TYPES
+from gcd.languages.json_schema.keywords import ABSENT, CONTAINER, TYPES, UNSEEN
 from gcd.languages.values.numbers import Bound
 
 _MAX_PATTERNS = 6  # that undeclared names may match
@@ -121,7 +121,7 @@ def merge(document: Document, places: Conjunction, aside: Conjunction, *, closed
         constants=_constants(schemas),
         length=_interval(schemas, "minLength", "maxLength"),
         patterns=_with_places(places, "pattern"),
-        formats=_with_places(places, "format") if document.assert_formats else (),
+        formats=_with_places(places, "format"),
         lower=max(_bounds(schemas, "minimum", "exclusiveMinimum"), default=None),
         upper=min(_bounds(schemas, "maximum", "exclusiveMaximum"), default=None, key=_upper_key),
         divisors=tuple(dict.fromkeys(exact(s["multipleOf"]) for s in schemas if "multipleOf" in s)),
@@ -226,7 +226,10 @@ def _element_places(document: Document, places: Conjunction, index: int | None) 
             or (other.pointer != place.pointer and "unevaluatedItems" in other.schema)
             for other in _evaluated_by(places, place)
         ):
-            if any("contains" in other.schema for other in _evaluated_by(places, place)):
+            if any(
+                "contains" in other.schema and UNSEEN not in other.schema
+                for other in _evaluated_by(places, place)
+            ):
                 raise document.refuse(
                     "unevaluatedItems", place, "beside contains is not supported; use items"
                 )

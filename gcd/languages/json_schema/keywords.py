@@ -1,17 +1,16 @@
 """The keywords of a JSON schema, and what a well-formed one looks like.
 
-Five sorts: keywords that say something about a value by themselves (`PLAIN`), keywords that choose
-between schemas or exclude them (`CHOICES`), those that stand for another schema (`$ref`, `allOf`),
-keywords that only describe (`title`, `default`, …) and constrain nothing by the standard, and all
-others, which are refused by name with their JSON pointer.
+The vocabulary is that of draft 2020-12; `gcd.languages.json_schema.drafts` translates the others
+into it, and leaves out what only describes. There are three sorts: keywords that say something
+about a value by themselves (`PLAIN`), keywords that choose between schemas or exclude them
+(`CHOICES`), and those that stand for another schema (`$ref`, `allOf`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from gcd.errors import ConstraintError, UnsupportedSchemaError
 from gcd.languages.values.numbers import MAX_DIGITS
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
@@ -20,16 +19,19 @@ _TOO_LARGE = 10**MAX_DIGITS
 CONTAINER = "x-python-container"  # how Python writes an array: "list", "tuple" or "set"
 ABSENT = "x-absent"  # names of members that must not be there; made here, not written by users
 
-_ANNOTATIONS = frozenset(
+UNSEEN = "x-contains-unseen"  # made here: `unevaluatedItems` does not see what `contains` found
+
+# Keywords that describe, in whichever draft, and constrain nothing.
+ANNOTATIONS = frozenset(
     [
-        *("title", "description", "default", "examples"),
+        *("title", "description", "default", "examples", "$vocabulary"),
         *("$comment", "deprecated", "readOnly", "writeOnly"),
         *("contentEncoding", "contentMediaType", "contentSchema"),
     ]
 )
-_DEFINITIONS = frozenset(["$defs", "definitions"])
-_IDENTITY = frozenset(["$schema", "$id", "$anchor", "$dynamicAnchor"])
-_DRAFTS = ("draft/2020-12/schema", "draft/2019-09/schema", "draft-07/schema", "draft-06/schema")
+DEFINITIONS = frozenset(["$defs", "definitions"])
+ANCHORS = ("$anchor", "$dynamicAnchor")
+_IDENTITY = frozenset(["$schema", "$id", *ANCHORS])
 
 
 def _is_schema(value: object) -> bool:
@@ -100,6 +102,7 @@ _A_SCHEMA = (_is_schema, "a schema (an object or a boolean)")
 _A_COUNT = (_is_count, "a whole number, at least 0")
 _A_NUMBER = (_is_number, f"a finite number of at most {MAX_DIGITS} digits")
 _A_TEXT = (_is_text, "a string")
+_A_FLAG = (lambda v: isinstance(v, bool), "true or false")
 _SOME_SCHEMAS = (_is_schemas, "a list of at least one schema")
 _NAMED_SCHEMAS = (_is_named_schemas, "an object of schemas")
 _NAMES = (_is_names, "a list of different names")
@@ -125,7 +128,7 @@ PLAIN: dict[str, _Rule] = {
     "contains": _A_SCHEMA,
     "minContains": _A_COUNT,
     "maxContains": _A_COUNT,
-    "uniqueItems": (lambda v: isinstance(v, bool), "true or false"),
+    "uniqueItems": _A_FLAG,
     "properties": _NAMED_SCHEMAS,
     "patternProperties": _NAMED_SCHEMAS,
     "additionalProperties": _A_SCHEMA,
@@ -136,6 +139,7 @@ PLAIN: dict[str, _Rule] = {
     "maxProperties": _A_COUNT,
     CONTAINER: (lambda v: v in ("list", "tuple", "set"), '"list", "tuple" or "set"'),
     ABSENT: _NAMES,
+    UNSEEN: _A_FLAG,
 }
 
 CHOICES: dict[str, _Rule] = {
@@ -150,17 +154,20 @@ CHOICES: dict[str, _Rule] = {
 }
 
 _RULES: dict[str, _Rule] = {
-    **{keyword: rule for keyword, rule in PLAIN.items() if keyword != ABSENT},
+    **PLAIN,
     **CHOICES,
     "allOf": _SOME_SCHEMAS,
     "$ref": _A_TEXT,
     "$dynamicRef": _A_TEXT,
+    "$recursiveRef": (lambda v: v == "#", '"#"'),
+    "$recursiveAnchor": _A_FLAG,
     "$defs": _NAMED_SCHEMAS,
     "definitions": _NAMED_SCHEMAS,
     **dict.fromkeys(_IDENTITY, _A_TEXT),
 }
 
-HONOURED = tuple(sorted(_RULES.keys() - _DEFINITIONS - _IDENTITY))
+_INTERNAL = frozenset([ABSENT, UNSEEN, "$recursiveRef", "$recursiveAnchor"])
+HONOURED = tuple(sorted(_RULES.keys() - DEFINITIONS - _IDENTITY - _INTERNAL))
 
 # Where schemas are inside a schema: alone, in lists, under names.
 SINGLE = (
@@ -169,38 +176,14 @@ SINGLE = (
 )
 LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 NAMED = ("properties", "patternProperties", "dependentSchemas")
-DEFINITIONS = tuple(sorted(_DEFINITIONS))
 
 
-def check_keywords(schema: object, pointer: str, *, is_root: bool) -> None:
-    """Raise unless every keyword of this schema (not of those inside it) is honoured.
-
-    Raises:
-        UnsupportedSchemaError: for a keyword that is not.
-        ConstraintError: for one whose value is malformed, or something that is no schema at all.
-    """
-    if isinstance(schema, bool):
-        return
-    if not isinstance(schema, Mapping):
-        raise ConstraintError(
-            f"the schema at {pointer or '/'!r} must be an object or a boolean, got {shown(schema)}"
-        )
-    for keyword, value in schema.items():
-        if keyword in _ANNOTATIONS:
-            continue
-        if keyword not in _RULES:
-            raise UnsupportedSchemaError(
-                str(keyword),
-                pointer,
-                "is not supported; remove it, or express it with one of " + ", ".join(HONOURED),
-            )
+def check_rules(keywords: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """(keyword, what is wrong with its value) of what is malformed in one schema."""
+    for keyword, value in keywords.items():
         holds, expected = _RULES[keyword]
         if not holds(value):
-            raise ConstraintError(
-                f"keyword {keyword!r} at {pointer or '/'!r} must be {expected}, got {shown(value)}"
-            )
-        if keyword == "$schema":
-            _check_dialect(value, pointer, is_root)
+            yield keyword, f"must be {expected}, got {shown(value)}"
 
 
 def shown(value: object) -> str:
@@ -210,12 +193,3 @@ def shown(value: object) -> str:
     except ValueError:  # Python does not write integers of thousands of digits
         return f"a value of type {type(value).__name__} too long to show"
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _check_dialect(value: str, pointer: str, is_root: bool) -> None:
-    if not is_root:
-        raise UnsupportedSchemaError("$schema", pointer, "is only supported at the root; remove it")
-    if not value.rstrip("#").endswith(_DRAFTS):
-        raise UnsupportedSchemaError(
-            "$schema", pointer, f"names the dialect {value!r}, which is not supported; use 2020-12"
-        )

@@ -1,4 +1,4 @@
-"""JSON schemas (draft 2020-12) as byte languages: every text of every valid value, in one notation.
+"""JSON schemas as byte languages: every text of every valid value, in one notation.
 
 A schema is multiplied out into cases of plain schemas (`gcd.languages.json_schema.choices`), each
 merged into one description of a value (`gcd.languages.json_schema.facets`) and built as a language
@@ -35,6 +35,7 @@ from typing import Any
 from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError, EmptyLanguageError
 from gcd.languages.json_schema.document import Document
+from gcd.languages.json_schema.ignored import IgnoredKeyword, warn_of
 from gcd.languages.json_schema.languages import SchemaLanguages
 from gcd.languages.values.json_values import json_notation
 
@@ -51,11 +52,13 @@ def json_schema(
     additional_properties: str = "closed",
     any_order: int = 0,
     formats: str = "assert",
+    draft: str | None = None,
+    unknown: str = "warn",
 ) -> Automaton:
     """All JSON texts that satisfy a schema, within the limits that the module's docstring states.
 
     Args:
-        schema: a JSON schema, draft 2020-12, as parsed JSON: a mapping or a boolean.
+        schema: a JSON schema as parsed JSON: a mapping or a boolean.
         whitespace: "compact" `{"a":1}`, "spaced" `{"a": 1}` as `json.dumps` writes it, or
             "flexible", any whitespace that RFC 8259 permits.
         max_depth: nesting of values the schema leaves free, and of recursive schemas.
@@ -65,23 +68,39 @@ def json_schema(
         any_order: objects of at most so many declared names take their members in any order; the
             automaton grows with 2 to their number.
         formats: "assert" (`format` constrains) or "ignore" (it describes).
+        draft: "4", "6", "7", "2019-09" or "2020-12", whatever `$schema` says. None: the draft that
+            `$schema` names; without one, 2020-12 with the spellings of older drafts understood.
+        unknown: what becomes of keywords and formats that the draft does not know, and that
+            constrain nothing by its rules: "warn", "ignore", or "refuse" them.
 
     Raises:
-        UnsupportedSchemaError: for a keyword that is not honoured, with its JSON pointer.
+        UnsupportedSchemaError: for a keyword that cannot be honoured, with its JSON pointer.
         ConstraintError: for a malformed schema or option, or a `$ref` that cannot be followed.
         EmptyLanguageError: if no value satisfies the schema.
         StateLimitError: if the automaton has more states than `gcd.state_limit` allows.
+
+    Warns:
+        IgnoredKeywordWarning: once, naming the keywords that constrain nothing (`unknown="warn"`).
     """
     check_options(whitespace, escapes)
     notation = json_notation(whitespace, escapes)
     check_depth(max_depth)
     _check_option("additional_properties", additional_properties, ("closed", "open"))
     _check_option("formats", formats, ("assert", "ignore"))
+    _check_option("unknown", unknown, ("warn", "ignore", "refuse"))
     if not _is_whole(any_order) or any_order not in range(_MAX_ANY_ORDER + 1):
         raise ConstraintError(
             f"any_order must be a whole number in 0..{_MAX_ANY_ORDER}, got {any_order!r}"
         )
-    document = Document(schema, max_depth=max_depth, assert_formats=formats == "assert")
+    document = Document(
+        schema,
+        max_depth=max_depth,
+        assert_formats=formats == "assert",
+        draft=draft,
+        refuse_unknown=unknown == "refuse",
+    )
+    if unknown == "warn":
+        warn_of(document.ignored)
     values = SchemaLanguages(
         document,
         notation,
@@ -93,6 +112,26 @@ def json_schema(
     if language.is_empty:
         raise EmptyLanguageError(f"no value satisfies the schema{document.depth_hint}")
     return Automaton.concatenate([notation.gap, language, notation.gap])
+
+
+def ignored_keywords(
+    schema: Any, *, formats: str = "assert", draft: str | None = None
+) -> tuple[IgnoredKeyword, ...]:
+    """The keywords of a schema that constrain nothing: what `json_schema` would warn of.
+
+    Only schemas count that can be reached from the root. Titles, descriptions and other keywords
+    that every draft has for describing are not among them. Arguments and errors are those of
+    `json_schema`.
+    """
+    _check_option("formats", formats, ("assert", "ignore"))
+    document = Document(
+        schema,
+        max_depth=0,
+        assert_formats=formats == "assert",
+        draft=draft,
+        refuse_unknown=False,
+    )
+    return document.ignored
 
 
 def check_options(whitespace: object, escapes: object) -> None:

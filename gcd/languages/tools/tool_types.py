@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gcd.errors import ConstraintError, UnsupportedSchemaError
+from gcd.languages.json_schema.drafts import escape
 from gcd.languages.json_schema.keywords import HONOURED, TYPES, shown
-from gcd.languages.json_schema.references import escape
 from gcd.languages.tools.tool_schemas import (
     add_keyword,
     says_optional,

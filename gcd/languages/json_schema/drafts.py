@@ -1,0 +1,358 @@
+"""The drafts of JSON Schema, each translated into the keywords of draft 2020-12.
+
+Five drafts are in use (4, 6, 7, 2019-09, 2020-12). They differ in which keywords there are, and
+in how some things are spelled. `translate` rewrites one schema, not those inside it, so that all
+modules behind this one know a single vocabulary:
+
+    written as                              in drafts      is read as
+    `items: [S, T]`, `additionalItems: U`   4 to 2019-09   `prefixItems: [S, T]`, `items: U`
+    `dependencies: {a: S, b: ["c"]}`        all            `dependentSchemas`, `dependentRequired`
+    `minimum: 1, exclusiveMinimum: true`    4              `exclusiveMinimum: 1`; so for maximum
+    `id`                                    4              `$id`
+    anything beside `$ref`                  4, 6, 7        nothing, definitions excepted
+
+A schema without `$schema` is read as 2020-12 with all of these spellings and `$recursiveRef`
+(`LENIENT`); there the siblings of `$ref` count.
+
+What a draft does not know is an annotation by its own rules: it is left out, and noted with the
+reason in `Schema.ignored`. What a draft forbids, or knows and cannot be honoured, is a `Fault`, and
+an error as soon as that schema is used. A schema remembers how its keywords were written, since
+JSON pointers, in references and in messages, speak of the document as it is.
+
+Sources: the specifications and meta-schemas at json-schema.org.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from gcd.errors import ConstraintError
+from gcd.languages.json_schema.keywords import (
+    ANNOTATIONS,
+    CONTAINER,
+    LISTS,
+    NAMED,
+    SINGLE,
+    UNSEEN,
+    shown,
+)
+from gcd.languages.text.formats import FORMATS
+
+_ORDER = ("4", "6", "7", "2019-09", "2020-12")
+
+# First and last draft of each keyword that does more than describe; None: up to the newest.
+_SPANS: dict[str, tuple[str, str | None]] = {
+    **dict.fromkeys(
+        (
+            *("$schema", "$ref", "definitions", "type", "enum", "allOf", "anyOf", "oneOf", "not"),
+            *("minLength", "maxLength", "pattern", "format", "minimum", "maximum", "multipleOf"),
+            *("exclusiveMinimum", "exclusiveMaximum", "minItems", "maxItems", "uniqueItems"),
+            *("items", "properties", "patternProperties", "additionalProperties", "required"),
+            *("minProperties", "maxProperties", "dependencies"),
+        ),
+        ("4", None),
+    ),
+    "id": ("4", "4"),
+    "additionalItems": ("4", "2019-09"),
+    **dict.fromkeys(("$id", "const", "contains", "propertyNames"), ("6", None)),
+    **dict.fromkeys(("if", "then", "else"), ("7", None)),
+    **dict.fromkeys(
+        (
+            *("$defs", "$anchor", "minContains", "maxContains", "dependentSchemas"),
+            *("dependentRequired", "unevaluatedItems", "unevaluatedProperties"),
+        ),
+        ("2019-09", None),
+    ),
+    **dict.fromkeys(("$recursiveRef", "$recursiveAnchor"), ("2019-09", "2019-09")),
+    **dict.fromkeys(("prefixItems", "$dynamicRef", "$dynamicAnchor"), ("2020-12", None)),
+}
+# Of draft 3, and gone since. A schema that does not say its draft may mean them.
+_DRAFT_3 = frozenset(["divisibleBy", "disallow", "extends"])
+# Formats that a draft defines and no automaton can decide, or none does yet.
+_NOT_BUILT = {
+    **dict.fromkeys(("idn-email", "idn-hostname", "iri", "iri-reference", "regex"), "7"),
+    "uri-template": "6",
+}
+_BESIDE_REF = frozenset(["$ref", "$schema", "$defs", "definitions"])  # what stays beside `$ref`
+
+
+@dataclass(frozen=True)
+class Draft:
+    """One draft of JSON Schema, as far as it differs from the others.
+
+    Attributes:
+        name: as in the option `draft` of `gcd.json_schema`, and in messages.
+        keywords: those that constrain, identify or refer.
+        ref_alone: whether what stands beside `$ref` is ignored.
+        boolean_schemas: whether `true` and `false` are schemas.
+        boolean_bounds: whether `exclusiveMinimum` is `true` or `false` (None: that or a number).
+        anchors_in_ids: whether an identifier may be a fragment, which then names the schema.
+        contains_evaluates: whether elements that satisfy `contains` count as evaluated.
+        lenient: whether this is no draft, but 2020-12 with the spellings of the others.
+    """
+
+    name: str
+    keywords: frozenset[str]
+    ref_alone: bool
+    boolean_schemas: bool
+    boolean_bounds: bool | None
+    anchors_in_ids: bool
+    contains_evaluates: bool
+    lenient: bool = False
+
+    def knows_format(self, name: str) -> bool:
+        """Whether the draft defines a format that is not among those honoured."""
+        return name in _NOT_BUILT and self._is_since(_NOT_BUILT[name])
+
+    def _is_since(self, first: str) -> bool:
+        return self.lenient or _ORDER.index(self.name) >= _ORDER.index(first)
+
+
+def _draft(name: str) -> Draft:
+    at = _ORDER.index(name)
+    return Draft(
+        name=name,
+        keywords=frozenset(
+            keyword
+            for keyword, (first, last) in _SPANS.items()
+            if _ORDER.index(first) <= at <= _ORDER.index(last or _ORDER[-1])
+        ),
+        ref_alone=name in ("4", "6", "7"),
+        boolean_schemas=name != "4",
+        boolean_bounds=name == "4",
+        anchors_in_ids=name in ("4", "6", "7"),
+        contains_evaluates=name == "2020-12",
+    )
+
+
+DRAFTS: dict[str, Draft] = {name: _draft(name) for name in _ORDER}
+LENIENT = Draft(
+    name="2020-12",
+    keywords=frozenset(_SPANS) | {CONTAINER},
+    ref_alone=False,
+    boolean_schemas=True,
+    boolean_bounds=None,
+    anchors_in_ids=True,
+    contains_evaluates=True,
+    lenient=True,
+)
+_BY_URI = {
+    **{f"json-schema.org/draft-0{name}/schema": DRAFTS[name] for name in ("4", "6", "7")},
+    **{f"json-schema.org/draft-0{name}/hyper-schema": DRAFTS[name] for name in ("4", "6", "7")},
+    **{f"json-schema.org/draft/{name}/schema": DRAFTS[name] for name in ("2019-09", "2020-12")},
+    "json-schema.org/schema": LENIENT,  # "the current one", whichever that was
+}
+
+
+class Fault(NamedTuple):
+    """Something in a schema that is an error if the schema is used.
+
+    `refused` tells what cannot be honoured from what is malformed.
+    """
+
+    keyword: str
+    reason: str
+    refused: bool
+
+
+class Schema(dict[str, Any]):
+    """The keywords of one schema in the vocabulary of draft 2020-12; schemas inside are as written.
+
+    Attributes:
+        written: keyword here, or keyword and name in it -> keyword in the document, where they
+            differ.
+        ignored: (keyword as written, reason) of what constrains nothing in this draft.
+        faults: what is an error as soon as the schema is used.
+    """
+
+    def __init__(self, keywords: Mapping[str, Any]) -> None:
+        super().__init__(keywords)
+        self.written: dict[tuple[str | int, ...], str] = {}
+        self.ignored: list[tuple[str, str]] = []
+        self.faults: list[Fault] = []
+
+    def name_of(self, keyword: str) -> str:
+        """A keyword as the document has it."""
+        return self.written.get((keyword,), keyword)
+
+    def path(self, *steps: str | int) -> str:
+        """The JSON pointer from this schema, as written, of what is at these steps here."""
+        first = self.written.get(steps[:2]) or self.written.get(steps[:1]) or steps[0]
+        return "".join("/" + escape(str(step)) for step in (first, *steps[1:]))
+
+    def schemas_inside(self, *, definitions: bool = False) -> Iterator[tuple[str, Any]]:
+        """(JSON pointer from here, schema as written) of the schemas directly inside."""
+        for keyword in SINGLE:
+            if keyword in self:
+                yield self.path(keyword), self[keyword]
+        for keyword in LISTS:
+            found = self.get(keyword)
+            for i, sub in enumerate(found if isinstance(found, list) else ()):
+                yield self.path(keyword, i), sub
+        for keyword in (*NAMED, "$defs", "definitions") if definitions else NAMED:
+            found = self.get(keyword)
+            for name, sub in (found if isinstance(found, Mapping) else {}).items():
+                yield self.path(keyword, name), sub
+
+
+def escape(step: str) -> str:
+    """A step of a JSON pointer, escaped."""
+    return step.replace("~", "~0").replace("/", "~1")
+
+
+def draft_named(name: object) -> Draft | None:
+    """The draft that the option `draft` asks for; None for None."""
+    if name is None:
+        return None
+    if not isinstance(name, str) or name not in DRAFTS:
+        listed = ", ".join(f'"{known}"' for known in DRAFTS)
+        raise ConstraintError(f"draft must be one of {listed}, or None, got {name!r}")
+    return DRAFTS[name]
+
+
+def draft_of(uri: object) -> Draft | None:
+    """The draft that a `$schema` names, None if it is no known one."""
+    if not isinstance(uri, str):
+        return None
+    return _BY_URI.get(uri.partition("://")[2].rstrip("#"))
+
+
+def translate(
+    raw: Mapping[str, Any], draft: Draft, *, assert_formats: bool, chosen: bool = False
+) -> Schema:
+    """One schema in the vocabulary of draft 2020-12.
+
+    Args:
+        raw: the schema as written.
+        draft: how it is to be read.
+        assert_formats: whether `format` constrains.
+        chosen: whether the draft was asked for, whatever `$schema` says.
+    """
+    schema = Schema({})
+    alone = draft.ref_alone and "$ref" in raw
+    for keyword, value in raw.items():
+        if keyword in ANNOTATIONS:
+            continue
+        if draft.lenient and keyword in _DRAFT_3:
+            reason = "is of draft 3, which is not supported; write it in the words of a newer draft"
+            schema.faults.append(Fault(str(keyword), reason, refused=True))
+        elif alone and keyword not in _BESIDE_REF:
+            reason = f"says nothing beside $ref in draft {draft.name}"
+            schema.ignored.append((str(keyword), reason))
+        elif keyword not in draft.keywords or (
+            draft.lenient and keyword == "id" and ("$id" in raw or not isinstance(value, str))
+        ):
+            reason = f"is not a keyword of draft {draft.name}"
+            schema.ignored.append((str(keyword), reason))
+        else:
+            schema[keyword] = value
+    if not chosen:
+        _check_dialect(schema, draft)
+    _rename(schema, "id", "$id")
+    _translate_format(schema, draft, assert_formats)
+    _translate_bounds(schema, draft)
+    _translate_items(schema, draft)
+    _translate_dependencies(schema)
+    if "contains" in schema and not draft.contains_evaluates:
+        schema[UNSEEN] = True
+    if not draft.boolean_schemas:
+        _refuse_boolean_schemas(schema)
+    return schema
+
+
+def _rename(schema: Schema, old: str, new: str) -> None:
+    if old in schema:
+        schema[new] = schema.pop(old)
+        schema.written[new,] = old
+
+
+def _check_dialect(schema: Schema, draft: Draft) -> None:
+    """A schema inside another may repeat the draft of the document, but not change it."""
+    if "$schema" not in schema or draft_of(schema["$schema"]) is draft:
+        return
+    reason = "is only supported at the root, and beside an identifier; remove it"
+    schema.faults.append(Fault("$schema", reason, refused=True))
+
+
+def _translate_format(schema: Schema, draft: Draft, assert_formats: bool) -> None:
+    name = schema.get("format")
+    if not assert_formats:
+        schema.pop("format", None)
+    elif isinstance(name, str) and name not in FORMATS:
+        del schema["format"]
+        if draft.knows_format(name):
+            reason = (
+                f"is {name!r}, which is not supported; the formats are {', '.join(FORMATS)}. "
+                'Remove it, or pass formats="ignore"'
+            )
+            schema.faults.append(Fault("format", reason, refused=True))
+        else:
+            schema.ignored.append(("format", f"is {name!r}, which is not a known format"))
+
+
+def _translate_bounds(schema: Schema, draft: Draft) -> None:
+    for bound, strict in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        value = schema.get(strict)
+        if isinstance(value, bool) and draft.boolean_bounds is not False:
+            del schema[strict]
+            if value and bound in schema:
+                schema[strict] = schema.pop(bound)
+                schema.written[strict,] = bound
+            elif value:
+                schema.ignored.append((strict, f"says nothing without {bound!r}"))
+        elif strict in schema and draft.boolean_bounds:
+            reason = f"must be true or false in draft {draft.name}, got {shown(value)}"
+            schema.faults.append(Fault(strict, reason, refused=False))
+
+
+def _translate_items(schema: Schema, draft: Draft) -> None:
+    more = schema.pop("additionalItems", None)
+    items = schema.get("items")
+    if not isinstance(items, list) or "additionalItems" not in draft.keywords:
+        return  # `additionalItems` says nothing then; a list of draft 2020-12 is malformed
+    if "prefixItems" in schema:
+        reason = "is a list beside prefixItems, and either could be meant; keep one"
+        schema.faults.append(Fault("items", reason, refused=False))
+    del schema["items"]
+    if items:
+        schema["prefixItems"] = items
+        schema.written["prefixItems",] = "items"
+    if more is not None:
+        schema["items"] = more
+        schema.written["items",] = "additionalItems"
+
+
+def _translate_dependencies(schema: Schema) -> None:
+    found = schema.pop("dependencies", None)
+    if found is None:
+        return
+    if not isinstance(found, Mapping):
+        schema.faults.append(
+            Fault("dependencies", f"must be an object, got {shown(found)}", refused=False)
+        )
+        return
+    for new in ("dependentSchemas", "dependentRequired"):
+        here = {n: value for n, value in found.items() if (new[-8:] == "Required") == _lists(value)}
+        there = schema.get(new, {})
+        if here and isinstance(there, Mapping):
+            twice = sorted(here.keys() & there.keys())
+            if twice:
+                reason = f"has {twice[0]!r}, as has {new}, and either could be meant; keep one"
+                schema.faults.append(Fault("dependencies", reason, refused=False))
+            schema[new] = {**here, **there}
+            schema.written.update({(new, name): "dependencies" for name in here})
+
+
+def _lists(value: object) -> bool:
+    return isinstance(value, list)
+
+
+def _refuse_boolean_schemas(schema: Schema) -> None:
+    may_be = {schema.path("additionalProperties"), "/additionalItems"}
+    for pointer, sub in schema.schemas_inside(definitions=True):
+        if isinstance(sub, bool) and pointer not in may_be:
+            keyword = pointer.split("/")[1]
+            reason = f"has the schema {str(sub).lower()}; draft 4 has none but objects"
+            schema.faults.append(Fault(keyword, reason, refused=False))

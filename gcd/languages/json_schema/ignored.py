@@ -1,0 +1,50 @@
+"""Keywords of a schema that constrain nothing, and how a user hears of them.
+
+Every draft says that a keyword it does not know is an annotation: a value is judged as if it were
+not there. A misspelled constraint looks the same, so none is passed over in silence.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_SHOWN = 5
+
+
+class IgnoredKeyword(NamedTuple):
+    """A keyword that constrains nothing in the draft of its schema.
+
+    Attributes:
+        pointer: JSON pointer (RFC 6901) of the schema that holds it, `""` for the root.
+        keyword: as it is written.
+        reason: why it says nothing, to be read behind the keyword.
+    """
+
+    pointer: str
+    keyword: str
+    reason: str
+
+
+class IgnoredKeywordWarning(UserWarning):
+    """A schema has keywords that constrain nothing.
+
+    Attributes:
+        ignored: all of them.
+    """
+
+    def __init__(self, ignored: Sequence[IgnoredKeyword]) -> None:
+        self.ignored = tuple(ignored)
+        listed = [f"{k.keyword!r} at {k.pointer or '/'!r} {k.reason}" for k in ignored[:_SHOWN]]
+        more = f"; and {len(ignored) - _SHOWN} more" if len(ignored) > _SHOWN else ""
+        super().__init__(
+            f"keywords that constrain nothing: {'; '.join(listed)}{more}. All of them: "
+            'gcd.ignored_keywords(schema); unknown="ignore" says nothing, unknown="refuse" refuses'
+        )
+
+
+def warn_of(ignored: Sequence[IgnoredKeyword]) -> None:
+    """Issue one warning, in the name of whoever called the caller, if anything is ignored."""
+    if ignored:
+        warnings.warn(IgnoredKeywordWarning(ignored), stacklevel=3)
