@@ -19,6 +19,7 @@ takes long enough to be taken for a hang.
 
 from __future__ import annotations
 
+import gc
 import logging
 import re
 import sys
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+from numba.core import event
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -89,17 +91,42 @@ class _Contents(CompileResultCacheImpl):
 
 
 class _Files(FunctionCache):
-    """The files of one kernel; says once in a process that something is being compiled."""
+    """Where a kernel's compiled code is kept."""
 
     _impl_class = _Contents
-    _has_told = False
 
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The compiled code for these types; None, and numba compiles it, if there is none."""
-        loaded = super().load_overload(sig, target_context)
-        if loaded is None and not _Files._has_told:
-            _Files._has_told = True
+
+class _Compiling(event.Listener):
+    """What goes with compiling a kernel: a word to the user, and no garbage collection meanwhile.
+
+    The compiler makes and drops objects by the hundred thousand, and each full collection looks at
+    all modules that are loaded, too: together a sixth of the time. Compilation is under numba's own
+    lock, so one is counted at a time, with those inside of it.
+    """
+
+    def __init__(self) -> None:
+        self.has_told = False
+        self.depth = 0
+        self.collects = False
+
+    def on_start(self, event: Any) -> None:
+        if self.depth == 0 and not isinstance(event.data["dispatcher"]._cache, _Files):
+            return
+        if not self.has_told:
+            self.has_told = True
             logging.getLogger("gcd").warning(
                 "gcd compiles its kernels for this machine, once; it may take half a minute"
             )
-        return loaded
+        if self.depth == 0:
+            self.collects = gc.isenabled()
+            gc.disable()
+        self.depth += 1
+
+    def on_end(self, event: Any) -> None:
+        if self.depth > 0:
+            self.depth -= 1
+            if self.depth == 0 and self.collects:
+                gc.enable()
+
+
+event.register("numba:compile", _Compiling())
