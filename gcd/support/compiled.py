@@ -24,7 +24,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,8 +46,8 @@ def kernel(function: _Function | None = None, **options: Any) -> Any:
         options: for `numba.njit`.
     """
     if function is None:
-        return lambda decorated: kernel(decorated, **options)
-    compiled = numba.njit(no_cfunc_wrapper=True, **options)(function)
+        return partial(kernel, **options)
+    compiled: Any = numba.njit(**{"no_cfunc_wrapper": True, **options})(function)
     if hasattr(compiled, "enable_caching"):  # not with NUMBA_DISABLE_JIT
         compiled._cache = _Files(function)
     return compiled
@@ -56,8 +56,9 @@ def kernel(function: _Function | None = None, **options: Any) -> Any:
 def helper(function: _Function | None = None, **options: Any) -> Any:
     """Mark a function that only kernels call; Python cannot, once it is compiled."""
     if function is None:
-        return lambda decorated: helper(decorated, **options)
-    return numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)(function)
+        return partial(helper, **options)
+    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **options}
+    return numba.njit(**options)(function)
 
 
 @cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcd.support.compiled import helper, kernel
-from gcd.support.growing import longer
+from gcd.support.kernels.growing import longer
 
 
 @kernel

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcd.support.compiled import helper, kernel
-from gcd.support.growing import copied, longer, more_rows
+from gcd.support.kernels.growing import copied, longer, more_rows
 
 _AND, _OR, _DIFFERENCE = 0, 1, 2
 TOO_MANY = -1

@@ -34,7 +34,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from gcd.support.compiled import helper, kernel
-from gcd.support.growing import copied
+from gcd.support.kernels.growing import copied
 
 _UNKNOWN = -1
 _NARROW = -2  # assembled from its few tokens as fast as copied

@@ -10,7 +10,7 @@ import numpy as np
 
 from gcd.serving.kernels.masks import NARROW_PART
 from gcd.support.compiled import kernel
-from gcd.support.growing import longer
+from gcd.support.kernels.growing import longer
 
 # In words written, part of a row: a class is kept as a whole row from a half on, where pairs take
 # as much memory.

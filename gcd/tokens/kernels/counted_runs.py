@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcd.support.compiled import helper, kernel
-from gcd.support.growing import copied
+from gcd.support.kernels.growing import copied
 
 _WIDE = 16  # bytes that lead to the next boundary, at least
 PLACES = 64  # in a unit, at most

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcd.support.compiled import helper, kernel
-from gcd.support.growing import more_rows
+from gcd.support.kernels.growing import more_rows
 from gcd.tokens.kernels.classes import number_by_first, one_class, refine
 from gcd.tokens.kernels.counted_runs import PLACES, Cells, next_boundary
 

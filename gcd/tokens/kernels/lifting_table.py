@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcd.support.compiled import helper, kernel
-from gcd.support.growing import more_rows
+from gcd.support.kernels.growing import more_rows
 from gcd.tokens.kernels.counted_runs import PLACES, Cells
 from gcd.tokens.kernels.lifting import Ways, walk, walk_unit
 

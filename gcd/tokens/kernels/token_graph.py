@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcd.support.compiled import kernel
-from gcd.support.growing import more_rows
+from gcd.support.kernels.growing import more_rows
 
 
 @kernel
