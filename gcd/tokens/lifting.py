@@ -29,7 +29,7 @@ table itself, states x classes, which is written once.
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Bool, Int32, UInt8
+from jaxtyping import Bool, Int32, Int64, UInt8, UInt64
 
 from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError, EmptyLanguageError
@@ -44,9 +44,10 @@ from gcd.tokens.kernels.classes import (
 )
 from gcd.tokens.kernels.counted_runs import Cells, find_cells
 from gcd.tokens.kernels.lifting import Ways
-from gcd.tokens.kernels.lifting_table import equal_columns, pass_over_rows
+from gcd.tokens.kernels.lifting_table import pass_over_rows
 from gcd.tokens.profiles import UnitProfile
 from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.trie import read_only
 from gcd.tokens.trimming import ENDINGS, add_end, trim, with_final
 from gcd.tokens.vocabulary import Vocabulary
 
@@ -113,7 +114,7 @@ def lift_arrays(
     """
     trie = vocabulary.trie
     delta = np.ascontiguousarray(delta)
-    label = labels(class_of_byte, trie.byte)
+    label = read_only(labels(class_of_byte, trie.byte))
     width = np.bincount(class_of_byte, minlength=delta.shape[1])
     tree = (label, trie.depth, trie.skip, trie.entry)
     cells = Cells(*find_cells(delta, width))
@@ -121,7 +122,9 @@ def lift_arrays(
     reference = kernels.references(delta, width, cells)
 
     bounds = zip(cells.unit_start[:-1], cells.unit_start[1:], strict=True)
-    profiles = [vocabulary.profile(cells.units[i:j, class_of_byte]) for i, j in bounds]
+    profiles = [
+        vocabulary.profile(np.ascontiguousarray(cells.units[i:j, class_of_byte])) for i, j in bounds
+    ]
     counted = _is_counted(cells)
     partition = _first_partition(profiles, counted, trie.num_entries)
     for u, profile in enumerate(profiles):
@@ -145,12 +148,12 @@ def lift_arrays(
         partition[0], trie.entry_of_token, is_eos, 2 * trie.num_entries + 1
     )
     nodes, arrays = trie.part(trie.entry_of_token[first])
-    rows = (delta, (label[nodes], *arrays), trie.max_depth, cells, ways)
+    rows = (delta, (read_only(label[nodes]), *arrays), trie.max_depth, cells, ways)
     total, live = np.zeros(first.size, np.uint64), np.zeros(first.size, np.int64)
     same = np.arange(first.size)
     pass_over_rows(*rows, total, live, same, same, np.zeros((0, 0), np.int32))
     alone, agree = same, False
-    same = equal_columns(total, live)
+    same = _equal_columns(total, live)
     while not agree:
         column = np.cumsum(same == alone) - 1
         table = np.full((delta.shape[0] + 1, column[-1] + 2 if alone.size else 1), -1, np.int32)
@@ -158,6 +161,20 @@ def lift_arrays(
         same, merged = alone, column[same]  # columns of one sum that differ: then none is merged
     rename(class_of, merged)
     return table, class_of, edges
+
+
+def _equal_columns(
+    total: UInt64[np.ndarray, "C"], live: Int64[np.ndarray, "C"]
+) -> Int64[np.ndarray, "C"]:
+    """For each column the first one with the same sum and as many live rows."""
+    order = np.lexsort((live, total))  # stable, so the first of equal ones comes first
+    if not order.size:
+        return order
+    differs = (np.diff(total[order]) != 0) | (np.diff(live[order]) != 0)
+    starts = np.flatnonzero(np.append(True, differs))
+    first = np.empty_like(order)
+    first[order] = np.repeat(order[starts], np.diff(np.append(starts, order.size)))
+    return first
 
 
 def _is_counted(cells: Cells) -> Bool[np.ndarray, "units"]:

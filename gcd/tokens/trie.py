@@ -32,6 +32,12 @@ _ARRAYS = {
 }
 
 
+def read_only(array: np.ndarray) -> np.ndarray:
+    """The array, which can no longer be written. Kernels are compiled for trees of such arrays."""
+    array.flags.writeable = False
+    return array
+
+
 @dataclass(frozen=True, eq=False)
 class Trie:
     """A prefix tree over the distinct non-empty byte strings of a vocabulary, in preorder.
@@ -56,7 +62,7 @@ class Trie:
 
     def __post_init__(self) -> None:
         for array in (self.byte, self.depth, self.skip, self.entry, self.entry_of_token):
-            array.flags.writeable = False
+            read_only(array)
 
     @classmethod
     def build(cls, token_bytes: Sequence[bytes]) -> Trie:
@@ -107,7 +113,7 @@ class Trie:
     @cached_property
     def ancestry(self) -> tuple[Int32[np.ndarray, "nodes"], Int32[np.ndarray, "entries"]]:
         """The parent of every node (-1: the root), and the node where every entry ends."""
-        return kernels.ancestry(self.depth, self.entry, self.num_entries)
+        return kernels.ancestry(self.depth, self.entry, self.num_entries, self.max_depth)
 
     def part(
         self, chosen: Int32[np.ndarray, "chosen"]
@@ -116,8 +122,10 @@ class Trie:
 
         Returns the nodes that remain, and their `depth`, `skip` and `entry` in the new tree.
         """
-        nodes, *arrays = kernels.sub_trie(self.depth, *self.ancestry, chosen)
-        return nodes, tuple(arrays)
+        order = np.argsort(chosen)
+        order = order[np.searchsorted(chosen, 0, sorter=order) :]
+        nodes, *arrays = kernels.sub_trie(self.depth, *self.ancestry, chosen, order)
+        return nodes, tuple(map(read_only, arrays))
 
     @property
     def num_nodes(self) -> int:

@@ -7,11 +7,12 @@ signatures; that unequal ones have unequal ones is checked, not believed.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from gcd.support.compiled import kernel
 
-@numba.njit(cache=True)
+
+@kernel
 def count_edges(delta: np.ndarray, final: int) -> int:
     """The number of pairs of a state before `final` and a state that it leads to."""
     seen = np.full(delta.shape[0], -1)
@@ -25,7 +26,7 @@ def count_edges(delta: np.ndarray, final: int) -> int:
     return count
 
 
-@numba.njit(cache=True)
+@kernel
 def list_edges(
     delta: np.ndarray,
     final: int,
@@ -51,7 +52,7 @@ def list_edges(
             signature[edge_of[after]] += number[symbol]
 
 
-@numba.njit(cache=True)
+@kernel
 def labels_match(
     delta: np.ndarray,
     source: np.ndarray,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from gcd.support.compiled import kernel
 
-@numba.njit(cache=True)
+
+@kernel
 def depths(count: int, source: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Longest path from each node of an acyclic graph (nodes are settled from the sinks)."""
     into = np.zeros(count + 1, np.int64)
@@ -41,7 +42,7 @@ def depths(count: int, source: np.ndarray, target: np.ndarray) -> np.ndarray:
     return depth
 
 
-@numba.njit(cache=True)
+@kernel
 def cuts(
     roots: np.ndarray, start: np.ndarray, target: np.ndarray, component: np.ndarray
 ) -> np.ndarray:

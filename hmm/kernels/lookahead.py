@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
+from gcd.support.compiled import helper, kernel
 
-@numba.njit(cache=True, fastmath={"contract", "reassoc", "nsz"})
+
+@helper(fastmath={"contract", "reassoc", "nsz"})
 def _dots(p: np.ndarray, e: np.ndarray, b: np.ndarray) -> tuple[float, float]:
     """sum p e b and sum p e, in parallel partial sums of the arrays' type."""
     mass = p[0] * e[0]
@@ -20,7 +21,7 @@ def _dots(p: np.ndarray, e: np.ndarray, b: np.ndarray) -> tuple[float, float]:
     return joint, mass
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def expect(
     first: int,
     last: int,

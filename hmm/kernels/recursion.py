@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
+
+from gcd.support.compiled import kernel
 
 NOTHING, CERTAIN, COMPUTED = range(3)
 LEFT_OUT = -1
 _BLOCK = 64
 
 
-@numba.njit(cache=True)
+@kernel
 def needed_states(
     source: np.ndarray,
     target: np.ndarray,
@@ -44,7 +45,7 @@ def needed_states(
         here[:] = after
 
 
-@numba.njit(cache=True)
+@kernel
 def pending(
     states: np.ndarray,
     start: np.ndarray,
@@ -75,7 +76,7 @@ def pending(
     return count
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel(nogil=True, fastmath={"contract"})
 def sum_edges(
     first: int,
     last: int,
@@ -132,7 +133,7 @@ def sum_edges(
                 )
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def store(
     first: int,
     last: int,
@@ -148,7 +149,7 @@ def store(
         log_scale[k] = log_rows[kept[k]]
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})
+@kernel(nogil=True, fastmath={"nnan", "nsz"})
 def rescale(
     first: int,
     last: int,

@@ -15,11 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
+
+from gcd.support.compiled import helper, kernel
 
 _CHUNK = 2048
 _COLUMNS = 128  # a chunk is looked over in so many columns, to skip those without favourites
@@ -70,7 +71,7 @@ def _exp(x: np.ndarray, top: float, out: np.ndarray) -> None:
     raise NotImplementedError
 
 
-@numba.njit(cache=True, fastmath={"contract", "nsz", "nnan"})
+@helper(fastmath={"contract", "nsz", "nnan"})
 def _exp_64(x: np.ndarray, top: float, out: np.ndarray) -> None:
     for i in range(_CHUNK):
         y = max(x[i] - top, _LOWEST)
@@ -88,7 +89,7 @@ def _exp_64(x: np.ndarray, top: float, out: np.ndarray) -> None:
         out[i] = (s * r + 1.0) * _number_64(_bits_64(rounded) << 52)
 
 
-@numba.njit(cache=True, fastmath={"contract", "nsz", "nnan"})
+@helper(fastmath={"contract", "nsz", "nnan"})
 def _exp_32(x: np.ndarray, top: np.float32, out: np.ndarray) -> None:
     for i in range(_CHUNK):
         y = max(x[i] - top, _LOWEST_32)
@@ -110,7 +111,7 @@ def _exp_for(x, top, out):
     return lambda x, top, out: _exp_64(x, top, out)
 
 
-@numba.njit(cache=True, fastmath={"nnan", "nsz"})
+@helper(fastmath={"nnan", "nsz"})
 def _fold(x: np.ndarray, y: np.ndarray, high: np.ndarray, low: np.ndarray) -> None:
     """Of each place, the higher of two numbers and the lower of two others."""
     for i in range(high.size):
@@ -119,7 +120,7 @@ def _fold(x: np.ndarray, y: np.ndarray, high: np.ndarray, low: np.ndarray) -> No
         low[i] = min(y[i], y[i + low.size])
 
 
-@numba.njit(cache=True)
+@helper
 def _extremes(x: np.ndarray, high: np.ndarray, low: np.ndarray) -> None:
     """The highest and lowest of each column of a chunk come first in `high` and `low`.
 
@@ -136,7 +137,7 @@ def _extremes(x: np.ndarray, high: np.ndarray, low: np.ndarray) -> None:
         high[0, :half], low[0, :half] = high[1, :half], low[1, :half]
 
 
-@numba.njit(cache=True)
+@helper
 def _add_log(log_x: float, scale: np.ndarray, total: np.ndarray, c: int) -> None:
     """Add a number, given by its logarithm, to total[c] exp(scale[c])."""
     if log_x > scale[c]:
@@ -146,7 +147,7 @@ def _add_log(log_x: float, scale: np.ndarray, total: np.ndarray, c: int) -> None
         total[c] += math.exp(log_x - scale[c])
 
 
-@numba.njit(cache=True)
+@helper
 def _add_tiny(
     x: np.ndarray,
     size: int,
@@ -163,7 +164,7 @@ def _add_tiny(
             _add_log(x[i], scale, total, klass[i])
 
 
-@numba.njit(cache=True)
+@helper
 def _add_to_classes(x: np.ndarray, klass: np.ndarray, mass: np.ndarray) -> None:
     """Add each number to its class, in one of eight sums, in turns."""
     size = klass.size
@@ -183,7 +184,7 @@ def _add_to_classes(x: np.ndarray, klass: np.ndarray, mass: np.ndarray) -> None:
         m0[klass[i]] += x[i]
 
 
-@numba.njit(cache=True)
+@helper
 def _put_back(
     value: np.ndarray,
     token: np.ndarray,
@@ -219,7 +220,7 @@ def _put_back(
         _add_log(value[i], scale, total, klass[token[i]])
 
 
-@numba.njit(cache=True)
+@helper
 def _weigh_row(
     p: np.ndarray,
     klass: np.ndarray,
@@ -280,7 +281,7 @@ def _weigh_row(
     return top, count
 
 
-@numba.njit(cache=True)
+@helper
 def _weigh_few(
     p: np.ndarray,
     klass: np.ndarray,
@@ -313,7 +314,7 @@ def _weigh_few(
     return count
 
 
-@numba.njit(cache=True)
+@helper
 def _set_aside(mass: np.ndarray, top: float, scale: np.ndarray, total: np.ndarray) -> None:
     """What was summed so far is too little beside what comes."""
     for lane in range(1, _LANES):
@@ -324,7 +325,7 @@ def _set_aside(mass: np.ndarray, top: float, scale: np.ndarray, total: np.ndarra
     mass[:] = 0
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def weigh_rest(
     first: int,
     last: int,
@@ -376,7 +377,7 @@ def weigh_rest(
                 log_mass[row, c] = math.log(total[c]) + scale[c]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def tilt(
     first: int,
     last: int,

@@ -7,7 +7,6 @@ each step looks first whether there is anything to do. Conventions as in
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from gcd.automata.kernels.graph import (
@@ -18,11 +17,12 @@ from gcd.automata.kernels.graph import (
     reversed_edges,
 )
 from gcd.automata.kernels.residuals import equivalence
+from gcd.support.compiled import helper, kernel
 
 _NUM_BYTES = 256
 
 
-@numba.njit(cache=True)
+@kernel
 def joint_classes(maps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The coarsest common refinement of partitions of the bytes, a row of class numbers for each.
 
@@ -48,7 +48,7 @@ def joint_classes(maps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return class_of_byte, first
 
 
-@numba.njit(cache=True)
+@kernel
 def equal_columns(table: np.ndarray, class_of_byte: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Bytes with equal columns as one class: (class of each byte, a column for each class).
 
@@ -88,10 +88,13 @@ def equal_columns(table: np.ndarray, class_of_byte: np.ndarray) -> tuple[np.ndar
     return merged, kept[:count].copy()
 
 
-@numba.njit(cache=True)
+@helper
 def _with_columns(table: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """These columns, or the table itself if they are all of its, in order."""
-    if columns.size == table.shape[1] and (columns == np.arange(columns.size)).all():
+    moved = columns.size != table.shape[1]
+    for i in range(columns.size):
+        moved = moved or columns[i] != i
+    if not moved:
         return table
     chosen = np.empty((table.shape[0], columns.size), np.int32)
     for s in range(table.shape[0]):
@@ -100,7 +103,7 @@ def _with_columns(table: np.ndarray, columns: np.ndarray) -> np.ndarray:
     return chosen
 
 
-@numba.njit(cache=True)
+@kernel
 def canonical(
     delta: np.ndarray, accepting: np.ndarray, class_of_byte: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -6,11 +6,13 @@ state 0 is initial. Every function is linear in the size of `delta`.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from gcd.support.compiled import helper, kernel
+from gcd.support.kernels.growing import longer
 
-@numba.njit(cache=True)
+
+@kernel
 def distinct_edges(delta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Successors of each state, once each, in order of class: `targets[start[s]:start[s + 1]]`."""
     num_states, num_classes = delta.shape
@@ -19,10 +21,7 @@ def distinct_edges(delta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     seen = np.full(num_states, -1, np.int32)
     count = 0
     for s in range(num_states):
-        if count + num_classes > targets.size:
-            longer = np.empty(2 * targets.size + num_classes, np.int32)
-            longer[:count] = targets[:count]
-            targets = longer
+        targets = longer(targets, count + num_classes)
         for k in range(num_classes):
             t = delta[s, k]
             if t >= 0 and seen[t] != s:
@@ -33,7 +32,7 @@ def distinct_edges(delta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return start, targets[:count].copy()
 
 
-@numba.njit(cache=True)
+@kernel
 def reversed_edges(start: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The same edges by their targets."""
     num_states = start.size - 1
@@ -51,7 +50,7 @@ def reversed_edges(start: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, 
     return into, sources
 
 
-@numba.njit(cache=True)
+@kernel
 def levels(into: np.ndarray, sources: np.ndarray, accepting: np.ndarray) -> np.ndarray:
     """Fewest symbols from each state to an accepting one; -1 where there is no way."""
     num_states = accepting.size
@@ -75,13 +74,13 @@ def levels(into: np.ndarray, sources: np.ndarray, accepting: np.ndarray) -> np.n
     return level
 
 
-@numba.njit(cache=True)
+@kernel
 def distances_to_accept(delta: np.ndarray, accepting: np.ndarray) -> np.ndarray:
     """`levels` of a table."""
     return levels(*reversed_edges(*distinct_edges(delta)), accepting)
 
 
-@numba.njit(cache=True)
+@helper
 def breadth_first(
     forward: tuple[np.ndarray, np.ndarray], alive: np.ndarray
 ) -> tuple[np.ndarray, int, bool]:
@@ -110,7 +109,7 @@ def breadth_first(
     return number, tail, in_order and tail == num_states
 
 
-@numba.njit(cache=True)
+@helper
 def renumber(
     delta: np.ndarray, accepting: np.ndarray, number: np.ndarray, num_kept: int
 ) -> tuple[np.ndarray, np.ndarray]:

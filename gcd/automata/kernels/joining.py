@@ -13,7 +13,6 @@ meet.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from gcd.automata.kernels.canonical import joint_classes
@@ -27,13 +26,14 @@ from gcd.automata.kernels.subsets import (
     number_subset,
     sort_members,
 )
+from gcd.support.compiled import helper, kernel
 
 _UNKNOWN = -2
 STATE = 4  # units for a state of the parts, for the arrays that describe it
 LONE = 2  # units for an entry of the row of a lone state
 
 
-@numba.njit(cache=True)
+@helper
 def _edges_of_nodes(
     joints: np.ndarray, begins: np.ndarray, skips: np.ndarray, num_nodes: int, first_node: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -56,7 +56,7 @@ def _edges_of_nodes(
     return start, targets
 
 
-@numba.njit(cache=True)
+@helper
 def _close(
     members: np.ndarray,
     size: int,
@@ -91,7 +91,7 @@ def _close(
             stamp[leads_to[q]] = 1
             members[size] = leads_to[q]
             size += 1
-    kept = 0
+    kept = np.int64(0)
     for i in range(size):
         stamp[members[i]] = 0
         if reads[members[i]]:
@@ -101,7 +101,7 @@ def _close(
     return kept, work
 
 
-@numba.njit(cache=True)
+@helper
 def _read_on(
     current: int,
     k: int,
@@ -172,7 +172,7 @@ def _read_on(
     return current, k, 0, count, work
 
 
-@numba.njit(cache=True)
+@kernel
 def join(
     deltas: np.ndarray,
     accepting: np.ndarray,

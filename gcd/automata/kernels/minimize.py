@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from gcd.support.compiled import helper, kernel
 
-@numba.njit(cache=True)
+
+@helper
 def _mark(
     element: int, elements: np.ndarray, place: np.ndarray, block: np.ndarray,
     first: np.ndarray, marked: np.ndarray, touched: np.ndarray, num_touched: int,
@@ -27,7 +28,7 @@ def _mark(
     return num_touched
 
 
-@numba.njit(cache=True)
+@helper
 def _split(
     elements: np.ndarray, block: np.ndarray, first: np.ndarray, past: np.ndarray,
     marked: np.ndarray, touched: np.ndarray, num_touched: int, num_blocks: int,
@@ -55,7 +56,7 @@ def _split(
     return num_blocks
 
 
-@numba.njit(cache=True)
+@kernel
 def minimize_blocks(
     delta: np.ndarray, initial: np.ndarray, num_initial: int
 ) -> tuple[np.ndarray, int]:
@@ -94,7 +95,7 @@ def minimize_blocks(
         b = state_block[s]
         state_at[fill[b]], state_place[s] = s, fill[b]
         fill[b] += 1
-    num_blocks = num_initial
+    num_blocks = np.int64(num_initial)
     if num_edges == 0:
         return state_block, num_blocks
 
@@ -104,7 +105,7 @@ def minimize_blocks(
     edge_block = np.empty(num_edges, np.int32)
     edge_first = np.zeros(num_edges + 1, np.int32)
     edge_past = np.zeros(num_edges + 1, np.int32)
-    num_cords = 0
+    num_cords = np.int64(0)
     at = np.zeros(num_classes, np.int64)
     cord_of_class = np.zeros(num_classes, np.int32)
     position = 0
@@ -133,15 +134,17 @@ def minimize_blocks(
     for e in range(num_edges):
         into[fill[head[e]]] = e
         fill[head[e]] += 1
-    edge_at = np.arange(num_edges).astype(np.int32)
-    edge_place = edge_at.copy()
+    edge_at = np.empty(num_edges, np.int32)
+    edge_place = np.empty(num_edges, np.int32)
+    for e in range(num_edges):
+        edge_at[e] = edge_place[e] = e
     edge_marked = np.zeros(num_edges + 1, np.int32)
     edge_touched = np.empty(num_edges + 1, np.int32)
 
     next_block = 1
     next_cord = 0
     while next_cord < num_cords:
-        touched = 0
+        touched = np.int64(0)
         for i in range(edge_first[next_cord], edge_past[next_cord]):
             touched = _mark(
                 tail[edge_at[i]], state_at, state_place, state_block,
@@ -153,7 +156,7 @@ def minimize_blocks(
         )  # fmt: skip
         next_cord += 1
         while next_block < num_blocks:
-            touched = 0
+            touched = np.int64(0)
             for i in range(state_first[next_block], state_past[next_block]):
                 s = state_at[i]
                 for j in range(incoming[s], incoming[s + 1]):

@@ -21,24 +21,25 @@ Cost: O(S K) for each sweep; the automata of this project take one to four.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from gcd.automata.kernels.minimize import minimize_blocks
 from gcd.automata.kernels.subsets import mix
+from gcd.support.compiled import helper, kernel
 
 _SWEEPS = 8  # before refinement takes over
 
 
-@numba.njit(cache=True)
+@helper
 def _settling_order(
     forward: tuple[np.ndarray, np.ndarray],
     backward: tuple[np.ndarray, np.ndarray],
     level: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """States level by level, successors of one level first; and which have endless ways on theirs.
+    """States level by level, successors of one level first; and for each a count.
 
-    The latter come last in their level.
+    The count is positive where there are endless ways on the state's level; these states come last
+    in it.
     """
     start, targets = forward
     into, sources = backward
@@ -75,10 +76,10 @@ def _settling_order(
     for s in peeled:
         order[fill[level[s]]] = s
         fill[level[s]] += 1
-    return order, waits_for > 0
+    return order, waits_for
 
 
-@numba.njit(cache=True)
+@helper
 def _group(number: np.ndarray, block: np.ndarray, first: np.ndarray) -> int:
     """Blocks of equal numbers, by first appearance, with their first states; how many."""
     size = 16
@@ -98,7 +99,7 @@ def _group(number: np.ndarray, block: np.ndarray, first: np.ndarray) -> int:
     return count
 
 
-@numba.njit(cache=True)
+@helper
 def _is_respected(
     delta: np.ndarray, accepting: np.ndarray, block: np.ndarray, first: np.ndarray
 ) -> bool:
@@ -116,7 +117,7 @@ def _is_respected(
     return True
 
 
-@numba.njit(cache=True)
+@helper
 def _numbered(block: np.ndarray, capacity: int) -> tuple[np.ndarray, int]:
     """The same blocks, numbered by their first states, and how many there are."""
     number = np.full(capacity, -1, np.int32)
@@ -130,7 +131,7 @@ def _numbered(block: np.ndarray, capacity: int) -> tuple[np.ndarray, int]:
     return result, count
 
 
-@numba.njit(cache=True)
+@kernel
 def equivalence(
     delta: np.ndarray,
     accepting: np.ndarray,
@@ -144,8 +145,11 @@ def equivalence(
     `backward` are the distinct edges.
     """
     num_states, num_classes = delta.shape
-    order, endless = _settling_order(forward, backward, level)
-    known_from = 2 * level + endless  # at twice its level, a state takes the new number of another
+    order, waits_for = _settling_order(forward, backward, level)
+    # At twice its level, a state takes the new number of another.
+    known_from = np.empty(num_states, np.int32)
+    for s in range(num_states):
+        known_from[s] = 2 * level[s] + (waits_for[s] > 0)
     weight = np.empty(num_classes, np.int64)
     for k in range(num_classes):
         weight[k] = mix(k + 1) | 1
@@ -172,4 +176,5 @@ def equivalence(
     for s in range(num_states):  # numbers may agree by chance, acceptance must
         block[s] = 2 * block[s] + accepting[s]
     block, num_blocks = _numbered(block, 2 * num_blocks)
-    return _numbered(*minimize_blocks(delta, block, num_blocks))
+    block, num_blocks = minimize_blocks(delta, block, num_blocks)
+    return _numbered(block, num_blocks)

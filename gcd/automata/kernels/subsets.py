@@ -11,8 +11,10 @@ reports a count of `TOO_MANY`, with more units than were allowed unless it was t
 
 from __future__ import annotations
 
-import numba
 import numpy as np
+
+from gcd.support.compiled import helper, kernel
+from gcd.support.kernels.growing import copied, longer, more_rows
 
 _AND, _OR, _DIFFERENCE = 0, 1, 2
 TOO_MANY = -1
@@ -22,7 +24,7 @@ MEMBER = 64  # units for a stored member of a subset, which stays in memory unti
 NOT_HASHED = -1  # instead of the hash of a subset that is found otherwise
 
 
-@numba.njit(cache=True)
+@helper
 def mix(value: int) -> int:
     """A 64-bit finaliser (splitmix64): spreads consecutive keys over the hash table."""
     x = np.uint64(value)
@@ -31,7 +33,7 @@ def mix(value: int) -> int:
     return np.int64((x ^ (x >> np.uint64(31))) & np.uint64(0x7FFFFFFFFFFFFFFF))
 
 
-@numba.njit(cache=True)
+@kernel
 def product(
     a_delta: np.ndarray,
     a_accepting: np.ndarray,
@@ -56,7 +58,7 @@ def product(
     keys = np.empty(capacity, np.int64)
     table = np.full(1024, -1, np.int32)
     keys[0] = 0
-    table[mix(0) & 1023] = 0
+    table[mix(np.int64(0)) & 1023] = 0
     count = 1
     current = 0
     while current < count:
@@ -81,12 +83,8 @@ def product(
                     return delta[:0], np.zeros(0, np.bool_), TOO_MANY, work
                 if count == capacity:
                     capacity *= 2
-                    grown = np.full((capacity, num_classes), -1, np.int32)
-                    grown[:count] = delta
-                    delta = grown
-                    longer = np.empty(capacity, np.int64)
-                    longer[:count] = keys
-                    keys = longer
+                    delta = grown_rows(delta, capacity)
+                    keys = longer(keys, capacity)
                 target = count
                 keys[count] = key
                 table[slot] = count
@@ -114,32 +112,33 @@ def product(
     return delta[:count], accepting, count, work
 
 
-@numba.njit(cache=True)
+@helper
 def grown_rows(table: np.ndarray, num_rows: int) -> np.ndarray:
     """The table, or one twice as long, of at least so many rows; new rows are -1."""
-    if num_rows <= table.shape[0]:
-        return table
-    grown = np.full((max(num_rows, 2 * table.shape[0]), table.shape[1]), -1, np.int32)
-    grown[: table.shape[0]] = table
-    return grown
+    num_old = table.shape[0]
+    table = more_rows(table, num_rows)
+    table[num_old:] = -1
+    return table
 
 
-@numba.njit(cache=True)
+@helper
 def sort_members(members: np.ndarray, size: int) -> None:
-    """Sort `members[:size]`, mostly few."""
-    if size > 16:
-        members[:size] = np.sort(members[:size])
-        return
-    for i in range(1, size):
-        value = members[i]
-        j = i - 1
-        while j >= 0 and members[j] > value:
-            members[j + 1] = members[j]
-            j -= 1
-        members[j + 1] = value
+    """Sort `members[:size]`, mostly few: insertion with falling strides (Shell 1959, Knuth's)."""
+    stride = 1
+    while 9 * stride < size:
+        stride = 3 * stride + 1
+    while stride > 0:
+        for i in range(stride, size):
+            value = members[i]
+            j = i - stride
+            while j >= 0 and members[j] > value:
+                members[j + stride] = members[j]
+                j -= stride
+            members[j + stride] = value
+        stride //= 3
 
 
-@numba.njit(cache=True)
+@helper
 def new_store(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Where subsets are kept: (members of all, where each begins, their hashes, hash table).
 
@@ -153,7 +152,7 @@ def new_store(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray
     )
 
 
-@numba.njit(cache=True)
+@helper
 def number_subset(
     store: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     count: int,
@@ -179,18 +178,11 @@ def number_subset(
                 return store, other
         slot = (slot + 1) & (table.size - 1)
     if count == hashes.size:
-        longer = np.empty(2 * count + 1, np.int64)
-        longer[: count + 1] = starts
-        starts = longer
-        more = np.empty(2 * count, np.int64)
-        more[:count] = hashes
-        hashes = more
+        starts = longer(starts, 2 * count + 1)
+        hashes = longer(hashes, 2 * count)
     end = starts[count] + size
-    if end > pool.size:
-        bigger = np.empty(max(2 * pool.size, end), np.int32)
-        bigger[: starts[count]] = pool[: starts[count]]
-        pool = bigger
-    pool[starts[count] : end] = members[:size]
+    pool = longer(pool, end)
+    copied(pool[starts[count] :], members, size)
     starts[count + 1] = end
     hashes[count] = key
     table[slot] = count
@@ -206,7 +198,7 @@ def number_subset(
     return (pool, starts, hashes, table), count
 
 
-@numba.njit(cache=True)
+@helper
 def _close(
     members: np.ndarray,
     size: int,
@@ -229,7 +221,7 @@ def _close(
                 stamp[t] = round_
                 members[size] = t
                 size += 1
-    kept = 0
+    kept = np.int64(0)
     for i in range(size):
         # A state with only epsilon edges says nothing once its closure is in the set.
         if useful[members[i]]:
@@ -239,7 +231,7 @@ def _close(
     return kept, work
 
 
-@numba.njit(cache=True)
+@helper
 def _by_cell(keys: np.ndarray, num_keys: int, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Values sorted by their keys: where each key's begin, and the end; and the values."""
     start = np.zeros(num_keys + 1, np.int64)
@@ -255,7 +247,7 @@ def _by_cell(keys: np.ndarray, num_keys: int, values: np.ndarray) -> tuple[np.nd
     return start, ordered
 
 
-@numba.njit(cache=True)
+@kernel
 def determinize(
     edges: tuple[np.ndarray, np.ndarray, np.ndarray],
     epsilon: np.ndarray,
@@ -275,7 +267,8 @@ def determinize(
     source, label, target_of = edges
     cells = source.astype(np.int64) * num_classes + label
     offsets, targets = _by_cell(cells, num_nfa * num_classes, target_of)
-    eps_offsets, eps_targets = _by_cell(epsilon[:, 0], num_nfa, epsilon[:, 1])
+    eps_sources, eps_targets = epsilon[:, 0].astype(np.int64), epsilon[:, 1].copy()
+    eps_offsets, eps_targets = _by_cell(eps_sources, num_nfa, eps_targets)
     useful = np.zeros(num_nfa, np.bool_)
     for q in range(num_nfa):
         useful[q] = nfa_accepting[q] or offsets[(q + 1) * num_classes] > offsets[q * num_classes]
@@ -301,7 +294,7 @@ def determinize(
             return delta[:0], np.zeros(0, np.bool_), TOO_MANY, max_work + 1
         for k in range(num_classes):
             round_ += 1
-            size = 0
+            size = np.int64(0)
             for q in subset:
                 cell = q * np.int64(num_classes) + k
                 for e in range(offsets[cell], offsets[cell + 1]):

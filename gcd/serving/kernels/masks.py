@@ -33,6 +33,9 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
+from gcd.support.compiled import helper, kernel
+from gcd.support.kernels.growing import copied
+
 _UNKNOWN = -1
 _NARROW = -2  # assembled from its few tokens as fast as copied
 
@@ -75,7 +78,7 @@ def _int64(address, size):
     return numba.carray(_pointer(address), size, np.int64)
 
 
-@numba.njit(cache=True)
+@helper
 def _target(header: np.ndarray, state: int, token_class: int) -> int:
     """The state after a token of a class, -1 for none: a search in the state's pattern."""
     pattern = _int32(header[PATTERN_OF], header[NUM_STATES])[state]
@@ -97,7 +100,7 @@ def _target(header: np.ndarray, state: int, token_class: int) -> int:
     return targets[targets_from[state] + local]
 
 
-@numba.njit(cache=True)
+@helper
 def next_state(address: int, state: int, remaining: int, token: int) -> int:
     """The state after a token, -1 if it is refused: by the language or by the budget."""
     header = _int64(address, HEADER_SIZE)
@@ -109,7 +112,7 @@ def next_state(address: int, state: int, remaining: int, token: int) -> int:
     return after
 
 
-@numba.njit(cache=True)
+@kernel
 def advance(cells: np.ndarray, history: np.ndarray, row: int, token: int) -> int:
     """One more token of a sequence: `TAKEN`, `REFUSED`, or why it was not looked at."""
     cell = cells[row]
@@ -133,7 +136,7 @@ def advance(cells: np.ndarray, history: np.ndarray, row: int, token: int) -> int
     return TAKEN
 
 
-@numba.njit(cache=True)
+@kernel
 def advance_rows(
     cells: np.ndarray, history: np.ndarray, tokens: np.ndarray, taken: np.ndarray
 ) -> int:
@@ -146,7 +149,7 @@ def advance_rows(
     return -1
 
 
-@numba.njit(cache=True)
+@helper
 def _add(header: np.ndarray, token_class: int, row: np.ndarray) -> None:
     """The row with the tokens of a class."""
     dense = _int32(header[DENSE_OF], header[NUM_CLASSES])[token_class]
@@ -163,7 +166,7 @@ def _add(header: np.ndarray, token_class: int, row: np.ndarray) -> None:
         row[word[i]] |= bits[i]
 
 
-@numba.njit(cache=True)
+@helper
 def _remove(header: np.ndarray, token_class: int, row: np.ndarray) -> None:
     """The row without the tokens of a class."""
     dense = _int32(header[DENSE_OF], header[NUM_CLASSES])[token_class]
@@ -180,7 +183,7 @@ def _remove(header: np.ndarray, token_class: int, row: np.ndarray) -> None:
         row[word[i]] &= ~bits[i]
 
 
-@numba.njit(cache=True)
+@helper
 def _lowest(bits: int) -> int:
     """Position of the lowest bit that is set."""
     position = 0
@@ -191,7 +194,7 @@ def _lowest(bits: int) -> int:
     return position
 
 
-@numba.njit(cache=True)
+@helper
 def _assemble(header: np.ndarray, num_chosen: int, cost: int, slot: int) -> None:
     """Put the row of the chosen classes into a slot, from nothing or from the nearest row."""
     num_words, num_slots = header[NUM_WORDS], header[NUM_SLOTS]
@@ -224,9 +227,9 @@ def _assemble(header: np.ndarray, num_chosen: int, cost: int, slot: int) -> None
     if nearest < 0:
         row[:] = 0
         for i in range(num_chosen):
-            _add(header, chosen[i], row)
+            _add(header, np.int64(chosen[i]), row)
         return
-    row[:] = _int32(header[ROW] + 4 * num_words * nearest, num_words)
+    copied(row, _int32(header[ROW] + 4 * num_words * nearest, num_words), num_words)
     key = _int64(header[KEY] + 8 * num_keys * nearest, num_keys)
     for i in range(num_keys):
         differ = key[i] ^ bits[i]
@@ -239,7 +242,7 @@ def _assemble(header: np.ndarray, num_chosen: int, cost: int, slot: int) -> None
             differ &= differ - 1
 
 
-@numba.njit(cache=True)
+@helper
 def _slot_of(header: np.ndarray, num_chosen: int, cost: int) -> int:
     """The slot with the row of the chosen classes, made if need be."""
     num_slots = header[NUM_SLOTS]
@@ -277,14 +280,14 @@ def _slot_of(header: np.ndarray, num_chosen: int, cost: int) -> int:
         clock[1] = (clock[1] + 1) % num_slots
     _assemble(header, num_chosen, cost, free)
     key = _int64(header[KEY] + 8 * num_keys * free, num_keys)
-    key[:] = bits
+    copied(key, bits, num_keys)
     tags[free] = tag
     serial[free] = clock[0]
     clock[0] += 1
     return free
 
 
-@numba.njit(cache=True)
+@kernel
 def fill_row(address: int, state: int, remaining: int, out: np.ndarray) -> None:
     """The packed mask of tokens allowed in a state with so many tokens left; -1 allows none."""
     header = _int64(address, HEADER_SIZE)
@@ -302,7 +305,7 @@ def fill_row(address: int, state: int, remaining: int, out: np.ndarray) -> None:
         slot = known_slot[pattern]
         if _int64(header[SERIAL], num_slots)[slot] == known_serial[pattern]:
             used[slot] = 1
-            out[:] = _int32(header[ROW] + 4 * num_words * slot, num_words)
+            copied(out, _int32(header[ROW] + 4 * num_words * slot, num_words), num_words)
             return
 
     start = _int32(header[PATTERN_START], num_patterns + 1)
@@ -310,7 +313,7 @@ def fill_row(address: int, state: int, remaining: int, out: np.ndarray) -> None:
     if free and known_slot[pattern] == _NARROW:
         out[:] = 0
         for i in range(start[pattern], start[pattern + 1]):
-            _add(header, classes[i], out)
+            _add(header, np.int64(classes[i]), out)
         return
 
     local = _int32(header[PATTERN_TARGET], start[num_patterns])
@@ -320,7 +323,7 @@ def fill_row(address: int, state: int, remaining: int, out: np.ndarray) -> None:
     chosen = _int32(header[CHOSEN], header[NUM_CLASSES])
     costs = _int32(header[COST], header[NUM_CLASSES])
     first = targets_from[state]
-    count, cost = 0, 0
+    count, cost = np.int64(0), np.int64(0)
     for i in range(start[pattern], start[pattern + 1]):
         if free or steps[targets[first + local[i]]] <= remaining - 1:
             chosen[count] = classes[i]
@@ -331,31 +334,31 @@ def fill_row(address: int, state: int, remaining: int, out: np.ndarray) -> None:
             known_slot[pattern] = _NARROW
         out[:] = 0
         for i in range(count):
-            _add(header, chosen[i], out)
+            _add(header, np.int64(chosen[i]), out)
         return
     slot = _slot_of(header, count, cost)
     used[slot] = 1
     if free:
         known_slot[pattern] = slot
         known_serial[pattern] = _int64(header[SERIAL], num_slots)[slot]
-    out[:] = _int32(header[ROW] + 4 * num_words * slot, num_words)
+    copied(out, _int32(header[ROW] + 4 * num_words * slot, num_words), num_words)
 
 
-@numba.njit(cache=True)
+@kernel
 def fill_mask(cells: np.ndarray, row: int, out: np.ndarray) -> None:
     """The mask of one sequence."""
     cell = cells[row]
     fill_row(cell[ADDRESS], cell[STATE], cell[LEFT], out)
 
 
-@numba.njit(cache=True)
+@kernel
 def fill_masks(cells: np.ndarray, out: np.ndarray) -> None:
     """The mask of every sequence, each in its row."""
     for i in range(cells.shape[0]):
         fill_row(cells[i, ADDRESS], cells[i, STATE], cells[i, LEFT], out[i])
 
 
-@numba.njit(cache=True)
+@kernel
 def forced(
     address: int,
     state: int,

@@ -6,17 +6,18 @@ Compiled once for each token automaton, when `gcd.serving.matcher` takes it over
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from gcd.serving.kernels.masks import NARROW_PART
+from gcd.support.compiled import kernel
+from gcd.support.kernels.growing import longer
 
 # In words written, part of a row: a class is kept as a whole row from a half on, where pairs take
 # as much memory.
 _DENSE_PART = 2
 
 
-@numba.njit(cache=True)
+@kernel
 def pairs_of_classes(
     class_of: np.ndarray, num_classes: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -49,7 +50,7 @@ def pairs_of_classes(
     return start, words, bits, size, a_token
 
 
-@numba.njit(cache=True)
+@kernel
 def spread(
     start: np.ndarray, words: np.ndarray, bits: np.ndarray, alive: np.ndarray, num_words: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -81,7 +82,7 @@ def spread(
     return kept, kept_words, kept_bits, dense_of, dense
 
 
-@numba.njit(cache=True)
+@kernel
 def costs(start: np.ndarray, dense_of: np.ndarray, num_words: int) -> np.ndarray:
     """Words written for each class, a whole row counting as fewer because it runs in vectors."""
     cost = np.empty(dense_of.size, np.int32)
@@ -90,16 +91,7 @@ def costs(start: np.ndarray, dense_of: np.ndarray, num_words: int) -> np.ndarray
     return cost
 
 
-@numba.njit(cache=True)
-def _grown(array: np.ndarray, size: int) -> np.ndarray:
-    if size <= array.size:
-        return array
-    longer = np.empty(max(size, 2 * array.size), array.dtype)
-    longer[: array.size] = array
-    return longer
-
-
-@numba.njit(cache=True)
+@kernel
 def patterns(
     delta: np.ndarray, steps: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -128,9 +120,9 @@ def patterns(
     number = np.empty(num_states, np.int32)
     for s in range(num_states):
         first, begin = target_start[s], start[num_patterns]
-        targets = _grown(targets, first + num_classes)
-        classes = _grown(classes, begin + num_classes)
-        numbers = _grown(numbers, begin + num_classes)
+        targets = longer(targets, first + num_classes)
+        classes = longer(classes, begin + num_classes)
+        numbers = longer(numbers, begin + num_classes)
         row = delta[s]
         count, end, code = 0, begin, np.int64(0)
         for c in range(num_classes):

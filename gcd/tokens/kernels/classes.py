@@ -16,17 +16,18 @@ Class numbers are reused, so n entries need no more than 2 n + 1 of them.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from gcd.support.compiled import kernel
 
-@numba.njit(cache=True)
+
+@kernel
 def one_class(num_entries: int) -> tuple[np.ndarray, ...]:
     """The partition into a single class, number 0."""
     return from_classes(np.zeros(num_entries, np.int32), 1)
 
 
-@numba.njit(cache=True)
+@kernel
 def from_classes(classes: np.ndarray, num_classes: int) -> tuple[np.ndarray, ...]:
     """A partition into given classes, whose numbers lie below `num_classes`."""
     num_entries = classes.size
@@ -46,7 +47,7 @@ def from_classes(classes: np.ndarray, num_classes: int) -> tuple[np.ndarray, ...
     return class_of, size, first_new, next_new, goal, free, count, touched
 
 
-@numba.njit(cache=True)
+@kernel
 def refine(
     partition: tuple[np.ndarray, ...], found: np.ndarray, target: np.ndarray, count: int
 ) -> None:
@@ -95,7 +96,7 @@ def refine(
     number[0], number[1] = used, num_free
 
 
-@numba.njit(cache=True)
+@kernel
 def number_by_first(values: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
     """Number values below `capacity` by first appearance: (their numbers, where each was first)."""
     number = np.full(capacity, -1, np.int32)
@@ -112,7 +113,7 @@ def number_by_first(values: np.ndarray, capacity: int) -> tuple[np.ndarray, np.n
     return numbered, first[:count].copy()
 
 
-@numba.njit(cache=True)
+@kernel
 def number_tokens(
     class_of_entry: np.ndarray, entry_of_token: np.ndarray, is_eos: np.ndarray, capacity: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -139,7 +140,7 @@ def number_tokens(
     return class_of, first[:count].copy()
 
 
-@numba.njit(cache=True)
+@kernel
 def rename(class_of: np.ndarray, number: np.ndarray) -> None:
     """Give classes other numbers, in place; -1 stays."""
     for i in range(class_of.size):
@@ -147,7 +148,7 @@ def rename(class_of: np.ndarray, number: np.ndarray) -> None:
             class_of[i] = number[class_of[i]]
 
 
-@numba.njit(cache=True)
+@kernel
 def labels(class_of_byte: np.ndarray, byte: np.ndarray) -> np.ndarray:
     """The class of each byte of a sequence."""
     label = np.empty(byte.size, np.uint8)
@@ -156,7 +157,7 @@ def labels(class_of_byte: np.ndarray, byte: np.ndarray) -> np.ndarray:
     return label
 
 
-@numba.njit(cache=True)
+@kernel
 def first_equal(table: np.ndarray, num_rows: int, num_columns: int) -> np.ndarray:
     """For each column the first one that is equal to it, looking at the first rows only.
 

@@ -24,8 +24,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
+
+from gcd.support.compiled import helper, kernel
+from gcd.support.kernels.growing import copied
 
 _WIDE = 16  # bytes that lead to the next boundary, at least
 PLACES = 64  # in a unit, at most
@@ -60,7 +62,7 @@ class Cells(NamedTuple):
     cell_at: np.ndarray
 
 
-@numba.njit(cache=True)
+@helper
 def next_boundary(
     state: int, delta: np.ndarray, width: np.ndarray, weight: np.ndarray
 ) -> tuple[int, int]:
@@ -78,7 +80,7 @@ def next_boundary(
     return best, most
 
 
-@numba.njit(cache=True)
+@helper
 def _unit_at(state: int, after: int, delta: np.ndarray, place: np.ndarray) -> np.ndarray:
     """The largest unit between two boundaries; `place` is -1 for all states, and left so."""
     num_classes = delta.shape[1]
@@ -127,7 +129,7 @@ def _unit_at(state: int, after: int, delta: np.ndarray, place: np.ndarray) -> np
     return unit
 
 
-@numba.njit(cache=True)
+@helper
 def _fits(state: int, unit: np.ndarray, delta: np.ndarray, members: np.ndarray) -> int:
     """The next boundary if the unit begins at this state, else -1; its states in `members`."""
     size, num_classes = unit.shape
@@ -157,7 +159,7 @@ def _fits(state: int, unit: np.ndarray, delta: np.ndarray, members: np.ndarray) 
     return after
 
 
-@numba.njit(cache=True)
+@helper
 def _is_repeated(
     state: int,
     after: int,
@@ -177,13 +179,17 @@ def _is_repeated(
         if most < _WIDE:
             return False
         other = _unit_at(state, after, delta, place)
-        if other.shape[0] != unit.shape[0] or not np.array_equal(other, unit):
+        if other.shape[0] != unit.shape[0]:
             return False
+        for p in range(unit.shape[0]):
+            for k in range(unit.shape[1]):
+                if other[p, k] != unit[p, k]:
+                    return False
         count += 1
     return True
 
 
-@numba.njit(cache=True)
+@kernel
 def find_cells(delta: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, ...]:
     """All counted runs: the fields of `Cells`."""
     num_states, num_classes = delta.shape
@@ -227,7 +233,8 @@ def find_cells(delta: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, ...]:
             unit_width[known] = most
             end = unit_start[known] + unit.shape[0]
             unit_start[num_units] = end
-            units[unit_start[known] : end] = unit
+            for p in range(unit.shape[0]):
+                copied(units[unit_start[known] + p], unit[p], num_classes)
         # Follow the chain.
         unit = units[unit_start[known] : unit_start[known + 1]]
         size = unit.shape[0]

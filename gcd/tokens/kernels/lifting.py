@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
+from gcd.support.compiled import helper, kernel
+from gcd.support.kernels.growing import more_rows
 from gcd.tokens.kernels.classes import number_by_first, one_class, refine
 from gcd.tokens.kernels.counted_runs import PLACES, Cells, next_boundary
 
@@ -40,7 +41,7 @@ class Ways(NamedTuple):
     unit: np.ndarray
 
 
-@numba.njit(cache=True)
+@helper
 def walk(
     state: int,
     first: int,
@@ -76,7 +77,7 @@ def walk(
     return count
 
 
-@numba.njit(cache=True)
+@helper
 def walk_apart(
     state: int,
     other: int,
@@ -107,7 +108,7 @@ def walk_apart(
     return count
 
 
-@numba.njit(cache=True)
+@helper
 def walk_unit(
     unit: np.ndarray,
     place: int,
@@ -146,7 +147,7 @@ def walk_unit(
     return count, num_exits
 
 
-@numba.njit(cache=True)
+@kernel
 def profile(
     unit: np.ndarray, tree: tuple[np.ndarray, ...], num_entries: int, max_depth: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -157,7 +158,7 @@ def profile(
     found = np.empty(num_entries, np.int32)
     goal = np.empty(num_entries, np.int32)
     exits = np.empty((tree[0].size, 2), np.int32)
-    kept = np.empty((0, 2), np.int32)
+    kept = np.empty((64, 2), np.int32)
     exit_start = np.zeros(unit.shape[0] + 1, np.int64)
     for place in range(unit.shape[0]):
         count, num_exits = walk_unit(unit, place, tree, places, passed, found, goal, exits)
@@ -165,18 +166,21 @@ def profile(
         for i in range(count):
             goal[i] %= PLACES
         refine(uncounted, found, goal, count)
-        kept = np.concatenate((kept, exits[:num_exits]))
         exit_start[place + 1] = exit_start[place] + num_exits
+        kept = more_rows(kept, exit_start[place + 1])
+        for i in range(num_exits):
+            kept[exit_start[place] + i, 0] = exits[i, 0]
+            kept[exit_start[place] + i, 1] = exits[i, 1]
     capacity = 2 * num_entries + 1
     return (
         number_by_first(counted[0], capacity)[0],
         number_by_first(uncounted[0], capacity)[0],
         exit_start,
-        kept,
+        kept[: exit_start[-1]].copy(),
     )
 
 
-@numba.njit(cache=True)
+@kernel
 def ways_out(
     delta: np.ndarray, cells: Cells
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -217,7 +221,7 @@ def ways_out(
     return way_at, way_after, way_state[:count].copy(), way_unit[:count].copy()
 
 
-@numba.njit(cache=True)
+@kernel
 def split_by_exits(
     partition: tuple[np.ndarray, ...],
     delta: np.ndarray,
@@ -250,20 +254,21 @@ def split_by_exits(
                 nodes[size, 0], nodes[size, 1] = exits[i, 0], exits[i, 1]
                 size += 1
         for way in ways:
-            count = 0
+            count = np.int64(0)
             for i in range(size):
-                node = nodes[i, 0]
+                node = np.int64(nodes[i, 0])
                 if delta[way, label[node]] < 0:
                     continue
                 begin = count
-                count = walk(way, node, skip[node], delta, tree, states, found, target, count)
+                past = np.int64(skip[node])
+                count = walk(np.int64(way), node, past, delta, tree, states, found, target, count)
                 if counted:
                     for j in range(begin, count):
                         target[j] += num_states * nodes[i, 1]
             refine(partition, found, target, count)
 
 
-@numba.njit(cache=True)
+@kernel
 def references(delta: np.ndarray, width: np.ndarray, cells: Cells) -> np.ndarray:
     """For each state outside the runs a boundary that it resembles: same next boundary; or -1."""
     _, _, _, after, start, states, cell, _, cell_at = cells
@@ -283,7 +288,7 @@ def references(delta: np.ndarray, width: np.ndarray, cells: Cells) -> np.ndarray
     return reference
 
 
-@numba.njit(cache=True)
+@kernel
 def split_by_states(
     partition: tuple[np.ndarray, ...],
     delta: np.ndarray,
@@ -298,7 +303,7 @@ def split_by_states(
     others = np.empty(max_depth + 1, np.int32)
     found = np.empty(num_entries, np.int32)
     target = np.empty(num_entries, np.int32)
-    last = np.int32(tree[0].size)
+    nothing, last = np.int64(0), np.int64(tree[0].size)
     for s in range(delta.shape[0]):
         if cell[s] >= 0:
             continue
@@ -306,5 +311,5 @@ def split_by_states(
             # The reference has parted those that go elsewhere with it; what differs parts more.
             count = walk_apart(s, reference[s], delta, tree, states, others, found, target)
         else:
-            count = walk(s, np.int32(0), last, delta, tree, states, found, target, 0)
+            count = walk(s, nothing, last, delta, tree, states, found, target, nothing)
         refine(partition, found, target, count)

@@ -13,24 +13,15 @@ which writes the table, confirms that they are equal, and lists the edges of the
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from gcd.support.compiled import helper, kernel
+from gcd.support.kernels.growing import more_rows
 from gcd.tokens.kernels.counted_runs import PLACES, Cells
 from gcd.tokens.kernels.lifting import Ways, walk, walk_unit
 
 
-@numba.njit(cache=True)
-def _longer(array: np.ndarray, length: int) -> np.ndarray:
-    """An array of at least this length with the same beginning; twice as long if it must grow."""
-    if length <= array.shape[0]:
-        return array
-    longer = np.empty((max(length, 2 * array.shape[0]), array.shape[1]), np.int32)
-    longer[: array.shape[0]] = array
-    return longer
-
-
-@numba.njit(cache=True)
+@helper
 def _look_ahead(
     first: int,
     furthest: int,
@@ -62,7 +53,7 @@ def _look_ahead(
         here = following
 
 
-@numba.njit(cache=True)
+@helper
 def _row_in_run(
     inside: tuple[np.ndarray, np.ndarray],
     left: np.ndarray,
@@ -109,7 +100,7 @@ def _row_in_run(
     return count
 
 
-@numba.njit(cache=True)
+@helper
 def _weigh(
     state: int,
     found: np.ndarray,
@@ -129,7 +120,7 @@ def _weigh(
         live[found[i]] += 1
 
 
-@numba.njit(cache=True)
+@helper
 def _write(
     state: int,
     found: np.ndarray,
@@ -162,19 +153,7 @@ def _write(
     return num_edges
 
 
-@numba.njit(cache=True)
-def equal_columns(total: np.ndarray, live: np.ndarray) -> np.ndarray:
-    """For each column the first one with the same sum and as many live rows."""
-    first = np.arange(total.size)
-    order = np.argsort(total, kind="mergesort")
-    for i in range(1, total.size):
-        here, before = order[i], first[order[i - 1]]
-        if total[here] == total[before] and live[here] == live[before]:
-            first[here] = before
-    return first
-
-
-@numba.njit(cache=True)
+@kernel
 def pass_over_rows(
     delta: np.ndarray,
     tree: tuple[np.ndarray, ...],
@@ -210,12 +189,12 @@ def pass_over_rows(
     ahead = np.empty((max_depth + 2, 3), np.int32)
     seen = np.full(num_states, -1, np.int32)
     edges = np.empty((4096, 2), np.int32)
-    num_edges = 0
+    nothing = num_edges = np.int64(0)
     for u in range(unit_start.size - 1):
         unit = units[unit_start[u] : unit_start[u + 1]]
         for place in range(unit.shape[0]):
             stay, num_exits = walk_unit(unit, place, tree, path, passed, inner, goal, exits)
-            furthest = 0
+            furthest = np.int64(0)
             for i in range(stay):
                 furthest = max(furthest, goal[i] // PLACES)
             size = 0
@@ -223,13 +202,14 @@ def pass_over_rows(
                 left_start[way] = size
                 if ways.unit[way] != u:
                     continue
-                boundary = ways.state[way]
+                boundary = np.int64(ways.state[way])
                 for i in range(num_exits):
-                    node, far = exits[i, 0], exits[i, 1]
+                    node, far = np.int64(exits[i, 0]), exits[i, 1]
                     if delta[boundary, label[node]] < 0:
                         continue
-                    more = walk(boundary, node, skip[node], delta, tree, path, found, target, 0)
-                    left = _longer(left, size + more)
+                    past = np.int64(skip[node])
+                    more = walk(boundary, node, past, delta, tree, path, found, target, nothing)
+                    left = more_rows(left, size + more)
                     for j in range(more):
                         left[size + j, 0], left[size + j, 1] = found[j], far
                         left[size + j, 2] = target[j]
@@ -237,7 +217,7 @@ def pass_over_rows(
                     furthest = max(furthest, far)
             left_start[ways.state.size] = size
             for i in range(unit_of.size):
-                state = states[start[i] + place] if unit_of[i] == u else -1
+                state = np.int64(states[start[i] + place]) if unit_of[i] == u else np.int64(-1)
                 if state < 0 or cell[state] != i:
                     continue
                 length, loops = _look_ahead(i, furthest, cells, ways, ahead)
@@ -253,7 +233,7 @@ def pass_over_rows(
                     target,
                 )
                 if writing:
-                    edges = _longer(edges, num_edges + count)
+                    edges = more_rows(edges, num_edges + count)
                     num_edges = _write(
                         state, found, target, count, first, column, table, seen, edges, num_edges
                     )
@@ -261,13 +241,13 @@ def pass_over_rows(
                         return edges[:0].copy(), False
                 else:
                     _weigh(state, found, target, count, total, live)
-    last = np.int32(label.size)
+    last = np.int64(label.size)
     for state in range(num_states):
         if cell[state] >= 0:
             continue
-        count = walk(state, np.int32(0), last, delta, tree, path, found, target, 0)
+        count = walk(state, nothing, last, delta, tree, path, found, target, nothing)
         if writing:
-            edges = _longer(edges, num_edges + count)
+            edges = more_rows(edges, num_edges + count)
             num_edges = _write(
                 state, found, target, count, first, column, table, seen, edges, num_edges
             )

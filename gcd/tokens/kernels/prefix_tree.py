@@ -5,11 +5,12 @@ The arrays are those of `gcd.tokens.trie.Trie`, in preorder.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from gcd.support.compiled import kernel
 
-@numba.njit(cache=True)
+
+@kernel
 def build_trie(
     text: np.ndarray, offsets: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -51,14 +52,14 @@ def build_trie(
     return byte, depth, skip, entry
 
 
-@numba.njit(cache=True)
+@kernel
 def ancestry(
-    depth: np.ndarray, entry: np.ndarray, num_entries: int
+    depth: np.ndarray, entry: np.ndarray, num_entries: int, max_depth: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The parent of every node (-1: the root), and the node where every entry ends."""
     parent = np.empty(depth.size, np.int32)
     end = np.empty(num_entries, np.int32)
-    path = np.empty(depth.max() + 1 if depth.size else 1, np.int32)
+    path = np.empty(max_depth, np.int32)
     for node in range(depth.size):
         d = depth[node]
         path[d] = node
@@ -68,7 +69,7 @@ def ancestry(
     return parent, end
 
 
-@numba.njit(cache=True)
+@kernel
 def spells(
     tree: tuple[np.ndarray, ...],
     entry_of_token: np.ndarray,
@@ -109,7 +110,7 @@ def spells(
     if count != num_entries or (num_nodes > 0 and entry[num_nodes - 1] < 0):
         return False
     # Every token spells its entry, and every entry has a token.
-    parent, end = ancestry(depth, entry, num_entries)
+    parent, end = ancestry(depth, entry, num_entries, longest)
     used = np.zeros(num_entries, np.bool_)
     for token in range(offsets.size - 1):
         length = offsets[token + 1] - offsets[token]
@@ -129,17 +130,16 @@ def spells(
     return bool(used.all())
 
 
-@numba.njit(cache=True)
+@kernel
 def sub_trie(
-    depth: np.ndarray, parent: np.ndarray, end: np.ndarray, chosen: np.ndarray
+    depth: np.ndarray, parent: np.ndarray, end: np.ndarray, chosen: np.ndarray, order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The part of a prefix tree that leads to chosen entries: (nodes, depth, skip, entry).
 
-    Entry `chosen[i]` has number i in the new tree, and none is chosen twice; -1 chooses none.
-    `nodes` are the old nodes that remain. Cost: the length of the chosen strings, and sorting them.
+    Entry `chosen[i]` has number i in the new tree, and none is chosen twice; `order` lists those i
+    in the order of their entries. `nodes` are the old nodes that remain. Cost: the length of the
+    chosen strings.
     """
-    order = np.argsort(chosen)
-    order = order[np.searchsorted(chosen[order], 0) :]
     total = longest = 0
     for i in order:
         length = depth[end[chosen[i]]] + 1

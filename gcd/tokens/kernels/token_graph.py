@@ -6,11 +6,13 @@ classes) and have few distinct targets in a row, so edges are listed first, each
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from gcd.support.compiled import kernel
+from gcd.support.kernels.growing import more_rows
 
-@numba.njit(cache=True)
+
+@kernel
 def edges(delta: np.ndarray) -> np.ndarray:
     """The pairs (state, next state) of a table, each once."""
     num_states, num_classes = delta.shape
@@ -18,10 +20,7 @@ def edges(delta: np.ndarray) -> np.ndarray:
     pairs = np.empty((max(4 * num_states, num_classes), 2), np.int32)
     count = 0
     for s in range(num_states):
-        if count + num_classes > pairs.shape[0]:
-            longer = np.empty((2 * pairs.shape[0] + num_classes, 2), np.int32)
-            longer[:count] = pairs[:count]
-            pairs = longer
+        pairs = more_rows(pairs, count + num_classes)
         for c in range(num_classes):
             t = delta[s, c]
             if t >= 0 and seen[t] != s:
@@ -31,7 +30,7 @@ def edges(delta: np.ndarray) -> np.ndarray:
     return pairs[:count].copy()
 
 
-@numba.njit(cache=True)
+@kernel
 def distances(
     pairs: np.ndarray, num_states: int, start: int, unreachable: int, backward: bool
 ) -> np.ndarray:

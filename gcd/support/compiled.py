@@ -1,0 +1,133 @@
+"""Kernels: functions that numba compiles when they are first called, and keeps on disk.
+
+A function marked `kernel` is called from Python, one marked `helper` by kernels alone. A helper has
+no entry from Python and no file of its own, which is a third of what it would cost to compile.
+
+**One type.** A kernel is compiled once for every combination of argument types it meets, and so is
+what it calls, even for types that a variable has only until inference has seen the whole loop: a
+plain `0` is a type of its own. Such a second compilation costs as much as the first and gives
+nothing; hence `np.int64(0)` where a count begins and is then handed on.
+
+**Renewal.** numba takes compiled code from its file when the source file of the function has the
+old date, whatever has become of functions in other files that it calls. Here the file is good for
+the *content* of the function's module and of the modules that this one imports by
+`from ... import`, to any depth; dates do not matter, and neither does where the code was compiled.
+
+The first time that something must be compiled, a line on the log (`gcd`) says so, since all of it
+takes long enough to be taken for a hang.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import re
+import sys
+from collections.abc import Callable
+from functools import cache, partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+from numba.core import event
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_IMPORT = re.compile(r"^from (\w+(?:\.\w+)*) import ", re.MULTILINE)
+
+
+def kernel(function: _Function | None = None, **options: Any) -> Any:
+    """Mark a function to be compiled without the interpreter (`numba.njit`), and kept on disk.
+
+    Args:
+        function: what to compile; without it, a decorator with these options is returned.
+        options: for `numba.njit`.
+    """
+    if function is None:
+        return partial(kernel, **options)
+    compiled: Any = numba.njit(**{"no_cfunc_wrapper": True, **options})(function)
+    if hasattr(compiled, "enable_caching"):  # not with NUMBA_DISABLE_JIT
+        compiled._cache = _Files(function)
+    return compiled
+
+
+def helper(function: _Function | None = None, **options: Any) -> Any:
+    """Mark a function that only kernels call; Python cannot, once it is compiled."""
+    if function is None:
+        return partial(helper, **options)
+    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **options}
+    return numba.njit(**options)(function)
+
+
+@cache
+def source_digest(module: str) -> str:
+    """A digest of a module's source and of all that it imports from its own package and others of
+    this project, at any depth; modules outside of it are told apart by numba's version."""
+    found: dict[str, bytes] = {}
+    waiting = [module]
+    top = {module.partition(".")[0], __name__.partition(".")[0]}
+    while waiting:
+        name = waiting.pop()
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if name in found or file is None:
+            continue
+        found[name] = Path(file).read_bytes()
+        imported = _IMPORT.findall(found[name].decode())
+        waiting += [other for other in imported if other.partition(".")[0] in top]
+    digest = blake2b(digest_size=16)
+    for name in sorted(found):
+        digest.update(f"{name} {len(found[name])}\n".encode() + found[name])
+    return digest.hexdigest()
+
+
+class _Contents(CompileResultCacheImpl):
+    """numba's files of one function, dated by what the sources say."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        digest = source_digest(function.__module__)
+        self.locator.get_source_stamp = lambda: digest
+
+
+class _Files(FunctionCache):
+    """Where a kernel's compiled code is kept."""
+
+    _impl_class = _Contents
+
+
+class _Compiling(event.Listener):
+    """What goes with compiling a kernel: a word to the user, and no garbage collection meanwhile.
+
+    The compiler makes and drops objects by the hundred thousand, and each full collection looks at
+    all modules that are loaded, too: together a sixth of the time. Compilation is under numba's own
+    lock, so one is counted at a time, with those inside of it.
+    """
+
+    def __init__(self) -> None:
+        self.has_told = False
+        self.depth = 0
+        self.collects = False
+
+    def on_start(self, event: Any) -> None:
+        if self.depth == 0 and not isinstance(event.data["dispatcher"]._cache, _Files):
+            return
+        if not self.has_told:
+            self.has_told = True
+            logging.getLogger("gcd").warning(
+                "gcd compiles its kernels for this machine, once; it may take half a minute"
+            )
+        if self.depth == 0:
+            self.collects = gc.isenabled()
+            gc.disable()
+        self.depth += 1
+
+    def on_end(self, event: Any) -> None:
+        if self.depth > 0:
+            self.depth -= 1
+            if self.depth == 0 and self.collects:
+                gc.enable()
+
+
+event.register("numba:compile", _Compiling())

@@ -1,0 +1,1 @@
+"""Compiled loops that more than one room uses."""
