@@ -15,22 +15,8 @@ import matplotlib.pyplot as plt
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from experiments.convergence.methods import TITLES
-from experiments.harness.figures import COLOURS
+from experiments.harness.methods import METHODS
 
-# The same colours and markers for a method as elsewhere; variants of P-GCD from the same palette.
-_COLOURS = {
-    **COLOURS,
-    "pgcd_tied": "#E69F00",
-    "pgcd_exact": "#000000",
-    "pgcd_in_time": "#56B4E9",
-    "pgcd_joint": "#CC79A7",
-}
-_MARKERS = {
-    "lm": "x", "lcd": "s", "gcd": "o", "pgcd": "^", "pgcd_tied": "v", "pgcd_exact": "+",
-    "pgcd_in_time": "P",
-    "pgcd_joint": "D",
-}  # fmt: skip
 _LEAST = 1e-3  # what is closer than that is drawn there
 GOAL = 0.1
 
@@ -92,8 +78,8 @@ def _plot(
         if place % columns == 0:
             axis.set_ylabel("total variation")
     handles = [
-        Line2D([], [], color=_COLOURS[m], marker=_MARKERS[m], markersize=5, label=TITLES[m])
-        for m in methods
+        Line2D([], [], color=m.colour, marker=m.marker, markersize=5, label=m.title)
+        for m in (METHODS[name] for name in methods)
     ]
     handles.append(
         Line2D([], [], color="0.45", linestyle="--", label="exact sampler, as many draws")
@@ -117,12 +103,12 @@ def _panel(axis: Any, report: dict[str, Any], methods: Sequence[str], key: str) 
         rows = [e for e in report["estimates"] if e["method"] == method and e[key] is not None]
         rows.sort(key=lambda e: e["particles"])
         x = [e[key] for e in rows]
-        colour = _COLOURS[method]
+        colour = METHODS[method].colour
         axis.plot(
             x,
             [max(_LEAST, tv_of(e)) for e in rows],
             color=colour,
-            marker=_MARKERS[method],
+            marker=METHODS[method].marker,
             markersize=4,
             # Times are noisy, and lines from point to point only say which is next.
             linewidth=1.2 if key == "particles" else 0.6,

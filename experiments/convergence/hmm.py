@@ -24,9 +24,10 @@ from experiments.convergence.clones import cloned
 from experiments.convergence.visited import MOST_BYTES, Visited, visit
 from experiments.distillation.baselines import compare
 from experiments.distillation.data import Sequences
-from experiments.distillation.training import Place, derived_seed, mean_log_likelihood
-from experiments.harness.config import fingerprint
+from experiments.distillation.training import Place, mean_log_likelihood
+from experiments.harness.identity import fingerprint
 from experiments.harness.processes import bar
+from experiments.harness.seeds import derived_seed
 from gcd.tokens.vocabulary import Vocabulary
 from hmm.checkpoint import load, load_any, save
 from hmm.model import HMM

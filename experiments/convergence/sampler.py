@@ -7,8 +7,8 @@ named as ever by (seed, run, particle, step, purpose), and a row's columns are t
 their order: so a run here draws what `smc.sample` draws with the real model under the same seed.
 (The method `lm` has the same law; its column for all other tokens comes last.)
 
-LM, LCD and GCD have g = 0 or 1, which the tree says by itself. For P-GCD the very proposal is
-asked, once for each prefix, with the restricted constraint and HMM (`tabulate`).
+LM, LCD and GCD have g = 0 or 1, which the tree says by itself. Any other proposal is asked itself,
+once for each prefix, with the restricted constraint and HMM (`tabulate`).
 
 Cost of a run: a few gathers for each distinct prefix and step; some 10^5 particles a second.
 """
@@ -41,7 +41,7 @@ _ROWS_GUIDED = 512
 
 
 class Table(NamedTuple):
-    """What a proposal thinks at every prefix of a tree.
+    """The guide of a proposal at every prefix of a tree.
 
     Attributes:
         log_g: of each slot, -inf for what is never drawn.
@@ -55,7 +55,12 @@ class Table(NamedTuple):
 def tabulate(
     proposal: Proposal[Any], tree: Tree, progress: Callable[[int], object] | None = None
 ) -> Table:
-    """Asks a proposal (over the restricted tokens) at every prefix within the budget."""
+    """Ask a proposal (over the restricted tokens) at every prefix within the budget.
+
+    Raises:
+        ValueError: it draws a token after which the text cannot be completed within the budget, so
+            that it would leave the tree.
+    """
     log_g = torch.full((len(tree["token"]),), -torch.inf, dtype=torch.float64)
     log_z = torch.full((tree.num_exact,), -torch.inf, dtype=torch.float64)
     batch = Batch(AutomatonBatch([tree.automaton]), torch.tensor([tree.budget]))
@@ -78,7 +83,12 @@ def tabulate(
             log_p = torch.full((len(some), width), -torch.inf, dtype=torch.float64)
             log_p.scatter_(1, token, torch.where(inside, tree["log_p"][slots], -torch.inf))
             guide = proposal.guide(proposal.take(state, some), log_p)
-            log_g[slots[inside]] = guide.log_g.gather(1, token)[inside]
+            row = torch.arange(len(some)).repeat_interleave(inside.sum(dim=1))
+            found = guide.at(row, token[inside])
+            child = tree["child"][slots[inside]]
+            if bool((((child < 0) | (child >= tree.num_exact)) & ~found.isneginf()).any()):
+                raise ValueError("it draws a token after which the budget is too short for any end")
+            log_g[slots[inside]] = found
             log_z[nodes[some]] = guide.log_z
             if progress is not None:
                 progress(len(some))
@@ -87,14 +97,14 @@ def tabulate(
 
 
 class TreeState(NamedTuple):
-    """Where R prefixes are; both a proposal's state and its walk."""
+    """The nodes at which R prefixes are; it is both a proposal's state and its walk."""
 
     tree: Tree
     nodes: Int64[Tensor, "R"]
 
     @property
     def walk(self) -> TreeState:
-        """Itself."""
+        """The state itself, which says what a walk says."""
         return self
 
     @property
@@ -113,7 +123,7 @@ class TreeProposal(Proposal[TreeState]):
 
     Args:
         tree: the tree, with the language model's values.
-        method: "lm", "lcd" or "gcd"; or a table.
+        method: "lm", "lcd" or "gcd", whose g the tree knows (`Method.indicator`); or a table.
         potential: whether g is also the potential.
     """
 
@@ -122,8 +132,13 @@ class TreeProposal(Proposal[TreeState]):
         self.method = method
         self.potential = potential
 
+    @property
+    def grows(self) -> bool:
+        """Whether it walks out of the tree, which then grows as it goes."""
+        return self.method == "lcd"
+
     def start(self, batch: Batch) -> TreeState:
-        """The root, for each example."""
+        """The root of the tree, for each example."""
         return self.state(torch.zeros(len(batch.budgets), dtype=torch.int64))
 
     def state(self, nodes: Int64[Tensor, "R"]) -> TreeState:
@@ -135,10 +150,10 @@ class TreeProposal(Proposal[TreeState]):
         return state._replace(nodes=state.nodes[ancestors])
 
     def advance(self, state: TreeState, tokens: Int[Tensor, "R T"]) -> TreeState:
-        """Steps to children; LCD alone may walk prefixes that cannot be completed in time."""
+        """The children; LCD alone may walk prefixes that cannot be completed in time."""
         nodes = state.nodes
         for token in tokens.long().unbind(dim=1):
-            after = self.tree.step(nodes, token, late=self.method == "lcd")
+            after = self.tree.step(nodes, token, late=self.grows)
             nodes = torch.where(token >= 0, after, nodes)
         return state._replace(nodes=nodes)
 
@@ -186,19 +201,19 @@ class TreeLM:
         return [0 for _ in prompt]
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[TreeRows, Float64[Tensor, "B W"]]:
-        """One root for each."""
+        """One root of the tree for each prompt."""
         rows = TreeRows(self, torch.zeros(len(prompts), dtype=torch.int64))
         return rows, self.log_p(rows.nodes)
 
     def log_p(self, nodes: Int64[Tensor, "R"]) -> Float64[Tensor, "R W"]:
-        """The table's rows; unknown ones are asked for first."""
+        """The rows of the table at these nodes; the model is asked first where none is known."""
         if self.evaluator is not None and not bool(self.tree.known[nodes].all()):
             self.evaluator(self.tree, nodes)
         return self.tree.log_p(nodes)
 
 
 class TreeRows:
-    """Nodes; see `smc.language_model.Rows`."""
+    """Prefixes as nodes of a tree; see `smc.language_model.Rows`."""
 
     def __init__(self, lm: TreeLM, nodes: Int64[Tensor, "R"]) -> None:
         self._lm = lm
@@ -207,23 +222,23 @@ class TreeRows:
     def extend(
         self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]
     ) -> Float64[Tensor, "R T W"]:
-        """One token each: places among the slots mean something in their own row only."""
+        """One token for each row: a place among the slots means something in its own row only."""
         assert runs.shape[1] == 1, "the sampler extends by one token at a time"
         self.nodes = self._lm.tree.step(self.nodes, runs[:, 0].long(), late=True)
         assert bool((self.nodes != DEAD).all()), "only prefixes that go on are read"
         return self._lm.log_p(self.nodes).unsqueeze(1)
 
     def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
-        """Copies nodes."""
+        """The rows become copies of these."""
         self.nodes = self.nodes[ancestors]
 
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
-        """Nobody cuts rows here."""
+        """Rows of a tree are never cut back."""
         raise NotImplementedError("rows of a tree are not cut back")
 
 
 class Runs(NamedTuple):
-    """What independent runs gave.
+    """The results of independent runs.
 
     Attributes:
         posterior: of each run, over texts; rows sum to one, to zero where a run is dead.
@@ -253,7 +268,16 @@ def sample_runs(
     draw: Draw | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> Runs:
-    """So many independent runs; run i has the random numbers of example i of `smc.sample`."""
+    """Run the sampler many times; run i has the random numbers of example i of `smc.sample`.
+
+    Args:
+        lm: the tree as a language model.
+        proposal: the method on that tree.
+        particles: of each run.
+        runs: how many.
+        resampling, ess_threshold, seed, draw: as in `smc.sample`.
+        progress: called with the number of runs done.
+    """
     tree, parts = lm.tree, []
     size = max(1, min(512, _PARTICLES_AT_ONCE // particles))
     for first in range(0, runs, size):

@@ -1,8 +1,7 @@
-"""What a distillation leaves behind: a table, a curve, a model card, the same figures in wandb."""
+"""The report of a distillation: a table, a curve, a model card, and the same figures in wandb."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -22,8 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.distillation import config as distill_config
 from experiments.distillation.baselines import Baselines
 from experiments.distillation.training import Point
-from experiments.harness import tracking
-from experiments.harness.screen import show
+from experiments.harness.run import Run
 from gcd.support.files import read_json
 from hmm.checkpoint import CONFIG, WEIGHTS
 from hmm.model import HMM
@@ -101,11 +99,11 @@ def check_out(out: Path, run_dir: Path) -> None:
         )
 
 
-def report(result: Result, config: DictConfig, run_dir: Path, out: Path, run_id: str) -> None:
-    """Write, print and log the results."""
+def report(result: Result, run: Run, out: Path) -> None:
+    """Write, print and log the results, and put the card beside the model in `out`."""
+    config = run.config
     table = table_of(result, config.save_dtype)
-    (run_dir / "table.md").write_text(table, encoding="utf-8")
-    figure = run_dir / "curve.png"
+    figure = run.directory / "curve.png"
     plot_curve(result, figure)
     summary = {
         "source": result.source,
@@ -123,20 +121,19 @@ def report(result: Result, config: DictConfig, run_dir: Path, out: Path, run_id:
         "steps": result.curve[-1].step,
         "seed": config.seed,
     }
-    (run_dir / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     (out / CARD).write_text(card(result, config, out, table), encoding="utf-8")
-    plain = distill_config.result_settings(config)
-    with tracking.start(config.wandb, run_dir, plain, run_dir.name, run_id) as run:
+
+    def log(tracked: wandb.Run) -> None:
         for point in result.curve:
             values = {"epoch": point.epoch, "nats/held_out": point.held_out}
             if point.training is not None:
                 values["nats/training"] = point.training
-            run.log(values, step=point.step)
+            tracked.log(values, step=point.step)
         shown = pd.DataFrame(result.rows, columns=["model", "nats a token"])
-        run.log({"table": wandb.Table(dataframe=shown), "curve": wandb.Image(str(figure))})
-        run.summary.update(summary)
-    show(table)
-    print(f"Results: {run_dir}/ (table.md, curve.png, summary.json); the model: {out}/")
+        tracked.log({"table": wandb.Table(dataframe=shown), "curve": wandb.Image(str(figure))})
+        tracked.summary.update(summary)
+
+    run.report(table, summary, log, files=("curve.png",), also=f"; the model: {out}/")
 
 
 def table_of(result: Result, dtype: str) -> str:

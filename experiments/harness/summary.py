@@ -2,7 +2,7 @@
 
 Every example counts in every denominator: a row whose particles all died is an answer that was
 not given, hence wrong, invalid and unfinished. Intervals are percentile bootstrap over examples
-(Efron and Tibshirani 1993, chapter 13), the only randomness that matters across requests.
+(Efron and Tibshirani 1993, chapter 13): requests are what results would vary over.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
+from experiments.harness.methods import METHODS
 from experiments.harness.results import Row
 
 _RESAMPLES = 2000
@@ -28,14 +30,26 @@ class Interval(NamedTuple):
 
 
 def bootstrap(values: Sequence[float], seed: int = 0) -> Interval:
-    """Mean over examples and its percentile interval; the same for the same values and seed."""
+    """The mean over examples and its percentile interval; the same for the same values and seed.
+
+    Raises:
+        ValueError: there are no values.
+    """
     sample = np.asarray(values, float)
     if sample.size == 0:
         raise ValueError("no values to average")
-    draws = np.random.default_rng(seed).integers(0, sample.size, (_RESAMPLES, sample.size))
-    means = sample[draws].mean(axis=1)
-    low, high = np.quantile(means, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    return Interval(float(sample.mean()), float(low), float(high))
+    mean = float(sample.mean())
+    if sample.size == 1:  # resampled, it is always the same
+        return Interval(mean, mean, mean)
+    low, high = stats.bootstrap(
+        (sample,),
+        np.mean,
+        n_resamples=_RESAMPLES,
+        confidence_level=_LEVEL,
+        method="percentile",
+        rng=np.random.default_rng(seed),
+    ).confidence_interval
+    return Interval(mean, float(low), float(high))
 
 
 def summarize(rows: Sequence[Row], seed: int = 0) -> list[dict[str, Any]]:
@@ -79,7 +93,7 @@ def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """The summary as people read it: percentages, intervals, totals."""
     return pd.DataFrame(
         {
-            "method": s["method"].upper(),
+            "method": METHODS[s["method"]].title,
             "particles": s["particles"],
             "examples": s["examples"],
             "accuracy (weighted) %": _with_interval(s, "weighted_accuracy"),

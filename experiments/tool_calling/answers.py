@@ -12,8 +12,8 @@ text.
 
 Reading is more generous than writing: any JSON whitespace, any Python literal. Nothing is ever
 evaluated. A tool's name need not be a Python identifier (`createIn-AppMessage`), nor a parameter's
-(`from`, `max-results`), so the Python reader splits calls and arguments itself, minding quotes and
-brackets, and leaves only the literals to `ast`.
+(`from`, `max-results`), so a list of calls need not be an expression of Python: the reader finds
+the names itself, and `ast` reads the values and says where each ends.
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ import ast
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 STYLES = ("json", "python")
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_OPENING = {"(": ")", "[": "]", "{": "}"}
+_NAME = {  # by the sign behind it
+    "(": re.compile(r"\s*([^\s(),][^(),]*?)\s*\("),
+    "=": re.compile(r"\s*([^\s(),=][^(),=]*?)\s*="),
+}
+_END = re.compile("[,)]")
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ def in_declared_order(call: Call, tools: Sequence[Mapping[str, Any]]) -> Call:
 
 
 def write_answer(calls: Sequence[Call], tools: Sequence[Mapping[str, Any]], style: str) -> str:
-    """The text of `calls` in one style.
+    """Write calls as a text in one style.
 
     Raises:
         ValueError: unknown style, or a value that is no JSON value (NaN, infinity, an object).
@@ -93,13 +97,22 @@ def write_answer(calls: Sequence[Call], tools: Sequence[Mapping[str, Any]], styl
 
 
 def parse_answer(text: str, style: str) -> tuple[Call, ...]:
-    """The calls that a text holds.
+    """Read the calls that a text holds.
 
     Raises:
         ValueError: unknown style, or a text that is no list of calls in it.
     """
     _check_style(style)
     return _parse_json(text) if style == "json" else _parse_python(text)
+
+
+def makes_calls(answer: str | bytes, calls: Sequence[Call], style: str) -> bool:
+    """Whether an answer makes exactly these calls, in any order; False for what is no answer."""
+    try:
+        text = answer if isinstance(answer, str) else answer.decode()
+        return same_calls(parse_answer(text, style), calls)
+    except ValueError:  # a UnicodeDecodeError is one
+        return False
 
 
 def same_calls(left: Sequence[Call], right: Sequence[Call]) -> bool:
@@ -202,60 +215,51 @@ def _parse_python(text: str) -> tuple[Call, ...]:
     text = text.strip()
     if not (text.startswith("[") and text.endswith("]")):
         raise ValueError("a list of calls begins with [ and ends with ]")
-    return tuple(_parse_call(item) for item in _split(text[1:-1]))
+    rest, calls = text[1:-1].strip(), []
+    more = bool(rest)
+    while more:
+        call, rest = _read_call(rest)
+        calls.append(call)
+        more = rest.startswith(",")
+        rest = rest.removeprefix(",")
+    if rest:
+        raise ValueError(f"calls are separated by commas, unlike {rest!r}")
+    return tuple(calls)
 
 
-def _parse_call(text: str) -> Call:
-    name, bracket, rest = text.partition("(")
-    name = name.strip()
-    if not name or not bracket or not rest.endswith(")"):
-        raise ValueError(f"a call is name(...), not {text!r}")
+def _read_call(text: str) -> tuple[Call, str]:
+    """The call that a text begins with, and what is left of the text."""
+    name, rest = _read_name(text, "(")
     arguments: dict[str, Any] = {}
-    for argument in _split(rest[:-1]):
-        parameter, equals, literal = argument.partition("=")
-        parameter = parameter.strip()
-        if not parameter or not equals:
-            raise ValueError(f"an argument is name=value, not {argument!r}")
+    more = not rest.lstrip().startswith(")")
+    while more:
+        parameter, rest = _read_name(rest, "=")
         if parameter in arguments:
             raise ValueError(f"the argument {parameter!r} is given twice")
+        arguments[parameter], rest = _read_literal(rest)
+        more = rest.startswith(",")
+        rest = rest.removeprefix(",")
+    # Here the text goes on with a bracket: a literal ends before one or a comma.
+    return Call(name, arguments), rest.lstrip()[1:].lstrip()
+
+
+def _read_name(text: str, end: str) -> tuple[str, str]:
+    """The name that a text begins with, up to a sign, and what follows the sign."""
+    found = _NAME[end].match(text)
+    if found is None:
+        raise ValueError(f"a name and then {end} are expected, not {text!r}")
+    return found[1], text[found.end() :]
+
+
+def _read_literal(text: str) -> tuple[Any, str]:
+    """The Python literal that a text begins with, and what is left of the text.
+
+    It ends at the first comma or bracket before which it is whole: those inside of a string or of
+    another bracket leave it unfinished.
+    """
+    for end in _END.finditer(text):
         try:
-            arguments[parameter] = ast.literal_eval(literal.strip())
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
-            raise ValueError(f"no Python literal: {literal.strip()!r}") from error
-    return Call(name, arguments)
-
-
-def _split(text: str) -> Iterator[str]:
-    """Items between the commas outside of quotes and brackets; `ValueError` if unbalanced."""
-    if not text.strip():
-        return
-    start, quote, escaped = 0, "", False
-    closing: list[str] = []
-    for position, character in enumerate(text):
-        if quote:
-            if escaped:
-                escaped = False
-            elif character == "\\":
-                escaped = True
-            elif character == quote:
-                quote = ""
-        elif character in "\"'" and _opens_string(text, position, start, closing):
-            quote = character
-        elif character in _OPENING:
-            closing.append(_OPENING[character])
-        elif closing and character == closing[-1]:
-            closing.pop()
-        elif character in ")]}":
-            raise ValueError(f"unbalanced {character!r} at {position} in {text!r}")
-        elif character == "," and not closing:
-            yield text[start:position].strip()
-            start = position + 1
-    if quote or closing:
-        raise ValueError(f"the text ends inside {quote or closing[-1]!r}: {text!r}")
-    yield text[start:].strip()
-
-
-def _opens_string(text: str, position: int, start: int, closing: list[str]) -> bool:
-    """A quote opens a string where a value may stand, and is a character of a name elsewhere."""
-    before = text[start:position].rstrip()
-    return bool(closing) or not before or before.endswith("=")
+            return ast.literal_eval(text[: end.start()].strip()), text[end.start() :]
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            continue
+    raise ValueError(f"no Python literal: {text!r}")
