@@ -70,9 +70,8 @@ def first_difference(first: Sequence[str], other: Sequence[str], rank: int) -> s
     if len(first) != len(other):
         longer, name = (first, 0) if len(first) > len(other) else (other, rank)
         extra = longer[min(len(first), len(other))]
-        return (
-            f"process 0 has {len(first)} and process {rank} {len(other)}; only {name} has {extra}"
-        )
+        counts = f"process 0 has {len(first)} and process {rank} {len(other)}"
+        return f"{counts}; only process {name} has {extra}"
     return f"what determines the results differs between process 0 and process {rank}"
 
 

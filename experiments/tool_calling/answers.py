@@ -29,9 +29,10 @@ from typing import Any
 STYLES = ("json", "python")
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_FIRST = r"""[^\s(),='"\[\]{}]"""  # a name begins with neither quote nor bracket, but may hold them
 _NAME = {  # by the sign behind it
-    "(": re.compile(r"\s*([^\s(),][^(),]*?)\s*\("),
-    "=": re.compile(r"\s*([^\s(),=][^(),=]*?)\s*="),
+    "(": re.compile(rf"\s*({_FIRST}[^(),]*?)\s*\("),
+    "=": re.compile(rf"\s*({_FIRST}[^(),=]*?)\s*="),
 }
 _END = re.compile("[,)]")
 

@@ -33,6 +33,7 @@ from experiments.distillation import training as distill_training
 from experiments.distillation.data import Sequences
 from experiments.distillation.training import Training
 from experiments.harness import config as configuration
+from experiments.harness import run as harness_run
 from experiments.harness.config import DataConfig, ModelConfig
 from experiments.harness.models import load_model
 from experiments.small_lm import architecture as small_lm
@@ -558,11 +559,11 @@ def test_the_command_that_goes_on_is_named(tmp_path, token_file, monkeypatch, re
 
     said = []
     monkeypatch.setattr(em, "em_step", interrupted)
-    monkeypatch.setattr(distillation._LOG, "warning", lambda line, *rest: said.append(line % rest))
+    monkeypatch.setattr(harness_run._LOG, "warning", lambda line, *rest: said.append(line % rest))
     with pytest.raises(KeyboardInterrupt):
         run(*common)
     also = "" if resume == "true" else " without resume=false"
-    assert f"interrupted: the same command{also} goes on from the checkpoint" in said[0]
+    assert f"interrupted: the same command{also} goes on from what is done in {tmp_path}" in said[0]
 
 
 def test_damaged_files_of_a_run_are_named_with_the_way_out(tmp_path, token_file):
