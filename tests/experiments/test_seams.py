@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -208,3 +209,12 @@ def test_what_processes_differ_in_is_named(monkeypatch):
     assert "has 2 and process 1 1; only process 0 has b" in first_difference(["a", "b"], ["a"], 1)
     assert "has 1 and process 1 2; only process 1 has b" in first_difference(["a"], ["a", "b"], 1)
     assert "what determines the results differs" in first_difference(["a"], ["a"], 1)
+
+
+def test_the_harness_knows_no_task_and_only_smc_knows_what_a_proposal_is():
+    for path in (ROOT / "experiments").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        found = re.findall(r"^\s*(?:from|import) (experiments\.[\w.]+)", text, flags=re.MULTILINE)
+        if "harness" in path.parts:
+            assert all(name.startswith("experiments.harness") for name in found), path
+        assert not re.search(r"isinstance\([^)]*(PGCD|Twisted)", text), path
