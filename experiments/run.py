@@ -11,10 +11,10 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.harness.checks import check_shared
 from experiments.harness.command import errors_in_one_line
 from experiments.harness.models import ROOT
 from experiments.harness.run import Task, run_task
+from experiments.harness.settings import check_shared
 from experiments.tasks import TASKS, register
 
 
@@ -25,7 +25,7 @@ def run(config: DictConfig) -> Path:
 
 
 def task_of(config: DictConfig) -> Task:
-    """The task that was chosen.
+    """Find the task that was chosen.
 
     Raises:
         ValueError: none was, or one that is not known; the message lists those that are.
@@ -51,7 +51,7 @@ register()
 
 @hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="config")
 def main(config: DictConfig) -> None:
-    """Command line; see `experiments.harness.command` for how errors are told."""
+    """Run the command line; see `experiments.harness.command` for how errors are told."""
     with errors_in_one_line():
         run(config)
 

@@ -1,4 +1,4 @@
-"""Total variation against particles and against wall time: a small picture for each problem."""
+"""Figures of total variation against particles and against time, a panel for each problem."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")  # files only: no display is needed or touched
-
-import matplotlib.pyplot as plt
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
+from experiments.harness.figures import plain, plt
 from experiments.harness.methods import METHODS
 
 _LEAST = 1e-3  # what is closer than that is drawn there
@@ -22,7 +18,7 @@ GOAL = 0.1
 
 
 def plot_particles(reports: Sequence[dict[str, Any]], path: Path) -> None:
-    """Total variation of the law of one answer against particles."""
+    """Draw the total variation of the law of one answer against particles."""
     counts = sorted({e["particles"] for report in reports for e in report["estimates"]})
 
     def axis_of(axis: Any) -> None:
@@ -35,7 +31,7 @@ def plot_particles(reports: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def plot_time(reports: Sequence[dict[str, Any]], path: Path) -> None:
-    """The same against seconds of one run with the real model."""
+    """Draw the total variation of the law of one answer against seconds of one real run."""
     seconds = [e["seconds"] for r in reports for e in r["estimates"] if e["seconds"]]
     lowest, highest = math.floor(math.log10(min(seconds))), math.ceil(math.log10(max(seconds)))
     ticks = [d * 10.0**k for k in range(lowest, highest + 1) for d in (1, 2, 5)]
@@ -142,11 +138,10 @@ def _panel(axis: Any, report: dict[str, Any], methods: Sequence[str], key: str) 
     axis.yaxis.set_minor_formatter(NullFormatter())
     if key == "particles":
         axis.xaxis.set_minor_locator(NullLocator())
-    axis.grid(alpha=0.25)
-    axis.spines[["top", "right"]].set_visible(False)
+    plain(axis)
 
 
 def tv_of(estimate: dict[str, Any]) -> float:
-    """Total variation of the law of one answer: exact with one particle, else estimated."""
+    """Give the total variation of the law of one answer: exact if known, else estimated."""
     exact = estimate["tv_exact"]
     return float(estimate["tv"] if exact is None else exact)

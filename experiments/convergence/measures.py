@@ -1,4 +1,4 @@
-"""How far runs of a sampler are from the truth, with intervals.
+"""These measures say how far runs of a sampler are from the truth, with intervals.
 
 Over R independent runs of a method with N particles:
 

@@ -25,7 +25,7 @@ _TIMING = 1.0
 
 
 def settings_of(config: DictConfig) -> HMMConfig:
-    """The settings `hmm.*`, with the lookahead of a model that the HMM resembles.
+    """Give the settings `hmm.*`, with the lookahead of a model that the HMM resembles.
 
     The HMM here is made of the very prompts' continuations, so "conditional" is the lookahead of
     every method that does not fix one.
@@ -36,7 +36,7 @@ def settings_of(config: DictConfig) -> HMMConfig:
 def on_tree(
     method: str, prepared: Prepared, tree: Tree, hmm: HMM | None, settings: HMMConfig
 ) -> TreeProposal:
-    """A method's proposal on a tree, asked at every prefix, with the restricted HMM.
+    """Make the proposal of a method on a tree, asked at every prefix, with the restricted HMM.
 
     Raises:
         ValueError: the proposal draws tokens that GCD forbids, as no entry of `METHODS` may that
@@ -55,7 +55,7 @@ def on_tree(
 
 @torch.inference_mode()
 def law_of_sample(proposal: TreeProposal, exact: Exact) -> Law:
-    """The exact law of a single sample, from the proposal's own q at every prefix."""
+    """Compute the exact law of a single sample, from the proposal's own q at every prefix."""
     tree = proposal.tree
     log_q = torch.full((len(tree["token"]),), -torch.inf, dtype=torch.float64)
     inner = (tree["text"][: tree.num_exact] < 0).nonzero().squeeze(1)
@@ -125,7 +125,7 @@ class Stopwatch:
         self._warm = False
 
     def table_seconds(self) -> float | None:
-        """Wall time in which the proposal makes the table of a constraint; None if it has none.
+        """Measure the time in which the proposal makes its table, in seconds; None if it has none.
 
         This must be asked first, else the table is there already.
         """
@@ -142,7 +142,7 @@ class Stopwatch:
         return round(time.perf_counter() - started, 5)
 
     def seconds(self, particles: int) -> float | None:
-        """Median wall time of a call of `smc.sample`; None if none is to be timed.
+        """Measure the median time of a call of `smc.sample`, in seconds; None if none is timed.
 
         Over `task.timed_runs` calls, fewer where they take more than `_TIMING` seconds together.
         """

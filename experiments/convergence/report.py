@@ -58,7 +58,7 @@ def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
 
 
 def reached(report: Report, method: str) -> int | None:
-    """The fewest particles tried from which on a method is within `GOAL`; None for none."""
+    """Find the fewest particles tried from which on a method is within `GOAL`; None for none."""
     found = None
     for e in sorted(_of(report, method), key=lambda e: -e["particles"]):
         if tv_of(e) > GOAL:
@@ -68,7 +68,7 @@ def reached(report: Report, method: str) -> int | None:
 
 
 def headline(reports: Sequence[Report]) -> dict[str, Any]:
-    """Particles needed, by method and problem, their medians, and the ratios that were the goal.
+    """Sum up the particles needed, their medians, and the ratios that were the goal.
 
     Of all problems, and of the *hard* ones, where one sample of GCD is not within `GOAL` already,
     so that there is something to converge to.
@@ -114,7 +114,7 @@ def _most(reports: Sequence[Report]) -> int:
 
 
 def table_of(reports: Sequence[Report], notes: Sequence[str]) -> str:
-    """Everything in Markdown: the headline, the problems, and every method on each."""
+    """Write everything in Markdown: the headline, the problems, and every method on each."""
     methods = _methods(reports)
     parts = ["## Convergence to the exact posterior", _headline_text(headline(reports))]
     parts.append(as_markdown(_problem_table(reports)))

@@ -1,4 +1,4 @@
-"""The sampler itself, on a tree: thousands of runs of `smc.sampler.Sampler` without a model.
+"""The sampler itself runs on a tree, thousands of times, without a model.
 
 Once the language model was asked at every prefix, it is a table; and so is a proposal, whose view
 of the next token is a function of the prefix alone. `TreeLM` and `TreeProposal` are these tables in
@@ -15,7 +15,7 @@ Cost of a run: a few gathers for each distinct prefix and step; some 10^5 partic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,9 +52,7 @@ class Table(NamedTuple):
     log_z: Float64[Tensor, "nodes"]
 
 
-def tabulate(
-    proposal: Proposal[Any], tree: Tree, progress: Callable[[int], object] | None = None
-) -> Table:
+def tabulate(proposal: Proposal[Any], tree: Tree) -> Table:
     """Ask a proposal (over the restricted tokens) at every prefix within the budget.
 
     Raises:
@@ -90,8 +88,6 @@ def tabulate(
                 raise ValueError("it draws a token after which the budget is too short for any end")
             log_g[slots[inside]] = found
             log_z[nodes[some]] = guide.log_z
-            if progress is not None:
-                progress(len(some))
         above = nodes
     return Table(log_g, log_z)
 
@@ -158,19 +154,19 @@ class TreeProposal(Proposal[TreeState]):
         return state._replace(nodes=nodes)
 
     def guide(self, state: TreeState, log_p: Float64[Tensor, "R W"]) -> DenseGuide:
-        """log g and log Z by place among the slots; the last column is all other tokens."""
+        """log g and log Z by index of the slot; the last column is all other tokens."""
         if self.method == "lm":
             return DenseGuide(torch.zeros_like(log_p), log_p.new_zeros(len(log_p)))
         tree, nodes = self.tree, state.nodes
         slots = tree.rows(nodes)
-        place = slots.clamp(min=0)
+        inner = slots.clamp(min=0)
         log_g = torch.full_like(log_p, -torch.inf)
         if isinstance(self.method, Table):
-            log_g[:, :-1] = self.method.log_g[place].masked_fill(slots < 0, -torch.inf)
+            log_g[:, :-1] = self.method.log_g[inner].masked_fill(slots < 0, -torch.inf)
             return DenseGuide(log_g, self.method.log_z[nodes])
         allowed = slots >= 0
         if self.method == "gcd":
-            child = tree["child"][place]
+            child = tree["child"][inner]
             allowed &= (child >= 0) & (child < tree.num_exact)
         log_g[:, :-1].masked_fill_(allowed, 0.0)
         return DenseGuide(log_g, torch.logsumexp(log_p + log_g, dim=1))
@@ -222,7 +218,7 @@ class TreeRows:
     def extend(
         self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]
     ) -> Float64[Tensor, "R T W"]:
-        """One token for each row: a place among the slots means something in its own row only."""
+        """One token for each row: the index of a slot has a meaning in its own row only."""
         assert runs.shape[1] == 1, "the sampler extends by one token at a time"
         self.nodes = self._lm.tree.step(self.nodes, runs[:, 0].long(), late=True)
         assert bool((self.nodes != DEAD).all()), "only prefixes that go on are read"
@@ -266,7 +262,6 @@ def sample_runs(
     ess_threshold: float = 0.5,
     seed: int = 0,
     draw: Draw | None = None,
-    progress: Callable[[int], object] | None = None,
 ) -> Runs:
     """Run the sampler many times; run i has the random numbers of example i of `smc.sample`.
 
@@ -276,7 +271,6 @@ def sample_runs(
         particles: of each run.
         runs: how many.
         resampling, ess_threshold, seed, draw: as in `smc.sample`.
-        progress: called with the number of runs done.
     """
     tree, parts = lm.tree, []
     size = max(1, min(512, _PARTICLES_AT_ONCE // particles))
@@ -297,7 +291,7 @@ def sample_runs(
         )
         found = sampler.run([[0]] * count)
         weights = Weights.of(found.log_weight.view(count, particles))
-        # Where each particle ended, by following its places down the tree once more.
+        # Where each particle ended, by following its slots down the tree once more.
         node = torch.zeros(count * particles, dtype=torch.int64)
         for t in range(tree.budget):
             column = found.tokens[:, t]
@@ -314,8 +308,6 @@ def sample_runs(
             shape=(count, len(tree.texts)),
         )
         parts.append((posterior, weights.log_mean.numpy(), weights.ess.numpy()))
-        if progress is not None:
-            progress(count)
     posteriors, evidences, ess = zip(*parts, strict=True)
     return Runs(
         sparse.vstack(posteriors, format="csr"), np.concatenate(evidences), np.concatenate(ess)

@@ -1,4 +1,4 @@
-"""Samplers against the exact posterior: `+task=convergence`.
+"""`+task=convergence` compares samplers with the exact posterior.
 
 For each model its HMM; for each problem its tree, the language model asked once at every prefix of
 it, and the truth (`exact`); for each method and number of particles thousands of runs on the tree

@@ -14,9 +14,10 @@ from pathlib import Path
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
-from experiments.harness.checks import at_least, check_model, inside, left_alone, one_of
+from experiments.harness.checks import at_least, inside, left_alone, one_of
 from experiments.harness.config import DataConfig, ModelConfig, WandbConfig
 from experiments.harness.identity import Identity, plain
+from experiments.harness.settings import check_model
 from experiments.tool_calling.answers import STYLES
 from hmm.transition import factor_shapes
 
@@ -92,20 +93,20 @@ def register() -> None:
 
 
 def result_settings(config: DictConfig) -> Identity:
-    """Settings that determine the trained model: not logging, nor the device, nor checkpoints."""
+    """Give the settings that determine the trained model: no logging, device or checkpoints."""
     values = {k: v for k, v in plain(config).items() if k not in _NOT_IDENTITY}
     values["model"].pop("device")
     return values
 
 
 def sampling_settings(config: DictConfig) -> Identity:
-    """Settings that determine the sampled sequences: runs that agree in them share these."""
+    """Give the settings that determine the sampled sequences, which runs share if they agree."""
     values = result_settings(config)
     return {"model": values["model"], **{key: values[key] for key in _SAMPLING}}
 
 
 def monarch_of(config: DictConfig) -> bool | int:
-    """The argument `monarch` of `HMM.random`."""
+    """Give the argument `monarch` of `HMM.random`."""
     if config.transition == "dense":
         return False
     return True if config.block is None else int(config.block)

@@ -1,4 +1,4 @@
-"""From sequences to a trained HMM: what all distillations have in common, whoever sampled them.
+"""Sequences become a trained HMM, in the same way whoever sampled them.
 
     split   training and held-out sequences (distill_data)
     begin   where a checkpoint is, or at step 0: at random, or by latent variable distillation,
@@ -39,7 +39,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Fit(NamedTuple):
-    """What training has come to.
+    """The outcome of training.
 
     Attributes:
         state: after the last step that was taken.
@@ -94,7 +94,7 @@ def fit(
 
 
 def at_random(num_states: int, num_tokens: int, *, seed: int, monarch: bool | int = False) -> HMM:
-    """A model that knows nothing yet."""
+    """Make an HMM of random parameters, which knows nothing yet."""
     generator = torch.Generator().manual_seed(derived_seed("initial", seed))
     return HMM.random(num_states, num_tokens, generator=generator, monarch=monarch)
 
@@ -110,7 +110,7 @@ def from_vectors(
     monarch: bool | int = False,
     iterations: int = 25,
 ) -> HMM:
-    """Latent variable distillation of these sequences; see `hmm.initialize.distilled`.
+    """Make an HMM by latent variable distillation; see `hmm.initialize.distilled`.
 
     Args:
         vectors: what the language model expects after each token, in the order of the tokens.

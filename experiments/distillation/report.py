@@ -9,11 +9,6 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")  # files only: no display is needed or touched
-
-import matplotlib.pyplot as plt
 import pandas as pd
 import wandb
 from omegaconf import DictConfig, OmegaConf
@@ -21,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.distillation import config as distill_config
 from experiments.distillation.baselines import Baselines
 from experiments.distillation.training import Point
+from experiments.harness.figures import plain, plt
 from experiments.harness.run import Run
 from gcd.support.files import read_json
 from hmm.checkpoint import CONFIG, WEIGHTS
@@ -33,7 +29,7 @@ _TAGS = "tags: [hidden-markov-model, distillation]"  # a card that has them is o
 
 @dataclass(frozen=True)
 class Result:
-    """Everything that is reported.
+    """The outcome of a distillation, as it is reported.
 
     Attributes:
         training, held_out: number of sequences and of tokens.
@@ -58,7 +54,7 @@ class Result:
 
     @property
     def rows(self) -> list[tuple[str, float]]:
-        """Models and their held-out log-likelihood a token, the best last."""
+        """The models and their held-out log-likelihood a token, the best last."""
         rows = [
             ("unigram", self.baselines.unigram),
             ("bigram", self.baselines.bigram),
@@ -68,7 +64,7 @@ class Result:
 
 
 def check_out(out: Path, run_dir: Path) -> None:
-    """See before hours of training that the model can be written to `out`, and destroys nothing.
+    """Check before hours of training that the model can be written to `out`, destroying nothing.
 
     Raises:
         ValueError: the directory cannot be made or written to, or holds what is not a model of ours
@@ -137,7 +133,7 @@ def report(result: Result, run: Run, out: Path) -> None:
 
 
 def table_of(result: Result, dtype: str) -> str:
-    """The comparison in Markdown."""
+    """Write the comparison in Markdown."""
     lines = [
         f"## Held out: {result.held_out[0]} sequences, {result.held_out[1]} tokens",
         "",
@@ -169,7 +165,7 @@ def _perplexity(value: float) -> str:
 
 
 def card(result: Result, config: DictConfig, out: Path, table: str) -> str:
-    """The model's README."""
+    """Write the README of the model."""
     kind = "dense" if isinstance(result.hmm.transition, Dense) else "Monarch"
     megabytes = (out / WEIGHTS).stat().st_size / 1e6
     last = result.curve[-1]
@@ -212,7 +208,7 @@ _INITIALS = {
 
 
 def command(config: DictConfig) -> str:
-    """The command that makes this model again, for a shell: every setting not the default."""
+    """Give the command that makes this model again, with every setting that is not the default."""
     default = distill_config.result_settings(OmegaConf.structured(distill_config.DistillConfig()))
     given = _flat({**distill_config.result_settings(config), "save_dtype": config.save_dtype})
     usual = _flat({**default, "save_dtype": distill_config.DistillConfig.save_dtype})
@@ -245,7 +241,7 @@ _PLAIN = re.compile(r"(?!(?i:null|true|false|nan|inf)$)[A-Za-z_./][A-Za-z0-9_./-
 
 
 def plot_curve(result: Result, path: Path) -> None:
-    """Held-out log-likelihood against passes over the data, and the levels to compare it with."""
+    """Draw held-out log-likelihood against passes over the data, beside that of other models."""
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     epochs = [point.epoch for point in result.curve]
     held_out = [point.held_out for point in result.curve]
@@ -263,8 +259,7 @@ def plot_curve(result: Result, path: Path) -> None:
     lowest = min([result.baselines.unigram, *held_out[1:2]])
     highest = max(value for _, value in result.rows)
     axes.set_ylim(lowest - 0.1 * (highest - lowest + 0.1), None)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
+    plain(axes)
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize="small")
     figure.savefig(path, dpi=150)
     plt.close(figure)

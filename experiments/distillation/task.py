@@ -1,4 +1,4 @@
-"""Distilling an HMM from a language model: sample, fit, compare, report.
+"""An HMM is distilled from a language model: sample, fit, compare, report.
 
     sequences   the LM's own answers to training prompts (distill_sampling), or a file of them
     fit         initialise at random, or by latent variable distillation (hmm.initialize), and train

@@ -1,4 +1,4 @@
-"""The training loop of a distillation: stepwise EM between full passes, resumable, shared.
+"""The training loop of a distillation is stepwise EM between full passes, resumable and shared.
 
 Step 0 counts all of the training data at once: the first counts replace whatever there was, and
 from a small batch they would forget most of what the initial model knows. Then come mini-batches
@@ -41,7 +41,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Training:
-    """How to train; see `DistillConfig` for the fields that have the same names."""
+    """The settings of a training; see `DistillConfig` for the fields that have the same names."""
 
     epochs: int
     steps: int | None
@@ -56,21 +56,21 @@ class Training:
     seed: int
 
     def mini_batches(self, num: int) -> int:
-        """Mini-batch steps on `num` sequences."""
+        """Count the mini-batch steps on `num` sequences."""
         if self.steps is not None:
             return self.steps
         return (self.epochs - 1 - self.full_steps) * self.per_epoch(num)
 
     def per_epoch(self, num: int) -> int:
-        """Mini-batches of a pass; what does not fill one waits for another pass's order."""
+        """Count the mini-batches of a pass; what does not fill one waits for another pass."""
         return max(1, num // self.batch_size)
 
     def total(self, num: int) -> int:
-        """All steps: the first, the mini-batches, the last."""
+        """Count all steps: the first, the mini-batches, the last."""
         return 1 + self.mini_batches(num) + self.full_steps
 
     def rows(self, step: int, num: int) -> tuple[Tensor, float]:
-        """The sequences of a step, and its step size."""
+        """Choose the sequences of a step, and its step size."""
         everything = torch.arange(num)
         if not 0 < step <= self.mini_batches(num) or self.batch_size >= num:
             return everything, 1.0
@@ -82,7 +82,7 @@ class Training:
         return order[start : start + self.batch_size], size
 
     def pseudo_counts(self, training: Sequences, num_tokens: int) -> PseudoCounts:
-        """What is added to the counts of each step."""
+        """Give what is added to the counts of each step."""
         # A state that is seen little falls back on how frequent tokens are, not on any token alike.
         emission = self.emission_pseudo_count * num_tokens * unigram(training, num_tokens)
         return PseudoCounts(self.pseudo_count, self.pseudo_count, emission)
@@ -112,7 +112,7 @@ class Point:
 
 @dataclass
 class Place:
-    """Where this process works: which of how many, on which device, in which directory."""
+    """The rank of a process, its device, and the directory where it works."""
 
     directory: Path
     device: torch.device
@@ -123,7 +123,7 @@ class Place:
 
 
 def mean_log_likelihood(hmm: HMM, sequences: Sequences, piece: int, place: Place) -> float:
-    """log P a token, in nats, over all processes' shares of the pieces."""
+    """Compute log P in nats a token; each process does its share of the pieces."""
     total = torch.zeros((), dtype=torch.float64, device=place.device)
     for number, rows in enumerate(sequences.pieces(piece)):
         if number % place.world == place.rank:
@@ -222,19 +222,19 @@ def _epochs(settings: Training, step: int, num: int) -> float:
 
 
 def write_checkpoint(state: Step, place: Place) -> None:
-    """By the first process; the others hold the same."""
+    """Write a checkpoint, in the first process; the others hold the same."""
     if place.rank == 0:
         save_step(state, place.directory / "checkpoint")
     place.saved = time.monotonic()
 
 
 def read_checkpoint(place: Place) -> Step | None:
-    """Where an earlier run stopped; None if there is none."""
+    """Read the checkpoint of an earlier run; None if there is none."""
     return load_step(place.directory / "checkpoint", device=place.device)
 
 
 def read_curve(directory: Path) -> list[Point]:
-    """The points that an earlier run has written."""
+    """Read the curve that an earlier run has written."""
     path = directory / "curve.json"
     if not path.is_file():
         return []

@@ -13,8 +13,6 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
-RESAMPLING = ("systematic", "stratified", "multinomial", "residual")
-LOOKAHEADS = ("conditional", "in_time", "joint")
 DTYPES = ("float32", "float64", "bfloat16", "float16", "auto")
 PROMPTS = ("auto", "compact", "chat")
 WANDB_MODES = ("auto", "online", "offline", "disabled")

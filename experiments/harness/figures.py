@@ -16,6 +16,12 @@ from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter, Scala
 from experiments.harness.methods import METHODS
 
 
+def plain(axis: Any) -> None:
+    """Give an axis a faint grid, and a frame on two sides only."""
+    axis.grid(alpha=0.3)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
 def plot_accuracy(summary: Sequence[dict[str, Any]], path: Path, title: str) -> None:
     """Write a figure to `path`: accuracy beside the share of finished answers, against particles.
 
@@ -53,8 +59,7 @@ def plot_accuracy(summary: Sequence[dict[str, Any]], path: Path, title: str) -> 
         axis.xaxis.set_major_formatter(ScalarFormatter())
         axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axis.set_xlabel("particles")
-        axis.grid(alpha=0.3)
-        axis.spines[["top", "right"]].set_visible(False)
+        plain(axis)
     left.legend(frameon=False)
     figure.suptitle(title)
     figure.savefig(path, dpi=150)

@@ -1,4 +1,4 @@
-"""What determines the results of a run, and a short name for it."""
+"""The identity of a run is what determines its results; a fingerprint names it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Identity = dict[str, Any]
 
 
 def fingerprint(identity: Any) -> str:
-    """A digest of plain values, such as the identity of a run: ten hexadecimal digits."""
+    """Compute a digest of plain values, such as the identity of a run: ten hexadecimal digits."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def plain(config: DictConfig) -> Identity:
-    """The configuration as plain values."""
+    """Turn the configuration into plain values."""
     resolved = OmegaConf.to_container(config, resolve=True)
     assert isinstance(resolved, dict)
     return {str(key): value for key, value in resolved.items()}
 
 
 def results_config(config: DictConfig) -> Identity:
-    """The part of the configuration that determines the results, as plain values.
+    """Give the part of the configuration that determines the results, as plain values.
 
     Logging, batching, the device and memory do not; nor do the HMM's settings where no method looks
     ahead.

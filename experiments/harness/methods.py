@@ -1,4 +1,4 @@
-"""The methods that experiments compare, one entry of `METHODS` each.
+"""The methods that experiments compare are entries of `METHODS`.
 
 An entry says everything that configuration checks, tasks, figures and tables want to know of a
 method. To add one, write its proposal (in `smc`, or anywhere) and its entry here:
@@ -95,22 +95,22 @@ METHODS: dict[str, Method] = {
 
 
 def needs_hmm(name: str) -> bool:
-    """Whether the method of this name looks ahead with an HMM."""
+    """Tell whether the method of this name looks ahead with an HMM."""
     return METHODS[name].needs_hmm
 
 
 def methods_of(config: DictConfig) -> list[str]:
-    """The names of the methods that a run compares; none for a task that compares no methods."""
+    """Give the names of the methods that a run compares; none where the task compares none."""
     return list(config.task.get("methods") or ())
 
 
 def hmm_settings(config: DictConfig) -> HMMConfig:
-    """The settings `hmm.*` as the dataclass that methods are made of."""
+    """Give the settings `hmm.*` as the dataclass that methods are made of."""
     return cast(HMMConfig, OmegaConf.to_object(config.hmm))
 
 
 def hmm_directory(config: DictConfig) -> Path:
-    """The directory of the run's HMM.
+    """Find the directory of the run's HMM.
 
     Raises:
         ValueError: `hmm.path` is left to itself for a model that has none, or nothing is there.
@@ -129,7 +129,7 @@ def hmm_directory(config: DictConfig) -> Path:
 
 
 def existing_hmm(key: str, path: str) -> Path:
-    """The directory that a setting names, where an HMM must lie.
+    """Find the directory that a setting names, where an HMM must lie.
 
     Raises:
         ValueError: there is none.
@@ -144,14 +144,14 @@ def existing_hmm(key: str, path: str) -> Path:
 
 
 def hmm_identity(config: DictConfig) -> dict[str, str]:
-    """A digest of the HMM's files, if a method of the run needs one."""
+    """Give a digest of the HMM's files, if a method of the run needs one."""
     if not any(map(needs_hmm, methods_of(config))):
         return {}
     return {"hmm_files": digest_of(hmm_directory(config))}
 
 
 def proposals(config: DictConfig, lm: LanguageModel) -> dict[str, smc.Proposal]:
-    """The proposal of each method of the run, with one HMM for all, on the model's device.
+    """Make the proposal of each method of the run, with one HMM for all, on the model's device.
 
     Raises:
         ValueError: an HMM over another vocabulary (both are named), or a damaged one.

@@ -1,4 +1,4 @@
-"""One process or several under `torchrun`: who this one is, waiting for the others, one bar."""
+"""A run is one process, or several under `torchrun` that wait for each other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 
 def processes(device: torch.device | None = None) -> tuple[int, int]:
-    """This process's rank and the number of processes; one process unless under `torchrun`.
+    """Give the rank of this process and the number of processes, one unless under `torchrun`.
 
     Args:
         device: where tensors lie that processes will exchange. NCCL carries what is on GPUs, gloo
@@ -76,7 +76,7 @@ def first_difference(first: Sequence[str], other: Sequence[str], rank: int) -> s
 
 
 def bar(total: int, what: str, unit: str, rank: int, initial: int = 0) -> tqdm:
-    """A progress bar, on the first process alone."""
+    """Make a progress bar, shown by the first process alone."""
     return tqdm(
         total=total, initial=initial, desc=what, unit=unit, disable=rank > 0, dynamic_ncols=True
     )

@@ -1,4 +1,4 @@
-"""Rows of results on disk: appended one by one, read back when a run goes on.
+"""Rows of results go to disk one by one, and are read back when a run goes on.
 
 One row is one example under one method with one number of particles. A row is written whole and
 flushed before the next is begun, so an interrupted run loses at most the row it was writing; a
@@ -18,7 +18,7 @@ Key = tuple[str, str, int]  # example id, method, particles
 
 
 def key_of(row: Row) -> Key:
-    """What tells a row from the others of its run."""
+    """Give the key that tells a row from the others of its run."""
     return row["example"], row["method"], row["particles"]
 
 
@@ -60,7 +60,7 @@ class ResultStore:
             os.fsync(file.fileno())
 
     def rows(self, keys: Iterable[Key]) -> list[Row]:
-        """The rows of these keys, in this order.
+        """Give the rows of these keys, in this order.
 
         Raises:
             ValueError: some are not there; the first is named.

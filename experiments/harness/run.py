@@ -1,4 +1,4 @@
-"""What a task is, and what every run of one does: one record, one class.
+"""A task is one record, and a run of any task is one class.
 
 A `Task` is what sets a task apart. `run_task` does the rest for all of them, in this order, once
 the settings have been checked:
@@ -158,9 +158,9 @@ class Run:
         records = [f"the row {' '.join(map(str, key))}" for key in keys]
         digest = fingerprint([self.identity, self._keys, prepared])
         refuse_disagreement(self.world, digest, records)
-        place = self.directory / rows_in
+        rows_dir = self.directory / rows_in
         if self.rank == 0:
-            place.mkdir(parents=True, exist_ok=True)
+            rows_dir.mkdir(parents=True, exist_ok=True)
             if not self.config.resume:
                 for pattern in (f"{rows_in}/results*.jsonl", *self._task.kept):
                     for path in self.directory.glob(pattern):
@@ -169,7 +169,7 @@ class Run:
             write_json(self.identity, self.directory / _IDENTITY, sort_keys=True)
         self.wait()
         if keys:
-            self.store = ResultStore(place, self.rank)
+            self.store = ResultStore(rows_dir, self.rank)
             if len(self.store) and self.rank == 0:
                 _LOG.info(
                     "%d of %d rows are in %s already and are kept (resume=false starts over)",
@@ -177,16 +177,16 @@ class Run:
                 )  # fmt: skip
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
-        """Those of the items that this process does."""
+        """Give those of the items that this process does."""
         return items[self.rank :: self.world]
 
     def bar(self, total: int, what: str, unit: str, done: int = 0) -> tqdm:
-        """A progress bar, shown by the first process."""
+        """Make a progress bar, shown by the first process."""
         return bar(total, what, unit, self.rank, done)
 
     @contextmanager
     def sampling(self, keys: Sequence[Key], unit: str = "row") -> Iterator[Callable[[int], object]]:
-        """A bar over the rows of this process; gives the function that moves it."""
+        """Show a bar over the rows of this process; gives the function that moves it."""
         done = sum(key in self.store for key in keys)
         with self.bar(len(keys), "sampling", unit, done) as shown:
             yield shown.update
@@ -196,7 +196,7 @@ class Run:
         wait_for_all(self.world)
 
     def merged(self) -> list[Row] | None:
-        """All rows in the order of the keys, in one file; None in all processes but the first.
+        """Merge all rows into one file, in the order of the keys; None but in the first process.
 
         Raises:
             ValueError: a row is missing.

@@ -1,4 +1,4 @@
-"""From rows to figures: means over examples, with bootstrap intervals.
+"""Rows are summed up by means over examples, with bootstrap intervals.
 
 Every example counts in every denominator: a row whose particles all died is an answer that was
 not given, hence wrong, invalid and unfinished. Intervals are percentile bootstrap over examples
@@ -30,7 +30,7 @@ class Interval(NamedTuple):
 
 
 def bootstrap(values: Sequence[float], seed: int = 0) -> Interval:
-    """The mean over examples and its percentile interval; the same for the same values and seed.
+    """Compute the mean and its percentile interval, a function of the values and the seed.
 
     Raises:
         ValueError: there are no values.
@@ -53,7 +53,7 @@ def bootstrap(values: Sequence[float], seed: int = 0) -> Interval:
 
 
 def summarize(rows: Sequence[Row], seed: int = 0) -> list[dict[str, Any]]:
-    """One record for each method and number of particles, in order of first appearance."""
+    """Sum up the rows of each method and number of particles, in order of first appearance."""
     groups: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["method"], row["particles"]), []).append(row)
@@ -90,7 +90,7 @@ def summarize(rows: Sequence[Row], seed: int = 0) -> list[dict[str, Any]]:
 
 
 def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """The summary as people read it: percentages, intervals, totals."""
+    """Turn the summary into a table of percentages, intervals and totals."""
     return pd.DataFrame(
         {
             "method": METHODS[s["method"]].title,
@@ -112,7 +112,7 @@ def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
 
 
 def as_markdown(table: pd.DataFrame) -> str:
-    """A Markdown table, columns aligned so that the source reads as well as the page."""
+    """Write a table in Markdown, its columns aligned so that the source reads well, too."""
     cells = [list(table.columns), *([str(v) for v in row] for row in table.itertuples(index=False))]
     widths = [max(len(row[i]) for row in cells) for i in range(len(table.columns))]
     lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |"

@@ -1,4 +1,4 @@
-"""Lines of a play under the three forms of guided decoding: `+task=shakespeare`.
+"""`+task=shakespeare` writes lines of a play under three forms of guided decoding.
 
 A character-level model is trained on a text; then lines `UPPER+: LOWER+` are sampled under
 
@@ -73,7 +73,7 @@ def _run(run: Run, read: Text) -> None:
 
 
 def read_text(config: DictConfig) -> Text:
-    """The text to learn: a file, or else a play that is made up.
+    """Read the text to learn from a file, or else make up a play.
 
     Raises:
         ValueError: the file cannot be read as UTF-8.
@@ -103,7 +103,7 @@ def _check_characters(text: str, classes: dict[str, str]) -> None:
 def build_constraints(
     trained: CharacterLM, classes: dict[str, str], name_length: int, word_length: int
 ) -> dict[str, gcd.TokenAutomaton]:
-    """The three constraints by name, over the characters of the model.
+    """Build the three constraints by name, over the characters of the model.
 
     Args:
         trained: the model, with the id of each of its characters.

@@ -25,7 +25,7 @@ def greedy_answers(
     max_new_tokens: int = 160,
     batch_size: int = 32,
 ) -> list[str | None]:
-    """The model's most likely continuation, token by token, for each prompt.
+    """Continue each prompt with the most likely token again and again.
 
     None where prompt and answer do not fit the model's context; nothing is ever cut.
     """
@@ -60,7 +60,7 @@ def greedy_answers(
 def exact_match(
     model: Any, tokenizer: Any, records: Sequence[ToolRecord], style: str, **options: Any
 ) -> list[bool]:
-    """Whether each record's greedy answer makes exactly its gold calls."""
+    """Tell for each record whether its greedy answer makes exactly its gold calls."""
     prompts = [build_prompt(record, style, tokenizer=tokenizer) for record in records]
     answers = greedy_answers(model, tokenizer, prompts, **options)
     return [

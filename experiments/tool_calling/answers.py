@@ -1,4 +1,4 @@
-"""Tool calls as text: how an answer is written, read back, and compared.
+"""Tool calls are written as text, read back, and compared.
 
 Two styles over the same calls:
 
@@ -26,6 +26,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from experiments.harness.checks import one_of
+
 STYLES = ("json", "python")
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -46,7 +48,7 @@ class Call:
 
 
 def parameters_of(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """The declared parameters, name to declaration, of an xLAM or a JSON-Schema tool."""
+    """Give the declared parameters of an xLAM or a JSON-Schema tool, name to declaration."""
     function = tool.get("function")
     if isinstance(function, Mapping):
         tool = function
@@ -57,7 +59,7 @@ def parameters_of(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_schema(parameters: Mapping[str, Any]) -> bool:
-    """Whether a tool's `parameters` are a JSON schema, not parameters by name.
+    """Tell whether a tool's `parameters` are a JSON schema, not parameters by name.
 
     A flat tool may well have a parameter called `properties`; its declaration then holds a type
     and a description, not declarations.
@@ -69,13 +71,13 @@ def is_schema(parameters: Mapping[str, Any]) -> bool:
 
 
 def name_of(tool: Mapping[str, Any]) -> str:
-    """The tool's name, also where it stands one level down under `function` (OpenAI)."""
+    """Give the tool's name, also where it stands one level down under `function` (OpenAI)."""
     function = tool.get("function")
     return str((function if isinstance(function, Mapping) else tool)["name"])
 
 
 def in_declared_order(call: Call, tools: Sequence[Mapping[str, Any]]) -> Call:
-    """The same call, its arguments in the order of the first tool of that name."""
+    """Put the arguments of a call into the order of the first tool of that name."""
     for tool in tools:
         if name_of(tool) == call.name:
             declared = [name for name in parameters_of(tool) if name in call.arguments]
@@ -90,7 +92,7 @@ def write_answer(calls: Sequence[Call], tools: Sequence[Mapping[str, Any]], styl
     Raises:
         ValueError: unknown style, or a value that is no JSON value (NaN, infinity, an object).
     """
-    _check_style(style)
+    one_of("style", style, STYLES)
     ordered = [in_declared_order(call, tools) for call in calls]
     if style == "json":
         return _dumps([{"name": call.name, "arguments": call.arguments} for call in ordered])
@@ -103,12 +105,12 @@ def parse_answer(text: str, style: str) -> tuple[Call, ...]:
     Raises:
         ValueError: unknown style, or a text that is no list of calls in it.
     """
-    _check_style(style)
+    one_of("style", style, STYLES)
     return _parse_json(text) if style == "json" else _parse_python(text)
 
 
 def makes_calls(answer: str | bytes, calls: Sequence[Call], style: str) -> bool:
-    """Whether an answer makes exactly these calls, in any order; False for what is no answer."""
+    """Tell whether an answer makes exactly these calls, in any order."""
     try:
         text = answer if isinstance(answer, str) else answer.decode()
         return same_calls(parse_answer(text, style), calls)
@@ -117,7 +119,7 @@ def makes_calls(answer: str | bytes, calls: Sequence[Call], style: str) -> bool:
 
 
 def same_calls(left: Sequence[Call], right: Sequence[Call]) -> bool:
-    """Whether two answers make the same multiset of calls, arguments compared as values.
+    """Tell whether two answers make the same multiset of calls, arguments compared as values.
 
     1 equals 1.0; True does not equal 1; a tuple equals the list of its items; a set equals any
     list, tuple or set with the same items in whatever order (JSON has no sets). Keys of a dict
@@ -157,11 +159,6 @@ def _same(left: Any, right: Any) -> bool:
             del rest[match]
         return True
     return type(left) is type(right) and left == right
-
-
-def _check_style(style: str) -> None:
-    if style not in STYLES:
-        raise ValueError(f"unknown style {style!r}: choose one of {', '.join(STYLES)}")
 
 
 def _dumps(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Requests of the tool-calling task: made ready, sampled, and turned into rows.
+"""Requests of the tool-calling task are made ready, sampled, and turned into rows.
 
 For each record the tools become an automaton, the automaton is lifted to the model's tokens, the
 budget follows from the shortest answer, and the prompt is checked against the context. A record
@@ -35,7 +35,7 @@ class Example:
     """A request ready to be sampled.
 
     Attributes:
-        number: its place among the records of the run, which names its random numbers.
+        number: its index among the records of the run, which names its random numbers.
         record: the request, its tools and the gold calls.
         language: the answers that are allowed, as an automaton over bytes.
         constraint: the same over the model's tokens.
@@ -55,7 +55,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Preparation:
-    """What became of the records.
+    """The examples that records became, and the records that were refused.
 
     Attributes:
         examples: those that will be sampled.
@@ -121,7 +121,7 @@ def prepare(
 
 
 def encode_prompt(record: ToolRecord, style: str, tokenizer: Any, kind: str) -> tuple[int, ...]:
-    """The token ids of a record's prompt; a chat template writes its special tokens itself."""
+    """Encode a record's prompt; a chat template writes its special tokens itself."""
     text = build_prompt(record, style, tokenizer=tokenizer, kind=kind)
     templated = kind != "compact" and getattr(tokenizer, "chat_template", None) is not None
     encoded = tokenizer(text, add_special_tokens=not templated, verbose=False)
@@ -195,17 +195,17 @@ def _groups(
 
 
 def name_of_example(example: Example) -> str:
-    """The example as rows call it: a record id is unique in its file, the number makes it so."""
+    """Name the example in rows; record ids are unique in their file, numbers make them so here."""
     return f"{example.number}:{example.record.id}"
 
 
 def key_of_example(example: Example, method: str, particles: int) -> Key:
-    """The key of one row."""
+    """Give the key of one row."""
     return name_of_example(example), method, particles
 
 
 def keys_of(examples: Sequence[Example], task: DictConfig) -> list[Key]:
-    """The keys of all rows of these examples, in the order of the results."""
+    """Give the keys of all rows of these examples, in the order of the results."""
     return [
         key_of_example(example, method, particles)
         for method in task.methods
@@ -217,7 +217,7 @@ def keys_of(examples: Sequence[Example], task: DictConfig) -> list[Key]:
 def row_of(
     example: Example, method: str, particles: int, style: str, posterior: smc.Posterior
 ) -> Row:
-    """The row of one posterior: a line of `results.jsonl`."""
+    """Make the row of one posterior, a line of `results.jsonl`."""
     correct = [makes_calls(a, example.record.calls, style) for a in posterior.answers]
     chosen = posterior.answers[0] if posterior.answers else b""
     return {
