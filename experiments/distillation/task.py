@@ -26,7 +26,7 @@ from experiments.distillation.baselines import compare
 from experiments.distillation.data import Sequences
 from experiments.distillation.fit import at_random, fit, from_vectors
 from experiments.distillation.report import Result, check_out, report
-from experiments.distillation.training import Place, Training, mean_log_likelihood
+from experiments.distillation.training import Training, Worker, mean_log_likelihood
 from experiments.harness.identity import Identity, fingerprint
 from experiments.harness.models import identity_of, load_model, resolve_device
 from experiments.harness.run import Run, Task, run_task
@@ -90,7 +90,7 @@ def _run(run: Run, given: Sequences | None) -> None:
             )
         distill_data.split(given, config.held_out, config.seed)  # refused now, not after hours
     run.open()
-    place = Place(run.directory, device, run.rank, run.world, 60 * config.save_minutes)
+    worker = Worker(run.directory, device, run.rank, run.world, 60 * config.save_minutes)
     if given is None:
         given = _sampled(run, source)
 
@@ -98,7 +98,7 @@ def _run(run: Run, given: Sequences | None) -> None:
         return _initial(config, source, training)
 
     settings = _training(config)
-    fitted = fit(given, config.held_out, initial, settings, place, config.stop_after)
+    fitted = fit(given, config.held_out, initial, settings, worker, config.stop_after)
     if not fitted.finished:
         if run.rank == 0:
             step = fitted.state.step
@@ -117,7 +117,7 @@ def _run(run: Run, given: Sequences | None) -> None:
     # What counts is the model that others will load: rounded, and normalised again.
     rounded = load(out, num_tokens=source.num_tokens, device=device).hmm
     training, held_out = fitted.training, fitted.held_out
-    stored = mean_log_likelihood(rounded, held_out, settings.piece_size, place)
+    stored = mean_log_likelihood(rounded, held_out, settings.piece_size, worker)
     if run.rank == 0:
         held_out = distill_sampling.with_log_likelihood(source.lm, held_out, config.sample_batch)
         known = held_out.log_likelihood

@@ -111,7 +111,7 @@ class Point:
 
 
 @dataclass
-class Place:
+class Worker:
     """The rank of a process, its device, and the directory where it works."""
 
     directory: Path
@@ -122,17 +122,17 @@ class Place:
     saved: float = field(default_factory=time.monotonic)
 
 
-def mean_log_likelihood(hmm: HMM, sequences: Sequences, piece: int, place: Place) -> float:
+def mean_log_likelihood(hmm: HMM, sequences: Sequences, piece: int, worker: Worker) -> float:
     """Compute log P in nats a token; each process does its share of the pieces."""
-    total = torch.zeros((), dtype=torch.float64, device=place.device)
+    total = torch.zeros((), dtype=torch.float64, device=worker.device)
     for number, rows in enumerate(sequences.pieces(piece)):
-        if number % place.world == place.rank:
+        if number % worker.world == worker.rank:
             tokens, lengths = sequences.batch(rows)
             values = inference.log_likelihood(
-                hmm, tokens.to(place.device), lengths.to(place.device)
+                hmm, tokens.to(worker.device), lengths.to(worker.device)
             )
             total += values.double().sum()
-    if place.world > 1:
+    if worker.world > 1:
         dist.all_reduce(total)
     return float(total) / sequences.num_tokens
 
@@ -142,7 +142,7 @@ def train(
     training: Sequences,
     held_out: Sequences,
     settings: Training,
-    place: Place,
+    worker: Worker,
     stop_after: int | None = None,
 ) -> tuple[Step, list[Point]]:
     """Train from `start` (the first state, or where a checkpoint stopped) to the end.
@@ -151,31 +151,31 @@ def train(
         start: the same on every process.
         training, held_out: all sequences, on every process.
         settings: what determines the result.
-        place: and what does not. Checkpoints and the curve are written there by the first process.
+        worker: this process, on which nothing depends. Checkpoints and the curve are written there by the first process.
         stop_after: stop at this step; the checkpoint is written.
     """
     num, state = len(training), start
     total = settings.total(num)
     last = total if stop_after is None else min(total, stop_after)
     pseudo_counts = settings.pseudo_counts(training, state.hmm.num_tokens)
-    curve = [p for p in read_curve(place.directory) if p.step <= state.step]
+    curve = [p for p in read_curve(worker.directory) if p.step <= state.step]
 
     def evaluate() -> None:
-        value = mean_log_likelihood(state.hmm, held_out, settings.piece_size, place)
+        value = mean_log_likelihood(state.hmm, held_out, settings.piece_size, worker)
         known = state.log_likelihood if state.step else None
         curve.append(Point(state.step, _epochs(settings, state.step, num), known, value))
-        _write_curve(place, curve)
+        _write_curve(worker, curve)
 
     if not curve:
         evaluate()
-    with bar(total, "EM", "step", place.rank, state.step) as shown:
+    with bar(total, "EM", "step", worker.rank, state.step) as shown:
         while state.step < last:
             began = time.monotonic()
             rows, size = settings.rows(state.step, num)
             generator = torch.Generator()  # on the CPU: a run may go on elsewhere
             state = em.em_step(
                 state,
-                _share(training, rows, state.step, settings, place, generator),
+                _share(training, rows, state.step, settings, worker, generator),
                 pseudo_counts=pseudo_counts,
                 step_size=size,
                 dropout=settings.dropout,
@@ -190,8 +190,8 @@ def train(
                 f"{curve[-1].held_out:.3f} nats a token held out, {rate:.0f} tokens/s"
             )
             shown.update()
-            if time.monotonic() - place.saved > place.save_seconds or state.step == last:
-                write_checkpoint(state, place)
+            if time.monotonic() - worker.saved > worker.save_seconds or state.step == last:
+                write_checkpoint(state, worker)
     return state, curve
 
 
@@ -200,17 +200,17 @@ def _share(
     rows: Tensor,
     step: int,
     settings: Training,
-    place: Place,
+    worker: Worker,
     generator: torch.Generator,
 ) -> Iterator[Batch]:
     """This process's pieces of a batch; the dropout's generator is set just before each."""
     # Like lengths together: fewer, larger products.
     rows = rows[sequences.lengths[rows].argsort(stable=True)]
     for number, piece in enumerate(rows.split(settings.piece_size)):
-        if number % place.world == place.rank:
+        if number % worker.world == worker.rank:
             generator.manual_seed(derived_seed("dropout", settings.seed, step, number))
             tokens, lengths = sequences.batch(piece)
-            yield tokens.to(place.device), lengths.to(place.device)
+            yield tokens.to(worker.device), lengths.to(worker.device)
 
 
 def _epochs(settings: Training, step: int, num: int) -> float:
@@ -221,16 +221,16 @@ def _epochs(settings: Training, step: int, num: int) -> float:
     return step - mini + mini * min(1.0, settings.batch_size / num)
 
 
-def write_checkpoint(state: Step, place: Place) -> None:
+def write_checkpoint(state: Step, worker: Worker) -> None:
     """Write a checkpoint, in the first process; the others hold the same."""
-    if place.rank == 0:
-        save_step(state, place.directory / "checkpoint")
-    place.saved = time.monotonic()
+    if worker.rank == 0:
+        save_step(state, worker.directory / "checkpoint")
+    worker.saved = time.monotonic()
 
 
-def read_checkpoint(place: Place) -> Step | None:
+def read_checkpoint(worker: Worker) -> Step | None:
     """Read the checkpoint of an earlier run; None if there is none."""
-    return load_step(place.directory / "checkpoint", device=place.device)
+    return load_step(worker.directory / "checkpoint", device=worker.device)
 
 
 def read_curve(directory: Path) -> list[Point]:
@@ -246,8 +246,8 @@ def read_curve(directory: Path) -> list[Point]:
         raise ValueError(f"{path} is no curve ({error}); {remedy}") from error
 
 
-def _write_curve(place: Place, curve: list[Point]) -> None:
-    if place.rank:
+def _write_curve(worker: Worker, curve: list[Point]) -> None:
+    if worker.rank:
         return
-    place.directory.mkdir(parents=True, exist_ok=True)
-    write_json([vars(point) for point in curve], place.directory / "curve.json", indent=1)
+    worker.directory.mkdir(parents=True, exist_ok=True)
+    write_json([vars(point) for point in curve], worker.directory / "curve.json", indent=1)
