@@ -151,7 +151,8 @@ def train(
         start: the same on every process.
         training, held_out: all sequences, on every process.
         settings: what determines the result.
-        worker: this process, on which nothing depends. Checkpoints and the curve are written there by the first process.
+        worker: this process, on which nothing depends; the first one writes checkpoints and the
+            curve into its directory.
         stop_after: stop at this step; the checkpoint is written.
     """
     num, state = len(training), start
