@@ -6,40 +6,52 @@ What is finished is kept there; the same command goes on from it, to the same fi
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.convergence import task as convergence
-from experiments.harness import config as configuration
 from experiments.harness.command import errors_in_one_line
 from experiments.harness.models import ROOT
-from experiments.shakespeare import task as shakespeare
-from experiments.tool_calling import task as tool_calling
-
-TASKS: dict[str, Callable[[DictConfig], Path]] = {
-    "xlam": tool_calling.run,
-    "shakespeare": shakespeare.run,
-    "convergence": convergence.run,
-}
+from experiments.harness.run import Task, run_task
+from experiments.harness.settings import check_shared
+from experiments.tasks import TASKS, register
 
 
 def run(config: DictConfig) -> Path:
     """Run one experiment to its end; returns its directory."""
+    check(config)
+    return run_task(task_of(config), config)
+
+
+def task_of(config: DictConfig) -> Task:
+    """Find the task that was chosen.
+
+    Raises:
+        ValueError: none was, or one that is not known; the message lists those that are.
+    """
+    known = ", ".join(f"+task={name}" for name in TASKS)
     if OmegaConf.is_missing(config, "task"):
-        raise ValueError(f"no task was chosen: add one of {', '.join(f'+task={t}' for t in TASKS)}")
-    configuration.check(config)
-    return TASKS[config.task.name](config)
+        raise ValueError(f"no task was chosen: add one of {known}")
+    task = TASKS.get(OmegaConf.select(config, "task.name"))
+    if task is None or OmegaConf.get_type(config.task) is not task.config:
+        raise ValueError(f"unknown task {config.task}: add one of {known}")
+    return task
 
 
-configuration.register()
+def check(config: DictConfig) -> None:
+    """Refuse settings that no run could honour: `ValueError` with the value and what to give."""
+    task = task_of(config)
+    check_shared(config)
+    task.check(config)
+
+
+register()
 
 
 @hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="config")
 def main(config: DictConfig) -> None:
-    """Command line; see `experiments.harness.command` for how errors are told."""
+    """Run the command line; see `experiments.harness.command` for how errors are told."""
     with errors_in_one_line():
         run(config)
 

@@ -21,8 +21,8 @@ import torch
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from experiments.small_lm.greedy import greedy_answers, is_right
-from experiments.tool_calling.answers import STYLES, write_answer
+from experiments.small_lm.greedy import greedy_answers
+from experiments.tool_calling.answers import STYLES, makes_calls, write_answer
 from experiments.tool_calling.generator import generate
 from experiments.tool_calling.prompts import build_prompt
 from experiments.tool_calling.records import ToolRecord, read_toolcalls, read_xlam
@@ -76,7 +76,7 @@ def evaluate(
         )
         for i, answer in zip(piece, answers, strict=True):
             too_long += answer is None
-            right += answer is not None and is_right(answer, records[i], style)
+            right += answer is not None and makes_calls(answer, records[i].calls, style)
     return Figure(
         records=name,
         style=style,

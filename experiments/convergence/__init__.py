@@ -1,4 +1,4 @@
-"""How many particles until an answer is a sample of the language model's own? `+task=convergence`.
+"""`+task=convergence` asks how many particles make an answer a sample of the model's own.
 
 On small problems the exact posterior p_lm(x | x in C, |x| <= n) can be summed up over all
 tokenisations, and every method of this library is measured against it; docs/convergence.md tells
@@ -18,6 +18,5 @@ what came out. To read in this order:
     task        all of it in order, resumable
     report      table, summary and `figures`
 
-`config` holds what the task can be told. Nothing is imported here: `experiments.harness.config`
-needs that one module and none of the others.
+`config` holds the settings of the task.
 """

@@ -1,4 +1,4 @@
-"""The problems of the convergence task that come with it.
+"""These are the problems that come with the convergence task.
 
 `toolcalls` takes requests of the generator's held-out tools, in the prompt form of the embedded
 model, with the answer begun up to the value in question; `stories` begins short stories. The
@@ -26,7 +26,6 @@ from experiments.tool_calling.generator import generate
 from experiments.tool_calling.prompts import build_prompt
 from experiments.tool_calling.records import ToolRecord
 
-SUITES = ("toolcalls", "stories")
 LOOSE = 20_000
 """Prefixes of a loosely budgeted tree: a tenth of what could be enumerated, so that a run of all
 problems takes minutes."""
@@ -50,7 +49,16 @@ _NUMBERS = "one two three four five six seven eight nine ten eleven twelve"
 def builtin(
     suite: str, lm: smc.TransformersLM, tokenizer: Any, prompt_kind: str = "auto"
 ) -> list[Problem]:
-    """The problems of a suite for this model, whose tokens decide what tight and loose mean."""
+    """Make the problems of a suite for a model, whose tokens decide what tight and loose mean.
+
+    Args:
+        suite: "toolcalls" or "stories".
+        lm, tokenizer: the model.
+        prompt_kind: of the prompts of tool calls; see `experiments.tool_calling.prompts`.
+
+    Raises:
+        ValueError: no token of the model is exactly the text at which answers of the suite end.
+    """
     make = {"toolcalls": _toolcalls, "stories": _stories}[suite]
     return [
         replace(problem, budget=_budget(problem, lm, tokenizer))

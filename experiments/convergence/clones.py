@@ -1,4 +1,4 @@
-"""An HMM out of visited prefixes: states are clones of tokens, and EM has nothing left to do.
+"""An HMM is made of visited prefixes: its states are clones of tokens, and EM is not needed.
 
 A state names its token, so that the HMM is a bigram at least, and several states name the same
 token, told apart by what is expected after it. (HMMs with this sparsity of emissions are cloned
@@ -56,7 +56,7 @@ _NOTHING = 1e-12  # a share of the average, for what was never read
 
 
 def cloned(visited: Visited, num_states: int, *, eos_ids: tuple[int, ...], seed: int = 0) -> HMM:
-    """The HMM of these prefixes, float32.
+    """Make the HMM of these prefixes, in float32.
 
     Args:
         visited: prefixes; roots are where an answer begins.

@@ -1,16 +1,16 @@
-"""What the convergence task can be told, and the checks of it."""
+"""The settings of the convergence task, and the checks of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-METHODS = (
-    "lm", "lcd", "gcd", "pgcd", "pgcd_tied", "pgcd_exact", "pgcd_in_time", "pgcd_joint",
-)  # fmt: skip
+from experiments.harness.checks import at_least, inside, left_alone, one_of
+from experiments.harness.config import Config
+from experiments.harness.methods import METHODS, existing_hmm, methods_of, needs_hmm
+
 MOST_PREFIXES = 200_000
 
 
@@ -40,32 +40,15 @@ class ConvergenceConfig:
 def check(config: DictConfig) -> None:
     """Refuse values that no run could honour: `ValueError` with the value and what to give."""
     task = config.task
-    for key in ("runs", "draws", "hmm_length"):
-        _at_least(f"task.{key}", task[key], 1)
-    _at_least("task.hmm_sequences", task.hmm_sequences, 1)
-    _at_least("task.hmm_states", task.hmm_states, 2)
-    _at_least("task.timed_runs", task.timed_runs, 0)
-    if not 1 <= task.max_prefixes <= MOST_PREFIXES:
-        raise ValueError(
-            f"task.max_prefixes must lie in 1..{MOST_PREFIXES}, got {task.max_prefixes}"
-        )
-    for method in task.methods:
-        if method not in METHODS:
-            raise ValueError(
-                f"unknown value {method!r} for task.methods: use some of {', '.join(METHODS)}"
-            )
-    for count in task.particles:
-        _at_least("task.particles", count, 1)
-    for key in ("methods", "particles"):
-        values = list(task[key])
-        if not values:
-            raise ValueError(f"task.{key} needs at least one entry")
-        if len(set(values)) != len(values):
-            raise ValueError(f"task.{key} has an entry twice: {values}")
+    for key in ("runs", "draws", "hmm_length", "hmm_sequences"):
+        at_least(f"task.{key}", task[key], 1)
+    at_least("task.hmm_states", task.hmm_states, 2)
+    at_least("task.timed_runs", task.timed_runs, 0)
+    most = task.max_prefixes
+    inside("task.max_prefixes", most, f"1..{MOST_PREFIXES}", 1 <= most <= MOST_PREFIXES)
     if len(set(task.models)) != len(task.models):
         raise ValueError(f"task.models has an entry twice: {list(task.models)}")
-    if task.hmm_for not in ("model", "problem"):
-        raise ValueError(f"unknown value {task.hmm_for!r} for task.hmm_for: use model or problem")
+    one_of("task.hmm_for", task.hmm_for, ("model", "problem"))
     if task.problems is not None and task.models:
         raise ValueError("task.problems are for one model: give model.path, leave task.models out")
     if task.problems is not None and not Path(task.problems).expanduser().is_file():
@@ -85,41 +68,25 @@ def check(config: DictConfig) -> None:
 
 
 def _check_hmm(config: DictConfig) -> None:
-    """The HMM's own settings; of `hmm.*` the methods here leave temper, defence, potential open."""
+    """Check the settings of the HMM, which is the task's own."""
     task = config.task
     if task.hmm is not None:
-        directory = Path(task.hmm).expanduser()
-        if not (directory / "config.json").is_file():
-            raise ValueError(
-                f"task.hmm={task.hmm}: no HMM there ({directory} has no config.json); give a "
-                "directory that scripts.distill_hmm has written (runs/distill-*/hmm), or one in "
-                "Ctrl-G's layout"
-            )
+        existing_hmm("task.hmm", task.hmm)
         if len(task.models) > 1:
             raise ValueError(
                 "task.hmm is for one vocabulary: leave it out with several task.models"
             )
         if task.hmm_for == "problem":
             raise ValueError("task.hmm is one HMM for all problems: leave task.hmm_for=problem out")
-        if not any(method.startswith("pgcd") for method in task.methods):
+        if not any(map(needs_hmm, methods_of(config))):
             raise ValueError(
                 f"task.hmm={task.hmm} is for methods that look ahead, and task.methods="
-                f"{list(task.methods)} has none: add pgcd, or leave task.hmm out"
+                f"{methods_of(config)} has none: add pgcd, or leave task.hmm out"
             )
-    if config.hmm.path != "auto":
-        raise ValueError("+task=convergence takes its HMM from task.hmm=DIR: leave hmm.path out")
-    settings: Any = OmegaConf.get_type(config.hmm)
-    untouched = settings()
-    if (config.hmm.lookahead, config.hmm.exact_top_k) != (
-        untouched.lookahead,
-        untouched.exact_top_k,
-    ):
-        raise ValueError(
-            "+task=convergence has a method for each lookahead and exact_top_k (pgcd_in_time, "
-            "pgcd_joint, pgcd_tied, pgcd_exact): leave hmm.lookahead and hmm.exact_top_k out"
-        )
-
-
-def _at_least(key: str, value: int, least: int) -> None:
-    if value < least:
-        raise ValueError(f"{key} must be at least {least}, got {value}")
+    left_alone(config, Config, ["hmm.path"], "+task=convergence takes its HMM from task.hmm=DIR")
+    left_alone(
+        config,
+        Config,
+        ["hmm.lookahead", "hmm.exact_top_k"],
+        "+task=convergence has a method for each (pgcd_in_time, pgcd_joint, pgcd_tied, pgcd_exact)",
+    )

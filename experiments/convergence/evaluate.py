@@ -1,4 +1,4 @@
-"""Asking the language model once at every prefix of a tree.
+"""The language model is asked once at every prefix of a tree.
 
 Prefixes that end the longest runs are sorted as in a dictionary and read in batches. A batch begins
 with one copy of the prompt; what all its prefixes have in common is read once, the remainder as one
@@ -24,7 +24,7 @@ from smc.language_model import LanguageModel, Rows
 
 
 class Evaluator:
-    """Fills a tree with what a language model says after one prompt.
+    """An evaluator fills a tree with the log-probabilities of a language model after one prompt.
 
     Args:
         lm: the language model.
@@ -151,12 +151,12 @@ def _first_of_each(nodes: Int64[Tensor, "R"]) -> tuple[Tensor, Tensor]:
 
 
 def save_values(tree: Tree, path: Path) -> None:
-    """What the language model said within the budget; written whole or not at all."""
+    """Write what the language model said within the budget, whole or not at all."""
     _write(path, log_p=_exact_log_p(tree), log_other=tree["log_other"][: tree.num_exact])
 
 
 def load_values(tree: Tree, path: Path) -> bool:
-    """Takes in what `save_values` wrote; False if it is not there, or belongs to another tree."""
+    """Take in what `save_values` wrote; False if it is not there, or belongs to another tree."""
     if not path.is_file():
         return False
     with np.load(path) as saved:
@@ -170,7 +170,7 @@ def load_values(tree: Tree, path: Path) -> bool:
 
 
 def save_late(tree: Tree, path: Path) -> None:
-    """All late prefixes so far: through which slots they were grown, and what was said there."""
+    """Write all late prefixes so far: the slots they were grown through, and the values there."""
     late = slice(tree.num_exact, tree.num_nodes)
     first = len(_exact_log_p(tree))
     _write(
@@ -182,7 +182,7 @@ def save_late(tree: Tree, path: Path) -> None:
 
 
 def load_late(tree: Tree, path: Path) -> None:
-    """Grows them again, in the order in which they grew; the tree must have none yet."""
+    """Grow the late prefixes of a file again, in their order; the tree must have none yet."""
     assert tree.num_nodes == tree.num_exact, "a tree without late prefixes"
     first = len(_exact_log_p(tree))
     with np.load(path) as saved:

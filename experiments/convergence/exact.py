@@ -1,4 +1,4 @@
-"""What is exactly true of a problem, by one pass over its tree.
+"""One pass over the tree of a problem says what is exactly true of it.
 
 With log p at every prefix, the probability of a token sequence is a product along a path, that of a
 text the sum over its spellings, and their total the evidence:
@@ -34,7 +34,7 @@ from experiments.convergence.tree import Tree
 
 
 class Exact(NamedTuple):
-    """The truth about a problem.
+    """The exact answer to a problem.
 
     Attributes:
         log_evidence: log p_lm(C within n).
@@ -48,7 +48,7 @@ class Exact(NamedTuple):
 
 
 class Law(NamedTuple):
-    """The law of one sample.
+    """The distribution of one sample over the texts.
 
     Attributes:
         probabilities: of each text; what is missing to one is "no answer".
@@ -62,7 +62,7 @@ class Law(NamedTuple):
 
 
 def exact(tree: Tree) -> Exact:
-    """Evidence and posterior.
+    """Compute the evidence of a problem and its exact posterior.
 
     Raises:
         ValueError: no text has positive probability under the model.
@@ -80,7 +80,13 @@ def exact(tree: Tree) -> Exact:
 def law_of_one(
     tree: Tree, log_q: Float64[Tensor, "slots"], posterior: Float64[Tensor, "texts"]
 ) -> Law:
-    """The law of a single sample drawn with these probabilities of each slot of the tree."""
+    """Compute the law of a single sample.
+
+    Args:
+        tree: the problem.
+        log_q: log-probability with which each slot of the tree is drawn from its node.
+        posterior: the exact one.
+    """
     probabilities = _log_sum_of_paths(tree, log_q).exp()
     return Law(
         probabilities,
@@ -90,13 +96,13 @@ def law_of_one(
 
 
 def total_variation(law: Float64[Tensor, "texts"], posterior: Float64[Tensor, "texts"]) -> float:
-    """Half the sum of absolute differences, "no answer" among the outcomes."""
+    """Compute the total variation of a law to the posterior; "no answer" is an outcome."""
     missing = max(0.0, 1.0 - float(law.sum()))
     return 0.5 * (float((law - posterior).abs().sum()) + missing)
 
 
 def floor_of_draws(posterior: Float64[Tensor, "texts"], draws: int) -> float:
-    """Expected total variation between `draws` exact draws and the law they are drawn from."""
+    """Compute the mean total variation of `draws` exact draws to the law they are drawn from."""
     p = posterior.numpy()
     p = p[(p > 0) & (p < 1)]
     k = np.floor(draws * p) + 1

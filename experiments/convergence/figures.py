@@ -1,4 +1,4 @@
-"""Total variation against particles and against wall time: a small picture for each problem."""
+"""Figures of total variation against particles and against time, a panel for each problem."""
 
 from __future__ import annotations
 
@@ -7,36 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")  # files only: no display is needed or touched
-
-import matplotlib.pyplot as plt
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from experiments.convergence.methods import TITLES
-from experiments.harness.figures import COLOURS
+from experiments.harness.figures import plain, plt
+from experiments.harness.methods import METHODS
 
-# The same colours and markers for a method as elsewhere; variants of P-GCD from the same palette.
-_COLOURS = {
-    **COLOURS,
-    "pgcd_tied": "#E69F00",
-    "pgcd_exact": "#000000",
-    "pgcd_in_time": "#56B4E9",
-    "pgcd_joint": "#CC79A7",
-}
-_MARKERS = {
-    "lm": "x", "lcd": "s", "gcd": "o", "pgcd": "^", "pgcd_tied": "v", "pgcd_exact": "+",
-    "pgcd_in_time": "P",
-    "pgcd_joint": "D",
-}  # fmt: skip
 _LEAST = 1e-3  # what is closer than that is drawn there
 GOAL = 0.1
 
 
 def plot_particles(reports: Sequence[dict[str, Any]], path: Path) -> None:
-    """Total variation of the law of one answer against particles."""
+    """Draw the total variation of the law of one answer against particles."""
     counts = sorted({e["particles"] for report in reports for e in report["estimates"]})
 
     def axis_of(axis: Any) -> None:
@@ -49,7 +31,7 @@ def plot_particles(reports: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def plot_time(reports: Sequence[dict[str, Any]], path: Path) -> None:
-    """The same against seconds of one run with the real model."""
+    """Draw the total variation of the law of one answer against seconds of one real run."""
     seconds = [e["seconds"] for r in reports for e in r["estimates"] if e["seconds"]]
     lowest, highest = math.floor(math.log10(min(seconds))), math.ceil(math.log10(max(seconds)))
     ticks = [d * 10.0**k for k in range(lowest, highest + 1) for d in (1, 2, 5)]
@@ -92,8 +74,8 @@ def _plot(
         if place % columns == 0:
             axis.set_ylabel("total variation")
     handles = [
-        Line2D([], [], color=_COLOURS[m], marker=_MARKERS[m], markersize=5, label=TITLES[m])
-        for m in methods
+        Line2D([], [], color=m.colour, marker=m.marker, markersize=5, label=m.title)
+        for m in (METHODS[name] for name in methods)
     ]
     handles.append(
         Line2D([], [], color="0.45", linestyle="--", label="exact sampler, as many draws")
@@ -117,12 +99,12 @@ def _panel(axis: Any, report: dict[str, Any], methods: Sequence[str], key: str) 
         rows = [e for e in report["estimates"] if e["method"] == method and e[key] is not None]
         rows.sort(key=lambda e: e["particles"])
         x = [e[key] for e in rows]
-        colour = _COLOURS[method]
+        colour = METHODS[method].colour
         axis.plot(
             x,
             [max(_LEAST, tv_of(e)) for e in rows],
             color=colour,
-            marker=_MARKERS[method],
+            marker=METHODS[method].marker,
             markersize=4,
             # Times are noisy, and lines from point to point only say which is next.
             linewidth=1.2 if key == "particles" else 0.6,
@@ -156,11 +138,10 @@ def _panel(axis: Any, report: dict[str, Any], methods: Sequence[str], key: str) 
     axis.yaxis.set_minor_formatter(NullFormatter())
     if key == "particles":
         axis.xaxis.set_minor_locator(NullLocator())
-    axis.grid(alpha=0.25)
-    axis.spines[["top", "right"]].set_visible(False)
+    plain(axis)
 
 
 def tv_of(estimate: dict[str, Any]) -> float:
-    """Total variation of the law of one answer: exact with one particle, else estimated."""
+    """Give the total variation of the law of one answer: exact if known, else estimated."""
     exact = estimate["tv_exact"]
     return float(estimate["tv"] if exact is None else exact)

@@ -1,4 +1,4 @@
-"""The HMM of the convergence task: distilled on the spot, or given.
+"""The HMM of the convergence task is distilled on the spot, or given.
 
 By default each language model has one, for all of its problems: it is sampled freely from their
 prompts, without any constraint, for as many tokens as the budgets ask for (`visited`), and the
@@ -24,9 +24,10 @@ from experiments.convergence.clones import cloned
 from experiments.convergence.visited import MOST_BYTES, Visited, visit
 from experiments.distillation.baselines import compare
 from experiments.distillation.data import Sequences
-from experiments.distillation.training import Place, derived_seed, mean_log_likelihood
-from experiments.harness.config import fingerprint
+from experiments.distillation.training import Worker, mean_log_likelihood
+from experiments.harness.identity import fingerprint
 from experiments.harness.processes import bar
+from experiments.harness.seeds import derived_seed
 from gcd.tokens.vocabulary import Vocabulary
 from hmm.checkpoint import load, load_any, save
 from hmm.model import HMM
@@ -53,7 +54,7 @@ class Distilled(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How to distil.
+    """The settings that determine a distilled HMM.
 
     Attributes:
         states: at most.
@@ -71,12 +72,12 @@ class Recipe:
 
 
 def with_own_ends(lm: TransformersLM) -> TransformersLM:
-    """The model with the EOS ids that it has itself, whatever a problem says."""
+    """Give the model with the EOS ids that it has itself, whatever a problem says."""
     return TransformersLM(lm.model, lm.tokenizer)
 
 
 def given(directory: str, vocabulary: Vocabulary) -> Distilled:
-    """The HMM of a checkpoint.
+    """Load the HMM of a checkpoint.
 
     Raises:
         ValueError: there is none, or it is for another vocabulary (both are named).
@@ -96,7 +97,7 @@ def distil(
     recipe: Recipe,
     parent: Path,
 ) -> Distilled:
-    """The HMM of these prompts; found where it was made before, else made.
+    """Make the HMM of these prompts, or find it where it was made before.
 
     Args:
         lm: the language model, with its own EOS ids.
@@ -107,15 +108,15 @@ def distil(
     """
     distinct = sorted({tuple(prompt) for prompt in prompts}, key=lambda p: (len(p), p))
     identity = {"model": model, "prompts": distinct, **dataclasses.asdict(recipe)}
-    place = parent / f"convergence-hmm-{fingerprint(identity | {'made_of': 'clones'})}"
-    if not (place / "hmm").is_dir():
-        place.mkdir(parents=True, exist_ok=True)
+    directory = parent / f"convergence-hmm-{fingerprint(identity | {'made_of': 'clones'})}"
+    if not (directory / "hmm").is_dir():
+        directory.mkdir(parents=True, exist_ok=True)
         hmm, nats = _made(lm, distinct, recipe)
         # Renamed when it is whole: what a killed run leaves is not taken for an HMM.
-        partial = place / "hmm.part"
+        partial = directory / "hmm.part"
         save(hmm, partial, vocabulary=lm.vocabulary, config={"held_out": nats})
-        partial.replace(place / "hmm")
-    found = load(place / "hmm", vocabulary=lm.vocabulary)
+        partial.replace(directory / "hmm")
+    found = load(directory / "hmm", vocabulary=lm.vocabulary)
     nats = found.config["held_out"]
     note = (
         f"HMM of {found.hmm.num_states} states, distilled from {recipe.sequences} free "
@@ -169,7 +170,7 @@ def _continued(
 def _nats(hmm: HMM, training: Sequences, held_out: Sequences) -> dict[str, float]:
     """Held-out log-likelihood a token."""
     baselines = compare(training, held_out, hmm.num_tokens)
-    here = Place(Path(), torch.device("cpu"))
+    here = Worker(Path(), torch.device("cpu"))
     return {
         "unigram": baselines.unigram,
         "bigram": baselines.bigram,

@@ -1,4 +1,4 @@
-"""How far runs of a sampler are from the truth, with intervals.
+"""These measures say how far runs of a sampler are from the truth, with intervals.
 
 Over R independent runs of a method with N particles:
 
@@ -21,9 +21,9 @@ floor says "at most this", one far above it is hardly touched. With one particle
 nothing needs to be estimated, since resampling does nothing: the law is that of a single sample,
 which is computed exactly and stands in the figure's place.
 
-Intervals are basic bootstrap over runs (Davison and Hinkley 1997, 5.2): the spread of resampled
-totals around the estimate, turned over, cut at [0, 1]. (Resampled means are noisier than the mean
-itself, and percentiles of their distances would lie above the distance.)
+Intervals are basic bootstrap over runs (Davison and Hinkley 1997, 5.2), cut at the bounds of what
+is estimated: the spread of resampled values around the estimate, turned over. (Resampled means are
+noisier than the mean itself, and percentiles of their distances would lie above the distance.)
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64
-from scipy import sparse
+from jaxtyping import Float64, Int64
+from scipy import sparse, stats
 
 from experiments.convergence.sampler import Runs
 
@@ -42,7 +42,7 @@ _LEVEL = 0.95
 
 
 class Estimate(NamedTuple):
-    """What runs of one method with one number of particles say.
+    """The measures of one method with one number of particles.
 
     Attributes:
         runs, particles: how many.
@@ -81,40 +81,64 @@ def estimate(
     log_evidence: float,
     seed: int = 0,
 ) -> Estimate:
-    """Measures runs against the exact posterior and evidence."""
+    """Measure runs against the exact posterior and evidence.
+
+    Args:
+        runs: independent ones.
+        particles: of each.
+        posterior: the exact one.
+        log_evidence: the exact one.
+        seed: of the bootstrap.
+    """
     R = runs.posterior.shape[0]
-    counts = np.random.default_rng(seed).multinomial(R, np.full(R, 1 / R), _RESAMPLES)
+    ratio = np.exp(runs.log_evidence - log_evidence)
+
+    def measured(rows: Int64[np.ndarray, "*B R"], axis: int = -1) -> Float64[np.ndarray, "3 *B"]:
+        """Total variation, bias and variance of the evidence, of some runs, repeated or not."""
+        counts = np.stack([np.bincount(row, minlength=R) for row in rows.reshape(-1, R)])
+        distance = _distance(np.asarray(counts @ runs.posterior) / R, posterior)
+        chosen = ratio[rows]
+        bias, variance = chosen.mean(axis=-1) - 1, chosen.var(axis=-1)
+        return np.stack([distance.reshape(bias.shape), bias, variance])
+
+    everything = np.arange(R)
+    values = measured(everything)
+    low = high = values
+    if R > 1:  # one run, resampled, is always the same
+        low, high = stats.bootstrap(
+            (everything,),
+            measured,
+            n_resamples=_RESAMPLES,
+            confidence_level=_LEVEL,
+            method="basic",
+            vectorized=True,
+            rng=np.random.default_rng(seed),
+        ).confidence_interval
+    tv, bias, variance = values.tolist()
+    low = np.maximum([0, -1, 0], np.minimum(low, values))
+    high = np.minimum([1, math.inf, math.inf], np.maximum(high, values))
+
     law = np.asarray(runs.posterior.mean(axis=0)).ravel()
-    tv = float(_distance(law[None], posterior)[0])
-    resampled = _distance(np.asarray(counts @ runs.posterior) / R, posterior)
-    low, high = _basic(tv, resampled, 0.0, 1.0)
     squares = np.asarray(runs.posterior.multiply(runs.posterior).mean(axis=0)).ravel()
     # "No answer" is an outcome like the others.
     dead = float(runs.dead.mean())
     variances = np.append(np.maximum(squares - law**2, 0), dead * (1 - dead))
     floor = 0.5 * float(np.sqrt(2 / math.pi * variances / R).sum())
-
-    ratio = np.exp(runs.log_evidence - log_evidence)
-    means = counts @ ratio / R
-    second = counts @ ratio**2 / R
-    bias, variance = float(ratio.mean()) - 1, float(ratio.var())
-    bias_low, bias_high = _basic(bias, means - 1, -1.0, math.inf)
-    variance_low, variance_high = _basic(variance, second - means**2, 0.0, math.inf)
     return Estimate(
         runs=R,
         particles=particles,
         law=law,
         tv=tv,
-        tv_low=low,
-        tv_high=high,
+        tv_low=float(low[0]),
+        tv_high=float(high[0]),
         tv_floor=floor,
         one_run_tv=_one_run(runs.posterior, posterior),
         evidence_bias=bias,
-        evidence_bias_low=bias_low,
-        evidence_bias_high=bias_high,
+        evidence_bias_low=float(low[1]),
+        evidence_bias_high=float(high[1]),
         evidence_variance=variance,
-        evidence_variance_low=variance_low,
-        evidence_variance_high=variance_high,
+        evidence_variance_low=float(low[2]),
+        evidence_variance_high=float(high[2]),
         ess=float(runs.ess.mean()) / particles,
         dead=dead,
     )
@@ -136,12 +160,3 @@ def _one_run(laws: sparse.csr_matrix, posterior: Float64[np.ndarray, "texts"]) -
     excess = np.maximum(laws.data - posterior[laws.indices], 0.0)
     dead = laws.shape[0] - len(np.unique(np.repeat(np.arange(laws.shape[0]), np.diff(laws.indptr))))
     return (float(excess.sum()) + dead) / laws.shape[0]
-
-
-def _basic(
-    value: float, resampled: Float64[np.ndarray, "B"], least: float, most: float
-) -> tuple[float, float]:
-    """The basic bootstrap interval, within bounds."""
-    low, high = np.quantile(resampled, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    bounds = (2 * value - float(high), 2 * value - float(low))
-    return max(least, min(bounds[0], value)), min(most, max(bounds[1], value))

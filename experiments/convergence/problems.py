@@ -1,4 +1,4 @@
-"""Problems of the convergence task: what is asked, and whether it can be answered exactly.
+"""A problem of the convergence task is read, and refused if it cannot be answered exactly.
 
 A problem is a prompt, a constraint and a budget; own ones come from a JSON file, a list of
 
@@ -28,7 +28,7 @@ _KEYS = (*_REQUIRED, "eos_ids", "name")
 
 @dataclass(frozen=True)
 class Problem:
-    """What is asked; nothing of it depends on a model but the meaning of ids.
+    """What is asked of a model; nothing of it depends on the model but the meaning of ids.
 
     Attributes:
         name: of the problem, unlike those of the others.
@@ -70,14 +70,14 @@ class Prepared:
     prefixes: int
 
     def tree(self) -> Tree:
-        """All prefixes within the budget."""
+        """Make the tree of all prefixes within the budget."""
         strings = self.problem.strings
         texts = None if strings is None else [text.encode() for text in strings]
         return Tree(self.restriction.automaton, self.problem.budget, texts)
 
 
 def read_problems(path: str | Path) -> list[Problem]:
-    """A file of own problems.
+    """Read a file of own problems.
 
     Raises:
         ValueError: for anything that is not of the form above, naming the problem and the value.
@@ -160,7 +160,7 @@ def _eos_ids(value: Any, where: str) -> tuple[int, ...]:
 def prepare(
     problem: Problem, lm: smc.TransformersLM, tokenizer: Any, most_prefixes: int
 ) -> Prepared:
-    """Makes a problem ready, or refuses it, without asking the language model anything.
+    """Make a problem ready, or refuse it, without asking the language model anything.
 
     Raises:
         ValueError: the budget is too short for every answer, no answer can be written with the
@@ -202,7 +202,7 @@ def prepare(
 
 
 def largest_budget(constraint: gcd.TokenAutomaton, most_prefixes: int, most_tokens: int) -> int:
-    """The largest budget whose tree has no more prefixes; at least what the shortest answer needs.
+    """Find the largest budget whose tree is small enough; at least the shortest answer fits.
 
     Args:
         constraint: the language over the model's tokens.

@@ -1,4 +1,4 @@
-"""What the convergence task leaves behind: results, table, summary, two figures, wandb.
+"""The report of the convergence task: results, table, summary, two figures, wandb.
 
 The headline is the number of particles from which on the law of one drawn answer is within a total
 variation of `GOAL` of the exact posterior, the smallest one that was tried. (More particles are not
@@ -17,54 +17,48 @@ from typing import Any
 
 import pandas as pd
 import wandb
-from omegaconf import DictConfig
 
 from experiments.convergence.figures import GOAL, plot_particles, plot_time, tv_of
-from experiments.convergence.methods import TITLES
-from experiments.harness import config as configuration
-from experiments.harness import tracking
-from experiments.harness.screen import show
+from experiments.harness.methods import METHODS
+from experiments.harness.run import Run
 from experiments.harness.summary import as_markdown
 
-_OURS = ("pgcd", "pgcd_tied", "pgcd_in_time")  # whose share of the others' particles is told
 _SHOWN = (1, 4, 16, 64, 256)
 _AT = 16  # particles at which the diagnostics are shown
 
 Report = dict[str, Any]
 
 
-def report(
-    config: DictConfig, run_dir: Path, reports: Sequence[Report], notes: Sequence[str], run_id: str
-) -> None:
-    """Write, print and log the results."""
+def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
+    """Write, print and log the results.
+
+    Args:
+        run: the run.
+        reports: one for each problem, a line of `results.jsonl`.
+        notes: what there is to say about the HMMs.
+    """
     text = "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in reports)
-    (run_dir / "results.jsonl").write_text(text, encoding="utf-8")
-    summary = {"headline": headline(reports), "notes": list(notes), "seed": config.seed,
+    (run.directory / "results.jsonl").write_text(text, encoding="utf-8")
+    summary = {"headline": headline(reports), "notes": list(notes), "seed": run.config.seed,
                "problems": [_without_posteriors(r) for r in reports]}  # fmt: skip
-    (run_dir / "summary.json").write_text(
-        json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
-    table = table_of(reports, notes)
-    (run_dir / "table.md").write_text(table, encoding="utf-8")
-    plot_particles(reports, run_dir / "particles.png")
-    timed = config.task.timed_runs > 0
-    if timed:
-        plot_time(reports, run_dir / "time.png")
-    plain = configuration.results_config(config)
-    with tracking.start(config.wandb, run_dir, plain, run_dir.name, run_id) as run:
-        figures = {"particles": wandb.Image(str(run_dir / "particles.png"))}
-        if timed:
-            figures["time"] = wandb.Image(str(run_dir / "time.png"))
+    figures = {"particles": run.directory / "particles.png"}
+    plot_particles(reports, figures["particles"])
+    if run.config.task.timed_runs > 0:
+        figures["time"] = run.directory / "time.png"
+        plot_time(reports, figures["time"])
+
+    def log(tracked: wandb.Run) -> None:
+        images = {name: wandb.Image(str(path)) for name, path in figures.items()}
         rows = pd.DataFrame(_rows(reports))
-        run.log({"estimates": wandb.Table(dataframe=rows.astype(str)), **figures})
-        run.summary.update({"headline": summary["headline"]})
-    show(table)
-    names = "table.md, results.jsonl, summary.json, particles.png" + (", time.png" if timed else "")
-    print(f"Results: {run_dir}/ ({names})")
+        tracked.log({"estimates": wandb.Table(dataframe=rows.astype(str)), **images})
+        tracked.summary.update({"headline": summary["headline"]})
+
+    files = ["results.jsonl", *(path.name for path in figures.values())]
+    run.report(table_of(reports, notes), summary, log, files)
 
 
 def reached(report: Report, method: str) -> int | None:
-    """The fewest particles tried from which on a method is within `GOAL`; None for none."""
+    """Find the fewest particles tried from which on a method is within `GOAL`; None for none."""
     found = None
     for e in sorted(_of(report, method), key=lambda e: -e["particles"]):
         if tv_of(e) > GOAL:
@@ -74,7 +68,7 @@ def reached(report: Report, method: str) -> int | None:
 
 
 def headline(reports: Sequence[Report]) -> dict[str, Any]:
-    """Particles needed, by method and problem, their medians, and the ratios that were the goal.
+    """Sum up the particles needed, their medians, and the ratios that were the goal.
 
     Of all problems, and of the *hard* ones, where one sample of GCD is not within `GOAL` already,
     so that there is something to converge to.
@@ -98,9 +92,9 @@ def _medians(reports: Sequence[Report], methods: Sequence[str], most: int) -> di
 
     ratios = {
         f"{ours}_to_{other}": [a / b for a, b in zip(needed(ours), needed(other), strict=True)]
-        for ours in _OURS
+        for ours in filter(_not_a_mask, methods)
         for other in ("gcd", "lcd")
-        if ours in methods and other in methods
+        if other in methods
     }
     return {
         "problems": [r["name"] for r in reports],
@@ -110,12 +104,17 @@ def _medians(reports: Sequence[Report], methods: Sequence[str], most: int) -> di
     }
 
 
+def _not_a_mask(method: str) -> bool:
+    """Whether a method does more than to forbid tokens; its share of particles is told."""
+    return METHODS[method].indicator is None
+
+
 def _most(reports: Sequence[Report]) -> int:
     return max(e["particles"] for r in reports for e in r["estimates"])
 
 
 def table_of(reports: Sequence[Report], notes: Sequence[str]) -> str:
-    """Everything in Markdown: the headline, the problems, and every method on each."""
+    """Write everything in Markdown: the headline, the problems, and every method on each."""
     methods = _methods(reports)
     parts = ["## Convergence to the exact posterior", _headline_text(headline(reports))]
     parts.append(as_markdown(_problem_table(reports)))
@@ -156,19 +155,19 @@ def _headline_text(found: dict[str, Any]) -> str:
         if part is None:
             continue
         needed = ", ".join(
-            f"{TITLES[m]} {_count(n, most)}" for m, n in part["median_needed"].items()
+            f"{METHODS[m].title} {_count(n, most)}" for m, n in part["median_needed"].items()
         )
         lines.append(f"- median over {title.format(count=len(part['problems']))}: {needed}.")
         for other, goal in (("gcd", "a quarter"), ("lcd", "a tenth")):
             shares = [
-                f"{TITLES[ours]} {part['median_ratio'][f'{ours}_to_{other}']:.3g}"
-                for ours in _OURS
+                f"{METHODS[ours].title} {part['median_ratio'][f'{ours}_to_{other}']:.3g}"
+                for ours in filter(_not_a_mask, found["needed"])
                 if f"{ours}_to_{other}" in part["median_ratio"]
             ]
             if shares:
                 lines.append(
-                    f"  Share of {TITLES[other]}'s particles, median of the problems' own ratios: "
-                    f"{', '.join(shares)} (the goal was at most {goal})."
+                    f"  Share of {METHODS[other].title}'s particles, median of the problems' own "
+                    f"ratios: {', '.join(shares)} (the goal was at most {goal})."
                 )
     return lines[0] + "\n\n" + "\n".join(lines[1:])
 
@@ -197,13 +196,16 @@ def _needed_table(reports: Sequence[Report], methods: Sequence[str]) -> pd.DataF
     most = found["most_particles"]
     rows = [
         {f"particles to TV {GOAL}": _cell(r["name"])}
-        | {TITLES[m]: _count(found["needed"][m][r["name"]] or 2 * most, most) for m in methods}
+        | {
+            METHODS[m].title: _count(found["needed"][m][r["name"]] or 2 * most, most)
+            for m in methods
+        }
         for r in reports
     ]
     for key, title in (("all", "median"), ("hard", "median of the hard ones")):
         if found[key] is not None:
             medians = found[key]["median_needed"]
-            shown = {TITLES[m]: _count(medians[m], most) for m in methods}
+            shown = {METHODS[m].title: _count(medians[m], most) for m in methods}
             rows.append({f"particles to TV {GOAL}": title} | shown)
     return pd.DataFrame(rows)
 
@@ -212,7 +214,7 @@ def _method_table(report: Report, shown: Sequence[int]) -> pd.DataFrame:
     rows = []
     for method in _methods([report]):
         by = {e["particles"]: e for e in _of(report, method)}
-        row: dict[str, Any] = {"method": TITLES[method]}
+        row: dict[str, Any] = {"method": METHODS[method].title}
         for n in shown:
             row[f"TV of one answer, N={n}"] = _tv(by[n]) if n in by else "–"
         at = by.get(_AT) or by[max(by)]

@@ -1,4 +1,4 @@
-"""The sampler itself, on a tree: thousands of runs of `smc.sampler.Sampler` without a model.
+"""The sampler itself runs on a tree, thousands of times, without a model.
 
 Once the language model was asked at every prefix, it is a table; and so is a proposal, whose view
 of the next token is a function of the prefix alone. `TreeLM` and `TreeProposal` are these tables in
@@ -7,15 +7,15 @@ named as ever by (seed, run, particle, step, purpose), and a row's columns are t
 their order: so a run here draws what `smc.sample` draws with the real model under the same seed.
 (The method `lm` has the same law; its column for all other tokens comes last.)
 
-LM, LCD and GCD have g = 0 or 1, which the tree says by itself. For P-GCD the very proposal is
-asked, once for each prefix, with the restricted constraint and HMM (`tabulate`).
+LM, LCD and GCD have g = 0 or 1, which the tree says by itself. Any other proposal is asked itself,
+once for each prefix, with the restricted constraint and HMM (`tabulate`).
 
 Cost of a run: a few gathers for each distinct prefix and step; some 10^5 particles a second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,7 +41,7 @@ _ROWS_GUIDED = 512
 
 
 class Table(NamedTuple):
-    """What a proposal thinks at every prefix of a tree.
+    """The guide of a proposal at every prefix of a tree.
 
     Attributes:
         log_g: of each slot, -inf for what is never drawn.
@@ -52,10 +52,13 @@ class Table(NamedTuple):
     log_z: Float64[Tensor, "nodes"]
 
 
-def tabulate(
-    proposal: Proposal[Any], tree: Tree, progress: Callable[[int], object] | None = None
-) -> Table:
-    """Asks a proposal (over the restricted tokens) at every prefix within the budget."""
+def tabulate(proposal: Proposal[Any], tree: Tree) -> Table:
+    """Ask a proposal (over the restricted tokens) at every prefix within the budget.
+
+    Raises:
+        ValueError: it draws a token after which the text cannot be completed within the budget, so
+            that it would leave the tree.
+    """
     log_g = torch.full((len(tree["token"]),), -torch.inf, dtype=torch.float64)
     log_z = torch.full((tree.num_exact,), -torch.inf, dtype=torch.float64)
     batch = Batch(AutomatonBatch([tree.automaton]), torch.tensor([tree.budget]))
@@ -78,23 +81,26 @@ def tabulate(
             log_p = torch.full((len(some), width), -torch.inf, dtype=torch.float64)
             log_p.scatter_(1, token, torch.where(inside, tree["log_p"][slots], -torch.inf))
             guide = proposal.guide(proposal.take(state, some), log_p)
-            log_g[slots[inside]] = guide.log_g.gather(1, token)[inside]
+            row = torch.arange(len(some)).repeat_interleave(inside.sum(dim=1))
+            found = guide.at(row, token[inside])
+            child = tree["child"][slots[inside]]
+            if bool((((child < 0) | (child >= tree.num_exact)) & ~found.isneginf()).any()):
+                raise ValueError("it draws a token after which the budget is too short for any end")
+            log_g[slots[inside]] = found
             log_z[nodes[some]] = guide.log_z
-            if progress is not None:
-                progress(len(some))
         above = nodes
     return Table(log_g, log_z)
 
 
 class TreeState(NamedTuple):
-    """Where R prefixes are; both a proposal's state and its walk."""
+    """The nodes at which R prefixes are; it is both a proposal's state and its walk."""
 
     tree: Tree
     nodes: Int64[Tensor, "R"]
 
     @property
     def walk(self) -> TreeState:
-        """Itself."""
+        """The state itself, which says what a walk says."""
         return self
 
     @property
@@ -113,7 +119,7 @@ class TreeProposal(Proposal[TreeState]):
 
     Args:
         tree: the tree, with the language model's values.
-        method: "lm", "lcd" or "gcd"; or a table.
+        method: "lm", "lcd" or "gcd", whose g the tree knows (`Method.indicator`); or a table.
         potential: whether g is also the potential.
     """
 
@@ -122,8 +128,13 @@ class TreeProposal(Proposal[TreeState]):
         self.method = method
         self.potential = potential
 
+    @property
+    def grows(self) -> bool:
+        """Whether it walks out of the tree, which then grows as it goes."""
+        return self.method == "lcd"
+
     def start(self, batch: Batch) -> TreeState:
-        """The root, for each example."""
+        """The root of the tree, for each example."""
         return self.state(torch.zeros(len(batch.budgets), dtype=torch.int64))
 
     def state(self, nodes: Int64[Tensor, "R"]) -> TreeState:
@@ -135,27 +146,27 @@ class TreeProposal(Proposal[TreeState]):
         return state._replace(nodes=state.nodes[ancestors])
 
     def advance(self, state: TreeState, tokens: Int[Tensor, "R T"]) -> TreeState:
-        """Steps to children; LCD alone may walk prefixes that cannot be completed in time."""
+        """The children; LCD alone may walk prefixes that cannot be completed in time."""
         nodes = state.nodes
         for token in tokens.long().unbind(dim=1):
-            after = self.tree.step(nodes, token, late=self.method == "lcd")
+            after = self.tree.step(nodes, token, late=self.grows)
             nodes = torch.where(token >= 0, after, nodes)
         return state._replace(nodes=nodes)
 
     def guide(self, state: TreeState, log_p: Float64[Tensor, "R W"]) -> DenseGuide:
-        """log g and log Z by place among the slots; the last column is all other tokens."""
+        """log g and log Z by index of the slot; the last column is all other tokens."""
         if self.method == "lm":
             return DenseGuide(torch.zeros_like(log_p), log_p.new_zeros(len(log_p)))
         tree, nodes = self.tree, state.nodes
         slots = tree.rows(nodes)
-        place = slots.clamp(min=0)
+        inner = slots.clamp(min=0)
         log_g = torch.full_like(log_p, -torch.inf)
         if isinstance(self.method, Table):
-            log_g[:, :-1] = self.method.log_g[place].masked_fill(slots < 0, -torch.inf)
+            log_g[:, :-1] = self.method.log_g[inner].masked_fill(slots < 0, -torch.inf)
             return DenseGuide(log_g, self.method.log_z[nodes])
         allowed = slots >= 0
         if self.method == "gcd":
-            child = tree["child"][place]
+            child = tree["child"][inner]
             allowed &= (child >= 0) & (child < tree.num_exact)
         log_g[:, :-1].masked_fill_(allowed, 0.0)
         return DenseGuide(log_g, torch.logsumexp(log_p + log_g, dim=1))
@@ -186,19 +197,19 @@ class TreeLM:
         return [0 for _ in prompt]
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[TreeRows, Float64[Tensor, "B W"]]:
-        """One root for each."""
+        """One root of the tree for each prompt."""
         rows = TreeRows(self, torch.zeros(len(prompts), dtype=torch.int64))
         return rows, self.log_p(rows.nodes)
 
     def log_p(self, nodes: Int64[Tensor, "R"]) -> Float64[Tensor, "R W"]:
-        """The table's rows; unknown ones are asked for first."""
+        """The rows of the table at these nodes; the model is asked first where none is known."""
         if self.evaluator is not None and not bool(self.tree.known[nodes].all()):
             self.evaluator(self.tree, nodes)
         return self.tree.log_p(nodes)
 
 
 class TreeRows:
-    """Nodes; see `smc.language_model.Rows`."""
+    """Prefixes as nodes of a tree; see `smc.language_model.Rows`."""
 
     def __init__(self, lm: TreeLM, nodes: Int64[Tensor, "R"]) -> None:
         self._lm = lm
@@ -207,23 +218,23 @@ class TreeRows:
     def extend(
         self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]
     ) -> Float64[Tensor, "R T W"]:
-        """One token each: places among the slots mean something in their own row only."""
+        """One token for each row: the index of a slot has a meaning in its own row only."""
         assert runs.shape[1] == 1, "the sampler extends by one token at a time"
         self.nodes = self._lm.tree.step(self.nodes, runs[:, 0].long(), late=True)
         assert bool((self.nodes != DEAD).all()), "only prefixes that go on are read"
         return self._lm.log_p(self.nodes).unsqueeze(1)
 
     def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
-        """Copies nodes."""
+        """The rows become copies of these."""
         self.nodes = self.nodes[ancestors]
 
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
-        """Nobody cuts rows here."""
+        """Rows of a tree are never cut back."""
         raise NotImplementedError("rows of a tree are not cut back")
 
 
 class Runs(NamedTuple):
-    """What independent runs gave.
+    """The results of independent runs.
 
     Attributes:
         posterior: of each run, over texts; rows sum to one, to zero where a run is dead.
@@ -251,9 +262,16 @@ def sample_runs(
     ess_threshold: float = 0.5,
     seed: int = 0,
     draw: Draw | None = None,
-    progress: Callable[[int], object] | None = None,
 ) -> Runs:
-    """So many independent runs; run i has the random numbers of example i of `smc.sample`."""
+    """Run the sampler many times; run i has the random numbers of example i of `smc.sample`.
+
+    Args:
+        lm: the tree as a language model.
+        proposal: the method on that tree.
+        particles: of each run.
+        runs: how many.
+        resampling, ess_threshold, seed, draw: as in `smc.sample`.
+    """
     tree, parts = lm.tree, []
     size = max(1, min(512, _PARTICLES_AT_ONCE // particles))
     for first in range(0, runs, size):
@@ -273,7 +291,7 @@ def sample_runs(
         )
         found = sampler.run([[0]] * count)
         weights = Weights.of(found.log_weight.view(count, particles))
-        # Where each particle ended, by following its places down the tree once more.
+        # Where each particle ended, by following its slots down the tree once more.
         node = torch.zeros(count * particles, dtype=torch.int64)
         for t in range(tree.budget):
             column = found.tokens[:, t]
@@ -290,8 +308,6 @@ def sample_runs(
             shape=(count, len(tree.texts)),
         )
         parts.append((posterior, weights.log_mean.numpy(), weights.ess.numpy()))
-        if progress is not None:
-            progress(count)
     posteriors, evidences, ess = zip(*parts, strict=True)
     return Runs(
         sparse.vstack(posteriors, format="csr"), np.concatenate(evidences), np.concatenate(ess)

@@ -1,4 +1,4 @@
-"""Samplers against the exact posterior: `+task=convergence`.
+"""`+task=convergence` compares samplers with the exact posterior.
 
 For each model its HMM; for each problem its tree, the language model asked once at every prefix of
 it, and the truth (`exact`); for each method and number of particles thousands of runs on the tree
@@ -12,8 +12,7 @@ command goes on from there, to the same final result (wall times aside).
 from __future__ import annotations
 
 import hashlib
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +22,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.convergence.builtin import builtin
+from experiments.convergence.config import ConvergenceConfig, check
 from experiments.convergence.evaluate import (
     Evaluator,
     load_late,
@@ -34,26 +34,24 @@ from experiments.convergence.exact import Exact, Law, exact, floor_of_draws
 from experiments.convergence.hmm import Distilled, Recipe, distil, given, with_own_ends
 from experiments.convergence.measures import estimate
 from experiments.convergence.methods import (
-    Options,
     Stopwatch,
     law_of_sample,
-    needs_hmm,
     on_tree,
     refuse_large_tables,
+    settings_of,
 )
 from experiments.convergence.problems import Prepared, Problem, prepare, read_problems
 from experiments.convergence.report import report
 from experiments.convergence.sampler import TreeLM, TreeProposal, sample_runs
 from experiments.convergence.tree import Tree
 from experiments.distillation.fit import at_random
-from experiments.harness import config as configuration
 from experiments.harness.config import ModelConfig
+from experiments.harness.identity import Identity, results_config
+from experiments.harness.methods import needs_hmm
 from experiments.harness.models import digest_of, identity_of, load_model
-from experiments.harness.processes import bar, processes
-from experiments.harness.results import ResultStore, Row
-from experiments.harness.run_directory import open_run_dir, refuse_another_run, run_dir_of
-
-_LOG = logging.getLogger(__name__)
+from experiments.harness.processes import bar
+from experiments.harness.results import Key, Row
+from experiments.harness.run import Run, Task
 
 
 @dataclass(frozen=True)
@@ -72,56 +70,44 @@ class Subject:
     problems: tuple[Prepared, ...]
     hmms: tuple[Distilled, ...] = ()
 
+    def name(self, number: int) -> str:
+        """The problem of this number as rows and files call it."""
+        return f"{self.label}-{number}"
+
+    def keys(self, number: int, task: DictConfig) -> list[Key]:
+        """The keys of all rows of the problem of this number."""
+        return [(self.name(number), method, n) for method in task.methods for n in task.particles]
+
     @property
     def notes(self) -> list[str]:
         """What there is to say about the HMMs."""
         return [f"{self.path}: {note}" for note in dict.fromkeys(hmm.note for hmm in self.hmms)]
 
 
-def run(config: DictConfig) -> Path:
-    """Run the task to its end; returns its directory."""
-    if processes()[1] > 1:
-        raise ValueError("+task=convergence is one process: run it without torchrun")
-    own = None if config.task.problems is None else read_problems(config.task.problems)
-    identity = _identity(config)
-    run_dir = run_dir_of(config, identity)
-    if config.resume:
-        refuse_another_run(run_dir, identity)
+def _read(config: DictConfig) -> list[Problem] | None:
+    """The problems of a file; None for the built-in ones, which need a model."""
+    return None if config.task.problems is None else read_problems(config.task.problems)
+
+
+def _run(run: Run, own: list[Problem] | None) -> None:
+    """Prepare all problems, then take them one by one, and report."""
+    config = run.config
     paths = _models(config)
     subjects = [
         _subject(config, path, label, own)
         for path, label in zip(paths, _labels(paths), strict=True)
     ]
-    open_run_dir(run_dir, config, identity)
-    rows_dir = run_dir / "rows"
-    rows_dir.mkdir(exist_ok=True)
-    if not config.resume:
-        for path in (*rows_dir.iterdir(), *(run_dir / "values").glob("*.npz")):
-            path.unlink()
-    store = ResultStore(rows_dir)
-    per_problem = len(config.task.methods) * len(config.task.particles)
-    total = per_problem * sum(len(subject.problems) for subject in subjects)
-    if len(store):
-        _LOG.info("%d of %d rows are in %s already and are kept", len(store), total, rows_dir)
+    keys = [key for s in subjects for i in range(len(s.problems)) for key in s.keys(i, config.task)]
+    run.open(keys, rows_in="rows")
+    subjects = [_with_hmm(config, subject, run.directory) for subject in subjects]
     reports = []
-    try:
-        subjects = [_with_hmm(config, subject, run_dir) for subject in subjects]
-        with bar(total, "sampling", "row", 0, len(store)) as shown:
-            for subject in subjects:
-                for number in range(len(subject.problems)):
-                    bench = _Bench(config, subject, number, run_dir, store)
-                    for _ in bench.rows():
-                        shown.update()
-                    reports.append(bench.report(_title(subjects, subject, number)))
-    except KeyboardInterrupt:
-        _LOG.warning(
-            "interrupted: %d of %d rows are in %s; the same command goes on from there",
-            len(store), total, rows_dir,
-        )  # fmt: skip
-        raise
-    notes = [note for subject in subjects for note in subject.notes]
-    report(config, run_dir, reports, notes, configuration.fingerprint(identity))
-    return run_dir
+    with run.sampling(keys) as progress:
+        for subject in subjects:
+            for number in range(len(subject.problems)):
+                bench = _Bench(run, subject, number)
+                bench.make_rows(progress)
+                reports.append(bench.report(_title(subjects, subject, number)))
+    report(run, reports, [note for subject in subjects for note in subject.notes])
 
 
 def _models(config: DictConfig) -> list[str]:
@@ -143,16 +129,13 @@ def _title(subjects: Sequence[Subject], subject: Subject, number: int) -> str:
     return name if asked.count(name) == 1 else f"{name} ({subject.label})"
 
 
-def _identity(config: DictConfig) -> dict[str, Any]:
+def _identity(config: DictConfig, own: list[Problem] | None) -> Identity:
     """What determines the results: settings, the models' files, the file of problems, the HMM."""
-    identity = configuration.results_config(config)
+    identity = results_config(config)
     identity["model_files"] = [identity_of(path) for path in _models(config)]
-    if config.task.problems is not None:
+    if own is not None:
         content = Path(config.task.problems).expanduser().read_bytes()
         identity["problems_sha256"] = hashlib.sha256(content).hexdigest()[:16]
-    if any(map(needs_hmm, config.task.methods)):
-        options = ("temper", "defence", "potential")
-        identity["hmm_options"] = {key: config.hmm[key] for key in options}
     if config.task.hmm is not None:
         identity["hmm_files"] = digest_of(Path(config.task.hmm).expanduser())
     return identity
@@ -179,7 +162,7 @@ def _subject(config: DictConfig, path: str, label: str, own: Sequence[Problem] |
         )
     sized = hmms[0].hmm if hmms else at_random(task.hmm_states, 1, seed=0)
     for one in prepared:
-        refuse_large_tables(task.methods, one, sized, Options.of(config.hmm))
+        refuse_large_tables(task.methods, one, sized, settings_of(config))
     return Subject(path, label, prepared, hmms)
 
 
@@ -211,30 +194,24 @@ def _with_hmm(config: DictConfig, subject: Subject, run_dir: Path) -> Subject:
 
 
 class _Bench:
-    """One problem: its tree, its truth, and its rows."""
+    """One problem of one model: its tree, its truth, and its rows."""
 
-    def __init__(
-        self,
-        config: DictConfig,
-        subject: Subject,
-        number: int,
-        run_dir: Path,
-        store: ResultStore,
-    ) -> None:
-        self.config = config
+    def __init__(self, run: Run, subject: Subject, number: int) -> None:
+        self.config = run.config
+        self.store = run.store
+        self.values = run.directory / "values"
         self.model = subject.path
         self.hmm = subject.hmms[number].hmm if subject.hmms else None
         self.prepared = prepared = subject.problems[number]
-        self.name = f"{subject.label}-{number}"
-        self.store = store
-        self.values = run_dir / "values"
-        self.options = Options.of(config.hmm)
+        self.name = subject.name(number)
+        self.keys = subject.keys(number, self.config.task)
+        self.settings = settings_of(self.config)
         self.evaluator = Evaluator(
             prepared.lm,
             prepared.prompt,
             prepared.restriction.ids,
-            temperature=config.smc.temperature,
-            max_rows=config.smc.max_rows,
+            temperature=self.config.smc.temperature,
+            max_rows=self.config.smc.max_rows,
         )
         self.tree = self._tree()
         try:
@@ -255,32 +232,31 @@ class _Bench:
             save_values(tree, path)
         return tree
 
-    def rows(self) -> Iterator[Row]:
-        """Makes the rows that are not there yet."""
-        task = self.config.task
-        for method in task.methods:
-            due = [n for n in task.particles if (self.name, method, n) not in self.store]
+    def make_rows(self, progress: Callable[[int], object]) -> None:
+        """Make the rows that are not there yet, each of which goes to disk at once."""
+        for method in self.config.task.methods:
+            due = [key for key in self.keys if key[1] == method and key not in self.store]
             if not due:
                 continue
-            proposal = on_tree(method, self.prepared, self.tree, self.hmm, self.options)
-            if method == "lcd":
-                self._restore_late()
-            watch = Stopwatch(method, self.prepared, self.hmm, self.options, self.config)
+            proposal = on_tree(method, self.prepared, self.tree, self.hmm, self.settings)
+            if proposal.grows:
+                self._restore_late(method)
+            watch = Stopwatch(method, self.prepared, self.hmm, self.settings, self.config)
             table = watch.table_seconds()
-            for particles in due:
+            for _, _, particles in due:
                 row = self._row(method, proposal, particles)
                 row |= {"seconds": watch.seconds(particles), "table_seconds": table}
-                if method == "lcd":
+                if proposal.grows:
                     save_late(self.tree, self._late(particles))
                 self.store.append([row])
-                yield row
+                progress(1)
 
     def _late(self, particles: int) -> Path:
         return self.values / f"{self.name}-late-{particles}.npz"
 
-    def _restore_late(self) -> None:
-        """Late prefixes as they were when the last finished row was written."""
-        done = [n for n in self.config.task.particles if (self.name, "lcd", n) in self.store]
+    def _restore_late(self, method: str) -> None:
+        """Take in late prefixes as they were when the last finished row was written."""
+        done = [n for n in self.config.task.particles if (self.name, method, n) in self.store]
         if done and self._late(done[-1]).is_file():
             load_late(self.tree, self._late(done[-1]))
 
@@ -313,14 +289,13 @@ class _Bench:
             "posterior": [float(f"{p:.6g}") for p in law],
         }
 
-    def law(self, method: str) -> Law:
-        """The exact law of one sample of a method without an HMM."""
-        return law_of_sample(TreeProposal(self.tree, method), self.exact)
+    def law(self, indicator: str) -> Law:
+        """The exact law of one sample of LCD or GCD."""
+        return law_of_sample(TreeProposal(self.tree, indicator), self.exact)
 
     def report(self, title: str) -> dict[str, Any]:
         """One line of `results.jsonl`, under this name."""
-        problem, task = self.prepared.problem, self.config.task
-        keys = [(self.name, method, n) for method in task.methods for n in task.particles]
+        problem = self.prepared.problem
         report: dict[str, Any] = {
             "name": title,
             "model": self.model,
@@ -334,19 +309,22 @@ class _Bench:
             "log_evidence": self.exact.log_evidence,
             "posterior": self.posterior.tolist(),
         }
-        for method in ("lcd", "gcd"):
-            law = self.law(method)
-            report[method] = {
+        for indicator in ("lcd", "gcd"):
+            law = self.law(indicator)
+            report[indicator] = {
                 "share_valid": law.share_valid,
                 "total_variation": law.total_variation,
             }
-        drop = ("example",)
-        report["estimates"] = [
-            {k: v for k, v in row.items() if k not in drop} for row in self.store.rows(keys)
-        ]
+        rows = self.store.rows(self.keys)
+        report["estimates"] = [{k: v for k, v in row.items() if k != "example"} for row in rows]
         return report
 
 
 def _log(ratio: float, log_evidence: float) -> float | None:
     """log of the mean evidence; None where every run was dead."""
     return None if ratio <= 0 else float(np.log(ratio)) + log_evidence
+
+
+TASK = Task(
+    "convergence", ConvergenceConfig, check, _read, _identity, _run, kept=("rows/*", "values/*.npz")
+)

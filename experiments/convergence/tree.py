@@ -1,4 +1,4 @@
-"""All ways to spell an answer, as a tree of token prefixes.
+"""A tree of token prefixes holds all ways to spell an answer.
 
 Under a constraint and a budget the prefixes that can still be completed make a finite tree: its
 root is the empty prefix, its leaves are answers that have ended. The texts may be few and the
@@ -49,7 +49,7 @@ UNGROWN = -2
 
 
 def count_prefixes(automaton: TokenAutomaton, budget: int) -> float:
-    """Token prefixes, the empty one included, that can be completed within the budget.
+    """Count the token prefixes, the empty one included, that can be completed within the budget.
 
     Texts that have ended are not counted. Exact up to 2^53, a float beyond.
     """
@@ -87,7 +87,7 @@ class Restriction:
 
     @classmethod
     def of(cls, automaton: TokenAutomaton) -> Restriction:
-        """The restriction of a constraint: same states, same classes of allowed tokens."""
+        """Restrict a constraint: it keeps its states and its classes of allowed tokens."""
         delta, last = automaton.delta, automaton.eos_class
         allowed = np.asarray((delta >= 0).any(axis=0))
         ids = np.flatnonzero(allowed[automaton.class_of])
@@ -99,10 +99,10 @@ class Restriction:
         number[last] = len(kept) + 1
         nowhere = np.full((delta.shape[0], 1), -1, np.int32)
         vocabulary = automaton.vocabulary
-        place = {int(token): i for i, token in enumerate(ids)}
+        index = {int(token): i for i, token in enumerate(ids)}
         small = Vocabulary.from_bytes(
             [*(vocabulary.token_bytes[i] for i in ids), b""],
-            [place[i] for i in vocabulary.eos_ids if i in place],
+            [index[i] for i in vocabulary.eos_ids if i in index],
         )
         return cls(
             ids,
@@ -116,7 +116,7 @@ class Restriction:
         )
 
     def hmm(self, hmm: HMM) -> HMM:
-        """The same model, in which all other tokens are one."""
+        """Restrict an HMM: all other tokens become one."""
         allowed = torch.zeros(hmm.num_tokens, dtype=torch.bool)
         allowed[torch.from_numpy(self.ids)] = True
         emission = hmm.emission.to(hmm.dtype)
@@ -133,11 +133,11 @@ class Column:
 
     @property
     def values(self) -> Tensor:
-        """What is in it: a view, which is good until it grows."""
+        """The values in it, as a view that is good until the column grows."""
         return self._memory[: self._size]
 
     def append(self, values: Tensor) -> None:
-        """Adds these at the end."""
+        """Add values at the end."""
         size = self._size + len(values)
         if size > len(self._memory):
             more = self._memory.new_empty(max(size, 2 * len(self._memory)))
@@ -190,21 +190,21 @@ class Tree:
 
     @property
     def num_nodes(self) -> int:
-        """All nodes there are, late ones included."""
+        """The number of nodes, late ones included."""
         return len(self["state"])
 
     @property
     def num_prefixes(self) -> int:
-        """Prefixes within the budget that have not ended: those the language model is asked at."""
+        """The number of prefixes within the budget at which the model is asked: none has ended."""
         return int((self["text"][: self.num_exact] < 0).sum())
 
     @property
     def known(self) -> Tensor:
-        """Nodes at which the language model was asked."""
+        """True for nodes at which the language model was asked."""
         return ~self["log_other"].isnan()
 
     def levels(self) -> list[tuple[int, int]]:
-        """First node and end of each level of the tree within the budget."""
+        """Give the first node and the end of each level of the tree within the budget."""
         counts = torch.bincount(self["depth"][: self.num_exact]).tolist()
         ends = np.cumsum([0, *counts]).tolist()
         return list(pairwise(ends))
@@ -282,11 +282,11 @@ class Tree:
     def step(
         self, nodes: Int64[Tensor, "R"], columns: Int64[Tensor, "R"], late: bool
     ) -> Int64[Tensor, "R"]:
-        """The node after one of its slots, by its place in the row; `DEAD` for any other column.
+        """Step to the node behind a slot, by its index in the row; `DEAD` for any other column.
 
         Args:
             nodes: where; `DEAD` stays.
-            columns: place of the token among the node's slots.
+            columns: index of the token among the node's slots.
             late: whether prefixes that cannot be completed in time may be walked (and are grown).
         """
         here = nodes.clamp(min=0)
@@ -304,14 +304,14 @@ class Tree:
         return after
 
     def owner(self, slots: Int64[Tensor, "n"]) -> Int64[Tensor, "n"]:
-        """The node of each slot."""
+        """Find the node of each slot."""
         node = torch.searchsorted(self["start"], slots, right=True) - 1
         # Nodes without slots share their start with the next one: take the one that has some.
         assert bool((self["width"][node] > 0).all()), "a slot belongs to a node with slots"
         return node
 
     def grow(self, slots: Int64[Tensor, "n"]) -> None:
-        """Makes the late prefixes behind these slots, shallow ones first; none may be there yet."""
+        """Make the late prefixes behind these slots, shallow ones first; none may be there yet."""
         node = self.owner(slots)
         token = self["token"][slots].numpy()
         state = self["state"][node].numpy()
@@ -324,19 +324,19 @@ class Tree:
             self._add(target[some], node.numpy()[some], picked.numpy(), level)
 
     def rows(self, nodes: Int64[Tensor, "R"]) -> Int64[Tensor, "R W"]:
-        """The slots of each node, -1 behind its last one."""
+        """Give the slots of each node, -1 behind its last one."""
         width = self["width"][nodes].unsqueeze(1)
         columns = torch.arange(int(width.max()) if len(nodes) else 0)
         return torch.where(columns < width, self["start"][nodes].unsqueeze(1) + columns, -1)
 
     def log_p(self, nodes: Int64[Tensor, "R"]) -> Float64[Tensor, "R W1"]:
-        """log p(next token | prefix) by place among the slots; the last column is all others."""
+        """Give log p(next token | prefix) by index of the slot; the last column is all others."""
         slots = self.rows(nodes)
         inside = self["log_p"][slots.clamp(min=0)].masked_fill(slots < 0, -torch.inf)
         return torch.cat([inside, self["log_other"][nodes].unsqueeze(1)], dim=1)
 
     def paths(self, nodes: Int64[Tensor, "R"]) -> Int64[Tensor, "R T"]:
-        """Restricted tokens from the root to each node, -1 behind its depth."""
+        """Give the restricted tokens from the root to each node, -1 behind its depth."""
         depth = self["depth"][nodes]
         tokens = torch.full((len(nodes), int(depth.max()) if len(nodes) else 0), -1)
         here, left = nodes.clone(), depth.clone()

@@ -1,4 +1,4 @@
-"""What a language model says wherever its free continuations of a prompt lead.
+"""Free continuations of a prompt visit prefixes, and the language model is asked at each.
 
 What several continuations begin with is one prefix and is read once. So a sample is a tree, and
 with each of its prefixes comes the model's whole distribution of the next token, which says more
@@ -57,7 +57,7 @@ class Visited(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[Visited]) -> Visited:
-        """The trees of several prompts, each as probable as the others."""
+        """Join the trees of several prompts, each as probable as the others."""
         sizes = torch.tensor([len(part.token) for part in parts])
         before = (sizes.cumsum(0) - sizes).tolist()
         shifted = [
@@ -72,7 +72,7 @@ class Visited(NamedTuple):
         return cls(*(torch.cat(columns) for columns in zip(*shifted, strict=True)))
 
     def sequences(self) -> Sequences:
-        """The continuations themselves, without their prompts."""
+        """Give the continuations themselves, without their prompts."""
         here, columns = self.last, []
         while bool((self.parent[here] >= 0).any()):
             columns.append(self.token[here])
@@ -119,7 +119,7 @@ def visit(
     most_bytes: int = MOST_BYTES,
     progress: Callable[[int], object] | None = None,
 ) -> Visited:
-    """The prefixes that C free continuations of a prompt come by.
+    """Sample C free continuations of a prompt, and keep the prefixes that they come by.
 
     Args:
         lm: the language model.
@@ -210,7 +210,7 @@ def visit(
 
 
 def weights(log_prefix: Float64[Tensor, "n"], count: int) -> Float64[Tensor, "n"]:
-    """P / (1 - (1 - P)^count) of each prefix, whose limit for P = 0 is 1 / count."""
+    """Compute P / (1 - (1 - P)^count) of each prefix, whose limit for P = 0 is 1 / count."""
     p = log_prefix.exp().clamp(max=1)
     chance = -torch.expm1(count * torch.log1p(-p))
     return torch.where(chance > 0, p / chance, 1 / count)

@@ -1,4 +1,4 @@
-"""What an HMM must beat: a unigram and a bigram of the same sequences, well smoothed.
+"""An HMM must beat a unigram and a bigram of the same sequences, well smoothed.
 
     unigram    P(v)     = (n(v) + 1/2) / (n + V/2)
     bigram     P(v | u) = (n(u, v) + m P(v)) / (n(u, ·) + m)
@@ -25,14 +25,14 @@ STRENGTHS = tuple(2.0**k for k in range(-6, 17))
 
 
 def unigram(sequences: Sequences, num_tokens: int) -> Tensor:
-    """P(v), float64, positive everywhere."""
+    """Estimate P(v) in float64, positive everywhere."""
     counts = torch.bincount(sequences.tokens, minlength=num_tokens).double() + 0.5
     return counts / counts.sum()
 
 
 @dataclass(frozen=True)
 class Baselines:
-    """Held-out log-likelihood a token, in nats.
+    """The held-out log-likelihood of both baselines, in nats a token.
 
     Attributes:
         unigram, bigram: of the two models.
@@ -45,7 +45,7 @@ class Baselines:
 
 
 def compare(training: Sequences, held_out: Sequences, num_tokens: int) -> Baselines:
-    """Both baselines, trained on one part and measured on the other."""
+    """Train both baselines on one part of the sequences, and measure them on the other."""
     single = unigram(training, num_tokens)
     context, seen = _contexts(training, num_tokens), training.tokens
     pairs, counts = torch.unique(context * num_tokens + seen, return_counts=True)

@@ -1,4 +1,4 @@
-"""What a distillation can be told, with types: the schema of `configs/distill_hmm.yaml`.
+"""The settings of a distillation, with types: the schema of `configs/distill_hmm.yaml`.
 
 Everything is checked here before a model is loaded or a sequence drawn, as far as that is possible
 without them.
@@ -10,13 +10,14 @@ import importlib.util
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from experiments.harness.checks import at_least, inside, left_alone, one_of
 from experiments.harness.config import DataConfig, ModelConfig, WandbConfig
+from experiments.harness.identity import Identity, plain
+from experiments.harness.settings import check_model
 from experiments.tool_calling.answers import STYLES
 from hmm.transition import factor_shapes
 
@@ -91,28 +92,21 @@ def register() -> None:
     ConfigStore.instance().store(name="base_distill", node=DistillConfig)
 
 
-def plain(config: DictConfig) -> dict[str, Any]:
-    """The configuration as plain values."""
-    resolved = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(resolved, dict)
-    return {str(key): value for key, value in resolved.items()}
-
-
-def result_settings(config: DictConfig) -> dict[str, Any]:
-    """Settings that determine the trained model: not logging, nor the device, nor checkpoints."""
+def result_settings(config: DictConfig) -> Identity:
+    """Give the settings that determine the trained model: no logging, device or checkpoints."""
     values = {k: v for k, v in plain(config).items() if k not in _NOT_IDENTITY}
     values["model"].pop("device")
     return values
 
 
-def sampling_settings(config: DictConfig) -> dict[str, Any]:
-    """Settings that determine the sampled sequences: runs that agree in them share these."""
+def sampling_settings(config: DictConfig) -> Identity:
+    """Give the settings that determine the sampled sequences, which runs share if they agree."""
     values = result_settings(config)
     return {"model": values["model"], **{key: values[key] for key in _SAMPLING}}
 
 
 def monarch_of(config: DictConfig) -> bool | int:
-    """The argument `monarch` of `HMM.random`."""
+    """Give the argument `monarch` of `HMM.random`."""
     if config.transition == "dense":
         return False
     return True if config.block is None else int(config.block)
@@ -124,10 +118,7 @@ def check(config: DictConfig) -> None:
     one_of("init", config.init, INITS)
     one_of("style", config.style, (*STYLES, "both"))
     one_of("save_dtype", config.save_dtype, SAVE_DTYPES)
-    one_of("wandb.mode", config.wandb.mode, ("auto", "online", "offline", "disabled"))
-    one_of("model.prompt", config.model.prompt, ("auto", "compact", "chat"))
-    dtypes = ("float32", "float64", "bfloat16", "float16", "auto")
-    one_of("model.dtype", config.model.dtype, dtypes)
+    check_model(config)
     for key in ("num_states", "max_length", "sample_batch", "batch_size", "piece_size"):
         at_least(key, config[key], 1)
     at_least("evaluations", config.evaluations, 1)
@@ -135,7 +126,6 @@ def check(config: DictConfig) -> None:
     if config.latent_sequences is not None:
         at_least("latent_sequences", config.latent_sequences, 1)
     at_least("full_steps", config.full_steps, 0)
-    at_least("seed", config.seed, 0)
     at_least("records.offset", config.records.offset, 0)
     if config.data.path is None:
         at_least("num_sequences", config.num_sequences, 2)

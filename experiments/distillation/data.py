@@ -1,4 +1,4 @@
-"""Sequences to distil from: ragged, kept on disk, split for the comparison.
+"""Sequences to distil from are ragged, kept on disk, and split for the comparison.
 
 A sequence is what a language model answered, in token ids, EOS included if it came. Beside it lie,
 where they are known, the prompt and log P_lm(answer | prompt). Files are
@@ -30,7 +30,7 @@ _LARGEST_ID = 2**31 - 1  # files hold 32 bits
 
 @dataclass(frozen=True)
 class Sequences:
-    """B sequences, one behind the other.
+    """B sequences of tokens, one behind the other in flat arrays.
 
     Attributes:
         tokens: of all sequences; `lengths.sum()` of them.
@@ -55,7 +55,7 @@ class Sequences:
         log_likelihood: Sequence[float] | None = None,
         groups: Sequence[int] | None = None,
     ) -> Sequences:
-        """From one list of ids a sequence."""
+        """Make sequences of lists of ids."""
         count = len(tokens)
         prompts = [[]] * count if prompts is None else prompts
         unknown = [float("nan")] * count
@@ -72,7 +72,7 @@ class Sequences:
 
     @classmethod
     def joined(cls, parts: Sequence[Sequences]) -> Sequences:
-        """All sequences of several parts, in their order."""
+        """Join all sequences of several parts, in their order."""
         return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in ARRAYS))
 
     def __len__(self) -> int:
@@ -91,21 +91,21 @@ class Sequences:
         return self.prompt_lengths.cumsum(0) - self.prompt_lengths
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens (B x T), zero behind each end, and lengths (B) of these sequences."""
+        """Give the tokens (B x T), zero behind each end, and the lengths (B) of these sequences."""
         return _padded(self.tokens, self._starts[rows], self.lengths[rows])
 
     def prompt(self, row: int) -> list[int]:
-        """The prompt of one sequence."""
+        """Give the prompt of one sequence."""
         start, length = int(self._prompt_starts[row]), int(self.prompt_lengths[row])
         return self.prompts[start : start + length].tolist()
 
     def sequence(self, row: int) -> list[int]:
-        """The tokens of one sequence."""
+        """Give the tokens of one sequence."""
         start, length = int(self._starts[row]), int(self.lengths[row])
         return self.tokens[start : start + length].tolist()
 
     def take(self, rows: Tensor) -> Sequences:
-        """These sequences alone."""
+        """Keep these sequences alone."""
         return Sequences(
             _gathered(self.tokens, self._starts[rows], self.lengths[rows]),
             self.lengths[rows],
@@ -116,11 +116,11 @@ class Sequences:
         )
 
     def pieces(self, size: int) -> Iterator[Tensor]:
-        """Row numbers, `size` at a time, by length so that little is padded."""
+        """Yield row numbers, `size` at a time, by length so that little is padded."""
         yield from self.lengths.argsort(stable=True).split(size)
 
     def pieces_with_prompts(self, size: int) -> Iterator[Tensor]:
-        """The same for sequences that are read with their prompts."""
+        """Yield row numbers, `size` at a time, by length with the prompt."""
         yield from (self.prompt_lengths + self.lengths).argsort(stable=True).split(size)
 
 
@@ -139,7 +139,7 @@ def _gathered(flat: Tensor, starts: Tensor, lengths: Tensor) -> Tensor:
 
 
 def split(sequences: Sequences, held_out: float, seed: int) -> tuple[Sequences, Sequences]:
-    """Training and held-out sequences; no prompt has answers in both.
+    """Split sequences for training from held-out ones; no prompt has answers in both.
 
     Raises:
         ValueError: if one of the two would be empty.
@@ -167,7 +167,7 @@ def save(sequences: Sequences, path: Path) -> None:
 
 
 def read(path: str | Path, *, remedy: str = COPY_AGAIN) -> Sequences:
-    """Sequences from a file or a directory of files.
+    """Read sequences from a file or a directory of files.
 
     Args:
         path: the file or directory.
@@ -273,7 +273,7 @@ def _is_number(value: Any) -> bool:
 
 
 def check_tokens(sequences: Sequences, num_tokens: int, source: str) -> None:
-    """Refuses tokens that the vocabulary does not have."""
+    """Refuse tokens that the vocabulary does not have."""
     wrong = (sequences.tokens < 0) | (sequences.tokens >= num_tokens)
     if bool(wrong.any()):
         token = int(sequences.tokens[wrong.nonzero()[0]])
@@ -284,7 +284,7 @@ def check_tokens(sequences: Sequences, num_tokens: int, source: str) -> None:
 
 
 def digest(paths: Iterable[Path]) -> str:
-    """Of the contents of files."""
+    """Compute a digest of the contents of files."""
     total = hashlib.sha256()
     for path in paths:
         total.update(path.read_bytes())

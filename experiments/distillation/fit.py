@@ -1,4 +1,4 @@
-"""From sequences to a trained HMM: what all distillations have in common, whoever sampled them.
+"""Sequences become a trained HMM, in the same way whoever sampled them.
 
     split   training and held-out sequences (distill_data)
     begin   where a checkpoint is, or at step 0: at random, or by latent variable distillation,
@@ -22,9 +22,9 @@ from torch import Tensor
 from experiments.distillation import data as distill_data
 from experiments.distillation.data import Sequences
 from experiments.distillation.training import (
-    Place,
     Point,
     Training,
+    Worker,
     read_checkpoint,
     train,
     write_checkpoint,
@@ -39,7 +39,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Fit(NamedTuple):
-    """What training has come to.
+    """The outcome of training.
 
     Attributes:
         state: after the last step that was taken.
@@ -60,10 +60,10 @@ def fit(
     share: float,
     initial: Callable[[Sequences], HMM],
     settings: Training,
-    place: Place,
+    worker: Worker,
     stop_after: int | None = None,
 ) -> Fit:
-    """Train on all but a share of the sequences, from where an earlier run in `place` stopped.
+    """Train on all but a share of the sequences, from where an earlier run stopped.
 
     Args:
         sequences: the same on every process.
@@ -71,30 +71,30 @@ def fit(
         initial: the model of step 0, from the training sequences; asked on the first process, and
             only where there is no checkpoint.
         settings: what determines the result, the seed of the split too.
-        place: where checkpoints and the curve are.
+        worker: has the directory of checkpoints and the curve.
         stop_after: stop at this step.
 
     Raises:
         ValueError: too few sequences to hold any out, or to begin with.
     """
     training, held_out = distill_data.split(sequences, share, settings.seed)
-    if place.rank == 0 and read_checkpoint(place) is None:
-        write_checkpoint(Step(initial(training)), place)
-    wait_for_all(place.world)
-    state = read_checkpoint(place)
+    if worker.rank == 0 and read_checkpoint(worker) is None:
+        write_checkpoint(Step(initial(training)), worker)
+    wait_for_all(worker.world)
+    state = read_checkpoint(worker)
     assert state is not None
     total = settings.total(len(training))
-    if 0 < state.step < total and place.rank == 0:
+    if 0 < state.step < total and worker.rank == 0:
         _LOG.info(
             "going on from step %d of %d in %s (remove it to start over)",
-            state.step, total, place.directory,
+            state.step, total, worker.directory,
         )  # fmt: skip
-    state, curve = train(state, training, held_out, settings, place, stop_after)
+    state, curve = train(state, training, held_out, settings, worker, stop_after)
     return Fit(state, training, held_out, curve, state.step >= total)
 
 
 def at_random(num_states: int, num_tokens: int, *, seed: int, monarch: bool | int = False) -> HMM:
-    """A model that knows nothing yet."""
+    """Make an HMM of random parameters, which knows nothing yet."""
     generator = torch.Generator().manual_seed(derived_seed("initial", seed))
     return HMM.random(num_states, num_tokens, generator=generator, monarch=monarch)
 
@@ -110,7 +110,7 @@ def from_vectors(
     monarch: bool | int = False,
     iterations: int = 25,
 ) -> HMM:
-    """Latent variable distillation of these sequences; see `hmm.initialize.distilled`.
+    """Make an HMM by latent variable distillation; see `hmm.initialize.distilled`.
 
     Args:
         vectors: what the language model expects after each token, in the order of the tokens.

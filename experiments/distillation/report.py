@@ -1,8 +1,7 @@
-"""What a distillation leaves behind: a table, a curve, a model card, the same figures in wandb."""
+"""The report of a distillation: a table, a curve, a model card, and the same figures in wandb."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -10,11 +9,6 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")  # files only: no display is needed or touched
-
-import matplotlib.pyplot as plt
 import pandas as pd
 import wandb
 from omegaconf import DictConfig, OmegaConf
@@ -22,8 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.distillation import config as distill_config
 from experiments.distillation.baselines import Baselines
 from experiments.distillation.training import Point
-from experiments.harness import tracking
-from experiments.harness.screen import show
+from experiments.harness.figures import plain, plt
+from experiments.harness.run import Run
 from gcd.support.files import read_json
 from hmm.checkpoint import CONFIG, WEIGHTS
 from hmm.model import HMM
@@ -35,7 +29,7 @@ _TAGS = "tags: [hidden-markov-model, distillation]"  # a card that has them is o
 
 @dataclass(frozen=True)
 class Result:
-    """Everything that is reported.
+    """The outcome of a distillation, as it is reported.
 
     Attributes:
         training, held_out: number of sequences and of tokens.
@@ -60,7 +54,7 @@ class Result:
 
     @property
     def rows(self) -> list[tuple[str, float]]:
-        """Models and their held-out log-likelihood a token, the best last."""
+        """The models and their held-out log-likelihood a token, the best last."""
         rows = [
             ("unigram", self.baselines.unigram),
             ("bigram", self.baselines.bigram),
@@ -70,7 +64,7 @@ class Result:
 
 
 def check_out(out: Path, run_dir: Path) -> None:
-    """See before hours of training that the model can be written to `out`, and destroys nothing.
+    """Check before hours of training that the model can be written to `out`, destroying nothing.
 
     Raises:
         ValueError: the directory cannot be made or written to, or holds what is not a model of ours
@@ -101,11 +95,11 @@ def check_out(out: Path, run_dir: Path) -> None:
         )
 
 
-def report(result: Result, config: DictConfig, run_dir: Path, out: Path, run_id: str) -> None:
-    """Write, print and log the results."""
+def report(result: Result, run: Run, out: Path) -> None:
+    """Write, print and log the results, and put the card beside the model in `out`."""
+    config = run.config
     table = table_of(result, config.save_dtype)
-    (run_dir / "table.md").write_text(table, encoding="utf-8")
-    figure = run_dir / "curve.png"
+    figure = run.directory / "curve.png"
     plot_curve(result, figure)
     summary = {
         "source": result.source,
@@ -123,24 +117,23 @@ def report(result: Result, config: DictConfig, run_dir: Path, out: Path, run_id:
         "steps": result.curve[-1].step,
         "seed": config.seed,
     }
-    (run_dir / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     (out / CARD).write_text(card(result, config, out, table), encoding="utf-8")
-    plain = distill_config.result_settings(config)
-    with tracking.start(config.wandb, run_dir, plain, run_dir.name, run_id) as run:
+
+    def log(tracked: wandb.Run) -> None:
         for point in result.curve:
             values = {"epoch": point.epoch, "nats/held_out": point.held_out}
             if point.training is not None:
                 values["nats/training"] = point.training
-            run.log(values, step=point.step)
+            tracked.log(values, step=point.step)
         shown = pd.DataFrame(result.rows, columns=["model", "nats a token"])
-        run.log({"table": wandb.Table(dataframe=shown), "curve": wandb.Image(str(figure))})
-        run.summary.update(summary)
-    show(table)
-    print(f"Results: {run_dir}/ (table.md, curve.png, summary.json); the model: {out}/")
+        tracked.log({"table": wandb.Table(dataframe=shown), "curve": wandb.Image(str(figure))})
+        tracked.summary.update(summary)
+
+    run.report(table, summary, log, files=("curve.png",), also=f"; the model: {out}/")
 
 
 def table_of(result: Result, dtype: str) -> str:
-    """The comparison in Markdown."""
+    """Write the comparison in Markdown."""
     lines = [
         f"## Held out: {result.held_out[0]} sequences, {result.held_out[1]} tokens",
         "",
@@ -172,7 +165,7 @@ def _perplexity(value: float) -> str:
 
 
 def card(result: Result, config: DictConfig, out: Path, table: str) -> str:
-    """The model's README."""
+    """Write the README of the model."""
     kind = "dense" if isinstance(result.hmm.transition, Dense) else "Monarch"
     megabytes = (out / WEIGHTS).stat().st_size / 1e6
     last = result.curve[-1]
@@ -215,7 +208,7 @@ _INITIALS = {
 
 
 def command(config: DictConfig) -> str:
-    """The command that makes this model again, for a shell: every setting not the default."""
+    """Give the command that makes this model again, with every setting that is not the default."""
     default = distill_config.result_settings(OmegaConf.structured(distill_config.DistillConfig()))
     given = _flat({**distill_config.result_settings(config), "save_dtype": config.save_dtype})
     usual = _flat({**default, "save_dtype": distill_config.DistillConfig.save_dtype})
@@ -248,7 +241,7 @@ _PLAIN = re.compile(r"(?!(?i:null|true|false|nan|inf)$)[A-Za-z_./][A-Za-z0-9_./-
 
 
 def plot_curve(result: Result, path: Path) -> None:
-    """Held-out log-likelihood against passes over the data, and the levels to compare it with."""
+    """Draw held-out log-likelihood against passes over the data, beside that of other models."""
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     epochs = [point.epoch for point in result.curve]
     held_out = [point.held_out for point in result.curve]
@@ -266,8 +259,7 @@ def plot_curve(result: Result, path: Path) -> None:
     lowest = min([result.baselines.unigram, *held_out[1:2]])
     highest = max(value for _, value in result.rows)
     axes.set_ylim(lowest - 0.1 * (highest - lowest + 0.1), None)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
+    plain(axes)
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize="small")
     figure.savefig(path, dpi=150)
     plt.close(figure)

@@ -1,4 +1,4 @@
-"""Answers of a language model, sampled freely, and what it thought while it wrote them.
+"""A language model answers freely, and its answers, states and likelihoods are kept.
 
 The HMM is to tell how the model will probably go on *without* any constraint, so these answers are
 drawn at temperature one from the whole vocabulary, up to EOS or `max_length` tokens.
@@ -39,7 +39,7 @@ _LOG = logging.getLogger(__name__)
 def prompts_of(
     records: DataConfig, style: str, kind: str, num: int, seed: int, tokenizer: Any
 ) -> list[list[int]]:
-    """Token ids of prompts, at most `num`.
+    """Make the token ids of at most `num` prompts.
 
     Without a source of records these are the generator's training requests, so that its held-out
     tools stay unseen by the HMM too.
@@ -113,7 +113,7 @@ def sample_batch(
     max_length: int,
     generator: torch.Generator,
 ) -> tuple[list[list[int]], list[float]]:
-    """One answer to each prompt, EOS included where it came, and log P_lm of each."""
+    """Sample one answer to each prompt, EOS included where it came, and log P_lm of each."""
     eos = torch.tensor(sorted(lm.vocabulary.eos_ids), device=lm.device)
     answers: list[list[int]] = [[] for _ in prompts]
     total = [0.0] * len(prompts)
@@ -139,7 +139,7 @@ def sample_batch(
 
 @torch.inference_mode()
 def hidden_states(lm: TransformersLM, sequences: Sequences, batch: int, rank: int = 0) -> Tensor:
-    """The LM's last hidden state after each token, (n, D) in the order of `sequences.tokens`."""
+    """Read the LM's last hidden state after each token, (n, D), in the order of the tokens."""
     reader = lm.model.base_model
     vectors: Tensor | None = None
     starts = sequences.lengths.cumsum(0) - sequences.lengths
@@ -165,7 +165,7 @@ def hidden_states(lm: TransformersLM, sequences: Sequences, batch: int, rank: in
 
 @torch.inference_mode()
 def log_likelihood(lm: TransformersLM, sequences: Sequences, batch: int, rank: int = 0) -> Tensor:
-    """log P_lm(sequence | prompt) of sequences that have prompts, float64."""
+    """Compute log P_lm(sequence | prompt) of sequences that have prompts, in float64."""
     total = torch.zeros(len(sequences), dtype=torch.float64)
     with bar(len(sequences), "the LM's likelihood", "sequence", rank) as shown:
         for rows in sequences.pieces_with_prompts(batch):
@@ -199,7 +199,7 @@ def _forced(
 def with_log_likelihood(
     lm: TransformersLM | None, sequences: Sequences, batch: int, rank: int = 0
 ) -> Sequences:
-    """The same, with what the LM says where it was unknown and can be asked (a prompt is there)."""
+    """Fill in the log-likelihoods that are unknown, where the LM can be asked for them."""
     unknown = sequences.log_likelihood.isnan()
     if lm is None or not bool(unknown.any()) or int(sequences.prompt_lengths.min()) < 1:
         return sequences

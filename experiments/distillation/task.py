@@ -1,4 +1,4 @@
-"""Distilling an HMM from a language model: sample, fit, compare, report.
+"""An HMM is distilled from a language model: sample, fit, compare, report.
 
     sequences   the LM's own answers to training prompts (distill_sampling), or a file of them
     fit         initialise at random, or by latent variable distillation (hmm.initialize), and train
@@ -12,16 +12,12 @@ processes (`torchrun`) need these directories in common.
 
 from __future__ import annotations
 
-import logging
-import os
-import shutil
-from datetime import timedelta
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from experiments.distillation import config as distill_config
 from experiments.distillation import data as distill_data
@@ -30,44 +26,62 @@ from experiments.distillation.baselines import compare
 from experiments.distillation.data import Sequences
 from experiments.distillation.fit import at_random, fit, from_vectors
 from experiments.distillation.report import Result, check_out, report
-from experiments.distillation.training import Place, Training, mean_log_likelihood
-from experiments.harness.config import fingerprint
+from experiments.distillation.training import Training, Worker, mean_log_likelihood
+from experiments.harness.identity import Identity, fingerprint
 from experiments.harness.models import identity_of, load_model, resolve_device
-from experiments.harness.processes import processes, wait_for_all
-from experiments.harness.run_directory import IDENTITY, refuse_another_run, same_command
+from experiments.harness.run import Run, Task, run_task
 from experiments.harness.seeds import derived_seed
-from gcd.support.files import write_json
 from hmm.checkpoint import ENDS, load, save
 from hmm.model import HMM
 from smc.transformers_lm import TransformersLM
 
-_LOG = logging.getLogger(__name__)
-
 
 def run(config: DictConfig) -> Path:
-    """One distillation from beginning to end, or from where it stopped; returns its directory.
+    """Run one distillation to its end, or from where it stopped; returns its directory.
 
     Raises:
         ValueError: for settings no run could honour, before anything is sampled.
     """
     distill_config.check(config)
+    return run_task(TASK, config)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What the HMM is learnt from.
+
+    Attributes:
+        lm, tokenizer: the language model; None where sequences are given with their vocabulary.
+        num_tokens, eos_ids: of the vocabulary.
+    """
+
+    lm: TransformersLM | None
+    tokenizer: Any
+    num_tokens: int
+    eos_ids: tuple[int, ...]
+
+
+def _source(config: DictConfig) -> _Source:
+    if config.data.path is not None and config.data.vocab_size is not None:
+        return _Source(None, None, config.data.vocab_size, tuple(sorted(config.data.eos_ids)))
+    lm, tokenizer = load_model(config.model)
+    return _Source(lm, tokenizer, lm.vocabulary.size, lm.vocabulary.eos_ids)
+
+
+def _read(config: DictConfig) -> Sequences | None:
+    """The sequences of a file; None where the language model is to be sampled from."""
+    return None if config.data.path is None else distill_data.read(config.data.path)
+
+
+def _run(run: Run, given: Sequences | None) -> None:
+    """Sample sequences, fit an HMM to them, save it, and compare it with simpler models."""
+    config = run.config
     device = resolve_device(config.model.device)
-    identity = _identity(config)
-    name = f"distill-{fingerprint(identity)}"
-    run_dir = Path(config.run_dir) if config.run_dir else Path("runs") / name
-    if config.resume:
-        refuse_another_run(run_dir, identity)
-    out = Path(config.out).expanduser() if config.out else run_dir / "hmm"
-    check_out(out, run_dir)
-    given = None if config.data.path is None else distill_data.read(config.data.path)
-    if given is not None and config.data.vocab_size is not None:
-        lm, tokenizer = None, None
-        num_tokens, eos_ids = config.data.vocab_size, tuple(sorted(config.data.eos_ids))
-    else:
-        lm, tokenizer = load_model(config.model)
-        num_tokens, eos_ids = lm.vocabulary.size, lm.vocabulary.eos_ids
+    out = Path(config.out).expanduser() if config.out else run.directory / "hmm"
+    check_out(out, run.directory)
+    source = _source(config)
     if given is not None:
-        distill_data.check_tokens(given, num_tokens, f"data.path={config.data.path}")
+        distill_data.check_tokens(given, source.num_tokens, f"data.path={config.data.path}")
         if config.init == "latent" and int(given.prompt_lengths.min()) < 1:
             raise ValueError(
                 "init=latent reads each sequence after its prompt, and sequence "
@@ -75,64 +89,54 @@ def run(config: DictConfig) -> Path:
                 "use init=random"
             )
         distill_data.split(given, config.held_out, config.seed)  # refused now, not after hours
-
-    rank, world = _join(device)
-    place = Place(run_dir, device, rank, world, 60 * config.save_minutes)
-    if rank == 0:
-        _open(run_dir, config, identity)
-    wait_for_all(world)
+    run.open()
+    worker = Worker(run.directory, device, run.rank, run.world, 60 * config.save_minutes)
     if given is None:
-        given = _sampled(config, lm, tokenizer, place)
+        given = _sampled(run, source)
 
     def initial(training: Sequences) -> HMM:
-        return _initial(config, lm, training, num_tokens, eos_ids)
+        return _initial(config, source, training)
 
     settings = _training(config)
-    try:
-        fitted = fit(given, config.held_out, initial, settings, place, config.stop_after)
-    except KeyboardInterrupt:
-        again = same_command(config)
-        _LOG.warning("interrupted: %s goes on from the checkpoint in %s", again, run_dir)
-        raise
-    training, held_out = fitted.training, fitted.held_out
+    fitted = fit(given, config.held_out, initial, settings, worker, config.stop_after)
     if not fitted.finished:
-        if rank == 0:
+        if run.rank == 0:
             step = fitted.state.step
             also = "" if config.resume else " and resume=false"
             print(f"stopped after step {step}; the same command without stop_after{also} goes on")
-        return run_dir
+        return
 
-    dtype = getattr(torch, config.save_dtype)
-    if rank == 0:
-        described: dict[str, Any] = {"distilled_from": _source(config)}
-        vocabulary = None if lm is None else lm.vocabulary
+    if run.rank == 0:
+        described: dict[str, Any] = {"distilled_from": _in_words(config)}
+        vocabulary = None if source.lm is None else source.lm.vocabulary
         if vocabulary is None:
-            described[ENDS] = list(eos_ids)
+            described[ENDS] = list(source.eos_ids)
+        dtype = getattr(torch, config.save_dtype)
         save(fitted.state.hmm, out, vocabulary=vocabulary, config=described, dtype=dtype)
-    wait_for_all(world)
+    run.wait()
     # What counts is the model that others will load: rounded, and normalised again.
-    rounded = load(out, num_tokens=num_tokens, device=device).hmm
-    stored = mean_log_likelihood(rounded, held_out, settings.piece_size, place)
-    if rank == 0:
-        held_out = distill_sampling.with_log_likelihood(lm, held_out, config.sample_batch)
+    rounded = load(out, num_tokens=source.num_tokens, device=device).hmm
+    training, held_out = fitted.training, fitted.held_out
+    stored = mean_log_likelihood(rounded, held_out, settings.piece_size, worker)
+    if run.rank == 0:
+        held_out = distill_sampling.with_log_likelihood(source.lm, held_out, config.sample_batch)
         known = held_out.log_likelihood
         result = Result(
             training=(len(training), training.num_tokens),
             held_out=(len(held_out), held_out.num_tokens),
-            unended=_unended(training, held_out, eos_ids),
+            unended=_unended(training, held_out, source.eos_ids),
             curve=fitted.curve,
             stored=stored,
             lm=None if bool(known.isnan().any()) else float(known.sum()) / held_out.num_tokens,
-            baselines=compare(training, held_out, num_tokens),
+            baselines=compare(training, held_out, source.num_tokens),
             hmm=rounded,
-            source=_source(config),
+            source=_in_words(config),
         )
-        report(result, config, run_dir, out, fingerprint(identity))
-    wait_for_all(world)
-    return run_dir
+        report(result, run, out)
+    run.wait()
 
 
-def _identity(config: DictConfig) -> dict[str, Any]:
+def _identity(config: DictConfig, given: Sequences | None) -> Identity:
     """What determines the result: settings, the model's files, the sequences' or records' file."""
     identity = distill_config.result_settings(config)
     if config.data.path is not None:
@@ -153,70 +157,42 @@ def _records_identity(config: DictConfig) -> dict[str, str]:
     return {"records_sha256": distill_data.digest([path])}
 
 
-def _join(device: torch.device) -> tuple[int, int]:
-    """Rank and number of processes; NCCL carries what lies on GPUs, gloo the rest."""
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    if world > 1 and not dist.is_initialized() and device.type == "cuda":
-        torch.cuda.set_device(device)
-        dist.init_process_group("cpu:gloo,cuda:nccl", timeout=timedelta(days=7))
-    return processes()
-
-
-def _open(run_dir: Path, config: DictConfig, identity: dict[str, Any]) -> None:
-    """Make the directory and note whose it is; without `resume`, what was trained there goes."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    if not config.resume:
-        shutil.rmtree(run_dir / "checkpoint", ignore_errors=True)
-        (run_dir / "curve.json").unlink(missing_ok=True)
-    OmegaConf.save(config, run_dir / "config.yaml", resolve=True)
-    write_json(identity, run_dir / IDENTITY, sort_keys=True)
-
-
-def _sampled(
-    config: DictConfig, lm: TransformersLM | None, tokenizer: Any, place: Place
-) -> Sequences:
-    """The LM's answers, sampled now as far as they are not there."""
-    assert lm is not None
+def _sampled(run: Run, source: _Source) -> Sequences:
+    """The answers of the language model, sampled now as far as they are not on disk."""
+    config = run.config
+    assert source.lm is not None
     settings = distill_config.sampling_settings(config)
     settings |= {"model_files": identity_of(config.model.path)} | _records_identity(config)
-    directory = place.directory.parent / f"sequences-{fingerprint(settings)}"
+    directory = run.directory.parent / f"sequences-{fingerprint(settings)}"
     prompts = distill_sampling.prompts_of(
         config.records,
         config.style,
         config.model.prompt,
         config.num_sequences,
         config.seed,
-        tokenizer,
+        source.tokenizer,
     )
-    try:
-        distill_sampling.sample_to(
-            directory,
-            lm,
-            prompts,
-            config.num_sequences,
-            max_length=config.max_length,
-            batch=config.sample_batch,
-            seed=config.seed,
-            rank=place.rank,
-            world=place.world,
-        )
-    except KeyboardInterrupt:
-        _LOG.warning("interrupted: the same command goes on from the answers in %s", directory)
-        raise
-    wait_for_all(place.world)
+    distill_sampling.sample_to(
+        directory,
+        source.lm,
+        prompts,
+        config.num_sequences,
+        max_length=config.max_length,
+        batch=config.sample_batch,
+        seed=config.seed,
+        rank=run.rank,
+        world=run.world,
+    )
+    run.wait()
     return distill_data.read(directory, remedy="remove it, and its answers are sampled again")
 
 
-def _initial(
-    config: DictConfig,
-    lm: TransformersLM | None,
-    training: Sequences,
-    num_tokens: int,
-    eos_ids: tuple[int, ...],
-) -> HMM:
+def _initial(config: DictConfig, source: _Source, training: Sequences) -> HMM:
+    """The HMM that training begins with."""
     monarch = distill_config.monarch_of(config)
     if config.init == "random":
-        return at_random(config.num_states, num_tokens, seed=config.seed, monarch=monarch)
+        return at_random(config.num_states, source.num_tokens, seed=config.seed, monarch=monarch)
+    lm = source.lm
     assert lm is not None
     # Groups of hidden states need hundreds of vectors each, not those of every sequence.
     if config.latent_sequences is not None and config.latent_sequences < len(training):
@@ -228,8 +204,8 @@ def _initial(
         vectors,
         training,
         config.num_states,
-        num_tokens,
-        eos_ids=eos_ids,
+        source.num_tokens,
+        eos_ids=source.eos_ids,
         monarch=monarch,
         iterations=config.kmeans_iterations,
         seed=config.seed,
@@ -258,7 +234,7 @@ def _unended(training: Sequences, held_out: Sequences, eos_ids: tuple[int, ...])
     return float((~torch.isin(ends, torch.tensor(eos_ids, dtype=ends.dtype))).double().mean())
 
 
-def _source(config: DictConfig) -> str:
+def _in_words(config: DictConfig) -> str:
     """What the sequences are, in words."""
     if config.data.path is not None:
         return f"the sequences of {Path(config.data.path).name}"
@@ -266,3 +242,15 @@ def _source(config: DictConfig) -> str:
     styles = "JSON and Python" if config.style == "both" else config.style
     model = "the embedded language model" if config.model.path == "embedded" else config.model.path
     return f"{config.num_sequences} answers of {model} to {kind}, {styles} style"
+
+
+TASK = Task(
+    "distill",
+    distill_config.DistillConfig,
+    distill_config.check,
+    _read,
+    _identity,
+    _run,
+    processes="tensors",
+    kept=("checkpoint", "curve.json"),
+)

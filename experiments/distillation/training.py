@@ -1,4 +1,4 @@
-"""The training loop of a distillation: stepwise EM between full passes, resumable, shared.
+"""The training loop of a distillation is stepwise EM between full passes, resumable and shared.
 
 Step 0 counts all of the training data at once: the first counts replace whatever there was, and
 from a small batch they would forget most of what the initial model knows. Then come mini-batches
@@ -41,7 +41,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Training:
-    """How to train; see `DistillConfig` for the fields that have the same names."""
+    """The settings of a training; see `DistillConfig` for the fields that have the same names."""
 
     epochs: int
     steps: int | None
@@ -56,21 +56,21 @@ class Training:
     seed: int
 
     def mini_batches(self, num: int) -> int:
-        """Mini-batch steps on `num` sequences."""
+        """Count the mini-batch steps on `num` sequences."""
         if self.steps is not None:
             return self.steps
         return (self.epochs - 1 - self.full_steps) * self.per_epoch(num)
 
     def per_epoch(self, num: int) -> int:
-        """Mini-batches of a pass; what does not fill one waits for another pass's order."""
+        """Count the mini-batches of a pass; what does not fill one waits for another pass."""
         return max(1, num // self.batch_size)
 
     def total(self, num: int) -> int:
-        """All steps: the first, the mini-batches, the last."""
+        """Count all steps: the first, the mini-batches, the last."""
         return 1 + self.mini_batches(num) + self.full_steps
 
     def rows(self, step: int, num: int) -> tuple[Tensor, float]:
-        """The sequences of a step, and its step size."""
+        """Choose the sequences of a step, and its step size."""
         everything = torch.arange(num)
         if not 0 < step <= self.mini_batches(num) or self.batch_size >= num:
             return everything, 1.0
@@ -82,7 +82,7 @@ class Training:
         return order[start : start + self.batch_size], size
 
     def pseudo_counts(self, training: Sequences, num_tokens: int) -> PseudoCounts:
-        """What is added to the counts of each step."""
+        """Give what is added to the counts of each step."""
         # A state that is seen little falls back on how frequent tokens are, not on any token alike.
         emission = self.emission_pseudo_count * num_tokens * unigram(training, num_tokens)
         return PseudoCounts(self.pseudo_count, self.pseudo_count, emission)
@@ -111,8 +111,8 @@ class Point:
 
 
 @dataclass
-class Place:
-    """Where this process works: which of how many, on which device, in which directory."""
+class Worker:
+    """The rank of a process, its device, and the directory where it works."""
 
     directory: Path
     device: torch.device
@@ -122,17 +122,17 @@ class Place:
     saved: float = field(default_factory=time.monotonic)
 
 
-def mean_log_likelihood(hmm: HMM, sequences: Sequences, piece: int, place: Place) -> float:
-    """log P a token, in nats, over all processes' shares of the pieces."""
-    total = torch.zeros((), dtype=torch.float64, device=place.device)
+def mean_log_likelihood(hmm: HMM, sequences: Sequences, piece: int, worker: Worker) -> float:
+    """Compute log P in nats a token; each process does its share of the pieces."""
+    total = torch.zeros((), dtype=torch.float64, device=worker.device)
     for number, rows in enumerate(sequences.pieces(piece)):
-        if number % place.world == place.rank:
+        if number % worker.world == worker.rank:
             tokens, lengths = sequences.batch(rows)
             values = inference.log_likelihood(
-                hmm, tokens.to(place.device), lengths.to(place.device)
+                hmm, tokens.to(worker.device), lengths.to(worker.device)
             )
             total += values.double().sum()
-    if place.world > 1:
+    if worker.world > 1:
         dist.all_reduce(total)
     return float(total) / sequences.num_tokens
 
@@ -142,7 +142,7 @@ def train(
     training: Sequences,
     held_out: Sequences,
     settings: Training,
-    place: Place,
+    worker: Worker,
     stop_after: int | None = None,
 ) -> tuple[Step, list[Point]]:
     """Train from `start` (the first state, or where a checkpoint stopped) to the end.
@@ -151,31 +151,32 @@ def train(
         start: the same on every process.
         training, held_out: all sequences, on every process.
         settings: what determines the result.
-        place: and what does not. Checkpoints and the curve are written there by the first process.
+        worker: this process, on which nothing depends; the first one writes checkpoints and the
+            curve into its directory.
         stop_after: stop at this step; the checkpoint is written.
     """
     num, state = len(training), start
     total = settings.total(num)
     last = total if stop_after is None else min(total, stop_after)
     pseudo_counts = settings.pseudo_counts(training, state.hmm.num_tokens)
-    curve = [p for p in read_curve(place.directory) if p.step <= state.step]
+    curve = [p for p in read_curve(worker.directory) if p.step <= state.step]
 
     def evaluate() -> None:
-        value = mean_log_likelihood(state.hmm, held_out, settings.piece_size, place)
+        value = mean_log_likelihood(state.hmm, held_out, settings.piece_size, worker)
         known = state.log_likelihood if state.step else None
         curve.append(Point(state.step, _epochs(settings, state.step, num), known, value))
-        _write_curve(place, curve)
+        _write_curve(worker, curve)
 
     if not curve:
         evaluate()
-    with bar(total, "EM", "step", place.rank, state.step) as shown:
+    with bar(total, "EM", "step", worker.rank, state.step) as shown:
         while state.step < last:
             began = time.monotonic()
             rows, size = settings.rows(state.step, num)
             generator = torch.Generator()  # on the CPU: a run may go on elsewhere
             state = em.em_step(
                 state,
-                _share(training, rows, state.step, settings, place, generator),
+                _share(training, rows, state.step, settings, worker, generator),
                 pseudo_counts=pseudo_counts,
                 step_size=size,
                 dropout=settings.dropout,
@@ -190,8 +191,8 @@ def train(
                 f"{curve[-1].held_out:.3f} nats a token held out, {rate:.0f} tokens/s"
             )
             shown.update()
-            if time.monotonic() - place.saved > place.save_seconds or state.step == last:
-                write_checkpoint(state, place)
+            if time.monotonic() - worker.saved > worker.save_seconds or state.step == last:
+                write_checkpoint(state, worker)
     return state, curve
 
 
@@ -200,17 +201,17 @@ def _share(
     rows: Tensor,
     step: int,
     settings: Training,
-    place: Place,
+    worker: Worker,
     generator: torch.Generator,
 ) -> Iterator[Batch]:
     """This process's pieces of a batch; the dropout's generator is set just before each."""
     # Like lengths together: fewer, larger products.
     rows = rows[sequences.lengths[rows].argsort(stable=True)]
     for number, piece in enumerate(rows.split(settings.piece_size)):
-        if number % place.world == place.rank:
+        if number % worker.world == worker.rank:
             generator.manual_seed(derived_seed("dropout", settings.seed, step, number))
             tokens, lengths = sequences.batch(piece)
-            yield tokens.to(place.device), lengths.to(place.device)
+            yield tokens.to(worker.device), lengths.to(worker.device)
 
 
 def _epochs(settings: Training, step: int, num: int) -> float:
@@ -221,20 +222,20 @@ def _epochs(settings: Training, step: int, num: int) -> float:
     return step - mini + mini * min(1.0, settings.batch_size / num)
 
 
-def write_checkpoint(state: Step, place: Place) -> None:
-    """By the first process; the others hold the same."""
-    if place.rank == 0:
-        save_step(state, place.directory / "checkpoint")
-    place.saved = time.monotonic()
+def write_checkpoint(state: Step, worker: Worker) -> None:
+    """Write a checkpoint, in the first process; the others hold the same."""
+    if worker.rank == 0:
+        save_step(state, worker.directory / "checkpoint")
+    worker.saved = time.monotonic()
 
 
-def read_checkpoint(place: Place) -> Step | None:
-    """Where an earlier run stopped; None if there is none."""
-    return load_step(place.directory / "checkpoint", device=place.device)
+def read_checkpoint(worker: Worker) -> Step | None:
+    """Read the checkpoint of an earlier run; None if there is none."""
+    return load_step(worker.directory / "checkpoint", device=worker.device)
 
 
 def read_curve(directory: Path) -> list[Point]:
-    """The points that an earlier run has written."""
+    """Read the curve that an earlier run has written."""
     path = directory / "curve.json"
     if not path.is_file():
         return []
@@ -246,8 +247,8 @@ def read_curve(directory: Path) -> list[Point]:
         raise ValueError(f"{path} is no curve ({error}); {remedy}") from error
 
 
-def _write_curve(place: Place, curve: list[Point]) -> None:
-    if place.rank:
+def _write_curve(worker: Worker, curve: list[Point]) -> None:
+    if worker.rank:
         return
-    place.directory.mkdir(parents=True, exist_ok=True)
-    write_json([vars(point) for point in curve], place.directory / "curve.json", indent=1)
+    worker.directory.mkdir(parents=True, exist_ok=True)
+    write_json([vars(point) for point in curve], worker.directory / "curve.json", indent=1)

@@ -1,1 +1,1 @@
-"""What every task shares: configuration, run directories, results, figures, tracking, processes."""
+"""The harness is what every task shares: settings, methods, runs, results, figures, tracking."""

@@ -1,17 +1,17 @@
-"""What every check of a configuration says, so that it says it alike: the key, its value, the rest.
+"""What every check of a setting says, so that it says it alike: the key, its value, what to give.
 
 All raise `ValueError`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 
-def one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:
+def one_of(key: str, value: str, allowed: Sequence[str]) -> None:
     """Refuse a value that is none of these."""
     if value not in allowed:
         raise ValueError(f"unknown value {value!r} for {key}: use one of {', '.join(allowed)}")
@@ -27,6 +27,14 @@ def inside(key: str, value: float, interval: str, holds: bool) -> None:
     """Refuse a number that is not in this interval."""
     if not holds:
         raise ValueError(f"{key} must lie in {interval}, got {value}")
+
+
+def distinct(key: str, values: Sequence[Any]) -> None:
+    """Refuse an empty list, and one with an entry twice."""
+    if not values:
+        raise ValueError(f"{key} needs at least one entry")
+    if len(set(values)) != len(values):
+        raise ValueError(f"{key} has an entry twice: {list(values)}")
 
 
 def left_alone(config: DictConfig, schema: Any, keys: Iterable[str], reason: str) -> None:

@@ -1,4 +1,4 @@
-"""What every command does around its work: errors in one line, processes left in order."""
+"""Every command tells errors in one line, and leaves its processes in order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """Errors that a user can mend end the process with one line; `HYDRA_FULL_ERROR=1` shows all."""
+    """End the process with one line for errors of the user; `HYDRA_FULL_ERROR=1` shows all."""
     try:
         yield
     except KeyboardInterrupt:

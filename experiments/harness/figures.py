@@ -1,4 +1,4 @@
-"""Accuracy against particles, one line a method, bootstrap intervals as bands."""
+"""Figures that tasks share: accuracy against particles, and the curve of a training."""
 
 from __future__ import annotations
 
@@ -13,24 +13,31 @@ matplotlib.use("Agg")  # files only: no display is needed or touched
 import matplotlib.pyplot as plt
 from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter, ScalarFormatter
 
-# One colour a method everywhere; a palette that survives colour blindness (Okabe and Ito 2008).
-COLOURS = {"lm": "#999999", "lcd": "#D55E00", "gcd": "#0072B2", "pgcd": "#009E73"}
-MARKERS = {"lm": "x", "lcd": "s", "gcd": "o", "pgcd": "^"}
+from experiments.harness.methods import METHODS
+
+
+def plain(axis: Any) -> None:
+    """Give an axis a faint grid, and a frame on two sides only."""
+    axis.grid(alpha=0.3)
+    axis.spines[["top", "right"]].set_visible(False)
 
 
 def plot_accuracy(summary: Sequence[dict[str, Any]], path: Path, title: str) -> None:
-    """Write the figure to `path`: weighted accuracy beside the share of valid, finished answers."""
+    """Write a figure to `path`: accuracy beside the share of finished answers, against particles.
+
+    Args:
+        summary: records of `summarize`; each method is a line, its bootstrap interval a band.
+        path: of the image.
+        title: of the figure.
+    """
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
     methods = list(dict.fromkeys(s["method"] for s in summary))
     counts = sorted({s["particles"] for s in summary})
     for method in methods:
         rows = sorted((s for s in summary if s["method"] == method), key=lambda s: s["particles"])
         x = [s["particles"] for s in rows]
-        style = {
-            "color": COLOURS.get(method, "black"),
-            "marker": MARKERS.get(method, "o"),
-            "label": method.upper(),
-        }
+        known = METHODS[method]
+        style = {"color": known.colour, "marker": known.marker, "label": known.title}
         left.plot(x, [s["weighted_accuracy"] for s in rows], **style)
         left.fill_between(
             x,
@@ -52,8 +59,7 @@ def plot_accuracy(summary: Sequence[dict[str, Any]], path: Path, title: str) -> 
         axis.xaxis.set_major_formatter(ScalarFormatter())
         axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axis.set_xlabel("particles")
-        axis.grid(alpha=0.3)
-        axis.spines[["top", "right"]].set_visible(False)
+        plain(axis)
     left.legend(frameon=False)
     figure.suptitle(title)
     figure.savefig(path, dpi=150)
@@ -61,7 +67,12 @@ def plot_accuracy(summary: Sequence[dict[str, Any]], path: Path, title: str) -> 
 
 
 def plot_losses(losses: Sequence[tuple[int, float, float]], path: Path) -> None:
-    """Write a training's curve to `path`: (step, training loss, held-out loss) in nats."""
+    """Write the curve of a training to `path`.
+
+    Args:
+        losses: step, training loss and held-out loss, in nats a character.
+        path: of the image.
+    """
     steps, training, held_out = zip(*losses, strict=True)
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
     axes.plot(steps, training, marker="o", markersize=3, label="training")

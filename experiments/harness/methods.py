@@ -1,69 +1,73 @@
-"""Proposals by name, and the HMM that `pgcd` looks ahead with.
+"""The methods that experiments compare are entries of `METHODS`.
 
-An HMM is over a model's vocabulary and only as good as its likeness to that model, so `hmm.path`
-has no default but for the embedded model, which has its own (models/toolcall-hmm).
+An entry says everything that configuration checks, tasks, figures and tables want to know of a
+method. To add one, write its proposal (in `smc`, or anywhere) and its entry here:
+
+    METHODS["mine"] = Method("Mine", "#CC79A7", "*", make=lambda settings, hmm: smc.Mine())
+
+Methods that look ahead share the HMM of the run and the settings `hmm.*`. An HMM is over the
+vocabulary of one model and only as good as its likeness to that model, so `hmm.path` has no default
+but for the embedded model, which has its own (models/toolcall-hmm).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-import gcd
 import smc
+from experiments.harness.config import HMMConfig
 from experiments.harness.models import ROOT, digest_of
 from hmm.checkpoint import load_any
+from hmm.model import HMM
 from smc.language_model import LanguageModel
 
 EMBEDDED_HMM = ROOT / "models" / "toolcall-hmm"
 
 
-def hmm_directory(config: DictConfig) -> Path:
-    """Where the HMM lies.
+@dataclass(frozen=True)
+class Method:
+    """A way to draw texts from a language model under a constraint.
 
-    Raises:
-        ValueError: `hmm.path` is left to itself for a model that has none, or nothing is there.
+    Attributes:
+        title: its name in tables and legends.
+        colour: of its lines in figures, as matplotlib has it.
+        marker: of its points in figures, as matplotlib has it.
+        make: the proposal, of the settings `hmm.*` and of the HMM, if the method needs one.
+        needs_hmm: whether it looks ahead with an HMM.
+        fixed: settings of `hmm.*` that are part of the method, whatever the configuration says.
+        indicator: which tokens have g = 1, where g is zero or one by definition: all of them
+            ("lm"), those after which the text can be completed at some length ("lcd") or within the
+            budget ("gcd"). None for any other g; it must then be zero wherever that of "gcd" is.
     """
-    if config.hmm.path == "auto":
-        if config.model.path != "embedded":
-            raise ValueError(
-                f"task.methods has pgcd, which needs an HMM distilled from "
-                f"model.path={config.model.path}: make one with `python -m scripts.distill_hmm "
-                f"model.path={config.model.path}` and give hmm.path=DIR, or leave pgcd out of "
-                "task.methods"
-            )
-        return EMBEDDED_HMM
-    directory = Path(config.hmm.path).expanduser()
-    if not (directory / "config.json").is_file():
-        raise ValueError(
-            f"hmm.path={config.hmm.path}: no HMM there ({directory} has no config.json); give a "
-            "directory that scripts.distill_hmm has written (runs/distill-*/hmm), or one in "
-            "Ctrl-G's layout"
-        )
-    return directory
+
+    title: str
+    colour: str
+    marker: str
+    make: Callable[[HMMConfig, HMM | None], smc.Proposal]
+    needs_hmm: bool = False
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    indicator: Literal["lm", "lcd", "gcd"] | None = None
+
+    def proposal(self, settings: HMMConfig, hmm: HMM | None = None) -> smc.Proposal:
+        """Make the proposal, with the method's own settings in place of those that it fixes.
+
+        Raises:
+            ValueError: the method needs an HMM and was given none, or the proposal refuses it.
+        """
+        if self.needs_hmm and hmm is None:
+            raise ValueError(f"the method {self.title} needs an HMM, and none was given")
+        return self.make(replace(settings, **self.fixed), hmm if self.needs_hmm else None)
 
 
-def hmm_identity(config: DictConfig) -> dict[str, str]:
-    """A digest of the HMM's files, if the run needs one."""
-    if "pgcd" not in config.task.methods:
-        return {}
-    return {"hmm_files": digest_of(hmm_directory(config))}
-
-
-def load_pgcd(config: DictConfig, lm: LanguageModel) -> smc.PGCD:
-    """P-GCD as the settings want it, the HMM on the model's device.
-
-    Raises:
-        ValueError: an HMM over another vocabulary (both are named), or a damaged one.
-    """
-    checkpoint = load_any(hmm_directory(config), vocabulary=lm.vocabulary, device=lm.device)
-    settings = config.hmm
+def _pgcd(settings: HMMConfig, hmm: HMM | None) -> smc.Proposal:
     return smc.PGCD(
-        checkpoint.hmm,
+        cast(HMM, hmm),
         lookahead=settings.lookahead,
         exact_top_k=settings.exact_top_k,
         temper=settings.temper,
@@ -73,47 +77,117 @@ def load_pgcd(config: DictConfig, lm: LanguageModel) -> smc.PGCD:
     )
 
 
-def proposals(config: DictConfig, lm: LanguageModel) -> dict[str, Any]:
-    """The proposal of each method of the run, made once: an HMM is read from disk."""
-    plain: dict[str, Callable[[], smc.MaskProposal]]
-    plain = {"lm": smc.LM, "lcd": smc.LCD, "gcd": smc.GCD}
-    return {
-        name: load_pgcd(config, lm) if name == "pgcd" else plain[name]()
-        for name in config.task.methods
-    }
+def _looking_ahead(title: str, colour: str, marker: str, **fixed: Any) -> Method:
+    return Method(title, colour, marker, _pgcd, needs_hmm=True, fixed=fixed)
 
 
-def table_bytes(
-    methods: Mapping[str, smc.Proposal], constraint: gcd.TokenAutomaton, budget: int
-) -> int:
-    """Memory of what P-GCD, if it is among the methods, tabulates of a constraint."""
-    proposal = methods.get("pgcd")
-    return proposal.memory(constraint, budget) if proposal else 0
+# The colours survive colour blindness (Okabe and Ito 2008).
+METHODS: dict[str, Method] = {
+    "lm": Method("LM (rejection)", "#999999", "x", lambda *_: smc.LM(), indicator="lm"),
+    "lcd": Method("LCD", "#D55E00", "s", lambda *_: smc.LCD(), indicator="lcd"),
+    "gcd": Method("GCD", "#0072B2", "o", lambda *_: smc.GCD(), indicator="gcd"),
+    "pgcd": _looking_ahead("P-GCD", "#009E73", "^"),
+    "pgcd_tied": _looking_ahead("P-GCD, class-tied", "#E69F00", "v", exact_top_k=0),
+    "pgcd_exact": _looking_ahead("P-GCD, exact", "#000000", "+", exact_top_k=None),
+    "pgcd_in_time": _looking_ahead("P-GCD, in time", "#56B4E9", "P", lookahead="in_time"),
+    "pgcd_joint": _looking_ahead("P-GCD, joint", "#CC79A7", "D", lookahead="joint"),
+}
 
 
-def refuse_little_memory(methods: Mapping[str, smc.Proposal], needs: Mapping[str, int]) -> None:
-    """Every record's table must fit into what is allowed, each on its own.
+def needs_hmm(name: str) -> bool:
+    """Tell whether the method of this name looks ahead with an HMM."""
+    return METHODS[name].needs_hmm
 
-    An end to the run, not a record left out of it: results do not depend on memory.
+
+def methods_of(config: DictConfig) -> list[str]:
+    """Give the names of the methods that a run compares; none where the task compares none."""
+    return list(config.task.get("methods") or ())
+
+
+def hmm_settings(config: DictConfig) -> HMMConfig:
+    """Give the settings `hmm.*` as the dataclass that methods are made of."""
+    return cast(HMMConfig, OmegaConf.to_object(config.hmm))
+
+
+def hmm_directory(config: DictConfig) -> Path:
+    """Find the directory of the run's HMM.
+
+    Raises:
+        ValueError: `hmm.path` is left to itself for a model that has none, or nothing is there.
+    """
+    if config.hmm.path == "auto":
+        if config.model.path != "embedded":
+            names = ", ".join(filter(needs_hmm, methods_of(config)))
+            raise ValueError(
+                f"task.methods has {names}, which needs an HMM distilled from "
+                f"model.path={config.model.path}: make one with `python -m scripts.distill_hmm "
+                f"model.path={config.model.path}` and give hmm.path=DIR, or leave {names} out of "
+                "task.methods"
+            )
+        return EMBEDDED_HMM
+    return existing_hmm("hmm.path", config.hmm.path)
+
+
+def existing_hmm(key: str, path: str) -> Path:
+    """Find the directory that a setting names, where an HMM must lie.
+
+    Raises:
+        ValueError: there is none.
+    """
+    directory = Path(path).expanduser()
+    if not (directory / "config.json").is_file():
+        raise ValueError(
+            f"{key}={path}: no HMM there ({directory} has no config.json); give a directory that "
+            "scripts.distill_hmm has written (runs/distill-*/hmm), or one in Ctrl-G's layout"
+        )
+    return directory
+
+
+def hmm_identity(config: DictConfig) -> dict[str, str]:
+    """Give a digest of the HMM's files, if a method of the run needs one."""
+    if not any(map(needs_hmm, methods_of(config))):
+        return {}
+    return {"hmm_files": digest_of(hmm_directory(config))}
+
+
+def proposals(config: DictConfig, lm: LanguageModel) -> dict[str, smc.Proposal]:
+    """Make the proposal of each method of the run, with one HMM for all, on the model's device.
+
+    Raises:
+        ValueError: an HMM over another vocabulary (both are named), or a damaged one.
+    """
+    names, hmm = methods_of(config), None
+    if any(map(needs_hmm, names)):
+        hmm = load_any(hmm_directory(config), vocabulary=lm.vocabulary, device=lm.device).hmm
+    return {name: METHODS[name].proposal(hmm_settings(config), hmm) for name in names}
+
+
+def refuse_little_memory(
+    methods: Mapping[str, smc.Proposal], records: Sequence[str], needs: Mapping[str, Sequence[int]]
+) -> None:
+    """Refuse a run that is allowed too little memory for the table of one of its records.
+
+    It ends the run and leaves no record out, as results must not depend on memory.
 
     Args:
-        methods: of the run.
-        needs: memory of the table of each record, in bytes.
+        methods: the proposals of the run.
+        records: their names.
+        needs: for each method, memory of the table of each record, in bytes.
 
     Raises:
         ValueError: with the limit that is enough for all.
     """
-    proposal = methods.get("pgcd")
-    limit = proposal.max_bytes if proposal else None
-    if limit is None:
-        return
-    large = [record for record, size in needs.items() if size > limit]
-    if large:
-        most = max(large, key=needs.__getitem__)
-        raise ValueError(
-            f"the lookahead tables of {len(large)} of {len(needs)} records are larger than "
-            f"hmm.max_table_mib={limit >> 20}, that of record {most} takes "
-            f"{needs[most] / 2**20:.1f} MiB: give hmm.max_table_mib="
-            f"{math.ceil(needs[most] / 2**20)}, lower task.budget, or leave pgcd out of "
-            "task.methods"
-        )
+    for name, proposal in methods.items():
+        limit, sizes = proposal.max_bytes, needs[name]
+        if limit is None:
+            continue
+        large = [number for number, size in enumerate(sizes) if size > limit]
+        if large:
+            most = max(large, key=sizes.__getitem__)
+            raise ValueError(
+                f"the lookahead tables of {len(large)} of {len(sizes)} records are larger than "
+                f"hmm.max_table_mib={limit >> 20}, that of record {records[most]} "
+                f"takes {sizes[most] / 2**20:.1f} MiB: give hmm.max_table_mib="
+                f"{math.ceil(sizes[most] / 2**20)}, lower task.budget, or leave {name} out of "
+                "task.methods"
+            )

@@ -1,4 +1,4 @@
-"""Loading a language model by directory or hub name, with errors that say what to do."""
+"""A language model is loaded by directory or hub name, with errors that say what to do."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HASHED = (
 
 
 def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
-    """The model, in evaluation mode on its device, and its tokenizer.
+    """Load a model, in evaluation mode on its device, and its tokenizer.
 
     Raises:
         ValueError: no such directory or hub name, a damaged checkpoint, or no such device.
@@ -74,7 +74,7 @@ def _found(path: str) -> str:
 
 
 def resolve_device(name: str) -> torch.device:
-    """`auto` is CUDA where there is one, this process's own under `torchrun`.
+    """Find a device by name; `auto` is CUDA where there is one, each process's own.
 
     Raises:
         ValueError: a device that is not there.
@@ -92,7 +92,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def identity_of(path: str) -> str:
-    """What tells one model from another under the same path; a hub name stands for itself.
+    """Tell one model from another under the same path; a hub name stands for itself.
 
     Raises:
         ValueError: a directory without a checkpoint.
@@ -102,7 +102,7 @@ def identity_of(path: str) -> str:
 
 
 def digest_of(directory: Path) -> str:
-    """Of all files that a checkpoint is loaded from, in any layout; not of its card.
+    """Compute a digest of all files that a checkpoint is loaded from; its card is none of them.
 
     Very large ones count by name, size and time of change.
     """

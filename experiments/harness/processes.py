@@ -1,20 +1,32 @@
-"""One process or several under `torchrun`: who this one is, waiting for the others, one bar."""
+"""A run is one process, or several under `torchrun` that wait for each other."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
+import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
 
-def processes() -> tuple[int, int]:
-    """This process's rank and the number of processes; one process unless under `torchrun`."""
+def processes(device: torch.device | None = None) -> tuple[int, int]:
+    """Give the rank of this process and the number of processes, one unless under `torchrun`.
+
+    Args:
+        device: where tensors lie that processes will exchange. NCCL carries what is on GPUs, gloo
+            the rest; without a device there are only barriers and small objects, for gloo.
+    """
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world > 1 and not dist.is_initialized():
-        # Only barriers, no tensor travels; a process may wait long for the slowest.
-        dist.init_process_group("gloo", timeout=timedelta(days=7))
+        backend = "gloo"
+        if device is not None and device.type == "cuda":
+            torch.cuda.set_device(device)
+            backend = "cpu:gloo,cuda:nccl"
+        # A process may wait long for the slowest.
+        dist.init_process_group(backend, timeout=timedelta(days=7))
     return int(os.environ.get("RANK", "0")), world
 
 
@@ -24,8 +36,47 @@ def wait_for_all(world: int) -> None:
         dist.barrier()
 
 
+def refuse_disagreement(world: int, digest: str, records: Sequence[str]) -> None:
+    """Refuse to go on unless all processes have prepared the same; each calls this once.
+
+    Args:
+        world: the number of processes.
+        digest: of everything that must be the same.
+        records: one line for each record, from which the first difference is told.
+
+    Raises:
+        ValueError: in every process, with what two of them differ in.
+    """
+    if world == 1:
+        return
+    digests: list[Any] = [None] * world
+    dist.all_gather_object(digests, digest)
+    if len(set(digests)) > 1:
+        prepared: list[Any] = [None] * world
+        dist.all_gather_object(prepared, list(records))
+        other = next(rank for rank in range(world) if digests[rank] != digests[0])
+        raise ValueError(
+            f"the processes under torchrun have not prepared the same records: "
+            f"{first_difference(prepared[0], prepared[other], other)}. Are code, settings, data "
+            "and models the same on every machine?"
+        )
+
+
+def first_difference(first: Sequence[str], other: Sequence[str], rank: int) -> str:
+    """Say in words where the records of process `rank` differ from those of process 0."""
+    for one, two in zip(first, other, strict=False):
+        if one != two:
+            return f"process 0 has {one} where process {rank} has {two}"
+    if len(first) != len(other):
+        longer, name = (first, 0) if len(first) > len(other) else (other, rank)
+        extra = longer[min(len(first), len(other))]
+        counts = f"process 0 has {len(first)} and process {rank} {len(other)}"
+        return f"{counts}; only process {name} has {extra}"
+    return f"what determines the results differs between process 0 and process {rank}"
+
+
 def bar(total: int, what: str, unit: str, rank: int, initial: int = 0) -> tqdm:
-    """A progress bar, on the first process alone."""
+    """Make a progress bar, shown by the first process alone."""
     return tqdm(
         total=total, initial=initial, desc=what, unit=unit, disable=rank > 0, dynamic_ncols=True
     )

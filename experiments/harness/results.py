@@ -1,4 +1,4 @@
-"""Rows of results on disk: appended one by one, read back when a run goes on.
+"""Rows of results go to disk one by one, and are read back when a run goes on.
 
 One row is one example under one method with one number of particles. A row is written whole and
 flushed before the next is begun, so an interrupted run loses at most the row it was writing; a
@@ -18,6 +18,7 @@ Key = tuple[str, str, int]  # example id, method, particles
 
 
 def key_of(row: Row) -> Key:
+    """Give the key that tells a row from the others of its run."""
     return row["example"], row["method"], row["particles"]
 
 
@@ -26,15 +27,20 @@ class ResultStore:
 
     With several processes each appends to a file of its own; `merge` writes them all, in order,
     to `results.jsonl`.
+
+    Args:
+        run_dir: where the files lie.
+        rank: of this process.
+
+    Raises:
+        ValueError: a line of a file is no row.
     """
 
     def __init__(self, run_dir: Path, rank: int = 0) -> None:
         self.run_dir = run_dir
         self.path = run_dir / ("results.jsonl" if rank == 0 else f"results.rank{rank}.jsonl")
         self._rows: dict[Key, Row] = {}
-        for path in sorted(run_dir.glob("results*.jsonl")):
-            for row in _read_rows(path):
-                self._rows.setdefault(key_of(row), row)
+        self.reload()
         if self.path.exists():
             _drop_partial_line(self.path)
 
@@ -54,11 +60,28 @@ class ResultStore:
             os.fsync(file.fileno())
 
     def rows(self, keys: Iterable[Key]) -> list[Row]:
-        """The rows of these keys, in this order."""
-        return [self._rows[key] for key in keys if key in self._rows]
+        """Give the rows of these keys, in this order.
+
+        Raises:
+            ValueError: some are not there; the first is named.
+        """
+        keys = list(keys)
+        missing = [key for key in keys if key not in self._rows]
+        if missing:
+            example, method, particles = missing[0]
+            raise ValueError(
+                f"{len(missing)} of {len(keys)} rows are missing from {self.run_dir}; the first is "
+                f"that of example {example}, method {method}, {particles} particles. Did a process "
+                "end early, or see other records? The same command makes the missing rows"
+            )
+        return [self._rows[key] for key in keys]
 
     def merge(self, keys: Iterable[Key]) -> list[Row]:
-        """Rewrite `results.jsonl` as exactly these rows in this order, and drop the other files."""
+        """Rewrite `results.jsonl` as exactly these rows in this order, and drop the other files.
+
+        Raises:
+            ValueError: a row is missing; the files are left as they are.
+        """
         rows = self.rows(keys)
         final = self.run_dir / "results.jsonl"
         partial = final.with_suffix(".jsonl.tmp")

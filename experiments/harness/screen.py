@@ -1,4 +1,4 @@
-"""Markdown on a terminal: laid out where there is room, as it is where there is not."""
+"""Markdown is laid out on a wide terminal, and printed as it is elsewhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _WIDE = 160  # columns
 
 
 def show(text: str) -> None:
-    """Print it."""
+    """Print a text in Markdown."""
     console = Console()
     if console.is_terminal and console.width >= _WIDE:
         console.print(Markdown(text))

@@ -1,8 +1,8 @@
-"""From rows to figures: means over examples, with bootstrap intervals.
+"""Rows are summed up by means over examples, with bootstrap intervals.
 
 Every example counts in every denominator: a row whose particles all died is an answer that was
 not given, hence wrong, invalid and unfinished. Intervals are percentile bootstrap over examples
-(Efron and Tibshirani 1993, chapter 13), the only randomness that matters across requests.
+(Efron and Tibshirani 1993, chapter 13): requests are what results would vary over.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
+from experiments.harness.methods import METHODS
 from experiments.harness.results import Row
 
 _RESAMPLES = 2000
@@ -28,18 +30,30 @@ class Interval(NamedTuple):
 
 
 def bootstrap(values: Sequence[float], seed: int = 0) -> Interval:
-    """Mean over examples and its percentile interval; the same for the same values and seed."""
+    """Compute the mean and its percentile interval, a function of the values and the seed.
+
+    Raises:
+        ValueError: there are no values.
+    """
     sample = np.asarray(values, float)
     if sample.size == 0:
         raise ValueError("no values to average")
-    draws = np.random.default_rng(seed).integers(0, sample.size, (_RESAMPLES, sample.size))
-    means = sample[draws].mean(axis=1)
-    low, high = np.quantile(means, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    return Interval(float(sample.mean()), float(low), float(high))
+    mean = float(sample.mean())
+    if sample.size == 1:  # resampled, it is always the same
+        return Interval(mean, mean, mean)
+    low, high = stats.bootstrap(
+        (sample,),
+        np.mean,
+        n_resamples=_RESAMPLES,
+        confidence_level=_LEVEL,
+        method="percentile",
+        rng=np.random.default_rng(seed),
+    ).confidence_interval
+    return Interval(mean, float(low), float(high))
 
 
 def summarize(rows: Sequence[Row], seed: int = 0) -> list[dict[str, Any]]:
-    """One record for each method and number of particles, in order of first appearance."""
+    """Sum up the rows of each method and number of particles, in order of first appearance."""
     groups: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["method"], row["particles"]), []).append(row)
@@ -76,10 +90,10 @@ def summarize(rows: Sequence[Row], seed: int = 0) -> list[dict[str, Any]]:
 
 
 def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """The summary as people read it: percentages, intervals, totals."""
+    """Turn the summary into a table of percentages, intervals and totals."""
     return pd.DataFrame(
         {
-            "method": s["method"].upper(),
+            "method": METHODS[s["method"]].title,
             "particles": s["particles"],
             "examples": s["examples"],
             "accuracy (weighted) %": _with_interval(s, "weighted_accuracy"),
@@ -98,7 +112,7 @@ def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
 
 
 def as_markdown(table: pd.DataFrame) -> str:
-    """A Markdown table, columns aligned so that the source reads as well as the page."""
+    """Write a table in Markdown, its columns aligned so that the source reads well, too."""
     cells = [list(table.columns), *([str(v) for v in row] for row in table.itertuples(index=False))]
     widths = [max(len(row[i]) for row in cells) for i in range(len(table.columns))]
     lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |"

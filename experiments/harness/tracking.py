@@ -1,4 +1,4 @@
-"""Weights & Biases without surprises: never asks, never hangs, offline when there is no login."""
+"""Weights & Biases never asks, never hangs, and is offline when there is no login."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Mode = Literal["online", "offline", "disabled"]
 
 
 def resolve_mode(mode: str) -> Mode:
-    """`auto` is online exactly if the user chose so or a key is at hand; else offline."""
+    """Resolve `auto`: online exactly if the user chose so or a key is at hand, else offline."""
     if mode == "auto":
         mode = os.environ.get("WANDB_MODE", "")
     if mode in ("online", "offline", "disabled"):
@@ -62,7 +62,7 @@ def log_results(
     rows: pd.DataFrame,
     figure: Path,
 ) -> None:
-    """The same figures and tables as in the run directory, plus one curve a method."""
+    """Log the figures and tables of the run directory, and a curve for each method."""
     for record in sorted(summary, key=lambda r: r["particles"]):
         method = record["method"]
         values = {
@@ -90,7 +90,7 @@ def log_lines(
     rows: pd.DataFrame,
     figure: Path,
 ) -> None:
-    """The character-level model's curve, and the lines written under each constraint."""
+    """Log the curve of a character-level model, and the lines written under each constraint."""
     for step, training, held_out in losses:
         run.log({"step": step, "loss/training": training, "loss/held_out": held_out})
     run.log(

@@ -1,4 +1,4 @@
-"""A character-level language model of one text, trained in minutes.
+"""A character-level language model learns one text in minutes.
 
 A small Llama whose tokens are the characters of the text. It has no token that ends a text: a
 constraint must say where its strings end (`gcd.lift(..., eos="accept")`). Training depends on the
@@ -29,7 +29,7 @@ _HELD_OUT = 0.1  # the last part of the text
 
 @dataclass(frozen=True)
 class CharacterLM:
-    """The model, and what it was trained to.
+    """A trained model, its characters, and the curve of its training.
 
     Attributes:
         lm: for `smc.sample`; token i is the character `characters[i]`.
@@ -43,13 +43,13 @@ class CharacterLM:
 
     @property
     def ids(self) -> dict[str, int]:
-        """The token of each character."""
+        """The token id of each character."""
         return {character: i for i, character in enumerate(self.characters)}
 
 
 @dataclass(frozen=True)
 class Training:
-    """Sizes of the model and of its training."""
+    """The sizes of the model and of its training."""
 
     steps: int
     batch: int = 16
@@ -115,7 +115,7 @@ def train_characters(
 
 
 def held_out_loss(model: LlamaForCausalLM, ids: Tensor, training: Training) -> float:
-    """Nats a character over the whole windows of these ids."""
+    """Compute the loss over the whole windows of these ids, in nats a character."""
     width = training.context + 1
     rows = ids[: len(ids) // width * width].reshape(-1, width)[:64]
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""A small play, made up: lines in the form `NAME: words`, for a character-level model to learn."""
+"""A small play is made up of lines `NAME: words`, for a character-level model to learn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ENDINGS = ["", "", " tonight", " no more", " with all my soul", " as summer lov
 
 
 def write_play(lines: int, seed: int) -> str:
-    """A play of so many lines, a function of the arguments."""
+    """Write a play of so many lines, the same for the same arguments."""
     rng = random.Random(f"play-{seed}")
     return "".join(f"{rng.choice(NAMES)}: {_speech(rng)}\n" for _ in range(lines))
 

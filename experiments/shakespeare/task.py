@@ -1,4 +1,4 @@
-"""Lines of a play under the three forms of guided decoding: `+task=shakespeare`.
+"""`+task=shakespeare` writes lines of a play under three forms of guided decoding.
 
 A character-level model is trained on a text; then lines `UPPER+: LOWER+` are sampled under
 
@@ -14,26 +14,24 @@ itself, with its line end.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 from omegaconf import DictConfig
 
 import gcd
 import smc
-from experiments.harness import config as configuration
 from experiments.harness import tracking
 from experiments.harness.figures import plot_losses
+from experiments.harness.identity import Identity, results_config
 from experiments.harness.models import resolve_device
-from experiments.harness.processes import bar, processes
 from experiments.harness.results import Key, ResultStore, Row
-from experiments.harness.run_directory import open_run_dir, refuse_another_run, run_dir_of
-from experiments.harness.screen import show
+from experiments.harness.run import Run, Task
 from experiments.harness.summary import as_markdown
 from experiments.shakespeare.char_lm import CHECKPOINT, CharacterLM, Training, train_characters
+from experiments.shakespeare.config import ShakespeareConfig, check
 from experiments.shakespeare.play import write_play
 
 _PLAY_LINES = 4000
@@ -41,46 +39,50 @@ CONSTRAINTS = ("positions", "wired", "pattern")
 ELEMENTS = (("UPPER", "+"), (":", 1), (" ", 1), ("LOWER", "+"), ("\n", 1))
 
 
-def run(config: DictConfig) -> Path:
-    """Train, sample, compare; returns the run directory."""
-    task = config.task
-    if processes()[1] > 1:
-        raise ValueError("+task=shakespeare is one small job: run it without torchrun")
-    text, source = read_text(config)
+class Text(NamedTuple):
+    """What the model learns from, and where it is from, in words."""
+
+    text: str
+    source: str
+
+
+def _identity(config: DictConfig, read: Text) -> Identity:
+    digest = hashlib.sha256(read.text.encode()).hexdigest()[:16]
+    return {**results_config(config), "text_sha256": digest}
+
+
+def _run(run: Run, read: Text) -> None:
+    """Train the model, sample lines under each constraint, and compare them."""
+    config, task = run.config, run.config.task
     classes = {"UPPER": task.upper, "LOWER": task.lower}
-    _check_characters(text, classes)
-    identity = {
-        **configuration.results_config(config),
-        "text_sha256": hashlib.sha256(text.encode()).hexdigest()[:16],
-    }
-    run_dir = run_dir_of(config, identity)
-    if config.resume:
-        refuse_another_run(run_dir, identity)
-    else:
-        (run_dir / CHECKPOINT).unlink(missing_ok=True)
-    open_run_dir(run_dir, config, identity)
-
+    _check_characters(read.text, classes)
+    lines = range(task.num_lines)
+    keys = [_key(name, line, task.particles) for name in CONSTRAINTS for line in lines]
+    run.open(keys)
     training = Training(steps=task.steps, context=task.context, seed=config.seed)
-    trained = train_characters(text, training, run_dir, resolve_device(config.model.device))
+    device = resolve_device(config.model.device)
+    trained = train_characters(read.text, training, run.directory, device)
     constraints = build_constraints(trained, classes, task.name_length, task.word_length)
-    store = ResultStore(run_dir)
     language = gcd.pattern(ELEMENTS, classes)
-    total = len(CONSTRAINTS) * task.num_lines
-    with bar(total, "sampling", "line", 0, len(store)) as shown:
+    with run.sampling(keys, "line") as progress:
         for name, constraint in constraints.items():
-            _sample(name, constraint, trained, language, config, store, shown.update)
-    keys = [_key(name, i, task.particles) for name in CONSTRAINTS for i in range(task.num_lines)]
-    _report(run_dir, config, identity, source, trained, constraints, store.merge(keys))
-    return run_dir
+            _sample(name, constraint, trained, language, config, run.store, progress)
+    rows = run.merged()
+    assert rows is not None, "one process"
+    _report(run, read.source, trained, constraints, rows)
 
 
-def read_text(config: DictConfig) -> tuple[str, str]:
-    """The text to learn and where it is from; `ValueError` for a file that cannot be read."""
+def read_text(config: DictConfig) -> Text:
+    """Read the text to learn from a file, or else make up a play.
+
+    Raises:
+        ValueError: the file cannot be read as UTF-8.
+    """
     path = config.data.path
     if path is None:
-        return write_play(_PLAY_LINES, config.seed), "a small play made up by the project"
+        return Text(write_play(_PLAY_LINES, config.seed), "a small play made up by the project")
     try:
-        return Path(path).read_text(encoding="utf-8"), str(path)
+        return Text(Path(path).read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(
             f"data.path={path}: cannot read it as UTF-8 text ({error}); give a text file"
@@ -88,7 +90,7 @@ def read_text(config: DictConfig) -> tuple[str, str]:
 
 
 def _check_characters(text: str, classes: dict[str, str]) -> None:
-    """A character that the text never has can never be written; say so before training."""
+    """Refuse a text without any character of a class, as no line could then be written."""
     have = set(text)
     for name, members in {**classes, "':'": ":", "space": " ", "line end": "\n"}.items():
         if not have & set(members):
@@ -101,7 +103,13 @@ def _check_characters(text: str, classes: dict[str, str]) -> None:
 def build_constraints(
     trained: CharacterLM, classes: dict[str, str], name_length: int, word_length: int
 ) -> dict[str, gcd.TokenAutomaton]:
-    """The three constraints."""
+    """Build the three constraints by name, over the characters of the model.
+
+    Args:
+        trained: the model, with the id of each of its characters.
+        classes: the characters of UPPER and LOWER.
+        name_length, word_length: of the lines of the fixed form.
+    """
     ids, vocabulary = trained.ids, trained.lm.vocabulary
     upper = [ids[c] for c in classes["UPPER"] if c in ids]
     lower = [ids[c] for c in classes["LOWER"] if c in ids]
@@ -139,7 +147,7 @@ def _sample(
     store: ResultStore,
     progress: Callable[[int], object],
 ) -> None:
-    """Lines under one constraint, each drawn from a posterior of its own."""
+    """Sample lines under one constraint, each drawn from a posterior of its own."""
     task = config.task
     due = [i for i in range(task.num_lines) if _key(name, i, task.particles) not in store]
     size = max(1, config.smc.max_rows // task.particles)
@@ -181,15 +189,14 @@ def _sample(
 
 
 def _report(
-    run_dir: Path,
-    config: DictConfig,
-    identity: dict[str, Any],
+    run: Run,
     source: str,
     trained: CharacterLM,
     constraints: dict[str, gcd.TokenAutomaton],
     rows: Sequence[Row],
 ) -> None:
-    """Write, print and log the results."""
+    """Make table and summary of all lines, the curve of the training, and a drawing."""
+    config, task = run.config, run.config.task
     frame = pd.DataFrame(rows)
     lines = {name: list(frame[frame.method == name].line) for name in CONSTRAINTS}
     records = []
@@ -215,26 +222,26 @@ def _report(
     text = (
         f"## Lines of {source}\n\n{as_markdown(table)}\n\n"
         f"Model: {len(trained.characters)} characters, {held_out:.3f} nats a character on the "
-        f"held-out end. Budget {config.task.budget} characters, {config.task.particles} particles "
+        f"held-out end. Budget {task.budget} characters, {task.particles} particles "
         f"a line. `wired` and `pattern` are one language, so their lines are equal.\n"
     )
-    (run_dir / "table.md").write_text(text, encoding="utf-8")
     summary = {"source": source, "seed": config.seed, "losses": trained.losses, "rows": records}
-    (run_dir / "summary.json").write_text(
-        json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
-    (run_dir / "line.dot").write_text(gcd.to_dot(constraints["wired"]), encoding="utf-8")
-    figure = run_dir / "loss.png"
+    drawing = run.directory / "line.dot"
+    drawing.write_text(gcd.to_dot(constraints["wired"]), encoding="utf-8")
+    figure = run.directory / "loss.png"
     plot_losses(trained.losses, figure)
-    run_id = configuration.fingerprint(identity)
-    plain = configuration.results_config(config)
-    with tracking.start(config.wandb, run_dir, plain, run_dir.name, run_id) as run:
-        tracking.log_lines(run, trained.losses, table, frame, figure)
-    show(text)
-    print(f"Results: {run_dir}/ (table.md, results.jsonl, loss.png, line.dot, summary.json)")
+    run.report(
+        text,
+        summary,
+        lambda tracked: tracking.log_lines(tracked, trained.losses, table, frame, figure),
+        files=("results.jsonl", "loss.png", "line.dot"),
+    )
 
 
 def _mean(values: pd.Series) -> str:
-    """The mean of the numbers there are; a sampler told to be inexact reports none."""
+    """The mean of the numbers there are, as text; an inexact sampler reports none."""
     numbers = values.dropna()
     return f"{numbers.astype(float).mean():.3f}" if len(numbers) else "–"
+
+
+TASK = Task("shakespeare", ShakespeareConfig, check, read_text, _identity, _run, kept=(CHECKPOINT,))

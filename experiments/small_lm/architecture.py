@@ -22,7 +22,7 @@ _PIECES = r"\p{Lu}?\p{Ll}+|\p{Lu}+|\p{L}|\p{N}|\s|[^\p{L}\p{N}\s]"
 
 
 def train_tokenizer(texts: Iterator[str], vocab: int) -> PreTrainedTokenizerFast:
-    """Byte-level BPE whose merges never cross a space, a digit or a punctuation mark."""
+    """Train a byte-level BPE whose merges never cross a space, a digit or a punctuation mark."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -42,7 +42,7 @@ def train_tokenizer(texts: Iterator[str], vocab: int) -> PreTrainedTokenizerFast
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of a checkpoint that `export` or a training wrote."""
+    """Load the tokenizer of a checkpoint that `export` or a training wrote."""
     return _wrapped(Tokenizer.from_file(str(directory / "tokenizer.json")))
 
 
@@ -60,7 +60,7 @@ def _wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
 def build_model(
     tokenizer: PreTrainedTokenizerFast, *, hidden: int, layers: int, heads: int, mlp: int, seed: int
 ) -> LlamaForCausalLM:
-    """An untrained Llama in float32; equal arguments give equal weights."""
+    """Make an untrained Llama in float32; equal arguments give equal weights."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=hidden,

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from experiments.tool_calling.answers import parse_answer, same_calls, write_answer
+from experiments.tool_calling.answers import makes_calls
 from experiments.tool_calling.prompts import build_prompt
 from experiments.tool_calling.records import ToolRecord
 
@@ -25,7 +25,7 @@ def greedy_answers(
     max_new_tokens: int = 160,
     batch_size: int = 32,
 ) -> list[str | None]:
-    """The model's most likely continuation, token by token, for each prompt.
+    """Continue each prompt with the most likely token again and again.
 
     None where prompt and answer do not fit the model's context; nothing is ever cut.
     """
@@ -60,24 +60,10 @@ def greedy_answers(
 def exact_match(
     model: Any, tokenizer: Any, records: Sequence[ToolRecord], style: str, **options: Any
 ) -> list[bool]:
-    """Whether each record's greedy answer makes exactly its gold calls."""
+    """Tell for each record whether its greedy answer makes exactly its gold calls."""
     prompts = [build_prompt(record, style, tokenizer=tokenizer) for record in records]
     answers = greedy_answers(model, tokenizer, prompts, **options)
     return [
-        answer is not None and is_right(answer, record, style)
+        answer is not None and makes_calls(answer, record.calls, style)
         for answer, record in zip(answers, records, strict=True)
     ]
-
-
-def is_right(answer: str, record: ToolRecord, style: str) -> bool:
-    """Whether a text makes exactly the record's gold calls."""
-    try:
-        return same_calls(parse_answer(answer, style), record.calls)
-    except ValueError:
-        return False
-
-
-def answer_lengths(tokenizer: Any, records: Sequence[ToolRecord], style: str) -> list[int]:
-    """Tokens of each gold answer, without EOS."""
-    texts = [write_answer(record.calls, record.tools, style) for record in records]
-    return [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]

@@ -1,4 +1,4 @@
-"""Muon: momentum whose direction is orthogonalised, for the matrices of a network.
+"""Muon is momentum whose direction is orthogonalised, for the matrices of a network.
 
 Keller Jordan et al., "Muon: an optimizer for hidden layers in neural networks" (2024), with the
 scale of Liu et al., arXiv 2502.16982, so that AdamW's learning rates carry over. `torch.optim.Muon`
@@ -31,7 +31,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         loss = None if closure is None else closure()
         for group in self.param_groups:
             by_shape: dict[torch.Size, list[torch.Tensor]] = {}

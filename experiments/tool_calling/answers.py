@@ -1,4 +1,4 @@
-"""Tool calls as text: how an answer is written, read back, and compared.
+"""Tool calls are written as text, read back, and compared.
 
 Two styles over the same calls:
 
@@ -12,8 +12,8 @@ text.
 
 Reading is more generous than writing: any JSON whitespace, any Python literal. Nothing is ever
 evaluated. A tool's name need not be a Python identifier (`createIn-AppMessage`), nor a parameter's
-(`from`, `max-results`), so the Python reader splits calls and arguments itself, minding quotes and
-brackets, and leaves only the literals to `ast`.
+(`from`, `max-results`), so a list of calls need not be an expression of Python: the reader finds
+the names itself, and `ast` reads the values and says where each ends.
 """
 
 from __future__ import annotations
@@ -22,14 +22,21 @@ import ast
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from experiments.harness.checks import one_of
 
 STYLES = ("json", "python")
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_OPENING = {"(": ")", "[": "]", "{": "}"}
+_FIRST = r"""[^\s(),='"\[\]{}]"""  # a name begins with neither quote nor bracket, but may hold them
+_NAME = {  # by the sign behind it
+    "(": re.compile(rf"\s*({_FIRST}[^(),]*?)\s*\("),
+    "=": re.compile(rf"\s*({_FIRST}[^(),=]*?)\s*="),
+}
+_END = re.compile("[,)]")
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ class Call:
 
 
 def parameters_of(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """The declared parameters, name to declaration, of an xLAM or a JSON-Schema tool."""
+    """Give the declared parameters of an xLAM or a JSON-Schema tool, name to declaration."""
     function = tool.get("function")
     if isinstance(function, Mapping):
         tool = function
@@ -52,7 +59,7 @@ def parameters_of(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_schema(parameters: Mapping[str, Any]) -> bool:
-    """Whether a tool's `parameters` are a JSON schema, not parameters by name.
+    """Tell whether a tool's `parameters` are a JSON schema, not parameters by name.
 
     A flat tool may well have a parameter called `properties`; its declaration then holds a type
     and a description, not declarations.
@@ -64,13 +71,13 @@ def is_schema(parameters: Mapping[str, Any]) -> bool:
 
 
 def name_of(tool: Mapping[str, Any]) -> str:
-    """The tool's name, also where it stands one level down under `function` (OpenAI)."""
+    """Give the tool's name, also where it stands one level down under `function` (OpenAI)."""
     function = tool.get("function")
     return str((function if isinstance(function, Mapping) else tool)["name"])
 
 
 def in_declared_order(call: Call, tools: Sequence[Mapping[str, Any]]) -> Call:
-    """The same call, its arguments in the order of the first tool of that name."""
+    """Put the arguments of a call into the order of the first tool of that name."""
     for tool in tools:
         if name_of(tool) == call.name:
             declared = [name for name in parameters_of(tool) if name in call.arguments]
@@ -80,12 +87,12 @@ def in_declared_order(call: Call, tools: Sequence[Mapping[str, Any]]) -> Call:
 
 
 def write_answer(calls: Sequence[Call], tools: Sequence[Mapping[str, Any]], style: str) -> str:
-    """The text of `calls` in one style.
+    """Write calls as a text in one style.
 
     Raises:
         ValueError: unknown style, or a value that is no JSON value (NaN, infinity, an object).
     """
-    _check_style(style)
+    one_of("style", style, STYLES)
     ordered = [in_declared_order(call, tools) for call in calls]
     if style == "json":
         return _dumps([{"name": call.name, "arguments": call.arguments} for call in ordered])
@@ -93,17 +100,26 @@ def write_answer(calls: Sequence[Call], tools: Sequence[Mapping[str, Any]], styl
 
 
 def parse_answer(text: str, style: str) -> tuple[Call, ...]:
-    """The calls that a text holds.
+    """Read the calls that a text holds.
 
     Raises:
         ValueError: unknown style, or a text that is no list of calls in it.
     """
-    _check_style(style)
+    one_of("style", style, STYLES)
     return _parse_json(text) if style == "json" else _parse_python(text)
 
 
+def makes_calls(answer: str | bytes, calls: Sequence[Call], style: str) -> bool:
+    """Tell whether an answer makes exactly these calls, in any order."""
+    try:
+        text = answer if isinstance(answer, str) else answer.decode()
+        return same_calls(parse_answer(text, style), calls)
+    except ValueError:  # a UnicodeDecodeError is one
+        return False
+
+
 def same_calls(left: Sequence[Call], right: Sequence[Call]) -> bool:
-    """Whether two answers make the same multiset of calls, arguments compared as values.
+    """Tell whether two answers make the same multiset of calls, arguments compared as values.
 
     1 equals 1.0; True does not equal 1; a tuple equals the list of its items; a set equals any
     list, tuple or set with the same items in whatever order (JSON has no sets). Keys of a dict
@@ -143,11 +159,6 @@ def _same(left: Any, right: Any) -> bool:
             del rest[match]
         return True
     return type(left) is type(right) and left == right
-
-
-def _check_style(style: str) -> None:
-    if style not in STYLES:
-        raise ValueError(f"unknown style {style!r}: choose one of {', '.join(STYLES)}")
 
 
 def _dumps(value: Any) -> str:
@@ -202,60 +213,51 @@ def _parse_python(text: str) -> tuple[Call, ...]:
     text = text.strip()
     if not (text.startswith("[") and text.endswith("]")):
         raise ValueError("a list of calls begins with [ and ends with ]")
-    return tuple(_parse_call(item) for item in _split(text[1:-1]))
+    rest, calls = text[1:-1].strip(), []
+    more = bool(rest)
+    while more:
+        call, rest = _read_call(rest)
+        calls.append(call)
+        more = rest.startswith(",")
+        rest = rest.removeprefix(",")
+    if rest:
+        raise ValueError(f"calls are separated by commas, unlike {rest!r}")
+    return tuple(calls)
 
 
-def _parse_call(text: str) -> Call:
-    name, bracket, rest = text.partition("(")
-    name = name.strip()
-    if not name or not bracket or not rest.endswith(")"):
-        raise ValueError(f"a call is name(...), not {text!r}")
+def _read_call(text: str) -> tuple[Call, str]:
+    """The call that a text begins with, and what is left of the text."""
+    name, rest = _read_name(text, "(")
     arguments: dict[str, Any] = {}
-    for argument in _split(rest[:-1]):
-        parameter, equals, literal = argument.partition("=")
-        parameter = parameter.strip()
-        if not parameter or not equals:
-            raise ValueError(f"an argument is name=value, not {argument!r}")
+    more = not rest.lstrip().startswith(")")
+    while more:
+        parameter, rest = _read_name(rest, "=")
         if parameter in arguments:
             raise ValueError(f"the argument {parameter!r} is given twice")
+        arguments[parameter], rest = _read_literal(rest)
+        more = rest.startswith(",")
+        rest = rest.removeprefix(",")
+    # Here the text goes on with a bracket: a literal ends before one or a comma.
+    return Call(name, arguments), rest.lstrip()[1:].lstrip()
+
+
+def _read_name(text: str, end: str) -> tuple[str, str]:
+    """The name that a text begins with, up to a sign, and what follows the sign."""
+    found = _NAME[end].match(text)
+    if found is None:
+        raise ValueError(f"a name and then {end} are expected, not {text!r}")
+    return found[1], text[found.end() :]
+
+
+def _read_literal(text: str) -> tuple[Any, str]:
+    """The Python literal that a text begins with, and what is left of the text.
+
+    It ends at the first comma or bracket before which it is whole: those inside of a string or of
+    another bracket leave it unfinished.
+    """
+    for end in _END.finditer(text):
         try:
-            arguments[parameter] = ast.literal_eval(literal.strip())
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
-            raise ValueError(f"no Python literal: {literal.strip()!r}") from error
-    return Call(name, arguments)
-
-
-def _split(text: str) -> Iterator[str]:
-    """Items between the commas outside of quotes and brackets; `ValueError` if unbalanced."""
-    if not text.strip():
-        return
-    start, quote, escaped = 0, "", False
-    closing: list[str] = []
-    for position, character in enumerate(text):
-        if quote:
-            if escaped:
-                escaped = False
-            elif character == "\\":
-                escaped = True
-            elif character == quote:
-                quote = ""
-        elif character in "\"'" and _opens_string(text, position, start, closing):
-            quote = character
-        elif character in _OPENING:
-            closing.append(_OPENING[character])
-        elif closing and character == closing[-1]:
-            closing.pop()
-        elif character in ")]}":
-            raise ValueError(f"unbalanced {character!r} at {position} in {text!r}")
-        elif character == "," and not closing:
-            yield text[start:position].strip()
-            start = position + 1
-    if quote or closing:
-        raise ValueError(f"the text ends inside {quote or closing[-1]!r}: {text!r}")
-    yield text[start:].strip()
-
-
-def _opens_string(text: str, position: int, start: int, closing: list[str]) -> bool:
-    """A quote opens a string where a value may stand, and is a character of a name elsewhere."""
-    before = text[start:position].rstrip()
-    return bool(closing) or not before or before.endswith("=")
+            return ast.literal_eval(text[: end.start()].strip()), text[end.start() :]
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            continue
+    raise ValueError(f"no Python literal: {text!r}")

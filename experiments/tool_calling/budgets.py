@@ -1,4 +1,4 @@
-"""Token budgets by name.
+"""A name stands for a token budget that depends on the constraint.
 
 A budget counts generated tokens, EOS included. A name stands for a linear function of the fewest
 tokens that any answer to the request needs, so that a request is not punished for the length of
@@ -19,7 +19,7 @@ LINEAR = {"tight": (1, 16), "default": (2, 32), "loose": (4, 96)}  # factor, tok
 
 
 def budget_of(spec: int | str, automaton: TokenAutomaton) -> int:
-    """The budget in tokens that `spec` (a number or a name) means for this constraint."""
+    """Compute the budget in tokens that a number or a name means for this constraint."""
     if isinstance(spec, int):
         return spec
     factor, extra = LINEAR[spec]

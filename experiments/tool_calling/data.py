@@ -1,4 +1,4 @@
-"""The records of a run: from a file, the hub, or the embedded generator."""
+"""The records of a run come from a file, the hub, or the embedded generator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from experiments.tool_calling.records import ReadResult, read_hub, read_toolcall
 
 
 def load_records(data: DataConfig, num_examples: int, seed: int) -> ReadResult:
-    """At most `num_examples` records after `data.offset`; malformed ones are listed, not fatal.
+    """Load at most `num_examples` records after `data.offset`; malformed ones are only listed.
 
     The generator is asked for its held-out tools and values, which its model never saw.
     """

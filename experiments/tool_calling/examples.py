@@ -1,14 +1,13 @@
-"""The tool-calling task: every request with its tools, under each method and number of particles.
+"""Requests of the tool-calling task are made ready, sampled, and turned into rows.
 
-For each record: the tools become an automaton, the automaton is lifted to the model's tokens, the
-budget follows from the shortest answer, and the prompt is checked against the context. What cannot
-be honoured is refused here, by name, before the model runs; the rest is sampled in batches, and
-each batch's rows are on disk before the next begins.
+For each record the tools become an automaton, the automaton is lifted to the model's tokens, the
+budget follows from the shortest answer, and the prompt is checked against the context. A record
+that cannot be honoured is refused here, by name, before the model runs; the others are sampled in
+batches, and the rows of each batch are on disk before the next begins.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 import warnings
@@ -21,14 +20,12 @@ from omegaconf import DictConfig
 
 import gcd
 import smc
-from experiments.harness.methods import refuse_little_memory, table_bytes
+from experiments.harness.methods import refuse_little_memory
 from experiments.harness.results import Key, ResultStore, Row
-from experiments.tool_calling.answers import parse_answer, same_calls, write_answer
+from experiments.tool_calling.answers import makes_calls, write_answer
 from experiments.tool_calling.budgets import budget_of
 from experiments.tool_calling.prompts import build_prompt
 from experiments.tool_calling.records import ToolRecord
-
-_LOG = logging.getLogger(__name__)
 
 _SHOWN_ANSWERS = 16  # the most probable ones are written out; their number is in the row
 
@@ -38,8 +35,13 @@ class Example:
     """A request ready to be sampled.
 
     Attributes:
-        number: names its random numbers.
-        table_bytes: memory of what P-GCD tabulates of its constraint.
+        number: its index among the records of the run, which names its random numbers.
+        record: the request, its tools and the gold calls.
+        language: the answers that are allowed, as an automaton over bytes.
+        constraint: the same over the model's tokens.
+        prompt: token ids.
+        budget: the most tokens of an answer, EOS included.
+        table_bytes: by method, memory of what it tabulates of the constraint.
     """
 
     number: int
@@ -48,12 +50,12 @@ class Example:
     constraint: gcd.TokenAutomaton
     prompt: tuple[int, ...]
     budget: int
-    table_bytes: int = 0
+    table_bytes: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """What became of the records.
+    """The examples that records became, and the records that were refused.
 
     Attributes:
         examples: those that will be sampled.
@@ -78,6 +80,13 @@ def prepare(
 ) -> Preparation:
     """Compile and check every record.
 
+    Args:
+        records: all of the run.
+        lm, tokenizer: the language model.
+        config: the whole configuration.
+        proposals: by method; their memory is looked at.
+        progress: called with the number of records done.
+
     Raises:
         ValueError: none is left, or lookahead is allowed too little memory for one that is.
     """
@@ -95,29 +104,31 @@ def prepare(
             gcd.check_budget(constraint, budget)
             prompt = encode_prompt(record, task.style, tokenizer, config.model.prompt)
             smc.check_prompts(lm, [prompt], [budget])
-            table = table_bytes(proposals, constraint, budget)
+            tables = {m: p.memory(constraint, budget) for m, p in proposals.items()}
         except (gcd.ConstraintError, smc.PromptTooLongError) as error:
             refused.append((record.id, str(error)))
         else:
-            examples.append(Example(number, record, language, constraint, prompt, budget, table))
+            examples.append(Example(number, record, language, constraint, prompt, budget, tables))
         progress(1)
     if not examples:
         raise ValueError(
             f"none of the {len(records)} records can be run; the first: {refused[0][1]}"
         )
-    refuse_little_memory(proposals, {f"{e.number}:{e.record.id}": e.table_bytes for e in examples})
+    names = [name_of_example(example) for example in examples]
+    needs = {method: [e.table_bytes[method] for e in examples] for method in proposals}
+    refuse_little_memory(proposals, names, needs)
     return Preparation(tuple(examples), tuple(refused), unknown, time.perf_counter() - started)
 
 
 def encode_prompt(record: ToolRecord, style: str, tokenizer: Any, kind: str) -> tuple[int, ...]:
-    """Token ids of the prompt; a chat template has written its special tokens itself."""
+    """Encode a record's prompt; a chat template writes its special tokens itself."""
     text = build_prompt(record, style, tokenizer=tokenizer, kind=kind)
     templated = kind != "compact" and getattr(tokenizer, "chat_template", None) is not None
     encoded = tokenizer(text, add_special_tokens=not templated, verbose=False)
     return tuple(encoded["input_ids"])
 
 
-def run(
+def sample_examples(
     examples: Sequence[Example],
     lm: smc.TransformersLM,
     config: DictConfig,
@@ -125,7 +136,16 @@ def run(
     store: ResultStore,
     progress: Callable[[int], object] = lambda _: None,
 ) -> None:
-    """Sample what the store does not hold yet, and add it."""
+    """Sample the rows that the store does not hold yet, and add them to it.
+
+    Args:
+        examples: those of this process.
+        lm: the language model.
+        config: the whole configuration.
+        proposals: by method.
+        store: of rows.
+        progress: called with the number of rows done.
+    """
     task = config.task
     for method in task.methods:
         for particles in task.particles:
@@ -133,7 +153,7 @@ def run(
             # Alike prompts together: less padding. Results do not depend on the grouping.
             due.sort(key=lambda e: (len(e.prompt), e.number))
             size = max(1, config.smc.max_rows // particles)
-            for group in _groups(due, size, proposals[method]):
+            for group in _groups(due, size, method, proposals[method]):
                 posteriors = smc.sample(
                     lm,
                     [e.prompt for e in group],
@@ -157,35 +177,51 @@ def run(
 
 
 def _groups(
-    examples: Sequence[Example], size: int, proposal: smc.Proposal
+    examples: Sequence[Example], size: int, method: str, proposal: smc.Proposal
 ) -> Iterator[list[Example]]:
-    """Examples that are sampled together: so many at most, and as memory for lookahead allows."""
+    """Yield examples that are sampled together: at most `size`, and as memory for tables allows."""
     room = math.inf if proposal.max_bytes is None else proposal.max_bytes
     group: list[Example] = []
     taken = 0
     for example in examples:
-        if group and (len(group) == size or taken + example.table_bytes > room):
+        needed = example.table_bytes[method]
+        if group and (len(group) == size or taken + needed > room):
             yield group
             group, taken = [], 0
         group.append(example)
-        taken += example.table_bytes
+        taken += needed
     if group:
         yield group
 
 
+def name_of_example(example: Example) -> str:
+    """Name the example in rows; record ids are unique in their file, numbers make them so here."""
+    return f"{example.number}:{example.record.id}"
+
+
 def key_of_example(example: Example, method: str, particles: int) -> Key:
-    """The row's identity: a record id is unique in its file, the number makes it so in a run."""
-    return f"{example.number}:{example.record.id}", method, particles
+    """Give the key of one row."""
+    return name_of_example(example), method, particles
+
+
+def keys_of(examples: Sequence[Example], task: DictConfig) -> list[Key]:
+    """Give the keys of all rows of these examples, in the order of the results."""
+    return [
+        key_of_example(example, method, particles)
+        for method in task.methods
+        for particles in task.particles
+        for example in examples
+    ]
 
 
 def row_of(
     example: Example, method: str, particles: int, style: str, posterior: smc.Posterior
 ) -> Row:
-    """One line of `results.jsonl`."""
-    correct = [is_correct(answer, example.record, style) for answer in posterior.answers]
+    """Make the row of one posterior, a line of `results.jsonl`."""
+    correct = [makes_calls(a, example.record.calls, style) for a in posterior.answers]
     chosen = posterior.answers[0] if posterior.answers else b""
     return {
-        "example": key_of_example(example, method, particles)[0],
+        "example": name_of_example(example),
         "method": method,
         "particles": particles,
         "style": style,
@@ -217,17 +253,8 @@ def row_of(
     }
 
 
-def is_correct(answer: bytes, record: ToolRecord, style: str) -> bool:
-    """Whether the answer is the same multiset of calls as the gold answer's."""
-    try:
-        calls = parse_answer(answer.decode(), style)
-    except ValueError:  # a UnicodeDecodeError is one
-        return False
-    return same_calls(calls, record.calls)
-
-
 def _fragment(posterior: smc.Posterior) -> str | None:
-    """What a dead row's first particle had written when its budget ran out."""
+    """The text that the first particle of a dead row had written when its budget ran out."""
     if not posterior.dead:
         return None
     return posterior.particles[0].answer.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""The prompt of a request: what the model reads before its answer.
+"""The prompt of a request is what the model reads before its answer.
 
 `compact` is the form the embedded model is trained on: a signature a line (types, defaults, a
 short description), the request, and the style wanted. A short prompt is a cheap one, and most of
@@ -21,10 +21,10 @@ from typing import Any
 
 from jinja2 import TemplateError
 
+from experiments.harness.checks import one_of
+from experiments.harness.config import PROMPTS
 from experiments.tool_calling.answers import STYLES, is_schema, name_of, parameters_of
 from experiments.tool_calling.records import ToolRecord
-
-KINDS = ("auto", "compact", "chat")
 
 _DESCRIPTION_WORDS = 12
 _ENUM_VALUES = 6
@@ -39,15 +39,13 @@ _FORMATS = {
 def build_prompt(
     record: ToolRecord, style: str, *, tokenizer: Any = None, kind: str = "auto"
 ) -> str:
-    """The prompt, ready to be tokenised without further special tokens.
+    """Build a prompt, ready to be tokenised without further special tokens.
 
     Raises:
         ValueError: unknown style or kind, or `chat` without a chat template.
     """
-    if style not in STYLES:
-        raise ValueError(f"unknown style {style!r}: choose one of {', '.join(STYLES)}")
-    if kind not in KINDS:
-        raise ValueError(f"unknown prompt {kind!r}: choose one of {', '.join(KINDS)}")
+    one_of("style", style, STYLES)
+    one_of("the kind of prompt", kind, PROMPTS)
     has_template = getattr(tokenizer, "chat_template", None) is not None
     if kind == "compact" or (kind == "auto" and not has_template):
         return compact_prompt(record, style)
@@ -57,13 +55,13 @@ def build_prompt(
 
 
 def compact_prompt(record: ToolRecord, style: str) -> str:
-    """Signatures, request, cue."""
+    """Build a prompt of signatures, the request, and a cue."""
     lines = [signature(tool) for tool in record.tools]
     return "\n".join([*lines, f"Request: {record.query}", _CUES[style]])
 
 
 def signature(tool: Mapping[str, Any]) -> str:
-    """`name(parameter: type, other: type = default) - description`."""
+    """Write a tool as `name(parameter: type, other: type = default) - description`."""
     parameters = parameters_of(tool)
     required = _required_names(tool)
     described = ", ".join(

@@ -1,4 +1,4 @@
-"""Tool-calling records, and how they are read from files and the hub.
+"""Tool-calling records are read from files and the hub.
 
 A record is a request, the tools on offer (as given: their declarations are the constraint's
 business), and the gold calls. Public sets differ in spelling: xLAM stores tools and answers as JSON
@@ -52,14 +52,14 @@ class SkippedRecord:
 
 @dataclass(frozen=True)
 class ReadResult:
-    """What a source held."""
+    """The records that a source held, and those that were skipped."""
 
     records: tuple[ToolRecord, ...]
     skipped: tuple[SkippedRecord, ...] = ()
 
 
 def read_xlam(path: str | Path) -> ReadResult:
-    """Records of a JSON-lines file in xLAM's form.
+    """Read the records of a JSON-lines file in xLAM's form.
 
     Raises:
         DataError: no such file, not UTF-8, or no well-formed record in it.
@@ -70,7 +70,7 @@ def read_xlam(path: str | Path) -> ReadResult:
 
 
 def read_toolcalls(path: str | Path) -> ReadResult:
-    """Records of a JSON file that is one list of them, in any of Hammer's spellings.
+    """Read the records of a JSON file that is one list of them, in any of Hammer's spellings.
 
     Raises:
         DataError: no such file, not a JSON list, or no well-formed record in it.
@@ -86,7 +86,7 @@ def read_toolcalls(path: str | Path) -> ReadResult:
 
 
 def read_hub(name: str, split: str = "train", limit: int | None = None) -> ReadResult:
-    """The first `limit` records of a set on the hub (all without one), through `datasets`.
+    """Read the first `limit` records of a set on the hub (all without one), through `datasets`.
 
     Raises:
         DataError: the set cannot be loaded, or holds no well-formed record.
@@ -107,7 +107,7 @@ def read_hub(name: str, split: str = "train", limit: int | None = None) -> ReadR
 
 
 def record_of(row: Any, default_id: str) -> ToolRecord:
-    """One record out of a parsed row; `ValueError` says what is wrong with it."""
+    """Make one record of a parsed row; `ValueError` says what is wrong with it."""
     if isinstance(row, str):
         row = json.loads(row)
     if not isinstance(row, Mapping):

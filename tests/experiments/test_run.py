@@ -13,6 +13,7 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from experiments import run as experiment
+from experiments.harness.identity import results_config
 from experiments.tool_calling import examples as xlam
 from hmm.checkpoint import save
 from hmm.model import HMM
@@ -66,7 +67,7 @@ def test_a_run_writes_everything(finished):
         ("lcd", 1), ("lcd", 3), ("gcd", 1), ("gcd", 3), ("pgcd", 1), ("pgcd", 3),
     ]  # fmt: skip
     table = (finished / "table.md").read_text()
-    assert table.count("\n| GCD") == table.count("\n| PGCD") == 2
+    assert table.count("\n| GCD") == table.count("\n| P-GCD") == 2
     assert (finished / "accuracy.png").read_bytes().startswith(b"\x89PNG")
     assert (finished / "config.yaml").exists()
 
@@ -185,7 +186,7 @@ def test_an_hmm_with_other_ends_is_refused_with_both(tmp_path):
 
 
 def test_results_without_pgcd_do_not_depend_on_the_hmm():
-    plain = experiment.configuration.results_config
+    plain = results_config
     one, other = (plain(composed("task.methods=[gcd]", *o)) for o in ((), ("hmm.temper=0.5",)))
     assert one == other
     assert plain(composed()) != plain(composed("hmm.temper=0.5"))

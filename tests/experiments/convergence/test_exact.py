@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ import smc
 from experiments.convergence.evaluate import Evaluator
 from experiments.convergence.exact import exact, floor_of_draws, total_variation
 from experiments.convergence.measures import estimate
-from experiments.convergence.methods import Options, law_of_sample, needs_hmm, proposal_of
+from experiments.convergence.methods import law_of_sample
 from experiments.convergence.sampler import Runs, TreeLM, TreeProposal, sample_runs, tabulate
+from experiments.harness.config import HMMConfig
+from experiments.harness.methods import METHODS
 from smc.testing import target, walk
 from tests.experiments.convergence.test_tree import (
     CONSTRAINTS,
@@ -26,15 +29,15 @@ from tests.experiments.convergence.test_tree import (
     built,
 )
 
-PLAIN = Options()
-METHODS = ("lm", "lcd", "gcd", "pgcd", "pgcd_tied", "pgcd_exact", "pgcd_in_time", "pgcd_joint")
+PLAIN = HMMConfig(lookahead="conditional")
 
 
-def on_tree(method: str, restriction, tree, options: Options = PLAIN) -> TreeProposal:
-    if not needs_hmm(method):
-        return TreeProposal(tree, method)
-    proposal = proposal_of(method, restriction.hmm(HMM_), options)
-    return TreeProposal(tree, tabulate(proposal, tree), potential=options.potential)
+def on_tree(method: str, restriction, tree, settings: HMMConfig = PLAIN) -> TreeProposal:
+    entry = METHODS[method]
+    if entry.indicator is not None:
+        return TreeProposal(tree, entry.indicator)
+    proposal = entry.proposal(settings, restriction.hmm(HMM_))
+    return TreeProposal(tree, tabulate(proposal, tree), potential=proposal.potential)
 
 
 def truth(constraint, budget: int, temperature: float = 1.0) -> dict[bytes, float]:
@@ -73,7 +76,7 @@ def test_the_law_of_one_sample_is_the_sampler_s(method, name):
             constraint,
             budget=3,
             particles=1,
-            proposal=proposal_of(method, HMM_, Options()),
+            proposal=METHODS[method].proposal(PLAIN, HMM_),
             example_ids=ids,
             max_rows=1 << 20,
             draw=draw,
@@ -94,37 +97,37 @@ def test_the_law_of_one_sample_is_the_sampler_s(method, name):
         assert law.share_valid == pytest.approx(total, abs=1e-10)
 
 
-@pytest.mark.parametrize("method", METHODS[1:])
+@pytest.mark.parametrize("method", list(METHODS)[1:])
 @pytest.mark.parametrize("name", list(CONSTRAINTS))
 @pytest.mark.parametrize(
-    ("particles", "resampling", "ess_threshold", "options"),
+    ("particles", "resampling", "ess_threshold", "settings"),
     [
-        (1, "systematic", 0.5, Options()),
-        (5, "systematic", 0.9, Options()),
-        (4, "multinomial", 1.0, Options(potential=False)),
+        (1, "systematic", 0.5, PLAIN),
+        (5, "systematic", 0.9, PLAIN),
+        (4, "multinomial", 1.0, replace(PLAIN, potential=False)),
     ],
 )
 def test_a_run_on_the_tree_is_the_real_run(
-    method, name, particles, resampling, ess_threshold, options
+    method, name, particles, resampling, ess_threshold, settings
 ):
     """Equal seeds draw equal tokens, with a large vocabulary or on the tree."""
     constraint, restriction, tree = built(name, 3)
-    settings = {"particles": particles, "resampling": resampling, "ess_threshold": ess_threshold}
+    options = {"particles": particles, "resampling": resampling, "ess_threshold": ess_threshold}
     found = sample_runs(
         TreeLM(tree, Evaluator(LM, PROMPT, restriction.ids)),
-        on_tree(method, restriction, tree, options),
+        on_tree(method, restriction, tree, settings),
         runs=30,
         seed=5,
-        **settings,
+        **options,
     )
     real = smc.sample(
         LM,
         [PROMPT] * 30,
         constraint,
         budget=3,
-        proposal=proposal_of(method, HMM_, options),
+        proposal=METHODS[method].proposal(settings, HMM_),
         seed=5,
-        **settings,
+        **options,
     )
     for run, posterior in enumerate(real):
         assert found.dead[run] == posterior.dead

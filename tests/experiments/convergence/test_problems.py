@@ -11,7 +11,6 @@ import pytest
 from experiments import run as experiment
 from experiments.convergence import task
 from experiments.convergence.problems import prepare, read_problems
-from experiments.harness import config as configuration
 from experiments.harness.models import load_model
 from tests.experiments.convergence.test_convergence import composed, written
 
@@ -128,7 +127,7 @@ def test_a_tree_that_is_too_large_names_its_size(tmp_path):
 )
 def test_bad_settings_are_named(override, message):
     with pytest.raises(ValueError, match=message):
-        configuration.check(composed(override))
+        experiment.check(composed(override))
 
 
 @pytest.mark.parametrize(
@@ -141,11 +140,11 @@ def test_bad_settings_are_named(override, message):
 )
 def test_an_hmm_that_would_not_be_used_is_refused(overrides, message, tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    configuration.check(composed(f"task.hmm={tmp_path}"))
+    experiment.check(composed(f"task.hmm={tmp_path}"))
     with pytest.raises(ValueError, match=message):
-        configuration.check(composed(f"task.hmm={tmp_path}", *overrides))
+        experiment.check(composed(f"task.hmm={tmp_path}", *overrides))
 
 
 def test_a_model_that_would_not_be_used_is_refused():
     with pytest.raises(ValueError, match=r"model\.path=here and task\.models=\['there'\]"):
-        configuration.check(composed("model.path=here", "task.models=[there]"))
+        experiment.check(composed("model.path=here", "task.models=[there]"))

@@ -17,9 +17,10 @@ from experiments.convergence.evaluate import (
     save_late,
     save_values,
 )
-from experiments.convergence.methods import Options, needs_hmm, proposal_of
 from experiments.convergence.sampler import TreeLM, TreeProposal, sample_runs, tabulate
 from experiments.convergence.tree import UNGROWN, Restriction, Tree, count_prefixes
+from experiments.harness.config import HMMConfig
+from experiments.harness.methods import METHODS
 from gcd.tokens.batch import AutomatonBatch
 from hmm.model import HMM
 from smc.testing import ToyLM
@@ -142,12 +143,13 @@ def test_a_restricted_constraint_has_the_same_states_and_classes(name):
 @pytest.mark.parametrize(
     "method", ["pgcd", "pgcd_tied", "pgcd_exact", "pgcd_in_time", "pgcd_joint"]
 )
-@pytest.mark.parametrize("options", [Options(), Options(temper=0.7, defence=0.0)])
+@pytest.mark.parametrize("options", [{}, {"temper": 0.7, "defence": 0.0}])
 def test_restriction_changes_no_guide(name, method, options):
     """log g and log Z at every prefix are those of the whole vocabulary and the whole HMM."""
     constraint, restriction, tree = built(name, 4)
-    table = tabulate(proposal_of(method, restriction.hmm(HMM_), options), tree)
-    whole = proposal_of(method, HMM_, options)
+    settings = HMMConfig(lookahead="conditional", **options)
+    table = tabulate(METHODS[method].proposal(settings, restriction.hmm(HMM_)), tree)
+    whole = METHODS[method].proposal(settings, HMM_)
     batch = smc.Batch(AutomatonBatch([constraint]), torch.tensor([4]))
     inner = (tree["text"][: tree.num_exact] < 0).nonzero().squeeze(1)
     for node, path in zip(inner.tolist(), paths(restriction, tree, inner), strict=True):
@@ -240,8 +242,13 @@ def test_a_model_that_gives_nan_is_refused():
         Evaluator(Broken(VOCABULARY), PROMPT, restriction.ids)(tree, torch.arange(tree.num_exact))
 
 
-def test_only_methods_that_look_ahead_need_an_hmm():
-    assert [m for m in ("lm", "lcd", "gcd", "pgcd", "pgcd_tied") if needs_hmm(m)] == [
-        "pgcd",
-        "pgcd_tied",
-    ]
+def test_a_proposal_that_leaves_the_tree_is_not_tabulated():
+    """LCD draws tokens after which nothing ends in time; only its own form on the tree may."""
+    _, _, tree = built("loop", 3)
+    with pytest.raises(ValueError, match="the budget is too short for any end"):
+        tabulate(smc.LCD(), tree)
+    table = tabulate(smc.GCD(), tree)
+    inner = torch.arange(tree.num_exact)[tree["text"][: tree.num_exact] < 0]
+    own = TreeProposal(tree, "gcd")
+    guide = own.guide(own.state(inner), tree.log_p(inner))
+    torch.testing.assert_close(table.log_z[inner], guide.log_z)

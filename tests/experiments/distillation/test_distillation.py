@@ -33,6 +33,7 @@ from experiments.distillation import training as distill_training
 from experiments.distillation.data import Sequences
 from experiments.distillation.training import Training
 from experiments.harness import config as configuration
+from experiments.harness import run as harness_run
 from experiments.harness.config import DataConfig, ModelConfig
 from experiments.harness.models import load_model
 from experiments.small_lm import architecture as small_lm
@@ -137,8 +138,8 @@ def test_what_is_learnt_is_near_the_truth_and_the_report_says_so(tmp_path, token
     card = (run_dir / "hmm" / "README.md").read_text()
     assert table.splitlines()[3] in card
     assert "num_states=6" in card
-    (place,) = re.findall(r'load\("(.*)", vocabulary=', card)
-    assert load(place).hmm.num_states == 6
+    (written,) = re.findall(r'load\("(.*)", vocabulary=', card)
+    assert load(written).hmm.num_states == 6
     assert (run_dir / "curve.png").stat().st_size > 1000
 
 
@@ -301,7 +302,7 @@ def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init):
     assert stored.config["vocabulary_digest"] == vocabulary.fingerprint.hex()
     first = model_of(run_dir)
 
-    # A second run in another place finds the answers; the same seed gives the same model.
+    # A second run in another directory finds the answers; the same seed gives the same model.
     (sampled,) = tmp_path.glob("sequences-*")
     times = [path.stat().st_mtime_ns for path in sorted(sampled.iterdir())]
     shutil.rmtree(run_dir)
@@ -362,9 +363,9 @@ def test_hidden_tokens_do_not_depend_on_the_device(tmp_path, monkeypatch):
     settings = Training(4, None, 1, 3, 5, 0.7, 0.01, 0.001, 0.3, 30, 0)
     start = em.Step(HMM.random(2, 8, generator=torch.Generator().manual_seed(0)))
     for name in ("cpu", "meta"):
-        place = distill_training.Place(tmp_path / name, torch.device(name))
+        worker = distill_training.Worker(tmp_path / name, torch.device(name))
         with pytest.raises(KeyboardInterrupt):
-            distill_training.train(start, sequences, sequences, settings, place)
+            distill_training.train(start, sequences, sequences, settings, worker)
     assert [device for device, *_ in seen] == ["cpu", "meta"]
     assert seen[0][1:] == seen[1][1:]
     assert seen[0][1] == "cpu"
@@ -558,11 +559,11 @@ def test_the_command_that_goes_on_is_named(tmp_path, token_file, monkeypatch, re
 
     said = []
     monkeypatch.setattr(em, "em_step", interrupted)
-    monkeypatch.setattr(distillation._LOG, "warning", lambda line, *rest: said.append(line % rest))
+    monkeypatch.setattr(harness_run._LOG, "warning", lambda line, *rest: said.append(line % rest))
     with pytest.raises(KeyboardInterrupt):
         run(*common)
     also = "" if resume == "true" else " without resume=false"
-    assert f"interrupted: the same command{also} goes on from the checkpoint" in said[0]
+    assert f"interrupted: the same command{also} goes on from what is done in {tmp_path}" in said[0]
 
 
 def test_damaged_files_of_a_run_are_named_with_the_way_out(tmp_path, token_file):

@@ -9,19 +9,15 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
-from experiments.harness import config as configuration
+from experiments import run as experiment
+from experiments.harness.identity import fingerprint, results_config
+from experiments.tasks import TASKS
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
-GROUPS = [
-    f"{path.parent.name}={path.stem}"
-    for path in sorted(CONFIGS.glob("*/*.yaml"))
-    if path.parent.name != "task"
-]
-TASKS = [f"+task={path.stem}" for path in sorted((CONFIGS / "task").glob("*.yaml"))]
+GROUPS = [f"{path.parent.name}={path.stem}" for path in sorted(CONFIGS.glob("*/*.yaml"))]
 
 
 def composed(*overrides: str):
-    configuration.register()
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         return compose("config", list(overrides))
 
@@ -29,14 +25,15 @@ def composed(*overrides: str):
 @pytest.mark.parametrize("override", GROUPS)
 def test_every_group_option_composes(override):
     config = composed("+task=xlam", override, "model.path=somewhere")
-    configuration.check(config)
+    experiment.check(config)
     assert config.task.name == "xlam"
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_composes_and_resolves(task):
-    config = composed(task)
-    configuration.check(config)
+    config = composed(f"+task={task}")
+    assert config.task.name == task
+    experiment.check(config)
     assert OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
 
 
@@ -52,6 +49,7 @@ def test_the_paper_resamples_every_step():
         ("task.methods=[gcd,magic]", "'magic' for task.methods"),
         ("task.style=xml", "'xml' for task.style"),
         ("task.budget=huge", "'huge' for task.budget"),
+        ("task.budget='a number of tokens'", "'a number of tokens' for task.budget"),
         ("task.budget=0", "task.budget must be at least 1, got 0"),
         ("task.budget=1.5", "whole number or a name, got 1.5"),
         ("task.particles=[0]", "task.particles must be at least 1, got 0"),
@@ -76,25 +74,45 @@ def test_the_paper_resamples_every_step():
 )
 def test_bad_values_are_named(override, message):
     with pytest.raises(ValueError, match=message.replace("[", r"\[")):
-        configuration.check(composed("+task=xlam", override))
+        experiment.check(composed("+task=xlam", override))
 
 
 @pytest.mark.parametrize(
-    ("task", "allowed"), [("xlam", ["task.methods=[lcd,pgcd]"]), ("shakespeare", None)]
+    ("task", "allowed"),
+    [
+        ("xlam", ["task.methods=[lcd,pgcd]"]),
+        ("convergence", ["task.methods=[lcd,pgcd]"]),
+        ("shakespeare", None),
+    ],
 )
 @pytest.mark.parametrize("override", ["hmm.temper=0.5", "hmm.path=DIR", "hmm.max_table_mib=9"])
 def test_settings_of_an_hmm_that_nobody_reads_are_refused(task, allowed, override):
-    methods = ["task.methods=[lcd,gcd]"] if task == "xlam" else []
+    methods = [] if task == "shakespeare" else ["task.methods=[lcd,gcd]"]
     with pytest.raises(ValueError, match=f"{override} would be ignored"):
-        configuration.check(composed(f"+task={task}", *methods, override))
-    configuration.check(composed(f"+task={task}", *methods))
-    if allowed is not None:
-        configuration.check(composed(f"+task={task}", *allowed, override))
+        experiment.check(composed(f"+task={task}", *methods, override))
+    experiment.check(composed(f"+task={task}", *methods))
+    if allowed is not None and not (task == "convergence" and override == "hmm.path=DIR"):
+        experiment.check(composed(f"+task={task}", *allowed, override))
+
+
+def test_a_setting_that_every_method_of_the_run_fixes_is_refused():
+    own = ("task.methods=[gcd,pgcd_tied]", "hmm.exact_top_k=8")
+    with pytest.raises(ValueError, match=r"hmm\.exact_top_k=8 would be ignored: all methods"):
+        experiment.check(composed("+task=xlam", *own))
+    experiment.check(composed("+task=xlam", "task.methods=[pgcd,pgcd_tied]", own[1]))
+
+
+def test_an_unknown_task_is_refused_with_those_there_are():
+    for overrides in (["+task=xlam", "task.name=mystery"], ["+task.name=xlam"]):
+        with pytest.raises(ValueError, match=r"unknown task .*: add one of \+task=xlam"):
+            experiment.run(composed(*overrides))
+    with pytest.raises(ConfigCompositionException):
+        composed("+task=mystery")
 
 
 def test_two_sources_of_data_are_refused():
     with pytest.raises(ValueError, match="not both"):
-        configuration.check(composed("+task=xlam", "data.path=a.jsonl", "data.hub=b"))
+        experiment.check(composed("+task=xlam", "data.path=a.jsonl", "data.hub=b"))
 
 
 @pytest.mark.parametrize("override", ["smc.particle=3", "task.style=[1]", "seed=x"])
@@ -104,11 +122,10 @@ def test_misspelt_keys_and_wrong_types_do_not_compose(override):
 
 
 def test_the_fingerprint_is_of_what_determines_results():
-    def fingerprint(*overrides: str) -> str:
-        config = composed("+task=xlam", *overrides)
-        return configuration.fingerprint(configuration.results_config(config))
+    def digest(*overrides: str) -> str:
+        return fingerprint(results_config(composed("+task=xlam", *overrides)))
 
     for same in ["smc.max_rows=7", "wandb.mode=disabled", "run_dir=x", "model.device=cpu"]:
-        assert fingerprint(same) == fingerprint()
+        assert digest(same) == digest()
     for other in ["seed=1", "task.budget=90", "smc.temperature=0.5", "data.offset=3"]:
-        assert fingerprint(other) != fingerprint()
+        assert digest(other) != digest()

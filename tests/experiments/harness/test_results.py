@@ -48,6 +48,19 @@ def test_several_processes_merge_into_one_file_in_order(tmp_path):
     assert len(ResultStore(tmp_path)) == 4
 
 
+def test_a_missing_row_is_named_and_nothing_is_merged(tmp_path):
+    first, second = ResultStore(tmp_path, 0), ResultStore(tmp_path, 1)
+    first.append([row("a")])
+    second.append([row("b", 4)])
+    first.reload()
+    keys = [key_of(row("a")), key_of(row("c", 16)), key_of(row("b", 4)), key_of(row("d"))]
+    missing = "2 of 4 rows are missing from .*; the first is that of example c, method gcd, 16 part"
+    with pytest.raises(ValueError, match=missing):
+        first.merge(keys)
+    assert len(list(tmp_path.iterdir())) == 2  # the rows of both processes are as they were
+    assert len(first.merge([keys[0], keys[2]])) == 2
+
+
 def test_a_row_spoilt_by_hand_is_named(tmp_path):
     store = ResultStore(tmp_path)
     store.append([row("a"), row("b")])

@@ -55,6 +55,23 @@ def test_python_is_a_list_of_calls_that_python_reads() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("a=')', b=(1, [2, (3,)])", {"a": ")", "b": (1, [2, (3,)])}),
+        ("c={'k(': ','}, d={1, 2}", {"c": {"k(": ","}, "d": {1, 2}}),
+        (r"a = 'it\'s, \'(\'' , b=-1.5", {"a": "it's, '('", "b": -1.5}),
+        ("filter[name]='x', from=None", {"filter[name]": "x", "from": None}),
+        ("a b-c='=', it's=()", {"a b-c": "=", "it's": ()}),
+        ("a='''x, 'y' (z'''", {"a": "x, 'y' (z"}),
+    ],
+)
+def test_values_end_where_python_says(text: str, arguments: dict) -> None:
+    for name in ("f", "create-It", "it's"):
+        found = parse_answer(f" [ {name} ( {text} ) , g( ) ] ", "python")
+        assert found == (Call(name, arguments), Call("g"))
+
+
+@pytest.mark.parametrize(
     "tool",
     [
         {"name": "f", "parameters": {"x": {"type": "int"}, "y": {"type": "int"}}},
@@ -88,6 +105,15 @@ def test_arguments_come_in_declared_order_and_unknown_ones_last(tool: dict) -> N
         ("[f(a='x)]", "python"),
         ("[f(), ]", "python"),
         ("[f(a={[]: 1})]", "python"),
+        ("[f() g()]", "python"),
+        ("[f(a=1,)]", "python"),
+        ("[f(a=1) b]", "python"),
+        ("[f(a=1 2)]", "python"),
+        ("[(a=1)]", "python"),
+        ("[[f(a=1)]", "python"),
+        ("['f'(a=1)]", "python"),
+        ("[f(=1)]", "python"),
+        ("[f(a=1]", "python"),
     ],
 )
 def test_what_is_no_answer_is_refused(text: str, style: str) -> None:

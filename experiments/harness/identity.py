@@ -1,0 +1,42 @@
+"""The identity of a run is what determines its results; a fingerprint names it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from experiments.harness.methods import methods_of, needs_hmm
+
+Identity = dict[str, Any]
+
+
+def fingerprint(identity: Any) -> str:
+    """Compute a digest of plain values, such as the identity of a run: ten hexadecimal digits."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def plain(config: DictConfig) -> Identity:
+    """Turn the configuration into plain values."""
+    resolved = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(resolved, dict)
+    return {str(key): value for key, value in resolved.items()}
+
+
+def results_config(config: DictConfig) -> Identity:
+    """Give the part of the configuration that determines the results, as plain values.
+
+    Logging, batching, the device and memory do not; nor do the HMM's settings where no method looks
+    ahead.
+    """
+    values = plain(config)
+    for key in ("wandb", "run_dir", "resume"):
+        values.pop(key, None)
+    values["model"].pop("device", None)
+    values["smc"].pop("max_rows", None)
+    values["hmm"].pop("max_table_mib", None)
+    if not any(map(needs_hmm, methods_of(config))):
+        values.pop("hmm")
+    return values

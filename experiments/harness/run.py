@@ -1,0 +1,257 @@
+"""A task is one record, and a run of any task is one class.
+
+A `Task` is what sets a task apart. `run_task` does the rest for all of them, in this order, once
+the settings have been checked:
+
+    read        what the task works on (records, a text, problems)
+    identity    what determines the results (settings, data, weights); it names the directory
+    refuse      a directory that holds another run
+    run         the task itself, with a `Run` at hand:
+                    open       the directory is made, and rows of an earlier attempt are taken in
+                    sampling   with a bar; rows go to disk as they are made
+                    merged     all rows, those of other processes too, in one order
+                    report     table, summary, wandb
+
+Until `open` nothing is written: what a task refuses before leaves nothing behind. An interrupted
+run says how far it came, and the same command goes on from there to the same result.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import wandb
+from omegaconf import DictConfig, OmegaConf
+from tqdm import tqdm
+
+from experiments.harness import tracking
+from experiments.harness.identity import Identity, fingerprint
+from experiments.harness.models import resolve_device
+from experiments.harness.processes import bar, processes, refuse_disagreement, wait_for_all
+from experiments.harness.results import Key, ResultStore, Row
+from experiments.harness.screen import show
+from gcd.support.files import read_json, write_json
+
+_LOG = logging.getLogger(__name__)
+_IDENTITY = "identity.json"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task, as the command sees it.
+
+    Attributes:
+        name: what `+task=NAME` calls it; run directories begin with it.
+        config: the dataclass of its settings, which has `name` as a field too.
+        check: refuses settings that no run could honour (`ValueError`), without loading anything.
+        read: what the task works on; handed to `identity` and to `run`.
+        identity: everything that determines the results, as plain values.
+        run: does the work, and ends with `Run.report`.
+        processes: what several processes under `torchrun` share: nothing, so that they are refused;
+            rows; or tensors, which they exchange.
+        kept: patterns of what an interrupted run leaves in its directory to go on from, beside
+            rows; `resume=false` removes it.
+    """
+
+    name: str
+    config: type
+    check: Callable[[DictConfig], None]
+    read: Callable[[DictConfig], Any]
+    identity: Callable[[DictConfig, Any], Identity]
+    run: Callable[[Run, Any], None]
+    processes: Literal["nothing", "rows", "tensors"] = "nothing"
+    kept: tuple[str, ...] = ()
+
+
+def run_task(task: Task, config: DictConfig) -> Path:
+    """Run a task to its end, or from where it was interrupted; returns the run directory.
+
+    Args:
+        task: the task.
+        config: the whole configuration, checked.
+
+    Raises:
+        ValueError: data, models or a directory that the run cannot honour; under `torchrun`, a
+            task of one process, or processes that prepared different records.
+        KeyboardInterrupt: as it came, after saying how far the run got.
+    """
+    device = resolve_device(config.model.device)
+    rank, world = processes(device if task.processes == "tensors" else None)
+    if world > 1 and task.processes == "nothing":
+        raise ValueError(f"the task {task.name} is one process: run it without torchrun")
+    inputs = task.read(config)
+    run = Run(task, config, task.identity(config, inputs), rank, world)
+    if config.resume:
+        run.refuse_another()
+    try:
+        task.run(run, inputs)
+    except KeyboardInterrupt:
+        run.say_how_far()
+        raise
+    return run.directory
+
+
+class Run:
+    """One run of a task, in one of its processes.
+
+    Attributes:
+        config: the whole configuration.
+        identity: what determines the results.
+        directory: where everything goes.
+        rank, world: this process, and how many there are.
+        store: the rows; there once the run is open, if the task has rows.
+    """
+
+    store: ResultStore
+
+    def __init__(
+        self, task: Task, config: DictConfig, identity: Identity, rank: int = 0, world: int = 1
+    ) -> None:
+        self.config = config
+        self.identity = identity
+        self.rank = rank
+        self.world = world
+        self.directory = Path(config.run_dir or f"runs/{task.name}-{fingerprint(identity)}")
+        self._task = task
+        self._keys: tuple[Key, ...] | None = None  # None until the run is open
+
+    @property
+    def same_command(self) -> str:
+        """What to type to go on, in words; `resume=false` would start over instead."""
+        return "the same command" if self.config.resume else "the same command without resume=false"
+
+    def refuse_another(self) -> None:
+        """Refuse a directory with rows of other settings, data or weights.
+
+        Raises:
+            ValueError: with what was otherwise, and how it is now.
+        """
+        saved = self.directory / _IDENTITY
+        if saved.exists():
+            remedy = "give another run_dir, or resume=false to start this one over"
+            changed = _differences(read_json(saved, remedy=remedy), self.identity)
+            if changed:
+                raise ValueError(
+                    f"{self.directory} holds another run: {'; '.join(changed)}. Give another "
+                    "run_dir, or resume=false to start it over"
+                )
+
+    def open(self, keys: Sequence[Key] = (), *, prepared: Any = (), rows_in: str = ".") -> None:
+        """Make the directory, note whose it is, and take in the rows that are there already.
+
+        Args:
+            keys: of all rows of the finished run, in their order; none for a task without rows.
+            prepared: plain values that, beside keys and identity, all processes must agree on.
+            rows_in: folder of the rows in the directory.
+
+        Raises:
+            ValueError: under `torchrun`, the processes do not agree; nothing was written then.
+        """
+        self._keys = tuple(keys)
+        records = [f"the row {' '.join(map(str, key))}" for key in keys]
+        digest = fingerprint([self.identity, self._keys, prepared])
+        refuse_disagreement(self.world, digest, records)
+        rows_dir = self.directory / rows_in
+        if self.rank == 0:
+            rows_dir.mkdir(parents=True, exist_ok=True)
+            if not self.config.resume:
+                for pattern in (f"{rows_in}/results*.jsonl", *self._task.kept):
+                    for path in self.directory.glob(pattern):
+                        shutil.rmtree(path) if path.is_dir() else path.unlink()
+            OmegaConf.save(self.config, self.directory / "config.yaml", resolve=True)
+            write_json(self.identity, self.directory / _IDENTITY, sort_keys=True)
+        self.wait()
+        if keys:
+            self.store = ResultStore(rows_dir, self.rank)
+            if len(self.store) and self.rank == 0:
+                _LOG.info(
+                    "%d of %d rows are in %s already and are kept (resume=false starts over)",
+                    len(self.store), len(keys), self.store.path,
+                )  # fmt: skip
+
+    def share(self, items: Sequence[T]) -> Sequence[T]:
+        """Give those of the items that this process does."""
+        return items[self.rank :: self.world]
+
+    def bar(self, total: int, what: str, unit: str, done: int = 0) -> tqdm:
+        """Make a progress bar, shown by the first process."""
+        return bar(total, what, unit, self.rank, done)
+
+    @contextmanager
+    def sampling(self, keys: Sequence[Key], unit: str = "row") -> Iterator[Callable[[int], object]]:
+        """Show a bar over the rows of this process; gives the function that moves it."""
+        done = sum(key in self.store for key in keys)
+        with self.bar(len(keys), "sampling", unit, done) as shown:
+            yield shown.update
+
+    def wait(self) -> None:
+        """Return when every process is here."""
+        wait_for_all(self.world)
+
+    def merged(self) -> list[Row] | None:
+        """Merge all rows into one file, in the order of the keys; None but in the first process.
+
+        Raises:
+            ValueError: a row is missing.
+        """
+        self.wait()
+        if self.rank:
+            return None
+        assert self._keys, "open first, with the keys of the rows"
+        self.store.reload()
+        return self.store.merge(self._keys)
+
+    def say_how_far(self) -> None:
+        """Log where an interrupted run stands; nothing where it had not begun."""
+        if self._keys is None:
+            return
+        rows = f"{len(self.store)} of {len(self._keys)} rows" if self._keys else "what is done"
+        _LOG.warning(
+            "interrupted: %s goes on from %s in %s", self.same_command, rows, self.directory
+        )
+
+    def report(
+        self,
+        table: str,
+        summary: dict[str, Any],
+        log: Callable[[wandb.Run], None],
+        files: Sequence[str] = (),
+        also: str = "",
+    ) -> None:
+        """Write, print and log the results.
+
+        Args:
+            table: Markdown, for `table.md` and the screen.
+            summary: plain values, for `summary.json`.
+            log: writes tables and figures to wandb.
+            files: what the task has written beside these two.
+            also: what else to say at the end.
+        """
+        (self.directory / "table.md").write_text(table, encoding="utf-8")
+        write_json(summary, self.directory / "summary.json")
+        settings, run_id = self.config.wandb, fingerprint(self.identity)
+        with tracking.start(
+            settings, self.directory, self.identity, self.directory.name, run_id
+        ) as tracked:
+            log(tracked)
+        show(table)
+        names = ", ".join(["table.md", "summary.json", *files])
+        print(f"Results: {self.directory}/ ({names}){also}")
+
+
+def _differences(before: Any, now: Any, key: str = "") -> list[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        names = sorted({*before, *now})
+        return [
+            line
+            for name in names
+            for line in _differences(before.get(name), now.get(name), f"{key}.{name}".strip("."))
+        ]
+    return [] if before == now else [f"{key} was {before!r}, is {now!r}"]

@@ -1,0 +1,74 @@
+"""Checks of the settings that every task shares, before anything is loaded.
+
+A task checks its own settings beside these. All raise `ValueError`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from omegaconf import DictConfig
+
+from experiments.harness.checks import at_least, distinct, inside, left_alone, one_of
+from experiments.harness.config import DTYPES, PROMPTS, WANDB_MODES, Config, HMMConfig
+from experiments.harness.methods import METHODS, methods_of, needs_hmm
+from smc.resampling import SCHEMES
+from smc.twisted import TWISTS
+
+
+def check_model(config: DictConfig) -> None:
+    """Check `model.*` and `wandb.*`, which distillation has too."""
+    one_of("model.prompt", config.model.prompt, PROMPTS)
+    one_of("model.dtype", config.model.dtype, DTYPES)
+    one_of("wandb.mode", config.wandb.mode, WANDB_MODES)
+    at_least("seed", config.seed, 0)
+
+
+def check_shared(config: DictConfig) -> None:
+    """Check every setting that is not the task's alone, the methods that it compares among them."""
+    check_model(config)
+    check_methods(config)
+    at_least("data.offset", config.data.offset, 0)
+    if config.data.path and config.data.hub:
+        raise ValueError("give data.path or data.hub, not both")
+    at_least("smc.max_rows", config.smc.max_rows, 1)
+    one_of("smc.resampling", config.smc.resampling, tuple(SCHEMES))
+    temperature, threshold = config.smc.temperature, config.smc.ess_threshold
+    if not (temperature > 0 and math.isfinite(temperature)):
+        raise ValueError(f"smc.temperature must be positive and finite, got {temperature}")
+    if not threshold >= 0:
+        raise ValueError(f"smc.ess_threshold must be 0 or more, got {threshold}")
+    inside("smc.top_p", config.smc.top_p, "(0, 1]", 0 < config.smc.top_p <= 1)
+    _check_hmm(config.hmm)
+
+
+def check_methods(config: DictConfig) -> None:
+    """Check `task.methods` and `task.particles`, and that a method reads what `hmm.*` says."""
+    if "methods" in config.task:
+        distinct("task.methods", config.task.methods)
+        distinct("task.particles", config.task.particles)
+        for method in config.task.methods:
+            one_of("task.methods", method, tuple(METHODS))
+        for count in config.task.particles:
+            at_least("task.particles", count, 1)
+    looking = [METHODS[name] for name in methods_of(config) if METHODS[name].needs_hmm]
+    settings = list(HMMConfig.__dataclass_fields__)
+    if not looking:
+        names = ", ".join(filter(needs_hmm, METHODS))
+        reason = f"of the methods {names} alone look ahead, and none is run; leave hmm.* out"
+        left_alone(config, Config, [f"hmm.{name}" for name in settings], reason)
+        return
+    fixed = [name for name in settings if all(name in method.fixed for method in looking)]
+    reason = "all methods of this run that look ahead have their own; leave it out"
+    left_alone(config, Config, [f"hmm.{name}" for name in fixed], reason)
+
+
+def _check_hmm(hmm: HMMConfig) -> None:
+    one_of("hmm.lookahead", hmm.lookahead, TWISTS)
+    if hmm.exact_top_k is not None:
+        at_least("hmm.exact_top_k", hmm.exact_top_k, 0)
+    if not 0 < hmm.temper < math.inf:
+        raise ValueError(f"hmm.temper must be a positive power, got {hmm.temper}")
+    if not 0 <= hmm.defence <= 1:
+        raise ValueError(f"hmm.defence must be a share, from 0 to 1, got {hmm.defence}")
+    at_least("hmm.max_table_mib", hmm.max_table_mib, 1)

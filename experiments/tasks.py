@@ -1,0 +1,24 @@
+"""The tasks that `+task=NAME` can run, one entry each.
+
+To add one, make a folder with its `TASK` (`experiments.harness.run.Task`) and enter it here. Its
+settings need no file in `configs/`: Hydra is given the dataclass of the record.
+"""
+
+from __future__ import annotations
+
+from hydra.core.config_store import ConfigStore
+
+from experiments.convergence.task import TASK as CONVERGENCE
+from experiments.harness import config as configuration
+from experiments.harness.run import Task
+from experiments.shakespeare.task import TASK as SHAKESPEARE
+from experiments.tool_calling.task import TASK as XLAM
+
+TASKS: dict[str, Task] = {task.name: task for task in (XLAM, SHAKESPEARE, CONVERGENCE)}
+
+
+def register() -> None:
+    """Make the shared settings and those of every task known to Hydra."""
+    configuration.register()
+    for task in TASKS.values():
+        ConfigStore.instance().store(group="task", name=task.name, node=task.config)

@@ -1,0 +1,43 @@
+"""The settings of the tool-calling task, and the checks of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import DictConfig
+
+from experiments.harness.checks import at_least, one_of
+from experiments.tool_calling.answers import STYLES
+from experiments.tool_calling.budgets import LINEAR
+
+
+@dataclass
+class XlamConfig:
+    """Tool calling: methods x particle counts on the same requests."""
+
+    name: str = "xlam"
+    style: str = "json"
+    num_examples: int = 48
+    methods: list[str] = field(default_factory=lambda: ["lcd", "gcd", "pgcd"])
+    particles: list[int] = field(default_factory=lambda: [1, 4, 16])
+    budget: Any = "default"  # a number of tokens, or "tight", "default", "loose"
+    max_calls: int | None = None  # None: as many as the budget allows
+
+
+def check(config: DictConfig) -> None:
+    """Refuse values that no run could honour: `ValueError` with the value and what to give."""
+    task = config.task
+    one_of("task.style", task.style, STYLES)
+    at_least("task.num_examples", task.num_examples, 1)
+    if task.max_calls is not None:
+        at_least("task.max_calls", task.max_calls, 1)
+    if isinstance(task.budget, bool) or not isinstance(task.budget, int | str):
+        raise ValueError(f"task.budget must be a whole number or a name, got {task.budget!r}")
+    if isinstance(task.budget, int):
+        at_least("task.budget", task.budget, 1)
+    elif task.budget not in LINEAR:
+        raise ValueError(
+            f"unknown value {task.budget!r} for task.budget: use a number of tokens, or one of "
+            f"{', '.join(LINEAR)}"
+        )

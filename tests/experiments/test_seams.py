@@ -1,0 +1,220 @@
+"""A task is one record and a method one entry: toys of both do all that the others do."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from hydra import compose, initialize_config_dir
+
+import gcd
+import smc
+from experiments import run as experiment
+from experiments.harness.methods import METHODS
+from experiments.harness.processes import first_difference, refuse_disagreement
+from experiments.tasks import TASKS
+from smc.testing import ToyLM, target
+from tests.experiments import toy
+
+ROOT = Path(__file__).resolve().parents[2]
+QUIET = ("wandb=disabled", "model.device=cpu")
+
+
+@pytest.fixture(autouse=True)
+def _toys(monkeypatch):
+    """The entries are made for a test, and taken back after it."""
+    monkeypatch.setitem(TASKS, toy.TASK.name, toy.TASK)
+    monkeypatch.setitem(METHODS, "sharp", toy.SHARP)
+    toy.install()
+
+
+def composed(*overrides: str):
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        return compose("config", [*QUIET, *overrides])
+
+
+def rows_of(run_dir: Path) -> list[dict]:
+    return [json.loads(line) for line in (run_dir / "results.jsonl").read_text().splitlines()]
+
+
+def test_a_toy_task_writes_its_report(tmp_path):
+    assert experiment.run(composed("+task=toy", f"run_dir={tmp_path}")) == tmp_path
+    rows = rows_of(tmp_path)
+    assert [(r["method"], r["particles"]) for r in rows[::4]] == [
+        ("gcd", 1), ("gcd", 8), ("sharp", 1), ("sharp", 8),
+    ]  # fmt: skip
+    table = (tmp_path / "table.md").read_text()
+    assert table.count("Sharp GCD") == 8
+    assert json.loads((tmp_path / "summary.json").read_text())["rows"] == rows
+    assert json.loads((tmp_path / "identity.json").read_text())["task"]["words"] == 4
+    assert (tmp_path / "config.yaml").exists()
+
+
+def test_an_interrupted_toy_run_goes_on_and_no_other_run_may(tmp_path, monkeypatch, caplog):
+    config = composed("+task=toy", f"run_dir={tmp_path / 'run'}")
+    sample, calls = smc.sample, []
+
+    def interrupted(*args, **kwargs):
+        calls.append(None)
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+        return sample(*args, **kwargs)
+
+    monkeypatch.setattr(smc, "sample", interrupted)
+    with pytest.raises(KeyboardInterrupt), caplog.at_level("WARNING"):
+        experiment.run(config)
+    assert f"the same command goes on from 5 of 16 rows in {tmp_path / 'run'}" in caplog.text
+    with pytest.raises(ValueError, match=r"holds another run: task\.words was 4, is 3\. Give"):
+        experiment.run(composed("+task=toy", "task.words=3", f"run_dir={tmp_path / 'run'}"))
+    experiment.run(config)
+    assert len(calls) == 6 + 11  # what was there was not made again
+    whole = composed("+task=toy", f"run_dir={tmp_path / 'whole'}")
+    experiment.run(whole)
+    assert rows_of(tmp_path / "run") == rows_of(tmp_path / "whole")
+
+    # Without `resume` a run begins from nothing.
+    scratch, seen = tmp_path / "whole" / "scratch.txt", []
+
+    def watched(*args, **kwargs):
+        seen.append(scratch.exists())
+        return sample(*args, **kwargs)
+
+    monkeypatch.setattr(smc, "sample", watched)
+    whole.resume = False
+    experiment.run(whole)
+    assert seen == [False, *[True] * 15]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["task.words=0"], "task.words must be at least 1, got 0"),
+        (["task.methods=[blunt]"], "'blunt' for task.methods: use one of .*, sharp"),
+        (["hmm.temper=0.5"], "hmm.temper=0.5 would be ignored"),
+    ],
+)
+def test_settings_of_a_toy_are_checked(overrides, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        experiment.run(composed("+task=toy", f"run_dir={tmp_path / 'run'}", *overrides))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_task_of_one_process_refuses_several(monkeypatch):
+    monkeypatch.setattr("experiments.harness.run.processes", lambda device: (0, 2))
+    with pytest.raises(ValueError, match="the task shakespeare is one process"):
+        experiment.run(composed("+task=shakespeare"))
+
+
+def test_a_toy_method_is_compared_with_the_truth(tmp_path):
+    """The convergence task tabulates a proposal that it has never heard of."""
+    problems = tmp_path / "problems.json"
+    problem = {"prompt": "How old?\n", "budget": 4, "strings": ["12", "3", "wide", "7"]}
+    problems.write_text(json.dumps([problem]))
+    experiment.run(
+        composed(
+            "+task=convergence", f"task.problems={problems}", f"run_dir={tmp_path / 'run'}",
+            "task.methods=[gcd,sharp]", "task.particles=[1,4]", "task.runs=400", "task.draws=400",
+            "task.timed_runs=1",
+        )
+    )  # fmt: skip
+    [report] = rows_of(tmp_path / "run")
+    estimates = {(e["method"], e["particles"]): e for e in report["estimates"]}
+    assert estimates["sharp", 1]["tv_exact"] != estimates["gcd", 1]["tv_exact"]
+    for e in estimates.values():
+        assert e["dead"] == 0
+        error = math.sqrt(e["evidence_variance"] / e["runs"])
+        assert abs(e["evidence_bias"]) < 5 * error + 1e-6  # its weights correct what it draws
+    table = (tmp_path / "run" / "table.md").read_text()
+    assert "| Sharp GCD" in table
+    assert "Share of GCD's particles, median of the problems' own ratios: Sharp GCD" in table
+
+
+@pytest.mark.slow
+def test_a_toy_method_runs_where_the_others_do(tmp_path):
+    experiment.run(
+        composed(
+            "+task=xlam", f"run_dir={tmp_path}", "task.num_examples=2", "task.particles=[2]",
+            "task.methods=[sharp]",
+        )
+    )  # fmt: skip
+    rows = rows_of(tmp_path)
+    assert [(r["method"], r["valid"], r["complete"]) for r in rows] == [("sharp", True, True)] * 2
+    assert "\n| Sharp GCD" in (tmp_path / "table.md").read_text()
+
+
+def test_the_toy_method_is_unbiased():
+    lm, constraint = ToyLM(toy.VOCABULARY), gcd.lift(gcd.choice(toy.WORDS), toy.VOCABULARY)
+    found = smc.sample(
+        lm, [[1]] * 400, constraint, budget=4, particles=4, proposal=toy.Sharp(),
+    )  # fmt: skip
+    evidence = torch.tensor([p.log_evidence for p in found], dtype=torch.float64).exp()
+    truth = sum(target(lm, [1], constraint, 4).values())
+    assert abs(float(evidence.mean()) - truth) < 4 * float(evidence.std()) / 20
+
+
+def torchrun(*program: str) -> subprocess.CompletedProcess[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [*launcher, *program]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_two_processes_deal_out_the_rows_and_merge_them(tmp_path):
+    two = f"run_dir={tmp_path / 'two'}"
+    done = torchrun("-m", "tests.experiments.toy", "+task=toy", *QUIET, two)
+    assert done.returncode == 0, done.stderr
+    experiment.run(composed("+task=toy", f"run_dir={tmp_path / 'one'}"))
+    assert rows_of(tmp_path / "two") == rows_of(tmp_path / "one")
+    assert [p.name for p in (tmp_path / "two").glob("results*")] == ["results.jsonl"]
+
+
+@pytest.mark.slow
+def test_two_processes_with_other_records_are_refused(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from experiments.harness.processes import processes, refuse_disagreement\n"
+        "rank, world = processes()\n"
+        "refuse_disagreement(world, 'alike', ['a', 'b'])\n"
+        "refuse_disagreement(world, f'{rank}', ['a', 'b'][: 2 - rank])\n"
+    )
+    done = torchrun(str(program))
+    assert done.returncode != 0
+    assert done.stderr.count("have not prepared the same records: process 0 has 2 and") >= 1
+    assert "process 1 1; only process 0 has b. Are code, settings, data" in done.stderr
+
+
+def test_what_processes_differ_in_is_named(monkeypatch):
+    digests = ["x", "x", "y"]
+    records = [["a", "b"], ["a", "b"], ["a", "c"]]
+    answers = iter([digests, records])
+
+    def gather(found: list, mine: object) -> None:
+        found[:] = next(answers)
+
+    monkeypatch.setattr(dist, "all_gather_object", gather)
+    with pytest.raises(ValueError, match="process 0 has b where process 2 has c"):
+        refuse_disagreement(3, "x", ["a", "b"])
+    answers = iter([["x"] * 3])
+    refuse_disagreement(3, "x", ["a", "b"])
+    refuse_disagreement(1, "x", [])
+    assert "has 2 and process 1 1; only process 0 has b" in first_difference(["a", "b"], ["a"], 1)
+    assert "has 1 and process 1 2; only process 1 has b" in first_difference(["a"], ["a", "b"], 1)
+    assert "what determines the results differs" in first_difference(["a"], ["a"], 1)
+
+
+def test_the_harness_knows_no_task_and_only_smc_knows_what_a_proposal_is():
+    for path in (ROOT / "experiments").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        found = re.findall(r"^\s*(?:from|import) (experiments\.[\w.]+)", text, flags=re.MULTILINE)
+        if "harness" in path.parts:
+            assert all(name.startswith("experiments.harness") for name in found), path
+        assert not re.search(r"isinstance\([^)]*(PGCD|Twisted)", text), path

@@ -1,0 +1,106 @@
+"""A toy task and a toy method, as anybody would add them: their own code, and an entry each.
+
+`python -m tests.experiments.toy +task=toy ...` is the project's command with both of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from omegaconf import DictConfig
+
+import gcd
+import smc
+from experiments import run as experiment
+from experiments.harness.checks import at_least
+from experiments.harness.identity import Identity, results_config
+from experiments.harness.methods import METHODS, Method, hmm_settings
+from experiments.harness.run import Run, Task
+from experiments.tasks import TASKS, register
+from smc.testing import ToyLM
+
+WORDS = ("ab", "ba", "abba", "b", "aab")
+VOCABULARY = gcd.Vocabulary.from_bytes([b"", b"a", b"b", b"ab", b"ba"], eos_ids=[0])
+
+
+class Sharp(smc.GCD):
+    """GCD that draws from p_lm^1.5, and corrects it by its weights."""
+
+    def guide(self, state: smc.Walk, log_p: torch.Tensor) -> smc.DenseGuide:
+        allowed = super().guide(state, log_p).tilted(torch.zeros_like(log_p))
+        log_g = allowed + 0.5 * log_p.double().clamp(min=-20)
+        return smc.DenseGuide(log_g, torch.logsumexp(log_p + log_g, dim=1))
+
+
+SHARP = Method("Sharp GCD", "#CC79A7", "*", make=lambda settings, hmm: Sharp())
+
+
+@dataclass
+class ToyConfig:
+    """How probable some words are together, to a toy language model."""
+
+    name: str = "toy"
+    words: int = 4  # examples: the first word, the first two, ...
+    methods: list[str] = field(default_factory=lambda: ["gcd", "sharp"])
+    particles: list[int] = field(default_factory=lambda: [1, 8])
+
+
+def _check(config: DictConfig) -> None:
+    at_least("task.words", config.task.words, 1)
+
+
+def _read(config: DictConfig) -> tuple[str, ...]:
+    return WORDS[: config.task.words]
+
+
+def _identity(config: DictConfig, words: tuple[str, ...]) -> Identity:
+    return {**results_config(config), "model": "toy"}
+
+
+def _run(run: Run, words: tuple[str, ...]) -> None:
+    task = run.config.task
+    lm = ToyLM(VOCABULARY)
+    keys = [(word, m, n) for m in task.methods for n in task.particles for word in words]
+    run.open(keys)
+    mine = run.share(keys)
+    with run.sampling(mine) as progress:
+        for word, method, particles in mine:
+            if (word, method, particles) in run.store:
+                continue
+            number = words.index(word)
+            [posterior] = smc.sample(
+                lm,
+                [[1]],
+                gcd.lift(gcd.choice(words[: number + 1]), VOCABULARY),
+                budget=5,
+                particles=particles,
+                proposal=METHODS[method].proposal(hmm_settings(run.config)),
+                seed=run.config.seed,
+                example_ids=[number],
+            )
+            row = {"example": word, "method": method, "particles": particles}
+            run.store.append([row | {"log_evidence": posterior.log_evidence}])
+            (run.directory / "scratch.txt").write_text("to go on from")
+            progress(1)
+    rows = run.merged()
+    if rows is not None:
+        lines = [f"{METHODS[r['method']].title} {r['log_evidence']:.3f}" for r in rows]
+        run.report("\n".join(lines) + "\n", {"rows": rows}, lambda tracked: None)
+
+
+TASK = Task(
+    "toy", ToyConfig, _check, _read, _identity, _run, processes="rows", kept=("scratch.txt",)
+)
+
+
+def install() -> None:
+    """Make both entries."""
+    TASKS[TASK.name] = TASK
+    METHODS["sharp"] = SHARP
+    register()
+
+
+if __name__ == "__main__":
+    install()
+    experiment.main()

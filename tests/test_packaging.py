@@ -1,0 +1,42 @@
+"""What an installation holds: the library, and nothing that belongs to the checkout."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LIBRARY = ("gcd", "hmm", "smc")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> list[str]:
+    """The names of the files in a wheel, built of a copy: a build leaves files in its source."""
+    source = tmp_path_factory.mktemp("source")
+    nothing = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for name in (*LIBRARY, "experiments", "configs", "scripts", "tests", "benchmarks"):
+        shutil.copytree(ROOT / name, source / name, ignore=nothing)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    build = "import setuptools.build_meta as backend; backend.build_wheel('.')"
+    done = subprocess.run([sys.executable, "-c", build], cwd=source, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    [path] = source.glob("*.whl")
+    return zipfile.ZipFile(path).namelist()
+
+
+def test_a_wheel_installs_the_library_and_nothing_else(wheel):
+    tops = {name.split("/")[0] for name in wheel}
+    assert {top for top in tops if not top.endswith(".dist-info")} == set(LIBRARY)
+
+
+@pytest.mark.parametrize("package", LIBRARY)
+def test_a_wheel_has_every_module_and_says_that_it_is_typed(wheel, package):
+    modules = {str(path.relative_to(ROOT)) for path in (ROOT / package).rglob("*.py")}
+    found = {name for name in wheel if name.startswith(f"{package}/")}
+    assert found == modules | {f"{package}/py.typed"}
