@@ -30,7 +30,7 @@ _LOWEST = {4: -87.0, 8: -700.0}
 
 
 class Rest(NamedTuple):
-    """R rows of log-probabilities, by class.
+    """R rows of log-probabilities, summed by class.
 
     Attributes:
         tokens: the K likeliest tokens of the classes allowed; where fewer than K have any
@@ -51,9 +51,9 @@ def weigh_rest(
     alive: Bool[Tensor, "R C"],
     K: int,
 ) -> Rest:
-    """The favourites, and what is left to the classes.
+    """Finds the K most probable allowed tokens, and the probability of each class without them.
 
-    Nothing is subtracted: a class that is left with little is known as well as any other.
+    Nothing is subtracted: a class that is left with little is as exact as any other.
 
     Args:
         log_p: log-probabilities of the next token, in float32 or float64, which is then the
@@ -137,7 +137,7 @@ def mask_guide(
     which: Int64[Tensor, "R"],
     alive: Bool[Tensor, "R C"],
 ) -> TiedGuide:
-    """The guide that is one for the classes alive and zero for the others."""
+    """Returns the guide that is one for the classes alive and zero for the others."""
     R = len(log_p)
     by_class = torch.zeros_like(alive, dtype=torch.float64).masked_fill_(~alive, -torch.inf)
     if log_p.device.type in guide.COMPILED:
