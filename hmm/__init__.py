@@ -1,1 +1,63 @@
-"""Hidden Markov models distilled from language models; see docs/design.md, section 7."""
+"""Hidden Markov models over tokens: inference, EM, files, and the product with an automaton.
+
+    model = hmm.load(directory).hmm                     one that was distilled and saved
+    model = hmm.HMM.random(num_states, num_tokens)      or one to begin with
+    step = hmm.em_step(hmm.Step(model), batches)        EM, from there on (`hmm.em`)
+    hmm.log_likelihood(model, tokens, lengths)          log P(x) (`hmm.inference`)
+    table = hmm.lookahead_table(model, automaton, n)    P(completed within the budget) for all
+                                                        prefixes (`hmm.product`)
+    hmm.expect_tokens(table, ...)                       ... after each next token (`hmm.lookahead`)
+
+The mathematics is in docs/design.md, section 7. `smc.PGCD` samples with such a model.
+"""
+
+from __future__ import annotations
+
+from hmm.checkpoint import (
+    Checkpoint,
+    load,
+    load_any,
+    load_ctrlg,
+    name_vocabulary,
+    save,
+    save_ctrlg,
+)
+from hmm.em import PseudoCounts, Statistics, Step, em_step, expected_statistics, maximize
+from hmm.inference import filter_all, filter_step, log_likelihood, marginals, predict_first, sample
+from hmm.initialize import distilled
+from hmm.lookahead import Expected, expect_all_tokens, expect_classes, expect_tokens
+from hmm.model import HMM
+from hmm.product import LookaheadTable, lookahead_table
+from hmm.transition import Dense, Monarch
+
+__all__ = [
+    "HMM",
+    "Checkpoint",
+    "Dense",
+    "Expected",
+    "LookaheadTable",
+    "Monarch",
+    "PseudoCounts",
+    "Statistics",
+    "Step",
+    "distilled",
+    "em_step",
+    "expect_all_tokens",
+    "expect_classes",
+    "expect_tokens",
+    "expected_statistics",
+    "filter_all",
+    "filter_step",
+    "load",
+    "load_any",
+    "load_ctrlg",
+    "log_likelihood",
+    "lookahead_table",
+    "marginals",
+    "maximize",
+    "name_vocabulary",
+    "predict_first",
+    "sample",
+    "save",
+    "save_ctrlg",
+]

@@ -1,4 +1,4 @@
-"""Models on disk: safetensors beside a JSON file that says what they are. Two layouts.
+"""This module saves and loads models, as safetensors with a JSON file beside, in two layouts.
 
 **Ours**, `hmm.safetensors` and `config.json`:
 
@@ -45,7 +45,7 @@ _RESERVED = ("format", "hidden_states", "vocab_size", "transition")
 
 
 class Checkpoint(NamedTuple):
-    """A model, and what was written beside it.
+    """A model that was loaded, and what its `config.json` says besides.
 
     Attributes:
         hmm: the model, checked.
@@ -64,7 +64,7 @@ def save(
     config: dict[str, Any] | None = None,
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Write a model.
+    """Writes a model into a directory, in our layout.
 
     Args:
         hmm: the model; checked before anything is written.
@@ -105,7 +105,7 @@ def save(
 
 
 def name_vocabulary(directory: str | Path, vocabulary: Vocabulary) -> None:
-    """Note in `config.json` whose tokens a saved model is for; its weights stay as they are.
+    """Writes into `config.json` which vocabulary a saved model is for; its weights stay as is.
 
     For checkpoints in our layout that were saved without: `save` does it itself.
 
@@ -125,7 +125,7 @@ def load(
     device: torch.device | str = "cpu",
     emission_dtype: torch.dtype | None = None,
 ) -> Checkpoint:
-    """Read a model, in the type it was saved in, or in float32 if that was a half type.
+    """Reads a model, in the type it was saved in, or in float32 if that was a half type.
 
     Args:
         directory: what `save` wrote.
@@ -165,7 +165,7 @@ def load_any(
     device: torch.device | str = "cpu",
     emission_dtype: torch.dtype | None = None,
 ) -> Checkpoint:
-    """Read a model in either layout, which `config.json` tells; see `load` for the rest."""
+    """Reads a model in either layout, which `config.json` tells; see `load` for the rest."""
     ours = "format" in _config(Path(directory))
     return (load if ours else load_ctrlg)(
         directory,
@@ -177,7 +177,7 @@ def load_any(
 
 
 def save_ctrlg(hmm: HMM, directory: str | Path, *, eos_token_id: int) -> None:
-    """Write in Ctrl-G's layout, in float32. A Monarch transition is multiplied out: H² numbers."""
+    """Writes a model in Ctrl-G's layout, in float32; a Monarch transition becomes H² numbers."""
     hmm.check()
     if not 0 <= eos_token_id < hmm.num_tokens:
         raise ValueError(f"eos_token_id is {eos_token_id}, which is not in 0..{hmm.num_tokens - 1}")
@@ -202,7 +202,7 @@ def load_ctrlg(
     device: torch.device | str = "cpu",
     emission_dtype: torch.dtype | None = None,
 ) -> Checkpoint:
-    """Read a model in Ctrl-G's layout; arguments, types and errors as for `load`."""
+    """Reads a model in Ctrl-G's layout; arguments, types and errors as for `load`."""
     directory = Path(directory)
     config = _config(directory)
     path = directory / "model.safetensors"
@@ -241,7 +241,7 @@ def save_step(
     generator: torch.Generator | None = None,
     config: dict[str, Any] | None = None,
 ) -> None:
-    """Write where training is: the model as by `save`, and all that the next step depends on."""
+    """Saves the state of training: the model, and all else that the next step depends on."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     tensors = {f"model.{name}": part for name, part in _parts(step.hmm).items()}
@@ -265,7 +265,7 @@ def load_step(
     generator: torch.Generator | None = None,
     device: torch.device | str = "cpu",
 ) -> Step | None:
-    """Where training was, exactly; None if it has not begun there. Sets the generator's state.
+    """Reads the state of training; None if it has not begun there. Sets the generator's state.
 
     Raises:
         ValueError: the file is damaged, or a generator is given and its state was not saved.
@@ -358,7 +358,7 @@ def _same_number(hmm: HMM, num_tokens: int, directory: Path) -> None:
 
 
 def _renormalised(hmm: HMM) -> HMM:
-    """In float32 at least, every distribution summing to one again."""
+    """Normalises every distribution again, in float32 at least."""
 
     def normalised(part: Tensor, dim: int = -1) -> Tensor:
         part = _widened(part)

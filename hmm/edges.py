@@ -1,4 +1,4 @@
-"""A constraint as an HMM sees it: emission mass of token classes, and edges that carry it.
+"""A constraint becomes a graph whose edges carry the probability that an HMM gives to their tokens.
 
 All tokens of a class lead from a state to the same next state, so what counts is the mass of the
 class, P(token of the class | h) = the sum of its tokens' emissions. Further, all classes that lead
@@ -70,7 +70,7 @@ def class_emission(hmm: HMM, automaton: TokenAutomaton) -> Float[Tensor, "C H"]:
 def _bag_sums(
     ids: Int64[Tensor, "n"], rows: Float[Tensor, "m H"], starts: Int64[np.ndarray, "bags"]
 ) -> Float[Tensor, "bags H"]:
-    """Sums of the rows of consecutive ids, a bag beginning at each start."""
+    """Sums rows of consecutive ids in bags, one of which begins at each start."""
     offsets = torch.tensor(starts, dtype=torch.int64, device=ids.device)
     return torch.nn.functional.embedding_bag(ids, rows, offsets, mode="sum")
 

@@ -1,4 +1,4 @@
-"""Maximum likelihood by expectation-maximisation, in whole or in small batches, on one or many
+"""Expectation-maximisation fits an HMM to sequences, in whole or small batches, on any number of
 machines.
 
 An HMM is an exponential family, so all that EM needs of data are expected counts: of first states,
@@ -39,7 +39,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from hmm import inference
-from hmm.inference import Posterior
+from hmm.inference import PackedMarginals
 from hmm.model import HMM
 from hmm.transition import from_factors
 
@@ -65,7 +65,7 @@ class Statistics(NamedTuple):
 
     @classmethod
     def zeros(cls, hmm: HMM) -> Statistics:
-        """Of no sequences at all, in the shapes of this model."""
+        """The counts of no sequences at all, in the shapes of this model."""
         scalar = torch.zeros((), dtype=torch.float64, device=hmm.device)
         return cls(
             torch.zeros_like(hmm.initial),
@@ -90,13 +90,13 @@ class Statistics(NamedTuple):
         )
 
     def __add__(self, other: object) -> Statistics:
-        """Counts of both sets of sequences."""
+        """The counts of both sets of sequences together."""
         if not isinstance(other, Statistics):
             return NotImplemented
         return self.map(torch.add, other)
 
     def scale_(self, factor: float | int) -> Statistics:
-        """As if every sequence were there `factor` times; **in place**."""
+        """Counts every sequence `factor` times; **in place**."""
         return self.map(lambda values: values.mul_(factor))
 
 
@@ -118,7 +118,7 @@ class PseudoCounts(NamedTuple):
 def dropout_mask(
     tokens: Int64[Tensor, "B T"], probability: float | int, generator: torch.Generator | None = None
 ) -> Bool[Tensor, "B T"]:
-    """Which tokens are seen, each hidden with this probability on its own.
+    """Draws which tokens are seen: each is hidden with this probability, independently.
 
     Drawn where the generator is: one on the CPU says the same for tokens on any device.
 
@@ -141,7 +141,7 @@ def expected_statistics(
     weights: Float[Tensor, "B"] | None = None,
     into: Statistics | None = None,
 ) -> Statistics:
-    """The E-step: expected counts of these sequences under this model.
+    """The E-step computes the expected counts of these sequences under this model.
 
     Args:
         hmm: the model.
@@ -155,7 +155,9 @@ def expected_statistics(
     Raises:
         ValueError: for a length or a token out of range.
     """
-    result = inference.posterior(hmm, inference.pack(hmm, tokens, lengths, observed), weights)
+    result = inference.packed_marginals(
+        hmm, inference.pack(hmm, tokens, lengths, observed), weights
+    )
     total = Statistics.zeros(hmm) if into is None else into
     packed = result.packed
     if packed.sizes:
@@ -178,7 +180,7 @@ def expected_statistics(
     return total
 
 
-def _add_emissions(total: Float[Tensor, "V H"], result: Posterior) -> None:
+def _add_emissions(total: Float[Tensor, "V H"], result: PackedMarginals) -> None:
     """total[v] += sum of the posteriors at the places where token v was seen.
 
     In the same order every time: one after the other on a CPU; on a GPU `index_put_` sorts them,
@@ -195,7 +197,7 @@ def _add_emissions(total: Float[Tensor, "V H"], result: Posterior) -> None:
 
 
 def all_reduce(statistics: Statistics) -> Statistics:
-    """The sum over all processes, **in the place of** these counts; as they are if there is one."""
+    """Adds the counts of all processes up, **in place**; with one process nothing changes."""
 
     def reduced(values: Tensor) -> Tensor:
         dist.all_reduce(values)
@@ -206,7 +208,7 @@ def all_reduce(statistics: Statistics) -> Statistics:
 
 
 def blend(old: Statistics, new: Statistics, step_size: float | int) -> Statistics:
-    """(1 - rho) old + rho new, **in the place of** `new`: what stepwise EM maximises after a batch.
+    """Mixes counts as stepwise EM does, (1 - rho) old + rho new, **in place of** `new`.
 
     Both must stand for the same number of sequences (see `Statistics.scale_`), or pseudo-counts
     would weigh differently from step to step.
@@ -238,7 +240,7 @@ def maximize(
     *,
     emission_dtype: torch.dtype | None = None,
 ) -> HMM:
-    """The M-step: the most probable model, given expected counts.
+    """The M-step returns the most probable model, given expected counts.
 
     Args:
         statistics: counts of all sequences and processes.
@@ -292,7 +294,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Step(NamedTuple):
-    """Where stepwise EM is: everything needed to go on, and what the last batch said.
+    """The state of stepwise EM: everything needed to go on, and the last batch's likelihood.
 
     Attributes:
         hmm: the model after the M-step.
@@ -317,7 +319,7 @@ def em_step(
     generator: torch.Generator | None = None,
     num_sequences: float | int | None = None,
 ) -> Step:
-    """One step of EM: E-steps of some batches, all-reduced, then one M-step.
+    """Takes one step of EM: E-steps of some batches, all-reduced, then one M-step.
 
     Args:
         state: where to start; `Step(hmm)` at first. Unchanged.

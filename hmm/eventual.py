@@ -1,4 +1,4 @@
-"""How probably a text is completed at all, whatever it takes: beta without a budget.
+"""This module computes how probably a text is completed at any length: beta without a budget.
 
     beta_ever(h, s) = the limit of beta_r(h, s) as r grows
                     = sum over h' of  A(h, h') u_ever(h', s)
@@ -62,7 +62,7 @@ _INDEPENDENT = 1e-14  # moves that others explain up to the root of this count a
 
 @torch.no_grad()
 def eventually(hmm: HMM, edges: Edges, tolerance: float) -> Completion:
-    """beta_ever as a table of one level, which stands for any remaining budget."""
+    """Computes beta_ever, as a table of one level that stands for any remaining budget."""
     S = edges.num_states
     tolerance = max(tolerance, _ROUNDING * torch.finfo(hmm.dtype).eps)
     parts = Components.of(edges)
@@ -83,7 +83,7 @@ def eventually(hmm: HMM, edges: Edges, tolerance: float) -> Completion:
 
 
 class Components(NamedTuple):
-    """Strongly connected components, and how to go through them.
+    """The strongly connected components of the states, in an order in which they can be solved.
 
     Attributes:
         layers: all states but the final ones; edges lead into earlier layers, or stay in a
@@ -149,7 +149,7 @@ class _Table:
         self.level = recursion.Level(row_of, b, log_scale, scratch)
 
     def compute(self, states: Int64[np.ndarray, "n"], *, in_place: bool) -> None:
-        """Rows of these states, from those of the states that they lead to.
+        """Computes rows of these states from those of the states that they lead to.
 
         Args:
             states: n states.
@@ -181,7 +181,7 @@ class _Table:
         b: Float[Tensor, "n H"],
         log_scale: Float64[Tensor, "n"],
     ) -> None:
-        """Give these states rows."""
+        """Stores the rows of these states."""
         at = torch.tensor(self.home[states], device=self.hmm.device)
         self.level.b.index_copy_(0, at, b)
         self.level.log_scale.index_copy_(0, at, log_scale)
@@ -191,7 +191,7 @@ class _Table:
 def _settle(
     table: _Table, parts: Components, states: Int64[np.ndarray, "n"], tolerance: float
 ) -> None:
-    """Solve the equations of these states, whose cycles lead through no others.
+    """Solves the equations of these states, whose cycles lead through no others.
 
     Components that are done are swept no more, so that none depends on which others there are.
     """

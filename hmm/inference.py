@@ -1,4 +1,4 @@
-"""What is known about the hidden states, given tokens; and tokens, given nothing.
+"""Inference in an HMM: the distribution of hidden states given tokens, likelihoods, samples.
 
 With `predicted_t(h) = P(h_t = h | x_<t)` and `filtered_t(h) = P(h_t = h | x_<=t)`, the filter is
 
@@ -45,7 +45,7 @@ _ROWS_AT_ONCE = 16384
 
 
 class FilterStep(NamedTuple):
-    """One step of the filter.
+    """The result of one step of the filter.
 
     Attributes:
         filtered: P(state | tokens up to and with this one); zero if they have probability zero.
@@ -57,7 +57,7 @@ class FilterStep(NamedTuple):
 
 
 class FilterResult(NamedTuple):
-    """The filter at every position; zero behind each sequence's end.
+    """The filter's result at every position; zero behind each sequence's end.
 
     Attributes:
         filtered: P(h_t | x_<=t).
@@ -71,7 +71,7 @@ class FilterResult(NamedTuple):
 
 
 class Marginals(NamedTuple):
-    """Posterior over states, given whole sequences.
+    """The posterior over states, given whole sequences (the smoother's result).
 
     Attributes:
         states: P(h_t | x); zero behind each sequence's end and for impossible sequences.
@@ -100,7 +100,7 @@ class Sample(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """Sequences by falling length, time-major, without padding.
+    """Sequences sorted by falling length, stored time-major and without padding.
 
     Attributes:
         order: the sequence that each row belongs to; rows at time t are the first `sizes[t]`.
@@ -117,16 +117,16 @@ class Packed(NamedTuple):
     observed: Bool[Tensor, "n"] | None
 
     def rows(self) -> list[slice]:
-        """Where each time is in arrays over all positions."""
+        """The slice of each time in arrays over all positions."""
         return [slice(start, stop) for start, stop in itertools.pairwise(self.offsets)]
 
     def at(self, rows: slice) -> tuple[Tensor, Tensor | None]:
-        """Tokens there, and which of them count as seen."""
+        """The tokens in a slice, and which of them count as seen."""
         return self.tokens[rows], None if self.observed is None else self.observed[rows]
 
 
-class Posterior(NamedTuple):
-    """The posterior of packed sequences, weighted.
+class PackedMarginals(NamedTuple):
+    """`Marginals` of packed sequences, each with a weight.
 
     Attributes:
         packed: the sequences.
@@ -142,14 +142,14 @@ class Posterior(NamedTuple):
 
 
 def predict_first(hmm: HMM, batch: int) -> Float[Tensor, "B H"]:
-    """P(first state), once for each of `batch` sequences; a view of one row."""
+    """Returns P(first state) for each of `batch` sequences, as a view of one row."""
     return hmm.initial.expand(batch, -1)
 
 
 def filter_step(
     hmm: HMM, predicted: Float[Tensor, "B H"], tokens: Int64[Tensor, "B"]
 ) -> FilterStep:
-    """Condition on one more token.
+    """Conditions on one more token.
 
     Args:
         hmm: the model.
@@ -165,13 +165,13 @@ def filter_step(
     return FilterStep(filtered, scale.log())
 
 
-def filter(
+def filter_all(
     hmm: HMM,
     tokens: Int64[Tensor, "B T"],
     lengths: Int64[Tensor, "B"],
     observed: Bool[Tensor, "B T"] | None = None,
 ) -> FilterResult:
-    """The filter at every position of every sequence.
+    """Runs the filter over whole sequences.
 
     Args:
         hmm: the model.
@@ -197,7 +197,7 @@ def log_likelihood(
     lengths: Int64[Tensor, "B"],
     observed: Bool[Tensor, "B T"] | None = None,
 ) -> Float[Tensor, "B"]:
-    """log P(x) of each sequence; arguments as for `filter`, memory O(B H)."""
+    """Returns log P(x) of each sequence; arguments as for `filter_all`, memory O(B H)."""
     packed = pack(hmm, tokens, lengths, observed)
     scale = hmm.initial.new_empty(len(packed.tokens))
     # A copy, as it is written over: of one row the model's own parameters would be the memory.
@@ -217,17 +217,19 @@ def marginals(
     lengths: Int64[Tensor, "B"],
     observed: Bool[Tensor, "B T"] | None = None,
 ) -> Marginals:
-    """Posterior of the state at every position, and expected transitions in all sequences.
+    """Runs the smoother: posterior of the state at every position, and expected transition counts.
 
-    Arguments as for `filter`. Three products with A a token and O(B T H) memory.
+    Arguments as for `filter_all`. Three products with A a token and O(B T H) memory.
     """
-    result = posterior(hmm, pack(hmm, tokens, lengths, observed))
+    result = packed_marginals(hmm, pack(hmm, tokens, lengths, observed))
     states = _unpack(result.packed, result.states, tokens.shape[1])
     return Marginals(states, result.transition_counts, result.log_likelihood)
 
 
-def posterior(hmm: HMM, packed: Packed, weights: Float[Tensor, "B"] | None = None) -> Posterior:
-    """Forward, backward and counts for packed sequences, each weighted; see `marginals`."""
+def packed_marginals(
+    hmm: HMM, packed: Packed, weights: Float[Tensor, "B"] | None = None
+) -> PackedMarginals:
+    """Does what `marginals` does, for packed sequences with weights."""
     filtered, predicted, scale = _forward(hmm, packed)
     # Below the floor a sum of products has lost terms that are no numbers any more, and dividing by
     # it might overflow: such a state is taken for less likely than it is, at worst impossible.
@@ -248,7 +250,7 @@ def posterior(hmm: HMM, packed: Packed, weights: Float[Tensor, "B"] | None = Non
         here.mul_(filtered[rows])
         torch.div(here, predicted[rows].clamp_(min=floor), out=ahead[rows])
         going = size
-    return Posterior(
+    return PackedMarginals(
         packed,
         states,
         _transition_counts(hmm, packed, filtered, ahead),
@@ -263,7 +265,7 @@ def sample(
     generator: torch.Generator | None = None,
     eos_id: int | None = None,
 ) -> Sample:
-    """Draw sequences: state, token, next state, ...
+    """Draws sequences from the model: state, token, next state, ...
 
     Args:
         hmm: the model.
@@ -299,7 +301,7 @@ def pack(
     lengths: Int64[Tensor, "B"],
     observed: Bool[Tensor, "B T"] | None = None,
 ) -> Packed:
-    """Sort by length, drop the padding; arguments as for `filter`.
+    """Sorts sequences by length and drops the padding; arguments as for `filter_all`.
 
     Raises:
         ValueError: for a length or a token out of range.
@@ -340,7 +342,7 @@ def _likelihood(
     observed: Bool[Tensor, "N"] | None,
     out: Float[Tensor, "N H"],
 ) -> None:
-    """P(token | state), one where the token is missing."""
+    """Writes P(token | state) to `out`, one where the token is missing."""
     if hmm.emission.dtype == out.dtype:
         torch.index_select(hmm.emission, 0, tokens, out=out)
     else:
@@ -356,7 +358,7 @@ def _condition(
     observed: Bool[Tensor, "N"] | None,
     out: Float[Tensor, "N H"],
 ) -> Float[Tensor, "N"]:
-    """The posterior of the state, in `out`, and its normaliser; zero where that is zero."""
+    """Writes the posterior of the state to `out` and returns its normaliser; zero where that is."""
     _likelihood(hmm, tokens, observed, out)
     out.mul_(predicted)
     scale = out.sum(dim=-1)

@@ -1,4 +1,4 @@
-"""Where EM starts: at random, or at what a language model's hidden states say.
+"""This module makes the HMM that EM starts from, out of a language model's hidden states.
 
 EM finds the optimum that is nearest, and from random parameters that is a poor one: with hundreds
 of states, most of them end up as near copies. **Latent variable distillation** (Liu, Zhang & Van
@@ -46,7 +46,7 @@ def cluster(
     points_per_cluster: int = 256,
     seed: int = 0,
 ) -> Int64[Tensor, "N"]:
-    """k-means with faiss: the group of each vector.
+    """Groups vectors by k-means (faiss) and returns the group of each.
 
     Args:
         vectors: points, on any device, in any type.
@@ -100,7 +100,7 @@ def counts_of_states(
     monarch: bool | int = False,
     dtype: torch.dtype = torch.float32,
 ) -> Statistics:
-    """Statistics of sequences whose hidden states are known.
+    """Counts what EM expects, for sequences whose hidden states are known.
 
     Args:
         states: the state that emitted each token; anything behind a sequence's end.
@@ -165,7 +165,7 @@ def distilled(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> HMM:
-    """Latent variable distillation: from a language model's hidden states to an HMM.
+    """Makes an HMM from a language model's hidden states (latent variable distillation).
 
     Args:
         vectors: the LM's hidden state after each token, one row for each token inside a sequence,

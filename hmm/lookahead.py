@@ -1,4 +1,4 @@
-"""An HMM says here what it expects of the next token, under a constraint and a remaining budget.
+"""This module asks an HMM about the next token, under a constraint and a remaining budget.
 
 Let predicted(h) be the distribution of the hidden state that will emit the next token, given the
 prefix: `initial` before the first token, filter · A afterwards. With r tokens left, in state s,
@@ -57,7 +57,7 @@ class Expected(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """Which sums over h are wanted, as entries of a matrix product.
+    """The sums over h that are wanted, as entries of a matrix product.
 
     Attributes:
         values: predicted(h) of each row, followed by predicted(h) b(h, target) of each distinct
@@ -129,7 +129,7 @@ def expect_tokens(
     after = table.batch.next(states.unsqueeze(1).expand_as(tokens), tokens)
     steps = table.batch.steps_to_accept[after.clamp(min=0)]
     alive = (after >= 0) & (steps < remaining.unsqueeze(1))
-    target = table.place[after.clamp(min=0)]
+    target = table.number[after.clamp(min=0)]
     entry = _entry(table, remaining, target, alive)
     joint, mass = _token_sums(table, predicted, tokens, entry)
     log_joint = joint.double().log() + table.completion.log_scale[entry]
@@ -227,7 +227,7 @@ def _expect(
         batch.row_start,
         batch.delta_flat,
         batch.steps_after_flat,
-        table.place,
+        table.number,
         completion.entry,
         table.settled,
         completion.b,
@@ -274,7 +274,7 @@ def _columns(
     place = batch.row_start[here].unsqueeze(1) + torch.minimum(symbols, width - 1)
     alive = (symbols < width) & (states >= 0).unsqueeze(1)
     alive &= batch.steps_after_flat[place] < remaining.unsqueeze(1)
-    target = table.place[torch.where(alive, batch.delta_flat[place].long(), 0)]
+    target = table.number[torch.where(alive, batch.delta_flat[place].long(), 0)]
     entry = _entry(table, remaining, target, alive)
     R, rows = len(states), len(table.completion.b)
     row, symbol = alive.nonzero(as_tuple=True)

@@ -86,7 +86,7 @@ class HMM:
         return self.initial.dtype
 
     def check(self) -> None:
-        """Every parameter is a probability and every distribution sums to one.
+        """Checks that parameters are probabilities and that distributions sum to one.
 
         Raises:
             ValueError: otherwise, naming the part, the distribution and its sum.
@@ -102,7 +102,7 @@ class HMM:
         *,
         emission_dtype: torch.dtype | None = None,
     ) -> HMM:
-        """The same model elsewhere.
+        """Returns the model on another device, or in other types.
 
         Args:
             device: None leaves it where it is.
@@ -127,7 +127,7 @@ class HMM:
         monarch: bool | int = False,
         concentration: float | int = 1.0,
     ) -> HMM:
-        """Every distribution drawn from a symmetric Dirichlet; all entries are positive.
+        """Draws every distribution from a symmetric Dirichlet; all entries are positive.
 
         Args:
             generator: on `device`; None is torch's own.

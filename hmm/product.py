@@ -1,4 +1,4 @@
-"""The product of an HMM with a constraint: how probably a prefix is completed, by remaining budget.
+"""The product of an HMM with a constraint says how probably a prefix is completed within a budget.
 
 With r tokens left, in state s of a deterministic token automaton, let the HMM's last token have
 come from hidden state h. The probability that what follows completes a text within those r tokens
@@ -54,28 +54,26 @@ MAX_BYTES = 2 << 30
 
 @dataclass(frozen=True, eq=False)
 class LookaheadTable:
-    """beta_r(h, s) of some automata, on the HMM's device.
+    """The probabilities of completion beta_r(h, s) for some automata, on the HMM's device.
 
     Automata that occur several times in the batch have one part of the table.
 
     Attributes:
         hmm: the model.
         batch: the automata; states are numbered through as in it.
-        place: number of each state of the batch in the table.
+        number: number in the table of each state of the batch.
         class_emission: P(token of the class | h), classes of the distinct automata numbered
             through.
         first_class: number of the first class of each automaton of the batch.
-        class_size: tokens of each class.
         completion: beta by remaining budget and state of the table.
         ever: beta without a budget, if it was asked for.
     """
 
     hmm: HMM
     batch: AutomatonBatch
-    place: Int64[Tensor, "states"]
+    number: Int64[Tensor, "states"]
     class_emission: Float[Tensor, "classes H"]
     first_class: Int64[Tensor, "automata"]
-    class_size: Int64[Tensor, "classes"]
     completion: Completion
     ever: Completion | None = None
 
@@ -120,7 +118,9 @@ class LookaheadTable:
         Raises:
             ValueError: some of it was left out.
         """
-        entry = self.completion.entry[min(max(remaining, 0), self.max_remaining)][self.place].long()
+        entry = self.completion.entry[min(max(remaining, 0), self.max_remaining)][
+            self.number
+        ].long()
         if bool((entry < 0).any()):
             raise ValueError("the table was made for certain budgets only; make it without them")
         scale = self.completion.log_scale[entry].unsqueeze(-1).exp()
@@ -148,7 +148,7 @@ def lookahead_table(
     tolerance: float | int = 1e-6,
     max_bytes: int = MAX_BYTES,
 ) -> LookaheadTable:
-    """The table of beta_r for r = 0 .. max_remaining.
+    """Computes the table of beta_r for r = 0 .. max_remaining.
 
     Args:
         hmm: the model; the table has its device and its type.
@@ -189,21 +189,19 @@ def lookahead_table(
     which = [index[automaton] for automaton in batch.automata]
     first_state = np.cumsum([0, *(automaton.num_states for automaton in distinct)])
     first_class = np.cumsum([0, *(automaton.num_classes for automaton in distinct)])
-    place = [first_state[u] + np.arange(distinct[u].num_states) for u in which]
+    numbers = [first_state[u] + np.arange(distinct[u].num_states) for u in which]
 
     starts = None if budgets is None else _starts(batch.automata, budgets)
     masses = [class_emission(hmm, automaton) for automaton in distinct]
     edges = Edges.of(distinct, masses)
     needed = needed_pairs(edges, max_remaining, starts)
     _check_memory(hmm, distinct, needed, eventual, max_bytes)
-    sizes = np.concatenate([automaton.tokens_per_class for automaton in distinct])
     return LookaheadTable(
         hmm=hmm,
         batch=batch,
-        place=torch.tensor(np.concatenate(place), dtype=torch.int64, device=hmm.device),
+        number=torch.tensor(np.concatenate(numbers), dtype=torch.int64, device=hmm.device),
         class_emission=torch.cat(masses),
         first_class=torch.tensor(first_class[which], dtype=torch.int64, device=hmm.device),
-        class_size=torch.tensor(sizes, dtype=torch.int64, device=hmm.device),
         completion=completion(hmm, edges, needed, float(tolerance)),
         ever=eventually(hmm, edges, float(tolerance)) if eventual else None,
     )
@@ -217,7 +215,7 @@ def check_table(
     eventual: bool = False,
     max_bytes: int = MAX_BYTES,
 ) -> None:
-    """Refuse what `lookahead_table` would, for texts of at most these lengths, without the table.
+    """Refuses what `lookahead_table` would refuse, for texts of at most these lengths.
 
     Raises:
         ConstraintError: as there.
@@ -265,7 +263,7 @@ def _starts(automata: Sequence[TokenAutomaton], budgets: Sequence[Collection[int
 
 
 def deterministic(automata: Any, device: torch.device) -> AutomatonBatch:
-    """These automata as a batch, or a refusal: probabilities need one path for each text."""
+    """Returns these automata as a batch, or refuses them: a text must have one path only."""
     if isinstance(automata, AutomatonBatch):
         return automata
     if isinstance(automata, TokenAutomaton):
@@ -303,7 +301,7 @@ def table_bytes(
 def bytes_of_table(
     hmm: HMM, automaton: TokenAutomaton, budget: int, *, eventual: bool = False
 ) -> int:
-    """Memory of a table for one automaton and one budget, without making it.
+    """Returns the bytes of a table for one automaton and one budget, without making it.
 
     That of several automata takes at most the sum.
     """

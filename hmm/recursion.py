@@ -1,4 +1,4 @@
-"""The recursion for beta, level by level, over the states that need a row of their own.
+"""This module runs the recursion for beta, level by level, for the states that need it.
 
     u_r(h, s)    = sum over edges (s, t) of  mass[set, h] · beta_{r-1}(h, t)
     beta_r(h, s) = sum over h' of  A(h, h') u_r(h', s)
@@ -45,7 +45,7 @@ _COMPILED = ("cpu",)  # where the loops of `hmm.kernels` run
 
 
 class Completion(NamedTuple):
-    """beta_r(h, s) = exp(log_scale[e]) · b[e, h] with e = entry[r, s].
+    """A table of beta: beta_r(h, s) = exp(log_scale[e]) · b[e, h] with e = entry[r, s].
 
     Attributes:
         entry: row of each remaining budget and state; -1 for what was left out.
@@ -61,7 +61,7 @@ class Completion(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Room for the rows that are computed in one go.
+    """Memory for the rows that are computed in one go.
 
     Attributes:
         u: blocks of rows before the transition, as many as are in use at a time; a thread takes
@@ -87,7 +87,7 @@ class Scratch(NamedTuple):
 
 
 class Level(NamedTuple):
-    """What one level of the recursion starts from.
+    """The level before, which one level of the recursion starts from.
 
     Attributes:
         before: entry of each state at the level before.
@@ -102,7 +102,7 @@ class Level(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Texts that begin in a state, with at most so many tokens."""
+    """The beginning of some texts: a state, and the most tokens that they have."""
 
     state: int
     budget: int
@@ -111,7 +111,7 @@ class Start(NamedTuple):
 def needed_pairs(
     edges: Edges, max_remaining: int, starts: Sequence[Start] | None
 ) -> Bool[np.ndarray, "levels S"]:
-    """Which beta_r(., s), r = 0 .. max_remaining, are neither zero, nor one, nor left out.
+    """Finds the beta_r(., s), r = 0 .. max_remaining, that are neither zero, nor one, nor left out.
 
     Args:
         edges: of the automata.
@@ -141,7 +141,7 @@ def needed_pairs(
 def completion(
     hmm: HMM, edges: Edges, needed: Bool[np.ndarray, "levels S"], tolerance: float
 ) -> Completion:
-    """beta of the needed pairs (see the module)."""
+    """Computes beta of the needed pairs (see the module)."""
     rows, H = COMPUTED + int(needed.sum()), hmm.num_states
     b = _empty(rows, H, hmm)
     b[NOTHING], b[CERTAIN] = 0, 1
@@ -207,7 +207,7 @@ def rows_of(
     used: int,
     tolerance: float,
 ) -> Bool[np.ndarray, "n"]:
-    """Compute the rows of these states; those that moved are put behind the rows in use."""
+    """Computes the rows of these states; those that moved are put behind the rows in use."""
     if hmm.device.type in _COMPILED:
         return _rows_compiled(hmm, edges, level, states, used, tolerance)
     u, log_u = _sum_in_layers(edges, level, states)

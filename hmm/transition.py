@@ -1,4 +1,4 @@
-"""How one hidden state follows another: a full matrix, or two sparse factors.
+"""Transitions say how one hidden state follows another, by a full matrix or by two sparse factors.
 
 Everything that inference asks of the transition matrix A (H x H, each row a distribution) is a
 product with a row vector, a product with a column vector, and, for EM, how often each parameter
@@ -45,7 +45,7 @@ Rows = Float[Tensor, "*B H"]
 
 
 def check_distribution(name: str, values: Float[Tensor, "..."], dim: int = -1) -> None:
-    """Entries are finite and non-negative, and sum to one along `dim`.
+    """Checks that entries are finite and non-negative, and sum to one along `dim`.
 
     Raises:
         ValueError: otherwise, with the name, the first offending value and where it is.

@@ -1,4 +1,4 @@
-"""The one seam through which every random choice of the sampler passes.
+"""Every random choice of the sampler passes through one function, `Draw`.
 
 Randomness here is a *function*, not a stream: the uniform number behind a choice depends on
 (seed, example, particle, step, purpose) and on nothing else.  So it does not matter in which order,

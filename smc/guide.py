@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64, Int32, Int64
+from jaxtyping import Bool, Float, Float64, Int32, Int64, UInt32
 from torch import Tensor
 
 from gcd.support.threads import shared_out
@@ -129,6 +130,6 @@ class TiedGuide(NamedTuple):
         return log_p + log_g.scatter_(1, self.tokens, self.by_token)
 
 
-def unsigned(classes: Int32[Tensor, "B V"]) -> object:
+def unsigned(classes: Int32[Tensor, "B V"]) -> UInt32[np.ndarray, "B V"]:
     """Classes as unsigned integers: compiled loops need no check for negative indices then."""
     return classes.numpy().view("uint32")

@@ -1,4 +1,4 @@
-"""`sample`: from prompts and constraints to posteriors.
+"""`sample` goes from prompts and constraints to posteriors.
 
 Everything a caller can get wrong is checked before the language model does any work.  Examples are
 then sampled in groups of bounded size, those with prompts of similar length together, and handed
@@ -141,14 +141,14 @@ def _check_kinds(proposal: object, names: Sequence[int], automata: Sequence[obje
 
 
 def _whole(what: str, value: object) -> int:
-    """The integer that this is, Python's or numpy's; nothing is rounded."""
+    """Returns a whole number as an integer; nothing is rounded."""
     if not isinstance(value, Integral):
         raise ValueError(f"{what} is {value!r}; it must be a whole number")
     return int(value)
 
 
 def _one_each(what: str, values: object, count: int) -> list[int]:
-    """One integer for all `count` examples, or one for each."""
+    """Returns one integer for each of `count` examples, from one for all or one for each."""
     if isinstance(values, Iterable):
         return [_whole(what, value) for value in values]
     return [_whole(what, values)] * count

@@ -1,4 +1,4 @@
-"""What the sampler asks of a language model.
+"""A language model is whatever answers what the sampler asks: these two protocols.
 
 Two parts.  A `LanguageModel` turns prompts into token ids and reads them, once each.  It hands back
 `Rows`: the prefixes in progress, one per row, with whatever the model remembers of them (a KV
@@ -52,7 +52,7 @@ class PromptTooLongError(ValueError):
 
 @runtime_checkable
 class Rows(Protocol):
-    """Prefixes in progress, R of them, each `prompt + generated tokens`; changes in place."""
+    """R prefixes in progress, each `prompt + generated tokens`; they change in place."""
 
     def extend(self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]) -> Float[Tensor, "R T V"]:
         """Appends to row r the first `lengths[r]` tokens of `runs[r]`, at least one.
@@ -101,7 +101,7 @@ class LanguageModel(Protocol):
 
 
 def prompt_lengths(lm: LanguageModel, prompts: Sequence[Prompt]) -> list[int]:
-    """Tokens in each prompt."""
+    """Counts the tokens of each prompt."""
     return [len(lm.encode(prompt)) for prompt in prompts]
 
 

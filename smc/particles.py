@@ -1,4 +1,4 @@
-"""The sampler's state: weighted particles, and the distinct prefixes that they share.
+"""The sampler's state consists of weighted particles and the distinct prefixes that they share.
 
 Particles are a struct of tensors with leading axis P = B·N, example-major.  Particles of one
 example often hold the same tokens: all of them before the first draw, many after resampling or
@@ -21,7 +21,7 @@ from smc.proposals import State
 
 
 class Particles(NamedTuple):
-    """P particles.
+    """The P particles of a batch.
 
     Attributes:
         tokens: what each has drawn, EOS included; -1 beyond its length.
@@ -58,7 +58,7 @@ class Particles(NamedTuple):
         finished: Bool[Tensor, "M"],
         row: Int64[Tensor, "M"],
     ) -> Particles:
-        """These particles draw one token each; what else is new about them is given."""
+        """Returns the particles after these have drawn one token each."""
         return Particles(
             tokens=self.tokens.index_put((which, self.length[which]), tokens),
             length=self.length.index_add(0, which, torch.ones_like(which)),
@@ -74,7 +74,7 @@ class Prefixes(Generic[State]):
     """R distinct prefixes of running particles; row r is also the language model's row r.
 
     Attributes:
-        example: place in the batch of the example each belongs to.
+        example: index in the batch of the example each belongs to.
         log_p: log-probabilities of the next token, at the sampling temperature.
         state: the proposal's state.
     """
@@ -85,7 +85,7 @@ class Prefixes(Generic[State]):
 
     @property
     def num_rows(self) -> int:
-        """R."""
+        """R, the number of prefixes."""
         return self.example.shape[0]
 
 

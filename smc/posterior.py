@@ -1,4 +1,4 @@
-"""What sampling returns for one example: a distribution over answers, and how far to trust it.
+"""Sampling returns a `Posterior`: a distribution over answers, and how far to trust it.
 
 N weighted particles make a discrete distribution over the distinct answers among them,
 
@@ -28,7 +28,7 @@ from smc.draw import Keys, Purpose, categorical, uniform
 
 @dataclass(frozen=True)
 class Sample:
-    """One particle at the end.
+    """One particle at the end of sampling.
 
     Attributes:
         ids: the tokens drawn, EOS included.
@@ -45,7 +45,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """How one example's sampling went.
+    """A record of how one example's sampling went.
 
     Attributes:
         ess: effective sample size at each step, after weighing.
@@ -127,12 +127,12 @@ class Posterior:
         return best.answer.decode("utf-8", errors="replace")
 
     def expectation(self, score: Callable[[str], float | int]) -> float:
-        """Posterior-weighted score: sum over texts of probability · score; zero when dead."""
+        """Returns the posterior-weighted score, the sum of probability · score; zero when dead."""
         pairs = zip(self.texts, self.probabilities, strict=True)
         return math.fsum(probability * score(text) for text, probability in pairs)
 
     def sample(self, k: int, seed: int = 0) -> list[str]:
-        """k independent texts from the posterior.
+        """Draws k independent texts from the posterior.
 
         Raises:
             ValueError: the posterior is dead.
@@ -154,7 +154,7 @@ def posterior(
     exact: bool,
     diagnostics: Diagnostics,
 ) -> Posterior:
-    """The posterior that these particles make; `exact` is whether p_lm was left as it is."""
+    """Makes the posterior of these particles; `exact` is whether p_lm was left as it is."""
     top = max(sample.log_weight for sample in samples)
     alive = [sample for sample in samples if sample.log_weight > -torch.inf]
     mass: dict[bytes, float] = defaultdict(float)

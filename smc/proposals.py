@@ -1,4 +1,4 @@
-"""Proposals: from which distribution the next token is drawn, given the constraint.
+"""A proposal is the distribution from which the next token is drawn, given the constraint.
 
 A proposal q(v) is proportional to p_lm(v) · g(v).  `guide` returns log g and the log of
 Z = sum_v p_lm(v) g(v); the sampler draws from the product and sees to the weights.
@@ -41,7 +41,7 @@ from smc.tying import mask_guide
 
 
 class Batch(NamedTuple):
-    """What is to be generated: B examples, each with its own automaton and budget.
+    """The B examples that are sampled together, each with its own automaton and budget.
 
     Attributes:
         automata: one automaton per example, states numbered through.
@@ -53,7 +53,7 @@ class Batch(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """Where R prefixes are in their automata.
+    """The states of R prefixes in their automata, and what is left of their budgets.
 
     Attributes:
         automata: the automata of the batch.
@@ -106,7 +106,7 @@ class Walk(NamedTuple):
         return self._replace(states=self.states[rows], remaining=self.remaining[rows])
 
     def advance(self, tokens: Int[Tensor, "R T"]) -> Walk:
-        """After these tokens; -1 stands for no token, and nothing moves a prefix that is over."""
+        """Walks on by these tokens; -1 stands for no token, and a prefix that is over stays."""
         states, remaining = self.states, self.remaining
         for token in tokens.long().unbind(dim=1):
             moves = (token >= 0) & (states >= 0) & (remaining > 0)
@@ -118,7 +118,7 @@ class Walk(NamedTuple):
 
 
 def start_walk(batch: Batch) -> Walk:
-    """One prefix per example, empty, with the whole budget before it."""
+    """Returns the walks of empty prefixes, one per example, each with its whole budget left."""
     budgets = batch.budgets
     return Walk(
         automata=batch.automata,
@@ -145,7 +145,7 @@ class Progress(Protocol):
 
 @runtime_checkable
 class HasWalk(Protocol):
-    """What every proposal's state has; else it is an immutable tuple of tensors, a row a prefix."""
+    """What every proposal's state has; the rest is up to the proposal."""
 
     @property
     def walk(self) -> Progress:
@@ -240,7 +240,7 @@ class MaskProposal(Proposal[Walk]):
 
 
 class LM(MaskProposal):
-    """The language model itself; a sample that breaks the constraint or the budget dies."""
+    """The language model itself is the proposal; what breaks the constraint or the budget dies."""
 
     def guide(self, state: Walk, log_p: Float[Tensor, "R V"]) -> DenseGuide:
         """g = 1, Z = 1."""
@@ -256,7 +256,7 @@ class LM(MaskProposal):
 
 
 class LCD(MaskProposal):
-    """Locally constrained decoding: whatever can still be completed, never mind the budget."""
+    """Locally constrained decoding allows what can be completed at some length."""
 
     def guide(self, state: Walk, log_p: Float[Tensor, "R V"]) -> TiedGuide:
         """g = 1{completable at some length}."""
@@ -264,7 +264,7 @@ class LCD(MaskProposal):
 
 
 class GCD(MaskProposal):
-    """Globally constrained decoding: whatever can still be completed within the budget."""
+    """Globally constrained decoding allows what can be completed within the budget."""
 
     def guide(self, state: Walk, log_p: Float[Tensor, "R V"]) -> TiedGuide:
         """g = 1{completable within the remaining budget}."""

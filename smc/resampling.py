@@ -1,4 +1,4 @@
-"""Resampling: N equally weighted particles that stand for N weighted ones.
+"""Resampling replaces N weighted particles by N equally weighted ones that stand for them.
 
 A resampling scheme draws ancestors a_1 … a_N such that particle n is expected N·W_n times among
 them.  That one property, E[#{i : a_i = n}] = N·W_n, is what keeps the evidence estimate unbiased;
@@ -6,7 +6,7 @@ the schemes differ in the variance they add (Douc, Cappé & Moulines, 2005):
 
     multinomial    N independent draws from W; the most noise
     stratified     one draw in each of N equal slices of (0, 1)
-    systematic     the same place in every slice: one uniform number in all; the usual choice
+    systematic     the same point of every slice: one uniform number in all; the usual choice
     residual       floor(N·W_n) copies of each for certain, the rest multinomially
 
 Each is a function of the weights and of `uniform`, which gives M uniform numbers per system and is
@@ -36,7 +36,7 @@ Scheme = Callable[[Tensor, Uniform], Tensor]
 
 
 def multinomial(weights: Float64[Tensor, "B N"], uniform: Uniform) -> Int64[Tensor, "B N"]:
-    """N independent draws from the weights."""
+    """Draws N times independently from the weights."""
     B, N = weights.shape
     cumulative = _cumulative(weights)
     u = uniform(N, lambda: cumulative.unsqueeze(1).expand(B, N, N))
@@ -44,7 +44,7 @@ def multinomial(weights: Float64[Tensor, "B N"], uniform: Uniform) -> Int64[Tens
 
 
 def stratified(weights: Float64[Tensor, "B N"], uniform: Uniform) -> Int64[Tensor, "B N"]:
-    """One draw in each slice ((i - 1)/N, i/N)."""
+    """Draws once in each slice ((i - 1)/N, i/N)."""
     N = weights.shape[1]
     cumulative = _cumulative(weights)
     slices = torch.arange(N, dtype=torch.float64, device=weights.device)
@@ -53,7 +53,7 @@ def stratified(weights: Float64[Tensor, "B N"], uniform: Uniform) -> Int64[Tenso
 
 
 def systematic(weights: Float64[Tensor, "B N"], uniform: Uniform) -> Int64[Tensor, "B N"]:
-    """The same place in each slice, hence a single uniform number per system."""
+    """Takes the same point of each slice, hence a single uniform number per system."""
     N = weights.shape[1]
     cumulative = _cumulative(weights)
     slices = torch.arange(N, dtype=torch.float64, device=weights.device)
@@ -62,7 +62,7 @@ def systematic(weights: Float64[Tensor, "B N"], uniform: Uniform) -> Int64[Tenso
 
 
 def residual(weights: Float64[Tensor, "B N"], uniform: Uniform) -> Int64[Tensor, "B N"]:
-    """floor(N·W_n) copies of particle n; what is missing to N drawn from the remainders."""
+    """Copies particle n floor(N·W_n) times, and draws what is missing to N from the remainders."""
     B, N = weights.shape
     expected = weights * N
     copies = expected.floor()
@@ -93,7 +93,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
 
 
 def scheme(name: str | Scheme) -> Scheme:
-    """The scheme of this name; a function that is one already comes back as it is.
+    """Returns the scheme of this name; a function that is one already comes back as it is.
 
     Raises:
         ValueError: no scheme has this name.

@@ -44,7 +44,7 @@ from smc.weights import Weights
 
 
 class StepRecord(NamedTuple):
-    """One step seen from outside, per example.
+    """What happened in one step, per example.
 
     Attributes:
         ess: effective sample size after weighing.
@@ -149,7 +149,7 @@ class Sampler(Generic[State]):
         return memory, particles, prefixes
 
     def _guide(self, prefixes: Prefixes[State]) -> Guide:
-        """What the proposal makes of every next token."""
+        """Asks the proposal about every next token, and cuts its answer to the nucleus."""
         guide = self.proposal.guide(prefixes.state, prefixes.log_p)
         if self.top_p < 1:
             inside = nucleus(guide.tilted(prefixes.log_p), self.top_p)
@@ -170,7 +170,7 @@ class Sampler(Generic[State]):
         return particles._replace(log_weight=log_weight, row=row)
 
     def _due(self, particles: Particles) -> Bool[Tensor, "B"]:
-        """Which examples to resample: those of low ESS, as long as any of their particles runs."""
+        """Says which examples to resample: those of low ESS, as long as any particle runs."""
         N = self.num_particles
         due = particles.running.view(-1, N).any(dim=1)
         if self.ess_threshold < 1:
@@ -178,7 +178,7 @@ class Sampler(Generic[State]):
         return due
 
     def _resample(self, particles: Particles, due: Bool[Tensor, "B"], step: int) -> Particles:
-        """In these examples, particles make way for copies of their ancestors, equally weighted."""
+        """Replaces particles of these examples by equally weighted copies of their ancestors."""
         which, N = due.nonzero().squeeze(1), self.num_particles
         if not len(which):
             return particles
@@ -197,7 +197,7 @@ class Sampler(Generic[State]):
     def _draw(
         self, particles: Particles, prefixes: Prefixes[State], guide: Guide, step: int
     ) -> Int64[Tensor, "M"]:
-        """One token for each of the M running particles, from q proportional to p_lm · g."""
+        """Draws one token for each of the M running particles, from q proportional to p_lm · g."""
         running = particles.running.nonzero().squeeze(1)
         rows = particles.row[running]
         q = categorical(guide.tilted(prefixes.log_p))
@@ -302,7 +302,7 @@ class Sampler(Generic[State]):
 
 
 def nucleus(log_q: Float64[Tensor, "R V"], top_p: float) -> Bool[Tensor, "R V"]:
-    """The likeliest tokens, as few as have together at least probability top_p, at least one."""
+    """Finds the most probable tokens that together have at least probability top_p."""
     ordered, order = log_q.log_softmax(dim=1).sort(dim=1, descending=True, stable=True)
     before = ordered.exp().cumsum(dim=1) - ordered.exp()
     return torch.zeros_like(log_q, dtype=torch.bool).scatter(1, order, before < top_p)

@@ -1,10 +1,13 @@
-"""Tables of completion probabilities, kept for the next call with the same constraints.
+"""Tables of completion probabilities are kept for the next call with the same constraints.
 
 A table depends on the HMM, on the automata and on their budgets, not on particles or on how they
 are resampled; so an experiment that goes through methods and numbers of particles on the same
 examples needs each table once. Kept are the tables used last, within a bound in bytes. A table
 serves every batch whose automata and budgets are among its own. Automata are held weakly: when one
 is gone, nobody can ask for its table again, and the table goes too.
+
+(`cachetools.LRUCache` would do the counting of bytes, four lines here, but not the search: a table
+is found by what it serves, not by a key, and looking at an entry there moves it to the front.)
 """
 
 from __future__ import annotations
@@ -26,47 +29,46 @@ from hmm.recursion import Completion
 
 
 class _Kept(NamedTuple):
-    """A table without its batch, which holds the automata.
+    """A table as it is kept, without its batch, which would keep the automata alive.
 
     Attributes:
         automata: those of the batch that it was made for.
         budgets: of each.
-        offset: where the states of each begin in `place`, and their number.
+        offset: where the states of each begin in `number`, and how many there are in all.
         table_parts: the other fields of `LookaheadTable`.
     """
 
     automata: tuple[weakref.ref[TokenAutomaton], ...]
     budgets: tuple[int, ...]
     offset: tuple[int, ...]
-    place: Int64[Tensor, "states"]
+    number: Int64[Tensor, "states"]
     first_class: Int64[Tensor, "automata"]
     hmm: HMM
-    table_parts: tuple[Tensor, Tensor, Completion, Completion | None]
+    table_parts: tuple[Tensor, Completion, Completion | None]
     num_bytes: int
 
     def serve(
         self, hmm: HMM, batch: AutomatonBatch, budgets: Sequence[int]
     ) -> LookaheadTable | None:
-        """The table for this batch, if all of it is here."""
-        which = self.places(hmm, batch.automata, budgets)
-        if which is None or self.place.device != batch.device:
+        """Returns the table for this batch, if all of its automata and budgets are here."""
+        which = self.find(hmm, batch.automata, budgets)
+        if which is None or self.number.device != batch.device:
             return None
-        class_emission, class_size, completion, ever = self.table_parts
+        class_emission, completion, ever = self.table_parts
         return LookaheadTable(
             hmm=hmm,
             batch=batch,
-            place=torch.cat([self.place[self.offset[i] : self.offset[i + 1]] for i in which]),
+            number=torch.cat([self.number[self.offset[i] : self.offset[i + 1]] for i in which]),
             class_emission=class_emission,
             first_class=self.first_class[which],
-            class_size=class_size,
             completion=completion,
             ever=ever,
         )
 
-    def places(
+    def find(
         self, hmm: HMM, automata: Sequence[TokenAutomaton], budgets: Sequence[int]
     ) -> list[int] | None:
-        """Where these are among those that it was made for; None if some are not."""
+        """Finds these among those that it was made for; None if some are not there."""
         if self.hmm is not hmm:
             return None
         known = {
@@ -84,7 +86,7 @@ class _Kept(NamedTuple):
 
 
 class TableCache:
-    """The tables used last.
+    """A cache of the tables that were used last, bounded in bytes.
 
     Args:
         max_bytes: most memory of one table, and of all that are kept.
@@ -103,7 +105,7 @@ class TableCache:
         return sum(kept.num_bytes for kept in self._kept.values())
 
     def table(self, hmm: HMM, batch: AutomatonBatch, budgets: Sequence[int]) -> LookaheadTable:
-        """The table for texts of these automata, from their beginning, of at most these lengths.
+        """Returns the table for texts of these automata, of at most these lengths.
 
         Raises:
             ConstraintError: as `lookahead_table` does.
@@ -125,17 +127,17 @@ class TableCache:
         return table
 
     def check(self, hmm: HMM, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
-        """Refuse what `table` would, without making it.
+        """Refuses what `table` would refuse, without making it.
 
         Raises:
             ConstraintError: as there.
         """
-        if any(kept.places(hmm, automata, budgets) is not None for kept in self._kept.values()):
+        if any(kept.find(hmm, automata, budgets) is not None for kept in self._kept.values()):
             return
         check_table(hmm, automata, budgets, eventual=self.eventual, max_bytes=self.max_bytes)
 
     def clear(self) -> None:
-        """Give the memory back."""
+        """Gives the memory back."""
         self._kept.clear()
 
     def _keep(self, table: LookaheadTable, budgets: Sequence[int]) -> None:
@@ -151,9 +153,9 @@ class TableCache:
             automata=tuple(weakref.ref(automaton, forget) for automaton in table.batch.automata),
             budgets=tuple(budgets),
             offset=table.batch.offset,
-            place=table.place,
+            number=table.number,
             first_class=table.first_class,
             hmm=table.hmm,
-            table_parts=(table.class_emission, table.class_size, table.completion, table.ever),
+            table_parts=(table.class_emission, table.completion, table.ever),
             num_bytes=table.num_bytes,
         )

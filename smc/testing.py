@@ -1,4 +1,4 @@
-"""For testing samplers: a toy language model, the exact target, the walk over all choices.
+"""Samplers are tested with a toy language model, the exact target, and a walk over all choices.
 
 A sampler is right when, over all its random choices, weight times probability sums to the target:
 
@@ -122,7 +122,7 @@ def target(
     *,
     temperature: float = 1.0,
 ) -> dict[tuple[int, ...], float]:
-    """p_lm(x) of every token sequence x, EOS included, in the constraint and within the budget.
+    """Returns p_lm(x) of every token sequence x, EOS included, that obeys constraint and budget.
 
     The values sum to P_lm(C within n); divided by that, they are the target distribution.  Cost:
     exponential in the budget.
@@ -149,7 +149,7 @@ def target(
 def walk(
     run: Callable[[Draw, list[int]], Sequence[Result]], *, chunk: int = 1024
 ) -> Iterator[tuple[float, Result]]:
-    """Every combination of outcomes of a sampler's random choices, with its probability.
+    """Runs a sampler through every combination of outcomes of its random choices.
 
     A walk is named by the outcomes of its choices in the order in which they arise.  The walks of a
     chunk are sampled together, as examples of one batch.  Each is given the outcomes it must begin

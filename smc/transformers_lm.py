@@ -1,4 +1,4 @@
-"""Any causal language model of the `transformers` library, with its KV cache.
+"""This module samples from any causal language model of the `transformers` library.
 
 Rows of different lengths share one rectangular cache.  The invariant that keeps this simple: the
 valid columns of row r are always its *last* `lengths[r]` ones, padding being on the left.  Then the

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
@@ -23,9 +24,13 @@ from smc import guide
 from smc.guide import TiedGuide, unsigned
 from smc.kernels import tying as kernels
 
+_FEW = 32  # where less than this part of the tokens is allowed, they are looked up one by one
+_LOWEST = {4: -87.0, 8: -700.0}
+"""The least logarithms, by bytes of the type, whose exponentials are held in full precision."""
+
 
 class Rest(NamedTuple):
-    """R rows of log-probabilities, by class.
+    """R rows of log-probabilities, summed by class.
 
     Attributes:
         tokens: the K likeliest tokens of the classes allowed; where fewer than K have any
@@ -46,9 +51,9 @@ def weigh_rest(
     alive: Bool[Tensor, "R C"],
     K: int,
 ) -> Rest:
-    """The favourites, and what is left to the classes.
+    """Finds the K most probable allowed tokens, and the probability of each class without them.
 
-    Nothing is subtracted: a class that is left with little is known as well as any other.
+    Nothing is subtracted: a class that is left with little is as exact as any other.
 
     Args:
         log_p: log-probabilities of the next token, in float32 or float64, which is then the
@@ -63,13 +68,11 @@ def weigh_rest(
         tokens = torch.empty(R, K, dtype=torch.int64)
         best, log_mass = (torch.empty(R, width, dtype=torch.float64) for width in (K, C))
         shared_out(
-            kernels.weigh_rest,
+            _weigh_rows,
             R,
             log_p.numpy(),
-            unsigned(classes.of),
-            classes.tokens.numpy(),
-            classes.start.numpy(),
-            which.numpy(),
+            classes,
+            which.tolist(),
             alive.numpy(),
             tokens.numpy(),
             best.numpy(),
@@ -88,13 +91,53 @@ def weigh_rest(
     return Rest(tokens, best, torch.zeros_like(top).scatter_add_(1, of_row, p).log() + finite)
 
 
+def _weigh_rows(
+    first: int,
+    last: int,
+    log_p: Float[np.ndarray, "R V"],
+    classes: TokenClasses,
+    which: list[int],
+    alive: Bool[np.ndarray, "R C"],
+    tokens: Int64[np.ndarray, "R K"],
+    best: Float64[np.ndarray, "R K"],
+    log_mass: Float64[np.ndarray, "R C"],
+) -> None:
+    """Does the work of `weigh_rest` for the rows first .. last - 1, on the CPU."""
+    V = log_p.shape[1]
+    share = np.empty(V, log_p.dtype)
+    class_of, by_class, starts = unsigned(classes.of), classes.tokens.numpy(), classes.start.numpy()
+    for row in range(first, last):
+        p, may, number = log_p[row], alive[row], which[row]
+        klass, start, out = (
+            class_of[number],
+            starts[number],
+            (tokens[row], best[row], log_mass[row]),
+        )
+        if np.diff(start)[may].sum() < V // _FEW:
+            kernels.weigh_few(p, klass, may, by_class[number], start, *out)
+            continue
+        top = p.max()
+        if top > -np.inf:
+            exponentials(p, top, share)
+        kernels.weigh_all(p, share, float(top), _LOWEST[p.dtype.itemsize], klass, may, *out)
+
+
+def exponentials(x: Float[np.ndarray, "V"], top: np.floating, out: Float[np.ndarray, "V"]) -> None:
+    """Writes exp(x - top), in vector instructions where numpy has them (float32, most CPUs).
+
+    A compiled loop with an exponential written by hand was no faster (benchmarks/exponentials.py).
+    """
+    np.subtract(x, top, out=out)
+    np.exp(out, out=out)
+
+
 def mask_guide(
     log_p: Float[Tensor, "R V"],
     classes: TokenClasses,
     which: Int64[Tensor, "R"],
     alive: Bool[Tensor, "R C"],
 ) -> TiedGuide:
-    """The guide that is one for the classes alive and zero for the others."""
+    """Returns the guide that is one for the classes alive and zero for the others."""
     R = len(log_p)
     by_class = torch.zeros_like(alive, dtype=torch.float64).masked_fill_(~alive, -torch.inf)
     if log_p.device.type in guide.COMPILED:

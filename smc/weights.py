@@ -1,4 +1,4 @@
-"""Importance weights of one or many particle systems, kept in log space.
+"""Importance weights of one or many particle systems are kept here, in log space.
 
 A system of N weighted particles (x_n, W_n) stands for the distribution sum_n W_n δ(x_n), with
 W_n = w_n / sum_m w_m.  What the rest of the sampler asks of the weights is computed once, here:
@@ -63,5 +63,5 @@ class Weights(NamedTuple):
 
     @property
     def num_particles(self) -> int:
-        """N."""
+        """N, the particles of one system."""
         return self.log.shape[-1]

@@ -27,7 +27,7 @@ def needed_states(
     begin_state: np.ndarray,
     needed: np.ndarray,
 ) -> None:
-    """Mark needed[r, s]: a text that begins in `begin_state` with `begin_left` tokens left may
+    """Marks needed[r, s]: a text that begins in `begin_state` with `begin_left` tokens left may
     come to state s with r tokens left, and be completed. `begin_left` falls.
     """
     here = np.zeros(steps.size, np.bool_)
@@ -55,7 +55,7 @@ def pending(
     entry: np.ndarray,
     out: np.ndarray,
 ) -> int:
-    """List in `out` the states whose row must be computed; the others keep the one they have.
+    """Lists in `out` the states whose row must be computed; the others keep the one they have.
 
     A state keeps its row if all that it leads to has kept its own from the level before last to
     the last one: the sum would be the same number by number.
@@ -143,7 +143,7 @@ def store(
     b: np.ndarray,
     log_scale: np.ndarray,
 ) -> None:
-    """Copy the rows that are kept, one behind the other."""
+    """Copies the rows that are kept, one behind the other."""
     for k in range(first, last):
         b[k] = rows[kept[k]]
         log_scale[k] = log_rows[kept[k]]
@@ -163,7 +163,7 @@ def rescale(
     log_rows: np.ndarray,
     moved: np.ndarray,
 ) -> None:
-    """Scale rows to a maximum of one, and say which differ from what the state had before.
+    """Scales rows to a maximum of one, and says which differ from what the state had before.
 
     A row has moved if some entry differs by more than a share `tolerance` of itself.
     """

@@ -39,7 +39,7 @@ def test_every_recursion_against_every_path(monarch, length):
     hidden = torch.rand(strings.shape) < 0.3
     for observed in (None, ~hidden):
         lengths = torch.full((len(strings),), length)
-        filtered = inference.filter(hmm, strings, lengths, observed)
+        filtered = inference.filter_all(hmm, strings, lengths, observed)
         posterior = inference.marginals(hmm, strings, lengths, observed)
         pairs = np.zeros((hmm.num_states, hmm.num_states))
         for n, string in enumerate(strings.tolist()):
@@ -92,7 +92,7 @@ def test_impossible_sequences_have_no_posterior_and_no_nan(seed):
     truth = np.array([joint(hmm, string).sum() for string in strings.tolist()])
     assert (truth == 0).any()
     assert (truth > 0).any()
-    filtered = inference.filter(hmm, strings, lengths)
+    filtered = inference.filter_all(hmm, strings, lengths)
     posterior = inference.marginals(hmm, strings, lengths)
     close(filtered.log_likelihood.exp(), truth)
     assert (np.isneginf(filtered.log_likelihood.numpy()) == (truth == 0)).all()
@@ -124,7 +124,7 @@ def test_an_impossible_token_in_a_single_step():
 def test_steps_one_by_one_are_the_filter(recipe, seed, lengths):
     hmm = recipe.model()
     tokens, lengths = batch(seed, lengths, recipe.num_tokens)
-    whole = inference.filter(hmm, tokens, lengths)
+    whole = inference.filter_all(hmm, tokens, lengths)
     for n, length in enumerate(lengths.tolist()):
         predicted, total = inference.predict_first(hmm, 1), 0.0
         for t in range(length):
@@ -176,7 +176,7 @@ def test_nothing_writes_to_the_parameters(monarch, lengths):
     before = [part.clone() for part in parts]
     lengths = torch.tensor(lengths, dtype=torch.int64)
     tokens = torch.tensor([[1, 2, 0]]).expand(len(lengths), 3)
-    for function in (inference.log_likelihood, inference.filter, inference.marginals):
+    for function in (inference.log_likelihood, inference.filter_all, inference.marginals):
         function(hmm, tokens, lengths)
     predicted = inference.predict_first(hmm, len(lengths))
     inference.filter_step(hmm, predicted, tokens[:, 0])
@@ -264,9 +264,11 @@ def test_emissions_in_bfloat16_are_widened():
     rounded = hmm.to(emission_dtype=torch.bfloat16)
     widened = rounded.to(emission_dtype=torch.float32)
     tokens, lengths = batch(0, [4, 6], 3)
-    small = inference.filter(rounded, tokens, lengths)
+    small = inference.filter_all(rounded, tokens, lengths)
     assert small.filtered.dtype == torch.float32
-    torch.testing.assert_close(small.filtered, inference.filter(widened, tokens, lengths).filtered)
+    torch.testing.assert_close(
+        small.filtered, inference.filter_all(widened, tokens, lengths).filtered
+    )
 
 
 @KINDS
@@ -308,7 +310,7 @@ def test_one_length_for_each_row():
 def test_tokens_and_lengths_out_of_range_are_refused():
     hmm = tiny()
     with pytest.raises(ValueError, match=r"tokens are 0 to 3, the HMM knows 3"):
-        inference.filter(hmm, torch.tensor([[0, 3]]), torch.tensor([2]))
+        inference.filter_all(hmm, torch.tensor([[0, 3]]), torch.tensor([2]))
     with pytest.raises(ValueError, match=r"tokens are -1 to 0"):
         inference.marginals(hmm, torch.tensor([[0, -1]]), torch.tensor([2]))
     with pytest.raises(ValueError, match=r"lengths are 3 to 3, tokens have 2 columns"):

@@ -1,0 +1,311 @@
+"""Any tractable model can look ahead: a bigram model over tokens proves the seam."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, NoReturn
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import smc
+from gcd.automata.automaton import Automaton
+from gcd.errors import ConstraintError, EmptyLanguageError
+from gcd.tokens.batch import AutomatonBatch
+from gcd.tokens.budget import BudgetMask
+from gcd.tokens.lifting import lift
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
+from smc.proposals import Walk
+from smc.testing import ToyLM, target
+from smc.twisted import FLOOR, TWISTS
+from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
+from tests.smc.test_walk import PROMPT, assert_exact
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice, few_words
+
+
+class Last(NamedTuple):
+    """P(completed within r | state, last token), [r, state, token], and the last tokens."""
+
+    beta: torch.Tensor
+    token: torch.Tensor
+
+
+class Bigram(smc.Lookahead[Last]):
+    """log P(next token | last token), a row for each token and one, the last, for the beginning.
+
+    Its eventual completion is that within `long` tokens, so languages must be shorter for it.
+    """
+
+    eventual = True
+
+    def __init__(self, log_p: torch.Tensor, long: int = 20) -> None:
+        self.log_p, self.long = log_p, long
+
+    def start(self, batch: smc.Batch) -> Last:
+        automata, V = batch.automata, self.log_p.shape[1]
+        states = torch.arange(automata.num_states).unsqueeze(1).expand(-1, V)
+        after = automata.next(states, torch.arange(V).expand_as(states))
+        beta = [automata.is_final.double().unsqueeze(1).expand(-1, V + 1)]
+        for _ in range(max(self.long, int(batch.budgets.max()))):
+            joint = torch.where(after >= 0, beta[-1][after.clamp(min=0), torch.arange(V)], 0.0)
+            level = joint @ self.log_p.exp().T
+            beta.append(torch.where(automata.is_final.unsqueeze(1), 1.0, level))
+        return Last(torch.stack(beta), torch.full((len(automata),), V))
+
+    def take(self, state: Last, ancestors: torch.Tensor) -> Last:
+        return state._replace(token=state.token[ancestors])
+
+    def advance(self, state: Last, tokens: torch.Tensor) -> Last:
+        for token in tokens.unbind(dim=1):
+            state = state._replace(token=torch.where(token >= 0, token, state.token))
+        return state
+
+    def tokens(self, state: Last, walk: Walk, tokens: torch.Tensor) -> smc.Expectation:
+        after = walk.automata.next(walk.states.unsqueeze(1).expand_as(tokens), tokens)
+        left = (walk.remaining - 1).clamp(min=0).unsqueeze(1)
+        log_mass = self.log_p[state.token].gather(1, tokens)
+        in_time, ever = (
+            torch.where(after >= 0, state.beta[r, after.clamp(min=0), tokens], 0.0).log() + log_mass
+            for r in (left, torch.full_like(left, self.long))
+        )
+        return smc.Expectation(in_time, log_mass, ever)
+
+    def classes(self, state: Last, walk: Walk) -> smc.Expectation:
+        class_of = walk.automata.classes.of[walk.which].long()
+        each, C = self.all_tokens(state, walk), int(walk.automata.num_classes.max())
+        zero = torch.zeros(len(class_of), C, dtype=torch.float64)
+        return smc.Expectation(*(zero.scatter_add(1, class_of, x.exp()).log() for x in each))
+
+
+def table(vocabulary: Vocabulary, seed: int = 0, never: tuple[int, ...] = ()) -> torch.Tensor:
+    """A random bigram model; these tokens are impossible."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (vocabulary.size + 1, vocabulary.size)
+    logits = torch.randn(shape, generator=generator, dtype=torch.float64)
+    logits[:, list(never)] = -torch.inf
+    return logits.log_softmax(dim=1)
+
+
+class BigramLM(ToyLM):
+    """The same model as a language model that does not read its prompt."""
+
+    def __init__(self, vocabulary: Vocabulary, bigram: torch.Tensor) -> None:
+        super().__init__(vocabulary)
+        self.bigram = bigram
+
+    def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
+        return self.bigram[tokens[-1] if len(tokens) > len(PROMPT) else -1]
+
+
+# -- zero variance ---------------------------------------------------------------------------
+
+
+def assert_equal_weights(automaton: TokenAutomaton, budget: int, seed: int) -> None:
+    bigram = table(automaton.vocabulary, seed)
+    lm = BigramLM(automaton.vocabulary, bigram)
+    proposal = smc.Twisted(Bigram(bigram), exact_top_k=None, defence=0)
+    [found] = smc.sample(lm, [PROMPT], automaton, budget=budget, particles=8, proposal=proposal)
+    evidence = sum(target(lm, PROMPT, automaton, budget).values())
+    expected = float(torch.tensor(evidence, dtype=torch.float64).log())
+    assert found.complete
+    for particle in found.particles:
+        assert particle.log_weight == pytest.approx(expected, abs=1e-10)
+    assert found.log_evidence == pytest.approx(expected, abs=1e-10)
+    assert min(found.diagnostics.ess) == pytest.approx(8, rel=1e-10)
+
+
+@pytest.mark.parametrize("name", CONSTRAINTS)
+@pytest.mark.parametrize("budget", [3, 4, 6])
+def test_the_right_model_gives_equal_weights(name: str, budget: int) -> None:
+    assert_equal_weights(CONSTRAINTS[name](), budget, seed=budget)
+
+
+@checked_inside_strategies
+@settings(max_examples=15, deadline=None)
+@given(byte_automata(max_states=4), vocabularies(max_tokens=4), st.integers(0, 99))
+def test_equal_weights_for_random_automata(
+    language: Automaton, vocabulary: Vocabulary, seed: int
+) -> None:
+    try:
+        automaton = lift(language, vocabulary)
+    except EmptyLanguageError:
+        return
+    budget = int(automaton.steps_to_accept[automaton.initial]) + seed % 3
+    if budget <= 6:
+        assert_equal_weights(automaton, budget, seed)
+
+
+@pytest.mark.parametrize("options", [{"twist": "joint"}, {"temper": 0.5}, {"seed": 1}])
+def test_negative_control_of_equal_weights(options: dict) -> None:
+    """Another twist, or another model, costs something."""
+    lm = BigramLM(VOCABULARY, table(VOCABULARY))
+    model = Bigram(table(VOCABULARY, options.pop("seed", 0)))
+    proposal = smc.Twisted(model, exact_top_k=None, defence=0, **options)
+    [found] = smc.sample(
+        lm, [PROMPT], few_words(), budget=4, particles=32, proposal=proposal, ess_threshold=0
+    )
+    assert found.ess < 32 - 1e-6
+
+
+# -- right weights, right support ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("twist", TWISTS)
+@pytest.mark.parametrize("exact_top_k", [0, 1, None])
+@pytest.mark.parametrize("never", [(), (1,), (3, 5)])
+def test_weights_sum_to_the_target(
+    twist: str, exact_top_k: int | None, never: tuple[int, ...]
+) -> None:
+    """For a language model of another kind, and for lookaheads that are wrong."""
+    for potential in (True, False):
+        proposal = smc.Twisted(
+            Bigram(table(VOCABULARY, 3, never)),
+            twist=twist,
+            exact_top_k=exact_top_k,
+            potential=potential,
+        )
+        assert_exact(few_words(), 3, proposal=proposal, resampling="systematic")
+        assert (proposal.counts.fallbacks + proposal.counts.floored > 0) == bool(never)
+
+
+@pytest.mark.parametrize("twist", TWISTS)
+@pytest.mark.parametrize("exact_top_k", [0, 2, None])
+def test_support_and_normaliser(twist: str, exact_top_k: int | None) -> None:
+    """g is positive exactly on GCD's mask, at most one if it is conditional, and Z is its sum."""
+    model = Bigram(table(VOCABULARY, 5, never=(1,)))
+    proposal = smc.Twisted(model, twist=twist, exact_top_k=exact_top_k, defence=0)
+    automata = AutomatonBatch([a_star_b(), few_words()])
+    state = proposal.start(smc.Batch(automata, torch.tensor([5, 4])))
+    state = proposal.take(state, torch.tensor([0, 0, 0, 1, 1, 1]))
+    state = proposal.advance(state, torch.tensor([[0], [0], [2], [0], [1], [2]]))
+    log_p = torch.randn(6, VOCABULARY.size, dtype=torch.float64).log_softmax(dim=1)
+    guide, walk = proposal.guide(state, log_p), state.walk
+    mask = BudgetMask(automata, torch.tensor([5, 4])).mask(walk.states, walk.remaining)
+    assert torch.equal(guide.log_g > -torch.inf, mask)
+    torch.testing.assert_close(guide.log_z, torch.logsumexp(log_p + guide.log_g, dim=1))
+    if twist == "conditional":
+        assert bool((guide.log_g <= 1e-12).all())
+
+
+def test_classes_share_what_their_tokens_have() -> None:
+    """A class's g is the mean of its tokens', weighted by the model; each favourite has its own."""
+    vocabulary = Vocabulary.from_bytes([b"a", b"b", b"c", b"$"], [3])
+    automaton = lift(choice(*(x + y for x in "abc" for y in "abc")), vocabulary)
+    bigram = table(vocabulary, 2)
+    batch = smc.Batch(AutomatonBatch([automaton]), torch.tensor([3]))
+    log_p = torch.tensor([[0.1, 0.5, 0.3, 0.1]], dtype=torch.float64).log()
+    g = {
+        k: proposal.guide(proposal.start(batch), log_p).log_g[0].exp()
+        for k in (0, 1, None)
+        for proposal in [smc.Twisted(Bigram(bigram), exact_top_k=k, defence=0)]
+    }
+    p = bigram[-1, :3].exp()
+    torch.testing.assert_close(g[0][:3], ((p * g[None][:3]).sum() / p.sum()).expand(3))
+    torch.testing.assert_close(g[1][1], g[None][1])
+    assert g[0][0] == g[1][0] != g[None][0]
+
+
+def test_in_time_goes_to_gcd_as_the_budget_grows() -> None:
+    model, automaton = Bigram(table(VOCABULARY)), few_words()
+    lm, found = ToyLM(VOCABULARY), {}
+    for budget in (2, 3, 12):
+        proposal = smc.Twisted(model, twist="in_time", exact_top_k=None, defence=0)
+        state = proposal.start(smc.Batch(AutomatonBatch([automaton]), torch.tensor([budget])))
+        found[budget] = proposal.guide(state, lm.log_p(PROMPT).unsqueeze(0)).log_g[0, :3]
+    assert bool((found[2] <= found[3]).all())
+    assert bool((found[3] <= found[12]).all())
+    assert float(found[3].min()) < -0.01
+    torch.testing.assert_close(found[12], torch.zeros(3, dtype=torch.float64))
+
+
+def test_an_end_is_certain_and_the_least_defence_holds_what_is_impossible() -> None:
+    """g of a token that completes the text is one, even where the model gives it no chance."""
+    proposal = smc.Twisted(Bigram(table(VOCABULARY, never=(0, 3))), exact_top_k=2, defence=0)
+    state = proposal.start(smc.Batch(AutomatonBatch([few_words()]), torch.tensor([4])))
+    log_p = torch.full((1, VOCABULARY.size), -VOCABULARY.size, dtype=torch.float64).log_softmax(1)
+    log_g = proposal.guide(state, log_p).log_g[0]
+    gcd = smc.GCD().guide(state.walk, log_p)
+    even = proposal.guide(state, log_p).log_z - gcd.log_z
+    torch.testing.assert_close(log_g[0:1], even + torch.tensor(FLOOR).double().log())
+    after = proposal.advance(state, torch.tensor([[0]]))
+    unguarded = smc.Twisted(Bigram(table(VOCABULARY, never=(3,))), exact_top_k=None, defence=0)
+    ends = unguarded.guide(after, log_p)
+    assert float(ends.log_g[0, 5]) == pytest.approx(0, abs=2 * FLOOR)
+    assert float(ends.log_g[0, 3]) == pytest.approx(0, abs=2 * FLOOR)
+
+
+# -- the rest of the protocol ----------------------------------------------------------------
+
+
+class Picky(Bigram):
+    """A lookahead that refuses, and keeps what it makes."""
+
+    max_bytes = 100
+    freed = False
+
+    def check(self, automata: object, budgets: object) -> NoReturn:
+        raise ConstraintError("the table takes 7 GiB")
+
+    def memory(self, automaton: TokenAutomaton, budget: int) -> int:
+        return 7 * budget
+
+    def free(self) -> None:
+        self.freed = True
+
+
+def test_what_a_lookahead_refuses_is_refused_before_any_work() -> None:
+    proposal = smc.Twisted(Picky(table(VOCABULARY)))
+    with pytest.raises(ConstraintError, match="7 GiB"):
+        smc.sample(
+            object.__new__(ToyLMThatIsNotAsked),
+            [PROMPT],
+            few_words(),
+            budget=4,
+            particles=2,
+            proposal=proposal,
+        )
+    assert proposal.max_bytes == 100
+    assert proposal.memory(few_words(), 4) == 28
+    proposal.free()
+    assert proposal.lookahead.freed
+
+
+class ToyLMThatIsNotAsked(ToyLM):
+    context = None
+    vocabulary = VOCABULARY
+
+    def prefill(self, prompts: object) -> NoReturn:
+        raise AssertionError("the language model was asked")
+
+
+def test_members_that_need_not_be_given() -> None:
+    """A lookahead or a proposal without them refuses nothing and keeps nothing."""
+    for proposal in (smc.LM(), smc.LCD(), smc.GCD(), smc.Twisted(Bigram(table(VOCABULARY)))):
+        proposal.check([few_words()], [1])
+        proposal.free()
+        assert proposal.memory(few_words(), 4) == 0
+        assert proposal.max_bytes is None
+
+
+@pytest.mark.usefixtures("unchecked_annotations")
+@pytest.mark.parametrize(
+    ("lookahead", "options", "message"),
+    [
+        ("bigram", {}, "lookahead is str.*smc.PGCD"),
+        (Bigram(table(VOCABULARY)), {"twist": "both"}, "twist is one of conditional"),
+        (Bigram(table(VOCABULARY)), {"exact_top_k": -1}, "exact_top_k"),
+    ],
+)
+def test_arguments_without_sense(lookahead: object, options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        smc.Twisted(lookahead, **options)  # type: ignore[arg-type]
+
+
+def test_in_time_needs_a_model_that_knows_of_no_budget() -> None:
+    model = Bigram(table(VOCABULARY))
+    model.eventual = False
+    with pytest.raises(ValueError, match="log_eventual, and Bigram does not"):
+        smc.Twisted(model, twist="in_time")
+    smc.Twisted(model)
