@@ -300,6 +300,17 @@ def test_an_unknown_type_is_refused_by_name_and_place(
     assert all(known in str(caught.value) for known in TYPE_NAMES)
 
 
+def test_what_no_person_writes_is_refused_by_name() -> None:
+    deep: Any = {"type": "Widget"}
+    for _ in range(2000):
+        deep = {"type": "List", "items": deep}
+    for parameters in ({"properties": {"a": deep}}, {"a": deep}):
+        with pytest.raises(ConstraintError, match="nests more than 64 levels"):
+            tool_calls([{"name": "f", "parameters": parameters}])
+    with pytest.raises(UnsupportedSchemaError, match="'3'"):
+        tool_calls(_tools({3: 1}))
+
+
 # -- the leaderboard's own lists -----------------------------------------------------------------
 
 
