@@ -23,6 +23,10 @@ from gcd.languages.json_schema.keywords import DEFINITIONS, LISTS, NAMED, SINGLE
 from gcd.languages.tools.type_names import TYPE_NAMES, Schema
 from gcd.languages.tools.type_strings import any_of, parse_type
 
+# Where schemas are inside a schema, older spellings included; `items` may be one or a list.
+_NAMED = (*NAMED, *DEFINITIONS, "dependencies")
+_SINGLE = (*SINGLE, "additionalItems")
+_LISTS = (*LISTS, "items")
 _TRUTH = {"true": True, "false": False}
 _MAX_NESTING = 64  # the compiler of JSON schemas refuses deeper ones
 
@@ -99,14 +103,14 @@ def _named(name: str, pointer: str) -> Schema:
 
 def _inside(keyword: str, value: Any, pointer: str, depth: int) -> Any:
     """The value of a keyword, with the schemas in it translated."""
-    if keyword in (*NAMED, *DEFINITIONS) and isinstance(value, Mapping):
+    if keyword in _NAMED and isinstance(value, Mapping):
         return {
             name: standard_schema(inner, f"{pointer}/{escape(str(name))}", depth)
             for name, inner in value.items()
         }
-    if keyword in (*SINGLE, *LISTS) and isinstance(value, list):
+    if keyword in _LISTS and isinstance(value, list):
         return [standard_schema(inner, f"{pointer}/{i}", depth) for i, inner in enumerate(value)]
-    return standard_schema(value, pointer, depth) if keyword in SINGLE else value
+    return standard_schema(value, pointer, depth) if keyword in _SINGLE else value
 
 
 def _check_optional(schema: Mapping[str, Any], pointer: str) -> None:
