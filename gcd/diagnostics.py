@@ -1,8 +1,9 @@
-"""Why a constraint does what it does at a prefix: state, allowed tokens, refusals.
+"""This module explains what a constraint does at a prefix, for people who debug one.
 
-For whoever asks "why can the model not say this here?". A token is refused because it is never part
-of a text, because no string of the language goes on that way, or because the way it opens is longer
-than the budget; which of these it is, with the numbers, is what `why_refused` says.
+It answers "why can the model not say this here?". A token is refused for one of three reasons: it
+is never part of a text (a special token, say), no string of the language goes on that way, or the
+shortest way to finish after it is longer than the budget. `why_refused` says in a sentence which of
+these it is, with the bytes or the numbers; `inspect_prefix` reports everything about a prefix.
 """
 
 from __future__ import annotations
@@ -25,18 +26,19 @@ _SHOWN = 12  # tokens written out
 
 @dataclass(frozen=True)
 class PrefixReport:
-    """Where a prefix stands.
+    """This is what `inspect_prefix` reports about a prefix.
 
     Attributes:
-        tokens: the prefix.
-        text: its bytes.
-        state: the automaton's state after it, -1 if the constraint refuses it.
-        complete: whether the text may end here.
+        tokens: the ids of the prefix.
+        text: the bytes that they spell.
+        state: the automaton's state after the prefix, -1 if the constraint refuses it.
+        complete: whether the text may end after the prefix.
         needed: fewest tokens from here to the end, EOS included; None for a refused prefix.
         remaining: tokens left, None for no budget.
-        allowed: ids that may come next.
-        rejected_mass: probability that the model puts on all other ids, None if it was not given.
-        reason: why the prefix is refused, None if it is not.
+        allowed: the ids that may come next, ascending; none for a refused prefix.
+        rejected_mass: probability, in [0, 1], that the model gives to all other ids; None if
+            `log_p` was not given.
+        reason: why the prefix is refused, in a sentence; None if it is not.
     """
 
     tokens: tuple[int, ...]
@@ -58,15 +60,18 @@ def inspect_prefix(
     log_p: Any = None,
     language: Automaton | None = None,
 ) -> PrefixReport:
-    """The report on a prefix.
+    """Report where a prefix leads, what may follow it, and why it is refused if it is.
 
     Args:
         automaton: the constraint.
         tokens: the prefix, without EOS or with it as the last token.
         remaining: tokens left after the prefix, the next one and EOS included; None for no budget.
-        log_p: log-probabilities (or logits) of the next token, V of them, from any library that
-            numpy can read; they are normalised.
+        log_p: log-probabilities or logits of the next token, shape (V,), as anything that numpy
+            can read; they are normalised here.
         language: the byte automaton that was lifted; reasons then name the byte that is wrong.
+
+    Raises:
+        ConstraintError: if `log_p` has another shape.
     """
     prefix = tuple(int(token) for token in tokens)
     text = automaton.vocabulary.decode(prefix)
@@ -102,9 +107,11 @@ def why_refused(
     remaining: int | None = None,
     language: Automaton | None = None,
 ) -> str | None:
-    """One sentence on why `token` may not follow the prefix; None if it may.
+    """Say in one sentence why `token` may not follow the prefix; return None if it may.
 
-    Arguments are those of `inspect_prefix`.
+    Args:
+        automaton, tokens, remaining, language: as in `inspect_prefix`.
+        token: the id that is asked about; `remaining` counts it.
 
     Raises:
         ConstraintError: if the prefix itself is refused.
@@ -165,7 +172,7 @@ def _shown(automaton: TokenAutomaton, token: int) -> str:
 def _mass_outside(
     log_p: Any, allowed: Int64[np.ndarray, "allowed"], automaton: TokenAutomaton
 ) -> float:
-    """Probability of the ids that are not allowed."""
+    """Return the probability of the ids that are not allowed."""
     values = np.asarray(log_p, dtype=np.float64)
     if values.shape != (automaton.vocabulary.size,):
         raise ConstraintError(

@@ -1,7 +1,8 @@
-"""Automata as drawings: graphviz source, and SVG where the program `dot` is installed.
+"""This module draws automata: as graphviz source, or as SVG where the program `dot` is installed.
 
-Edges between two states are one arrow, labelled with ranges of bytes or with a few tokens and their
-number. Double circles accept.
+All edges from one state to another are one arrow, labelled with ranges of bytes or with a few
+tokens and how many there are. Accepting states are double circles. A state of a token automaton
+also shows the fewest tokens from it to the end.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from gcd.readable import readable_bytes, readable_ranges
 from gcd.tokens.token_automaton import TokenAutomaton
 
 MAX_STATES = 300
-"""Larger drawings cannot be read, and take `dot` minutes."""
+"""More states than this are refused by default: nobody can read them, and `dot` takes minutes."""
 
 _SHOWN_TOKENS = 5
 _LABEL = 60  # characters
 
 
 def to_dot(automaton: Automaton | TokenAutomaton, *, max_states: int = MAX_STATES) -> str:
-    """Graphviz source of a byte or token automaton.
+    """Return the drawing of a byte or token automaton as source text for graphviz.
 
     Raises:
         ConstraintError: if it has more than `max_states` states.
@@ -33,7 +34,7 @@ def to_dot(automaton: Automaton | TokenAutomaton, *, max_states: int = MAX_STATE
 
 
 def to_svg(automaton: Automaton | TokenAutomaton, *, max_states: int = MAX_STATES) -> str:
-    """The drawing itself.
+    """Return the drawing of a byte or token automaton as the text of an SVG file.
 
     Raises:
         ConstraintError: if the program `dot` is not installed, or the automaton is too large.
@@ -87,7 +88,7 @@ def _edges(automaton: Automaton | TokenAutomaton) -> list[tuple[int, int, str]]:
 
 
 def _tokens(automaton: TokenAutomaton, classes: np.ndarray) -> str:
-    """A few of the tokens of these classes, and how many there are."""
+    """Write out a few of the tokens of these classes, and say how many there are."""
     ids = np.flatnonzero(np.isin(automaton.class_of, classes))
     if automaton.eos_class in classes:
         return "EOS" if ids.size else "end"

@@ -1,4 +1,4 @@
-"""Bytes and sets of bytes as people read them: `'abc\\n'`, `a-z 0-9 _`, `\\x80-\\xBF`."""
+"""This module writes bytes and sets of bytes for people: `'abc\\n'`, `a-z 0-9 _`, `\\x80-\\xBF`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _NAMES = {0x20: "space", 0x09: "\\t", 0x0A: "\\n", 0x0D: "\\r", 0x2D: "'-'", 0x7
 
 
 def readable_bytes(text: bytes) -> str:
-    """A byte string in quotes, as text where it is UTF-8; long ones keep their end."""
+    """Quote a byte string, as text where it is UTF-8; of a long one only the end is shown."""
     cut = len(text) > _SHOWN_BYTES
     shown = text[-_SHOWN_BYTES:] if cut else text
     try:
@@ -20,7 +20,7 @@ def readable_bytes(text: bytes) -> str:
 
 
 def readable_ranges(values: Iterable[int]) -> str:
-    """A set of bytes as ranges, in ascending order; all 256 are `any byte`."""
+    """Write a set of byte values as ranges in ascending order; all 256 are `any byte`."""
     ordered = sorted(set(values))
     if len(ordered) == 256:
         return "any byte"

@@ -1,9 +1,11 @@
-"""Patterns as tutorials write them: one element after another, each once or repeated.
+"""This module compiles patterns that are lists of elements, a small notation for first examples.
 
     pattern([("UPPER", "+"), (":", 1), (" ", 1), ("LOWER", "+"), ("\\n", 1)])
 
-An element is a class of characters by its name, or one character; `1` is exactly one of it, `"+"`
-one or more. Whoever needs more than that needs `gcd.regex`.
+is the language of the regular expression `[A-Z]+: [a-z]+\\n`. An element is the name of a class of
+characters, or one character, with how often it occurs: `1` is exactly once, `"+"` once or more
+often. Whatever needs more than that needs `gcd.regex`. (The keyword `pattern` of JSON Schema is
+something else: `gcd.languages.text.ecma`.)
 """
 
 from __future__ import annotations
@@ -31,16 +33,17 @@ def pattern(
     elements: Sequence[Any],
     classes: Mapping[str, Any] = ASCII_CLASSES,
 ) -> Automaton:
-    """The texts made of these elements in this order.
+    """Return the language of the texts that consist of these elements in this order.
 
     Args:
-        elements: pairs (name of a class or one character, `1` or `"+"`). A name in `classes` goes
-            before the character of the same spelling.
-        classes: the characters of each class, as a string or a list.
+        elements: pairs (name of a class or one character, `1` or `"+"`). A name of one letter that
+            is in `classes` means the class, not the letter.
+        classes: name of each class -> its characters, as a string or a list; by default the ASCII
+            ones, `UPPER`, `LOWER`, `LETTER`, `DIGIT` and `ALNUM`.
 
     Raises:
-        ConstraintError: for an element that is neither, another count, or a class without
-            characters or with members that are not one character.
+        ConstraintError: for an element that is no such pair, for another count, or for a class
+            that is empty or holds something that is not one character.
     """
     parts = []
     for position, element in enumerate(elements):

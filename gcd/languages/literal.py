@@ -1,4 +1,4 @@
-"""Finite languages given by their strings."""
+"""This module makes languages that are finite and given by their strings."""
 
 from __future__ import annotations
 
@@ -10,16 +10,26 @@ from gcd.errors import ConstraintError, EmptyLanguageError
 
 
 def literal(text: str | bytes) -> Automaton:
-    """Exactly this text (UTF-8 encoded if it is a `str`); `ConstraintError` if it is none."""
+    """Return the language that holds this text and nothing else.
+
+    Args:
+        text: a `str` is encoded as UTF-8; `bytes` are taken as they are.
+
+    Raises:
+        ConstraintError: for anything else, or a `str` with a lone surrogate.
+    """
     return Automaton.literal(_text(text))
 
 
 def choice(texts: Iterable[str | bytes]) -> Automaton:
-    """Any one of these texts.
+    """Return the language that holds these texts and nothing else.
+
+    Args:
+        texts: any iterable of `str` (encoded as UTF-8) and `bytes`, in any order.
 
     Raises:
-        ConstraintError: if they are not a list of texts; a single text is `literal`.
-        EmptyLanguageError: if there are none.
+        ConstraintError: for a single text (that is `literal`), or a member that is no text.
+        EmptyLanguageError: if there are no texts at all.
     """
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise ConstraintError(f"choice() got {texts!r}; give a list of texts")
@@ -30,7 +40,7 @@ def choice(texts: Iterable[str | bytes]) -> Automaton:
 
 
 def encodable(text: str) -> str:
-    """The text itself; `ConstraintError` if it has no UTF-8 form."""
+    """Return the text as it is; raise `ConstraintError` if it cannot be encoded as UTF-8."""
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise ConstraintError(
             f"the string {text!r} holds a lone surrogate, which is not Unicode text; remove it"

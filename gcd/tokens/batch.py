@@ -1,14 +1,17 @@
-"""Several token automata as one set of tensors, so that a batch of examples moves in one step.
+"""A batch puts several token automata into one set of tensors, and takes one step in all of them.
 
-The states of all automata are numbered through: one integer per particle says which automaton it
-is under and where in it. With `row_start[s]` the place of state s's row in one flat table,
+The states of all automata are numbered consecutively, those of the first automaton first. One
+integer for each particle then says both which automaton it is under and in which of its states. The
+rows of all transition tables lie one after another in `delta_flat`, that of state s from
+`row_start[s]` on, so that
 
     next(s, v) = delta_flat[ row_start[s] + class_of[automaton_of[s], v] ]
 
-is two gathers, whatever the sizes of the automata. Nothing here waits for the device.
+takes two gathers, whatever the sizes of the automata. Nothing here waits for the device.
 
-`steps_after_flat` holds `steps_to_accept` of every entry of the table (`UNREACHABLE` where there
-is none), which makes the budget mask of `gcd.tokens.budget` one gather and one comparison.
+`steps_after_flat` holds `steps_to_accept` of the state in every entry of that table (`UNREACHABLE`
+where there is no state), which makes the budget mask of `gcd.tokens.budget` one gather and one
+comparison.
 """
 
 from __future__ import annotations
@@ -33,13 +36,13 @@ DEAD = -1
 
 
 class TokenClasses(NamedTuple):
-    """The classes of tokens under B automata, both ways.
+    """These tables lead from tokens to their classes, and from classes to their tokens.
 
     Attributes:
-        of: class of each token.
-        tokens: token ids, class after class.
-        start: where each class begins in `tokens`, and V at the end; repeated where an automaton
-            has fewer classes than another.
+        of: class of each token, under each of the B automata.
+        tokens: all token ids, ordered by class.
+        start: the tokens of class c are `tokens[b, start[b, c] : start[b, c + 1]]`. Rows of
+            automata with fewer classes than the largest number are filled up with V.
     """
 
     of: Int32[Tensor, "B V"]
@@ -49,26 +52,27 @@ class TokenClasses(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class AutomatonBatch:
-    """B token automata over one vocabulary, S states in all, as tensors on one device.
+    """This holds B token automata over one vocabulary, with S states in all, as tensors.
 
     Attributes:
-        automata: the automata, in order of examples.
+        automata: the automata, in the order of the examples; one may occur more than once.
+        device: where the tensors are.
         class_of: class of each token, for each automaton.
-        delta_flat: next states (numbered through), -1 for none; the row of state s is
+        delta_flat: next states, -1 for none; the row of state s is
             `delta_flat[row_start[s] : row_start[s] + num_classes[automaton_of[s]]]`.
         steps_after_flat: `steps_to_accept` of each entry of `delta_flat`.
         row_start: start of each state's row.
         automaton_of: index of the automaton that each state belongs to.
-        num_classes: classes of each automaton.
+        num_classes: number of token classes of each automaton.
         initial: initial state of each automaton.
-        final: state after the end of the text, of each automaton.
-        is_final: whether the text has ended (after EOS).
-        accepting: whether the tokens so far spell a string of the language.
-        steps_to_accept: fewest tokens, EOS included, to the end.
+        final: the state of each automaton after the end of the text.
+        is_final: whether a state is one of these.
+        accepting: whether the tokens that lead to a state spell a string of the language.
+        steps_to_accept: fewest tokens, EOS included, from a state to the end.
         offset: number of the first state of each automaton, and S at the end.
 
-    An automaton may occur more than once. `ConstraintError` if there are none, or if their
-    vocabularies differ.
+    Raises:
+        ConstraintError: if there are no automata, or their vocabularies differ.
     """
 
     automata: Sequence[TokenAutomaton]
@@ -128,7 +132,7 @@ class AutomatonBatch:
 
     @cached_property
     def classes(self) -> TokenClasses:
-        """Which tokens there are in each class."""
+        """The tokens of each class; computed once."""
         widest = int(self.num_classes.max())
         start = np.full((len(self), widest + 1), self.vocabulary.size)
         for row, automaton in zip(start, self.automata, strict=True):
@@ -153,9 +157,11 @@ class AutomatonBatch:
         return len(self.automata)
 
     def next(self, states: Int[Tensor, "*N"], tokens: Int[Tensor, "*N"]) -> Int64[Tensor, "*N"]:
-        """The states after one token each, -1 where it is not allowed or the state was -1 already.
+        """Return the state after each token: -1 if it is not allowed, or the state was -1 before.
 
-        Tokens must be ids of the vocabulary.
+        Args:
+            states: states of this batch, or -1.
+            tokens: one id of the vocabulary for each of them.
         """
         here = states.clamp(min=0)
         classes = self.class_of[self.automaton_of[here], tokens]
@@ -163,17 +169,21 @@ class AutomatonBatch:
         return torch.where(states >= 0, after, DEAD)
 
     def add(self, automaton: TokenAutomaton) -> AutomatonBatch:
-        """The batch with one more automaton at the end; states keep their numbers."""
+        """Return a batch with one more automaton at the end; states keep their numbers."""
         return AutomatonBatch([*self.automata, automaton], self.device)
 
     def remove(self, index: int) -> AutomatonBatch:
-        """The batch without one automaton; `states_without` says how states are renumbered."""
+        """Return a batch without automaton `index`; `states_without` has the new numbers of states.
+
+        Raises:
+            ConstraintError: if there is no automaton of that index, or no other one.
+        """
         self._check_index(index)
         rest = [a for i, a in enumerate(self.automata) if i != index]
         return AutomatonBatch(rest, self.device)
 
     def states_without(self, index: int) -> Int64[Tensor, "S"]:
-        """For each state its number in `remove(index)`, -1 for the states that are gone."""
+        """Return for each state its number in `remove(index)`, -1 for the states that are gone."""
         self._check_index(index)
         first, after = self.offset[index], self.offset[index + 1]
         number = torch.arange(self.num_states, device=self.device)

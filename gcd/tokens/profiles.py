@@ -1,10 +1,17 @@
-"""What a unit of counted runs says about all tokens of a vocabulary: walked once for both.
+"""A profile says how every token of a vocabulary reads inside a counted run.
 
-A *unit* (`gcd.tokens.kernels.counted_runs`) is what repeats in a text of bounded or unbounded
-length, such as one character of a JSON string. It recurs: in every string of a schema, in every
-schema. From each of its places, a token stays inside, and then what matters of it is at which place
-it ends and how many units it completed; or it leaves, at its first byte that is no part of the
-unit; or it cannot be there. All this depends on the unit and the vocabulary alone.
+A text of at most 200 characters is a run of 200 copies of one small automaton, the *unit*, which
+reads one character (`gcd.tokens.kernels.counted_runs` finds such runs). The same unit occurs in
+every string of every schema, so how tokens read in it is computed once for a unit and a vocabulary,
+and not once for each of the 200 copies. The states of a unit are called its *places*, of which
+place 0 is the boundary between two copies. A token that is read from one of them does one of three
+things:
+
+* it stays in the run; then all that matters is the place at which it ends, and how many copies of
+  the unit it completes;
+* it leaves the run, at the first byte that is no part of the unit but follows a boundary (the
+  closing quote of a string);
+* it cannot be read, because a byte inside of a copy has no transition.
 """
 
 from __future__ import annotations
@@ -28,14 +35,15 @@ _ARRAYS = {
 
 @dataclass(frozen=True, eq=False)
 class UnitProfile:
-    """A unit and the distinct byte strings of a vocabulary (the entries of its prefix tree).
+    """This is the profile of a unit, over the entries (distinct byte strings) of a prefix tree.
 
     Attributes:
-        counted: class of each entry; one class goes to the same place, over the same number of
-            boundaries, from every place. Numbered from 0 without gaps.
-        uncounted: the same where only places count, as in a run without bound.
-        exit_start: where the exits from each place begin in `exits`, and the end.
-        exits: nodes of the tree where a byte leads out of a boundary, and the boundaries passed.
+        counted: a class for each entry. Two entries are in one class if, from every place, they
+            end at the same place and complete the same number of copies, or both do not stay in
+            the run. Numbered from 0 without gaps.
+        uncounted: the same, but copies are not counted, as in a run without bound.
+        exit_start: where the exits from each place begin in `exits`, and the number of all exits.
+        exits: pairs (node of the tree whose byte leaves the run, copies completed before it).
     """
 
     counted: Int32[np.ndarray, "entries"]
@@ -45,21 +53,27 @@ class UnitProfile:
 
     @classmethod
     def of(cls, unit: Int16[np.ndarray, "places 256"], trie: Trie) -> UnitProfile:
-        """Walk the tree from every place; O(places x nodes that live)."""
+        """Walk the tree from every place of the unit; O(places x nodes that are reached).
+
+        Args:
+            unit: `unit[p, b]` is the place after byte b at place p: 0 for the next boundary, -1
+                for a byte that is no part of the unit.
+            trie: the prefix tree of the vocabulary.
+        """
         tree = (trie.byte, trie.depth, trie.skip, trie.entry)
         return cls(*kernels.profile(unit, tree, trie.num_entries, trie.max_depth))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What `from_arrays` needs."""
+        """Return the arrays that `from_arrays` makes a profile of, by name."""
         return {name: getattr(self, name) for name in _ARRAYS}
 
     @classmethod
     def from_arrays(
         cls, arrays: Mapping[str, np.ndarray], unit: Int16[np.ndarray, "places 256"], trie: Trie
     ) -> UnitProfile | None:
-        """A profile out of its arrays; None if they cannot be one of this unit and this tree.
+        """Make a profile from its arrays, or return None if they cannot belong to unit and tree.
 
-        Checked are types, shapes and ranges, not the walk: that would be to make it again.
+        Types, shapes and ranges are checked, but not the walk: that would be to make it again.
         """
         types = {name: (array.dtype, array.ndim) for name, array in arrays.items()}
         if types != {name: (np.dtype(kind), dim) for name, (kind, dim) in _ARRAYS.items()}:
@@ -83,7 +97,7 @@ class UnitProfile:
 
 
 def _without_gaps(classes: Int32[np.ndarray, "entries"]) -> bool:
-    """Whether the numbers are those of classes: 0, 1, ..., each of them in use."""
+    """Whether these are numbers of classes without gaps: 0, 1, ..., each of them in use."""
     if classes.size == 0:
         return True
     least, most = int(classes.min()), int(classes.max())

@@ -1,15 +1,16 @@
-"""The exact bytes of every token of a Hugging Face tokenizer, read from its own description.
+"""This module finds the exact bytes of every token in a Hugging Face tokenizer's own description.
 
-A tokenizer stores tokens as text, in one of two codes for bytes:
+A tokenizer stores its tokens as text, in which bytes are encoded in one of two ways:
 
 * **byte-level** (GPT-2 and most since): every byte is written as one printable character, by a
   fixed table;
 * **SentencePiece-style** (Llama 2, Mistral, Gemma, T5): text in UTF-8, a space written `▁`, and
   where the tokenizer falls back to bytes, tokens named `<0xAB>`.
 
-Which one it is stands in the tokenizer's `decoder`, which undoes the code. Nothing else is
+Which one it is can be read off the tokenizer's `decoder`, which undoes the encoding. Nothing is
 guessed: a tokenizer with another decoder (WordPiece, say, which loses spaces) is refused by name.
-Decoders also strip a leading space; a constraint must not, so that step is not taken over.
+Some decoders also strip a leading space from the text. A constraint must not, so that step is left
+out.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def bytes_of_tokenizer(tokenizer: Any) -> list[bytes]:
-    """The bytes of ids 0, 1, ... up to the largest id; `b""` for special and unused ids.
+    """Return the bytes of the ids 0, 1, ... up to the largest; `b""` for special and unused ids.
 
     Args:
         tokenizer: a `transformers` fast tokenizer, or a `tokenizers.Tokenizer`.
 
     Raises:
-        ConstraintError: if the tokenizer is neither, or its tokens are in neither code.
+        ConstraintError: if the tokenizer is neither, or encodes bytes in another way.
     """
     description = _description(tokenizer)
     model = description["model"]

@@ -1,13 +1,14 @@
-"""The prefix tree of a vocabulary, laid out so that a walk through it is one pass over arrays.
+"""A trie is the prefix tree of a vocabulary, stored so that a walk is one pass over arrays.
 
-To lift an automaton one needs, from every state, the state after every token. Tokens share
-prefixes, so their bytes are stored as a prefix tree, and the tree as arrays in **preorder**: a
-node, then all its descendants, then whatever comes next. A walk keeps the automaton's state for
-each depth and moves on by one node, or, once a byte has no transition, over the whole subtree to
-`skip[node]`. No pointers, no recursion, and the memory is read front to back.
+Lifting an automaton needs, from every state, the state after every token. Many tokens begin with
+the same bytes, so their bytes are stored as a prefix tree, and the tree as arrays in **preorder**:
+a node comes first, then all nodes below it, then the first node after its subtree. A walk keeps the
+automaton's state at each depth. After a byte that the automaton can read it goes on to the next
+node; after one that it cannot, it leaves out the whole subtree and goes on at `skip[node]`. There
+are no pointers and no recursion, and memory is read front to back.
 
-Tokens with the same bytes share one *entry*. Entries are numbered in byte order, which is
-preorder, so the entries in a subtree are a contiguous range.
+Tokens with the same bytes share one *entry*, a distinct byte string. Entries are numbered in the
+order of their bytes, which is preorder, so the entries of a subtree are a contiguous range.
 
 Building costs O(V log V) comparisons to sort the tokens, then O(total bytes).
 """
@@ -40,16 +41,16 @@ def read_only(array: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Trie:
-    """A prefix tree over the distinct non-empty byte strings of a vocabulary, in preorder.
+    """This is the prefix tree of the distinct non-empty byte strings of a vocabulary, in preorder.
 
     Attributes:
-        byte: the byte on the way into each node.
-        depth: number of bytes before that one; 0 for the children of the (unstored) root.
+        byte: the byte on the edge into each node.
+        depth: number of bytes before that one; 0 for the children of the root, which is not stored.
         skip: the first node after this node's subtree.
-        entry: index of the distinct byte string that ends at the node, -1 for none.
+        entry: the entry that ends at each node, -1 for none.
         entry_of_token: the entry of every token id, -1 for tokens without bytes.
         num_entries: how many distinct non-empty byte strings there are.
-        max_depth: length of the longest one, 0 without any.
+        max_depth: length of the longest one in bytes, 0 if there are none.
     """
 
     byte: UInt8[np.ndarray, "nodes"]
@@ -66,7 +67,7 @@ class Trie:
 
     @classmethod
     def build(cls, token_bytes: Sequence[bytes]) -> Trie:
-        """The prefix tree of a vocabulary; `b""` stands for a token that has no bytes."""
+        """Build the prefix tree of a vocabulary; `b""` stands for a token that has no bytes."""
         strings = sorted(set(token_bytes) - {b""})
         number = {string: index for index, string in enumerate(strings)}
         number[b""] = -1
@@ -82,17 +83,17 @@ class Trie:
         )
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What `from_arrays` needs."""
+        """Return the arrays that `from_arrays` makes a tree of, by name."""
         return {name: getattr(self, name) for name in _ARRAYS}
 
     @classmethod
     def from_arrays(
         cls, arrays: Mapping[str, np.ndarray], token_bytes: Sequence[bytes]
     ) -> Trie | None:
-        """The tree of these tokens out of the arrays of one, checked token by token.
+        """Make the tree of these tokens from its arrays, or return None if they are not its arrays.
 
-        None if the arrays are anything else. The check is complete and costs O(total bytes): every
-        node lies where preorder has it, every token spells its entry, and each entry is spelled.
+        The check is complete, and costs O(total bytes): every node lies where preorder puts it,
+        every token spells its entry, and every entry is spelled by a token.
         """
         types = {name: (array.dtype, array.ndim) for name, array in arrays.items()}
         if types != {name: (np.dtype(kind), 1) for name, kind in _ARRAYS.items()}:
@@ -112,15 +113,19 @@ class Trie:
 
     @cached_property
     def ancestry(self) -> tuple[Int32[np.ndarray, "nodes"], Int32[np.ndarray, "entries"]]:
-        """The parent of every node (-1: the root), and the node where every entry ends."""
+        """The parent of every node (-1 for the root), and the node at which every entry ends."""
         return kernels.ancestry(self.depth, self.entry, self.num_entries, self.max_depth)
 
     def part(
         self, chosen: Int32[np.ndarray, "chosen"]
     ) -> tuple[Int32[np.ndarray, "part"], tuple[Int32[np.ndarray, "part"], ...]]:
-        """The tree of some of the entries, which get the numbers 0, 1, ... (-1: none).
+        """Cut the tree down to some of its entries: `chosen[i]` is entry i of the new tree.
 
-        Returns the nodes that remain, and their `depth`, `skip` and `entry` in the new tree.
+        Args:
+            chosen: the entries to keep, none of them twice, in any order; -1 keeps none.
+
+        Returns:
+            The nodes that remain, and their `depth`, `skip` and `entry` in the new tree.
         """
         order = np.argsort(chosen)
         order = order[np.searchsorted(chosen, 0, sorter=order) :]

@@ -1,9 +1,9 @@
-"""A tokenizer as the one thing constraints need of it: the bytes of every token id.
+"""A vocabulary says which bytes each token id stands for, which is all that constraints need.
 
-The width of a vocabulary is that of the model's logits, which often exceeds the tokenizer's
-(padding for the hardware). Ids without bytes are never allowed; ids that end a text are a list of
-their own and have no bytes either, whatever their name looks like. What a sequence of tokens says
-is the concatenation of their bytes, nothing stripped.
+Its size is the width of the model's logits, which often exceeds the number of tokens that the
+tokenizer has (models are padded for the hardware). Ids without bytes are never allowed. The ids
+that end a text are listed separately, and have no bytes either, whatever their name looks like. The
+text of a sequence of tokens is the concatenation of their bytes; nothing is stripped from it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Ids = int | np.integer | Iterable[int]
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Token id to bytes.
+    """A vocabulary maps every token id to its bytes.
 
     Attributes:
-        size: number of ids V, the width of the logits.
+        size: number of ids V, the width of the model's logits.
         token_bytes: the bytes of each id, `b""` for ids that are never part of an answer.
         eos_ids: the ids that end a text, ascending; may be empty (see `gcd.lift`).
 
@@ -69,7 +69,17 @@ class Vocabulary:
     def from_bytes(
         cls, tokens: Sequence[bytes], eos_ids: Ids, size: int | None = None
     ) -> Vocabulary:
-        """From the bytes of ids 0, 1, ...; ids from `len(tokens)` up to `size` get no bytes."""
+        """Make a vocabulary from the bytes of the ids 0, 1, ...
+
+        Args:
+            tokens: the bytes of each id, `b""` for an id that is never part of a text.
+            eos_ids: the id or ids that end a text; whatever bytes they are given are dropped.
+            size: the width of the model's logits; ids from `len(tokens)` on get no bytes. By
+                default there are none.
+
+        Raises:
+            ConstraintError: if there are more tokens than `size`, or an EOS id is outside.
+        """
         size = len(tokens) if size is None else size
         if size < len(tokens):
             raise ConstraintError(
@@ -85,9 +95,14 @@ class Vocabulary:
 
     @classmethod
     def from_ranks(cls, path: str | Path, eos_ids: Ids, size: int | None = None) -> Vocabulary:
-        """From a rank file as tiktoken reads it: a line for each token, `base64(bytes) id`.
+        """Read a rank file in tiktoken's format: a line for each token, `base64(bytes) id`.
 
         Ids that the file leaves out, special tokens among them, have no bytes.
+
+        Args:
+            path: the file.
+            eos_ids: the id or ids that end a text.
+            size: the width of the model's logits; by default one more than the largest id.
 
         Raises:
             ConstraintError: on a line that is not of this form, or an id that occurs twice.
@@ -123,15 +138,15 @@ class Vocabulary:
         size: int | None = None,
         eos_ids: Ids | None = None,
     ) -> Vocabulary:
-        """From a Hugging Face fast tokenizer or a `tokenizers.Tokenizer`.
+        """Read the bytes of all tokens from a Hugging Face tokenizer.
 
         Byte-level BPE and SentencePiece-style tokenizers (`▁` for a space, `<0xAB>` for a byte)
-        are read exactly, the kind being told from the tokenizer's own decoder. Special tokens
-        have no bytes; added tokens that are not special have those of their text.
+        are read exactly; which of the two a tokenizer is, its own decoder says. Special tokens
+        have no bytes; added tokens that are not special have the bytes of their text.
 
         Args:
-            tokenizer: the tokenizer.
-            size: the width of the model's logits; by default the largest id and one.
+            tokenizer: a fast tokenizer of `transformers`, or a `tokenizers.Tokenizer`.
+            size: the width of the model's logits; by default one more than the largest id.
             eos_ids: the ids that end a text; by default the tokenizer's `eos_token_id`. Models
                 may have more of them in their generation config: see `eos_ids_of`.
 
@@ -144,12 +159,12 @@ class Vocabulary:
         return cls.from_bytes(tokens, eos_ids, size)
 
     def decode(self, ids: Iterable[int]) -> bytes:
-        """The bytes of a sequence of ids, nothing stripped; EOS adds none."""
+        """Concatenate the bytes of these ids; nothing is stripped, and EOS adds no bytes."""
         return b"".join(self.token_bytes[int(i)] for i in ids)
 
     @cached_property
     def trie(self) -> Trie:
-        """The prefix tree of the tokens, made once, or read from disk (`gcd.tokens.disk_cache`)."""
+        """The prefix tree of the tokens: made once, or read from disk (`gcd.tokens.disk_cache`)."""
         arrays = self._load("trie")
         trie = None if arrays is None else Trie.from_arrays(arrays, self.token_bytes)
         if trie is None:
@@ -158,9 +173,12 @@ class Vocabulary:
         return trie
 
     def profile(self, unit: Int16[np.ndarray, "places 256"]) -> UnitProfile:
-        """What a unit of counted runs says about the tokens, made once or read from disk.
+        """Return how every token reads inside a counted run of this unit.
 
-        The latest ones are kept in memory.
+        A profile is made once, or read from disk; the latest ones are kept in memory.
+
+        Args:
+            unit: the unit's transitions, as `gcd.tokens.profiles` describes them.
         """
         key = unit.tobytes()
         known = self._profiles.pop(key, None)
@@ -190,7 +208,7 @@ class Vocabulary:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """A digest of the content: equal for equal vocabularies."""
+        """A digest of the ids, their bytes and the EOS ids: equal for equal vocabularies."""
         digest = blake2b(digest_size=16)
         digest.update(np.array([self.size, *self.eos_ids], np.int64).tobytes())
         digest.update(np.fromiter(map(len, self.token_bytes), np.int64, self.size).tobytes())
@@ -210,12 +228,15 @@ class Vocabulary:
 
 
 def eos_ids_of(model_or_config: Any, tokenizer: Any = None) -> tuple[int, ...]:
-    """All ids that end a text: the generation config's, the model config's, the tokenizer's.
+    """Collect all ids that end a text, from a model's configs and from its tokenizer.
 
     Args:
-        model_or_config: a `transformers` model, a generation config or a model config, or None.
-            Of a model both configs are read.
+        model_or_config: a `transformers` model, of which the generation config and the model
+            config are read; or one of these configs; or None.
         tokenizer: a tokenizer with `eos_token_id`, or None.
+
+    Returns:
+        The ids of all of them together, ascending; none if nobody names one.
     """
     config = getattr(model_or_config, "config", None)
     sources = [

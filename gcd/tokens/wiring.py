@@ -1,8 +1,9 @@
-"""Token automata wired by hand: allowed tokens position by position, or states and their edges.
+"""This module builds token automata from what users write down by hand, without any text.
 
-The two smallest forms of guided decoding, for constraints that are about tokens and not about
-text. `TokenAutomaton.from_position_sets` and `.from_transitions` make ordinary automata of the
-tables built here: budgets, masks and sampling are the same.
+Two forms are understood: a set of allowed tokens for each position, and states with edges between
+them. They are for constraints that are about tokens and not about text.
+`TokenAutomaton.from_position_sets` and `.from_transitions` make ordinary automata of the tables
+built here, so budgets, masks and sampling work as with any other constraint.
 """
 
 from __future__ import annotations
@@ -18,16 +19,21 @@ from gcd.tokens.trimming import ENDINGS, TokenTable, trim, with_final
 from gcd.tokens.vocabulary import Ids, Vocabulary
 
 Edge = tuple[Hashable, Ids, Hashable]
-"""Source state, the token id or ids that lead on, target state."""
+"""An edge is (source state, the token id or ids that are read, target state)."""
 
 Wire = tuple[Int64[np.ndarray, "_"], int]
-"""Token ids, number of the target state."""
+"""An edge of a known source state: (token ids, ascending; number of the target state)."""
 
 
 def from_position_sets(
     vocabulary: Vocabulary, sets: Sequence[Ids], *, eos: str = "token"
 ) -> TokenTable:
-    """Texts of exactly `len(sets)` tokens, the t-th of them out of `sets[t]`.
+    """Build the table of all texts of `len(sets)` tokens, the t-th of which is one of `sets[t]`.
+
+    Args:
+        vocabulary: the tokens.
+        sets: for each position, the token id or ids that are allowed there.
+        eos: how a text ends, as in `from_transitions`.
 
     Raises:
         ConstraintError: for an id outside the vocabulary, or one that is never part of a text.
@@ -50,12 +56,12 @@ def from_transitions(
     initial: Hashable,
     eos: str = "token",
 ) -> TokenTable:
-    """States, by whatever names, and the tokens that lead from one to the next.
+    """Build the table of an automaton that is given by its edges; any hashable names a state.
 
     Args:
         vocabulary: the tokens.
-        edges: (source, token id or ids, target). States are what edges, `accepting` and `initial`
-            name; the order of naming is their number.
+        edges: (source, token id or ids, target). There are as many states as `edges`, `accepting`
+            and `initial` name.
         accepting: states in which the text may end.
         initial: the state in which it begins.
         eos: `"token"`: accepting states allow the vocabulary's EOS ids, which edges do not name.
@@ -107,7 +113,10 @@ def from_transitions(
 def _classed(
     leaving: Sequence[Sequence[Wire]], names: Sequence[Hashable], vocabulary: Vocabulary
 ) -> tuple[Int32[np.ndarray, "S C"], Int32[np.ndarray, "V"]]:
-    """Tokens of equal columns as one class, by refining the partition state by state."""
+    """Put tokens that lead to the same state from every state into one class.
+
+    The partition into classes is refined state by state.
+    """
     class_of, count = np.zeros(vocabulary.size, np.int64), 1
     for state, wires in enumerate(leaving):
         row = _row(wires, state, names, vocabulary)
@@ -130,7 +139,7 @@ def _classed(
 def _row(
     wires: Sequence[Wire], state: int, names: Sequence[Hashable], vocabulary: Vocabulary
 ) -> Int32[np.ndarray, "V"]:
-    """The state after each token, -1 for none."""
+    """Return the state after each token, -1 for none."""
     row = np.full(vocabulary.size, -1, np.int32)
     for tokens, target in wires:
         taken = tokens[(row[tokens] >= 0) & (row[tokens] != target)]
@@ -144,7 +153,7 @@ def _row(
 
 
 def _ids(vocabulary: Vocabulary, ids: Ids, where: str) -> Int64[np.ndarray, "ids"]:
-    """The ids, ascending, each of them one that a text can hold."""
+    """Return these ids in ascending order, or raise if one of them is never part of a text."""
     listed = [ids] if isinstance(ids, (int, np.integer)) else list(ids)
     tokens = np.unique(np.array(listed, np.int64))
     outside = tokens[(tokens < 0) | (tokens >= vocabulary.size)]

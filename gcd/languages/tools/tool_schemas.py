@@ -23,35 +23,48 @@ from gcd.languages.json_schema.keywords import DEFINITIONS, LISTS, NAMED, SINGLE
 from gcd.languages.tools.type_names import TYPE_NAMES, Schema
 from gcd.languages.tools.type_strings import any_of, parse_type
 
+# Where schemas are inside a schema, older spellings included; `items` may be one or a list.
+_NAMED = (*NAMED, *DEFINITIONS, "dependencies")
+_SINGLE = (*SINGLE, "additionalItems")
+_LISTS = (*LISTS, "items")
 _TRUTH = {"true": True, "false": False}
+_MAX_NESTING = 64  # the compiler of JSON schemas refuses deeper ones
 
 
-def standard_schema(schema: Any, pointer: str) -> Any:
+def standard_schema(schema: Any, pointer: str, depth: int = 0) -> Any:
     """Return the schema of the standard that a schema of a tool list stands for.
 
     Args:
         schema: the schema; what is no object is returned as it is.
         pointer: its JSON pointer in the tool list, for messages.
+        depth: how many schemas it is nested in.
 
     Raises:
         UnsupportedSchemaError: for a type whose name is not known.
         ConstraintError: if two keywords of a schema contradict each other.
     """
-    if not isinstance(schema, Mapping):
+    if not isinstance(schema, Mapping) or depth > _MAX_NESTING:
         return schema
     found = type_schema(schema["type"], pointer) if "type" in schema else {}
     for keyword, value in schema.items():
+        if not isinstance(keyword, str):
+            raise UnsupportedSchemaError(str(keyword), pointer, "is no text, as a keyword must be")
         if keyword not in ("type", "optional"):
-            add_keyword(found, keyword, value, schema, pointer)
+            add_keyword(found, keyword, value, schema, pointer, depth)
     _check_optional(schema, pointer)
     return found
 
 
 def add_keyword(
-    found: Schema, keyword: str, value: Any, schema: Mapping[str, Any], pointer: str
+    found: Schema,
+    keyword: str,
+    value: Any,
+    schema: Mapping[str, Any],
+    pointer: str,
+    depth: int = 0,
 ) -> None:
     """Add one keyword of a schema to `found`, which holds what the schema's type says."""
-    value = _inside(keyword, value, pointer)
+    value = _inside(keyword, value, f"{pointer}/{escape(keyword)}", depth + 1)
     if keyword in found and found[keyword] != value:
         raise ConstraintError(
             f"keyword {keyword!r} at {pointer!r} says {shown(value)}, but the type "
@@ -88,17 +101,16 @@ def _named(name: str, pointer: str) -> Schema:
     return dict(parsed.schema)
 
 
-def _inside(keyword: str, value: Any, pointer: str) -> Any:
+def _inside(keyword: str, value: Any, pointer: str, depth: int) -> Any:
     """The value of a keyword, with the schemas in it translated."""
-    below = f"{pointer}/{escape(keyword)}"
-    if keyword in (*NAMED, *DEFINITIONS) and isinstance(value, Mapping):
+    if keyword in _NAMED and isinstance(value, Mapping):
         return {
-            name: standard_schema(inner, f"{below}/{escape(str(name))}")
+            name: standard_schema(inner, f"{pointer}/{escape(str(name))}", depth)
             for name, inner in value.items()
         }
-    if keyword in (*SINGLE, *LISTS) and isinstance(value, list):
-        return [standard_schema(inner, f"{below}/{i}") for i, inner in enumerate(value)]
-    return standard_schema(value, below) if keyword in SINGLE else value
+    if keyword in _LISTS and isinstance(value, list):
+        return [standard_schema(inner, f"{pointer}/{i}", depth) for i, inner in enumerate(value)]
+    return standard_schema(value, pointer, depth) if keyword in _SINGLE else value
 
 
 def _check_optional(schema: Mapping[str, Any], pointer: str) -> None:
@@ -112,7 +124,9 @@ def _check_optional(schema: Mapping[str, Any], pointer: str) -> None:
         return
     listed = schema.get("optional")
     for name, inner in properties.items():
-        says = isinstance(inner, Mapping) and says_optional(inner, f"{pointer}/properties/{name}")
+        says = isinstance(inner, Mapping) and says_optional(
+            inner, f"{pointer}/properties/{escape(str(name))}"
+        )
         if name in required and (says or (isinstance(listed, list) and name in listed)):
             raise ConstraintError(
                 f"the property {name!r} at {pointer!r} is called optional, but 'required' names "

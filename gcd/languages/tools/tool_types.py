@@ -51,7 +51,6 @@ _STATED_DEFAULT = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _SCHEMA_WORDS = ("properties", "$defs", "$schema", "definitions", "allOf", "anyOf", "$ref")
-_OBJECT_TYPES = ("object", "dict", ["object"])
 
 
 @dataclass(frozen=True)

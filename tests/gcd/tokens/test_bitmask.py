@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gcd.tokens.bitmask import apply_, num_words, pack, unpack
+from gcd.tokens.bitmask import num_words, pack, unpack
 
 WIDTHS = [1, 31, 32, 33, 63, 64, 65, 511, 1000]
 
@@ -43,27 +43,6 @@ def test_a_transposed_mask_packs_by_its_own_rows() -> None:
     assert torch.equal(pack(mask.T), pack(mask.T.contiguous()))
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
-def test_apply_sets_refused_logits_to_minus_infinity_in_place(
-    width: int, dtype: torch.dtype
-) -> None:
-    mask = _random_mask(2, width)
-    logits = torch.randn(2, width, generator=torch.Generator().manual_seed(1)).to(dtype)
-    before = logits.clone()
-    assert apply_(logits, pack(mask)) is logits
-    assert torch.equal(logits, before.masked_fill(~mask, float("-inf")))
-
-
-@pytest.mark.parametrize("width", [33, 64])
-def test_logits_beyond_the_mask_are_refused(width: int) -> None:
-    mask = torch.ones(2, width, dtype=torch.bool)
-    logits = apply_(torch.zeros(2, 100), pack(mask))
-    assert torch.equal(logits == 0, torch.arange(100).expand(2, -1) < width)
-
-
-def test_logits_narrower_than_the_mask_are_an_error() -> None:
-    with pytest.raises(ValueError, match="logits have 32 tokens, fewer than the 33"):
-        apply_(torch.zeros(1, 32), pack(torch.ones(1, 40, dtype=torch.bool)))
+def test_rows_of_another_width_are_an_error() -> None:
     with pytest.raises(ValueError, match="packed in 2 words a row, got 1"):
         unpack(torch.zeros(1, 1, dtype=torch.int32), 40)

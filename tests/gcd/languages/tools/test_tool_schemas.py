@@ -184,11 +184,12 @@ def test_a_list_in_the_dialect_is_the_list_that_it_stands_for(schemas: list[Any]
 
 def test_types_are_translated_wherever_a_schema_may_be() -> None:
     long, standard = {"type": "long"}, {"type": "integer"}
-    for keyword in ("items", "contains", "additionalProperties", "not", "if", "then", "else"):
+    for keyword in ("items", "contains", "additionalProperties", "additionalItems", "not", "if"):
         assert standard_schema({keyword: long}, "") == {keyword: standard}
-    for keyword in ("anyOf", "allOf", "oneOf", "prefixItems"):
+    for keyword in ("anyOf", "allOf", "oneOf", "prefixItems", "items"):
         assert standard_schema({keyword: [long, True]}, "") == {keyword: [standard, True]}
-    for keyword in ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions"):
+    named = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+    for keyword in (*named, "dependencies"):
         assert standard_schema({keyword: {"type": long}}, "") == {keyword: {"type": standard}}
     for keyword in ("enum", "const", "default"):  # values, not schemas
         assert standard_schema({keyword: [long]}, "") == {keyword: [long]}
@@ -201,6 +202,15 @@ def test_several_types_are_alternatives() -> None:
     assert standard_schema({"type": "Optional[List[str]]"}, "") == {
         "anyOf": [{"type": "array", "items": STRING}, NULL]
     }
+
+
+@pytest.mark.parametrize("draft", ["draft-04", "draft-07", "draft/2019-09", "draft/2020-12"])
+def test_names_of_types_in_every_draft(draft: str) -> None:
+    tool = _tools({"type": "tuple", "items": {"type": "long"}})[0]
+    tool["parameters"]["$schema"] = f"http://json-schema.org/{draft}/schema#"
+    language = tool_calls([tool], style="python")
+    assert language.accepts("[f(x=(1, 2))]")
+    assert not language.accepts("[f(x=(1.5, 2))]")
 
 
 # -- which parameters may be left out ------------------------------------------------------------
@@ -298,6 +308,17 @@ def test_an_unknown_type_is_refused_by_name_and_place(
     assert (caught.value.keyword, caught.value.pointer) == ("type", pointer)
     assert repr(name) in str(caught.value)
     assert all(known in str(caught.value) for known in TYPE_NAMES)
+
+
+def test_what_no_person_writes_is_refused_by_name() -> None:
+    deep: Any = {"type": "Widget"}
+    for _ in range(2000):
+        deep = {"type": "List", "items": deep}
+    for parameters in ({"properties": {"a": deep}}, {"a": deep}):
+        with pytest.raises(ConstraintError, match="nests more than 64 levels"):
+            tool_calls([{"name": "f", "parameters": parameters}])
+    with pytest.raises(UnsupportedSchemaError, match="'3'"):
+        tool_calls(_tools({3: 1}))
 
 
 # -- the leaderboard's own lists -----------------------------------------------------------------
