@@ -118,7 +118,8 @@ def _draft(name: str) -> Draft:
             keyword
             for keyword, (first, last) in _SPANS.items()
             if _ORDER.index(first) <= at <= _ORDER.index(last or _ORDER[-1])
-        ),
+        )
+        | {CONTAINER},
         ref_alone=name in ("4", "6", "7"),
         boolean_schemas=name != "4",
         boolean_bounds=name == "4",

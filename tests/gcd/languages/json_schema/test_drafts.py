@@ -318,3 +318,18 @@ def test_formats_that_only_describe_are_not_ignored_keywords() -> None:
     with pytest.raises(gcd.UnsupportedSchemaError, match="idn-hostname"):
         gcd.json_schema({"format": "idn-hostname"}, draft="7")
     assert gcd.ignored_keywords({"format": "idn-hostname"}, draft="4")
+
+
+def test_tool_lists_are_read_alike() -> None:
+    parameters = {"type": "object", "properties": {"a": {"type": "integer", "nullable": True}}}
+    tools = [{"name": "f", "parameters": parameters}, {"name": "g", "parameters": parameters}]
+    with pytest.warns(gcd.IgnoredKeywordWarning) as caught:
+        gcd.tool_calls(tools)
+    ignored = caught[0].message.ignored  # type: ignore[union-attr]
+    assert [k.pointer for k in ignored] == [f"/{i}/parameters/properties/a" for i in (0, 1)]
+    with pytest.raises(gcd.UnsupportedSchemaError, match="nullable"):
+        gcd.tool_calls(tools, unknown="refuse")
+    newer = {**parameters, "$schema": "http://json-schema.org/draft-07/schema#"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gcd.tool_calls([{"name": "f", "parameters": newer}], unknown="ignore")
