@@ -153,15 +153,29 @@ def _ends(
             language, language.run("{", state), value, frozenset(value), any_order, steps, set()
         )
     elif isinstance(value, list):
-        states = {language.run("[", state)}
-        for i, item in enumerate(value):
-            before = {language.run("," if i else "", s) for s in states if s >= 0}
-            states = {e for s in before for e in _ends(language, s, item, any_order, steps)}
-        yield from (end for s in states if s >= 0 and (end := language.run("]", s)) >= 0)
+        yield from _ends_of_items(language, language.run("[", state), value, 0, any_order, steps)
     else:
         end = language.run(json.dumps(value, ensure_ascii=False), state)
         if end >= 0:
             yield end
+
+
+def _ends_of_items(
+    language: gcd.Automaton,
+    state: int,
+    value: list[Any],
+    at: int,
+    any_order: bool,
+    steps: list[int],
+) -> Iterator[int]:
+    if state >= 0 and at == len(value):
+        state = language.run("]", state)
+        if state >= 0:
+            yield state
+    elif state >= 0:
+        due = language.run(",", state) if at else state
+        for after in _ends(language, due, value[at], any_order, steps):
+            yield from _ends_of_items(language, after, value, at + 1, any_order, steps)
 
 
 def _ends_of_members(

@@ -94,9 +94,13 @@ class Document:
         self._base = base
         self._hidden = hidden
         self._max_depth = max_depth
-        self._references = References(root, base, draft_named(draft), assert_formats=assert_formats)
+        chosen = draft_named(draft)
+        if isinstance(root, bool) and chosen is not None and not chosen.boolean_schemas:
+            raise ConstraintError(f"the schema is {root}; draft {draft} has none but objects")
+        self._references = References(root, base, chosen, assert_formats=assert_formats)
         self._below: dict[str, set[str]] = {}  # schemas directly in or referred to by each
         self._reached: dict[str, set[str]] = {}
+        self._declaring: set[str] = set()  # schemas that have `properties`
         self._closures: dict[Conjunction, Conjunction] = {}
         self.ignored = tuple(sorted(set(self._scan(root))))
         if refuse_unknown and self.ignored:
@@ -217,6 +221,13 @@ class Document:
             self._closures[places] = tuple(sorted(found, key=lambda p: (p.pointer, p.entered)))
         return self._closures[places]
 
+    def declares_members(self, places: Conjunction, *, inside: bool) -> bool:
+        """Whether one of these schemas of a value has `properties`, or one that is `inside`."""
+        if any("properties" in place.schema for place in self.closure(places)):
+            return True
+        pointers = [place.pointer.partition(_MADE)[0] for place in places if inside]
+        return any(not self._declaring.isdisjoint(self._reachable(p)) for p in pointers)
+
     def pattern(self, pattern: str, place: Place, keyword: str) -> Automaton:
         """The texts in which a pattern of this schema is found."""
         try:
@@ -272,6 +283,8 @@ class Document:
             below, same_value[pointer] = [], []
             if isinstance(schema, Schema):
                 self._check(schema, pointer)
+                if "properties" in schema:
+                    self._declaring.add(pointer)
                 named = self.named(pointer)
                 yield from (IgnoredKeyword(named, *entry) for entry in schema.ignored)
                 below = [(pointer + path, sub) for path, sub in schema.schemas_inside()]

@@ -39,8 +39,8 @@ class IgnoredKeywordWarning(UserWarning):
         listed = [f"{k.keyword!r} at {k.pointer or '/'!r} {k.reason}" for k in ignored[:_SHOWN]]
         more = f"; and {len(ignored) - _SHOWN} more" if len(ignored) > _SHOWN else ""
         super().__init__(
-            f"keywords that constrain nothing: {'; '.join(listed)}{more}. All of them: "
-            'gcd.ignored_keywords(schema); unknown="ignore" says nothing, unknown="refuse" refuses'
+            f"keywords that constrain nothing: {'; '.join(listed)}{more}. All of them are in this "
+            'warning\'s `ignored`; unknown="ignore" keeps silent, unknown="refuse" refuses them'
         )
 
 

@@ -17,6 +17,12 @@ They differ in how scalars are spelled: a wide one has every spelling of keys an
 numbers with a fraction of zeros, and numbers with an exponent whatever their value (equality of
 those is not regular). In both, the members of objects stand in one order, that of all schemas that
 are compared (`aside`), and undeclared members are let in or not by the schemas that are asked for.
+
+**Where the convention leaves nothing.** That undeclared members are left out (`closed`) may leave
+no object where the standard has some: of two objects in a `oneOf`, each admits the other's members,
+so that only an undeclared one tells them apart. Such a value is read as the standard has it, with
+all that is in it. Which values those are depends on the schemas that are asked for alone, so that
+whatever is compared is read alike.
 """
 
 from __future__ import annotations
@@ -83,6 +89,7 @@ class SchemaLanguages:
         self._max_depth = max_depth
         self._closed = closed
         self._any_order = any_order
+        self._opened: dict[frozenset[Place], bool] = {}
         self._known: dict[tuple[Conjunction, Conjunction, bool, Frame], Automaton] = {}
         self._size = _Size()
         self._built: dict[tuple[Hashable, ...], Automaton] = {}
@@ -103,6 +110,35 @@ class SchemaLanguages:
             wide: see the module's docstring.
             frame: what stands around the members, if the value is an object.
         """
+        if self._closed and self._is_opened(places, aside, frame):
+            return self._standard.language(places, aside, wide=wide, frame=frame)
+        return self._by_convention(places, aside, wide, frame)
+
+    def _is_opened(self, places: Conjunction, aside: Conjunction, frame: Frame) -> bool:
+        """Whether only the standard's reading leaves this value an object, or anything at all."""
+        told = tuple(place for place in places if place.told)
+        key = frozenset(told)
+        if key not in self._opened:
+            here = self._by_convention(told, aside, False, frame)
+            self._opened[key] = (
+                here.run(frame.opened) < 0
+                and self.document.declares_members(told, inside=here.is_empty)
+                and self._standard_has_more(here, self._standard.language(told, frame=frame), frame)
+            )
+        return self._opened[key]
+
+    @staticmethod
+    def _standard_has_more(here: Automaton, standard: Automaton, frame: Frame) -> bool:
+        return standard.run(frame.opened) >= 0 or (here.is_empty and not standard.is_empty)
+
+    @cached_property
+    def _standard(self) -> SchemaLanguages:
+        """The same schemas, read as the standard has it: undeclared members are let in."""
+        return self._in(self.notation, closed=False)
+
+    def _by_convention(
+        self, places: Conjunction, aside: Conjunction, wide: bool, frame: Frame
+    ) -> Automaton:
         key = (places, aside, wide, frame)
         if key not in self._known:
             separate = separate_choices(self.document, places, wide=wide, closed=self._closed)
@@ -172,19 +208,21 @@ class SchemaLanguages:
 
         What is taken from a wide language may be any set of right texts, the more the better.
         """
-        return self._in(replace(self.notation, choice=self.notation.every_spelling))
+        values = self._in(replace(self.notation, choice=self.notation.every_spelling))
+        values._opened = self._opened
+        return values
 
     @cached_property
     def _as_json(self) -> SchemaLanguages:
         """The same schemas in one spelling, to see which values there are."""
         return self._in(json_notation("compact"))
 
-    def _in(self, notation: Notation) -> SchemaLanguages:
+    def _in(self, notation: Notation, *, closed: bool | None = None) -> SchemaLanguages:
         values = SchemaLanguages(
             self.document,
             notation,
             max_depth=self._max_depth,
-            closed=self._closed,
+            closed=self._closed if closed is None else closed,
             any_order=self._any_order,
         )
         values._size = self._size

@@ -82,12 +82,11 @@ def json_schema(
     Warns:
         IgnoredKeywordWarning: once, naming the keywords that constrain nothing (`unknown="warn"`).
     """
-    check_options(whitespace, escapes)
+    check_options(whitespace, escapes, unknown)
     notation = json_notation(whitespace, escapes)
     check_depth(max_depth)
     _check_option("additional_properties", additional_properties, ("closed", "open"))
     _check_option("formats", formats, ("assert", "ignore"))
-    _check_option("unknown", unknown, ("warn", "ignore", "refuse"))
     if not _is_whole(any_order) or any_order not in range(_MAX_ANY_ORDER + 1):
         raise ConstraintError(
             f"any_order must be a whole number in 0..{_MAX_ANY_ORDER}, got {any_order!r}"
@@ -134,10 +133,11 @@ def ignored_keywords(
     return document.ignored
 
 
-def check_options(whitespace: object, escapes: object) -> None:
-    """`ConstraintError` unless the options of a notation are usable."""
+def check_options(whitespace: object, escapes: object, unknown: object) -> None:
+    """`ConstraintError` unless the options that every language of schemas has are usable."""
     _check_option("whitespace", whitespace, ("compact", "spaced", "flexible"))
     _check_option("escapes", escapes, ("canonical", "all"))
+    _check_option("unknown", unknown, ("warn", "ignore", "refuse"))
 
 
 def check_depth(max_depth: object) -> None:

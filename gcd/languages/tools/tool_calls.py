@@ -29,6 +29,7 @@ from gcd.automata.assembly import Assembly
 from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError, EmptyLanguageError
 from gcd.languages.json_schema.document import Document
+from gcd.languages.json_schema.ignored import IgnoredKeyword, warn_of
 from gcd.languages.json_schema.languages import SchemaLanguages
 from gcd.languages.json_schema.schema import check_depth, check_options
 from gcd.languages.tools.tool_types import Tool, parse_tools
@@ -53,6 +54,7 @@ def tool_calls(
     whitespace: str = "spaced",
     max_depth: int = 2,
     escapes: str = "canonical",
+    unknown: str = "warn",
 ) -> Automaton:
     """Return the language of all lists of valid calls of these tools, in JSON or in Python.
 
@@ -63,6 +65,8 @@ def tool_calls(
         whitespace: "spaced", "compact" or "flexible", as in `gcd.json_schema`.
         max_depth: how deep values nest whose type says nothing about them, such as `any`.
         escapes: spelling of keys and constants, "canonical" or "all".
+        unknown: what becomes of keywords of a schema that constrain nothing, "warn", "ignore" or
+            "refuse", as in `gcd.json_schema`.
 
     Raises:
         UnsupportedSchemaError: for a keyword or a type of a schema that is not honoured.
@@ -72,10 +76,11 @@ def tool_calls(
 
     Warns:
         UserWarning: for types of parameters that are not known and are read as any JSON value.
+        IgnoredKeywordWarning: once, for the keywords that constrain nothing.
     """
     _check_counts(min_calls, max_calls)
     check_depth(max_depth)
-    check_options(whitespace, escapes)
+    check_options(whitespace, escapes, unknown)
     parsed = parse_tools(tools)
     if parsed.unknown_types:
         listed = ", ".join(f"{name} ({count}x)" for name, count in parsed.unknown_types.items())
@@ -94,13 +99,23 @@ def tool_calls(
     graph = Assembly()
     start, end = graph.node(), graph.node()
     depth_hint = ""
+    ignored: list[IgnoredKeyword] = []
     for tool in parsed.tools:
         hidden = "/properties" if tool.flat else ""
-        document = Document(tool.schema, base=tool.pointer, hidden=hidden, max_depth=max_depth)
+        document = Document(
+            tool.schema,
+            base=tool.pointer,
+            hidden=hidden,
+            max_depth=max_depth,
+            refuse_unknown=unknown == "refuse",
+        )
+        ignored += document.ignored
         depth_hint = depth_hint or document.depth_hint
         values = SchemaLanguages(document, notation, max_depth=max_depth, closed=True)
         for pieces in write(tool, values):
             graph.insert(start, end, *pieces)
+    if unknown == "warn":
+        warn_of(ignored)
     call = graph.build(start, end)
     language = array(notation, call, minimum=min_calls, maximum=max_calls)
     if language.is_empty:

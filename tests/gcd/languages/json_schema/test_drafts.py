@@ -29,20 +29,13 @@ VALIDATORS: dict[str, Any] = {
     "2020-12": Draft202012Validator,
 }
 NAMES = ("a", "b", "c")
-_REFERENCES = {
-    "4": ["#", "#/definitions/d", "#here"],
-    "6": ["#", "#/definitions/d", "#here"],
-    "7": ["#", "#/definitions/d", "#here"],
-    "2019-09": ["#", "#/$defs/d", "#here"],
-    "2020-12": ["#", "#/$defs/d", "#here"],
-}
+OLD = ("4", "6", "7")
 
 
 def _inside(draft: str) -> dict[str, st.SearchStrategy[Any]]:
     """What stands below a property: scalars, or a reference to the definition."""
-    older = draft in ("4", "6", "7")
     size, bound = st.integers(0, 3), st.integers(-3, 3)
-    found: dict[str, st.SearchStrategy[Any]] = {
+    return {
         "type": st.sampled_from(["null", "integer", "number", "string", "array"]),
         "enum": st.lists(st.sampled_from([None, 1, "p", 2.5]), min_size=1, max_size=2, unique=True),
         "maxLength": size,
@@ -50,12 +43,9 @@ def _inside(draft: str) -> dict[str, st.SearchStrategy[Any]]:
         "exclusiveMinimum": st.booleans() if draft == "4" else bound,
         "const": st.sampled_from([1, "p", None]),
         "format": st.just("no format of any draft"),
-        "$ref": st.sampled_from(["#/definitions/d" if older else "#/$defs/d", "#here"]),
+        "$ref": st.sampled_from(["#/definitions/d" if draft in OLD else "#/$defs/d", "#here"]),
         "x-unknown": st.just({"type": "null"}),
     }
-    if draft == "4":  # the meta-schema wants them together
-        del found["exclusiveMinimum"]
-    return found
 
 
 def _few(keywords: dict[str, st.SearchStrategy[Any]], most: int) -> st.SearchStrategy[Any]:
@@ -94,24 +84,19 @@ def _schemas(draft: str) -> st.SearchStrategy[Any]:
         "anyOf": st.lists(inner, min_size=1, max_size=2),
         "oneOf": st.lists(inner, min_size=1, max_size=2),
     }
-    if draft in ("4", "6", "7"):
+    if draft in OLD:
         keywords["dependencies"] = st.fixed_dictionaries(
             {}, optional={"a": inner, "b": st.just(["c"])}
         )
-    if draft == "4":
-        keywords["minimum, exclusiveMinimum"] = st.just(None)
     identifier = {"4": "id", "6": "$id", "7": "$id"}.get(draft)
     named = {identifier: "#here"} if identifier else {"$anchor": "here"}
-    definitions = "definitions" if draft in ("4", "6", "7") else "$defs"
     return st.builds(
-        lambda schema, target, strict: {
-            **{k: v for k, v in schema.items() if ", " not in k},
-            **({"minimum": 1, "exclusiveMinimum": strict} if strict is not None else {}),
-            definitions: {"d": {**target, **named}},
+        lambda schema, target: {
+            **schema,
+            "definitions" if draft in OLD else "$defs": {"d": {**target, **named}},
         },
         _few(keywords, 5),
         _few({k: v for k, v in _inside(draft).items() if k != "$ref"}, 2),
-        st.none() | st.booleans() if draft == "4" else st.none(),
     )
 
 
@@ -134,7 +119,6 @@ def _agree(draft: str, schema: Any, values: list[Any]) -> None:
         assert accepted == validator.is_valid(value), value
     if language is not None:
         for text in random_strings(language, 3):
-            # A text may spell a whole number as 1.0, which is no integer to draft 4.
             assert validator.is_valid(json.loads(text)) or _repeats_a_name(text), text
 
 
@@ -152,3 +136,200 @@ def test_each_draft_admits_what_its_validator_admits(draft: str) -> None:
         _agree(draft, schema, values)
 
     check()
+
+
+R, D = "#/definitions/d", {"d": {"type": "null"}}
+TUPLE = {"items": [{"type": "null"}], "additionalItems": {"type": "integer"}}
+CASES: list[tuple[Any, Any, dict[str, bool | None]]] = [
+    # schema, value, draft (or "": none said) -> whether it is valid; None: the schema is an error
+    (TUPLE, [None, None], {"4": False, "7": False, "2019-09": False, "2020-12": None, "": False}),
+    ({"additionalItems": False}, [1], {"4": True, "2019-09": True, "2020-12": True, "": True}),
+    ({"prefixItems": [{"type": "null"}]}, [1], {"2019-09": True, "2020-12": False, "": False}),
+    ({"items": []}, [1], {"4": True, "2019-09": True, "2020-12": None, "": True}),
+    (
+        {"minimum": 1, "exclusiveMinimum": True},
+        1,
+        {"4": False, "6": None, "2020-12": None, "": False},
+    ),
+    ({"minimum": 1, "exclusiveMinimum": False}, 1, {"4": True, "6": None, "": True}),
+    ({"exclusiveMaximum": True}, 1, {"4": True, "": True}),
+    ({"exclusiveMinimum": 1}, 1, {"4": None, "6": False, "": False}),
+    ({"const": 1}, 2, {"4": True, "6": False, "": False}),
+    ({"if": True, "then": False}, 2, {"6": True, "7": False, "": False}),
+    ({"contains": {"type": "null"}, "minContains": 0}, [], {"7": False, "2019-09": True, "": True}),
+    (
+        {"dependencies": {"a": ["b"], "c": {"required": ["d"]}}},
+        {"a": 1, "b": 1, "c": 1},
+        dict.fromkeys([*DRAFTS, ""], False),
+    ),
+    ({"dependentRequired": {"a": ["b"]}}, {"a": 1}, {"7": True, "2019-09": False, "": False}),
+    ({"$ref": R, "definitions": D, "type": "integer"}, None, {"7": True, "2019-09": False}),
+    ({"$ref": R, "definitions": D, "type": "integer"}, None, {"": False}),
+    ({"$ref": "#x", "definitions": {"d": {"id": "#x"}}}, 1, {"4": True, "6": None, "": True}),
+    ({"$ref": "#x", "definitions": {"d": {"$id": "#x"}}}, 1, {"4": None, "7": True, "": True}),
+    ({"$ref": "#x", "definitions": {"d": {"$id": "#x"}}}, 1, {"2019-09": None, "2020-12": None}),
+    ({"items": {"$ref": "#/items/0"}}, [1], {"4": None, "": None}),
+    (
+        {"items": [{"type": "null"}], "additionalItems": {"$ref": "#/items/0"}},
+        [None, 1],
+        {"4": False},
+    ),
+    (
+        {"items": [{"$id": "http://x/y", "$ref": "#/items/0"}, {"type": "null"}]},
+        ["a"],
+        {"7": None, "2019-09": None},  # it leads to itself; to nothing in the new resource
+    ),
+    ({"properties": {"a": True}}, {"a": 1}, {"4": None, "6": True}),
+    (True, 1, {"4": None, "6": True, "": True}),
+    ({"unevaluatedItems": False, "contains": {"type": "null"}}, [None], {"2019-09": False}),
+    ({"not": {"$recursiveRef": "#"}}, 1, {"2019-09": None, "2020-12": False, "": None}),
+    ({"properties": {"a": {"$recursiveRef": "#"}}, "type": "object"}, {"a": 1}, {"": False}),
+    ({"items": {"divisibleBy": 2}}, [3], {"4": True, "2020-12": True, "": None}),
+    ({"properties": {"a": {"required": True}}}, {}, {"4": None, "": None}),
+]
+
+
+@pytest.mark.parametrize(("schema", "value", "verdicts"), CASES)
+def test_what_differs_from_draft_to_draft(
+    schema: Any, value: Any, verdicts: dict[str, bool | None]
+) -> None:
+    for draft, valid in verdicts.items():
+        try:
+            language = gcd.json_schema(
+                schema,
+                draft=draft or None,
+                additional_properties="open",
+                unknown="ignore",
+            )
+        except gcd.EmptyLanguageError:
+            found: bool | None = False
+        except gcd.ConstraintError:
+            found = None
+        else:
+            found = any(language.accepts(compact(ordered)) for ordered in orders(value))
+        assert found == valid, draft
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_the_draft_is_what_schema_names_unless_it_is_asked_for(draft: str) -> None:
+    uri = VALIDATORS[draft].META_SCHEMA["$schema"]
+    found = draft_of(uri)
+    assert (
+        found
+        is DRAFTS[draft]
+        is draft_of(uri.rstrip("#"))
+        is draft_of(uri.replace("http:", "https:"))
+    )
+    schema = {"$schema": uri, "dependentRequired": {"a": ["b"]}}
+    assert gcd.json_schema(schema, unknown="ignore").accepts('{"a":1}') == (draft in OLD)
+    assert gcd.json_schema(schema, unknown="ignore", draft="7").accepts('{"a":1}')
+    assert not gcd.json_schema(schema, draft="2019-09").accepts('{"a":1}')
+
+
+def test_a_resource_inside_may_be_of_another_draft() -> None:
+    inner = {"$schema": "http://json-schema.org/draft-04/schema#", "id": "http://x/inner"}
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "prefixItems": [{"$ref": "http://x/inner"}, {"const": 2}],
+        "$defs": {"d": {**inner, "minimum": 1, "exclusiveMinimum": True, "const": 7}},
+    }
+    language = gcd.json_schema(schema, unknown="ignore")
+    assert language.accepts("[3,2]")
+    assert not language.accepts("[1,2]")
+    assert not language.accepts("[3,3]")
+    assert gcd.ignored_keywords(schema) == (
+        gcd.IgnoredKeyword("/$defs/d", "const", "is not a keyword of draft 4"),
+    )
+
+
+def test_messages_speak_of_the_document_as_it_is_written() -> None:
+    for schema, keyword, pointer in (
+        ({"items": [{"pattern": "(?=a)", "type": "string"}]}, "pattern", "/items/0"),
+        ({"dependencies": {"a": {"extends": {}}}}, "extends", "/dependencies/a"),
+        ({"items": [True], "additionalItems": {"disallow": 1}}, "disallow", "/additionalItems"),
+    ):
+        with pytest.raises(gcd.UnsupportedSchemaError) as caught:
+            gcd.json_schema(schema)
+        assert (caught.value.keyword, caught.value.pointer) == (keyword, pointer)
+    for schema, message in (
+        ({"items": [3]}, "'items' at '/'"),
+        ({"dependencies": 3}, "'dependencies' at '/'"),
+        ({"items": [True], "prefixItems": [True]}, "beside prefixItems"),
+        ({"dependencies": {"a": ["b"]}, "dependentRequired": {"a": ["c"]}}, "has 'a'"),
+        ({"minimum": "x", "exclusiveMinimum": True}, "'minimum'"),
+    ):
+        with pytest.raises(gcd.ConstraintError, match=message):
+            gcd.json_schema(schema)
+
+
+# -- what is ignored -------------------------------------------------------------------------
+
+
+UNKNOWN = {
+    "type": "object",
+    "title": "only describes",
+    "properties": {"a/b": {"type": "string", "minLenth": 2, "format": "colour"}},
+    "nullable": False,
+    "$defs": {"unused": {"never": "reached"}},
+}
+
+
+def test_what_is_ignored_is_said_once_and_listed() -> None:
+    listed = gcd.ignored_keywords(UNKNOWN)
+    assert [(k.pointer, k.keyword) for k in listed] == [
+        ("", "nullable"),
+        ("/properties/a~1b", "format"),
+        ("/properties/a~1b", "minLenth"),
+    ]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        language = gcd.json_schema(UNKNOWN)
+        assert gcd.json_schema(UNKNOWN, unknown="ignore") == language
+        assert gcd.json_schema({"type": "object", "title": "t"}).accepts("{}")
+    (warning,) = caught
+    assert isinstance(warning.message, gcd.IgnoredKeywordWarning)
+    assert warning.message.ignored == listed
+    assert "'minLenth' at '/properties/a~1b'" in str(warning.message)
+    assert language.accepts('{"a/b":"x"}')
+
+
+def test_what_is_ignored_is_refused_if_asked_for() -> None:
+    with pytest.raises(gcd.UnsupportedSchemaError) as caught:
+        gcd.json_schema(UNKNOWN, unknown="refuse")
+    assert (caught.value.keyword, caught.value.pointer) == ("nullable", "")
+    with pytest.raises(gcd.UnsupportedSchemaError, match=r"beside \$ref in draft 7"):
+        gcd.json_schema({"$ref": R, "definitions": D, "minLength": 3}, draft="7", unknown="refuse")
+    described = {"$ref": R, "definitions": D, "description": "d", "default": None}
+    assert gcd.json_schema(described, draft="7", unknown="refuse").accepts("null")
+
+
+def test_a_long_list_is_cut_in_the_message_only() -> None:
+    schema = {f"unknown {i}": i for i in range(30)}
+    with pytest.warns(gcd.IgnoredKeywordWarning, match="and 25 more") as caught:
+        gcd.json_schema(schema)
+    assert len(caught[0].message.ignored) == 30  # type: ignore[union-attr]
+
+
+def test_formats_that_only_describe_are_not_ignored_keywords() -> None:
+    schema = {"type": "string", "format": "colour"}
+    assert gcd.ignored_keywords(schema, formats="ignore") == ()
+    assert len(gcd.ignored_keywords(schema)) == 1
+    # What a draft defines and no automaton decides is refused, not ignored.
+    with pytest.raises(gcd.UnsupportedSchemaError, match="idn-hostname"):
+        gcd.json_schema({"format": "idn-hostname"}, draft="7")
+    assert gcd.ignored_keywords({"format": "idn-hostname"}, draft="4")
+
+
+def test_tool_lists_are_read_alike() -> None:
+    parameters = {"type": "object", "properties": {"a": {"type": "integer", "nullable": True}}}
+    tools = [{"name": "f", "parameters": parameters}, {"name": "g", "parameters": parameters}]
+    with pytest.warns(gcd.IgnoredKeywordWarning) as caught:
+        gcd.tool_calls(tools)
+    ignored = caught[0].message.ignored  # type: ignore[union-attr]
+    assert [k.pointer for k in ignored] == [f"/{i}/parameters/properties/a" for i in (0, 1)]
+    with pytest.raises(gcd.UnsupportedSchemaError, match="nullable"):
+        gcd.tool_calls(tools, unknown="refuse")
+    newer = {**parameters, "$schema": "http://json-schema.org/draft-07/schema#"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gcd.tool_calls([{"name": "f", "parameters": newer}], unknown="ignore")

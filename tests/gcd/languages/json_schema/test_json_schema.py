@@ -335,6 +335,54 @@ def test_undeclared_members() -> None:
     assert free.accepts('{"any":[{"thing":1}]}')
 
 
+STRINGS = [{"type": "object", "properties": {n: {"type": "string"}}} for n in "ab"]
+ONE_OF_TWO = {"oneOf": STRINGS}  # every object without undeclared members is both, or neither
+
+
+def test_a_convention_never_leaves_a_value_nothing() -> None:
+    alone = json_schema(ONE_OF_TWO)
+    assert alone == json_schema(ONE_OF_TWO, additional_properties="open")
+    assert alone.accepts('{"a":1}')
+    assert not alone.accepts('{"a":"x"}')
+    for inside, texts in (
+        ({"properties": {"x": ONE_OF_TWO}}, ('{"x":{"a":1}}', "{}")),
+        ({"properties": {"x": ONE_OF_TWO}, "required": ["x"]}, ('{"x":{"b":1}}',)),
+        ({"properties": {"x": {"anyOf": [{"type": "null"}, ONE_OF_TWO]}}}, ('{"x":{"a":1}}',)),
+    ):
+        language = json_schema({"type": "object", **inside})
+        assert all(map(language.accepts, texts))
+        assert not language.accepts('{"x":{"a":"x"}}')
+        assert not language.accepts('{"y":1}'), "the convention stays in force around it"
+    counted = {"type": "array", "items": STRINGS[0], "contains": {"required": ["z"]}}
+    assert json_schema(counted).accepts('[{"z":1}]')
+    many = {"type": "object", "properties": {"a": {"type": "null"}}, "minProperties": 2}
+    assert json_schema(many).accepts('{"a":null,"z":1}')
+    with pytest.raises(EmptyLanguageError):
+        json_schema({**many, "additionalProperties": False})
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(SCHEMAS)
+@example({"type": "object", "properties": {"a": ONE_OF_TWO}, "not": {"required": ["b"]}})
+@example({"not": {"properties": {"a": {"oneOf": [{"not": s} for s in STRINGS]}}}})
+@example({"items": ONE_OF_TWO, "contains": {"required": ["a"]}, "maxContains": 1, "type": "array"})
+def test_without_undeclared_members_every_text_is_right(schema: Any) -> None:
+    found = []
+    for reading in ("closed", "open"):
+        try:
+            found.append(json_schema(schema, additional_properties=reading, max_depth=2))
+        except EmptyLanguageError:
+            found.append(None)
+        except UnsupportedSchemaError:
+            return
+    closed, opened = found
+    assert (closed is None) == (opened is None)
+    if closed is not None:
+        validator = Draft202012Validator(schema)
+        for text in closed.enumerate(10) + random_strings(closed, 10):
+            assert validator.is_valid(json.loads(text)) or _has_duplicate_keys(text), text
+
+
 def test_spellings_of_keys_and_constants() -> None:
     schema = {"type": "object", "properties": {"é": {"const": "a/b"}}, "required": ["é"]}
     canonical, every = json_schema(schema), json_schema(schema, escapes="all")

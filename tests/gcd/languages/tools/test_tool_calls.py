@@ -384,7 +384,7 @@ def test_refusals_name_the_place_in_the_tool_list() -> None:
         "type": "function",
         "function": {
             "name": "g",
-            "parameters": {"type": "object", "properties": {"d": {"format": "colour"}}},
+            "parameters": {"type": "object", "properties": {"d": {"format": "iri"}}},
         },
     }
     with pytest.raises(UnsupportedSchemaError, match="format") as caught:
