@@ -35,10 +35,9 @@ from jaxtyping import Bool, Int32, Int64
 from gcd.errors import ConstraintError, InfeasibleBudgetError
 from gcd.serving.kernels import masks as kernels
 from gcd.serving.kernels import served as served_kernels
-from gcd.tokens.bitmask import num_words
 from gcd.tokens.distances import UNREACHABLE
 from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
+from gcd.tokens.vocabulary import Vocabulary, num_words
 
 CACHE_BYTES = 3 << 19
 _MAX_ROWS = 1024  # in the cache, where rows are short; they are searched one by one

@@ -11,12 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int32
 from torch import Tensor
 
-BITS = 32
-
-
-def num_words(num_tokens: int) -> int:
-    """Words in a packed row: the number of tokens over 32, rounded up."""
-    return (num_tokens + BITS - 1) // BITS
+from gcd.tokens.vocabulary import BITS, num_words
 
 
 def pack(mask: Bool[Tensor, "*N V"]) -> Int32[Tensor, "*N W"]:
