@@ -21,6 +21,7 @@ from numba import types
 from numba.extending import intrinsic, overload
 
 from gcd.support.compiled import helper, kernel
+from gcd.support.kernels.growing import copied
 
 _CHUNK = 2048
 _COLUMNS = 128  # a chunk is looked over in so many columns, to skip those without favourites
@@ -134,7 +135,8 @@ def _extremes(x: np.ndarray, high: np.ndarray, low: np.ndarray) -> None:
         _fold(high[side], low[side], high[1 - side, :half], low[1 - side, :half])
         side = 1 - side
     if side:
-        high[0, :half], low[0, :half] = high[1, :half], low[1, :half]
+        copied(high[0], high[1], half)
+        copied(low[0], low[1], half)
 
 
 @helper
