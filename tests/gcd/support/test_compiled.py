@@ -1,4 +1,4 @@
-"""Compiled code is renewed when what it is made of changes, and only then; the user is told once."""
+"""Compiled code is renewed when what it is made of changes, and only then; users are told once."""
 
 from __future__ import annotations
 
@@ -86,13 +86,9 @@ def test_a_kernel_is_compiled_again_when_only_its_callee_has_changed(package: Pa
     assert said == "3 twice,number"
     assert told.count("compiles its kernels") == 1
     assert len(told.splitlines()) == 1
-    assert package.run(argument=5) == ("5 ", "")  # from the file, in silence
+    (package.folder / package.name / "callee.py").touch()  # dates do not matter
+    assert package.run(argument=5) == ("5", "")  # from the file, in silence
     package.write("callee", CALLEE.replace("1", "7"))
     said, told = package.run()
     assert said == "21 twice,number"
     assert len(told.splitlines()) == 1
-    package.write("callee", CALLEE)
-    (package.folder / package.name / "callee.py").touch()
-    assert package.run()[0] == "3 twice,number"
-    (package.folder / package.name / "caller.py").touch()
-    assert package.run() == ("3 ", "")  # dates do not matter
