@@ -3,15 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+WARM := $(VENV)/.warm
 
 .PHONY: run test lint format clean
 
 ## Compare LCD, GCD and P-GCD on the embedded model; ARGS="key=value ..." changes anything.
-run: $(INSTALLED)
+run: $(WARM)
 	$(BIN)/python -m experiments.run +task=xlam $(ARGS)
 
 ## Lint, types, and every test.
-test: lint
+test: lint $(WARM)
 	$(BIN)/python -m pytest --numprocesses auto $(ARGS)
 
 lint: $(INSTALLED)
@@ -23,7 +24,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-## Also compiled code, which numba does not renew where only what it calls has changed.
+## Also compiled code.
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find gcd hmm smc -name __pycache__ -prune -exec rm -rf {} +
@@ -35,3 +36,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade-strategy only-if-needed \
 		--constraint constraints.txt --editable '.[experiments,dev]'
 	@touch $(INSTALLED)
+
+# Kernels are compiled in two processes before they are needed; without this, when they are called.
+$(WARM): $(INSTALLED) $(wildcard gcd/*/kernels/*.py hmm/kernels/*.py smc/kernels/*.py)
+	$(BIN)/python -m scripts.warm_up
+	@touch $(WARM)

@@ -1,5 +1,8 @@
 """Hard constraints on language models, as automata with a token budget."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import state_limit, work_limit
 from gcd.diagnostics import PrefixReport, inspect_prefix, why_refused
@@ -19,13 +22,22 @@ from gcd.languages.literal import choice, literal
 from gcd.languages.text.regex import regex
 from gcd.languages.tools.tool_calls import tool_calls
 from gcd.languages.tools.tool_types import Parameter, Tool, ToolList, parse_tools
-from gcd.paper import TensorAutomaton
 from gcd.serving.matcher import Matcher, MatcherBatch, ServedAutomaton
-from gcd.tokens.batch import AutomatonBatch
-from gcd.tokens.budget import BudgetMask, check_budget
 from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary, eos_ids_of
+
+if TYPE_CHECKING:
+    from gcd.paper import TensorAutomaton
+    from gcd.tokens.batch import AutomatonBatch
+    from gcd.tokens.budget import BudgetMask, check_budget
+
+_WITH_TORCH = {
+    "AutomatonBatch": "gcd.tokens.batch",
+    "BudgetMask": "gcd.tokens.budget",
+    "TensorAutomaton": "gcd.paper",
+    "check_budget": "gcd.tokens.budget",
+}
 
 __all__ = [
     "ASCII_CLASSES",
@@ -68,3 +80,15 @@ __all__ = [
     "why_refused",
     "work_limit",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs torch is loaded when it is asked for: torch takes longer than all the rest."""
+    if name not in _WITH_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_WITH_TORCH[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -35,10 +35,11 @@ from jaxtyping import Bool, Int32, Int64
 from gcd.errors import ConstraintError, InfeasibleBudgetError
 from gcd.serving.kernels import masks as kernels
 from gcd.serving.kernels import served as served_kernels
-from gcd.tokens.bitmask import num_words
+from gcd.serving.kernels.table import Table
+from gcd.serving.table import ServedTable
 from gcd.tokens.distances import UNREACHABLE
 from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
+from gcd.tokens.vocabulary import Vocabulary, num_words
 
 CACHE_BYTES = 3 << 19
 _MAX_ROWS = 1024  # in the cache, where rows are short; they are searched one by one
@@ -86,83 +87,80 @@ class ServedAutomaton:
         )
         num_patterns = pattern_start.size - 1
         num_slots = min(_MAX_ROWS, cache_bytes // (4 * self.num_words + 8 * num_keys + 24))
-        self._arrays: dict[int, np.ndarray] = {
-            kernels.CLASS_OF: automaton.class_of,
-            kernels.STEPS: automaton.steps_to_accept,
-            kernels.REACH: reach,
-            kernels.PATTERN_OF: pattern_of,
-            kernels.TARGET_START: target_start,
-            kernels.TARGETS: targets,
-            kernels.PATTERN_START: pattern_start,
-            kernels.PATTERN_CLASS: pattern_class,
-            kernels.PATTERN_TARGET: pattern_target,
-            kernels.PAIR_START: pair_start,
-            kernels.PAIR_WORD: pair_word,
-            kernels.PAIR_BITS: pair_bits,
-            kernels.DENSE_OF: dense_of,
-            kernels.DENSE: dense,
-            kernels.COST: served_kernels.costs(pair_start, dense_of, self.num_words),
-            kernels.ROW: np.empty((num_slots, self.num_words), np.int32),
-            kernels.KEY: np.empty((num_slots, num_keys), np.int64),
-            kernels.TAG: np.empty(num_slots, np.int64),
-            kernels.SERIAL: np.full(num_slots, -1, np.int64),
-            kernels.USED: np.zeros(num_slots, np.int64),
-            kernels.KNOWN_SLOT: np.full(num_patterns, -1, np.int32),
-            kernels.KNOWN_SERIAL: np.full(num_patterns, -1, np.int64),
-            kernels.CLOCK: np.zeros(2, np.int64),
-            kernels.CHOSEN: np.empty(num_classes, np.int32),
-            kernels.BITS: np.empty(num_keys, np.int64),
-        }
-        header = np.zeros(kernels.HEADER_SIZE, np.int64)
-        header[kernels.NUM_CLASSES] = num_classes
-        header[kernels.NUM_WORDS] = self.num_words
-        header[kernels.NUM_SLOTS] = num_slots
-        header[kernels.NUM_STATES] = automaton.num_states
-        header[kernels.NUM_PATTERNS] = num_patterns
-        header[kernels.NUM_TOKENS] = automaton.vocabulary.size
-        for field, array in self._arrays.items():
-            assert array.flags.c_contiguous, "compiled code reads plain memory"
-            header[field] = array.ctypes.data
-        self._header = header
-        self.address: int = header.ctypes.data
+        self._table = ServedTable(
+            Table(
+                class_of=automaton.class_of,
+                steps=automaton.steps_to_accept,
+                reach=reach,
+                pattern_of=pattern_of,
+                target_start=target_start,
+                targets=targets,
+                pattern_start=pattern_start,
+                pattern_class=pattern_class,
+                pattern_target=pattern_target,
+                pair_start=pair_start,
+                pair_word=pair_word,
+                pair_bits=pair_bits,
+                dense_of=dense_of,
+                dense=dense,
+                cost=served_kernels.costs(pair_start, dense_of, self.num_words),
+                row=np.empty((num_slots, self.num_words), np.int32),
+                chosen=np.empty(num_classes, np.int32),
+                known_slot=np.full(num_patterns, -1, np.int32),
+                key=np.empty((num_slots, num_keys), np.int64),
+                bits=np.empty(num_keys, np.int64),
+                tag=np.empty(num_slots, np.int64),
+                serial=np.full(num_slots, -1, np.int64),
+                used=np.zeros(num_slots, np.int64),
+                known_serial=np.full(num_patterns, -1, np.int64),
+                clock=np.zeros(2, np.int64),
+            ),
+            self.num_words,
+        )
+        self.address: int = self._table.address
         # The row of most tokens comes first, for others to start from.
         num_tokens = np.add.reduceat(self._size[pattern_class], pattern_start[:-1])
         self.row(int(np.flatnonzero(pattern_of == num_tokens.argmax())[0]))
 
     @property
     def num_states(self) -> int:
-        return self._arrays[kernels.STEPS].size
+        return self._table.arrays.steps.size
 
     @property
     def num_patterns(self) -> int:
         """Rows of transitions that differ in more than their targets."""
-        return self._arrays[kernels.KNOWN_SLOT].size
+        return self._table.arrays.known_slot.size
 
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays, the whole cache and the map from tokens to classes included."""
-        own = [self._header, self._size, self._token]
-        return sum(array.nbytes for array in [*own, *self._arrays.values()])
+        return self._table.nbytes + self._size.nbytes + self._token.nbytes
 
     @property
     def num_cached(self) -> int:
         """Rows in the cache."""
-        return int((self._arrays[kernels.SERIAL] >= 0).sum())
+        return int((self._table.arrays.serial >= 0).sum())
 
     def steps_to_accept(self, state: int) -> int:
         """Fewest tokens, EOS included, from a state to the end."""
-        return int(self._arrays[kernels.STEPS][state])
+        return int(self._table.arrays.steps[state])
 
     def forget(self) -> None:
         """Empty the cache, so that the next visit to each state is a first one again.
 
         The row of most tokens stays, as it was there before the first visit.
         """
-        self._arrays[kernels.SERIAL][1:] = -1
-        self._arrays[kernels.KNOWN_SLOT][:] = -1
+        self._table.arrays.serial[1:] = -1
+        self._table.arrays.known_slot[:] = -1
 
     def row(self, state: int, remaining: int | None = None) -> Int32[np.ndarray, "W"]:
-        """The packed mask of a state with `remaining` tokens left (None: no budget)."""
+        """The packed mask of a state with `remaining` tokens left (None: no budget).
+
+        Raises:
+            ValueError: if there is no such state. -1, where no token is allowed, is one.
+        """
+        if not -1 <= state < self.num_states:
+            raise ValueError(f"state {state} is not one of the {self.num_states} states, nor -1")
         out = np.empty(self.num_words, np.int32)
         kernels.fill_row(self.address, state, _tokens_left(remaining), out)
         return out
@@ -328,7 +326,6 @@ class Matcher:
             automaton.address,
             self.state,
             int(self._cell[kernels.LEFT]),
-            automaton.final,
             automaton._size,
             automaton._token,
             tokens,

@@ -11,12 +11,7 @@ import torch
 from jaxtyping import Bool, Int32
 from torch import Tensor
 
-BITS = 32
-
-
-def num_words(num_tokens: int) -> int:
-    """Return how many words a row of this many tokens is packed into: one for 32, rounded up."""
-    return (num_tokens + BITS - 1) // BITS
+from gcd.tokens.vocabulary import BITS, num_words
 
 
 def pack(mask: Bool[Tensor, "*N V"]) -> Int32[Tensor, "*N W"]:

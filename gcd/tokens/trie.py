@@ -98,7 +98,9 @@ class Trie:
         types = {name: (array.dtype, array.ndim) for name, array in arrays.items()}
         if types != {name: (np.dtype(kind), 1) for name, kind in _ARRAYS.items()}:
             return None
-        byte, depth, skip, entry, entry_of_token = (arrays[name] for name in _ARRAYS)
+        byte, depth, skip, entry, entry_of_token = (
+            read_only(arrays[name].view()) for name in _ARRAYS
+        )
         sizes = {array.size for array in (byte, depth, skip, entry)}
         if len(sizes) != 1 or entry_of_token.size != len(token_bytes):
             return None

@@ -31,6 +31,15 @@ Ids = int | np.integer | Iterable[int]
 """One token id, or several."""
 
 
+BITS = 32
+"""Tokens in a word of a packed mask (`gcd.tokens.bitmask`)."""
+
+
+def num_words(num_tokens: int) -> int:
+    """Words in a packed mask: the number of tokens over 32, rounded up."""
+    return (num_tokens + BITS - 1) // BITS
+
+
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
     """A vocabulary maps every token id to its bytes.

@@ -12,6 +12,7 @@ import math
 import numpy as np
 
 from gcd.support.compiled import kernel
+from gcd.support.kernels.growing import copied
 
 NOTHING, CERTAIN, COMPUTED = range(3)
 LEFT_OUT = -1
@@ -42,7 +43,7 @@ def needed_states(
             if here[source[edge]] and steps[target[edge]] < left:
                 after[target[edge]] = True
         needed[left - 1] = after
-        here[:] = after
+        copied(here, after, after.size)
 
 
 @kernel
