@@ -325,6 +325,4 @@ def _log(ratio: float, log_evidence: float) -> float | None:
     return None if ratio <= 0 else float(np.log(ratio)) + log_evidence
 
 
-TASK = Task(
-    "convergence", ConvergenceConfig, check, _read, _identity, _run, kept=("rows/*", "values/*.npz")
-)
+TASK = Task("convergence", ConvergenceConfig, check, _read, _identity, _run, kept=("values/*.npz",))

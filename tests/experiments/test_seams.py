@@ -215,6 +215,6 @@ def test_the_harness_knows_no_task_and_only_smc_knows_what_a_proposal_is():
     for path in (ROOT / "experiments").rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         found = re.findall(r"^\s*(?:from|import) (experiments\.[\w.]+)", text, flags=re.MULTILINE)
-        if "harness" in path.parts:
+        if path.parent == ROOT / "experiments" / "harness":
             assert all(name.startswith("experiments.harness") for name in found), path
         assert not re.search(r"isinstance\([^)]*(PGCD|Twisted)", text), path
