@@ -221,8 +221,8 @@ class Document:
             self._closures[places] = tuple(sorted(found, key=lambda p: (p.pointer, p.entered)))
         return self._closures[places]
 
-    def declares_members(self, places: Conjunction, *, inside: bool) -> bool:
-        """Whether one of these schemas of a value has `properties`, or one that is `inside`."""
+    def declares_members(self, places: Conjunction, inside: bool) -> bool:
+        """Whether these schemas of a value have `properties`, or those `inside` have some."""
         if any("properties" in place.schema for place in self.closure(places)):
             return True
         pointers = [place.pointer.partition(_MADE)[0] for place in places if inside]
@@ -272,7 +272,7 @@ class Document:
     # -- the check at the start -------------------------------------------------------------
 
     def _scan(self, root: Any) -> Iterator[IgnoredKeyword]:
-        """Check all schemas that can be reached, note which leads to which; yield what is ignored."""
+        """Check all schemas that can be reached, note what they lead to; yield what is ignored."""
         stack: list[tuple[str, Any]] = [("", root)]
         same_value: dict[str, list[str]] = {}
         while stack:

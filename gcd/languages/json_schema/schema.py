@@ -1,8 +1,9 @@
 """This module compiles a JSON schema into the byte language of its valid values' texts.
 
 A schema of any draft from 4 to 2020-12 is translated into the vocabulary of the newest
-(`gcd.languages.json_schema.drafts`), multiplied out into cases of plain schemas (`gcd.languages.json_schema.choices`), each
-merged into one description of a value (`gcd.languages.json_schema.facets`) and built as a language
+(`gcd.languages.json_schema.drafts`) and multiplied out into cases of plain schemas
+(`gcd.languages.json_schema.choices`), each merged into one description of a value
+(`gcd.languages.json_schema.facets`) and built as a language
 (`gcd.languages.json_schema.languages`). Each place of the schema is compiled once, however often it
 is used.
 
