@@ -1,4 +1,4 @@
-"""A JSON schema as a document: its schemas by place, and how one leads to the next.
+"""This module holds a JSON schema as a document, and knows how one schema in it leads to the next.
 
 A schema is a conjunction of keywords. Some stand for another schema of the same value (`$ref`,
 `allOf`), some choose between schemas or exclude them (`anyOf`, `not`, `if`, …); the others describe
@@ -41,7 +41,7 @@ _UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
 
 @dataclass(frozen=True)
 class Place:
-    """A schema, by its pointer in the document.
+    """A place is a schema of the document, identified by its pointer.
 
     Attributes:
         pointer: JSON pointer from the document's root.
@@ -65,7 +65,7 @@ Conjunction = tuple[Place, ...]
 
 
 class Document:
-    """A schema document in which references are resolved.
+    """A document is a schema in which references are resolved, whatever draft it is written in.
 
     Args:
         root: the schema.
@@ -221,8 +221,8 @@ class Document:
             self._closures[places] = tuple(sorted(found, key=lambda p: (p.pointer, p.entered)))
         return self._closures[places]
 
-    def declares_members(self, places: Conjunction, *, inside: bool) -> bool:
-        """Whether one of these schemas of a value has `properties`, or one that is `inside`."""
+    def declares_members(self, places: Conjunction, inside: bool) -> bool:
+        """Whether these schemas of a value have `properties`, or those `inside` have some."""
         if any("properties" in place.schema for place in self.closure(places)):
             return True
         pointers = [place.pointer.partition(_MADE)[0] for place in places if inside]
@@ -272,7 +272,7 @@ class Document:
     # -- the check at the start -------------------------------------------------------------
 
     def _scan(self, root: Any) -> Iterator[IgnoredKeyword]:
-        """Check all schemas that can be reached, note which leads to which; what is ignored."""
+        """Check all schemas that can be reached, note what they lead to; yield what is ignored."""
         stack: list[tuple[str, Any]] = [("", root)]
         same_value: dict[str, list[str]] = {}
         while stack:

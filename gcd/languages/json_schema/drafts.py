@@ -1,4 +1,4 @@
-"""The drafts of JSON Schema, each translated into the keywords of draft 2020-12.
+"""This module translates a schema of any draft into the keywords of draft 2020-12.
 
 Five drafts are in use (4, 6, 7, 2019-09, 2020-12). They differ in which keywords there are, and
 in how some things are spelled. `translate` rewrites one schema, not those inside it, so that all
@@ -80,7 +80,7 @@ _BESIDE_REF = frozenset(["$ref", "$schema", "$defs", "definitions"])  # what sta
 
 @dataclass(frozen=True)
 class Draft:
-    """One draft of JSON Schema, as far as it differs from the others.
+    """A draft of JSON Schema is described by what sets it apart from the others.
 
     Attributes:
         name: as in the option `draft` of `gcd.json_schema`, and in messages.
@@ -148,7 +148,7 @@ _BY_URI = {
 
 
 class Fault(NamedTuple):
-    """Something in a schema that is an error if the schema is used.
+    """A fault is something in a schema that is an error if the schema is used.
 
     `refused` tells what cannot be honoured from what is malformed.
     """
@@ -159,7 +159,7 @@ class Fault(NamedTuple):
 
 
 class Schema(dict[str, Any]):
-    """The keywords of one schema in the vocabulary of draft 2020-12; schemas inside are as written.
+    """A schema maps its keywords, in the vocabulary of draft 2020-12, to values as written.
 
     Attributes:
         written: keyword here, or keyword and name in it -> keyword in the document, where they
@@ -204,7 +204,7 @@ def escape(step: str) -> str:
 
 
 def draft_named(name: object) -> Draft | None:
-    """The draft that the option `draft` asks for; None for None."""
+    """Return the draft that the option `draft` asks for, None for None."""
     if name is None:
         return None
     if not isinstance(name, str) or name not in DRAFTS:
@@ -214,7 +214,7 @@ def draft_named(name: object) -> Draft | None:
 
 
 def draft_of(uri: object) -> Draft | None:
-    """The draft that a `$schema` names, None if it is no known one."""
+    """Return the draft that a `$schema` names, None if it is no known one."""
     if not isinstance(uri, str):
         return None
     return _BY_URI.get(uri.partition("://")[2].rstrip("#"))
@@ -223,7 +223,7 @@ def draft_of(uri: object) -> Draft | None:
 def translate(
     raw: Mapping[str, Any], draft: Draft, *, assert_formats: bool, chosen: bool = False
 ) -> Schema:
-    """One schema in the vocabulary of draft 2020-12.
+    """Return one schema in the vocabulary of draft 2020-12; this raises nothing.
 
     Args:
         raw: the schema as written.

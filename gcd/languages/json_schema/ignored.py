@@ -1,4 +1,4 @@
-"""Keywords of a schema that constrain nothing, and how a user hears of them.
+"""This module tells users of the keywords in their schemas that constrain nothing.
 
 Every draft says that a keyword it does not know is an annotation: a value is judged as if it were
 not there. A misspelled constraint looks the same, so none is passed over in silence.
@@ -14,7 +14,7 @@ _SHOWN = 5
 
 
 class IgnoredKeyword(NamedTuple):
-    """A keyword that constrains nothing in the draft of its schema.
+    """An ignored keyword is one that constrains nothing in the draft of its schema.
 
     Attributes:
         pointer: JSON pointer (RFC 6901) of the schema that holds it, `""` for the root.
@@ -28,7 +28,7 @@ class IgnoredKeyword(NamedTuple):
 
 
 class IgnoredKeywordWarning(UserWarning):
-    """A schema has keywords that constrain nothing.
+    """This warning says that a schema has keywords that constrain nothing.
 
     Attributes:
         ignored: all of them.

@@ -1,4 +1,4 @@
-"""The keywords of a JSON schema, and what a well-formed one looks like.
+"""This module lists the keywords of a JSON schema and says what a well-formed value of each is.
 
 The vocabulary is that of draft 2020-12; `gcd.languages.json_schema.drafts` translates the others
 into it, and leaves out what only describes. There are three sorts: keywords that say something
@@ -29,7 +29,7 @@ ANNOTATIONS = frozenset(
         *("contentEncoding", "contentMediaType", "contentSchema"),
     ]
 )
-DEFINITIONS = frozenset(["$defs", "definitions"])
+DEFINITIONS = ("$defs", "definitions")
 ANCHORS = ("$anchor", "$dynamicAnchor")
 _IDENTITY = frozenset(["$schema", "$id", *ANCHORS])
 
@@ -167,7 +167,7 @@ _RULES: dict[str, _Rule] = {
 }
 
 _INTERNAL = frozenset([ABSENT, UNSEEN, "$recursiveRef", "$recursiveAnchor"])
-HONOURED = tuple(sorted(_RULES.keys() - DEFINITIONS - _IDENTITY - _INTERNAL))
+HONOURED = tuple(sorted(_RULES.keys() - set(DEFINITIONS) - _IDENTITY - _INTERNAL))
 
 # Where schemas are inside a schema: alone, in lists, under names.
 SINGLE = (
@@ -179,7 +179,7 @@ NAMED = ("properties", "patternProperties", "dependentSchemas")
 
 
 def check_rules(keywords: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """(keyword, what is wrong with its value) of what is malformed in one schema."""
+    """Yield each malformed keyword of one schema, and what is wrong with its value."""
     for keyword, value in keywords.items():
         holds, expected = _RULES[keyword]
         if not holds(value):

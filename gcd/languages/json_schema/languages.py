@@ -120,20 +120,16 @@ class SchemaLanguages:
         key = frozenset(told)
         if key not in self._opened:
             here = self._by_convention(told, aside, False, frame)
-            self._opened[key] = (
-                here.run(frame.opened) < 0
-                and self.document.declares_members(told, inside=here.is_empty)
-                and self._standard_has_more(here, self._standard.language(told, frame=frame), frame)
-            )
+            more = False
+            if here.run(frame.opened) < 0 and self.document.declares_members(told, here.is_empty):
+                standard = self._standard.language(told, frame=frame)
+                more = standard.run(frame.opened) >= 0 or here.is_empty > standard.is_empty
+            self._opened[key] = more
         return self._opened[key]
-
-    @staticmethod
-    def _standard_has_more(here: Automaton, standard: Automaton, frame: Frame) -> bool:
-        return standard.run(frame.opened) >= 0 or (here.is_empty and not standard.is_empty)
 
     @cached_property
     def _standard(self) -> SchemaLanguages:
-        """The same schemas, read as the standard has it: undeclared members are let in."""
+        """The same schemas with undeclared members let in."""
         return self._in(self.notation, closed=False)
 
     def _by_convention(

@@ -1,4 +1,4 @@
-"""References inside a JSON schema document: what `$ref` and `$dynamicRef` point to.
+"""This module finds what `$ref`, `$dynamicRef` and `$recursiveRef` point to in a document.
 
 A document holds one or more schema resources: the root, and every schema with an `$id` of its own,
 which is a URI reference resolved against that of the schema around it (RFC 3986, section 5). A
@@ -33,7 +33,7 @@ _RECURSIVE = "$recursiveAnchor"  # as a dynamic anchor; no anchor is spelled wit
 
 
 class Resource(NamedTuple):
-    """A schema with a URI of its own, and all in it up to the next such schema.
+    """A resource is a schema with a URI of its own, and all in it up to the next such schema.
 
     Attributes:
         uri: without a fragment.
@@ -47,7 +47,7 @@ class Resource(NamedTuple):
 
 
 class References:
-    """The resources and anchors of a document.
+    """This class knows the resources and anchors of a document.
 
     Args:
         root: the schema.
@@ -64,7 +64,7 @@ class References:
         self._schemas: dict[str, Schema] = {}  # by pointer
         self._resource_of: dict[str, Resource] = {}  # by pointer of a schema in it
         self._resources: dict[str, list[str]] = {}  # URI -> pointers of tops; one, or it is unclear
-        self._anchors: dict[tuple[str, str], str] = {}  # (URI, anchor) -> pointer
+        self._anchors: dict[tuple[str, str], list[str]] = {}  # (URI, anchor) -> pointers
         self._dynamic: dict[str, list[str]] = {}  # dynamic anchor -> pointers
         outside = Resource(_ROOT_URI, "", draft or LENIENT)
         self._resources[_ROOT_URI] = [""]
@@ -121,18 +121,19 @@ class References:
                 f"refers to {reference!r}, which is not in the document; only references inside "
                 "it are resolved, so put that schema under $defs",
             )
-        if len(tops) > 1:
+        is_anchor = fragment != "" and not fragment.startswith("/")
+        named = self._anchors.get((uri, fragment), []) if is_anchor else tops
+        if len(named) > 1:
             raise UnsupportedSchemaError(
-                keyword, shown, f"refers to {reference!r}, an identifier that several schemas have"
+                keyword, shown, f"refers to {reference!r}, which several schemas are called"
             )
-        if fragment and not fragment.startswith("/"):
-            if (uri, fragment) not in self._anchors:
+        if is_anchor:
+            if not named:
                 raise ConstraintError(
                     f"the {keyword} {reference!r} at {shown or '/'!r} points to nothing in the "
                     "document: there is no such $anchor"
                 )
-            found = self._anchors[uri, fragment]
-            return self._outermost(keyword, found, fragment, shown)
+            return self._outermost(keyword, named[0], fragment, shown)
         found = tops[0] + fragment
         try:
             self.lookup(found)
@@ -188,7 +189,7 @@ class References:
         self._resource_of[pointer] = around
         for keyword in ANCHORS:
             if isinstance(schema.get(keyword), str):
-                self._anchors[around.uri, schema[keyword]] = pointer
+                self._anchors.setdefault((around.uri, schema[keyword]), []).append(pointer)
         if isinstance(schema.get("$dynamicAnchor"), str):
             self._dynamic.setdefault(schema["$dynamicAnchor"], []).append(pointer)
         if schema.get("$recursiveAnchor") is True and pointer == around.pointer:
@@ -215,7 +216,7 @@ class References:
         """The resource of a schema with an identifier; a fragment alone only names the schema."""
         uri = urldefrag(_joined(around.uri, uri)).url if uri else around.uri
         if fragment:
-            self._anchors[uri, fragment] = pointer
+            self._anchors.setdefault((uri, fragment), []).append(pointer)
         if uri == around.uri and (fragment or not pointer):
             return around
         self._resources.setdefault(uri, []).append(pointer)

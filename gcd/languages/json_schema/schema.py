@@ -1,7 +1,9 @@
-"""JSON schemas as byte languages: every text of every valid value, in one notation.
+"""This module compiles a JSON schema into the byte language of its valid values' texts.
 
-A schema is multiplied out into cases of plain schemas (`gcd.languages.json_schema.choices`), each
-merged into one description of a value (`gcd.languages.json_schema.facets`) and built as a language
+A schema of any draft from 4 to 2020-12 is translated into the vocabulary of the newest
+(`gcd.languages.json_schema.drafts`) and multiplied out into cases of plain schemas
+(`gcd.languages.json_schema.choices`), each merged into one description of a value
+(`gcd.languages.json_schema.facets`) and built as a language
 (`gcd.languages.json_schema.languages`). Each place of the schema is compiled once, however often it
 is used.
 
@@ -15,7 +17,8 @@ What is narrower than the standard, and stated here because nothing may be narro
 * **Undeclared members** are left out where a schema has `properties` but no
   `additionalProperties`, `patternProperties` or `unevaluatedProperties`, as structured generation
   is commonly understood; write `additionalProperties`, or pass `additional_properties="open"`, for
-  the standard's reading.
+  the standard's reading. A value that this leaves no object, where the standard has some, is read
+  as the standard has it.
 * **Numbers.** Integers have no fraction or exponent; numbers with a bound or a divisor, or compared
   with others under `not`, `oneOf` and the like, have no exponent; constants are written as
   `json.dumps` writes them, or as an integer if they are whole.
@@ -55,7 +58,9 @@ def json_schema(
     draft: str | None = None,
     unknown: str = "warn",
 ) -> Automaton:
-    """All JSON texts that satisfy a schema, within the limits that the module's docstring states.
+    """Return the language of all JSON texts that satisfy a schema.
+
+    Where it is narrower than the standard, the module's docstring says so.
 
     Args:
         schema: a JSON schema as parsed JSON: a mapping or a boolean.
@@ -116,7 +121,7 @@ def json_schema(
 def ignored_keywords(
     schema: Any, *, formats: str = "assert", draft: str | None = None
 ) -> tuple[IgnoredKeyword, ...]:
-    """The keywords of a schema that constrain nothing: what `json_schema` would warn of.
+    """Return the keywords of a schema that constrain nothing, of which `json_schema` would warn.
 
     Only schemas count that can be reached from the root. Titles, descriptions and other keywords
     that every draft has for describing are not among them. Arguments and errors are those of
@@ -134,14 +139,14 @@ def ignored_keywords(
 
 
 def check_options(whitespace: object, escapes: object, unknown: object) -> None:
-    """`ConstraintError` unless the options that every language of schemas has are usable."""
+    """Raise `ConstraintError` unless the options that every language of schemas has are usable."""
     _check_option("whitespace", whitespace, ("compact", "spaced", "flexible"))
     _check_option("escapes", escapes, ("canonical", "all"))
     _check_option("unknown", unknown, ("warn", "ignore", "refuse"))
 
 
 def check_depth(max_depth: object) -> None:
-    """`ConstraintError` unless `max_depth` is usable."""
+    """Raise `ConstraintError` unless `max_depth` is usable."""
     if not _is_whole(max_depth) or max_depth not in range(_MAX_DEPTH + 1):
         raise ConstraintError(
             f"max_depth must be a whole number in 0..{_MAX_DEPTH}, got {max_depth!r}"

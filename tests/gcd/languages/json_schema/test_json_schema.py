@@ -526,6 +526,11 @@ def test_pointers_are_unescaped() -> None:
             "$ref",
             "/items",
         ),
+        (
+            {"items": {"$ref": "#a"}, "$defs": {"b": {"$anchor": "a"}, "c": {"$anchor": "a"}}},
+            "$ref",
+            "/items",
+        ),
     ],
 )
 def test_what_is_not_honoured_is_refused_by_name(schema: Any, keyword: str, pointer: str) -> None:
