@@ -1,0 +1,155 @@
+"""What the parsers of all flavours of regular expressions have in common.
+
+A recursive-descent parser over alternatives, sequences, quantified terms and groups. A flavour
+says what a term is, which groups there are, and what may be skipped between terms.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gcd.errors import ConstraintError
+from gcd.languages.text.code_points import Ranges
+from gcd.languages.text.syntax import Choice, Node, Sequence, repeat
+
+MAX_NESTING = 100  # groups inside groups
+
+QUANTIFIER = re.compile(r"[*+?]|\{([0-9]+)(?:(,)([0-9]*))?\}")
+CONTROLS = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}
+
+
+class PatternParser:
+    """A parser at one position of a pattern."""
+
+    def __init__(self, pattern: str) -> None:
+        self._text = pattern
+        self._at = 0
+        self._depth = 0
+
+    # -- structure ----------------------------------------------------------------------------
+
+    def pattern(self) -> Node:
+        """The whole pattern; `ConstraintError` names what is wrong or not supported."""
+        for position, character in enumerate(self._text):
+            if "\ud800" <= character <= "\udfff":
+                raise self._error("a lone surrogate", position, "it is no text; remove it")
+        tree = self._choice()
+        if self._at < len(self._text):
+            raise self._error("a `)` without `(`", self._at, r"write `\)` for the character")
+        return tree
+
+    def _term(self) -> Node:
+        """What a quantifier may follow; at least one character is left."""
+        raise NotImplementedError
+
+    def _quantified(self, node: Node, begin: int) -> Node:
+        """The node, read since `begin`, under the quantifier that follows, if one does."""
+        raise NotImplementedError
+
+    def _skip_ignored(self) -> None:
+        """Go on to what means something."""
+
+    def _choice(self) -> Node:
+        options = [self._sequence()]
+        while self._skip("|"):
+            options.append(self._sequence())
+        return options[0] if len(options) == 1 else Choice(tuple(options))
+
+    def _sequence(self) -> Node:
+        parts: list[Node] = []
+        self._skip_ignored()
+        while self._at < len(self._text) and self._text[self._at] not in "|)":
+            begin = self._at
+            parts.append(self._quantified(self._term(), begin))
+            self._skip_ignored()
+        return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
+
+    def _inside_group(self, begin: int) -> Node:
+        """What is in the group that opens at `begin`, its closing parenthesis read as well."""
+        self._depth += 1
+        if self._depth > MAX_NESTING:
+            raise self._error("a group", begin, f"they are nested deeper than {MAX_NESTING}")
+        inner = self._choice()
+        self._depth -= 1
+        if not self._skip(")"):
+            raise self._error("a `(` without `)`", begin, r"write `\(` for the character")
+        return inner
+
+    def _counted(self, node: Node, found: re.Match[str], begin: int) -> Node:
+        """The node under a quantifier that is read already."""
+        span = begin, self._at
+        sign, low, comma, high = found[0], found[1], found[2], found[3]
+        if low is None:
+            return repeat(node, int(sign == "+"), 1 if sign == "?" else None, span)
+        minimum = _count(low)
+        maximum = (_count(high) if high else None) if comma else minimum
+        if maximum is not None and maximum < minimum:
+            raise self._error(f"`{found[0]}`", found.start(), "its numbers are out of order")
+        return repeat(node, minimum, maximum, span)
+
+    # -- code points ----------------------------------------------------------------------------
+
+    def _number(self, begin: int, digits: str, usage: str) -> int:
+        found = self._matched(digits)
+        if not found:
+            raise self._error(f"`{self._text[begin : begin + 3]}`", begin, usage)
+        return int(found, 16)
+
+    def _checked(self, value: int, begin: int) -> int:
+        """The number of a code point that a text may hold."""
+        if 0xD800 <= value <= 0xDFFF:
+            raise self._error("a lone surrogate", begin, "no text holds it; remove it")
+        if value > 0x10FFFF:
+            raise self._error("an escape", begin, "the last code point is U+10FFFF")
+        return value
+
+    def _range(self, first: Ranges, last: Ranges, begin: int) -> tuple[int, int] | None:
+        """The range of a class that two of its members bound; None if one is no single one."""
+        low, high = _code_point(first), _code_point(last)
+        if low is None or high is None:
+            return None
+        if low > high:
+            written = self._text[begin : self._at]
+            raise self._error(f"the range `{written}`", begin, "its ends are out of order")
+        return low, high
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def _next(self) -> str:
+        """The next character, "" at the end."""
+        self._at += 1
+        return self._text[self._at - 1 : self._at]
+
+    def _skip(self, sign: str) -> bool:
+        found = self._text.startswith(sign, self._at)
+        self._at += len(sign) * found
+        return found
+
+    def _matched(self, expression: str) -> str:
+        found = re.compile(expression).match(self._text, self._at)
+        if not found:
+            return ""
+        self._at = found.end()
+        return found[0]
+
+    def _error(self, what: str, position: int, hint: str) -> ConstraintError:
+        shown = self._text if len(self._text) <= 200 else f"{self._text[:200]}..."
+        return ConstraintError(
+            f"{what} at position {position} of the pattern {shown!r} is not supported: {hint}"
+        )
+
+
+def single(code_point: int) -> Ranges:
+    """One code point alone."""
+    return ((code_point, code_point),)
+
+
+def _code_point(inside: Ranges) -> int | None:
+    """The only code point, if there is one."""
+    return inside[0][0] if len(inside) == 1 and inside[0][0] == inside[0][1] else None
+
+
+def _count(digits: str) -> int:
+    """A number in a quantifier; a billion stands for all that is more."""
+    digits = digits.lstrip("0")
+    return int(digits or "0") if len(digits) <= 9 else 10**9

@@ -1,0 +1,344 @@
+"""The syntax of regular expressions in which Python's `re` and Rust's `regex` crate agree.
+
+What only one of the two has is read as that one does, if the other refuses it or warns that it will
+read it so one day: Rust's flags in the middle of a pattern, nested classes, `&&`, `--` and `~~`
+between them, POSIX classes and `\\p{...}`; Python's comments `(?#...)`, `\\0`, `{,n}` and a `{`
+that stands for itself. What the two read differently is refused: `a*+` (possessive, or a repetition
+repeated), `[--/]`, white space in classes under the flag x, `\\<`.
+
+Where they differ in which characters a name means it is as in Rust, that is as in the Unicode
+standard: `\\s` is White_Space, `\\w` is that of UTS #18, letters have the cases of simple case
+folding, and `$` is the end of the text, also if that is a line feed. The flags a (Python) and -u
+(Rust) restrict `\\d`, `\\w`, `\\s` and the cases of letters to ASCII.
+
+Refused by name is what is regular but not built here (look-around, word boundaries, anchors of
+lines, atomic groups), and what is not regular (back-references).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from gcd.languages.text import unicode_tables
+from gcd.languages.text.code_points import Ranges, complement, ranges
+from gcd.languages.text.parsing import CONTROLS, MAX_NESTING, QUANTIFIER, PatternParser, single
+from gcd.languages.text.syntax import Chars, End, Node, Sequence, Start
+
+_UPPER, _LOWER, _DIGITS = (0x41, 0x5A), (0x61, 0x7A), (0x30, 0x39)
+_SPACES = ((0x09, 0x0D), (0x20, 0x20))
+_ASCII_CLASSES = {
+    "d": ranges([_DIGITS]),
+    "s": ranges(_SPACES),
+    "w": ranges([_DIGITS, _UPPER, _LOWER, (0x5F, 0x5F)]),
+}
+_POSIX = {
+    "alnum": [_DIGITS, _UPPER, _LOWER],
+    "alpha": [_UPPER, _LOWER],
+    "ascii": [(0x00, 0x7F)],
+    "blank": [(0x09, 0x09), (0x20, 0x20)],
+    "cntrl": [(0x00, 0x1F), (0x7F, 0x7F)],
+    "digit": [_DIGITS],
+    "graph": [(0x21, 0x7E)],
+    "lower": [_LOWER],
+    "print": [(0x20, 0x7E)],
+    "punct": [(0x21, 0x2F), (0x3A, 0x40), (0x5B, 0x60), (0x7B, 0x7E)],
+    "space": _SPACES,
+    "upper": [_UPPER],
+    "word": [_DIGITS, _UPPER, _LOWER, (0x5F, 0x5F)],
+    "xdigit": [_DIGITS, (0x41, 0x46), (0x61, 0x66)],
+}
+_GROUP_NAME = re.compile(r"\?P?<([^\W\d]\w*)>")
+_FLAGS = re.compile(r"\?([A-Za-z]*)(-[A-Za-z]+)?([:)])")
+_FLAGS_ALONE = Sequence(())  # a term that sets flags; told from other empty ones by identity
+_IGNORED = re.compile(r"[ \t\n\r\v\f]+|#[^\n]*")  # under the flag x
+_ONLY_RUST_IGNORES = "\x85\u200e\u200f\u2028\u2029"
+_OPERATORS = ("&&", "--", "~~")
+
+
+def parse(pattern: str) -> Node:
+    """The pattern as a tree; `ConstraintError` names what is wrong with it or not supported."""
+    return _Parser(pattern).pattern()
+
+
+@dataclass(frozen=True)
+class _Flags:
+    """What the letters i, m, s, x and a turn on."""
+
+    i: bool = False
+    m: bool = False
+    s: bool = False
+    x: bool = False
+    a: bool = False
+
+
+class _Parser(PatternParser):
+    def __init__(self, pattern: str) -> None:
+        super().__init__(pattern)
+        self._flags = _Flags()
+        self._names: set[str] = set()
+
+    # -- structure ----------------------------------------------------------------------------
+
+    def _skip_ignored(self) -> None:
+        while True:
+            if self._text.startswith("(?#", self._at):
+                end = self._text.find(")", self._at)
+                if end < 0:
+                    raise self._error("a `(?#` without `)`", self._at, "close the comment")
+                self._at = end + 1
+                continue
+            found = _IGNORED.match(self._text, self._at) if self._flags.x else None
+            if not found:
+                return
+            self._at = found.end()
+
+    def _quantified(self, node: Node, begin: int) -> Node:
+        self._skip_ignored()
+        is_repeated = False
+        while found := self._quantifier():
+            if node is _FLAGS_ALONE:
+                raise self._error("a quantifier with nothing to repeat", self._at, "flags are set")
+            if is_repeated and found[0] == "+":
+                raise self._error(
+                    "`+` behind a quantifier", self._at,
+                    "to Python it is possessive, to Rust a repetition; put the inner one in `(?:)`",
+                )  # fmt: skip
+            self._at = found.end()
+            lazy = self._skip("?")  # the same texts match
+            node = self._counted(node, found, begin)
+            is_repeated = not lazy
+            self._skip_ignored()
+        return node
+
+    def _quantifier(self) -> re.Match[str] | None:
+        """The quantifier here, if there is one."""
+        found = QUANTIFIER.match(self._text, self._at)
+        if found or not self._text.startswith("{", self._at):
+            return found
+        spaced = re.compile(r"\{[\s0-9]*,?[\s0-9]*\}").match(self._text, self._at)
+        if spaced and re.search(r"[0-9]", spaced[0]) and re.search(r"\s", spaced[0]):
+            raise self._error(
+                f"`{spaced[0]}`", self._at, "Rust and Python read it differently; leave out spaces"
+            )
+        # `{,n}`, as Python reads it.
+        return re.compile(r"\{()(,)([0-9]+)\}").match(self._text, self._at)
+
+    def _term(self) -> Node:
+        begin = self._at
+        if self._quantifier():
+            raise self._error("a quantifier with nothing to repeat", begin, "escape it with `\\`")
+        character = self._next()
+        if character in "^$":
+            if self._flags.m:
+                raise self._error(
+                    f"`{character}` under the flag m", begin,
+                    r"the whole text is matched; write `\n` where a line ends",
+                )  # fmt: skip
+            return Start() if character == "^" else End()
+        if character == ".":
+            return Chars(complement(() if self._flags.s else single(0x0A)))
+        if character == "(":
+            return self._group(begin)
+        if character == "[":
+            return Chars(self._class(begin))
+        if character == "\\":
+            letter = self._text[self._at : self._at + 1]
+            if letter and letter in "AzZ":
+                self._at += 1
+                return Start() if letter == "A" else End()
+            return Chars(self._escape(begin))
+        if self._flags.x and character in _ONLY_RUST_IGNORES:
+            raise self._error("white space", begin, "only Rust ignores it; write an escape for it")
+        return Chars(self._cased(single(ord(character))))
+
+    def _group(self, begin: int) -> Node:
+        rest = self._text[self._at : self._at + 3]
+        if rest.startswith(("?=", "?!", "?<=", "?<!")):
+            raise self._error("look-around", begin, "intersect or subtract automata (&, -) instead")
+        if rest.startswith(("?P=", "?(")):
+            raise self._error("a back-reference", begin, "no automaton can honour it")
+        if rest.startswith("?>"):
+            raise self._error("an atomic group", begin, "write `(?:`: all matches count")
+        outside = self._flags
+        if rest.startswith("?"):
+            name = _GROUP_NAME.match(self._text, self._at)
+            flags = _FLAGS.match(self._text, self._at)
+            if name:
+                self._at = name.end()
+                if name[1] in self._names:
+                    raise self._error(f"a second group {name[1]!r}", begin, "rename one")
+                self._names.add(name[1])
+            elif flags and (flags[1] or flags[2] or flags[3] == ":"):
+                self._at = flags.end()
+                self._set(flags[1], flags[2] or "", begin)
+                if flags[3] == ")":
+                    return _FLAGS_ALONE
+            else:
+                raise self._error(
+                    f"the group `({rest}`", begin, "there are `(`, `(?:`, `(?P<name>` and `(?i)`"
+                )
+        inner = self._inside_group(begin)
+        self._flags = outside
+        return inner
+
+    def _set(self, on: str, off: str, begin: int) -> None:
+        """Turn flags on and, of a text that begins with a hyphen, off."""
+        for letters, value in ((on, True), (off[1:], False)):
+            for letter in letters:
+                if letter in "imsx":
+                    self._flags = replace(self._flags, **{letter: value})
+                elif letter == "u" or (letter == "a" and value):
+                    self._flags = replace(self._flags, a=(letter == "a") == value)
+                elif letter != "U":  # which swaps greedy and lazy
+                    raise self._error(f"the flag {letter}", begin, "there are a, i, m, s, u, x, U")
+
+    # -- classes ------------------------------------------------------------------------------
+
+    def _class(self, begin: int) -> Ranges:
+        """A class in brackets, the first of which is read already."""
+        self._depth += 1
+        if self._depth > MAX_NESTING:
+            raise self._error("a class", begin, f"they are nested deeper than {MAX_NESTING}")
+        negated = self._skip("^")
+        if self._text.startswith("--", self._at):
+            raise self._error("`--` first in a class", self._at, r"write `\-` for the character")
+        result: Ranges | None = None
+        operator = ""
+        while True:
+            operand = self._union(begin, may_close=result is not None)
+            if result is None:
+                result = operand
+            elif operator == "&&":
+                result = _without(result, complement(operand))
+            elif operator == "--":
+                result = _without(result, operand)
+            else:
+                result = ranges([*_without(result, operand), *_without(operand, result)])
+            if self._skip("]"):
+                self._depth -= 1
+                return complement(result) if negated else result
+            operator = self._next() + self._next()
+
+    def _union(self, begin: int, *, may_close: bool) -> Ranges:
+        """Members of a class up to its end or to an operator."""
+        found: list[tuple[int, int]] = []
+        first_at = self._at
+        while True:
+            follows = self._text[self._at : self._at + 2]
+            is_first = self._at == first_at
+            if follows in _OPERATORS or (follows.startswith("]") and (may_close or not is_first)):
+                if is_first:
+                    raise self._error(
+                        "an operator of classes", self._at, "it needs characters on both sides"
+                    )
+                return self._cased(ranges(found))
+            at = self._at
+            first = self._member(begin)
+            follows = self._text[self._at : self._at + 2]
+            if not follows.startswith("-") or follows in ("-", "-]", "--"):
+                found += first
+                continue
+            self._at += 1
+            last_at = self._at
+            pair = self._range(first, self._member(begin), at)
+            if pair is None or "[" in (self._text[at], self._text[last_at]):
+                shown = self._text[at : self._at]
+                raise self._error(f"the range `{shown}`", at, "its ends must be single characters")
+            found.append(pair)
+
+    def _member(self, begin: int) -> Ranges:
+        at = self._at
+        character = self._next()
+        if not character:
+            raise self._error("a `[` without `]`", begin, r"write `\[` for the character")
+        if character == "\\":
+            return self._escape(at, in_class=True)
+        if character == "[":
+            posix = re.compile(r":(\^?)([a-z]+):\]").match(self._text, self._at)
+            if not posix:
+                return self._class(at)
+            self._at = posix.end()
+            if posix[2] not in _POSIX:
+                raise self._error(f"the class `[{posix[0]}`", at, f"there are {', '.join(_POSIX)}")
+            inside = self._cased(ranges(_POSIX[posix[2]]))
+            return complement(inside) if posix[1] else inside
+        if self._flags.x and (character.isspace() or character in "#\u200e\u200f"):
+            raise self._error(
+                f"{character!r} in a class under the flag x", at,
+                "Rust skips it and Python does not; write an escape for it",
+            )  # fmt: skip
+        return single(ord(character))
+
+    def _cased(self, inside: Ranges) -> Ranges:
+        """The code points and, under the flag i, their other cases."""
+        if not self._flags.i:
+            return inside
+        if self._flags.a:
+            return unicode_tables.with_other_ascii_cases(inside)
+        return unicode_tables.with_other_cases(inside)
+
+    # -- escapes ------------------------------------------------------------------------------
+
+    def _escape(self, begin: int, in_class: bool = False) -> Ranges:
+        """The code points that an escape stands for; its backslash is read already."""
+        letter = self._next()
+        if letter and letter in "dDsSwW":
+            kind = letter.lower()
+            table = _ASCII_CLASSES[kind] if self._flags.a else unicode_tables.perl_class(kind)
+            return table if letter == kind else complement(table)
+        if letter in ("p", "P"):
+            return self._property(begin, negated=letter == "P")
+        value = self._escaped_character(letter, begin, in_class)
+        return single(value) if in_class else self._cased(single(value))
+
+    def _escaped_character(self, letter: str, begin: int, in_class: bool) -> int:
+        if letter in CONTROLS:
+            return CONTROLS[letter]
+        if letter == "a":
+            return 0x07
+        if letter == "b" and in_class:
+            return 0x08
+        if letter in ("x", "u", "U"):
+            return self._checked(self._hexadecimal(letter, begin), begin)
+        if letter == "0" and not self._matched("[0-9]"):
+            return 0
+        if letter.isdigit() or (letter in ("k", "g") and not in_class):
+            what = "an octal escape" if in_class or letter == "0" else "a back-reference"
+            raise self._error(
+                what, begin, r"spell out what it stands for (a character is `\xHH` or `\uHHHH`)"
+            )
+        if letter in ("b", "B", "<", ">"):
+            raise self._error(
+                f"the word boundary `\\{letter}`", begin, "say which characters may come there"
+            )
+        if letter.isascii() and letter.isalpha():
+            raise self._error(f"the escape `\\{letter}`", begin, "there is none of that name")
+        if not letter:
+            raise self._error("a backslash at the end", begin, r"write `\\` for the character")
+        return ord(letter)
+
+    def _hexadecimal(self, letter: str, begin: int) -> int:
+        if self._skip("{"):
+            value = self._number(begin, "[0-9a-fA-F]{1,8}(?=})", rf"`\{letter}{{...}}` takes hex")
+            self._at += 1
+            return value
+        count = {"x": 2, "u": 4, "U": 8}[letter]
+        return self._number(
+            begin, f"[0-9a-fA-F]{{{count}}}", rf"`\{letter}` takes {count} hex digits"
+        )
+
+    def _property(self, begin: int, negated: bool) -> Ranges:
+        found = self._matched(r"[A-Za-z]|\{[A-Za-z0-9_ -]+([=:][A-Za-z0-9_ -]+)?\}")
+        inside = unicode_tables.property_ranges(found.strip("{}")) if found else None
+        if inside is None:
+            shown = self._text[begin : begin + 2] + found
+            raise self._error(
+                f"the property `{shown}`", begin, "it is unknown here; list its characters in `[]`"
+            )
+        inside = self._cased(inside)
+        return complement(inside) if negated else inside
+
+
+def _without(inside: Ranges, outside: Ranges) -> Ranges:
+    return complement(ranges([*complement(inside), *outside]))

@@ -1,0 +1,123 @@
+"""The syntax tree of a regular expression, which all flavours of them share.
+
+Flavours differ in how they spell a class or a group; what they describe is built of six kinds of
+node. Captures, names and laziness are not among them: they say how a text is matched, and nothing
+about which texts are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gcd.languages.text.code_points import Ranges
+
+
+@dataclass(frozen=True)
+class Chars:
+    """One code point out of these."""
+
+    inside: Ranges
+
+
+@dataclass(frozen=True)
+class Start:
+    """Nothing was read before."""
+
+
+@dataclass(frozen=True)
+class End:
+    """Nothing is read after."""
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """One after the other."""
+
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Any one of these."""
+
+    options: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """The body `minimum` to `maximum` times in a row; None: no upper bound.
+
+    `span` is where it stands in the pattern, from its first character to behind its last.
+    """
+
+    body: Node
+    minimum: int
+    maximum: int | None
+    span: tuple[int, int] = field(default=(0, 0), compare=False)
+
+
+Node = Chars | Start | End | Sequence | Choice | Repeat
+
+
+def repeat(body: Node, minimum: int, maximum: int | None, span: tuple[int, int]) -> Node:
+    """A repetition in its simplest form: of nothing it is done once, of counts it is one count.
+
+    `(x{a,b}){c,d}` is `x{ac,bd}` if the counts that k rounds reach, from ka to kb, leave no gap
+    between one k of c, ..., d and the next. So nested counters are seen for what they are before
+    anything is laid out.
+    """
+    if _reads_nothing(body):  # what holds once holds any number of times
+        minimum = min(minimum, 1)
+        maximum = 1 if maximum is None else min(maximum, 1)
+    if maximum == 0:
+        return Sequence(())
+    if (minimum, maximum) == (1, 1):
+        return body
+    if isinstance(body, Repeat) and _no_gaps(body, minimum, maximum):
+        most = None if maximum is None or body.maximum is None else body.maximum * maximum
+        return Repeat(body.body, body.minimum * minimum, most, span)
+    return Repeat(body, minimum, maximum, span)
+
+
+def _no_gaps(inner: Repeat, minimum: int, maximum: int | None) -> bool:
+    if minimum == maximum:
+        return True
+    # Rounds k and k + 1 meet if (k + 1) a <= k b + 1; harder for smaller k.
+    if minimum == 0 and inner.minimum > 1:
+        return False
+    rounds = max(minimum, 1)
+    return inner.maximum is None or (rounds + 1) * inner.minimum <= rounds * inner.maximum + 1
+
+
+def _reads_nothing(node: Node) -> bool:
+    match node:
+        case Chars():
+            return False
+        case Sequence(parts) | Choice(parts):
+            return all(map(_reads_nothing, parts))
+        case Repeat(body):
+            return _reads_nothing(body)
+    return True
+
+
+def has_anchors(node: Node) -> bool:
+    """Whether `Start` or `End` is in the node."""
+    match node:
+        case Start() | End():
+            return True
+        case Sequence(parts) | Choice(parts):
+            return any(map(has_anchors, parts))
+        case Repeat(body):
+            return has_anchors(body)
+    return False
+
+
+def literal_text(node: Node) -> str | None:
+    """The only text of a node that is nothing but characters in a row, None for other nodes."""
+    match node:
+        case Chars(((first, last),)) if first == last:
+            return chr(first)
+        case Sequence(parts):
+            texts = [literal_text(part) for part in parts]
+            return None if None in texts else "".join(filter(None, texts))
+    return None

@@ -1,0 +1,284 @@
+"""From the syntax tree of a regular expression to the automaton of the texts that it describes.
+
+Thompson's construction (1968) lays the tree out between nodes: what reads is an edge, labelled here
+with a finished automaton over UTF-8 bytes and not with one byte, what reads nothing is a skip. One
+subset construction over all of it (`Automaton.join`) gives the result. Labels that are
+automata keep the layout small: a class of characters is one edge however many bytes it takes, and
+so is a word, a list of words (as a prefix tree), and a counted repetition, which is made
+deterministic by itself before it is put in its place.
+
+**Anchors** are edges that read nothing and have a condition: `Start` that nothing was read before,
+`End` that nothing is read after. They may stand anywhere, as in `(^|,)x(,|$)`, so a path through
+the pattern is in one of four *phases*:
+
+    0  nothing read yet          --any byte-->  1            --End-->  3
+    1  something read            --any byte-->  1            --End-->  2
+    2  something read, and `End` passed: it must end here
+    3  nothing read, and `End` passed: the text is empty
+
+`Start` is open in phases 0 and 3, `End` in all of them. The conditional edges become ordinary ones
+in four copies of the layout. Patterns such as `^P$` need none of that: the text that matches as a
+whole begins and ends there anyway, and a search leaves out what it would read before and after.
+
+Nothing here takes long without paying for it (`gcd.automata.limits`): what is laid out is counted
+before it is, and errors say which part of the pattern was too much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from gcd.automata.automaton import Automaton
+from gcd.automata.limits import max_states, metered, spend
+from gcd.errors import StateLimitError, WorkLimitError
+from gcd.languages.text.code_points import SCALARS, one_of
+from gcd.languages.text.syntax import (
+    Chars,
+    Choice,
+    End,
+    Node,
+    Repeat,
+    Sequence,
+    Start,
+    has_anchors,
+    literal_text,
+)
+
+_PER_STEP = 400  # units for a step of laying out, which is interpreted
+_EPSILON = Automaton.epsilon()
+
+
+def automaton_of(tree: Node, pattern: str, *, search: bool = False) -> Automaton:
+    """The texts that the tree describes, as a whole or, in a search, somewhere.
+
+    Args:
+        tree: of the pattern.
+        pattern: what the tree was read from, for error messages.
+        search: whether anything may stand before and after the match, but for anchors.
+
+    Raises:
+        StateLimitError: if more states are needed than `gcd.state_limit` allows.
+        WorkLimitError: if more work is needed than `gcd.work_limit` allows.
+    """
+    with metered(), _blamed(f"the pattern {shown(pattern)}"):
+        layout = _Layout(pattern)
+        layout.lay_options(tree, search=search)
+        return layout.automaton()
+
+
+def shown(pattern: str) -> str:
+    """The pattern for a message, its beginning if it is long."""
+    return repr(pattern) if len(pattern) <= 200 else f"{pattern[:200]!r}..."
+
+
+@contextmanager
+def _blamed(what: str) -> Iterator[None]:
+    """Say `what` it was that came to a limit, unless that is said already."""
+    try:
+        yield
+    except (StateLimitError, WorkLimitError) as error:
+        if error.__cause__ is not None:
+            raise
+        raise type(error)(error.limit, what) from error
+
+
+class _Layout:
+    """Nodes, the automata that lead from one to another, and edges that read nothing."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+        self._num_nodes = 2  # the first is where texts begin, the second where they end
+        self._num_states = 0
+        self._parts: list[Automaton] = []
+        self._joints: list[tuple[int, int]] = []
+        self._skips: list[tuple[int, int]] = []
+        self._starts: list[tuple[int, int]] = []
+        self._ends: list[tuple[int, int]] = []
+
+    # -- the tree ---------------------------------------------------------------------------
+
+    def lay_options(self, tree: Node, *, search: bool) -> None:
+        """The whole tree from the first node to the second, anchors at its ends left out."""
+        before = after = None
+        for option in tree.options if isinstance(tree, Choice) else (tree,):
+            parts = option.parts if isinstance(option, Sequence) else (option,)
+            first, last = 0, len(parts)
+            while first < last and isinstance(parts[first], Start):
+                first += 1
+            while first < last and isinstance(parts[last - 1], End):
+                last -= 1
+            entry = 0
+            if search and first == 0:
+                if before is None:
+                    before = self._insert(_anything(), 0)
+                entry = before
+            done = self._lay(Sequence(parts[first:last]), entry)
+            if search and last == len(parts):
+                if after is None:
+                    after = self._node()
+                    self._skip(self._insert(_anything(), after), 1)
+                self._skip(done, after)
+            else:
+                self._skip(done, 1)
+
+    def _lay(self, node: Node, entry: int) -> int:
+        """Lay the node out from `entry`; returns where it is done.
+
+        Only loops lead back, and only to nodes of their own: alternatives may share an entry.
+        """
+        match node:
+            case Start():
+                self._starts.append((entry, self._node()))
+                return self._num_nodes - 1
+            case End():
+                self._ends.append((entry, self._node()))
+                return self._num_nodes - 1
+            case Sequence(parts):
+                return self._sequence(parts, entry)
+            case Choice(options):
+                return self._choice(options, entry)
+            case Repeat(_, minimum, maximum) if (
+                maximum == 1 or (maximum is None and minimum < 2) or has_anchors(node)
+            ):
+                return self._repeat(node, entry)
+        return self._insert(self._alone(node), entry)
+
+    def _alone(self, node: Node) -> Automaton:
+        """The automaton of a node by itself."""
+        match node:
+            case Chars(inside):
+                spend(_PER_STEP * len(inside))
+                return one_of(inside)
+            case Repeat(body, minimum, maximum, (first, last)) if not has_anchors(node):
+                part = shown(self._pattern[first:last])
+                with _blamed(f"{part} at position {first} of the pattern {shown(self._pattern)}"):
+                    return self._alone(body).repeat(minimum, maximum)
+        inner = _Layout(self._pattern)
+        inner._skip(inner._lay(node, 0), 1)
+        return inner.automaton()
+
+    def _sequence(self, parts: tuple[Node, ...], entry: int) -> int:
+        word: list[str] = []  # characters in a row are one literal
+        for part in parts:
+            text = literal_text(part)
+            if text is not None:
+                word.append(text)
+                continue
+            entry = self._lay(part, self._word(word, entry))
+            word = []
+        return self._word(word, entry)
+
+    def _word(self, word: list[str], entry: int) -> int:
+        return self._insert(Automaton.literal("".join(word)), entry) if word else entry
+
+    def _choice(self, options: tuple[Node, ...], entry: int) -> int:
+        done = self._node()
+        words = []
+        for option in options:
+            text = literal_text(option)
+            if text is None:
+                self._skip(self._lay(option, entry), done)
+            else:
+                words.append(text)
+        if words:
+            self._skip(self._insert(Automaton.from_strings(words), entry), done)
+        return done
+
+    def _repeat(self, node: Repeat, entry: int) -> int:
+        minimum, maximum = node.minimum, node.maximum
+        for _ in range(minimum if maximum is not None else minimum - 1):
+            entry = self._lay(node.body, entry)
+        if maximum is None:
+            loop = self._node()
+            self._skip(entry, loop)
+            once = self._lay(node.body, loop)
+            self._skip(once, loop)
+            return once if minimum else loop
+        done = self._node()
+        for _ in range(maximum - minimum):
+            self._skip(entry, done)
+            entry = self._lay(node.body, entry)
+        self._skip(entry, done)
+        return done
+
+    # -- nodes and edges --------------------------------------------------------------------
+
+    def _node(self) -> int:
+        self._count(0)
+        self._num_nodes += 1
+        return self._num_nodes - 1
+
+    def _insert(self, part: Automaton, entry: int) -> int:
+        """A string of the part leads from `entry` to the node that is returned."""
+        if part.num_states == 1 and part == _EPSILON:
+            return entry
+        done = self._node()
+        if not part.is_empty:
+            self._count(part.num_states)
+            self._parts.append(part)
+            self._joints.append((entry, done))
+        return done
+
+    def _skip(self, source: int, target: int) -> None:
+        self._count(0)
+        self._skips.append((source, target))
+
+    def _count(self, states: int) -> None:
+        spend(_PER_STEP)
+        self._num_states += states
+        if self._num_states > max_states():
+            raise StateLimitError(max_states())
+
+    def automaton(self) -> Automaton:
+        """The strings on the way from the first node to the second."""
+        if self._starts or self._ends:
+            self._split_into_phases()
+        if len(self._parts) == 1 and self._is_chain():
+            return self._parts[0]
+        return Automaton.join(
+            self._parts,
+            self._joints,
+            num_nodes=self._num_nodes,
+            skips=self._skips,
+            start=0,
+            end=1,
+        )
+
+    def _is_chain(self) -> bool:
+        """Whether the one part leads from the first node and, over skips alone, to the second."""
+        ((entry, done),) = self._joints
+        following = dict(self._skips)
+        if entry != 0 or len(following) != len(self._skips):
+            return False
+        passed = 0
+        while done in following:
+            done = following.pop(done)
+            passed += 1
+        return done == 1 and not following and passed == len(self._skips)
+
+    def _split_into_phases(self) -> None:
+        """Four copies of the nodes, one for each phase of the module's table."""
+        size = self._num_nodes
+        joints = np.array(self._joints, np.int64).reshape(-1, 2)
+        nullable = [i for i, part in enumerate(self._parts) if part.accepting[0]]
+        # A part that may read nothing leads on within each phase as well.
+        skips = np.array(self._skips, np.int64).reshape(-1, 2)
+        skips = np.concatenate([skips, joints[nullable]])
+        starts, ends = (np.array(e, np.int64).reshape(-1, 2) for e in (self._starts, self._ends))
+        copies = [skips + phase * size for phase in range(4)]
+        copies += [starts + phase * size for phase in (0, 3)]
+        copies += [ends + np.array([a, b]) * size for a, b in ((0, 3), (1, 2), (2, 2), (3, 3))]
+        copies.append(np.array([[1 + phase * size, 1] for phase in (1, 2, 3)]))
+        both = [joints + np.array([phase, 1]) * size for phase in (0, 1)]
+        self._skips = [(a, b) for a, b in np.concatenate(copies).tolist()]
+        self._joints = [(a, b) for a, b in np.concatenate(both).tolist()]
+        self._parts = 2 * self._parts
+        self._num_nodes = 4 * size
+
+
+def _anything() -> Automaton:
+    """All texts: any number of code points."""
+    return one_of(SCALARS).star()

@@ -1,0 +1,87 @@
+"""Sets of code points by their Unicode properties, and closed under letter case.
+
+The tables are those of the `regex` package (mrab-regex), which follows the newest Unicode version
+and answers whole ranges at once: it is asked for the runs of a set in a text of all code points.
+It is imported when a pattern first needs it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gcd.languages.text.code_points import Ranges, complement, ranges
+
+if TYPE_CHECKING:
+    import regex as unicode_regex
+
+# I and i with a dot and without one are cases of each other in Turkic languages alone.
+_TURKIC = ranges([(0x130, 0x131)])
+
+
+@lru_cache(maxsize=256)
+def property_ranges(name: str) -> Ranges | None:
+    """The code points of `\\p{name}`, also `key=value`; None for a name that is not known."""
+    import regex as unicode_regex
+
+    try:
+        found = unicode_regex.compile(rf"\p{{{name}}}+", unicode_regex.V1)
+    except unicode_regex.error:
+        return None
+    return _runs(found, _all_code_points())
+
+
+@lru_cache(maxsize=3)
+def perl_class(letter: str) -> Ranges:
+    """The code points of `\\d`, `\\s` or `\\w` by Annex C of UTS #18."""
+    names = {
+        "d": ["Nd"],
+        "s": ["White_Space"],
+        "w": ["Alphabetic", "M", "Nd", "Pc", "Join_Control"],
+    }
+    found = [property_ranges(name) for name in names[letter]]
+    return ranges(pair for part in found for pair in part or ())
+
+
+@lru_cache(maxsize=256)
+def with_other_cases(inside: Ranges) -> Ranges:
+    """The set and all code points whose simple case folding is that of one in it."""
+    import regex as unicode_regex
+
+    plain = complement(ranges([*complement(inside), *_TURKIC]))
+    written = "".join(f"\\U{first:08X}-\\U{last:08X}" for first, last in plain)
+    if not written:
+        return inside
+    others = unicode_regex.compile(f"(?i)[{written}]", unicode_regex.V1)
+    found = [ord(match[0]) for match in others.finditer(_cased())]
+    return ranges([*inside, *((c, c) for c in found)])
+
+
+def with_other_ascii_cases(inside: Ranges) -> Ranges:
+    """The set and, of the ASCII letters in it, both cases."""
+    found = list(inside)
+    for shift, (low, high) in ((0x20, (0x41, 0x5A)), (-0x20, (0x61, 0x7A))):
+        for first, last in inside:
+            if first <= high and last >= low:
+                found.append((max(first, low) + shift, min(last, high) + shift))
+    return ranges(found)
+
+
+def _runs(pattern: unicode_regex.Pattern[str], text: str) -> Ranges:
+    return ranges((match.start(), match.end() - 1) for match in pattern.finditer(text))
+
+
+@lru_cache(maxsize=1)
+def _all_code_points() -> str:
+    return np.arange(0x110000, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
+
+
+@lru_cache(maxsize=1)
+def _cased() -> str:
+    """All code points with more than one case, but the Turkic ones."""
+    found = [property_ranges(f"Changes_When_{how}") for how in ("Casefolded", "Casemapped")]
+    inside = ranges(pair for part in found for pair in part or ())
+    plain = complement(ranges([*complement(inside), *_TURKIC]))
+    return "".join(map(chr, (c for first, last in plain for c in range(first, last + 1))))
