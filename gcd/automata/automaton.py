@@ -311,10 +311,11 @@ class Automaton:
         inner = self.num_states - 1
         copies = minimum + 1 if maximum is None else maximum
         num_states = copies * inner + (maximum is not None)
+        what = f"a repetition of {self.num_states} states {copies} times"
         if num_states > max_states():
-            raise StateLimitError(max_states(), f"{inner} states repeated {copies} times")
+            raise StateLimitError(max_states(), what)
         if num_states * self.delta.shape[1] > max_cells():
-            spend(work_left() + 1, f"{inner} states repeated {copies} times")
+            spend(work_left() + 1, what)
         order = np.cumsum(~self.accepting, dtype=np.int32) - 1
         order[self.accepting] = inner
         rows = self.delta[~self.accepting]

@@ -12,7 +12,7 @@ from gcd.errors import ConstraintError
 from gcd.languages.text.code_points import Ranges
 from gcd.languages.text.syntax import Choice, Node, Sequence, repeat
 
-MAX_NESTING = 100  # groups inside groups
+MAX_NESTING = 50  # groups inside groups
 
 QUANTIFIER = re.compile(r"[*+?]|\{([0-9]+)(?:(,)([0-9]*))?\}")
 CONTROLS = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}

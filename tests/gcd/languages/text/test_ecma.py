@@ -19,7 +19,8 @@ from gcd.errors import ConstraintError, StateLimitError
 from gcd.languages.text.code_points import complement, one_of, ranges
 from gcd.languages.text.ecma import ecma_pattern
 from gcd.languages.text.ecma_properties import BINARY, GENERAL_CATEGORIES
-from gcd.languages.text.ecma_syntax import MAX_NESTING, property_ranges
+from gcd.languages.text.ecma_syntax import named_property
+from gcd.languages.text.parsing import MAX_NESTING
 from gcd.languages.text.regex import regex
 from gcd.languages.text.texts import texts
 from tests.gcd.random_strings import random_strings
@@ -247,7 +248,7 @@ def test_one_text(pattern: str, text: str) -> None:
 def test_every_named_property_is_known() -> None:
     names = sorted(GENERAL_CATEGORIES - {"cntrl", "punct"})[::16] + sorted(BINARY)[::14]
     for name in [*names, "cntrl", "digit", "punct", "Assigned", "ASCII", "Emoji", "Cn"]:
-        assert property_ranges(name), name
+        assert named_property(name), name
 
 
 # -- refused ------------------------------------------------------------------------------------
