@@ -134,6 +134,7 @@ class Automaton:
         skips: Sequence[tuple[int, int]] = (),
         start: int,
         end: int,
+        absorbing: int = -1,
     ) -> Automaton:
         """The strings spelled on the way from node `start` to node `end` of a graph.
 
@@ -143,11 +144,21 @@ class Automaton:
             num_nodes: how many nodes there are; they are numbered from 0.
             skips: pairs of nodes, the second of which is reached from the first without a byte.
             start, end: where strings begin and end.
+            absorbing: number of a part that leads to the end and reads, from where it begins,
+                whatever else could be read there, -1 for none; what else leads on is not followed.
         """
         if not parts:  # nothing but skips: what matters is whether there is a way at all
             parts, joints = [cls.empty()], [(start, start)]
         return cls.minimal(
-            *join(parts, joints, num_nodes=num_nodes, skips=skips, start=start, end=end)
+            *join(
+                parts,
+                joints,
+                num_nodes=num_nodes,
+                skips=skips,
+                start=start,
+                end=end,
+                absorbing=absorbing,
+            )
         )
 
     @classmethod

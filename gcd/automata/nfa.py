@@ -153,6 +153,7 @@ def join(
     skips: Sequence[tuple[int, int]] = (),
     start: int,
     end: int,
+    absorbing: int = -1,
 ) -> Table:
     """The strings spelled on the way from node `start` to node `end`.
 
@@ -175,7 +176,7 @@ def join(
         np.array(joints, np.int32).reshape(-1, 2),
         np.array(skips, np.int32).reshape(-1, 2),
         num_nodes,
-        (start, end),
+        (start, end, absorbing),
         kernel_limits(),
     )
     pay(count, work)

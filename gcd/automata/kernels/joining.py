@@ -183,7 +183,7 @@ def join(
     joints: np.ndarray,
     skips: np.ndarray,
     num_nodes: int,
-    ends: tuple[int, int],
+    ends: tuple[int, int, int],
     limits: tuple[int, int, int],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int, int]:
     """The strings on the way from one node to another.
@@ -195,7 +195,9 @@ def join(
         part_of: the part of each joint.
         joints, skips: their (source, target) nodes.
         num_nodes: how many nodes there are.
-        ends: the nodes where strings begin and end.
+        ends: the nodes where strings begin and end; and a joint whose part reads all strings that
+            any way to the end spells from where it may begin, -1 if none is known. Subsets in
+            which it may begin are cut down to it, the end is then among them.
         limits: most states and entries of the result, and units of work.
 
     Returns:
@@ -225,6 +227,7 @@ def join(
     reads = np.zeros(total, np.bool_)  # what does not says nothing once closed over
     end = first_node + ends[1]
     reads[end] = True
+    everything = begins[ends[2]] if ends[2] >= 0 else np.int64(-1)
     work = np.int64(STATE * total)
     for i in range(num_joints):
         p = part_of[i]
@@ -262,6 +265,10 @@ def join(
         lone = members[0] if size == 1 else -1
         size, looks = _close(members, size, stamp, leads_to, reads, nodes, first_node)
         work += SET * (size + looks)
+        for i in range(size):
+            if members[i] == everything:
+                members[0], members[1], size = everything, end, 2
+                break
         simple = size == 1 and leads_to[members[0]] < 0
         target = after[members[0]] if simple else _UNKNOWN
         if target == _UNKNOWN and size > 0:

@@ -95,6 +95,7 @@ class _Layout:
         self._parts: list[Automaton] = []
         self._joints: list[tuple[int, int]] = []
         self._skips: list[tuple[int, int]] = []
+        self._absorbing = -1  # the part that reads what follows a match: anything
         self._starts: list[tuple[int, int]] = []
         self._ends: list[tuple[int, int]] = []
 
@@ -119,6 +120,7 @@ class _Layout:
             if search and last == len(parts):
                 if after is None:
                     after = self._node()
+                    self._absorbing = len(self._parts)
                     self._skip(self._insert(_anything(), after), 1)
                 self._skip(done, after)
             else:
@@ -245,6 +247,7 @@ class _Layout:
             skips=self._skips,
             start=0,
             end=1,
+            absorbing=self._absorbing,
         )
 
     def _is_chain(self) -> bool:
@@ -273,6 +276,8 @@ class _Layout:
         copies += [ends + np.array([a, b]) * size for a, b in ((0, 3), (1, 2), (2, 2), (3, 3))]
         copies.append(np.array([[1 + phase * size, 1] for phase in (1, 2, 3)]))
         both = [joints + np.array([phase, 1]) * size for phase in (0, 1)]
+        if self._absorbing >= 0:  # once something was read
+            self._absorbing += len(self._parts)
         self._skips = [(a, b) for a, b in np.concatenate(copies).tolist()]
         self._joints = [(a, b) for a, b in np.concatenate(both).tolist()]
         self._parts = 2 * self._parts
