@@ -20,9 +20,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import outlines_core
-from outlines_core.json_schema import build_regex_from_schema
-
 from gcd.languages.text.regex import regex
 from gcd.tokens.lifting import lift
 from gcd.tokens.trie import Trie
