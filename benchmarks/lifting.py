@@ -79,6 +79,9 @@ def least(run: Callable[[], object], repeats: int) -> float:
 
 
 def main() -> None:
+    import outlines_core  # of the extra `benchmark`
+    from outlines_core.json_schema import build_regex_from_schema
+
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("ranks", type=Path, help="vocabulary: lines of `base64 rank`")
     parser.add_argument("--repeats", type=int, default=5)
