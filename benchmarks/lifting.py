@@ -20,9 +20,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import outlines_core
-from outlines_core.json_schema import build_regex_from_schema
-
 from gcd.languages.text.regex import regex
 from gcd.tokens.lifting import lift
 from gcd.tokens.trie import Trie
@@ -82,6 +79,9 @@ def least(run: Callable[[], object], repeats: int) -> float:
 
 
 def main() -> None:
+    import outlines_core  # of the extra `benchmark`
+    from outlines_core.json_schema import build_regex_from_schema
+
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("ranks", type=Path, help="vocabulary: lines of `base64 rank`")
     parser.add_argument("--repeats", type=int, default=5)

@@ -16,14 +16,13 @@ Surrogates (U+D800 to U+DFFF) are no code points of a text, and are in no set.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.byte_classes import NUM_BYTES, merge_equal_columns
-from gcd.automata.limits import max_states
+from gcd.automata.limits import max_states, priced_cache
 from gcd.errors import StateLimitError
 
 Ranges = tuple[tuple[int, int], ...]
@@ -56,7 +55,7 @@ def complement(inside: Ranges) -> Ranges:
     return ranges((a, b) for a, b in gaps if a <= b)
 
 
-@lru_cache(maxsize=1024)
+@priced_cache(1024)
 def one_of(inside: Ranges) -> Automaton:
     """One code point out of the ranges, in UTF-8."""
     count = 2  # the initial and the final state

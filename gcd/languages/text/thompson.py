@@ -103,7 +103,7 @@ class _Layout:
 
     def lay_options(self, tree: Node, *, search: bool) -> None:
         """The whole tree from the first node to the second, anchors at its ends left out."""
-        before = after = None
+        at_ends: dict[tuple[bool, bool], list[Node]] = {}  # options by their anchors
         for option in tree.options if isinstance(tree, Choice) else (tree,):
             parts = option.parts if isinstance(option, Sequence) else (option,)
             first, last = 0, len(parts)
@@ -111,20 +111,18 @@ class _Layout:
                 first += 1
             while first < last and isinstance(parts[last - 1], End):
                 last -= 1
-            entry = 0
-            if search and first == 0:
-                if before is None:
-                    before = self._insert(_anything(), 0)
-                entry = before
-            done = self._lay(Sequence(parts[first:last]), entry)
-            if search and last == len(parts):
-                if after is None:
-                    after = self._node()
-                    self._absorbing = len(self._parts)
-                    self._skip(self._insert(_anything(), after), 1)
-                self._skip(done, after)
-            else:
-                self._skip(done, 1)
+            anchors = first > 0 or not search, last < len(parts) or not search
+            at_ends.setdefault(anchors, []).append(Sequence(parts[first:last]))
+        before = 0
+        if not all(begins for begins, _ in at_ends):
+            before = self._insert(_anything(), 0)
+        after = 1
+        if not all(ends for _, ends in at_ends):
+            after, self._absorbing = self._node(), len(self._parts)
+            self._skip(self._insert(_anything(), after), 1)
+        for (begins, ends), options in at_ends.items():
+            done = self._choice(tuple(options), 0 if begins else before)
+            self._skip(done, 1 if ends else after)
 
     def _lay(self, node: Node, entry: int) -> int:
         """Lay the node out from `entry`; returns where it is done.
@@ -177,6 +175,8 @@ class _Layout:
         return self._insert(Automaton.literal("".join(word)), entry) if word else entry
 
     def _choice(self, options: tuple[Node, ...], entry: int) -> int:
+        if len(options) == 1:
+            return self._lay(options[0], entry)
         done = self._node()
         words = []
         for option in options:

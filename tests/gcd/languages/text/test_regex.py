@@ -2,45 +2,100 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import re
+import resource
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gcd import ConstraintError, EmptyLanguageError, StateLimitError, choice, literal, regex
-from gcd.automata.limits import state_limit
+from gcd import (
+    ConstraintError,
+    EmptyLanguageError,
+    StateLimitError,
+    WorkLimitError,
+    choice,
+    literal,
+    regex,
+    work_limit,
+)
+from gcd.automata.limits import metered, state_limit, work_left
+from gcd.languages.text.code_points import one_of, ranges, ranges_of
+from gcd.languages.text.ecma import ecma_pattern
 
 STRINGS = ["".join(s) for n in range(5) for s in itertools.product("ab\n", repeat=n)]
 
 
-def patterns() -> st.SearchStrategy[str]:
-    atoms = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\n", "", r"\w", r"\S"])
-    quantifiers = st.sampled_from(["*", "+", "?", "*?", "+?", "??", "{2}", "{1,2}", "{0,3}", "{0}"])
+ATOMS = [
+    *("a", "b", ".", "[ab]", "[^a]", r"\n", "", r"\w", r"\S", r"\s", r"\W", r"[^\S]", r"[^\n-a]"),
+    *("(?i:A)", "(?i:[^A])", "(?s:.)", "(?x: a # b\n)", r"\x61", r"\u0062", "(?P<n>)", "(?#b)"),
+    *(r"[\n-a]", "[]a]", "[a-]", r"\A", r"\Z", "^", "(?:)"),
+]
+QUANTIFIERS = [
+    "*",
+    "+",
+    "?",
+    "*?",
+    "+?",
+    "??",
+    "{2}",
+    "{1,2}",
+    "{0,3}",
+    "{0}",
+    "{,2}",
+    "{2,}",
+    "{1,}?",
+]
 
+
+def patterns() -> st.SearchStrategy[str]:
     def extend(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         return st.one_of(
             st.tuples(inner, inner).map("".join),
+            st.tuples(inner, inner).map("|".join),
             st.tuples(inner, inner).map(lambda p: f"({p[0]}|{p[1]})"),
-            st.tuples(inner, quantifiers).map(lambda p: f"(?:{p[0]}){p[1]}"),
+            st.tuples(inner, st.sampled_from(QUANTIFIERS)).map(lambda p: f"(?:{p[0]}){p[1]}"),
         )
 
-    return st.recursive(atoms, extend, max_leaves=6)
+    return st.recursive(st.sampled_from(ATOMS), extend, max_leaves=7)
 
 
-@settings(deadline=None, max_examples=120)
-@given(patterns())
+@settings(deadline=None, max_examples=300)
+@given(patterns().filter(lambda p: p.count("?P<n>") < 2))
 @example("a|ab")  # leftmost-first search would lose "ab"
 @example("a*?")
 @example("(|a)b?")
 @example("(a|ab)(c|bcd)")
+@example(r"(?:a|\A)b|\Z|a\Zb")
+@example(r"(?:^a|b)*\Z")
+@example(r"(?:(?:^|a)(?:\Z|b)){2}")
+@example("(?:(?:a{2,3}){2,3}b?){0,2}")
+@example("(?:(?:a{2}){1,2}){2}")
+@example("(?:a{2,3}){0,2}")
+@example("(?:(?:ab|a){2}){2,}")
+@example("(?:a|bb|){3}")
+@example("(?:a*b){2,3}")
 def test_full_match_as_in_python(pattern):
     automaton = regex(pattern)
     compiled = re.compile(pattern)
     for string in STRINGS:
         assert automaton.accepts(string) == bool(compiled.fullmatch(string)), string
+
+
+def test_nested_counts_are_one_count():
+    for a, b, c, d in itertools.product(range(4), [0, 1, 2, 4, None], range(4), [0, 1, 3, None]):
+        if (b is not None and b < a) or (d is not None and d < c):
+            continue
+        outer, inner = (
+            f"{{{low},{'' if high is None else high}}}" for low, high in ((c, d), (a, b))
+        )
+        compiled = re.compile(f"(?:a{inner}){outer}")
+        counted = regex(f"(?:a{inner}){outer}")
+        for count in range(20):
+            assert counted.accepts("a" * count) == bool(compiled.fullmatch("a" * count))
 
 
 @pytest.mark.parametrize("text", ["é", "ß", "漢", "😀", "\x00", "\x7f", "\u07ff", "\U0010ffff"])
@@ -84,21 +139,219 @@ def test_comments_end_with_the_pattern(pattern, text):
 
 
 @pytest.mark.parametrize(
-    ("pattern", "reason"),
+    ("pattern", "named"),
     [
-        ("a(?=b)", "look-around"),
-        ("(?<!a)b", "look-around"),
-        (r"(a)\1", "back-references"),
-        ("a)(b", "not valid"),
-        ("[", "not valid"),
-        ("*", "not valid"),
-        ("(^a)|b", "anchor"),
+        ("a(?=b)", "look-around at position 1"),
+        ("(?<!a)b", "look-around at position 0"),
+        (r"(a)\1", "a back-reference at position 3"),
+        (r"(?P<x>a)(?P=x)", "a back-reference at position 8"),
+        (r"(?<x>a)\k<x>", "a back-reference at position 7"),
+        ("(a)?(?(1)b)", "a back-reference at position 4"),
+        (r"\bword", r"the word boundary `\\b` at position 0"),
+        (r"a\B", r"the word boundary `\\B` at position 1"),
+        (r"\<a", r"the word boundary `\\<`"),
+        ("(?>a)", "an atomic group"),
+        ("a*+", r"`\+` behind a quantifier at position 2"),
+        ("a{2}+", r"`\+` behind a quantifier"),
+        ("(?m)^a", r"`\^` under the flag m at position 4"),
+        ("(?m:a$)", r"`\$` under the flag m"),
+        ("(?R)a", "the flag R"),
+        ("(?L)a", "the flag L"),
+        ("(?-a)a", "the flag a"),
+        ("(?q)a", "the flag q"),
+        ("(?)a", r"the group `\(\?\)"),
+        ("(?'n'a)", r"the group `\(\?'n"),
+        ("(?P<n>a)(?P<n>b)", "a second group 'n' at position 8"),
+        ("a)(b", r"a `\)` without `\(` at position 1"),
+        ("(a", r"a `\(` without"),
+        ("(?#a", r"a `\(\?#` without"),
+        ("[", r"a `\[` without `\]` at position 0"),
+        ("a[b[c]", r"a `\[` without `\]` at position 1"),
+        ("*", "a quantifier with nothing to repeat at position 0"),
+        ("a|{2}", "a quantifier with nothing to repeat"),
+        ("{,2}", "a quantifier with nothing to repeat"),
+        ("(?i)*", "a quantifier with nothing to repeat"),
+        ("a{ 2 }", "`{ 2 }` at position 1"),
+        ("a{3,1}", r"`\{3,1\}`"),
+        ("[b-a]", "the range `b-a` at position 1"),
+        (r"[\w-a]", "the range"),
+        (r"[a-\d]", "the range"),
+        ("[a-[b]]", "the range"),
+        ("[--/]", "`--` first in a class"),
+        ("[a&&]", "an operator of classes at position 4"),
+        ("[&&a]", "an operator of classes"),
+        ("[[:letter:]]", "the class"),
+        ("(?x)[a b]", "' ' in a class under the flag x at position 6"),
+        ("(?x)[a#]", "'#' in a class"),
+        ("(?x)a\u2028", "white space"),
+        (r"\p{Nonsense}", r"the property `\\p{Nonsense}`"),
+        (r"\p", r"the property `\\p`"),
+        (r"\q", r"the escape `\\q`"),
+        (r"\G", r"the escape `\\G`"),
+        (r"\01", "an octal escape"),
+        (r"[\1]", "an octal escape"),
+        (r"\x4", r"`\\x4`"),
+        (r"\uD800", "a lone surrogate"),
+        ("a\ud800", "a lone surrogate at position 1"),
+        (r"\U00110000", "an escape"),
+        ("a\\", "a backslash at the end"),
+        ("(" * 10_000 + ")" * 10_000, "nested deeper than 50"),
+        ("[" * 10_000 + "]" * 10_000, "nested deeper than 50"),
     ],
 )
-def test_refusals_name_the_pattern_and_the_reason(pattern, reason):
-    with pytest.raises(ConstraintError, match=reason) as caught:
+def test_refused_by_name_and_position(pattern, named):
+    with pytest.raises(ConstraintError, match=named) as caught:
         regex(pattern)
-    assert repr(pattern) in str(caught.value)
+    assert f"of the pattern {pattern[:200]!r}"[:-1] in str(caught.value)
+
+
+ALL = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "[^a-c]",
+        r"[]\-^]",
+        r"(?a)\w",
+        r"(?a)\W",
+        r"(?a)\s",
+        r"(?a)\d",
+        "(?a)(?i)[k-s]",
+        r"(?s).",
+        ".",
+    ],
+)
+def test_one_character_as_in_python(pattern):
+    compiled = re.compile(pattern)
+    inside = ranges((ord(c), ord(c)) for c in ALL if compiled.fullmatch(c))
+    assert regex(pattern) == one_of(inside)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "inside"),
+    [
+        ("[[:alpha:]_]", "[A-Za-z_]"),
+        ("[[:^alnum:]]", "[^A-Za-z0-9]"),
+        ("[[:punct:]]", r"[!-/:-@\[-`{-~]"),
+        ("[a-z&&[^aeiou]]", "[b-df-hj-np-tv-z]"),
+        ("[a-z--[b-y]--z]", "a"),
+        ("[a-c~~b-d]", "[ad]"),
+        ("[^a-z&&b]", "[^b]"),
+        (r"[\s\S]", "(?s:.)"),
+        (r"\pL", r"\p{Letter}"),
+        (r"\P{Lu}", r"[^\p{gc=Lu}]"),
+        (r"[\D\d]", "(?s:.)"),
+        (r"(?-u:\w)", "[0-9A-Za-z_]"),
+        (r"(?i)[\p{Lu}&&\p{ASCII}]", "[A-Za-zſ\u212a]"),
+        ("(?i)k", "[kK\u212a]"),
+        ("(?i)[^k]", "[^kK\u212a]"),
+        ("(?ia)k", "[kK]"),
+        ("(?i)å", "[åÅ\u212b]"),
+        ("(?i)σ", "[σςΣ]"),
+        ("(?i)i", "[iI]"),
+        ("(?i)\u0130", "\u0130"),
+        (r"[\b]", r"\x08"),
+        (r"\a\f\v\t\r\0", r"\x07\x0c\x0b\x09\x0d\x00"),
+        (r"\x{1F600}|\u{1F600}|\U{1F600}|\U0001F600", "😀"),
+        ("a{x}{,", r"a\{x\}\{,"),
+        ("a(?i)b|c", "a[bB]|[cC]"),
+        ("(a(?i)b)c", "a[bB]c"),
+        ("a**", "a*"),
+        ("a{2}{3}", "a{6}"),
+        (r"[^\s\S]|a", "a"),
+        (r"\é\ \-\#", "é -#"),
+        ("(^a)|b$|c(?:^)", "a|b"),
+    ],
+)
+def test_spellings_of_one_language(pattern, inside):
+    assert regex(pattern) == regex(inside)
+
+
+def test_unicode_classes_are_those_of_the_standard():
+    space = [c for c in ALL if c.isspace() and not "\x1c" <= c <= "\x1f"]
+    assert ranges_of(regex(r"\s")) == ranges((ord(c), ord(c)) for c in space)
+    for text in ("é", "漢", "٣", "\u200d", "_", "\u0300"):
+        assert regex(r"\w").accepts(text)
+    assert regex(r"\d").accepts("٣")
+    assert not regex(r"\d").accepts("²")
+
+
+# -- work ---------------------------------------------------------------------------------------
+
+WORDS = ["".join(w) for w in itertools.product("abcdefghij", repeat=4)]
+HOSTILE = [
+    ".*a.{20}",
+    "((a{0,100}){0,100}){0,100}",
+    "((a{0,100}b?){0,100}c?){0,100}",
+    "(a|b)*a(a|b){22}",
+    r"[\w ]{0,5000}",
+    r"(\w{0,300}x){0,300}",
+    "(.{0,50}a){50}",
+    "(a?){5000}a{5000}",
+    "a{1000000000}",
+    "(^a|b){900000000}",
+]
+HARMLESS = [
+    (r"(?a)[\w ]{0,5000}", 5001),
+    ("(.*a){25}", 201),
+    ("[a-z]{5000}", 5001),
+    ("(a{0,100}){0,100}", 10_001),
+    ("|".join(WORDS), 5),
+    ("(?:" * 50 + "a" + ")?" * 50, 2),
+    ("(?:(?:){1000000000}a){3}", 4),
+]
+
+
+@pytest.mark.parametrize("pattern", HOSTILE)
+def test_hostile_patterns_are_refused_while_they_grow(pattern):
+    with work_limit(20_000_000), pytest.raises(ConstraintError, match=r"units of work|states") as e:
+        regex(pattern)
+    assert pattern in str(e.value).replace("\\\\", "\\")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pattern", HOSTILE)
+def test_hostile_patterns_end_under_the_default_limits(pattern):
+    for build in (regex, ecma_pattern):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with contextlib.suppress(StateLimitError, WorkLimitError):
+            assert build(pattern).num_states <= 250_000
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # KiB
+
+
+@pytest.mark.parametrize(("pattern", "num_states"), HARMLESS)
+def test_harmless_patterns_compile(pattern, num_states):
+    with work_limit(500_000_000):
+        assert regex(pattern).num_states == num_states
+
+
+@pytest.mark.parametrize("pattern", ["|".join(WORDS), "[a-z]{500}", r"[\w ]{0,5000}", "(.*a){25}"])
+def test_harmless_searches_compile(pattern):
+    with work_limit(500_000_000):
+        assert ecma_pattern(pattern).accepts("." + "abcd" * 125 + "a" * 25)
+
+
+def test_the_part_that_is_too_much_is_named():
+    with state_limit(100), pytest.raises(StateLimitError, match=r"'\[ab\]\{200\}' at position 3 "):
+        regex("(x|[ab]{200})y{50}")
+    with state_limit(100), pytest.raises(StateLimitError, match=r"^the pattern '\(ab\|a"):
+        regex("(ab|a)*b(a|b)*a(a|b){9}")
+    with (
+        work_limit(200_000),
+        pytest.raises(WorkLimitError, match=r"'\(a\|ab\)\{900\}' at position 1 "),
+    ):
+        regex("c(a|ab){900}")
+
+
+def test_what_came_before_does_not_decide_what_is_refused():
+    def work():
+        with metered():
+            before = work_left()
+            ecma_pattern(r"^[^\n]{3}\p{Lu}x*$")
+            return before - work_left()
+
+    assert len({work() for _ in range(3)}) == 1
 
 
 def test_too_large_a_pattern_is_refused():
