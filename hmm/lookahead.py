@@ -106,8 +106,8 @@ def expect_classes(
     joint, mass = _class_sums(table, columns, states, row, symbol).double().log()
     log_joint = joint + columns.log_scale[columns.of_class[row, symbol]]
     nothing = predicted.new_full(columns.alive.shape, -torch.inf, dtype=torch.float64)
-    place = (row, symbol)
-    return Expected(nothing.index_put(place, log_joint), nothing.index_put(place, mass))
+    index = (row, symbol)
+    return Expected(nothing.index_put(index, log_joint), nothing.index_put(index, mass))
 
 
 def expect_tokens(
@@ -271,10 +271,10 @@ def _columns(
     batch, here = table.batch, states.clamp(min=0)
     width = batch.num_classes[batch.automaton_of[here]].unsqueeze(1)
     symbols = torch.arange(int(batch.num_classes.max()), device=here.device)
-    place = batch.row_start[here].unsqueeze(1) + torch.minimum(symbols, width - 1)
+    index = batch.row_start[here].unsqueeze(1) + torch.minimum(symbols, width - 1)
     alive = (symbols < width) & (states >= 0).unsqueeze(1)
-    alive &= batch.steps_after_flat[place] < remaining.unsqueeze(1)
-    target = table.number[torch.where(alive, batch.delta_flat[place].long(), 0)]
+    alive &= batch.steps_after_flat[index] < remaining.unsqueeze(1)
+    target = table.number[torch.where(alive, batch.delta_flat[index].long(), 0)]
     entry = _entry(table, remaining, target, alive)
     R, rows = len(states), len(table.completion.b)
     row, symbol = alive.nonzero(as_tuple=True)

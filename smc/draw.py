@@ -113,8 +113,8 @@ class Categorical(NamedTuple):
     """R categorical distributions over V outcomes, ready to be drawn from many times.
 
     Attributes:
-        weight: exp(log_p - max log_p), so that the likeliest outcome weighs one: a lone outcome of
-            log-probability -500 is as drawable as any other.
+        weight: exp(log_p - max log_p), so that the most probable outcome weighs one: a lone
+            outcome of log-probability -500 is as drawable as any other.
         cumulative: running sums of `weight`.
         likeliest: an outcome of weight one.
     """

@@ -143,14 +143,8 @@ class PGCD(Twisted[HMMState]):
         hmm: distilled from the language model; it has seen answers only, never prompts.
         lookahead: "conditional", the twist of a model that the HMM resembles; "in_time", for models
             that read prompts; or, for comparison, "joint". See `smc.twisted`.
-        exact_top_k: for so many of the language model's favourites g is exact, for the others it is
-            that of their class; 0 for none, None for all.
-        temper: power of g; below one it trusts the HMM less.
-        defence: share of GCD's proposal that is mixed in, in [0, 1].
-        potential: whether g is also the potential, so that weights are known, and particles
-            resampled, before a token is drawn; otherwise potentials are one and weights follow.
-        max_bytes: most memory that a table of completion probabilities may take, and that the
-            tables kept for the next call may take together.
+        exact_top_k, temper, defence, potential: as for `Twisted`.
+        max_bytes: as for `HMMLookahead`.
 
     Raises:
         ValueError: an argument makes no sense, or the HMM's parameters are not distributions.

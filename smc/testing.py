@@ -11,22 +11,27 @@ agreement is to rounding, and no statistical test is needed.  A sampler that is 
 
 Cost: one example's sampling per walk, and the walks multiply; meant for two or three particles and
 a handful of tokens.
+
+A lookahead of one's own is tested by `check_lookahead`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
+from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 from smc.draw import Breaks, Draw, Keys
 from smc.language_model import Prompt
+from smc.lookahead import Lookahead
+from smc.proposals import Batch, Walk, start_walk
 
 Result = TypeVar("Result")
 
@@ -204,3 +209,72 @@ class _Scripted:
             choices.append((outcome, shares[m][cells].tolist()))
             u[m] = edges[m, cells[outcome]] + shares[m, cells[outcome]] / 2
         return torch.from_numpy(u).reshape(keys.example.shape)
+
+
+def check_lookahead(
+    lookahead: Lookahead[Any],
+    automaton: TokenAutomaton,
+    budget: int,
+    *,
+    tolerance: float = 1e-9,
+    prefixes: int = 200,
+) -> int:
+    """Checks the laws that every lookahead must obey, at prefixes of a constraint.
+
+    With `completed(x)` the sum of joint(v) over the tokens v allowed after a prefix x, and one
+    where x is complete,
+
+        joint(v) = mass(v) completed(x v),        joint(v) <= eventual(v) <= mass(v),
+        joint of a class = the sum of joint over its tokens.
+
+    The first law is the recursion of every lookahead, so together with the budget's end it fixes
+    all of them. Cost: one call for each of at most so many prefixes, the shortest first.
+
+    Returns:
+        How many prefixes were looked at.
+
+    Raises:
+        AssertionError: a law is broken; the message has the prefix.
+    """
+    batch = Batch(AutomatonBatch([automaton]), torch.tensor([budget]))
+    V = automaton.vocabulary.size
+    every, looked = torch.arange(V).unsqueeze(0), 0
+    waiting: list[tuple[tuple[int, ...], Any, Walk]]
+    waiting = [((), lookahead.start(batch), start_walk(batch))]
+    while waiting and looked < prefixes:
+        prefix, state, walk = waiting.pop(0)
+        looked += 1
+        allowed = walk.steps_after_tokens(every)[0] < walk.remaining
+        tokens, by_class = lookahead.all_tokens(state, walk), lookahead.classes(state, walk)
+        joint = torch.where(allowed, tokens.log_joint[0].exp(), 0.0)
+        mass = torch.where(allowed, tokens.log_mass[0].exp(), 0.0)
+        class_of = walk.automata.class_of[0].long()
+        summed = torch.zeros(by_class.log_joint.shape[1], dtype=torch.float64)
+        summed.index_add_(0, class_of, joint)
+        alive = walk.steps_after_classes()[0] < walk.remaining
+        found = torch.where(alive, by_class.log_joint[0].exp(), 0.0)
+        _close(found, summed, tolerance, prefix, "joint by class is the sum over its tokens")
+        for token in allowed.nonzero().flatten().tolist():
+            run = torch.tensor([[token]])
+            after, there = lookahead.advance(state, run), walk.advance(run)
+            completed = torch.tensor(1.0, dtype=torch.float64)
+            if not bool(there.finished):
+                going = there.steps_after_tokens(every)[0] < there.remaining
+                each = lookahead.all_tokens(after, there).log_joint[0].exp()
+                completed = torch.where(going, each, 0.0).sum()
+                waiting.append(((*prefix, token), after, there))
+            name = f"joint of token {token} is its mass times what comes after it"
+            _close(joint[token], mass[token] * completed, tolerance, prefix, name)
+        if tokens.log_eventual is not None:
+            eventual = torch.where(allowed, tokens.log_eventual[0].exp(), 0.0)
+            ordered = (joint <= eventual * (1 + tolerance)) & (eventual <= mass * (1 + tolerance))
+            assert bool(ordered.all()), f"after {prefix}: joint <= eventual <= mass does not hold"
+    return looked
+
+
+def _close(
+    found: Tensor, expected: Tensor, tolerance: float, prefix: tuple[int, ...], law: str
+) -> None:
+    """Raises AssertionError where two probabilities differ by more than a share of themselves."""
+    far = (found - expected).abs() > tolerance * expected.abs()
+    assert not bool(far.any()), f"after {prefix}: {law}, but {found} is not {expected}"

@@ -192,9 +192,17 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         return TwistedState(state.walk.take(ancestors), self.lookahead.take(state.model, ancestors))
 
     def guide(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> Guide:
-        """log g' and log Z; the support of g' is GCD's."""
+        """Returns log g' and log Z; the support of g' is GCD's.
+
+        Raises:
+            FloatingPointError: the lookahead's expectations are not numbers.
+        """
         make = self._dense if self.exact_top_k is None else self._tied
         mixture, guide = make(state, log_p)
+        if bool(mixture.log_z.isnan().any()):
+            raise FloatingPointError(
+                f"{type(self.lookahead).__name__} returned expectations that are not numbers (NaN)"
+            )
         rows = torch.tensor(len(log_p), device=log_p.device)
         counts = torch.stack([rows, mixture.fallback.sum(), mixture.floored.sum()])
         self._tally = self._tally.to(log_p.device) + counts

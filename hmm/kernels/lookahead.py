@@ -35,7 +35,7 @@ def expect(
     row_start: np.ndarray,
     delta: np.ndarray,
     steps_after: np.ndarray,
-    place: np.ndarray,
+    number: np.ndarray,
     entry: np.ndarray,
     settled: bool,
     b: np.ndarray,
@@ -63,7 +63,7 @@ def expect(
             target = delta[at]
             if target < 0 or steps_after[at] >= r:
                 continue
-            e = entry[level, place[target]]
+            e = entry[level, number[target]]
             if e < 0 or not known:
                 missing[row] = True
                 continue

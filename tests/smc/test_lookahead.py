@@ -17,8 +17,9 @@ from gcd.tokens.budget import BudgetMask
 from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
+from hmm.model import HMM
 from smc.proposals import Walk
-from smc.testing import ToyLM, target
+from smc.testing import ToyLM, check_lookahead, target
 from smc.twisted import FLOOR, TWISTS
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 from tests.smc.test_walk import PROMPT, assert_exact
@@ -234,6 +235,72 @@ def test_an_end_is_certain_and_the_least_defence_holds_what_is_impossible() -> N
     ends = unguarded.guide(after, log_p)
     assert float(ends.log_g[0, 5]) == pytest.approx(0, abs=2 * FLOOR)
     assert float(ends.log_g[0, 3]) == pytest.approx(0, abs=2 * FLOOR)
+
+
+# -- the laws of a lookahead -----------------------------------------------------------------
+
+
+class LateBigram(Bigram):
+    """Wrong: it counts on one token more than there is."""
+
+    def tokens(self, state: Last, walk: Walk, tokens: torch.Tensor) -> smc.Expectation:
+        return super().tokens(state, walk._replace(remaining=walk.remaining + 1), tokens)
+
+
+class DoubleBigram(Bigram):
+    """Wrong: it forgets what it has read."""
+
+    def advance(self, state: Last, tokens: torch.Tensor) -> Last:
+        return state
+
+
+class UnevenBigram(Bigram):
+    """Wrong: a class is the most probable of its tokens."""
+
+    def classes(self, state: Last, walk: Walk) -> smc.Expectation:
+        class_of = walk.automata.classes.of[walk.which].long()
+        each, C = self.all_tokens(state, walk), int(walk.automata.num_classes.max())
+        zero = torch.zeros(len(class_of), C, dtype=torch.float64)
+        return smc.Expectation(
+            *(zero.scatter_reduce(1, class_of, x.exp(), "amax").log() for x in each)
+        )
+
+
+@pytest.mark.parametrize("name", CONSTRAINTS)
+@pytest.mark.parametrize("never", [(), (1,), (3, 5)])
+def test_a_lookahead_obeys_the_laws(name: str, never: tuple[int, ...]) -> None:
+    model = Bigram(table(VOCABULARY, 1, never))
+    # a*b has ever longer texts, of which those of 200 tokens are as good as none.
+    model.long = 200
+    assert check_lookahead(model, CONSTRAINTS[name](), 5) > 2
+
+
+@pytest.mark.parametrize("eventual", [False, True])
+def test_so_does_an_hmm(eventual: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    hmm = HMM.random(4, VOCABULARY.size, generator=generator, dtype=torch.float64)
+    model = smc.HMMLookahead(hmm, eventual=eventual)
+    for make in CONSTRAINTS.values():
+        check_lookahead(model, make(), 5, tolerance=1e-4)  # of its table
+
+
+@pytest.mark.parametrize("wrong", [LateBigram, DoubleBigram, UnevenBigram])
+def test_negative_control_of_the_laws(wrong: type[Bigram]) -> None:
+    with pytest.raises(AssertionError, match="joint"):
+        check_lookahead(wrong(table(VOCABULARY, 1)), a_star_b(), 5)
+
+
+def test_numbers_that_are_none_are_refused() -> None:
+    model = Bigram(table(VOCABULARY) * torch.nan)
+    with pytest.raises(FloatingPointError, match="Bigram returned expectations that are not"):
+        smc.sample(
+            ToyLM(VOCABULARY),
+            [PROMPT],
+            few_words(),
+            budget=4,
+            particles=2,
+            proposal=smc.Twisted(model),
+        )
 
 
 # -- the rest of the protocol ----------------------------------------------------------------
