@@ -192,6 +192,12 @@ class _Places:
         self.history = np.zeros((rows, capacity), np.int32)
         self.is_current = True  # until one of its matchers moves elsewhere
 
+    def alone(self, row: int) -> _Places:
+        """A copy of one of the places."""
+        other = _Places(1, self.history.shape[1])
+        other.cells[0], other.history[0] = self.cells[row], self.history[row]
+        return other
+
     def grow(self) -> None:
         """Twice as many tokens of history."""
         longer = np.zeros((self.history.shape[0], 2 * self.history.shape[1]), np.int32)
@@ -333,6 +339,16 @@ class Matcher:
         found: list[int] = tokens[:count].tolist()
         return found
 
+    def __copy__(self) -> Matcher:
+        """A matcher in the same state that goes on by itself, in no batch."""
+        other = object.__new__(Matcher)
+        other.automaton, other.budget = self.automaton, self.budget
+        other._places, other._row = self._places.alone(self._row), 0
+        return other
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Matcher:
+        return self.__copy__()
+
     def __repr__(self) -> str:
         return f"Matcher(state {self.state}, {self.num_tokens} tokens, remaining {self.remaining})"
 
@@ -391,9 +407,7 @@ class MatcherBatch:
         self._check_size(matcher)
         left = self.matchers[row]
         row = left._row
-        alone = _Places(1, self._places.history.shape[1])
-        alone.cells[0], alone.history[0] = left._cell, self._places.history[row]
-        left._places, left._row = alone, 0
+        left._places, left._row = self._places.alone(row), 0
         self._take(row, matcher)
         self.matchers[row] = matcher
 

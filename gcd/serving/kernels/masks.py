@@ -2,14 +2,15 @@
 
 A constraint comes as the address of its **table** (`gcd.serving.kernels.table`), so that one call
 serves any number of different automata without touching a Python object in between. A **cell** says
-where one sequence is: in which table, in which state, with how many tokens left.
+where one sequence is: in which table, in which state, with how many tokens left. Helpers, too, take
+the address: a table as an argument is more than a hundred numbers, counted references included.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from gcd.serving.kernels.table import Table, table_at
+from gcd.serving.kernels.table import table_at
 from gcd.support.compiled import helper, kernel
 from gcd.support.kernels.growing import copied
 
@@ -28,8 +29,9 @@ REFUSED, TAKEN, NO_TOKEN, NO_ROOM = range(4)
 
 
 @helper
-def _target(table: Table, state: int, token_class: int) -> int:
+def _target(address: int, state: int, token_class: int) -> int:
     """The state after a token of a class, -1 for none: a search in the state's pattern."""
+    table = table_at(address)
     pattern = table.pattern_of[state]
     low, high = table.pattern_start[pattern], table.pattern_start[pattern + 1]
     end = high
@@ -45,11 +47,12 @@ def _target(table: Table, state: int, token_class: int) -> int:
 
 
 @helper
-def _next_state(table: Table, state: int, remaining: int, token: int) -> int:
+def _next_state(address: int, state: int, remaining: int, token: int) -> int:
     """The state after a token, -1 if it is refused: by the language or by the budget."""
+    table = table_at(address)
     if state < 0:
         return -1
-    after = _target(table, state, table.class_of[token])
+    after = _target(address, state, table.class_of[token])
     if after >= 0 and table.steps[after] > remaining - 1:
         return -1
     return after
@@ -60,12 +63,13 @@ def advance(cells: np.ndarray, history: np.ndarray, row: int, token: int) -> int
     """One more token of a sequence: `TAKEN`, `REFUSED`, or why it was not looked at."""
     cell = cells[row]
     state = cell[STATE]
-    table = table_at(cell[ADDRESS])
+    address = cell[ADDRESS]
+    table = table_at(address)
     if not 0 <= token < table.class_of.size:
         return NO_TOKEN
     if cell[COUNT] == history.shape[1]:
         return NO_ROOM
-    after = _next_state(table, state, cell[LEFT], token)
+    after = _next_state(address, state, cell[LEFT], token)
     if after < 0:
         return REFUSED
     history[row, cell[COUNT]] = state
@@ -94,8 +98,9 @@ def advance_rows(
 
 
 @helper
-def _change(table: Table, token_class: int, row: np.ndarray, add: bool) -> None:
+def _change(address: int, token_class: int, row: np.ndarray, add: bool) -> None:
     """The row with the tokens of a class, or without them."""
+    table = table_at(address)
     dense = table.dense_of[token_class]
     if dense >= 0:
         source = table.dense[dense]
@@ -119,17 +124,18 @@ def _lowest(bits: int) -> int:
 
 
 @helper
-def _fill(table: Table, classes: np.ndarray, first: int, last: int, row: np.ndarray) -> None:
+def _fill(address: int, classes: np.ndarray, first: int, last: int, row: np.ndarray) -> None:
     """The row of the tokens of `classes[first:last]`."""
     row[:] = 0
     add = np.bool_(True)
     for i in range(first, last):
-        _change(table, np.int64(classes[i]), row, add)
+        _change(address, np.int64(classes[i]), row, add)
 
 
 @helper
-def _assemble(table: Table, num_chosen: int, cost: int, slot: int) -> None:
+def _assemble(address: int, num_chosen: int, cost: int, slot: int) -> None:
     """Put the row of the chosen classes into a slot, from nothing or from the nearest row."""
+    table = table_at(address)
     num_slots, num_words = table.row.shape
     bits, serial, row = table.bits, table.serial, table.row[slot]
     # Slot 0 has the widest row of all; the latest are likely neighbours, too, since one character
@@ -152,20 +158,21 @@ def _assemble(table: Table, num_chosen: int, cost: int, slot: int) -> None:
         if price < least:
             least, nearest = price, other
     if nearest < 0:
-        _fill(table, table.chosen, np.int64(0), num_chosen, row)
+        _fill(address, table.chosen, np.int64(0), num_chosen, row)
         return
     copied(row, table.row[nearest], num_words)
     for i in range(bits.size):
         differ = table.key[nearest, i] ^ bits[i]
         while differ != 0:
             position = _lowest(differ)
-            _change(table, 64 * i + position, row, (bits[i] >> position) & 1 != 0)
+            _change(address, 64 * i + position, row, (bits[i] >> position) & 1 != 0)
             differ &= differ - 1
 
 
 @helper
-def _slot_of(table: Table, num_chosen: int, cost: int) -> int:
+def _slot_of(address: int, num_chosen: int, cost: int) -> int:
     """The slot with the row of the chosen classes, made if need be."""
+    table = table_at(address)
     bits, serial, used, clock = table.bits, table.serial, table.used, table.clock
     num_slots = serial.size
     bits[:] = 0
@@ -193,7 +200,7 @@ def _slot_of(table: Table, num_chosen: int, cost: int) -> int:
             clock[1] = (clock[1] + 1) % num_slots
         free = clock[1]
         clock[1] = (clock[1] + 1) % num_slots
-    _assemble(table, num_chosen, cost, free)
+    _assemble(address, num_chosen, cost, free)
     copied(table.key[free], bits, bits.size)
     table.tag[free] = tag
     serial[free] = clock[0]
@@ -218,7 +225,7 @@ def fill_row(address: int, state: int, remaining: int, out: np.ndarray) -> None:
         return
     first, last = np.int64(table.pattern_start[pattern]), np.int64(table.pattern_start[pattern + 1])
     if known == _NARROW:
-        _fill(table, table.pattern_class, first, last, out)
+        _fill(address, table.pattern_class, first, last, out)
         return
 
     own = table.target_start[state]
@@ -233,9 +240,9 @@ def fill_row(address: int, state: int, remaining: int, out: np.ndarray) -> None:
     if NARROW_PART * cost < num_words or num_slots == 0:
         if free:
             table.known_slot[pattern] = _NARROW
-        _fill(table, table.chosen, np.int64(0), count, out)
+        _fill(address, table.chosen, np.int64(0), count, out)
         return
-    slot = _slot_of(table, count, cost)
+    slot = _slot_of(address, count, cost)
     table.used[slot] = 1
     if free:
         table.known_slot[pattern] = slot

@@ -1,7 +1,7 @@
 """What a served constraint is made of: patterns of transitions, and tokens of classes as bits.
 
 Compiled once for each token automaton, when `gcd.serving.matcher` takes it over;
-`gcd.serving.kernels.masks` lists the arrays and makes the steps.
+`gcd.serving.kernels.table` lists the arrays, `gcd.serving.kernels.masks` makes the steps.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
+import numba
 import numpy as np
 import pytest
 import torch
@@ -11,6 +15,7 @@ from hypothesis import strategies as st
 from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError, EmptyLanguageError, InfeasibleBudgetError
 from gcd.languages.text.regex import regex
+from gcd.serving.kernels.table import Table, table_at
 from gcd.serving.matcher import Matcher, MatcherBatch, ServedAutomaton
 from gcd.tokens.bitmask import num_words, unpack
 from gcd.tokens.budget import BudgetMask
@@ -377,3 +382,52 @@ def test_an_automaton_is_prepared_once_and_let_go() -> None:
     automaton = lift(Automaton.literal("ab"), LETTERS)
     assert Matcher(automaton).automaton is Matcher(automaton).automaton
     assert Matcher(Matcher(automaton).automaton).automaton is Matcher(automaton).automaton
+
+
+def test_a_copy_of_a_matcher_goes_its_own_way() -> None:
+    automaton = lift(
+        Automaton.literal("ab").repeat(1, 3), Vocabulary.from_bytes([b"a", b"b", b""], [2])
+    )
+    matcher = Matcher(automaton, budget=7)
+    assert matcher.advance(0)
+    for other in (copy.copy(matcher), copy.deepcopy(matcher)):
+        assert other.automaton is matcher.automaton
+        assert (other.mask() == matcher.mask()).all()
+        assert other.advance(1)
+        assert (other.num_tokens, other.remaining) == (2, 5)
+        assert (matcher.num_tokens, matcher.remaining) == (1, 6)
+        other.rollback(2)
+        assert other.state == matcher.automaton.initial
+
+
+def test_what_lies_at_an_address_is_not_pickled() -> None:
+    automaton = lift(Automaton.literal("ab"), Vocabulary.from_bytes([b"a", b"b", b""], [2]))
+    matcher = Matcher(automaton)
+    for thing in (matcher, matcher.automaton, MatcherBatch([matcher])):
+        with pytest.raises(TypeError, match="send the TokenAutomaton"):
+            pickle.dumps(thing)
+
+
+@pytest.mark.parametrize("state", [-2, 4, 10**9])
+def test_states_that_are_none_are_refused(state: int) -> None:
+    automaton = lift(Automaton.literal("ab"), Vocabulary.from_bytes([b"a", b"b", b""], [2]))
+    served = ServedAutomaton(automaton)
+    assert served.num_states == 4
+    assert not served.row(-1).any()
+    with pytest.raises(ValueError, match=f"state {state} is not one of the 4 states"):
+        served.row(state)
+
+
+def test_every_field_of_a_table_is_found_at_its_address() -> None:
+    """Compiled code lists the fields by number: each is the array of its name."""
+    table = ServedAutomaton(
+        lift(Automaton.literal("ab").repeat(0, 9), Vocabulary.from_bytes([b"a", b"b", b""], [2]))
+    )._table
+    found = numba.njit(lambda address: table_at(address))(table.address)
+    assert len(found) == len(table.arrays)
+    for name, array, seen in zip(Table._fields, table.arrays, found, strict=True):
+        assert (seen.ctypes.data, seen.shape, seen.dtype) == (
+            array.ctypes.data,
+            array.shape,
+            array.dtype,
+        ), name
