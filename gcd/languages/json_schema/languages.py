@@ -29,7 +29,7 @@ from math import comb
 from operator import and_, sub
 
 from gcd.automata.automaton import Automaton
-from gcd.automata.limits import max_states
+from gcd.automata.limits import spend
 from gcd.errors import UnsupportedSchemaError
 from gcd.languages.json_schema.choices import Case, alternatives, are_apart, separate_choices
 from gcd.languages.json_schema.document import Conjunction, Document, Place
@@ -43,6 +43,9 @@ from gcd.languages.values.notation import Brackets, Notation
 from gcd.languages.values.objects import BRACES, Frame, Member, mapping
 
 _IN_PYTHON_STYLE = 'supported in Python style; remove it, or use style="json"'
+# Units for what is interpreted: a value that is described by schemas, each name and schema of it, a
+# look at whether two schemas exclude each other, a constant.
+_PER_VALUE, _PER_MEMBER, _PER_EXCLUDED, _PER_CONSTANT = 20_000, 20, 4_000, 2_000
 _MAX_DISTINCT = 10  # values that elements which must differ may have
 
 
@@ -145,6 +148,7 @@ class SchemaLanguages:
         for schemas in excluded:
             if language.is_empty:
                 break
+            spend(_PER_EXCLUDED)
             if are_apart(self.document, places, schemas):
                 continue
             values = self._in_every_spelling if wide else self
@@ -188,12 +192,15 @@ class SchemaLanguages:
         """Languages whose union is that of a conjunction of plain schemas, kind by kind."""
         if not places and not aside and frame is BRACES:
             return [any_value(self.notation, self._max_depth)]
+        described = (*places, *aside)
+        names = {name for place in described for name in place.schema.get("properties", ())}
+        spend(_PER_VALUE + _PER_MEMBER * len(names) * len(described))
         facets = merge(self.document, places, aside, closed=self._closed)
         if frame is not BRACES:  # a call's arguments are an object
             is_object = "object" in facets.kinds and facets.constants is None
             return [self._object(facets, wide, frame)] if is_object else []
         if facets.constants is not None:
-            values = [v for v in facets.constants.values() if self._fits(v, facets)]
+            values = self._fitting(facets)
             return [constants(self.notation, values, wide=wide)]
         kinds = facets.kinds - {"integer"} if "number" in facets.kinds else facets.kinds
         found = []
@@ -230,9 +237,13 @@ class SchemaLanguages:
 
     # -- scalars ----------------------------------------------------------------------------
 
-    def _fits(self, value: object, facets: Facets) -> bool:
-        said = bool(facets.patterns or facets.formats)
-        return fitting(value, facets, content(self.document, facets, wide=False) if said else None)
+    def _fitting(self, facets: Facets) -> list[object]:
+        """The constants that are as the other keywords say."""
+        values = list((facets.constants or {}).values())
+        spend(_PER_CONSTANT * len(values))
+        said = facets.patterns or facets.formats
+        language = content(self.document, facets, wide=False) if said else None
+        return [value for value in values if fitting(value, facets, language)]
 
     def _string(self, facets: Facets, wide: bool) -> Automaton:
         shortest, longest = facets.length

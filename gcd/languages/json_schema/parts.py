@@ -25,8 +25,8 @@ from gcd.languages.json_schema.document import Conjunction, Document
 
 P = ParamSpec("P")
 
-# Units for an entry of a table that is kept until the end: 62 million, 250 MB, use up the default.
-_PER_KEPT_ENTRY = 32
+# Units for an entry of a table that is kept until the end: 125 million, 500 MB, use up the default.
+_PER_KEPT_ENTRY = 16
 _MAX_NESTING = 128  # blocks of `compiling`, two for each level of values
 
 #: Keywords that make the values of a kind large, those that most often do first.
@@ -58,6 +58,7 @@ class Parts:
         self._costs: dict[tuple[str | None, str], int] = {}
         self._inside = 0  # units that parts inside of the present one have spent
         self._nesting = 0
+        self._present: tuple[str | None, str] = None, ""  # what work is booked to
 
     def keep(self, language: Automaton) -> Automaton:
         """The automaton that stands for all that are equal to this one."""
@@ -77,31 +78,34 @@ class Parts:
     def compiling(self, places: Conjunction, keywords: Sequence[str]) -> Iterator[None]:
         """Book the work inside the block to the first of the keywords that the schemas have.
 
+        If they have none of them, it goes on being booked to the keyword around the block.
+
         Raises:
             StateLimitError, WorkLimitError: those of the block, which then name the keyword and
                 the pointer.
             ConstraintError: if the block is inside of too many others.
         """
-        keyword, pointer = self._cause(places, keywords)
-        if self._nesting == _MAX_NESTING:
-            raise ConstraintError(
-                f"the schema at {pointer or '/'!r} is nested too deeply, references followed; "
-                "nest less, or lower max_depth"
-            )
+        around = self._present
+        cause = self._present = self._cause(places, keywords)
         before, outside = work_left(), self._inside
         self._inside = 0
         self._nesting += 1
         try:
+            if self._nesting > _MAX_NESTING:
+                raise ConstraintError(
+                    f"the schema at {cause[1] or '/'!r} is nested too deeply, references "
+                    "followed; nest less, or lower max_depth"
+                )
             yield
         except StateLimitError as error:
             if error.pointer is None:
-                error.blame(keyword, pointer, self._hint)
+                error.blame(*cause, self._hint)
             raise
         finally:
             spent = before - work_left()
-            own = self._costs.get((keyword, pointer), 0) + spent - self._inside
-            self._costs[keyword, pointer] = own
+            self._costs[cause] = self._costs.get(cause, 0) + spent - self._inside
             self._inside = outside + spent
+            self._present = around
             self._nesting -= 1
 
     def blame_most_costly(self, error: LimitError) -> None:
@@ -119,4 +123,4 @@ class Parts:
             for place in places:
                 if not isinstance(place.schema, bool) and keyword in place.schema:
                     return keyword, self._document.named(place.pointer)
-        return None, self._document.named(places[0].pointer if places else "")
+        return self._present

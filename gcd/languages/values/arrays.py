@@ -117,7 +117,9 @@ def containing(
     parts = [*head, rest]
     size = (highest + 1) * sum(p.counted.num_states + p.others.num_states for p in parts)
     if size > max_states():
-        raise StateLimitError(max_states(), f"counting up to {shown_count(highest)} elements of an array")
+        raise StateLimitError(
+            max_states(), f"counting up to {shown_count(highest)} elements of an array"
+        )
     graph = Assembly()
     start, end = graph.node(), graph.node()
     closed = mark(brackets.close)
