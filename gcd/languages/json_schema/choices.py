@@ -36,7 +36,7 @@ from gcd.languages.json_schema.keywords import ABSENT, PLAIN
 
 _MAX_CASES = 1_000
 _FEW_CASES = 16  # that are multiplied out rather than intersected
-_PER_CASE = 4_000  # units of work
+_PER_CASE, _PER_EXCLUDED = 4_000, 200  # units of work
 _MAX_BRANCHES = 6  # of an anyOf beside `unevaluated…`
 
 
@@ -150,9 +150,9 @@ def _cases(
     document: Document, plain: Conjunction, branches: tuple[_Branch, ...], wide: bool
 ) -> list[Case]:
     """The cases of one branch of each choice."""
-    spend(_PER_CASE)
     held = tuple(place for branch in branches for place in branch[0])
     excluded = tuple((place,) for branch in branches for place in branch[1])
+    spend(_PER_CASE + _PER_EXCLUDED * len(excluded))
     return [
         Case(
             tuple(dict.fromkeys(plain + case.places)),

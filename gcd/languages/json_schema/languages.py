@@ -45,7 +45,7 @@ from gcd.languages.values.objects import BRACES, Frame, Member, mapping
 _IN_PYTHON_STYLE = 'supported in Python style; remove it, or use style="json"'
 # Units for what is interpreted: a value that is described by schemas, each name and schema of it, a
 # look at whether two schemas exclude each other, a constant.
-_PER_VALUE, _PER_MEMBER, _PER_EXCLUDED, _PER_CONSTANT = 20_000, 20, 4_000, 2_000
+_PER_VALUE, _PER_MEMBER, _PER_EXCLUDED, _PER_CONSTANT = 20_000, 20, 12_000, 2_000
 _MAX_DISTINCT = 10  # values that elements which must differ may have
 
 

@@ -27,7 +27,7 @@ P = ParamSpec("P")
 
 # Units for an entry of a table that is kept until the end: 125 million, 500 MB, use up the default.
 _PER_KEPT_ENTRY = 16
-_MAX_NESTING = 128  # blocks of `compiling`, two for each level of values
+_MAX_NESTING = 80  # blocks of `compiling`, two for each level of values
 
 #: Keywords that make the values of a kind large, those that most often do first.
 CAUSES = {
