@@ -46,7 +46,7 @@ def test_a_limit_on_states_names_the_keyword(schema: Any, keyword: str, pointer:
 
 def test_the_part_that_took_most_of_the_work_is_named_not_the_last_one() -> None:
     members = {f"a{i}": {"type": "integer"} for i in range(9)}
-    members |= {"costly": {"type": "string", "maxLength": 1_000}}
+    members |= {"costly": {"type": "string", "maxLength": 1_000, "format": "uuid"}}
     members |= {f"b{i}": {"type": "string", "maxLength": 50 + i} for i in range(9)}
     with metered():
         before = work_left()
@@ -119,7 +119,8 @@ def test_what_would_take_too_long_is_refused_with_its_part(name: str) -> None:
             with pytest.raises(LimitError) as caught:
                 json_schema(ATTACKS[name])
             found.append(caught.value)
-    assert found[0].pointer is not None and len(str(found[0])) < 300
+    assert found[0].pointer is not None
+    assert len(str(found[0])) < 300
     assert (type(found[0]), found[0].keyword) == (type(found[1]), found[1].keyword)
 
 
