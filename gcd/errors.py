@@ -42,23 +42,55 @@ class EmptyLanguageError(ConstraintError):
     """No string satisfies the constraint, or none can be written with the vocabulary's tokens."""
 
 
-class StateLimitError(ConstraintError):
+class LimitError(ConstraintError):
+    """A constraint that would take more states or more work than is allowed.
+
+    Attributes:
+        limit: the limit that was passed.
+        keyword: the keyword of a schema that took the most, None where it is not known.
+        pointer: JSON pointer of the schema that holds it, None where it is not known.
+    """
+
+    _needs: str
+    _remedy: str
+
+    def __init__(self, limit: int, what: str) -> None:
+        self.limit = limit
+        self.keyword: str | None = None
+        self.pointer: str | None = None
+        self._text = (
+            f"{what} {self._needs.format(limit)}; simplify the constraint, or raise the limit: "
+            f"`with gcd.{self._remedy}(n):`"
+        )
+        super().__init__(self._text)
+
+    def blame(self, keyword: str | None, pointer: str, hint: str = "") -> None:
+        """Say which part of a schema is to blame, and perhaps what to do about it."""
+        self.keyword, self.pointer = keyword, pointer
+        part = f"keyword {keyword!r}" if keyword else "the schema"
+        self.args = (f"{part} at {pointer or '/'!r}: {self._text}{hint}",)
+
+
+class StateLimitError(LimitError):
     """An automaton grew past the stated number of states."""
 
+    _needs = "needs more than {} states"
+    _remedy = "state_limit"
+
     def __init__(self, limit: int, what: str = "the automaton") -> None:
-        self.limit = limit
-        super().__init__(
-            f"{what} needs more than {limit} states; simplify the constraint, or raise the limit: "
-            "`with gcd.state_limit(n):`"
-        )
+        super().__init__(limit, what)
 
 
-class WorkLimitError(ConstraintError):
+class WorkLimitError(LimitError):
     """Compiling a constraint took more work than the stated number of units."""
 
+    _needs = "takes more than {} units of work"
+    _remedy = "work_limit"
+
     def __init__(self, limit: int, what: str = "the constraint") -> None:
-        self.limit = limit
-        super().__init__(
-            f"{what} takes more than {limit} units of work; simplify it, or raise the limit: "
-            "`with gcd.work_limit(n):`"
-        )
+        super().__init__(limit, what)
+
+
+def shown_count(count: int) -> str:
+    """A count for a message: in full, or as a power of ten where it has many digits."""
+    return str(count) if count < 10**12 else f"about 10^{len(str(count)) - 1}"

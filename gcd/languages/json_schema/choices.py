@@ -27,6 +27,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
+from gcd.automata.limits import spend
 from gcd.errors import ConstraintError
 from gcd.languages.json_schema.constants import CONSTANTS, has_containers, identity, values_of
 from gcd.languages.json_schema.document import Conjunction, Document, Place
@@ -35,6 +36,7 @@ from gcd.languages.json_schema.keywords import ABSENT, PLAIN
 
 _MAX_CASES = 1_000
 _FEW_CASES = 16  # that are multiplied out rather than intersected
+_PER_CASE, _PER_EXCLUDED = 4_000, 200  # units of work
 _MAX_BRANCHES = 6  # of an anyOf beside `unevaluated…`
 
 
@@ -150,6 +152,7 @@ def _cases(
     """The cases of one branch of each choice."""
     held = tuple(place for branch in branches for place in branch[0])
     excluded = tuple((place,) for branch in branches for place in branch[1])
+    spend(_PER_CASE + _PER_EXCLUDED * len(excluded))
     return [
         Case(
             tuple(dict.fromkeys(plain + case.places)),

@@ -25,14 +25,18 @@ from functools import lru_cache
 from typing import Any
 
 from gcd.automata.automaton import Automaton
+from gcd.automata.limits import spend
 from gcd.errors import ConstraintError, UnsupportedSchemaError
 from gcd.languages.json_schema.constants import CONSTANTS, constant_schemas, has_containers
+from gcd.languages.json_schema.cycles import cycles
 from gcd.languages.json_schema.drafts import Schema, draft_named
 from gcd.languages.json_schema.ignored import IgnoredKeyword
 from gcd.languages.json_schema.keywords import check_rules, shown
 from gcd.languages.json_schema.references import References
 from gcd.languages.text.ecma import ecma_pattern
 
+_PER_SCHEMA = 2_000  # units of work for a schema that is looked at again
+_MAX_BESIDE = 64  # schemas of one value inside each other, references followed
 _MADE = "~ "  # before the names of schemas made here; a JSON pointer cannot hold it
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _SAME_VALUE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas")
@@ -99,14 +103,13 @@ class Document:
             raise ConstraintError(f"the schema is {root}; draft {draft} has none but objects")
         self._references = References(root, base, chosen, assert_formats=assert_formats)
         self._below: dict[str, set[str]] = {}  # schemas directly in or referred to by each
-        self._reached: dict[str, set[str]] = {}
         self._declaring: set[str] = set()  # schemas that have `properties`
         self._closures: dict[Conjunction, Conjunction] = {}
         self.ignored = tuple(sorted(set(self._scan(root))))
         if refuse_unknown and self.ignored:
             first = self.ignored[0]
             raise UnsupportedSchemaError(first.keyword, first.pointer, first.reason)
-        self._recursive = {p for p in self._below if p in self._reachable(p)}
+        self._cycle_of = cycles(self._below)
 
     def root(self) -> Conjunction:
         """The whole document."""
@@ -115,7 +118,7 @@ class Document:
     @property
     def depth_hint(self) -> str:
         """What to say besides if no value satisfies it: recursion may have been cut short."""
-        if not self._recursive:
+        if not self._cycle_of:
             return ""
         return (
             f" with max_depth={self._max_depth}; it contains itself, so raise max_depth "
@@ -210,6 +213,7 @@ class Document:
                     continue
                 if dict(place.entered).get(place.pointer, 0) > self._max_depth:
                     continue
+                spend(_PER_SCHEMA)
                 found[place] = None
                 stack.extend(self._referred(place, k) for k in _REFERENCES if k in place.schema)
                 stack.extend(
@@ -225,8 +229,15 @@ class Document:
         """Whether these schemas of a value have `properties`, or those `inside` have some."""
         if any("properties" in place.schema for place in self.closure(places)):
             return True
-        pointers = [place.pointer.partition(_MADE)[0] for place in places if inside]
-        return any(not self._declaring.isdisjoint(self._reachable(p)) for p in pointers)
+        stack = [place.pointer.partition(_MADE)[0] for place in places if inside]
+        seen: set[str] = set()
+        while stack:
+            below = self._below.get(stack.pop(), set()) - seen
+            if not below.isdisjoint(self._declaring):
+                return True
+            seen |= below
+            stack.extend(below)
+        return False
 
     def pattern(self, pattern: str, place: Place, keyword: str) -> Automaton:
         """The texts in which a pattern of this schema is found."""
@@ -242,7 +253,7 @@ class Document:
         return replace(self._enter(target, place.entered), told=place.told, under=_under(place))
 
     def _enter(self, pointer: str, entered: tuple[tuple[str, int], ...]) -> Place:
-        if pointer in self._recursive:
+        if pointer in self._cycle_of:
             counts = dict(entered)
             counts[pointer] = counts.get(pointer, 0) + 1
             entered = tuple(sorted(counts.items()))
@@ -252,22 +263,14 @@ class Document:
     def _kept(
         self, pointer: str, entered: tuple[tuple[str, int], ...]
     ) -> tuple[tuple[str, int], ...]:
-        """Only what matters below: schemas that can be entered again from here."""
+        """Only what matters below: schemas that can be entered again from here.
+
+        They lead here, so they can be entered again if there is a way back: on a cycle with here.
+        """
         if not entered:
             return entered
-        return tuple((p, n) for p, n in entered if p == pointer or p in self._reachable(pointer))
-
-    def _reachable(self, pointer: str) -> set[str]:
-        if pointer not in self._reached:
-            found: set[str] = set()
-            stack = list(self._below.get(pointer, ()))
-            while stack:
-                other = stack.pop()
-                if other not in found:
-                    found.add(other)
-                    stack.extend(self._below.get(other, ()))
-            self._reached[pointer] = found
-        return self._reached[pointer]
+        cycle = self._cycle_of.get(pointer)
+        return tuple((p, n) for p, n in entered if self._cycle_of[p] == cycle)
 
     # -- the check at the start -------------------------------------------------------------
 
@@ -315,8 +318,11 @@ class Document:
             )
 
     def _refuse_empty_cycles(self, same_value: dict[str, list[str]]) -> None:
-        """A schema that leads back to itself without entering an object or array is an error."""
-        done: set[str] = set()
+        """A schema that leads back to itself without entering an object or array is an error.
+
+        So is one that leads to too many others before it enters one.
+        """
+        done: dict[str, int] = {}  # how many schemas there are inside each other
         for start in same_value:
             path: dict[str, None] = {}
             stack: list[tuple[str, bool]] = [(start, False)]
@@ -324,7 +330,12 @@ class Document:
                 pointer, leaving = stack.pop()
                 if leaving:
                     del path[pointer]
-                    done.add(pointer)
+                    done[pointer] = 1 + max((done[p] for p in same_value[pointer]), default=0)
+                    if done[pointer] > _MAX_BESIDE:
+                        raise ConstraintError(
+                            f"the schema at {self.named(pointer) or '/'!r} nests more than "
+                            f"{_MAX_BESIDE} schemas of one value, references followed"
+                        )
                     continue
                 if pointer in path:
                     raise ConstraintError(

@@ -29,16 +29,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from math import comb
+from operator import and_, sub
 
 from gcd.automata.automaton import Automaton
-from gcd.automata.limits import max_states
-from gcd.errors import StateLimitError, UnsupportedSchemaError
+from gcd.automata.limits import spend
+from gcd.errors import UnsupportedSchemaError
 from gcd.languages.json_schema.choices import Case, alternatives, are_apart, separate_choices
 from gcd.languages.json_schema.document import Conjunction, Document, Place
 from gcd.languages.json_schema.facets import Contains, Facets, merge
+from gcd.languages.json_schema.parts import CAUSES, CHOICES, Parts
 from gcd.languages.json_schema.scalars import constants, content, fitting, numerals
 from gcd.languages.values.anything import any_value
 from gcd.languages.values.arrays import Sorted, array, containing, distinct
@@ -47,21 +49,10 @@ from gcd.languages.values.notation import Brackets, Notation
 from gcd.languages.values.objects import BRACES, Frame, Member, mapping
 
 _IN_PYTHON_STYLE = 'supported in Python style; remove it, or use style="json"'
-_MAX_SHARE = 2  # states of all parts together, in units of the limit on states
+# Units for what is interpreted: a value that is described by schemas, each name and schema of it, a
+# look at whether two schemas exclude each other, a constant.
+_PER_VALUE, _PER_MEMBER, _PER_EXCLUDED, _PER_CONSTANT = 20_000, 20, 12_000, 2_000
 _MAX_DISTINCT = 10  # values that elements which must differ may have
-
-
-@dataclass
-class _Size:
-    """How large the languages of a document are, all notations together."""
-
-    states: int = 0
-
-    def add(self, language: Automaton) -> None:
-        limit = _MAX_SHARE * max_states()
-        self.states += language.num_states
-        if self.states > limit:
-            raise StateLimitError(limit, "the languages of the schema's parts together")
 
 
 class SchemaLanguages:
@@ -91,7 +82,7 @@ class SchemaLanguages:
         self._any_order = any_order
         self._opened: dict[frozenset[Place], bool] = {}
         self._known: dict[tuple[Conjunction, Conjunction, bool, Frame], Automaton] = {}
-        self._size = _Size()
+        self.parts = Parts(document)
         self._built: dict[tuple[Hashable, ...], Automaton] = {}
 
     def language(
@@ -137,25 +128,29 @@ class SchemaLanguages:
     ) -> Automaton:
         key = (places, aside, wide, frame)
         if key not in self._known:
-            separate = separate_choices(self.document, places, wide=wide, closed=self._closed)
-            if separate is None:
-                cases = alternatives(self.document, places, wide=wide)
-                found = self._any_of(cases, aside, wide, frame)
-            else:
-                others = [
-                    place
-                    for cases in separate
-                    for case in cases
-                    for schemas in (case.places, *case.excluded)
-                    for place in self.document.closure(schemas)
-                ]
-                aside = tuple(dict.fromkeys([*aside, *others]))
-                found = self._any_of(separate[0], aside, wide, frame)
-                for cases in separate[1:]:
-                    found = found & self._any_of(cases, aside, wide, frame)
-            self._known[key] = found
-            self._size.add(found)
+            with self.parts.compiling(places, CHOICES):
+                self._known[key] = self.parts.keep(self._language(places, aside, wide, frame))
         return self._known[key]
+
+    def _language(
+        self, places: Conjunction, aside: Conjunction, wide: bool, frame: Frame
+    ) -> Automaton:
+        separate = separate_choices(self.document, places, wide=wide, closed=self._closed)
+        if separate is None:
+            cases = alternatives(self.document, places, wide=wide)
+            return self._any_of(cases, aside, wide, frame)
+        others = [
+            place
+            for cases in separate
+            for case in cases
+            for schemas in (case.places, *case.excluded)
+            for place in self.document.closure(schemas)
+        ]
+        aside = tuple(dict.fromkeys([*aside, *others]))
+        found = self._any_of(separate[0], aside, wide, frame)
+        for cases in separate[1:]:
+            found = self.parts.once(and_, found, self._any_of(cases, aside, wide, frame))
+        return found
 
     def _any_of(self, cases: list[Case], aside: Conjunction, wide: bool, frame: Frame) -> Automaton:
         parts = [
@@ -166,7 +161,7 @@ class SchemaLanguages:
         if len(parts) == 1:
             return parts[0]
         # Cases often agree on most kinds of value; each language counts once.
-        return Automaton.union(list(dict.fromkeys(parts)))
+        return self.parts.once(_union, *dict.fromkeys(parts))
 
     def _case(
         self,
@@ -181,15 +176,16 @@ class SchemaLanguages:
             return self._plain(places, aside, wide, frame)
         more = {place: None for schemas in excluded for place in self.document.closure(schemas)}
         aside = tuple(dict.fromkeys([*aside, *more]))
-        language = Automaton.union(self._plain(places, aside, wide, frame))
+        language = self.parts.once(_union, *self._plain(places, aside, wide, frame))
         for schemas in excluded:
             if language.is_empty:
                 break
+            spend(_PER_EXCLUDED)
             if are_apart(self.document, places, schemas):
                 continue
             values = self._in_every_spelling if wide else self
             other = values.language(places + schemas, aside, wide=not wide, frame=frame)
-            language = language if other.is_empty else language - other
+            language = language if other.is_empty else self.parts.once(sub, language, other)
         return [language]
 
     @cached_property
@@ -221,7 +217,7 @@ class SchemaLanguages:
             closed=self._closed if closed is None else closed,
             any_order=self._any_order,
         )
-        values._size = self._size
+        values.parts = self.parts
         return values
 
     def _plain(
@@ -230,15 +226,22 @@ class SchemaLanguages:
         """Languages whose union is that of a conjunction of plain schemas, kind by kind."""
         if not places and not aside and frame is BRACES:
             return [any_value(self.notation, self._max_depth)]
+        described = (*places, *aside)
+        names = {name for place in described for name in place.schema.get("properties", ())}
+        spend(_PER_VALUE + _PER_MEMBER * len(names) * len(described))
         facets = merge(self.document, places, aside, closed=self._closed)
         if frame is not BRACES:  # a call's arguments are an object
             is_object = "object" in facets.kinds and facets.constants is None
             return [self._object(facets, wide, frame)] if is_object else []
         if facets.constants is not None:
-            values = [v for v in facets.constants.values() if self._fits(v, facets)]
+            values = self._fitting(facets)
             return [constants(self.notation, values, wide=wide)]
         kinds = facets.kinds - {"integer"} if "number" in facets.kinds else facets.kinds
-        return [self._of_kind(kind, facets, wide) for kind in sorted(kinds)]
+        found = []
+        for kind in sorted(kinds):
+            with self.parts.compiling(places, CAUSES[kind]):
+                found.append(self._of_kind(kind, facets, wide))
+        return found
 
     def _of_kind(self, kind: str, facets: Facets, wide: bool) -> Automaton:
         """The values of one kind; cases agree on most kinds, so what they depend on is the key."""
@@ -263,14 +266,18 @@ class SchemaLanguages:
                 key = (kind, *members, f.aside_others, wide)
                 build = partial(self._object, facets, wide, BRACES)
         if key not in self._built:
-            self._built[key] = build()
+            self._built[key] = self.parts.keep(build())
         return self._built[key]
 
     # -- scalars ----------------------------------------------------------------------------
 
-    def _fits(self, value: object, facets: Facets) -> bool:
-        said = bool(facets.patterns or facets.formats)
-        return fitting(value, facets, content(self.document, facets, wide=False) if said else None)
+    def _fitting(self, facets: Facets) -> list[object]:
+        """The constants that are as the other keywords say."""
+        values = list((facets.constants or {}).values())
+        spend(_PER_CONSTANT * len(values))
+        said = facets.patterns or facets.formats
+        language = content(self.document, facets, wide=False) if said else None
+        return [value for value in values if fitting(value, facets, language)]
 
     def _string(self, facets: Facets, wide: bool) -> Automaton:
         shortest, longest = facets.length
@@ -298,13 +305,14 @@ class SchemaLanguages:
             aside = facets.aside_items
             elements = [values.language(places, aside, wide=wide) for places in head]
             rest = values.language(facets.items, aside, wide=wide)
-            part = array(
+            part = self.parts.once(
+                array,
                 self.notation,
                 rest,
-                head=elements,
+                head=tuple(elements),
                 minimum=fewest,
                 maximum=most,
-                brackets=[brackets],
+                brackets=(brackets,),
             )
             for contains in facets.contains:
                 if not part.is_empty:
@@ -425,10 +433,11 @@ class SchemaLanguages:
                 return Automaton.empty()
         extras = self._extras(facets, keys, wide, frame)
         declared = len(facets.properties)
-        return mapping(
+        return self.parts.once(
+            mapping,
             self.notation,
-            members,
-            extras,
+            tuple(members),
+            tuple(extras),
             count=facets.count,
             any_order=0 < declared <= self._any_order,
             frame=frame,
@@ -476,3 +485,7 @@ class SchemaLanguages:
         if self.notation.quoted is None:
             raise self.document.refuse("patternProperties", place, f"is not {_IN_PYTHON_STYLE}")
         return self.notation.quoted(self.document.pattern(pattern, place, "patternProperties"))
+
+
+def _union(*parts: Automaton) -> Automaton:
+    return Automaton.union(parts)

@@ -36,7 +36,8 @@ from __future__ import annotations
 from typing import Any
 
 from gcd.automata.automaton import Automaton
-from gcd.errors import ConstraintError, EmptyLanguageError
+from gcd.automata.limits import metered
+from gcd.errors import ConstraintError, EmptyLanguageError, WorkLimitError
 from gcd.languages.json_schema.document import Document
 from gcd.languages.json_schema.ignored import IgnoredKeyword, warn_of
 from gcd.languages.json_schema.languages import SchemaLanguages
@@ -82,7 +83,9 @@ def json_schema(
         UnsupportedSchemaError: for a keyword that cannot be honoured, with its JSON pointer.
         ConstraintError: for a malformed schema or option, or a `$ref` that cannot be followed.
         EmptyLanguageError: if no value satisfies the schema.
-        StateLimitError: if the automaton has more states than `gcd.state_limit` allows.
+        StateLimitError, WorkLimitError: if an automaton has more states than `gcd.state_limit`
+            allows, or all of them take more work than `gcd.work_limit`; with the keyword and the
+            JSON pointer of the part that takes the most.
 
     Warns:
         IgnoredKeywordWarning: once, naming the keywords that constrain nothing (`unknown="warn"`).
@@ -105,17 +108,22 @@ def json_schema(
     )
     if unknown == "warn":
         warn_of(document.ignored)
-    values = SchemaLanguages(
-        document,
-        notation,
-        max_depth=max_depth,
-        closed=additional_properties == "closed",
-        any_order=any_order,
-    )
-    language = values.language(document.root())
-    if language.is_empty:
-        raise EmptyLanguageError(f"no value satisfies the schema{document.depth_hint}")
-    return Automaton.concatenate([notation.gap, language, notation.gap])
+    with metered():
+        values = SchemaLanguages(
+            document,
+            notation,
+            max_depth=max_depth,
+            closed=additional_properties == "closed",
+            any_order=any_order,
+        )
+        try:
+            language = values.language(document.root())
+        except WorkLimitError as error:
+            values.parts.blame_most_costly(error)
+            raise
+        if language.is_empty:
+            raise EmptyLanguageError(f"no value satisfies the schema{document.depth_hint}")
+        return Automaton.concatenate([notation.gap, language, notation.gap])
 
 
 def ignored_keywords(

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from gcd.automata.automaton import Automaton
-from gcd.automata.limits import max_states
-from gcd.errors import StateLimitError
+from gcd.automata.limits import max_states, priced_cache
+from gcd.errors import StateLimitError, shown_count
 from gcd.languages.text.code_points import SCALARS, one_of
 
 
-@lru_cache(maxsize=1)
+@priced_cache(maxsize=1)
 def characters() -> Automaton:
     """One code point in UTF-8: no overlong forms, no surrogates."""
     return one_of(SCALARS)
 
 
-@lru_cache(maxsize=256)
+@priced_cache(maxsize=256)
 def texts(minimum: int = 0, maximum: int | None = None) -> Automaton:
     """UTF-8 texts of `minimum` to `maximum` code points (None: no upper bound).
 
@@ -30,5 +28,7 @@ def repeated(character: Automaton, minimum: int, maximum: int | None) -> Automat
     """`minimum` to `maximum` characters; `StateLimitError` at once if they are far too many."""
     longest = max(minimum, maximum or 0)
     if longest * character.num_states > max_states():
-        raise StateLimitError(max_states(), f"a string with a length limit of {longest}")
+        raise StateLimitError(
+            max_states(), f"a string with a length limit of {shown_count(longest)}"
+        )
     return character.repeat(minimum, maximum)

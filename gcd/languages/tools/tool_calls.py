@@ -27,7 +27,8 @@ from typing import Any
 
 from gcd.automata.assembly import Assembly
 from gcd.automata.automaton import Automaton
-from gcd.errors import ConstraintError, EmptyLanguageError
+from gcd.automata.limits import metered
+from gcd.errors import ConstraintError, EmptyLanguageError, WorkLimitError
 from gcd.languages.json_schema.document import Document
 from gcd.languages.json_schema.ignored import IgnoredKeyword, warn_of
 from gcd.languages.json_schema.languages import SchemaLanguages
@@ -96,36 +97,42 @@ def tool_calls(
         write = partial(_python_call, equals=equals)
     else:
         raise ConstraintError(f'style must be "json" or "python", got {style!r}')
-    graph = Assembly()
-    start, end = graph.node(), graph.node()
-    depth_hint = ""
-    ignored: list[IgnoredKeyword] = []
-    for tool in parsed.tools:
-        hidden = "/properties" if tool.flat else ""
-        document = Document(
-            tool.schema,
-            base=tool.pointer,
-            hidden=hidden,
-            max_depth=max_depth,
-            refuse_unknown=unknown == "refuse",
-        )
-        ignored += document.ignored
-        depth_hint = depth_hint or document.depth_hint
-        values = SchemaLanguages(document, notation, max_depth=max_depth, closed=True)
-        for pieces in write(tool, values):
-            graph.insert(start, end, *pieces)
-    if unknown == "warn":
-        warn_of(ignored)
-    call = graph.build(start, end)
-    language = array(notation, call, minimum=min_calls, maximum=max_calls)
-    if language.is_empty:
-        reason = (
-            f"none of the tools can be called{depth_hint}" if parsed.tools else "there are no tools"
-        )
-        raise EmptyLanguageError(f"no list of at least {min_calls} calls is valid: {reason}")
-    if style == "json":
-        language = Automaton.concatenate([notation.gap, language, notation.gap])
-    return language
+    with metered():
+        graph = Assembly()
+        start, end = graph.node(), graph.node()
+        depth_hint = ""
+        ignored: list[IgnoredKeyword] = []
+        for tool in parsed.tools:
+            document = Document(
+                tool.schema,
+                base=tool.pointer,
+                hidden="/properties" if tool.flat else "",
+                max_depth=max_depth,
+                refuse_unknown=unknown == "refuse",
+            )
+            ignored += document.ignored
+            depth_hint = depth_hint or document.depth_hint
+            values = SchemaLanguages(document, notation, max_depth=max_depth, closed=True)
+            try:
+                for pieces in write(tool, values):
+                    graph.insert(start, end, *pieces)
+            except WorkLimitError as error:
+                values.parts.blame_most_costly(error)
+                raise
+        if unknown == "warn":
+            warn_of(ignored)
+        call = graph.build(start, end)
+        language = array(notation, call, minimum=min_calls, maximum=max_calls)
+        if language.is_empty:
+            reason = (
+                f"none of the tools can be called{depth_hint}"
+                if parsed.tools
+                else "there are no tools"
+            )
+            raise EmptyLanguageError(f"no list of at least {min_calls} calls is valid: {reason}")
+        if style == "json":
+            language = Automaton.concatenate([notation.gap, language, notation.gap])
+        return language
 
 
 def _check_counts(minimum: int | None, maximum: int | None) -> None:

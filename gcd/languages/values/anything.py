@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from gcd.automata.automaton import Automaton
-from gcd.automata.limits import max_states
+from gcd.automata.limits import max_states, priced_cache
 from gcd.errors import StateLimitError
 from gcd.languages.values.arrays import array
 from gcd.languages.values.notation import Notation
@@ -13,7 +11,7 @@ from gcd.languages.values.numbers import numbers
 from gcd.languages.values.objects import Member, mapping
 
 
-@lru_cache(maxsize=64)
+@priced_cache(maxsize=64)
 def any_value(notation: Notation, depth: int) -> Automaton:
     """Any value of nulls, booleans, numbers, strings, and arrays and objects nested to `depth`.
 

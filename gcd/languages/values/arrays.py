@@ -17,7 +17,7 @@ from typing import NamedTuple
 from gcd.automata.assembly import Assembly
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import max_states
-from gcd.errors import StateLimitError
+from gcd.errors import StateLimitError, shown_count
 from gcd.languages.values.notation import Brackets, Notation, mark
 
 
@@ -39,7 +39,8 @@ def array(
         copies = min(copies, maximum)
     if copies * max(items.num_states, 2) > max_states():
         raise StateLimitError(
-            max_states(), f"an array of {copies} elements of {items.num_states} states each"
+            max_states(),
+            f"an array of {shown_count(copies)} elements of {items.num_states} states each",
         )
     if items.is_empty:
         maximum = len(head) if maximum is None else min(maximum, len(head))
@@ -116,7 +117,9 @@ def containing(
     parts = [*head, rest]
     size = (highest + 1) * sum(p.counted.num_states + p.others.num_states for p in parts)
     if size > max_states():
-        raise StateLimitError(max_states(), f"counting up to {highest} elements of an array")
+        raise StateLimitError(
+            max_states(), f"counting up to {shown_count(highest)} elements of an array"
+        )
     graph = Assembly()
     start, end = graph.node(), graph.node()
     closed = mark(brackets.close)

@@ -15,13 +15,11 @@ for each of them in the number of its ranges.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.byte_classes import NUM_BYTES, joint_classes
-from gcd.automata.limits import max_states
+from gcd.automata.limits import max_states, priced_cache
 from gcd.errors import StateLimitError
 from gcd.languages.text.code_points import DigitTrees, Moves, Piece
 from gcd.languages.text.texts import texts
@@ -36,7 +34,7 @@ for _number, _byte in enumerate(sorted({*b"".join(_HEX), *_LETTERS, *b"u"})):
     _STRUCTURE[_byte] = _number + 2
 
 
-@lru_cache(maxsize=256)
+@priced_cache(maxsize=256)
 def quoted(language: Automaton) -> Automaton:
     """The JSON strings, quotes included, whose content is a text of the language.
 

@@ -19,9 +19,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 
 from gcd.automata.automaton import Automaton
+from gcd.automata.limits import priced_cache
 from gcd.errors import ConstraintError
 from gcd.languages.literal import encodable
 from gcd.languages.text.regex import regex
@@ -38,7 +38,7 @@ _SHORT_ESCAPES = {
 }  # fmt: skip
 
 
-@lru_cache(maxsize=8)
+@priced_cache(maxsize=8)
 def json_notation(whitespace: str, escapes: str = "canonical") -> Notation:
     """How JSON writes values, in a whitespace style; keys and constants as `escapes` says."""
     if escapes not in ("canonical", "all"):
@@ -59,13 +59,13 @@ def json_notation(whitespace: str, escapes: str = "canonical") -> Notation:
     )
 
 
-@lru_cache(maxsize=1)
+@priced_cache(maxsize=1)
 def json_character() -> Automaton:
     """One code point inside a JSON string, in every legal spelling."""
     return regex(rf'[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|{LONE_UNIT}|{_PAIR})')
 
 
-@lru_cache(maxsize=256)
+@priced_cache(maxsize=256)
 def json_string(minimum: int, maximum: int | None) -> Automaton:
     """JSON strings of `minimum` to `maximum` code points (None: no upper bound)."""
     quote = Automaton.literal('"')
@@ -83,7 +83,7 @@ def _all_spellings(texts: Iterable[str]) -> Automaton:
     return quoted(Automaton.from_strings(map(encodable, texts)))
 
 
-@lru_cache(maxsize=1024)
+@priced_cache(maxsize=1024)
 def json_spellings(text: str) -> Automaton:
     """One string in every legal spelling."""
     return spellings(encodable(text), '"', _json_alternatives)

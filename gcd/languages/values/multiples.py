@@ -20,13 +20,12 @@ Cost: O(a · (k + 1) + e) states before minimisation, and the tables are filled 
 from __future__ import annotations
 
 from decimal import Decimal
-from functools import lru_cache
 
 import numpy as np
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.byte_classes import NUM_BYTES
-from gcd.automata.limits import max_states
+from gcd.automata.limits import max_states, priced_cache
 from gcd.errors import ConstraintError, StateLimitError
 from gcd.languages.values.numbers import MAX_DIGITS
 
@@ -43,7 +42,7 @@ _START, _SIGNED, _ZERO, _ZEROS, _LAST_POINT = range(5)
 _FIRST = 5  # then come remainders
 
 
-@lru_cache(maxsize=256)
+@priced_cache(maxsize=256)
 def multiples(divisor: Decimal) -> Automaton:
     """Numerals without exponent whose value is an integer times `divisor`.
 

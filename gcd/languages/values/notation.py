@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 from gcd.automata.automaton import Automaton
+from gcd.automata.limits import priced_cache
 from gcd.errors import ConstraintError
 from gcd.languages.literal import encodable
 
@@ -74,7 +74,7 @@ class Notation:
         return _spelled(self, text)
 
 
-@lru_cache(maxsize=4096)
+@priced_cache(maxsize=4096)
 def _spelled(notation: Notation, text: str) -> Automaton:
     return notation.choice([text])
 
@@ -87,13 +87,13 @@ class Separators(NamedTuple):
     colon: Automaton
 
 
-@lru_cache(maxsize=64)
+@priced_cache(maxsize=64)
 def mark(text: str) -> Automaton:
     """A bracket or another short sign."""
     return Automaton.literal(text)
 
 
-@lru_cache(maxsize=16)
+@priced_cache(maxsize=16)
 def separators(
     whitespace: str, colon: str = ":", *, after: str = " ", blanks: bytes = b" \t\n\r"
 ) -> Separators:

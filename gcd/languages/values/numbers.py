@@ -15,10 +15,10 @@ without an exponent**. A number without bounds has the whole grammar of RFC 8259
 from __future__ import annotations
 
 from decimal import Decimal
-from functools import lru_cache
 from typing import NamedTuple
 
 from gcd.automata.automaton import Automaton
+from gcd.automata.limits import priced_cache
 from gcd.errors import ConstraintError
 from gcd.languages.text.regex import regex
 
@@ -33,7 +33,7 @@ class Bound(NamedTuple):
     strict: bool
 
 
-@lru_cache(maxsize=1024)
+@priced_cache(maxsize=1024)
 def integers(lower: Bound | None = None, upper: Bound | None = None) -> Automaton:
     """Integers between the bounds, in digits."""
     return _between(lower, upper) & _integers() if lower or upper else _integers()
@@ -49,28 +49,28 @@ def decimals(lower: Bound | None = None, upper: Bound | None = None) -> Automato
     return _between(lower, upper)
 
 
-@lru_cache(maxsize=1)
+@priced_cache(maxsize=1)
 def with_exponent() -> Automaton:
     """Numbers that are written with an exponent."""
     return _any_number() - _between(None, None)
 
 
-@lru_cache(maxsize=1)
+@priced_cache(maxsize=1)
 def _any_number() -> Automaton:
     return regex(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
-@lru_cache(maxsize=1)
+@priced_cache(maxsize=1)
 def _integers() -> Automaton:
     return regex("-?(0|[1-9][0-9]*)")
 
 
-@lru_cache(maxsize=1)
+@priced_cache(maxsize=1)
 def _magnitudes() -> Automaton:
     return regex(r"(0|[1-9][0-9]*)(\.[0-9]+)?")
 
 
-@lru_cache(maxsize=1024)
+@priced_cache(maxsize=1024)
 def _between(lower: Bound | None, upper: Bound | None) -> Automaton:
     """Decimals without exponent; `-0` is a spelling of zero like `0`."""
     positive = _magnitudes_between(lower, upper)
@@ -94,7 +94,7 @@ def _magnitudes_between(lower: Bound | None, upper: Bound | None) -> Automaton:
     return result
 
 
-@lru_cache(maxsize=1024)
+@priced_cache(maxsize=1024)
 def _compared(bound: Decimal, wanted: frozenset[int]) -> Automaton:
     """Numbers without sign and exponent whose comparison with `bound` >= 0 is one of `wanted`."""
     whole, fraction = _digits(bound)

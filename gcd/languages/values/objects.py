@@ -14,7 +14,7 @@ from typing import NamedTuple
 from gcd.automata.assembly import Assembly
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import max_states
-from gcd.errors import StateLimitError
+from gcd.errors import StateLimitError, shown_count
 from gcd.languages.values.notation import Notation, mark
 
 
@@ -81,7 +81,9 @@ def mapping(
     highest = max(1, fewest) if most is None else most
     size = 1 + sum(member.value.num_states for member in [*members, *extras])
     if highest > 1 and highest * size > max_states():
-        raise StateLimitError(max_states(), f"counting up to {highest} members of an object")
+        raise StateLimitError(
+            max_states(), f"counting up to {shown_count(highest)} members of an object"
+        )
     colon = frame.colon or notation.colon
     graph = Assembly()
     start, end = graph.node(), graph.node()

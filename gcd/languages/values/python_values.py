@@ -23,9 +23,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import lru_cache
 
 from gcd.automata.automaton import Automaton
+from gcd.automata.limits import priced_cache
 from gcd.errors import ConstraintError
 from gcd.languages.literal import encodable
 from gcd.languages.text.regex import regex
@@ -47,7 +47,7 @@ _TUPLE = Brackets("(", ")", close_single=",)")
 _SET = Brackets("{", "}", empty="set()", of_hashable=True)
 
 
-@lru_cache(maxsize=8)
+@priced_cache(maxsize=8)
 def python_notation(whitespace: str, escapes: str = "canonical") -> Notation:
     """Return the notation of Python literals.
 
@@ -79,7 +79,7 @@ def python_notation(whitespace: str, escapes: str = "canonical") -> Notation:
     return replace(everything, hashable=hashable)
 
 
-@lru_cache(maxsize=2)
+@priced_cache(maxsize=2)
 def python_character(quote: str) -> Automaton:
     """Return every spelling of every code point inside a Python string with these quotes."""
     return regex(
@@ -87,7 +87,7 @@ def python_character(quote: str) -> Automaton:
     )
 
 
-@lru_cache(maxsize=256)
+@priced_cache(maxsize=256)
 def python_string(minimum: int, maximum: int | None) -> Automaton:
     """Return all Python strings of `minimum` to `maximum` code points (None: no upper bound)."""
     quoted = []
@@ -120,7 +120,7 @@ def _written(character: str, quote: str, as_repr: bool) -> str:
     return character
 
 
-@lru_cache(maxsize=1024)
+@priced_cache(maxsize=1024)
 def python_spellings(text: str) -> Automaton:
     """Return every spelling of one string."""
     encodable(text)

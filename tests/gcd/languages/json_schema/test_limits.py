@@ -1,0 +1,191 @@
+"""How much work a schema may take: what is refused, and which part of it is named.
+
+That no schema takes more than 10 s or 1 GB is measured (`scripts/check_json_schema.py`); here are
+schemas that once took minutes, or ended in an error that no user could read.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from gcd.automata.limits import metered, state_limit, work_left, work_limit
+from gcd.errors import ConstraintError, LimitError, StateLimitError, WorkLimitError
+from gcd.languages.json_schema.cycles import cycles
+from gcd.languages.json_schema.schema import json_schema
+from gcd.languages.tools.tool_calls import tool_calls
+
+
+@pytest.mark.parametrize(
+    ("schema", "keyword", "pointer"),
+    [
+        (
+            {"properties": {"a": {"type": "string", "maxLength": 10**6}}},
+            "maxLength",
+            "/properties/a",
+        ),
+        ({"items": {"minLength": 10**300}}, "minLength", "/items"),
+        ({"$defs": {"a": {"minItems": 10**300}}, "$ref": "#/$defs/a"}, "minItems", "/$defs/a"),
+        ({"anyOf": [{"minProperties": 10**300}]}, "minProperties", "/anyOf/0"),
+        ({"contains": {"const": 1}, "minContains": 10**300}, "minContains", ""),
+        ({"items": {"maxItems": 10**7, "items": {"maxItems": 9}}}, "maxItems", "/items"),
+        ({"enum": [f"{i}" * 40 for i in range(9_000)]}, "enum", ""),
+    ],
+)
+def test_a_limit_on_states_names_the_keyword(schema: Any, keyword: str, pointer: str) -> None:
+    with pytest.raises(StateLimitError) as caught:
+        json_schema({"type": ["object", "array", "string"], **schema})
+    assert (caught.value.keyword, caught.value.pointer) == (keyword, pointer)
+    assert str(caught.value).startswith(f"keyword {keyword!r} at {pointer or '/'!r}: ")
+    assert len(str(caught.value)) < 300  # no count of 300 digits
+
+
+def test_the_part_that_took_most_of_the_work_is_named_not_the_last_one() -> None:
+    members = {f"a{i}": {"type": "integer"} for i in range(9)}
+    members |= {"costly": {"type": "string", "maxLength": 1_000, "format": "uuid"}}
+    members |= {f"b{i}": {"type": "string", "maxLength": 50 + i} for i in range(9)}
+    with metered():
+        before = work_left()
+        json_schema({"type": "object", "properties": members})
+        taken = before - work_left()
+    with work_limit(taken // 100 * 99), pytest.raises(WorkLimitError) as caught:
+        json_schema({"type": "object", "properties": members})
+    assert (caught.value.keyword, caught.value.pointer) == ("maxLength", "/properties/costly")
+
+
+def _chain(length: int, step: Any) -> Any:
+    names = [f"d{i}" for i in range(length)]
+    links = {name: step({"$ref": f"#/$defs/{after}"}) for name, after in pairwise(names)}
+    return {"$defs": links | {names[-1]: {"type": "null"}}, "$ref": "#/$defs/d0"}
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (lambda link: link, "schemas of one value"),
+        (lambda link: {"anyOf": [link]}, "schemas of one value"),
+        (lambda link: {"not": link}, "schemas of one value"),
+        (lambda link: {"type": "object", "properties": {"a": link}}, "nested too deeply"),
+        (lambda link: {"type": "array", "items": link}, "nested too deeply"),
+    ],
+)
+def test_long_chains_of_references_are_refused_by_name(step: Any, message: str) -> None:
+    with pytest.raises(ConstraintError, match=f"schema at '/.*d.*{message}"):
+        json_schema(_chain(2_000, step))
+    json_schema(_chain(20, step))
+
+
+def _free(value: Any) -> Any:
+    return {"type": "object", "properties": {"t": {"const": value}}, "required": ["t"]}
+
+
+ATTACKS = {
+    "branches of which no value is": {
+        "allOf": [{"anyOf": [{"allOf": [{"anyOf": [False] * 30}, {"anyOf": [False] * 30}]}] * 30}]
+        * 2
+    },
+    "branches that are compared": {"oneOf": [_free(i) for i in range(100)]},
+    "a clique of definitions": {
+        "$ref": "#/$defs/0",
+        "$defs": {
+            f"{i}": {
+                "type": "object",
+                "properties": {f"{j}": {"$ref": f"#/$defs/{j}"} for j in range(8)},
+            }
+            for i in range(8)
+        },
+    },
+    "conditions": {
+        "allOf": [
+            {"if": {"properties": {"t": {"const": i}}}, "then": {"required": [f"r{i}"]}}
+            for i in range(9)
+        ]
+    },
+    "many long strings": {
+        "properties": {f"k{i}": {"type": "string", "maxLength": 3_000 + i} for i in range(60)}
+    },
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_what_would_take_too_long_is_refused_with_its_part(name: str) -> None:
+    found = []
+    with work_limit(10_000_000):
+        for _ in range(2):  # the second time, caches are full
+            with pytest.raises(LimitError) as caught:
+                json_schema(ATTACKS[name])
+            found.append(caught.value)
+    assert found[0].pointer is not None
+    assert len(str(found[0])) < 300
+    assert (type(found[0]), found[0].keyword) == (type(found[1]), found[1].keyword)
+
+
+def test_what_is_refused_does_not_depend_on_what_was_compiled_before() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "a": {"type": "string", "minLength": 31, "maxLength": 57},
+            "b": {"type": "number", "minimum": 0.125, "multipleOf": 0.015},
+            "c": {"not": {"enum": ["a 1", "a 2"]}},
+            "d": {},
+        },
+    }
+    taken = []
+    for _ in range(2):
+        with metered():
+            before = work_left()
+            json_schema(schema)
+            taken.append(before - work_left())
+    assert taken[0] == taken[1]
+
+
+def test_recursion_is_told_what_helps() -> None:
+    loop = {"type": "object", "properties": {n: {"$ref": "#"} for n in "abcdef"}}
+    with state_limit(200), pytest.raises(StateLimitError, match="a lower max_depth helps"):
+        json_schema(loop)
+    with state_limit(200):
+        json_schema(loop, max_depth=0)
+
+
+def test_tool_calls_are_metered_together() -> None:
+    names = [f"tool_{i}" for i in range(9)]
+    tools = [
+        {
+            "name": name,
+            "parameters": {
+                "type": "object",
+                "properties": {"a": {"type": "string", "maxLength": 400 + i}},
+            },
+        }
+        for i, name in enumerate(names)
+    ]
+    with metered():
+        before = work_left()
+        tool_calls(tools[:1])
+        one = before - work_left()
+    with work_limit(3 * one):
+        tool_calls(tools[:1])
+        with pytest.raises(WorkLimitError):
+            tool_calls(tools)
+
+
+def test_cycles_are_the_strongly_connected_components() -> None:
+    random.seed(5)
+    for size in range(1, 9):
+        for _ in range(60):
+            nodes = [str(i) for i in range(size)]
+            below = {n: random.sample(nodes, random.randint(0, min(2, size))) for n in nodes}
+            reached = {n: set(below[n]) for n in nodes}
+            for _ in nodes:
+                for n in nodes:
+                    reached[n] |= {m for k in set(reached[n]) for m in reached[k]}
+            found = cycles(below)
+            assert set(found) == {n for n in nodes if n in reached[n]}, json.dumps(below)
+            for a in found:
+                for b in found:
+                    together = b in reached[a] and a in reached[b]
+                    assert (found[a] == found[b]) == together, json.dumps(below)
