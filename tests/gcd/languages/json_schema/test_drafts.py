@@ -7,7 +7,7 @@ import warnings
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from jsonschema import (
     Draft4Validator,
@@ -117,10 +117,18 @@ def _agree(draft: str, schema: Any, values: list[Any]) -> None:
         accepted = language is not None and any(
             language.accepts(compact(ordered)) for ordered in orders(value)
         )
-        assert accepted == validator.is_valid(value), value
+        assert accepted == _verdict(validator, value), value
     if language is not None:
         for text in random_strings(language, 3):
-            assert validator.is_valid(json.loads(text)) or _repeats_a_name(text), text
+            assert _verdict(validator, json.loads(text)) or _repeats_a_name(text), text
+
+
+def _verdict(validator: Any, value: Any) -> bool:
+    """Ask the library, which breaks on `items: true` and on lists in `dependencies`, if older."""
+    try:
+        return bool(validator.is_valid(value))
+    except (AttributeError, TypeError):  # len(True), [...].get("id")
+        reject()
 
 
 def _repeats_a_name(text: bytes) -> bool:
