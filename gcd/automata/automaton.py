@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 from jaxtyping import Bool, Int32, Integer, UInt8
 
-from gcd.automata import counting
+from gcd.automata import counting, repetition
 from gcd.automata.byte_classes import NUM_BYTES, joint_classes
 from gcd.automata.kernels import graph, subsets
 from gcd.automata.kernels.canonical import canonical
@@ -291,8 +291,8 @@ class Automaton:
             raise ValueError(f"repeat needs 0 <= minimum <= maximum, got {minimum} and {maximum}")
         if maximum == 0 or self.is_empty:
             return Automaton.epsilon() if minimum == 0 else Automaton.empty()
-        if self._is_one_way():
-            return self._in_a_row(minimum, maximum)
+        if repetition.is_one_way(self):
+            return Automaton.minimal(*repetition.in_a_row(self, minimum, maximum))
         copies = max(minimum, 1) if maximum is None else maximum
         size = self.num_states
         if copies * size > max_states():
@@ -304,42 +304,6 @@ class Automaton:
         return Automaton.join(
             [self] * copies, chain, num_nodes=copies + 1, skips=skips, start=0, end=copies
         )
-
-    def _is_one_way(self) -> bool:
-        """Whether nothing leads into the first state, or out of the only one that accepts."""
-        return bool(
-            self.num_states > 1
-            and self.accepting.sum() == 1
-            and (self.delta != 0).all()
-            and (self.delta[self.accepting] < 0).all()
-        )
-
-    def _in_a_row(self, minimum: int, maximum: int | None) -> Automaton:
-        """A repetition of an automaton that is one way: copies behind each other, deterministic.
-
-        The accepting state of a copy is the first state of the next one.
-        """
-        inner = self.num_states - 1
-        copies = minimum + 1 if maximum is None else maximum
-        num_states = copies * inner + (maximum is not None)
-        what = f"a repetition of {self.num_states} states {copies} times"
-        if num_states > max_states():
-            raise StateLimitError(max_states(), what)
-        if num_states * self.delta.shape[1] > max_cells():
-            spend(work_left() + 1, what)
-        order = np.cumsum(~self.accepting, dtype=np.int32) - 1
-        order[self.accepting] = inner
-        rows = self.delta[~self.accepting]
-        leads_to = np.where(rows >= 0, order[rows], -1)
-        begins = np.arange(copies, dtype=np.int32)[:, None, None] * np.int32(inner)
-        delta = np.where(leads_to >= 0, leads_to + begins, -1).reshape(-1, rows.shape[1])
-        if maximum is None:  # the last copy is the loop
-            delta[delta == copies * inner] = minimum * inner
-        else:
-            delta = np.concatenate([delta, np.full((1, rows.shape[1]), -1, np.int32)])
-        accepting = np.zeros(num_states, bool)
-        accepting[inner * np.arange(minimum, copies + (maximum is not None))] = True
-        return Automaton.minimal(delta, accepting, self.class_of_byte)
 
     def star(self) -> Automaton:
         """Any number of strings of this language in a row."""

@@ -47,7 +47,9 @@ from gcd.languages.text.syntax import (
     literal_text,
 )
 
-_PER_STEP = 400  # units for a step of laying out, which is interpreted
+# Units for a node, an edge or a range of code points, and for an automaton, of the layout: they
+# are made one by one by interpreted code.
+_PER_STEP, _PER_PART = 400, 8000
 _EPSILON = Automaton.epsilon()
 
 
@@ -148,13 +150,13 @@ class _Layout:
 
     def _alone(self, node: Node) -> Automaton:
         """The automaton of a node by itself."""
+        spend(_PER_PART)
         match node:
             case Chars(inside):
                 spend(_PER_STEP * len(inside))
                 return one_of(inside)
-            case Repeat(body, minimum, maximum, (first, last)) if not has_anchors(node):
-                part = shown(self._pattern[first:last])
-                with _blamed(f"{part} at position {first} of the pattern {shown(self._pattern)}"):
+            case Repeat(body, minimum, maximum) if not has_anchors(node):
+                with _blamed(self._quoted(node)):
                     return self._alone(body).repeat(minimum, maximum)
         inner = _Layout(self._pattern)
         inner._skip(inner._lay(node, 0), 1)
@@ -172,7 +174,10 @@ class _Layout:
         return self._word(word, entry)
 
     def _word(self, word: list[str], entry: int) -> int:
-        return self._insert(Automaton.literal("".join(word)), entry) if word else entry
+        if not word:
+            return entry
+        spend(_PER_PART)
+        return self._insert(Automaton.literal("".join(word)), entry)
 
     def _choice(self, options: tuple[Node, ...], entry: int) -> int:
         if len(options) == 1:
@@ -191,8 +196,8 @@ class _Layout:
 
     def _repeat(self, node: Repeat, entry: int) -> int:
         minimum, maximum = node.minimum, node.maximum
-        for _ in range(minimum if maximum is not None else minimum - 1):
-            entry = self._lay(node.body, entry)
+        for number in range(minimum if maximum is not None else minimum - 1):
+            entry = self._lay_once_of(node, number, entry)
         if maximum is None:
             loop = self._node()
             self._skip(entry, loop)
@@ -200,11 +205,28 @@ class _Layout:
             self._skip(once, loop)
             return once if minimum else loop
         done = self._node()
-        for _ in range(maximum - minimum):
+        for number in range(minimum, maximum):
             self._skip(entry, done)
-            entry = self._lay(node.body, entry)
+            entry = self._lay_once_of(node, number, entry)
         self._skip(entry, done)
         return done
+
+    def _lay_once_of(self, node: Repeat, number: int, entry: int) -> int:
+        """Lay the body for the time of that number; what will be too much is refused at once."""
+        before = self._num_states
+        done = self._lay(node.body, entry)
+        if number == 0:
+            rounds = node.minimum if node.maximum is None else node.maximum
+            if rounds * (self._num_states - before) > max_states():
+                with _blamed(self._quoted(node)):
+                    raise StateLimitError(max_states())
+        return done
+
+    def _quoted(self, node: Repeat) -> str:
+        """The part of the pattern that the node was read from, and where it is."""
+        first, last = node.span
+        part = shown(self._pattern[first:last])
+        return f"{part} at position {first} of the pattern {shown(self._pattern)}"
 
     # -- nodes and edges --------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gcd.automata import limits
+from gcd.automata import limits, repetition
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import (
     DEFAULT_MAX_WORK,
@@ -150,3 +150,27 @@ def test_what_is_remembered_costs_its_price_again() -> None:
     assert calls == [25, 15, 5]
     with work_limit(29), pytest.raises(WorkLimitError):
         build(25)
+
+
+@pytest.mark.parametrize("maximum", [None, 2, 3, 5])
+@pytest.mark.parametrize("minimum", [0, 1, 2])
+@pytest.mark.parametrize(
+    "texts", [["a"], ["ab", "c"], ["aa", "ab", "b"], ["é", "ß", "漢"], ["aaa"]]
+)
+def test_copies_in_a_row_are_the_repetition(
+    texts: list[str], minimum: int, maximum: int | None
+) -> None:
+    part = Automaton.from_strings(texts)
+    assert repetition.is_one_way(part)
+    whole = Automaton.union([Automaton.concatenate([part] * n) for n in range(minimum, 13)])
+    row = part.repeat(minimum, maximum)
+    short = Automaton.byte_set(range(256)).repeat(0, 12)
+    if maximum is None:
+        assert row & short == whole & short
+        assert row == Automaton.concatenate([*[part] * minimum, row]) | row
+    else:
+        counts = range(minimum, maximum + 1)
+        assert row == Automaton.union([Automaton.concatenate([part] * n) for n in counts])
+    assert not repetition.is_one_way(part.star())
+    assert not repetition.is_one_way(part.optional())
+    assert not repetition.is_one_way(Automaton.literal("x").star() + part)
