@@ -16,7 +16,7 @@ from gcd.automata.kernels.graph import (
     renumber,
     reversed_edges,
 )
-from gcd.automata.kernels.residuals import equivalence
+from gcd.automata.kernels.residuals import by_fingerprints, refined
 from gcd.support.compiled import helper, kernel
 
 _NUM_BYTES = 256
@@ -103,11 +103,33 @@ def _with_columns(table: np.ndarray, columns: np.ndarray) -> np.ndarray:
     return chosen
 
 
-@kernel
-def canonical(
-    delta: np.ndarray, accepting: np.ndarray, class_of_byte: np.ndarray
+@helper
+def _merged(
+    table: np.ndarray,
+    accepting: np.ndarray,
+    class_of_byte: np.ndarray,
+    block: np.ndarray,
+    num_blocks: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The minimal automaton of the same language in its normal form; no states if it is empty."""
+    """The automaton of a trimmed one's blocks, with the fewest classes, states in order."""
+    is_smaller = num_blocks < accepting.size
+    if is_smaller:
+        table, accepting = renumber(table, accepting, block, num_blocks)
+    class_of_byte, columns = equal_columns(table, class_of_byte)
+    if is_smaller or columns.size < table.shape[1]:
+        table = _with_columns(table, columns)
+        # Fewer classes: first bytes stay in order, so classes do, and with them the discovery.
+        number, _, in_order = breadth_first(distinct_edges(table), np.ones(num_blocks, np.bool_))
+        if not in_order:
+            table, accepting = renumber(table, accepting, number, num_blocks)
+    return table, accepting, class_of_byte
+
+
+@kernel
+def _canonical(
+    delta: np.ndarray, accepting: np.ndarray, class_of_byte: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int, bool]:
+    """What `canonical` returns, and blocks, how many, True; or the trimmed automaton and False."""
     class_of_byte, columns = equal_columns(delta, class_of_byte)
     table = _with_columns(delta, columns)
     forward = distinct_edges(table)
@@ -115,20 +137,40 @@ def canonical(
     level = levels(*backward, accepting)
     number, count, in_order = breadth_first(forward, level >= 0)
     if count == 0:
-        return table[:0], accepting[:0], class_of_byte
+        return table[:0], accepting[:0], class_of_byte, number, count, True
     if not in_order:
         table, accepting = renumber(table, accepting, number, count)
         forward = distinct_edges(table)
         backward = reversed_edges(*forward)
         level = levels(*backward, accepting)
-    block, num_blocks = equivalence(table, accepting, forward, backward, level)
-    if num_blocks < count:
-        table, accepting = renumber(table, accepting, block, num_blocks)
-    class_of_byte, columns = equal_columns(table, class_of_byte)
-    if num_blocks < count or columns.size < table.shape[1]:
-        table = _with_columns(table, columns)
-        # Fewer classes: first bytes stay in order, so classes do, and with them the discovery.
-        number, _, in_order = breadth_first(distinct_edges(table), np.ones(num_blocks, np.bool_))
-        if not in_order:
-            table, accepting = renumber(table, accepting, number, num_blocks)
-    return table, accepting, class_of_byte
+    block, num_blocks, is_final = by_fingerprints(table, accepting, forward, backward, level)
+    if is_final:
+        table, accepting, class_of_byte = _merged(
+            table, accepting, class_of_byte, block, num_blocks
+        )
+    return table, accepting, class_of_byte, block, num_blocks, is_final
+
+
+@kernel
+def _merge(
+    table: np.ndarray,
+    accepting: np.ndarray,
+    class_of_byte: np.ndarray,
+    block: np.ndarray,
+    num_blocks: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`_merged`, called from Python."""
+    return _merged(table, accepting, class_of_byte, block, num_blocks)
+
+
+def canonical(
+    delta: np.ndarray, accepting: np.ndarray, class_of_byte: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The minimal automaton of the same language in its normal form; no states if it is empty."""
+    table, accepting, class_of_byte, block, num_blocks, is_final = _canonical(
+        delta, accepting, class_of_byte
+    )
+    if is_final:
+        return table, accepting, class_of_byte
+    block, num_blocks = refined(table, block, num_blocks)
+    return _merge(table, accepting, class_of_byte, block, num_blocks)

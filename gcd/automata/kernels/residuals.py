@@ -117,8 +117,8 @@ def _is_respected(
     return True
 
 
-@helper
-def _numbered(block: np.ndarray, capacity: int) -> tuple[np.ndarray, int]:
+@kernel
+def numbered(block: np.ndarray, capacity: int) -> tuple[np.ndarray, int]:
     """The same blocks, numbered by their first states, and how many there are."""
     number = np.full(capacity, -1, np.int32)
     result = np.empty_like(block)
@@ -132,16 +132,17 @@ def _numbered(block: np.ndarray, capacity: int) -> tuple[np.ndarray, int]:
 
 
 @kernel
-def equivalence(
+def by_fingerprints(
     delta: np.ndarray,
     accepting: np.ndarray,
     forward: tuple[np.ndarray, np.ndarray],
     backward: tuple[np.ndarray, np.ndarray],
     level: np.ndarray,
-) -> tuple[np.ndarray, int]:
-    """The block of each state, states of one residual sharing one; and how many blocks.
+) -> tuple[np.ndarray, int, bool]:
+    """The block of each state, states of one residual sharing one; how many; whether that is final.
 
-    Every state must lead to acceptance. Blocks are numbered by their first states. `forward` and
+    If it is not, states of one residual share a block, but others may be in it as well. Every
+    state must lead to acceptance. Blocks are numbered by their first states. `forward` and
     `backward` are the distinct edges.
     """
     num_states, num_classes = delta.shape
@@ -171,10 +172,18 @@ def equivalence(
             new[s] = mix(total)
         num_blocks = _group(new, block, first)
         if num_blocks == num_states or _is_respected(delta, accepting, block, first):
-            return block, num_blocks
+            return block, num_blocks, True
         old, new = new, old
     for s in range(num_states):  # numbers may agree by chance, acceptance must
         block[s] = 2 * block[s] + accepting[s]
-    block, num_blocks = _numbered(block, 2 * num_blocks)
+    block, num_blocks = numbered(block, 2 * num_blocks)
+    return block, num_blocks, False
+
+
+def refined(delta: np.ndarray, block: np.ndarray, num_blocks: int) -> tuple[np.ndarray, int]:
+    """The blocks of equivalence out of those that `by_fingerprints` could not be sure of.
+
+    Called from Python, not from a kernel: it is rarely needed, and then compiled.
+    """
     block, num_blocks = minimize_blocks(delta, block, num_blocks)
-    return _numbered(block, num_blocks)
+    return numbered(block, num_blocks)

@@ -81,7 +81,7 @@ def spells(
     byte, depth, skip, entry = tree
     num_nodes = byte.size
     # Depths grow by one at a time, siblings ascend, leaves are entries, entries come in order.
-    longest = 0
+    longest = np.int64(0)
     for i in range(offsets.size - 1):
         longest = max(longest, offsets[i + 1] - offsets[i])
     path = np.empty(longest + 1, np.int32)

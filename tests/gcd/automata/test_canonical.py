@@ -41,7 +41,9 @@ def blocks(delta: np.ndarray, accepting: np.ndarray) -> list[int]:
     forward = graph.distinct_edges(delta)
     backward = graph.reversed_edges(*forward)
     level = graph.levels(*backward, accepting)
-    block, count = residuals.equivalence(delta, accepting, forward, backward, level)
+    block, count, is_final = residuals.by_fingerprints(delta, accepting, forward, backward, level)
+    if not is_final:
+        block, count = residuals.refined(delta, block, count)
     assert count == block.max(initial=-1) + 1
     return block.tolist()
 
