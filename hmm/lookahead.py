@@ -33,6 +33,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from gcd.support.threads import shared_out
+from gcd.tokens.distances import fits
 from hmm.kernels import lookahead as kernels
 from hmm.product import LookaheadTable
 
@@ -128,7 +129,7 @@ def expect_tokens(
         return _expect(table, predicted, states, remaining, symbol, item, emission)
     after = table.batch.next(states.unsqueeze(1).expand_as(tokens), tokens)
     steps = table.batch.steps_to_accept[after.clamp(min=0)]
-    alive = (after >= 0) & (steps < remaining.unsqueeze(1))
+    alive = (after >= 0) & fits(steps, remaining.unsqueeze(1))
     target = table.number[after.clamp(min=0)]
     entry = _entry(table, remaining, target, alive)
     joint, mass = _token_sums(table, predicted, tokens, entry)

@@ -52,6 +52,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
 from torch import Tensor
 
+from gcd.tokens.distances import fits
 from gcd.tokens.token_automaton import TokenAutomaton
 from smc.guide import DenseGuide, Guide, TiedGuide
 from smc.lookahead import Expectation, Lookahead, ModelState
@@ -311,7 +312,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
 
 def _alive(walk: Walk, steps: Int32[Tensor, "R K"]) -> Bool[Tensor, "R K"]:
     """The items after which the text can be completed within the budget."""
-    return steps < walk.remaining.unsqueeze(1)
+    return fits(steps, walk.remaining.unsqueeze(1))
 
 
 def _is_number_of_tokens(value: object) -> bool:

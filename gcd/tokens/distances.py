@@ -11,28 +11,16 @@ compiled code: every mask, matcher, tree and recursion of the project goes throu
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from jaxtyping import Int32
-from numba.extending import register_jitable
 
 from gcd.tokens.kernels import token_graph as kernels
+from gcd.tokens.kernels.token_graph import fits
+
+__all__ = ["UNREACHABLE", "fits", "steps_to_accept"]
 
 UNREACHABLE = 2**30
 """`steps_to_accept` of a state without a way to `final`; more than any budget, less than int32."""
-
-
-@register_jitable
-def fits(steps_after: Any, remaining: Any) -> Any:
-    """Whether a token fits into a budget: the text can be finished with the tokens after it.
-
-    Args:
-        steps_after: `steps_to_accept` of the state that the token leads to; `UNREACHABLE` where
-            it leads nowhere.
-        remaining: tokens left, the next one and EOS included.
-    """
-    return steps_after < remaining  # that is, steps_after <= remaining - 1, without the subtraction
 
 
 def steps_to_accept(delta: Int32[np.ndarray, "S C"], final: int) -> Int32[np.ndarray, "S"]:

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from gcd.support.compiled import helper, kernel
+from gcd.tokens.kernels.token_graph import fits
 
 
 @helper(fastmath={"contract", "reassoc", "nsz"})
@@ -61,7 +62,7 @@ def expect(
                 continue
             at = row_start[s] + symbol[row, k]
             target = delta[at]
-            if target < 0 or steps_after[at] >= r:
+            if target < 0 or not fits(steps_after[at], r):
                 continue
             e = entry[level, number[target]]
             if e < 0 or not known:

@@ -13,6 +13,7 @@ import numpy as np
 
 from gcd.support.compiled import kernel
 from gcd.support.kernels.growing import copied
+from gcd.tokens.kernels.token_graph import fits
 
 NOTHING, CERTAIN, COMPUTED = range(3)
 LEFT_OUT = -1
@@ -40,7 +41,7 @@ def needed_states(
             next_start += 1
         after[:] = False
         for edge in range(source.size):
-            if here[source[edge]] and steps[target[edge]] < left:
+            if here[source[edge]] and fits(steps[target[edge]], left):
                 after[target[edge]] = True
         needed[left - 1] = after
         copied(here, after, after.size)

@@ -13,6 +13,7 @@ import numpy as np
 from gcd.serving.kernels.table import table_at
 from gcd.support.compiled import helper, kernel
 from gcd.support.kernels.growing import copied
+from gcd.tokens.kernels.token_graph import fits
 
 _UNKNOWN = -1
 _NARROW = -2  # instead of a slot: a row assembled from its few tokens as fast as copied
@@ -53,7 +54,7 @@ def _next_state(address: int, state: int, remaining: int, token: int) -> int:
     if state < 0:
         return -1
     after = _target(address, state, table.class_of[token])
-    if after >= 0 and table.steps[after] > remaining - 1:
+    if after >= 0 and not fits(table.steps[after], remaining):
         return -1
     return after
 
@@ -217,7 +218,7 @@ def fill_row(address: int, state: int, remaining: int, out: np.ndarray) -> None:
     table = table_at(address)
     num_slots, num_words = table.row.shape
     pattern = table.pattern_of[state]
-    free = table.reach[state] <= remaining - 1
+    free = fits(table.reach[state], remaining)
     known = table.known_slot[pattern] if free else np.int32(_UNKNOWN)
     if known >= 0 and table.serial[known] == table.known_serial[pattern]:
         table.used[known] = 1
@@ -232,7 +233,7 @@ def fill_row(address: int, state: int, remaining: int, out: np.ndarray) -> None:
     count, cost = np.int64(0), np.int64(0)
     for i in range(first, last):
         after = table.targets[own + table.pattern_target[i]]
-        if free or table.steps[after] <= remaining - 1:
+        if free or fits(table.steps[after], remaining):
             token_class = table.pattern_class[i]
             table.chosen[count] = token_class
             cost += table.cost[token_class]
@@ -284,7 +285,7 @@ def forced(
         allowed, after, token = 0, -1, -1
         for i in range(table.pattern_start[pattern], table.pattern_start[pattern + 1]):
             target = table.targets[own + table.pattern_target[i]]
-            if table.steps[target] <= remaining - 1:
+            if fits(table.steps[target], remaining):
                 allowed += size[table.pattern_class[i]]
                 after, token = target, first_token[table.pattern_class[i]]
                 if allowed > 1:

@@ -6,10 +6,25 @@ classes) and have few distinct targets in a row, so edges are listed first, each
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numba.extending import register_jitable
 
 from gcd.support.compiled import kernel
 from gcd.support.kernels.growing import more_rows
+
+
+@register_jitable
+def fits(steps_after: Any, remaining: Any) -> Any:
+    """Whether a token fits into a budget: the text can be finished with the tokens after it.
+
+    Args:
+        steps_after: `steps_to_accept` of the state that the token leads to; `UNREACHABLE` where
+            it leads nowhere.
+        remaining: tokens left, the next one and EOS included.
+    """
+    return steps_after < remaining  # that is, steps_after <= remaining - 1, without the subtraction
 
 
 @kernel
