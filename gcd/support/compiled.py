@@ -14,16 +14,21 @@ the *content* of the function's module and of the modules that this one imports 
 `from ... import`, to any depth; dates do not matter, and neither does where the code was compiled.
 
 The first time that something must be compiled, a line on the log (`gcd`) says so, since all of it
-takes long enough to be taken for a hang.
+takes long enough to be taken for a hang, and a second process helps (`_Second`).
 """
 
 from __future__ import annotations
 
+import atexit
 import gc
 import logging
+import multiprocessing
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
@@ -96,6 +101,61 @@ class _Files(FunctionCache):
 
     _impl_class = _Contents
 
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The compiled code for these types; None, if there is none and none is being made."""
+        loaded = super().load_overload(sig, target_context)
+        while loaded is None and _second.is_compiling(self._py_func):
+            with suppress(subprocess.TimeoutExpired):
+                _second.process.wait(0.02)
+            loaded = super().load_overload(sig, target_context)
+        return loaded
+
+
+class _Second:
+    """A process that compiles the kernels of tokens while this one compiles those of automata.
+
+    Started by the first process that has to compile a kernel of automata, where there is a second
+    processor and no other process of one's own that is likely to do the same.
+    """
+
+    process: Any = None
+    _PARTS = ("gcd.tokens.", "gcd.serving.")
+    _ALONE = ("GCD_WARM_UP", "PYTEST_XDIST_WORKER", "LOCAL_RANK")  # in the environment
+
+    def start(self, function: Callable[..., Any]) -> None:
+        """Start it if that is worth it, seeing which function must be compiled first."""
+        if (
+            not function.__module__.startswith("gcd.automata.")
+            or (os.cpu_count() or 1) < 2
+            or not sys.executable
+            or multiprocessing.parent_process() is not None
+            or any(name in os.environ for name in self._ALONE)
+        ):
+            return
+        # Found as here, but for the working directory, where anything may lie.
+        here = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join([entry for entry in sys.path if entry] + [here])
+        with suppress(OSError):
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "gcd.warm_up"],
+                env=os.environ | {"GCD_WARM_UP": "1", "PYTHONPATH": path},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            atexit.register(self.process.terminate)
+
+    def is_compiling(self, function: Callable[..., Any]) -> bool:
+        """Whether it is at work, and this function is among those it sees to."""
+        return (
+            self.process is not None
+            and function.__module__.startswith(self._PARTS)
+            and self.process.poll() is None
+        )
+
+
+_second = _Second()
+
 
 class _Compiling(event.Listener):
     """What goes with compiling a kernel: a word to the user, and no garbage collection meanwhile.
@@ -118,6 +178,7 @@ class _Compiling(event.Listener):
             logging.getLogger("gcd").warning(
                 "gcd compiles its kernels for this machine, once; it may take half a minute"
             )
+            _second.start(event.data["dispatcher"].py_func)
         if self.depth == 0:
             self.collects = gc.isenabled()
             gc.disable()

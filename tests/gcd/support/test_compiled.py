@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from gcd.support import compiled
 
 CALLEE = """
 from gcd.support.compiled import helper
@@ -92,3 +95,87 @@ def test_a_kernel_is_compiled_again_when_only_its_callee_has_changed(package: Pa
     said, told = package.run()
     assert said == "21 twice,number"
     assert len(told.splitlines()) == 1
+
+
+def in_the_automata() -> None:
+    """A function of a module whose kernels this process compiles itself."""
+
+
+def in_the_tokens() -> None:
+    """A function of a module whose kernels the second process sees to."""
+
+
+in_the_automata.__module__ = "gcd.automata.kernels.graph"
+in_the_tokens.__module__ = "gcd.tokens.kernels.lifting"
+
+
+class Process:
+    """A second process that is at work for so many looks."""
+
+    looks = 2
+    terminate = staticmethod(lambda: None)
+
+    def __init__(self, command: list[str], **options: object) -> None:
+        self.command = command
+
+    def wait(self, timeout: float) -> None:
+        self.looks -= 1
+
+    def poll(self) -> int | None:
+        return None if self.looks > 0 else 0
+
+
+@pytest.fixture
+def second(monkeypatch: pytest.MonkeyPatch) -> compiled._Second:
+    monkeypatch.setattr(compiled.subprocess, "Popen", Process)
+    monkeypatch.setattr(compiled.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(compiled.multiprocessing, "parent_process", lambda: None)
+    for name in compiled._Second._ALONE:
+        monkeypatch.delenv(name, raising=False)
+    one = compiled._Second()
+    monkeypatch.setattr(compiled, "_second", one)
+    return one
+
+
+def test_a_second_process_is_started_for_kernels_of_automata(second: compiled._Second) -> None:
+    second.start(in_the_tokens)
+    assert second.process is None  # this process is where the second one would begin
+    second.start(in_the_automata)
+    assert second.process.command[-1] == "gcd.warm_up"
+
+
+@pytest.mark.parametrize("name", compiled._Second._ALONE)
+def test_none_is_started_where_others_do_the_same(
+    second: compiled._Second, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "1")
+    second.start(in_the_automata)
+    assert second.process is None
+
+
+def test_none_is_started_on_one_processor(
+    second: compiled._Second, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled.os, "cpu_count", lambda: 1)
+    second.start(in_the_automata)
+    assert second.process is None
+
+
+@pytest.mark.parametrize(
+    ("found_after", "function", "result"),
+    [(1, in_the_tokens, "code"), (9, in_the_tokens, None), (1, in_the_automata, None)],
+)
+def test_what_the_second_process_compiles_is_waited_for(
+    second: compiled._Second,
+    monkeypatch: pytest.MonkeyPatch,
+    found_after: int,
+    function: Callable[[], None],
+    result: str | None,
+) -> None:
+    """Found while it is at work; not found until it ends; not its business."""
+    second.start(in_the_automata)
+    answers = iter([None] * found_after + ["code"] * 9)
+    monkeypatch.setattr(compiled.FunctionCache, "load_overload", lambda *_: next(answers))
+    files = object.__new__(compiled._Files)
+    files._py_func = function
+    assert files.load_overload((), None) == result
