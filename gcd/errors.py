@@ -38,6 +38,25 @@ class InfeasibleBudgetError(ConstraintError):
         )
 
 
+class OverlongBudgetError(ConstraintError):
+    """A text of the budget's tokens may have more bytes than the constraint was compiled for.
+
+    Attributes:
+        longest: most tokens, EOS included, that the constraint holds for.
+        budget: tokens there may be, None for no limit.
+    """
+
+    def __init__(self, longest: int, budget: int | None, max_bytes: int, where: str = "") -> None:
+        self.longest = longest
+        self.budget = budget
+        given = "there is no budget" if budget is None else f"the budget is {budget}"
+        super().__init__(
+            f"{where}{': ' if where else ''}the constraint was compiled for texts of at most "
+            f"{max_bytes} bytes, which {longest} tokens (EOS included) never exceed, but {given}; "
+            "lower the budget or raise max_bytes"
+        )
+
+
 class EmptyLanguageError(ConstraintError):
     """No string satisfies the constraint, or none can be written with the vocabulary's tokens."""
 

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 
 from gcd.automata.automaton import Automaton
-from gcd.errors import ConstraintError, InfeasibleBudgetError
+from gcd.errors import ConstraintError
 from gcd.tokens.batch import AutomatonBatch
+from gcd.tokens.budget import check_budget
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 from smc.draw import CounterDraw, Draw
@@ -80,6 +81,7 @@ def sample(
 
     Raises:
         InfeasibleBudgetError: a budget is shorter than the shortest answer.
+        OverlongBudgetError: a budget allows longer texts than its constraint is known for.
         PromptTooLongError: a prompt leaves too little of the model's context.
         ConstraintError: a constraint was lifted to another vocabulary than the model's; or the
             proposal refuses it, as `PGCD` does where its table would not fit into memory.
@@ -212,9 +214,7 @@ def _check_tasks(lm: LanguageModel, tasks: Sequence[Task]) -> None:
                     f"the model knows 0 to {size - 1}"
                 )
         _check_vocabulary(lm.vocabulary, task.automaton.vocabulary, task.name)
-        needed = int(task.automaton.steps_to_accept[task.automaton.initial])
-        if needed > task.budget:
-            raise InfeasibleBudgetError(needed, task.budget, f"example {task.name}")
+        check_budget(task.automaton, task.budget, f"example {task.name}")
     check_prompts(
         lm,
         [task.prompt for task in tasks],

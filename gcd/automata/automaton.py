@@ -27,6 +27,7 @@ from jaxtyping import Bool, Int32, Integer, UInt8
 
 from gcd.automata import counting, repetition
 from gcd.automata.byte_classes import NUM_BYTES, joint_classes
+from gcd.automata.horizon import holds_as_far_as_its_parts
 from gcd.automata.kernels import graph, subsets
 from gcd.automata.kernels.canonical import canonical
 from gcd.automata.limits import kernel_limits, max_cells, max_states, pay, spend, work_left
@@ -50,6 +51,8 @@ class Automaton:
         delta: next state for (state, byte class), -1 where no accepted string goes on.
         accepting: whether the string read so far is in the language.
         class_of_byte: class of each byte; bytes with equal columns share one.
+        max_bytes: the language is known for strings of at most so many bytes, and no longer one
+            is in it (`gcd.automata.horizon`); None: for all strings.
 
     State 0 is initial. The empty language has one state, which does not accept.
     """
@@ -57,6 +60,7 @@ class Automaton:
     delta: Int32[np.ndarray, "S K"]
     accepting: Bool[np.ndarray, S]
     class_of_byte: UInt8[np.ndarray, 256]
+    max_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for array in (self.delta, self.accepting, self.class_of_byte):
@@ -125,6 +129,7 @@ class Automaton:
         return cls.minimal(*nfa.determinize())
 
     @classmethod
+    @holds_as_far_as_its_parts
     def join(
         cls,
         parts: Sequence[Automaton],
@@ -241,6 +246,7 @@ class Automaton:
         return cls(delta, np.arange(labels.size + 1) == labels.size, class_of_byte)
 
     @staticmethod
+    @holds_as_far_as_its_parts
     def union(parts: Sequence[Automaton]) -> Automaton:
         """Strings in any of the parts, with one determinisation for all of them."""
         parts = [p for p in parts if not p.is_empty]
@@ -251,6 +257,7 @@ class Automaton:
         return Automaton.join(parts, [(0, 1)] * len(parts), num_nodes=2, start=0, end=1)
 
     @staticmethod
+    @holds_as_far_as_its_parts
     def concatenate(parts: Sequence[Automaton]) -> Automaton:
         """A string of the first part, then one of the second, and so on."""
         if any(p.is_empty for p in parts):
@@ -285,6 +292,7 @@ class Automaton:
         """A string of this language followed by one of the other."""
         return Automaton.concatenate([self, other])
 
+    @holds_as_far_as_its_parts
     def repeat(self, minimum: int, maximum: int | None = None) -> Automaton:
         """Between `minimum` and `maximum` strings of this language in a row (None: no bound)."""
         if minimum < 0 or (maximum is not None and maximum < minimum):
@@ -313,6 +321,7 @@ class Automaton:
         """This language and the empty string."""
         return self | Automaton.epsilon()
 
+    @holds_as_far_as_its_parts
     def reverse(self) -> Automaton:
         """Every string backwards."""
         source, label = np.nonzero(self.delta >= 0)
@@ -327,6 +336,7 @@ class Automaton:
         )
         return Automaton.determinize(backwards)
 
+    @holds_as_far_as_its_parts
     def _product(self, other: Automaton, mode: int) -> Automaton:
         class_of_byte, (mine, theirs) = joint_classes([self.class_of_byte, other.class_of_byte])
         delta, accepting, count, work = subsets.product(
@@ -375,7 +385,8 @@ class Automaton:
     def accepts(self, text: str | bytes) -> bool:
         """Whether the string (UTF-8 encoded if it is text) is in the language."""
         state = self.run(text)
-        return state >= 0 and bool(self.accepting[state])
+        is_known = self.max_bytes is None or state < 0 or len(_as_bytes(text)) <= self.max_bytes
+        return state >= 0 and bool(self.accepting[state]) and is_known
 
     def shortest(self) -> bytes:
         """The shortest string, first in byte order among equals; may raise EmptyLanguageError."""
@@ -399,7 +410,8 @@ class Automaton:
 
     def count(self, max_length: int) -> int:
         """How many strings of at most `max_length` bytes there are, exactly."""
-        return counting.count(self.delta, self.accepting, self.class_of_byte, max_length)
+        longest = max_length if self.max_bytes is None else min(max_length, self.max_bytes)
+        return counting.count(self.delta, self.accepting, self.class_of_byte, longest)
 
     def enumerate(self, limit: int) -> list[bytes]:
         """The first `limit` strings, shorter ones first, then in byte order."""
@@ -413,7 +425,9 @@ class Automaton:
 
     def __iter__(self) -> Iterator[bytes]:
         """All strings, shorter ones first, then in byte order; endless for infinite languages."""
-        return counting.in_order(self.delta, self.accepting, self.transitions, self.longest_length)
+        bounds = [n for n in (self.longest_length, self.max_bytes) if n is not None]
+        longest = min(bounds, default=None)
+        return counting.in_order(self.delta, self.accepting, self.transitions, longest)
 
     # -- equality of languages --------------------------------------------------------------
 
@@ -421,7 +435,7 @@ class Automaton:
     def fingerprint(self) -> bytes:
         """A digest of the canonical form: equal for equal languages."""
         digest = blake2b(digest_size=16)
-        digest.update(np.array(self.delta.shape, np.int64).tobytes())
+        digest.update(np.array([*self.delta.shape, self.max_bytes or 0], np.int64).tobytes())
         for array in (self.delta, self.accepting, self.class_of_byte):
             digest.update(array.tobytes())
         return digest.digest()
@@ -432,6 +446,7 @@ class Automaton:
             return NotImplemented
         return self is other or (
             hash(self) == hash(other)
+            and self.max_bytes == other.max_bytes
             and np.array_equal(self.class_of_byte, other.class_of_byte)
             and np.array_equal(self.accepting, other.accepting)
             and np.array_equal(self.delta, other.delta)

@@ -32,7 +32,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from jaxtyping import Bool, Int32, Int64
 
-from gcd.errors import ConstraintError, InfeasibleBudgetError
+from gcd.errors import ConstraintError, InfeasibleBudgetError, OverlongBudgetError
 from gcd.serving.kernels import masks as kernels
 from gcd.serving.kernels import served as served_kernels
 from gcd.serving.kernels.table import Table
@@ -59,12 +59,15 @@ class ServedAutomaton:
         initial: the state where a text starts.
         final: the state after the end of a text.
         num_words: int32 words in a row of the mask.
+        max_bytes, max_budget: as of the `TokenAutomaton`.
     """
 
     vocabulary: Vocabulary
     initial: int
     final: int
     num_words: int
+    max_bytes: int | None
+    max_budget: int | None
 
     def __init__(self, automaton: TokenAutomaton, *, cache_bytes: int = CACHE_BYTES) -> None:
         if cache_bytes < 0:
@@ -72,6 +75,7 @@ class ServedAutomaton:
         self.vocabulary = automaton.vocabulary
         self.initial, self.final = automaton.initial, automaton.final
         self.num_words = num_words(automaton.vocabulary.size)
+        self.max_bytes, self.max_budget = automaton.max_bytes, automaton.max_budget
         num_classes = automaton.num_classes
         num_keys = (num_classes + 63) // 64
         pattern_of, target_start, targets, pattern_start, pattern_class, pattern_target, reach = (
@@ -214,6 +218,8 @@ class Matcher:
 
     Raises:
         InfeasibleBudgetError: if no text of the language fits into the budget.
+        OverlongBudgetError: if a text of so many tokens may be longer than the `max_bytes` that
+            the constraint was compiled for.
 
     After the end (`is_finished`), EOS may come again and again, as engines pad with it; it costs
     nothing.
@@ -228,6 +234,9 @@ class Matcher:
         needed = self.automaton.steps_to_accept(self.automaton.initial)
         if budget is not None and budget < needed:
             raise InfeasibleBudgetError(needed, budget)
+        longest = self.automaton.max_budget
+        if longest is not None and (budget is None or budget > longest):
+            raise OverlongBudgetError(longest, budget, self.automaton.max_bytes or 0)
         self.budget = budget
         self._places, self._row = _Places(1), 0
         self.reset()

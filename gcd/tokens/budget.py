@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Int, Int32, Int64
 from torch import Tensor
 
-from gcd.errors import ConstraintError, InfeasibleBudgetError
+from gcd.errors import ConstraintError, InfeasibleBudgetError, OverlongBudgetError
 from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.bitmask import pack
 from gcd.tokens.distances import UNREACHABLE, fits
@@ -29,14 +29,19 @@ from gcd.tokens.token_automaton import TokenAutomaton
 
 
 def check_budget(automaton: TokenAutomaton, budget: int, where: str = "") -> None:
-    """Refuse a budget that no text of the language fits into, before anything is generated.
+    """Refuse a budget that cannot be kept, before anything is generated.
 
     Raises:
-        InfeasibleBudgetError: both numbers in the message, after `where`.
+        InfeasibleBudgetError: if no text of the language fits into it; both numbers in the
+            message, after `where`.
+        OverlongBudgetError: if so many tokens may have more bytes than the language is known for.
     """
     needed = int(automaton.steps_to_accept[automaton.initial])
     if budget < needed:
         raise InfeasibleBudgetError(needed, budget, where)
+    longest = automaton.max_budget
+    if longest is not None and budget > longest:
+        raise OverlongBudgetError(longest, budget, automaton.max_bytes or 0, where)
 
 
 class BudgetMask:
@@ -48,6 +53,7 @@ class BudgetMask:
 
     Raises:
         InfeasibleBudgetError: if some budget is below `steps_to_accept` of its initial state.
+        OverlongBudgetError: if a text of so many tokens may be longer than `max_bytes`.
         ConstraintError: if there are not as many budgets as automata.
 
     Attributes:

@@ -95,7 +95,7 @@ def lift(automaton: Automaton, vocabulary: Vocabulary, *, eos: str = "token") ->
         table = trim(delta, class_of, 0, edges)
     if table is None:
         raise EmptyLanguageError(_why_unwritable(automaton, vocabulary))
-    return TokenAutomaton(vocabulary, *table)
+    return TokenAutomaton(vocabulary, *table, max_bytes=automaton.max_bytes)
 
 
 def lift_arrays(

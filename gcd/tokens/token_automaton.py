@@ -45,6 +45,9 @@ class TokenAutomaton:
         eos_class: the class of the ids that end a text, the last one. It has no ids if the
             vocabulary has none.
 
+        max_bytes: the language is known for texts of at most so many bytes
+            (`gcd.automata.horizon`); None: for all texts.
+
     States are kept only if whole tokens lead there from `initial` and from there to `final`,
     which is the last state. Arrays are read-only.
     """
@@ -56,6 +59,7 @@ class TokenAutomaton:
     steps_to_accept: Int32[np.ndarray, "S"]
     initial: int
     eos_class: int
+    max_bytes: int | None = None
 
     def __post_init__(self) -> None:
         """Check what costs O(S + C + V); the whole table is for `check` and the tests."""
@@ -125,6 +129,17 @@ class TokenAutomaton:
         narrow = self.num_classes <= 1 << 16  # which numpy sorts in linear time
         classes = self.class_of.astype(np.uint16) if narrow else self.class_of
         return np.argsort(classes, kind="stable").astype(np.int32)
+
+    @cached_property
+    def max_budget(self) -> int | None:
+        """Most tokens, EOS included, that never have more than `max_bytes`; None: any number."""
+        if self.max_bytes is None:
+            return None
+        classes = np.flatnonzero((self.delta >= 0).any(axis=0))
+        is_allowed = np.isin(self.class_of, classes[classes != self.eos_class])
+        tokens = np.flatnonzero(is_allowed).tolist()
+        longest = max((len(self.vocabulary.token_bytes[token]) for token in tokens), default=1)
+        return self.max_bytes // max(longest, 1) + 1
 
     def step(self, state: int, token: int) -> int:
         """The state after a token, -1 if it is not allowed; from -1 there is no way back."""

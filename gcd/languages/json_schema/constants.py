@@ -6,9 +6,12 @@ satisfies, so that its members are described, ordered and compared as all others
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Mapping
 from decimal import Decimal
 from typing import Any
+
+from gcd.automata.automaton import Automaton
 
 CONSTANTS = ("const", "enum")
 
@@ -45,6 +48,22 @@ def kind_of(value: Any) -> str:
     if isinstance(value, (int, float)):
         return "integer" if value == value // 1 else "number"
     return "string"
+
+
+def few_values(language: Automaton, limit: int) -> list[Any] | None:
+    """The values whose JSON texts are in a language; None if they have more than `limit` texts."""
+    if language.longest_length is None and not language.is_empty:
+        return None
+    texts = language.enumerate(limit + 1)
+    if len(texts) > limit:
+        return None
+    found: dict[str, Any] = {}
+    for text in texts:
+        value = json.loads(text)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        found[json.dumps(value, sort_keys=True)] = value
+    return list(found.values())
 
 
 def exact(number: int | float) -> Decimal:

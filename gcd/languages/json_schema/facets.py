@@ -13,16 +13,18 @@ given as `aside`; they contribute names, and nothing else.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import product
 from typing import Any, NamedTuple
 
+from gcd.automata.limits import spend
 from gcd.languages.json_schema.constants import CONSTANTS, exact, identity, values_of
 from gcd.languages.json_schema.document import Conjunction, Document, Place, matches
 from gcd.languages.json_schema.keywords import ABSENT, CONTAINER, TYPES, UNSEEN
 from gcd.languages.values.numbers import Bound
 
+_PER_VALUE, _PER_MEMBER = 20_000, 20  # units for a value, and for each name and schema of it
 _MAX_PATTERNS = 6  # that undeclared names may match
 OPENING = ("additionalProperties", "patternProperties", "unevaluatedProperties")
 
@@ -114,6 +116,9 @@ def merge(document: Document, places: Conjunction, aside: Conjunction, *, closed
     `closed`: undeclared members are out where some schema that is asked for has `properties` and
     none has `additionalProperties` or the like; otherwise they are in, as the standard has it.
     """
+    described = (*places, *aside)
+    names = {name for place in described for name in place.schema.get("properties", ())}
+    spend(_PER_VALUE + _PER_MEMBER * len(names) * len(described))
     schemas = [place.schema for place in places]
     shut = closed and is_closed(places)
     return Facets(
@@ -151,6 +156,33 @@ def merge(document: Document, places: Conjunction, aside: Conjunction, *, closed
         aside_others=_aside_others(document, aside),
         aside_items=_aside_items(document, places, aside),
     )
+
+
+def within_reach(facets: Facets, max_bytes: int) -> Facets:
+    """The same for texts of at most `max_bytes` bytes: counts that none of them comes to are gone.
+
+    A character of a string takes a byte at least, an element two with its comma, a member five
+    with its comma, quotes and colon. An upper bound that is out of reach says nothing, a lower one
+    that nothing satisfies it: the interval is then empty.
+    """
+    elements = (max_bytes - 1) // 2
+    return replace(
+        facets,
+        length=_reached(*facets.length, max_bytes - 2),
+        size=_reached(*facets.size, elements),
+        contains=tuple(
+            Contains(contains.place, *_reached(contains.fewest, contains.most, elements))
+            for contains in facets.contains
+        ),
+        count=_reached(*facets.count, (max_bytes - 1) // 5),
+    )
+
+
+def _reached(fewest: int, most: int | None, highest: int) -> tuple[int, int | None]:
+    """Bounds of a count that is never above `highest`."""
+    if fewest > max(highest, 0):
+        return 1, 0
+    return fewest, None if most is None or most >= highest else most
 
 
 def is_closed(places: Conjunction) -> bool:

@@ -35,13 +35,14 @@ from math import comb
 from operator import and_, sub
 
 from gcd.automata.automaton import Automaton
-from gcd.automata.limits import spend
+from gcd.automata.limits import max_states, spend
 from gcd.errors import UnsupportedSchemaError
 from gcd.languages.json_schema.choices import Case, alternatives, are_apart, separate_choices
+from gcd.languages.json_schema.constants import few_values
 from gcd.languages.json_schema.document import Conjunction, Document, Place
-from gcd.languages.json_schema.facets import Contains, Facets, merge
+from gcd.languages.json_schema.facets import Contains, Facets, merge, within_reach
 from gcd.languages.json_schema.parts import CAUSES, CHOICES, Parts
-from gcd.languages.json_schema.scalars import constants, content, fitting, numerals
+from gcd.languages.json_schema.scalars import constants, content, fitting_constants, numerals
 from gcd.languages.values.anything import any_value
 from gcd.languages.values.arrays import Sorted, array, containing, distinct
 from gcd.languages.values.json_values import json_notation
@@ -49,10 +50,8 @@ from gcd.languages.values.notation import Brackets, Notation
 from gcd.languages.values.objects import BRACES, Frame, Member, mapping
 
 _IN_PYTHON_STYLE = 'supported in Python style; remove it, or use style="json"'
-# Units for what is interpreted: a value that is described by schemas, each name and schema of it, a
-# look at whether two schemas exclude each other, a constant.
-_PER_VALUE, _PER_MEMBER, _PER_EXCLUDED, _PER_CONSTANT = 20_000, 20, 12_000, 2_000
-_MAX_DISTINCT = 10  # values that elements which must differ may have
+_PER_EXCLUDED = 12_000  # units of work, for a look at whether two schemas exclude each other
+_MAX_DISTINCT = 40  # values that elements which must differ may have
 
 
 class SchemaLanguages:
@@ -64,6 +63,7 @@ class SchemaLanguages:
         max_depth: nesting of values that the schema leaves free.
         closed: whether undeclared members are left out by default.
         any_order: objects of at most so many declared names take any order.
+        max_bytes: longest text that matters (`gcd.automata.horizon`), None for any.
     """
 
     def __init__(
@@ -74,12 +74,14 @@ class SchemaLanguages:
         max_depth: int,
         closed: bool,
         any_order: int = 0,
+        max_bytes: int | None = None,
     ) -> None:
         self.document = document
         self.notation = notation
         self._max_depth = max_depth
         self._closed = closed
         self._any_order = any_order
+        self._max_bytes = max_bytes
         self._opened: dict[frozenset[Place], bool] = {}
         self._known: dict[tuple[Conjunction, Conjunction, bool, Frame], Automaton] = {}
         self.parts = Parts(document)
@@ -216,6 +218,7 @@ class SchemaLanguages:
             max_depth=self._max_depth,
             closed=self._closed if closed is None else closed,
             any_order=self._any_order,
+            max_bytes=self._max_bytes,
         )
         values.parts = self.parts
         return values
@@ -226,15 +229,14 @@ class SchemaLanguages:
         """Languages whose union is that of a conjunction of plain schemas, kind by kind."""
         if not places and not aside and frame is BRACES:
             return [any_value(self.notation, self._max_depth)]
-        described = (*places, *aside)
-        names = {name for place in described for name in place.schema.get("properties", ())}
-        spend(_PER_VALUE + _PER_MEMBER * len(names) * len(described))
         facets = merge(self.document, places, aside, closed=self._closed)
+        if self._max_bytes is not None and facets.constants is None:
+            facets = within_reach(facets, self._max_bytes)
         if frame is not BRACES:  # a call's arguments are an object
             is_object = "object" in facets.kinds and facets.constants is None
             return [self._object(facets, wide, frame)] if is_object else []
         if facets.constants is not None:
-            values = self._fitting(facets)
+            values = fitting_constants(self.document, facets)
             return [constants(self.notation, values, wide=wide)]
         kinds = facets.kinds - {"integer"} if "number" in facets.kinds else facets.kinds
         found = []
@@ -270,14 +272,6 @@ class SchemaLanguages:
         return self._built[key]
 
     # -- scalars ----------------------------------------------------------------------------
-
-    def _fitting(self, facets: Facets) -> list[object]:
-        """The constants that are as the other keywords say."""
-        values = list((facets.constants or {}).values())
-        spend(_PER_CONSTANT * len(values))
-        said = facets.patterns or facets.formats
-        language = content(self.document, facets, wide=False) if said else None
-        return [value for value in values if fitting(value, facets, language)]
 
     def _string(self, facets: Facets, wide: bool) -> Automaton:
         shortest, longest = facets.length
@@ -374,40 +368,31 @@ class SchemaLanguages:
         tables = []
         for places in [*head, facets.items]:
             table: dict[int, Automaton] = {}
-            for value in self._values(places, facets):
-                constant = self.document.made(base, f"is {value}", {"const": json.loads(value)})
-                number = values.setdefault(value, len(values))
+            found = few_values(self._as_json.language(places), _MAX_DISTINCT)
+            if found is None:
+                raise self._refuse_distinct(facets)
+            for value in found:
+                text = json.dumps(value, sort_keys=True)
+                constant = self.document.made(base, f"is {text}", {"const": value})
+                number = values.setdefault(text, len(values))
                 table[number] = self.language((*places, constant), facets.aside_items, wide=wide)
             tables.append(table)
         longest = len(values) if longest is None else min(longest, len(values))
-        if sum(comb(len(values), size) for size in range(longest + 1)) > 2**_MAX_DISTINCT:
+        # From each set of values that were taken, each of the others may follow.
+        following = sum(comb(len(values), n) * (len(values) - n) for n in range(longest))
+        if following * max((a.num_states for t in tables for a in t.values()), default=0) > (
+            max_states()
+        ):
             raise self._refuse_distinct(facets)
         return language & distinct(self.notation, tables[:-1], tables[-1], longest, brackets)
-
-    def _values(self, places: Conjunction, facets: Facets) -> list[str]:
-        """The values of a schema, as JSON, if they are few."""
-        language = self._as_json.language(places)
-        limit = 4 * _MAX_DISTINCT
-        if language.longest_length is None and not language.is_empty:
-            raise self._refuse_distinct(facets)
-        written = language.enumerate(limit + 1)
-        if len(written) > limit:
-            raise self._refuse_distinct(facets)
-        found: dict[str, None] = {}
-        for text in written:
-            value = json.loads(text)
-            if isinstance(value, float) and value.is_integer():
-                value = int(value)
-            found[json.dumps(value, sort_keys=True)] = None
-        return list(found)
 
     def _refuse_distinct(self, facets: Facets) -> Exception:
         assert facets.unique is not None
         return self.document.refuse(
             "uniqueItems",
             facets.unique,
-            f"needs elements of at most {_MAX_DISTINCT} different values, such as those of an "
-            "enum, or at most one element; remove it, or set it to false",
+            "needs elements of some twelve different values at most, such as those of an enum, or "
+            "fewer of more values, or at most one element; remove it, or set it to false",
         )
 
     # -- objects ----------------------------------------------------------------------------

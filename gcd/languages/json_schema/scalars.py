@@ -12,6 +12,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 from gcd.automata.automaton import Automaton
+from gcd.automata.limits import spend
 from gcd.languages.json_schema.constants import exact, kind_of
 from gcd.languages.json_schema.document import Document
 from gcd.languages.json_schema.facets import Facets
@@ -20,6 +21,8 @@ from gcd.languages.text.texts import texts
 from gcd.languages.values.multiples import multiples, whole_numbers
 from gcd.languages.values.notation import Notation
 from gcd.languages.values.numbers import Bound, decimals, integers, numbers, with_exponent
+
+_PER_CONSTANT = 2_000  # units of work
 
 
 def numerals(kind: str, facets: Facets, *, wide: bool) -> Automaton:
@@ -90,6 +93,15 @@ def _digits(number: Decimal) -> str:
     text = format(number, "f")
     text = text.rstrip("0").rstrip(".") if "." in text else text
     return "0" if text == "-0" else text
+
+
+def fitting_constants(document: Document, facets: Facets) -> list[object]:
+    """The constants of a description that are as the rest of it says."""
+    values = list((facets.constants or {}).values())
+    spend(_PER_CONSTANT * len(values))
+    said = facets.patterns or facets.formats
+    language = content(document, facets, wide=False) if said else None
+    return [value for value in values if fitting(value, facets, language)]
 
 
 def fitting(value: object, facets: Facets, said: Automaton | None) -> bool:

@@ -33,6 +33,7 @@ By the standard, keywords for one kind of value say nothing about others, so
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gcd.automata.automaton import Automaton
@@ -56,6 +57,7 @@ def json_schema(
     additional_properties: str = "closed",
     any_order: int = 0,
     formats: str = "assert",
+    max_bytes: int | None = None,
     draft: str | None = None,
     unknown: str = "warn",
 ) -> Automaton:
@@ -74,6 +76,9 @@ def json_schema(
         any_order: objects of at most so many declared names take their members in any order; the
             automaton grows with 2 to their number.
         formats: "assert" (`format` constrains) or "ignore" (it describes).
+        max_bytes: compile the texts of at most so many bytes, exactly; of longer ones there are
+            none. Counts that no such text comes to, as in `"maxLength": 32767`, take no states.
+            Budgets whose tokens could hold more are refused (`gcd.OverlongBudgetError`).
         draft: "4", "6", "7", "2019-09" or "2020-12", whatever `$schema` says. None: the draft that
             `$schema` names; without one, 2020-12 with the spellings of older drafts understood.
         unknown: what becomes of keywords and formats that the draft does not know, and that
@@ -99,6 +104,8 @@ def json_schema(
         raise ConstraintError(
             f"any_order must be a whole number in 0..{_MAX_ANY_ORDER}, got {any_order!r}"
         )
+    if max_bytes is not None and (not _is_whole(max_bytes) or max_bytes < 1):
+        raise ConstraintError(f"max_bytes must be a whole number above 0, got {max_bytes!r}")
     document = Document(
         schema,
         max_depth=max_depth,
@@ -115,6 +122,7 @@ def json_schema(
             max_depth=max_depth,
             closed=additional_properties == "closed",
             any_order=any_order,
+            max_bytes=max_bytes,
         )
         try:
             language = values.language(document.root())
@@ -123,7 +131,16 @@ def json_schema(
             raise
         if language.is_empty:
             raise EmptyLanguageError(f"no value satisfies the schema{document.depth_hint}")
-        return Automaton.concatenate([notation.gap, language, notation.gap])
+        language = Automaton.concatenate([notation.gap, language, notation.gap])
+        if max_bytes is None:
+            return language
+        shortest = len(language.shortest())
+        if shortest > max_bytes:
+            raise EmptyLanguageError(
+                f"no text of at most {max_bytes} bytes satisfies the schema; the shortest has "
+                f"{shortest}, so raise max_bytes"
+            )
+        return replace(language, max_bytes=max_bytes)
 
 
 def ignored_keywords(
