@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # Vocabularies are cached for the length of one run, never in the user's own folder.
 _CACHE = tempfile.TemporaryDirectory(prefix="gcd-cache-")
 os.environ["GCD_CACHE_DIR"] = _CACHE.name
+
+# The checks put several frames around each call: as deep as for users is several times deeper here.
+sys.setrecursionlimit(5 * sys.getrecursionlimit())
 
 # In place before any of the packages is imported, hence at collection.
 _HOOK = jaxtyping.install_import_hook(_checked_modules(), "beartype.beartype")
