@@ -1,1 +1,3 @@
-"""Compiled loops over vocabularies and automata over tokens (numba): plain arrays in and out."""
+"""This package has compiled loops (numba) over vocabularies and token automata: plain arrays in and
+out.
+"""
