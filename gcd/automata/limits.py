@@ -1,5 +1,4 @@
-"""This module limits how large an automaton may grow and how much work may go into it; what exceeds
-a limit is refused, and the error names it.
+"""This module limits how large automata may grow, and how much work may go into them.
 
 Boolean operations on automata multiply states, determinisation can be exponential, and a schema can
 ask for either a thousand times. Two limits turn a machine that stops answering into an error:
@@ -95,9 +94,7 @@ def work_limit(limit: int) -> Iterator[None]:
 
 @contextmanager
 def metered() -> Iterator[None]:
-    """Count the work inside the block as that of one constraint; a block inside another counts
-    towards the outer one.
-    """
+    """Count the work inside the block as one constraint's; an inner block's goes to the outer one."""
     if _METER.get() is not None:
         yield
         return
@@ -119,8 +116,7 @@ def kernel_limits() -> tuple[int, int, int]:
 
 
 def pay(count: int, work: int, what: str = "the automaton") -> None:
-    """Charge for the work of a compiled loop, and raise an error if the loop gave up (`count` below
-    0).
+    """Charge for the work of a compiled loop; raise if it gave up, that is for a `count` below 0.
 
     Raises:
         WorkLimitError: if the work is more than what was left.
@@ -159,9 +155,7 @@ def priced_cache(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def work_left() -> int:
-    """Return how much work the constraint under construction may still do; outside of one, the
-    limit.
-    """
+    """Return how much work the constraint being built may still do; outside of one, the limit."""
     meter = _METER.get()
     return _MAX_WORK.get() if meter is None else meter.limit - meter.spent
 

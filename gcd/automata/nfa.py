@@ -1,5 +1,4 @@
-"""This module has non-deterministic byte automata with epsilon edges, from which languages are
-built.
+"""This module puts languages together, as non-deterministic byte automata with epsilon edges.
 
 Rational operations (union, concatenation, repetition) are cheap on non-deterministic automata:
 lay the parts between nodes (`join`), add epsilon edges. One subset construction and one
@@ -91,8 +90,7 @@ class NFA:
         accepting: Iterable[int],
         epsilon: Iterable[tuple[int, int]] = (),
     ) -> NFA:
-        """Make an automaton from edges (source, bytes, target), bytes being any iterable of 0..255.
-        """
+        """Make an automaton from edges (source, bytes, target), bytes being any of 0..255."""
         rows = [(s, np.fromiter(labels, np.int64), t) for s, labels, t in edges]
         counts = np.array([labels.size for _, labels, _ in rows], np.int64)
         source = np.repeat(np.array([s for s, _, _ in rows], np.int32), counts)

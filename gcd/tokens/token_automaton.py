@@ -78,8 +78,7 @@ class TokenAutomaton:
             array.flags.writeable = False
 
     def check(self) -> None:
-        """Assert what only a look at every edge can tell: targets exist, the distances are right.
-        """
+        """Assert what takes a look at every edge: targets exist, distances are right."""
         assert ((self.delta >= -1) & (self.delta < self.num_states)).all(), "targets exist"
         assert (self.steps_to_accept == steps_to_accept(self.delta, self.final)).all()
 
@@ -87,9 +86,7 @@ class TokenAutomaton:
     def from_position_sets(
         cls, vocabulary: Vocabulary, sets: Sequence[Ids], *, eos: str = "token"
     ) -> TokenAutomaton:
-        """Accept texts of `len(sets)` tokens, one of a set of ids at each position:
-        `gcd.tokens.wiring`.
-        """
+        """Accept texts of `len(sets)` tokens, one of each set in turn: `gcd.tokens.wiring`."""
         return cls(vocabulary, *wiring.from_position_sets(vocabulary, sets, eos=eos))
 
     @classmethod
@@ -151,8 +148,7 @@ class TokenAutomaton:
         return int(self.delta[state, self.class_of[token]]) if state >= 0 else -1
 
     def run(self, tokens: Iterable[int], state: int | None = None) -> int:
-        """Return the state after several tokens, from `initial` by default; -1 if one is refused.
-        """
+        """Return the state after several tokens, from `initial` by default; -1 if it refuses one."""
         state = self.initial if state is None else state
         for token in tokens:
             state = self.step(state, int(token))
@@ -179,8 +175,7 @@ class TokenAutomaton:
         return np.flatnonzero(good[self.class_of])
 
     def tensors(self, device: torch.device | str | None = None) -> TensorAutomaton:
-        """Return the same automaton as T_out, T_in and B_f; sequences end in `final`, which loops.
-        """
+        """Return the automaton as T_out, T_in and B_f; sequences end in `final`, which loops."""
         from gcd.paper import (
             TensorAutomaton,  # here, as few need it and torch takes seconds to load
         )

@@ -1,5 +1,4 @@
-"""This module brings a deterministic automaton into its normal form: trimmed, minimal, with few
-classes, and its states numbered in order.
+"""This module gives a deterministic automaton its normal form: trimmed, minimal, numbered in order.
 
 Everything that makes automata ends here, mostly with tables that are minimal already or nearly so;
 each step looks first whether there is anything to do. Conventions as in
@@ -167,8 +166,7 @@ def _merge(
 def canonical(
     delta: np.ndarray, accepting: np.ndarray, class_of_byte: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the minimal automaton of the same language in normal form; no states if it is empty.
-    """
+    """Return the minimal automaton of a language in its normal form; no states if it is empty."""
     table, accepting, class_of_byte, block, num_blocks, is_final = _canonical(
         delta, accepting, class_of_byte
     )

@@ -113,9 +113,7 @@ def breadth_first(
 def renumber(
     delta: np.ndarray, accepting: np.ndarray, number: np.ndarray, num_kept: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the automaton over the kept states (`number >= 0`); several old states may share a
-    number.
-    """
+    """Return the automaton over the kept states (`number >= 0`); old states may share a number."""
     num_states, num_classes = delta.shape
     new_delta = np.full((num_kept, num_classes), -1, np.int32)
     new_accepting = np.zeros(num_kept, np.bool_)

@@ -139,8 +139,7 @@ def by_fingerprints(
     backward: tuple[np.ndarray, np.ndarray],
     level: np.ndarray,
 ) -> tuple[np.ndarray, int, bool]:
-    """Put states with the same residual language into one block; return the block of each state,
-    the number of blocks, and whether the partition is final.
+    """Give states of one residual one block: (block of each, how many, whether that is final).
 
     If it is not, states of one residual share a block, but others may be in it as well. Every
     state must lead to acceptance. Blocks are numbered by their first states. `forward` and

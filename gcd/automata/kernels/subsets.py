@@ -42,8 +42,7 @@ def product(
     mode: int,
     limits: tuple[int, int, int],
 ) -> tuple[np.ndarray, np.ndarray, int, int]:
-    """Find the reachable pairs of two automata over one alphabet: 0 intersection, 1 union, 2
-    difference.
+    """Find the reachable pairs of two automata: 0 intersection, 1 union, 2 difference.
 
     A component that has died is numbered as one more state of its automaton; pairs that can no
     longer accept in the given mode are not built. Returns (delta, accepting, number of states,
@@ -160,9 +159,7 @@ def number_subset(
     members: np.ndarray,
     size: int,
 ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], int]:
-    """Return the number of the subset `members[:size]`, which is `count` if it is new, and the
-    store.
-    """
+    """Number the subset `members[:size]` (with `count` if it is new); return that and the store."""
     pool, starts, hashes, table = store
     key = np.int64(size)
     for i in range(size):

@@ -1,5 +1,4 @@
-"""This module refines a partition of entries (distinct token strings): those that no state has told
-apart so far share a class.
+"""This module refines partitions of entries (distinct token strings) by where states lead them.
 
 `Partition` is a tuple of arrays that compiled code passes around:
 

@@ -1,5 +1,4 @@
-"""This module finds counted runs in a byte automaton: the same unit, say a character, again and
-again.
+"""This module finds counted runs in a byte automaton: one unit, say a character, again and again.
 
 A text of at most 200 characters is a chain of 201 *boundaries*, states between two characters,
 and between neighbours lie the states inside a character: the bytes of UTF-8, the escapes. All
@@ -67,9 +66,7 @@ class Cells(NamedTuple):
 def next_boundary(
     state: int, delta: np.ndarray, width: np.ndarray, weight: np.ndarray
 ) -> tuple[int, int]:
-    """Return the state to which most bytes lead, and how many do; `weight` is scratch memory, zero
-    for all states.
-    """
+    """Return where most bytes lead, and how many; `weight` is scratch, zero for all states."""
     best, most = -1, 0
     for k in range(delta.shape[1]):
         t = delta[state, k]

@@ -26,8 +26,7 @@ _WIDE = 16  # bytes by which a state must agree with a boundary to be compared w
 
 
 class Ways(NamedTuple):
-    """The distinct ways out of the runs: boundaries whose other edges lead to the same states share
-    one.
+    """The ways out of the runs: boundaries that lead to the same states share one.
 
     Attributes:
         at: the way out of each cell's boundary, -1 for cells that do not count.
@@ -89,8 +88,7 @@ def walk_apart(
     found: np.ndarray,
     target: np.ndarray,
 ) -> int:
-    """Find the entries that lead elsewhere from `state` than from `other`, and where (-1: nowhere).
-    """
+    """Find the entries that lead elsewhere from `state` than from `other`: where (-1: nowhere)."""
     label, depth, skip, entry = tree
     states[0], others[0] = state, other
     count = node = 0
@@ -121,8 +119,7 @@ def walk_unit(
     goal: np.ndarray,
     exits: np.ndarray,
 ) -> tuple[int, int]:
-    """Run strings from a place in a counted run, noting where they leave it: (entries found,
-    exits).
+    """Run strings from a place in a counted run, noting where they leave: (entries found, exits).
 
     Entry `found[i]` ends at `goal[i] = passed * PLACES + place`. An exit is a node whose byte
     leads out of a boundary, and the number of boundaries passed until there.
@@ -273,9 +270,7 @@ def split_by_exits(
 
 @kernel
 def references(delta: np.ndarray, width: np.ndarray, cells: Cells) -> np.ndarray:
-    """Find for each state outside the runs a boundary that resembles it (same next boundary); or
-    -1.
-    """
+    """Find for each state outside the runs a boundary like it (same next boundary); or -1."""
     _, _, _, after, start, states, cell, _, cell_at = cells
     num_states = delta.shape[0]
     before = np.full(num_states, -1, np.int32)

@@ -1,5 +1,4 @@
-"""This module builds prefix trees in compiled loops: of a whole vocabulary, and of some strings of
-one.
+"""This module builds prefix trees, of all strings of a vocabulary or of some, in compiled loops.
 
 The arrays are those of `gcd.tokens.trie.Trie`, in preorder.
 """
@@ -15,9 +14,7 @@ from gcd.support.compiled import kernel
 def build_trie(
     text: np.ndarray, offsets: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Build the preorder arrays (byte, depth, skip, entry) of sorted distinct strings laid end to
-    end.
-    """
+    """Build the preorder arrays (byte, depth, skip, entry) of sorted distinct strings."""
     num_strings = offsets.size - 1
     shared = np.zeros(num_strings, np.int64)
     num_nodes = 0

@@ -49,8 +49,7 @@ def edges(delta: np.ndarray) -> np.ndarray:
 def distances(
     pairs: np.ndarray, num_states: int, start: int, unreachable: int, backward: bool
 ) -> np.ndarray:
-    """Return the fewest edges between `start` and each state, by breadth-first search along the
-    edges.
+    """Return the fewest edges between `start` and each state, by breadth-first search.
 
     With `backward` against them: the distance to `start`, which else is that from it.
     """
