@@ -1,4 +1,4 @@
-"""Sequential Monte Carlo over language models, under hard constraints and token budgets."""
+"""This package runs sequential Monte Carlo over language models, with hard constraints and budgets."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def work_limit(limit: int) -> Iterator[None]:
 
 @contextmanager
 def metered() -> Iterator[None]:
-    """Count the work inside the block as one constraint's; an inner block's goes to the outer one."""
+    """Count the work inside the block as one constraint's; that of an inner block is part of it."""
     if _METER.get() is not None:
         yield
         return

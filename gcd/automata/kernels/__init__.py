@@ -1,1 +1,1 @@
-"""This package has compiled loops (numba) over byte automata: plain arrays in and out."""
+"""This package has compiled loops (numba) over byte automata."""

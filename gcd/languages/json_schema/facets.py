@@ -186,7 +186,7 @@ def _reached(fewest: int, most: int | None, highest: int) -> tuple[int, int | No
 
 
 def is_closed(places: Conjunction) -> bool:
-    """Return whether schemas that are asked for (*told*) exclude undeclared members, by convention."""
+    """Return whether schemas that are asked for (*told*) exclude undeclared members."""
     told = [place.schema for place in places if place.told]
     return any("properties" in schema for schema in told) and not any(
         keyword in schema for schema in told for keyword in OPENING

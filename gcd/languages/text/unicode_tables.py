@@ -23,7 +23,7 @@ _TURKIC = ranges([(0x130, 0x131)])
 
 @lru_cache(maxsize=256)
 def property_ranges(name: str) -> Ranges | None:
-    r"""Return the code points of `\p{name}` (`key=value` too); None for a name that is not known."""
+    r"""Return the code points of `\p{name}` or `\p{key=value}`; None for an unknown name."""
     import regex as unicode_regex
 
     try:

@@ -109,7 +109,7 @@ def multiples(divisor: Decimal) -> Automaton:
 
 
 def whole_numbers() -> Automaton:
-    """Return the numerals of whole numbers, perhaps with a fraction of zeros: `5`, `5.0`, `-0.00`."""
+    """Return the numerals of whole numbers, also with a fraction of zeros: `5`, `5.0`, `-0.00`."""
     return multiples(Decimal(1))
 
 

@@ -1,1 +1,1 @@
-"""This package has compiled loops (numba) over vocabularies and token automata, arrays in and out."""
+"""This package has compiled loops (numba) over vocabularies and automata over tokens."""
