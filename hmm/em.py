@@ -1,5 +1,4 @@
-"""Expectation-maximisation fits an HMM to sequences, in batches of any size, on any number of
-machines.
+"""Expectation-maximisation fits an HMM to sequences, in batches, on any number of machines.
 
 An HMM is an exponential family, so all that EM needs of data are expected counts: of first states,
 of uses of each transition parameter, of (token, state) pairs. They add, over sequences, batches

@@ -291,7 +291,7 @@ def table_bytes(
     needed: Bool[np.ndarray, "levels S"],
     eventual: bool = False,
 ) -> int:
-    """Returns the bytes of the table of (distinct) automata, if every needed pair has its own row."""
+    """Returns the bytes of the table of (distinct) automata, a row for each needed pair."""
     classes = sum(automaton.num_classes for automaton in automata)
     row = hmm.num_states * hmm.initial.element_size()
     rows = COMPUTED + int(needed.sum()) + (needed.shape[1] if eventual else 0)

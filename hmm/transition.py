@@ -96,9 +96,7 @@ class Dense:
         return torch.matmul(p, self.matrix, out=out)
 
     def backward(self, v: Rows, out: Rows | None = None) -> Rows:
-        """Returns A v: the expectation of v at the next state, given the present one (in `out`,
-        too).
-        """
+        """Returns A v: the expectation of v at the next state, given the present one; likewise."""
         return torch.matmul(v, self.matrix.T, out=out)
 
     def expected_counts(
@@ -184,9 +182,7 @@ class Monarch:
         return self._rows(arrived, p, out)
 
     def backward(self, v: Rows, out: Rows | None = None) -> Rows:
-        """Returns A v: the expectation of v at the next state, given the present one (in `out`,
-        too).
-        """
+        """Returns A v: the expectation of v at the next state, given the present one; likewise."""
         between = self._half_backward(self._columns(v))
         return self._rows(torch.bmm(self.first, between), v, out)
 

@@ -1,4 +1,6 @@
-"""This package runs sequential Monte Carlo over language models, with hard constraints and budgets."""
+"""This package samples from language models by sequential Monte Carlo, under constraints and
+budgets.
+"""
 
 from __future__ import annotations
 

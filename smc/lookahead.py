@@ -89,7 +89,7 @@ class Lookahead(Protocol[ModelState]):
 
     @abstractmethod
     def classes(self, state: ModelState, walk: Walk) -> Expectation:
-        """Returns what is expected of every class of each prefix's automaton; C is the most of any."""
+        """Returns what is expected of every class of each prefix's automaton, at most C of them."""
         ...
 
     @abstractmethod

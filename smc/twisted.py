@@ -165,7 +165,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         self.lookahead.check(automata, budgets)
 
     def memory(self, automaton: TokenAutomaton, budget: int) -> int:
-        """Returns the bytes of the lookahead's tables for one example; many take at most the sum."""
+        """Returns the bytes of the lookahead's tables for an example; many take at most the sum."""
         return self.lookahead.memory(automaton, budget)
 
     def free(self) -> None:

@@ -193,7 +193,7 @@ class TreeLM:
         return self.tree.automaton.vocabulary
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Encode any prompt alike: a tree has one prompt, and what stands for it does not matter."""
+        """Encode any prompt alike: a tree has one, and what stands for it does not matter."""
         return [0 for _ in prompt]
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[TreeRows, Float64[Tensor, "B W"]]:

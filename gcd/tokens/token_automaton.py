@@ -148,7 +148,7 @@ class TokenAutomaton:
         return int(self.delta[state, self.class_of[token]]) if state >= 0 else -1
 
     def run(self, tokens: Iterable[int], state: int | None = None) -> int:
-        """Return the state after several tokens, from `initial` by default; -1 for a refused one."""
+        """Return the state after several tokens, from `initial` by default; -1 after a refusal."""
         state = self.initial if state is None else state
         for token in tokens:
             state = self.step(state, int(token))

@@ -155,7 +155,7 @@ class Moves:
         self._tails: dict[tuple[int, int], list[Piece]] = {}
 
     def of(self, state: int) -> list[Piece]:
-        """Return ascending ranges of code points and the state after each; the rest leads nowhere."""
+        """Return ascending ranges of code points and the state after each; the rest has none."""
         row = self._delta[state].tolist()
         found = [(a, b, row[c]) for a, b, c in self._ascii if row[c] >= 0]
         for first, last, label in self._leads:
