@@ -1,4 +1,4 @@
-"""Hidden Markov models over tokens: inference, EM, files, and the product with an automaton.
+"""This package has hidden Markov models over tokens: inference, EM, files, and lookahead.
 
     model = hmm.load(directory).hmm                     one that was distilled and saved
     model = hmm.HMM.random(num_states, num_tokens)      or one to begin with

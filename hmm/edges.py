@@ -30,7 +30,7 @@ _WIDENED = 1 << 24  # numbers of emissions widened in one go
 
 @torch.no_grad()
 def class_emission(hmm: HMM, automaton: TokenAutomaton) -> Float[Tensor, "C H"]:
-    """P(the token is one of class c | hidden state h): sums of emissions, EOS ids included.
+    """Returns P(the token is of class c | hidden state h): sums of emissions, EOS ids included.
 
     The class of ids that no state allows is left at zero, since nothing ever asks for it. Sums are
     made in bags of bounded size, which keeps float32 exact to some 1e-6 and needs no atomics.
@@ -104,7 +104,7 @@ class Edges(NamedTuple):
 
     @classmethod
     def of(cls, automata: Sequence[TokenAutomaton], masses: Sequence[Tensor]) -> Edges:
-        """The edges of these automata, states numbered through."""
+        """Collects the edges of these automata, states numbered through."""
         sources, targets, sets, finals, mass = [], [], [], [], []
         states = num_sets = 0
         for automaton, emission in zip(automata, masses, strict=True):

@@ -1,5 +1,4 @@
-"""Expectation-maximisation fits an HMM to sequences, in whole or small batches, on any number of
-machines.
+"""Expectation-maximisation fits an HMM to sequences, in batches, on any number of machines.
 
 An HMM is an exponential family, so all that EM needs of data are expected counts: of first states,
 of uses of each transition parameter, of (token, state) pairs. They add, over sequences, batches
@@ -65,7 +64,7 @@ class Statistics(NamedTuple):
 
     @classmethod
     def zeros(cls, hmm: HMM) -> Statistics:
-        """The counts of no sequences at all, in the shapes of this model."""
+        """Returns the counts of no sequences at all, in the shapes of this model."""
         scalar = torch.zeros((), dtype=torch.float64, device=hmm.device)
         return cls(
             torch.zeros_like(hmm.initial),
@@ -75,7 +74,7 @@ class Statistics(NamedTuple):
         )
 
     def map(self, function: Callable[..., Tensor], *others: Statistics) -> Statistics:
-        """The function applied to each array (and to the same one of the others)."""
+        """Applies a function to each array (and to the same one of the others)."""
 
         def transitions(index: int) -> Tensor:
             return function(*(stats.transition[index] for stats in (self, *others)))
@@ -230,7 +229,7 @@ def _check_step_size(step_size: float | int) -> None:
 
 
 def step_size(step: int, decay: float | int = 0.7, delay: float | int = 2.0) -> float:
-    """(k + delay)^-decay, the falling sequence of Cappé and Moulines; k counts from 0."""
+    """Returns (k + delay)^-decay, the falling sequence of Cappé and Moulines; k counts from 0."""
     return float((step + delay) ** -decay)
 
 

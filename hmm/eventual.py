@@ -104,6 +104,7 @@ class Components(NamedTuple):
 
     @classmethod
     def of(cls, edges: Edges) -> Components:
+        """Finds the components of the graph of these edges."""
         S, source, target = edges.num_states, edges.source, edges.target
         graph = csr_array((np.ones(len(source), np.int8), (source, target)), (S, S))
         count, component = connected_components(graph, directed=True, connection="strong")

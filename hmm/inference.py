@@ -1,4 +1,4 @@
-"""Inference in an HMM: the distribution of hidden states given tokens, likelihoods, samples.
+"""This module does inference in an HMM: distributions of hidden states, likelihoods, samples.
 
 With `predicted_t(h) = P(h_t = h | x_<t)` and `filtered_t(h) = P(h_t = h | x_<=t)`, the filter is
 
@@ -117,11 +117,11 @@ class Packed(NamedTuple):
     observed: Bool[Tensor, "n"] | None
 
     def rows(self) -> list[slice]:
-        """The slice of each time in arrays over all positions."""
+        """Returns the slice of each time in arrays over all positions."""
         return [slice(start, stop) for start, stop in itertools.pairwise(self.offsets)]
 
     def at(self, rows: slice) -> tuple[Tensor, Tensor | None]:
-        """The tokens in a slice, and which of them count as seen."""
+        """Returns the tokens in a slice, and which of them count as seen."""
         return self.tokens[rows], None if self.observed is None else self.observed[rows]
 
 

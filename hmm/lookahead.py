@@ -82,7 +82,7 @@ def expect_classes(
     states: Int64[Tensor, "R"],
     remaining: Int64[Tensor, "R"],
 ) -> Expected:
-    """What is expected of every class of each prefix's automaton.
+    """Computes what the HMM expects of every class of each prefix's automaton.
 
     Columns past an automaton's number of classes are -inf.
 
@@ -118,7 +118,7 @@ def expect_tokens(
     remaining: Int64[Tensor, "R"],
     tokens: Int64[Tensor, "R K"],
 ) -> Expected:
-    """What is expected of these tokens; arguments as in `expect_classes`. Cost O(R K H)."""
+    """Computes what is expected of these tokens, as `expect_classes` does. Cost O(R K H)."""
     if predicted.device.type in _COMPILED:
         emission, item = table.hmm.emission, tokens
         if emission.dtype != predicted.dtype:
@@ -143,7 +143,7 @@ def expect_all_tokens(
     states: Int64[Tensor, "R"],
     remaining: Int64[Tensor, "R"],
 ) -> Expected:
-    """What is expected of every token, by one matrix product over V; see `expect_classes`."""
+    """Computes what is expected of every token, by one matrix product; cf. `expect_classes`."""
     columns = _columns(table, predicted, states, remaining)
     emission = table.hmm.emission
     V, R = emission.shape[0], len(states)

@@ -1,4 +1,4 @@
-"""The hidden Markov model: how a token sequence comes about, state by state.
+"""This module has the hidden Markov model: how a token sequence comes about, state by state.
 
     h_1 ~ initial,      h_{t+1} ~ A[h_t, ·],      x_t ~ emission[·, h_t]
 

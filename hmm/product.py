@@ -113,7 +113,7 @@ class LookaheadTable:
         return replace(self, completion=self.ever, ever=None)
 
     def beta(self, remaining: int) -> Float64[Tensor, "states H"]:
-        """beta_r(h, s), unscaled; for tests and small problems, as it may underflow.
+        """Returns beta_r(h, s), unscaled; for tests and small problems, as it may underflow.
 
         Raises:
             ValueError: some of it was left out.
@@ -129,7 +129,7 @@ class LookaheadTable:
     def row(
         self, remaining: Int64[Tensor, "*N"], states: Int64[Tensor, "*N"]
     ) -> Int64[Tensor, "*N"]:
-        """Rows of `completion` that hold beta_r of these states (of the table); -1 for none.
+        """Returns the rows of `completion` that hold beta_r of these states (of the table), or -1.
 
         Negative budgets count as none, where only `final` is done.
         """
@@ -291,7 +291,7 @@ def table_bytes(
     needed: Bool[np.ndarray, "levels S"],
     eventual: bool = False,
 ) -> int:
-    """Memory of the table of these (distinct) automata, if every needed pair has its own row."""
+    """Returns the bytes of the table of (distinct) automata, a row for each needed pair."""
     classes = sum(automaton.num_classes for automaton in automata)
     row = hmm.num_states * hmm.initial.element_size()
     rows = COMPUTED + int(needed.sum()) + (needed.shape[1] if eventual else 0)

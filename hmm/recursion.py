@@ -77,6 +77,7 @@ class Scratch(NamedTuple):
 
     @classmethod
     def of(cls, n: int, hmm: HMM) -> Scratch:
+        """Allocates the memory for up to n rows of this model."""
         H, blocks = hmm.num_states, min(torch.get_num_threads(), -(-n // _TOGETHER))
         return cls(
             u=[_empty(min(n, _TOGETHER), H, hmm) for _ in range(blocks)],
@@ -185,7 +186,7 @@ def completion(
 
 
 def rows_at_once(hmm: HMM) -> int:
-    """How many rows are computed in one go."""
+    """Returns how many rows are computed in one go."""
     return max(1, _AT_ONCE.get(hmm.device.type, _ELSEWHERE) // hmm.num_states)
 
 

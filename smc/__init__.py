@@ -1,4 +1,6 @@
-"""Sequential Monte Carlo over language models, under hard constraints and token budgets."""
+"""This package samples from language models by sequential Monte Carlo, under constraints and
+budgets.
+"""
 
 from __future__ import annotations
 

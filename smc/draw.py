@@ -83,7 +83,7 @@ _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 
 
 def uniform(seed: int, keys: Keys) -> Float64[Tensor, "*M"]:
-    """The uniform number of each key: (k + 1/2) / 2^52 for a 52-bit k, so never 0 and never 1."""
+    """Returns the uniform number of each key: (k + 1/2) / 2^52 for a 52-bit k, never 0 or 1."""
     state = torch.full_like(keys.example, _signed(seed))
     for word in (int(keys.purpose), keys.step, keys.example, keys.particle):
         state = _mix(state + _GOLDEN) ^ word
@@ -124,12 +124,12 @@ class Categorical(NamedTuple):
     likeliest: Int64[Tensor, "R"]
 
     def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
-        """Where, in (0, 1), the outcome drawn from each of these rows changes."""
+        """Returns where, in (0, 1), the outcome drawn from each of these rows changes."""
         cumulative = self.cumulative[rows]
         return cumulative / cumulative[:, -1:]
 
     def at(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
-        """The inverse distribution function of each row at u, by bisection: O(M log V).
+        """Inverts the distribution function of each row at u, by bisection: O(M log V).
 
         That is the first outcome whose cumulative weight exceeds u times the total.  Should
         rounding leave none (u near one), or leave one of weight zero (a parallel prefix sum need
@@ -150,7 +150,7 @@ class Categorical(NamedTuple):
 
 
 def categorical(log_p: Float64[Tensor, "R V"]) -> Categorical:
-    """The distributions proportional to exp(log_p).
+    """Returns the distributions proportional to exp(log_p).
 
     Args:
         log_p: unnormalised log-probabilities, -inf for what must never be drawn.  A row with

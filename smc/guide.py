@@ -45,11 +45,11 @@ class Guide(Protocol):
         ...
 
     def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """log g of one token in each of these rows."""
+        """Returns log g of one token in each of these rows."""
         ...
 
     def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
-        """log p(v) + log g(v), which is the log of Z q(v)."""
+        """Returns log p(v) + log g(v), which is the log of Z q(v)."""
         ...
 
 
@@ -67,11 +67,11 @@ class DenseGuide(NamedTuple):
     fallback: Bool[Tensor, "R"] | None = None
 
     def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """log g of one token in each of these rows."""
+        """Returns log g of one token in each of these rows."""
         return self.log_g[rows, tokens]
 
     def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
-        """log p(v) + log g(v), which is the log of Z q(v)."""
+        """Returns log p(v) + log g(v), which is the log of Z q(v)."""
         return log_p + self.log_g
 
 
@@ -102,7 +102,7 @@ class TiedGuide(NamedTuple):
         return self.tilted(self.by_class.new_zeros(len(self.which), self.class_of.shape[1]))
 
     def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """log g of one token in each of these rows."""
+        """Returns log g of one token in each of these rows."""
         log_g = self.by_class[rows, self.class_of[self.which[rows], tokens].long()]
         own = self.tokens[rows] == tokens.unsqueeze(1)
         own_g = self.by_token[rows].masked_fill(~own, -torch.inf)
@@ -111,7 +111,9 @@ class TiedGuide(NamedTuple):
         return torch.where(own.any(dim=1), own_g.amax(dim=1), log_g)
 
     def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
-        """log p(v) + log g(v), which is the log of Z q(v). Cost: one pass over R x V numbers."""
+        """Returns log p(v) + log g(v), which is the log of Z q(v). Cost: one pass over R x V
+        numbers.
+        """
         if log_p.device.type in COMPILED:
             out = torch.empty_like(log_p, dtype=torch.float64)
             shared_out(

@@ -92,7 +92,7 @@ class LanguageModel(Protocol):
         ...
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """The prompt as token ids."""
+        """Returns the prompt as token ids."""
         ...
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Rows, Float[Tensor, "B V"]]:

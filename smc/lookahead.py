@@ -70,7 +70,7 @@ class Lookahead(Protocol[ModelState]):
 
     @abstractmethod
     def start(self, batch: Batch) -> ModelState:
-        """The state of B empty prefixes, one per example.
+        """Returns the state of B empty prefixes, one per example.
 
         Raises:
             ConstraintError: the model cannot serve these constraints; see `check`.
@@ -79,26 +79,26 @@ class Lookahead(Protocol[ModelState]):
 
     @abstractmethod
     def advance(self, state: ModelState, tokens: Int[Tensor, "R T"]) -> ModelState:
-        """The state after one or several more tokens; -1 stands for no token."""
+        """Returns the state after one or several more tokens; -1 stands for no token."""
         ...
 
     @abstractmethod
     def take(self, state: ModelState, ancestors: Int64[Tensor, "Q"]) -> ModelState:
-        """The state of these rows."""
+        """Returns the state of these rows."""
         ...
 
     @abstractmethod
     def classes(self, state: ModelState, walk: Walk) -> Expectation:
-        """What is expected of every class of each prefix's automaton; C is the most of any."""
+        """Returns what is expected of every class of each prefix's automaton, at most C of them."""
         ...
 
     @abstractmethod
     def tokens(self, state: ModelState, walk: Walk, tokens: Int64[Tensor, "R K"]) -> Expectation:
-        """What is expected of these tokens."""
+        """Returns what is expected of these tokens."""
         ...
 
     def all_tokens(self, state: ModelState, walk: Walk) -> Expectation:
-        """What is expected of every token of the vocabulary."""
+        """Returns what is expected of every token of the vocabulary."""
         every = torch.arange(walk.automata.vocabulary.size, device=walk.states.device)
         return self.tokens(state, walk, every.expand(len(walk.states), -1))
 
@@ -111,7 +111,7 @@ class Lookahead(Protocol[ModelState]):
         del automata, budgets
 
     def memory(self, automaton: TokenAutomaton, budget: int) -> int:
-        """Bytes of the tables that `start` makes for one example; several take at most the sum."""
+        """Returns the bytes of the tables of one example; several take at most the sum."""
         del automaton, budget
         return 0
 

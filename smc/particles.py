@@ -92,7 +92,7 @@ class Prefixes(Generic[State]):
 def start_particles(
     num_examples: int, num_particles: int, budget: int, device: torch.device
 ) -> Particles:
-    """N particles of weight one for each example, on the empty prefix that they share."""
+    """Makes N particles of weight one for each example, on the empty prefix that they share."""
     P = num_examples * num_particles
     examples = torch.arange(num_examples, device=device)
     return Particles(

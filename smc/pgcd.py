@@ -80,7 +80,7 @@ class HMMLookahead(Lookahead[HMMState]):
         self._tables.check(self.hmm, automata, budgets)
 
     def memory(self, automaton: TokenAutomaton, budget: int) -> int:
-        """Bytes of the table of one constraint; that of several takes at most the sum."""
+        """Returns the bytes of the table of one constraint; several take at most the sum."""
         return bytes_of_table(self.hmm, automaton, budget, eventual=self.eventual)
 
     def free(self) -> None:
@@ -88,7 +88,7 @@ class HMMLookahead(Lookahead[HMMState]):
         self._tables.clear()
 
     def start(self, batch: Batch) -> HMMState:
-        """One empty prefix per example; computes the table, unless it is kept.
+        """Returns one empty prefix per example; computes the table, unless it is kept.
 
         Raises:
             ConstraintError: the HMM has another vocabulary or another device than the constraints,
@@ -107,19 +107,19 @@ class HMMLookahead(Lookahead[HMMState]):
         return state._replace(predicted=predicted)
 
     def take(self, state: HMMState, ancestors: Int64[Tensor, "Q"]) -> HMMState:
-        """The state of these rows."""
+        """Returns the state of these rows."""
         return state._replace(predicted=state.predicted[ancestors])
 
     def classes(self, state: HMMState, walk: Walk) -> Expectation:
-        """What is expected of every class of each prefix's automaton."""
+        """Returns what the HMM expects of every class of each prefix's automaton."""
         return self._expect(expect_classes, state, walk)
 
     def tokens(self, state: HMMState, walk: Walk, tokens: Int64[Tensor, "R K"]) -> Expectation:
-        """What is expected of these tokens."""
+        """Returns what the HMM expects of these tokens."""
         return self._expect(expect_tokens, state, walk, tokens)
 
     def all_tokens(self, state: HMMState, walk: Walk) -> Expectation:
-        """What is expected of every token, as one matrix product over the vocabulary."""
+        """Returns what the HMM expects of every token, by one matrix product."""
         return self._expect(expect_all_tokens, state, walk)
 
     def _expect(

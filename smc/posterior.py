@@ -178,5 +178,5 @@ def posterior(
 
 
 def content(ids: Sequence[int], eos_ids: set[int]) -> list[int]:
-    """The tokens without the EOS that may end them."""
+    """Returns the tokens without the EOS that may end them."""
     return list(ids[:-1] if ids and ids[-1] in eos_ids else ids)

@@ -88,7 +88,7 @@ class Walk(NamedTuple):
         return self.automata.automaton_of[self.states.clamp(min=0)]
 
     def steps_after_classes(self) -> Int32[Tensor, "R C"]:
-        """Fewest tokens to the end after a token of each class; `UNREACHABLE` where there is none.
+        """Returns the fewest tokens to the end after one of each class, or `UNREACHABLE`.
 
         A class is allowed within the budget where this is less than `remaining`, and completes the
         text where it is zero.
@@ -96,13 +96,13 @@ class Walk(NamedTuple):
         return self.mask.steps_after(self.states)
 
     def steps_after_tokens(self, tokens: Int64[Tensor, "R K"]) -> Int32[Tensor, "R K"]:
-        """`steps_after_classes` for some tokens of each row."""
+        """Does what `steps_after_classes` does, for some tokens of each row."""
         after = self.automata.next(self.states.unsqueeze(1).expand_as(tokens), tokens)
         steps = self.automata.steps_to_accept[after.clamp(min=0)]
         return torch.where(after >= 0, steps, UNREACHABLE)
 
     def take(self, rows: Int64[Tensor, "Q"]) -> Walk:
-        """The walks of these rows."""
+        """Returns the walks of these rows."""
         return self._replace(states=self.states[rows], remaining=self.remaining[rows])
 
     def advance(self, tokens: Int[Tensor, "R T"]) -> Walk:
@@ -177,7 +177,7 @@ class Proposal(Protocol[State]):
 
     @abstractmethod
     def start(self, batch: Batch) -> State:
-        """The state of B empty prefixes, one per example.
+        """Returns the state of B empty prefixes, one per example.
 
         Raises:
             ConstraintError: the proposal cannot serve these constraints; see `check`.
@@ -186,17 +186,17 @@ class Proposal(Protocol[State]):
 
     @abstractmethod
     def guide(self, state: State, log_p: Float[Tensor, "R V"]) -> Guide:
-        """log g and log Z, given the log-probabilities of the next token."""
+        """Returns log g and log Z, given the log-probabilities of the next token."""
         ...
 
     @abstractmethod
     def advance(self, state: State, tokens: Int[Tensor, "R T"]) -> State:
-        """The state after one or several more tokens; -1 stands for no token."""
+        """Returns the state after one or several more tokens; -1 stands for no token."""
         ...
 
     @abstractmethod
     def take(self, state: State, ancestors: Int64[Tensor, "Q"]) -> State:
-        """The state of these rows."""
+        """Returns the state of these rows."""
         ...
 
     def check(self, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
@@ -208,7 +208,7 @@ class Proposal(Protocol[State]):
         del automata, budgets
 
     def memory(self, automaton: TokenAutomaton, budget: int) -> int:
-        """Bytes of the tables that `start` makes for one example; several take at most the sum."""
+        """Returns the bytes of the tables of one example; several take at most the sum."""
         del automaton, budget
         return 0
 
@@ -224,7 +224,7 @@ class MaskProposal(Proposal[Walk]):
     """
 
     def start(self, batch: Batch) -> Walk:
-        """One empty prefix per example."""
+        """Returns one empty prefix per example."""
         return start_walk(batch)
 
     def advance(self, state: Walk, tokens: Int[Tensor, "R T"]) -> Walk:
@@ -232,7 +232,7 @@ class MaskProposal(Proposal[Walk]):
         return state.advance(tokens)
 
     def take(self, state: Walk, ancestors: Int64[Tensor, "Q"]) -> Walk:
-        """The walks of these rows."""
+        """Returns the walks of these rows."""
         return state.take(ancestors)
 
     def __repr__(self) -> str:
@@ -243,7 +243,7 @@ class LM(MaskProposal):
     """The language model itself is the proposal; what breaks the constraint or the budget dies."""
 
     def guide(self, state: Walk, log_p: Float[Tensor, "R V"]) -> DenseGuide:
-        """g = 1, Z = 1."""
+        """Returns g = 1, Z = 1."""
         log_g = torch.zeros_like(log_p, dtype=torch.float64)
         return DenseGuide(log_g, log_g.new_zeros(log_p.shape[0]))
 
@@ -259,7 +259,7 @@ class LCD(MaskProposal):
     """Locally constrained decoding allows what can be completed at some length."""
 
     def guide(self, state: Walk, log_p: Float[Tensor, "R V"]) -> TiedGuide:
-        """g = 1{completable at some length}."""
+        """Returns g = 1{completable at some length}."""
         return _masked(state, log_p, state.mask.lcd_class_mask(state.states))
 
 
@@ -267,7 +267,7 @@ class GCD(MaskProposal):
     """Globally constrained decoding allows what can be completed within the budget."""
 
     def guide(self, state: Walk, log_p: Float[Tensor, "R V"]) -> TiedGuide:
-        """g = 1{completable within the remaining budget}."""
+        """Returns g = 1{completable within the remaining budget}."""
         return _masked(state, log_p, state.mask.class_mask(state.states, state.remaining))
 
 

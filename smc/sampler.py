@@ -1,4 +1,4 @@
-"""Sequential Monte Carlo over token sequences: weigh, perhaps resample, draw, advance.
+"""This module has the SMC sampler over token sequences: weigh, perhaps resample, draw, advance.
 
 Target of step t, for a prefix x_<=t of an answer:   p_lm(x_<=t) psi_t(x_<=t) 1{alive},
 with potentials psi_t that are one once the answer is complete; so the last target is

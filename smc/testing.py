@@ -66,18 +66,18 @@ class ToyLM:
         self._known: dict[tuple[int, ...], Float64[Tensor, "V"]] = {}
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Ids as they are; text as the sizes of its characters, modulo the vocabulary."""
+        """Returns ids as they are; of text, the sizes of its characters, modulo the vocabulary."""
         if isinstance(prompt, str):
             return [ord(character) % self.vocabulary.size for character in prompt]
         return [int(token) for token in prompt]
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[ToyRows, Float64[Tensor, "B V"]]:
-        """One row per prompt."""
+        """Makes one row per prompt."""
         rows = ToyRows(self, [tuple(prompt) for prompt in prompts])
         return rows, torch.stack([self.log_p(tuple(prompt)) for prompt in prompts])
 
     def log_p(self, tokens: tuple[int, ...]) -> Float64[Tensor, "V"]:
-        """log p(next | tokens), at temperature one."""
+        """Returns log p(next | tokens), at temperature one."""
         if tokens not in self._known:
             generator = np.random.default_rng([self._seed, len(tokens), *tokens])
             logits = self._spread * generator.standard_normal(self.vocabulary.size)

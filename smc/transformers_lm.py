@@ -73,7 +73,7 @@ class TransformersLM:
         return next((getattr(config, name) for name in names if hasattr(config, name)), None)
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Text through the tokenizer, with its special tokens; ids as they are."""
+        """Tokenises text, with the tokenizer's special tokens; returns ids as they are."""
         if isinstance(prompt, str):
             # `verbose` would warn about length, which `check_prompts` does better.
             return list(self.tokenizer(prompt, verbose=False)["input_ids"])
@@ -116,7 +116,7 @@ class TransformersRows:
         self.lengths = prompt_lengths
 
     def extend(self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]) -> Float[Tensor, "R T V"]:
-        """One forward pass over all runs."""
+        """Reads all runs in one forward pass."""
         run_length = runs.shape[1]
         before = self.lengths
         self.lengths = before + lengths
@@ -148,7 +148,7 @@ class TransformersRows:
     def read(
         self, tokens: Int[Tensor, "R T"], valid: Int64[Tensor, "R"], **options: int
     ) -> Float[Tensor, "R T2 V"]:
-        """A forward pass over `tokens`, after which the last `valid` columns of a row count.
+        """Reads `tokens` in a forward pass, after which the last `valid` columns of a row count.
 
         Returns:
             Log-probabilities of the next token after each of the tokens (or after the last one,

@@ -165,7 +165,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         self.lookahead.check(automata, budgets)
 
     def memory(self, automaton: TokenAutomaton, budget: int) -> int:
-        """Bytes of the lookahead's tables for one example; several take at most the sum."""
+        """Returns the bytes of the lookahead's tables for an example; many take at most the sum."""
         return self.lookahead.memory(automaton, budget)
 
     def free(self) -> None:
@@ -173,7 +173,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         self.lookahead.free()
 
     def start(self, batch: Batch) -> TwistedState[ModelState]:
-        """One empty prefix per example.
+        """Returns one empty prefix per example.
 
         Raises:
             ConstraintError: the lookahead cannot serve these constraints.
@@ -189,7 +189,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
     def take(
         self, state: TwistedState[ModelState], ancestors: Int64[Tensor, "Q"]
     ) -> TwistedState[ModelState]:
-        """The state of these rows."""
+        """Returns the state of these rows."""
         return TwistedState(state.walk.take(ancestors), self.lookahead.take(state.model, ancestors))
 
     def guide(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> Guide:

@@ -1,4 +1,4 @@
-"""`+task=convergence` asks how many particles make an answer a sample of the model's own.
+"""`+task=convergence` asks how many particles it takes to sample from the model's own distribution.
 
 On small problems the exact posterior p_lm(x | x in C, |x| <= n) can be summed up over all
 tokenisations, and every method of this library is measured against it; docs/convergence.md tells

@@ -1,4 +1,4 @@
-"""An HMM is made of visited prefixes: its states are clones of tokens, and EM is not needed.
+"""This module makes an HMM of visited prefixes: states are clones of tokens, and no EM is needed.
 
 A state names its token, so that the HMM is a bigram at least, and several states name the same
 token, told apart by what is expected after it. (HMMs with this sparsity of emissions are cloned

@@ -1,4 +1,4 @@
-"""The settings of the convergence task, and the checks of them."""
+"""This module has the settings of the convergence task, and checks them."""
 
 from __future__ import annotations
 

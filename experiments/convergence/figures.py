@@ -1,4 +1,4 @@
-"""Figures of total variation against particles and against time, a panel for each problem."""
+"""This module draws total variation against particles and against time, a panel per problem."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""These measures say how far runs of a sampler are from the truth, with intervals.
+"""These measures say, with intervals, how far runs of a sampler are from the truth.
 
 Over R independent runs of a method with N particles:
 

@@ -1,4 +1,4 @@
-"""The report of the convergence task: results, table, summary, two figures, wandb.
+"""This module reports on the convergence task: results, table, summary, two figures, wandb.
 
 The headline is the number of particles from which on the law of one drawn answer is within a total
 variation of `GOAL` of the exact posterior, the smallest one that was tried. (More particles are not

@@ -134,19 +134,19 @@ class TreeProposal(Proposal[TreeState]):
         return self.method == "lcd"
 
     def start(self, batch: Batch) -> TreeState:
-        """The root of the tree, for each example."""
+        """Give the root of the tree, for each example."""
         return self.state(torch.zeros(len(batch.budgets), dtype=torch.int64))
 
     def state(self, nodes: Int64[Tensor, "R"]) -> TreeState:
-        """The state of prefixes of the tree."""
+        """Give the state of prefixes of the tree."""
         return TreeState(self.tree, nodes)
 
     def take(self, state: TreeState, ancestors: Int64[Tensor, "Q"]) -> TreeState:
-        """The state of these rows."""
+        """Give the state of these rows."""
         return state._replace(nodes=state.nodes[ancestors])
 
     def advance(self, state: TreeState, tokens: Int[Tensor, "R T"]) -> TreeState:
-        """The children; LCD alone may walk prefixes that cannot be completed in time."""
+        """Step to the children; LCD alone may walk prefixes that cannot be completed in time."""
         nodes = state.nodes
         for token in tokens.long().unbind(dim=1):
             after = self.tree.step(nodes, token, late=self.grows)
@@ -154,7 +154,7 @@ class TreeProposal(Proposal[TreeState]):
         return state._replace(nodes=nodes)
 
     def guide(self, state: TreeState, log_p: Float64[Tensor, "R W"]) -> DenseGuide:
-        """log g and log Z by index of the slot; the last column is all other tokens."""
+        """Give log g and log Z by index of the slot; the last column is all other tokens."""
         if self.method == "lm":
             return DenseGuide(torch.zeros_like(log_p), log_p.new_zeros(len(log_p)))
         tree, nodes = self.tree, state.nodes
@@ -193,16 +193,16 @@ class TreeLM:
         return self.tree.automaton.vocabulary
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """A tree has one prompt; what stands for it does not matter."""
+        """Encode any prompt alike: a tree has one, and what stands for it does not matter."""
         return [0 for _ in prompt]
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[TreeRows, Float64[Tensor, "B W"]]:
-        """One root of the tree for each prompt."""
+        """Give one root of the tree for each prompt."""
         rows = TreeRows(self, torch.zeros(len(prompts), dtype=torch.int64))
         return rows, self.log_p(rows.nodes)
 
     def log_p(self, nodes: Int64[Tensor, "R"]) -> Float64[Tensor, "R W"]:
-        """The rows of the table at these nodes; the model is asked first where none is known."""
+        """Give the rows of the table at these nodes, after asking the model where none is known."""
         if self.evaluator is not None and not bool(self.tree.known[nodes].all()):
             self.evaluator(self.tree, nodes)
         return self.tree.log_p(nodes)
@@ -218,18 +218,18 @@ class TreeRows:
     def extend(
         self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]
     ) -> Float64[Tensor, "R T W"]:
-        """One token for each row: the index of a slot has a meaning in its own row only."""
+        """Append a token to each row: the index of a slot has a meaning in its own row only."""
         assert runs.shape[1] == 1, "the sampler extends by one token at a time"
         self.nodes = self._lm.tree.step(self.nodes, runs[:, 0].long(), late=True)
         assert bool((self.nodes != DEAD).all()), "only prefixes that go on are read"
         return self._lm.log_p(self.nodes).unsqueeze(1)
 
     def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
-        """The rows become copies of these."""
+        """Make the rows copies of these."""
         self.nodes = self.nodes[ancestors]
 
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
-        """Rows of a tree are never cut back."""
+        """Refuse: rows of a tree are never cut back."""
         raise NotImplementedError("rows of a tree are not cut back")
 
 

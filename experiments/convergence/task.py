@@ -71,11 +71,11 @@ class Subject:
     hmms: tuple[Distilled, ...] = ()
 
     def name(self, number: int) -> str:
-        """The problem of this number as rows and files call it."""
+        """Name the problem of this number as rows and files do."""
         return f"{self.label}-{number}"
 
     def keys(self, number: int, task: DictConfig) -> list[Key]:
-        """The keys of all rows of the problem of this number."""
+        """Give the keys of all rows of the problem of this number."""
         return [(self.name(number), method, n) for method in task.methods for n in task.particles]
 
     @property

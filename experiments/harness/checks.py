@@ -1,4 +1,4 @@
-"""What every check of a setting says, so that it says it alike: the key, its value, what to give.
+"""These checks of settings all say the same things: the key, its value, what to give instead.
 
 All raise `ValueError`.
 """

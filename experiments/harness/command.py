@@ -1,4 +1,4 @@
-"""Every command tells errors in one line, and leaves its processes in order."""
+"""Every command reports errors in one line, and leaves its processes in order."""
 
 from __future__ import annotations
 

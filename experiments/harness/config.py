@@ -1,4 +1,4 @@
-"""The settings that every task shares, as typed dataclasses: the schema behind `configs/`.
+"""This module has the settings that every task shares: the typed schema behind `configs/`.
 
 A YAML file in `configs/` names one of these dataclasses as its base, so that a misspelt key or a
 value of the wrong type is refused when the configuration is composed, before anything is loaded. A

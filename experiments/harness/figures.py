@@ -1,4 +1,4 @@
-"""Figures that tasks share: accuracy against particles, and the curve of a training."""
+"""This module draws what tasks share: accuracy against particles, and the curve of a training."""
 
 from __future__ import annotations
 

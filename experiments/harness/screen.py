@@ -1,4 +1,4 @@
-"""Markdown is laid out on a wide terminal, and printed as it is elsewhere."""
+"""This module lays Markdown out on a wide terminal, and prints it as it is elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the settings that every task shares, before anything is loaded.
+"""This module checks the settings that every task shares, before anything is loaded.
 
 A task checks its own settings beside these. All raise `ValueError`.
 """

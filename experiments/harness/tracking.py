@@ -1,4 +1,4 @@
-"""Weights & Biases never asks, never hangs, and is offline when there is no login."""
+"""This module logs to Weights & Biases, never asks or hangs, and is offline without a login."""
 
 from __future__ import annotations
 

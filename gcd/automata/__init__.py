@@ -1,1 +1,1 @@
-"""Automata over bytes: their algebra, their normal form, and what they are put together from."""
+"""This package has automata over bytes: their algebra, normal form, construction and limits."""

@@ -1,4 +1,4 @@
-"""Languages wired together from finished ones, with a single subset construction at the end.
+"""This module wires finished languages together, with a single subset construction at the end.
 
 A JSON object with optional members is a graph, not a chain: each member may be skipped, and a
 comma stands before it only if another one came first. Nodes joined by automata say that directly;
@@ -20,12 +20,12 @@ class Assembly:
         self._num_nodes = 0
 
     def node(self) -> int:
-        """A new node."""
+        """Add a node and return its number."""
         self._num_nodes += 1
         return self._num_nodes - 1
 
     def insert(self, source: int, target: int, *languages: Automaton) -> None:
-        """From `source`, a string of each language in turn leads to `target`."""
+        """Let a string of each language, one after the other, lead from `source` to `target`."""
         if any(language.is_empty for language in languages):
             return
         written = [language for language in languages if not _is_epsilon(language)]
@@ -39,11 +39,11 @@ class Assembly:
         self._add(source, target, written[-1])
 
     def skip(self, source: int, target: int) -> None:
-        """From `source`, one may go on to `target` without writing anything."""
+        """Let `source` lead to `target` without anything being written."""
         self._skips.append((source, target))
 
     def build(self, start: int, end: int) -> Automaton:
-        """The strings spelled on the way from `start` to `end`."""
+        """Return the language of the strings that paths from `start` to `end` spell."""
         return Automaton.join(
             self._parts,
             self._joints,

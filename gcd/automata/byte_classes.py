@@ -20,7 +20,7 @@ NUM_BYTES = 256
 def joint_classes(
     maps: Sequence[UInt8[np.ndarray, 256]],
 ) -> tuple[UInt8[np.ndarray, 256], list[Int32[np.ndarray, K]]]:
-    """The coarsest common refinement of several partitions of the bytes.
+    """Return the coarsest common refinement of several partitions of the bytes.
 
     Returns:
         class_of_byte: the joint partition, classes numbered by their first byte.

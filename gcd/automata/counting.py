@@ -1,4 +1,4 @@
-"""The strings of a byte automaton: how long, how many, which ones.
+"""This module describes the strings of a byte automaton: how long, how many, which ones.
 
 Every function takes the arrays of a trimmed automaton with initial state 0: every state lies on
 the way from it to acceptance.
@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int32, UInt8
 
 
 def longest_length(delta: Int32[np.ndarray, "S K"]) -> int | None:
-    """Bytes of the longest string; None if there is no bound."""
+    """Return the length in bytes of the longest string; None if there is no bound."""
     # Every state lies on an accepted string, so the language is finite iff there is no cycle:
     # peel states off in topological order, carrying the longest way to each.
     num_states = delta.shape[0]
@@ -42,7 +42,7 @@ def count(
     class_of_byte: UInt8[np.ndarray, 256],
     max_length: int,
 ) -> int:
-    """How many strings of at most `max_length` bytes there are, in exact integers."""
+    """Count the strings of at most `max_length` bytes, in exact integers."""
     width = np.bincount(class_of_byte, minlength=delta.shape[1])
     source, label = np.nonzero(delta >= 0)
     pairs, inverse = np.unique(
@@ -66,7 +66,7 @@ def in_order(
     transitions: Int32[np.ndarray, "S 256"],
     longest: int | None,
 ) -> Iterator[bytes]:
-    """All strings, shorter ones first, then in byte order; endless if `longest` is None."""
+    """Yield all strings, shorter ones first, then in byte order; endlessly if `longest` is None."""
     ends_in = [accepting]  # ends_in[r][s]: some string of exactly r bytes leads on from s
     length = 0
     while longest is None or length <= longest:

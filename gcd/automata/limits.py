@@ -1,4 +1,4 @@
-"""How large an automaton may grow, and how much work may go into it, before it is refused by name.
+"""This module limits how large automata may grow, and how much work may go into them.
 
 Boolean operations on automata multiply states, determinisation can be exponential, and a schema can
 ask for either a thousand times. Two limits turn a machine that stops answering into an error:
@@ -64,7 +64,7 @@ _METER: ContextVar[_Meter | None] = ContextVar("meter", default=None)
 
 
 def max_states() -> int:
-    """The limit in force: states of any automaton built, intermediate ones included."""
+    """Return the most states that any automaton built may have, intermediate ones included."""
     return _MAX_STATES.get()
 
 
@@ -94,7 +94,7 @@ def work_limit(limit: int) -> Iterator[None]:
 
 @contextmanager
 def metered() -> Iterator[None]:
-    """Count the work inside the block as one constraint's; inside of another such block, as its."""
+    """Count the work inside the block as one constraint's; that of an inner block is part of it."""
     if _METER.get() is not None:
         yield
         return
@@ -106,17 +106,17 @@ def metered() -> Iterator[None]:
 
 
 def max_cells() -> int:
-    """Entries of 4 bytes that one table may have."""
+    """Return how many entries of 4 bytes one table may have."""
     return max(_MANY_CELLS, _MAX_WORK.get() // _WORK_PER_CELL)
 
 
 def kernel_limits() -> tuple[int, int, int]:
-    """What compiled loops are told: most states, entries of the table, and units of work."""
+    """Return what compiled loops may use: most states, entries of the table, and units of work."""
     return max_states(), max_cells(), work_left()
 
 
 def pay(count: int, work: int, what: str = "the automaton") -> None:
-    """Pay for a compiled loop, and refuse what it gave up: a `count` below 0.
+    """Charge for the work of a compiled loop; raise if it gave up, that is for a `count` below 0.
 
     Raises:
         WorkLimitError: if the work is more than what was left.
@@ -128,7 +128,7 @@ def pay(count: int, work: int, what: str = "the automaton") -> None:
 
 
 def priced_cache(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator like `functools.lru_cache`, for builders: a result that is kept costs its price.
+    """Cache the results of a builder, as `functools.lru_cache` does, but charge for each use.
 
     The work that went into a result is spent again whenever it is taken from the cache.
     """
@@ -155,13 +155,13 @@ def priced_cache(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def work_left() -> int:
-    """Units that the constraint under construction may still spend; outside of one, the limit."""
+    """Return how much work the constraint being built may still do; outside of one, the limit."""
     meter = _METER.get()
     return _MAX_WORK.get() if meter is None else meter.limit - meter.spent
 
 
 def spend(units: int, what: str = "the constraint") -> None:
-    """Count `units` of work; `WorkLimitError`, which names `what`, when they are too many."""
+    """Count `units` of work; raise `WorkLimitError`, which names `what`, when they are too many."""
     meter = _METER.get()
     if meter is None:  # a single operation, outside of any constraint
         meter = _Meter(_MAX_WORK.get())

@@ -1,4 +1,4 @@
-"""Non-deterministic byte automata with epsilon edges: how languages are put together.
+"""This module puts languages together, as non-deterministic byte automata with epsilon edges.
 
 Rational operations (union, concatenation, repetition) are cheap on non-deterministic automata:
 lay the parts between nodes (`join`), add epsilon edges. One subset construction and one
@@ -90,7 +90,7 @@ class NFA:
         accepting: Iterable[int],
         epsilon: Iterable[tuple[int, int]] = (),
     ) -> NFA:
-        """From edges (source, bytes, target), bytes being any iterable of 0..255."""
+        """Make an automaton from edges (source, bytes, target), bytes being any of 0..255."""
         rows = [(s, np.fromiter(labels, np.int64), t) for s, labels, t in edges]
         counts = np.array([labels.size for _, labels, _ in rows], np.int64)
         source = np.repeat(np.array([s for s, _, _ in rows], np.int32), counts)
@@ -109,7 +109,7 @@ class NFA:
         )
 
     def determinize(self) -> Table:
-        """The same language by subset construction; `StateLimitError` if that is too large."""
+        """Determinise by the subset construction; `StateLimitError` if the result is too large."""
         num_classes = int(self.class_of_byte.max()) + 1
         if 2 * self.num_states * num_classes > max_cells():  # indices of 8 bytes, not of 4
             spend(work_left() + 1)
@@ -125,7 +125,7 @@ class NFA:
         return Table(delta, accepting, self.class_of_byte)
 
     def with_joint_classes(self) -> NFA:
-        """The same automaton over as few byte classes as its edges tell apart."""
+        """Return the same automaton over as few byte classes as its edges tell apart."""
         num_classes = int(self.class_of_byte.max()) + 1
         edge, inverse = np.unique(
             np.stack([self.source, self.target], axis=1), axis=0, return_inverse=True
@@ -155,7 +155,7 @@ def join(
     end: int,
     absorbing: int = -1,
 ) -> Table:
-    """The strings spelled on the way from node `start` to node `end`.
+    """Return the language of the strings that paths from node `start` to node `end` spell.
 
     `parts[i]`, of which there is at least one, leads from one node of `joints[i]` to the other;
     `skips` lead on without a byte. A part may stand in many joints; its table is then looked at

@@ -1,4 +1,4 @@
-"""Repetitions of languages none of whose strings goes on after its end, without determinisation.
+"""This module repeats languages in which no string continues another, without determinisation.
 
 A character, a word, a group of digits are *one way*: nothing leads back into the first state of
 their automata, and nothing out of the only one that accepts. Copies of such an automaton behind
@@ -16,7 +16,7 @@ from gcd.errors import StateLimitError
 
 
 def is_one_way(part: Part) -> bool:
-    """Whether nothing leads into the first state, or out of the only one that accepts."""
+    """Return whether no edge leads into the first state, or out of the only one that accepts."""
     return bool(
         part.num_states > 1
         and part.accepting.sum() == 1
@@ -26,7 +26,7 @@ def is_one_way(part: Part) -> bool:
 
 
 def in_a_row(part: Part, minimum: int, maximum: int | None) -> Table:
-    """`minimum` to `maximum` (None: no bound) copies of an automaton that is one way.
+    """Concatenate `minimum` to `maximum` (None: no bound) copies of an automaton that `is_one_way`.
 
     Raises:
         StateLimitError: before anything is made, if these are too many states.

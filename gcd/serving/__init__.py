@@ -1,1 +1,1 @@
-"""Constraints as serving engines call them: one token and one packed mask at a time."""
+"""This package serves constraints to engines: one token and one packed mask at a time."""

@@ -1,4 +1,4 @@
-"""The memory of a served constraint: the one place where addresses of arrays are taken.
+"""This module owns the memory of a served constraint; only here are addresses of arrays taken.
 
 Compiled steps (`gcd.serving.kernels.masks`) get a constraint as the address of a header, which
 lists address, rows and columns of each array of a `Table`. Why they stay inside of these arrays:

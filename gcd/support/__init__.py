@@ -1,1 +1,1 @@
-"""What is about the machine, not about constraints: whole files, threads that share work."""
+"""This package is about the machine, not constraints: whole files, kernels, threads."""

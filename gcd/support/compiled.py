@@ -1,4 +1,4 @@
-"""Kernels: functions that numba compiles when they are first called, and keeps on disk.
+"""This module has kernels: functions that numba compiles at their first call, and keeps on disk.
 
 A function marked `kernel` is called from Python, one marked `helper` by kernels alone. A helper has
 no entry from Python and no file of its own, which is a third of what it would cost to compile.
@@ -68,8 +68,9 @@ def helper(function: _Function | None = None, **options: Any) -> Any:
 
 @cache
 def source_digest(module: str) -> str:
-    """A digest of a module's source and of all that it imports from its own package and others of
-    this project, at any depth; modules outside of it are told apart by numba's version."""
+    """Return a digest of a module's source and of all that it imports, at any depth, from its own
+    package and others of this project; modules outside of it are told apart by numba's version.
+    """
     found: dict[str, bytes] = {}
     waiting = [module]
     top = {module.partition(".")[0], __name__.partition(".")[0]}

@@ -1,4 +1,4 @@
-"""Files that are read whole or refused, and written whole or not at all.
+"""This module reads files whole or refuses them, and writes them whole or not at all.
 
 Copies are cut short and disks fill up, so damaged files are met in practice, and each library tells
 of them in its own way: safetensors with an error of its own, numpy with that of zip archives, an
@@ -28,7 +28,7 @@ COPY_AGAIN = "copy it again, or make it anew"
 def read_tensors(
     path: Path, device: torch.device | str = "cpu", *, remedy: str = COPY_AGAIN
 ) -> dict[str, Tensor]:
-    """The arrays of a `.safetensors` or `.npz` file, or of a pickle of tensors (any other name).
+    """Read the arrays of a `.safetensors` or `.npz` file, or (any other name) a pickle of tensors.
 
     Args:
         path: the file. Pickles are read without running anything that is in them.
@@ -72,7 +72,7 @@ def _read_pickle(path: Path, remedy: str) -> dict[str, Tensor]:
 
 
 def read_json(path: Path, kind: type = dict, *, remedy: str = COPY_AGAIN) -> Any:
-    """The content of a JSON file, which must be of this kind.
+    """Read the content of a JSON file, which must be of this kind.
 
     Raises:
         ValueError: there is no such file, it is damaged, or it holds something else.
@@ -91,7 +91,7 @@ def read_json(path: Path, kind: type = dict, *, remedy: str = COPY_AGAIN) -> Any
 
 
 def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """A `.safetensors` file."""
+    """Write a `.safetensors` file."""
     whole = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
     temporary = path.with_name(path.name + ".part")
     save_file(whole, temporary)
@@ -99,7 +99,7 @@ def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def write_json(values: Any, path: Path, *, indent: int = 2, sort_keys: bool = False) -> None:
-    """A JSON file for people to read."""
+    """Write a JSON file for people to read."""
     text = json.dumps(values, indent=indent, sort_keys=sort_keys, ensure_ascii=False)
     temporary = path.with_name(path.name + ".part")
     temporary.write_text(text + "\n", encoding="utf-8")

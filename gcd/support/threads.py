@@ -1,4 +1,4 @@
-"""Work shared out over as many threads as torch uses.
+"""This module shares work out over as many threads as torch uses.
 
 Compiled loops and matrix products release the interpreter's lock. What is shared out are parts that
 are independent of each other: the result does not depend on how many threads there are.
@@ -20,7 +20,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 def shared_out(loop: Callable[..., object], count: int, *arguments: object) -> None:
-    """`loop(first, last, *arguments)` over parts that make up the rows 0 .. count - 1."""
+    """Call `loop(first, last, *arguments)` in threads, on parts of the rows 0 .. count - 1."""
     threads = min(torch.get_num_threads(), count)
     if threads <= 1:
         loop(0, count, *arguments)
@@ -34,7 +34,7 @@ def shared_out(loop: Callable[..., object], count: int, *arguments: object) -> N
 
 
 def in_turn(work: Callable[[int], object], count: int) -> None:
-    """`work(i)` for i = 0 .. count - 1, each thread taking the next that is left.
+    """Call `work(i)` for i = 0 .. count - 1 in threads, each taking the next number that is left.
 
     Gradients are not taken, and torch uses one thread inside, so that a matrix product is summed in
     the same order however many threads there are, and no two teams of threads wait for the same

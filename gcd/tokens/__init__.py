@@ -1,1 +1,1 @@
-"""From bytes to tokens: vocabularies, lifting, automata over tokens, and budgets."""
+"""This package leads from bytes to tokens: vocabularies, lifting, token automata, and budgets."""

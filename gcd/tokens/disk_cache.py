@@ -1,4 +1,4 @@
-"""What depends on a vocabulary alone, kept on disk from one process to the next.
+"""This module keeps on disk, from one process to the next, what depends on a vocabulary alone.
 
 Kept are the prefix tree of the tokens (`gcd.tokens.trie`), whose building is mostly sorting, and
 the profiles of the units that were met in counted runs (`gcd.tokens.profiles`), such as one
@@ -43,7 +43,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def folder() -> Path | None:
-    """Where files are kept, whether it exists or not; None if nothing is."""
+    """Return the folder of the files, whether it exists or not; None if nothing is kept."""
     chosen = os.environ.get("GCD_CACHE_DIR")
     if chosen is not None:
         return Path(chosen) if chosen else None
@@ -61,7 +61,7 @@ def folder() -> Path | None:
 
 
 def load(name: str) -> dict[str, np.ndarray] | None:
-    """The arrays kept under a name, as they were when stored; None if there is no sound file."""
+    """Return the arrays kept under a name, as they were stored; None if there is no intact file."""
     path = _path(name)
     if path is None:
         return None
@@ -79,7 +79,7 @@ def load(name: str) -> dict[str, np.ndarray] | None:
 
 
 def store(name: str, arrays: Arrays) -> None:
-    """Keep arrays under a name; does nothing where the folder cannot be written."""
+    """Keep arrays under a name; this does nothing where the folder cannot be written."""
     path = _path(name)
     if path is None:
         return

@@ -1,4 +1,4 @@
-"""How many tokens an answer still needs, and the one rule of budgets that follows from it.
+"""This module counts the tokens an answer still needs, and has the rule of budgets that follows.
 
 `steps_to_accept[s]` is the fewest tokens, EOS included, from state s to the end of a text. With r
 tokens left before the next one, that next token may lead to a state exactly if
@@ -24,5 +24,5 @@ UNREACHABLE = 2**30
 
 
 def steps_to_accept(delta: Int32[np.ndarray, "S C"], final: int) -> Int32[np.ndarray, "S"]:
-    """Fewest tokens from each state to `final`, `UNREACHABLE` where there is no way; O(S C)."""
+    """Return the fewest tokens from each state to `final`, or `UNREACHABLE`; O(S C)."""
     return kernels.distances(kernels.edges(delta), delta.shape[0], final, UNREACHABLE, True)

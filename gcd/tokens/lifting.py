@@ -1,4 +1,4 @@
-"""Lifting: a byte automaton and a vocabulary give an automaton over tokens.
+"""Lifting makes an automaton over tokens of a byte automaton and a vocabulary.
 
 The state after a token is the state after its bytes. From a state the vocabulary's prefix tree is
 walked once, leaving subtrees as soon as a byte has no transition.
@@ -53,7 +53,7 @@ from gcd.tokens.vocabulary import Vocabulary
 
 
 def lift(automaton: Automaton, vocabulary: Vocabulary, *, eos: str = "token") -> TokenAutomaton:
-    """The token automaton of a language of byte strings.
+    """Return the token automaton of a language of byte strings.
 
     Args:
         automaton: the language.
@@ -103,7 +103,7 @@ def lift_arrays(
     class_of_byte: UInt8[np.ndarray, "256"],
     vocabulary: Vocabulary,
 ) -> tuple[Int32[np.ndarray, "S1 C1"], Int32[np.ndarray, "V"], Int32[np.ndarray, "E 2"]]:
-    """Token transitions of a byte automaton with initial state 0, EOS aside.
+    """Return the token transitions of a byte automaton with initial state 0, without those of EOS.
 
     Returns:
         table: the state after a token of each class, -1 for none, from all states, whether whole

@@ -1,4 +1,4 @@
-"""Automata over tokens: what a byte automaton becomes for one vocabulary.
+"""This module has automata over tokens, which byte automata become for one vocabulary.
 
 `delta[s, c]` is the state after a token of class c. A **class** is a set of tokens that no state
 tells apart, so `class_of` (one entry per token) and a narrow table stand for a table that is
@@ -78,7 +78,7 @@ class TokenAutomaton:
             array.flags.writeable = False
 
     def check(self) -> None:
-        """Assert what takes a look at every edge: targets exist, the distances are right."""
+        """Assert what takes a look at every edge: targets exist, distances are right."""
         assert ((self.delta >= -1) & (self.delta < self.num_states)).all(), "targets exist"
         assert (self.steps_to_accept == steps_to_accept(self.delta, self.final)).all()
 
@@ -86,7 +86,7 @@ class TokenAutomaton:
     def from_position_sets(
         cls, vocabulary: Vocabulary, sets: Sequence[Ids], *, eos: str = "token"
     ) -> TokenAutomaton:
-        """Texts of `len(sets)` tokens, a set of ids a position: `gcd.tokens.wiring`."""
+        """Accept texts of `len(sets)` tokens, one of each set in turn: `gcd.tokens.wiring`."""
         return cls(vocabulary, *wiring.from_position_sets(vocabulary, sets, eos=eos))
 
     @classmethod
@@ -99,7 +99,7 @@ class TokenAutomaton:
         initial: Hashable,
         eos: str = "token",
     ) -> TokenAutomaton:
-        """States and edges (source, token ids, target) wired by hand; see `gcd.tokens.wiring`."""
+        """Wire states and edges (source, token ids, target) by hand; see `gcd.tokens.wiring`."""
         table = wiring.from_transitions(
             vocabulary, edges, accepting=accepting, initial=initial, eos=eos
         )
@@ -142,13 +142,13 @@ class TokenAutomaton:
         return self.max_bytes // max(longest, 1) + 1
 
     def step(self, state: int, token: int) -> int:
-        """The state after a token, -1 if it is not allowed; from -1 there is no way back."""
+        """Return the state after a token, -1 if it is not allowed; from -1 it is always -1."""
         if not 0 <= token < self.vocabulary.size:
             raise ValueError(f"token {token} is not one of the {self.vocabulary.size} ids")
         return int(self.delta[state, self.class_of[token]]) if state >= 0 else -1
 
     def run(self, tokens: Iterable[int], state: int | None = None) -> int:
-        """The state after several tokens, from `initial` by default; -1 if one is refused."""
+        """Return the state after several tokens, from `initial` by default; -1 after a refusal."""
         state = self.initial if state is None else state
         for token in tokens:
             state = self.step(state, int(token))
@@ -157,12 +157,12 @@ class TokenAutomaton:
         return state
 
     def accepts(self, tokens: Iterable[int]) -> bool:
-        """Whether the tokens, without EOS, spell a string of the language."""
+        """Return whether the tokens, without EOS, spell a string of the language."""
         state = self.run(tokens)
         return state >= 0 and bool(self.accepting[state])
 
     def allowed(self, state: int, remaining: int | None = None) -> Int64[np.ndarray, "allowed"]:
-        """Token ids after which the text can still be completed.
+        """Return the token ids after which the text can still be completed.
 
         Args:
             state: the present state.
@@ -175,7 +175,7 @@ class TokenAutomaton:
         return np.flatnonzero(good[self.class_of])
 
     def tensors(self, device: torch.device | str | None = None) -> TensorAutomaton:
-        """The same automaton as T_out, T_in and B_f; sequences end in `final`, which loops."""
+        """Return the automaton as T_out, T_in and B_f; sequences end in `final`, which loops."""
         from gcd.paper import (
             TensorAutomaton,  # here, as few need it and torch takes seconds to load
         )

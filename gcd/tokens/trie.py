@@ -34,7 +34,7 @@ _ARRAYS = {
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
-    """The array, which can no longer be written. Kernels are compiled for trees of such arrays."""
+    """Make an array read-only and return it; kernels are compiled for trees of such arrays."""
     array.flags.writeable = False
     return array
 

@@ -1,4 +1,4 @@
-"""The normal form of a token automaton's table: one final state, no dead ends, few classes.
+"""This module normalises token automata: one final state, no dead ends, few classes.
 
 Lifting and hand-made wiring end here. What leads nowhere is dropped, tokens that no remaining state
 tells apart share a class, and the state after EOS is the last one.
@@ -35,7 +35,7 @@ def with_final(
     class_of: Int32[np.ndarray, "V"],
     eos: str,
 ) -> tuple[Int32[np.ndarray, "S1 C1"], Int32[np.ndarray, "V"]]:
-    """The table with a final state and an EOS class, both the last; EOS ids have class -1 before.
+    """Add a final state and an EOS class, both the last, to a table; EOS ids have class -1 before.
 
     With `eos="accept"` accepting states have no way on, and what leads to them leads to the end.
     """

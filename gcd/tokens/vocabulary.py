@@ -36,7 +36,7 @@ BITS = 32
 
 
 def num_words(num_tokens: int) -> int:
-    """Words in a packed mask: the number of tokens over 32, rounded up."""
+    """Return the number of words in a packed mask: the number of tokens over 32, rounded up."""
     return (num_tokens + BITS - 1) // BITS
 
 

@@ -1,1 +1,1 @@
-"""Compiled inner loops of the product with a constraint, for the CPU; see `hmm.recursion`."""
+"""This package has compiled loops for the product of an HMM with a constraint, on the CPU."""

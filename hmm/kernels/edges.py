@@ -1,4 +1,4 @@
-"""Compiled loops that find the edges of a token automaton in its table of next states.
+"""This module finds the edges of a token automaton in its table of next states, in compiled loops.
 
 Classes that lead from one state to one other are an edge. Which classes they are is summed up in a
 signature: the sum, modulo 2^64, of a random number for each class. Equal sets have equal

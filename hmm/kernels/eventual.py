@@ -1,4 +1,4 @@
-"""Compiled walks over graphs for `hmm.eventual`."""
+"""This module has the compiled walks over graphs of `hmm.eventual`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gcd.support.compiled import kernel
 
 @kernel
 def depths(count: int, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Longest path from each node of an acyclic graph (nodes are settled from the sinks)."""
+    """Finds the longest path from each node of an acyclic graph (settled from the sinks)."""
     into = np.zeros(count + 1, np.int64)
     open_edges = np.zeros(count, np.int64)
     for edge in range(source.size):
@@ -46,8 +46,9 @@ def depths(count: int, source: np.ndarray, target: np.ndarray) -> np.ndarray:
 def cuts(
     roots: np.ndarray, start: np.ndarray, target: np.ndarray, component: np.ndarray
 ) -> np.ndarray:
-    """States without which no cycle is left: those that a path of a depth-first search comes back
-    to. The search begins at each of the roots that it has not seen, and stays in its component.
+    """Marks states without which no cycle is left: those that a path of a depth-first search comes
+    back to. The search begins at each of the roots that it has not seen, and stays in its
+    component.
     """
     found = np.zeros(component.size, np.bool_)
     seen = np.zeros(component.size, np.bool_)

@@ -1,4 +1,4 @@
-"""Compiled sums over hidden states: of predicted · emission, and of predicted · emission · beta."""
+"""This module sums predicted · emission, and predicted · emission · beta, over hidden states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled loops of the recursion for beta; the equations are in `hmm.product`.
+"""This module has the compiled loops of the recursion for beta; the equations are in `hmm.product`.
 
 `b` holds rows over the hidden states, `log_scale` the log of what each is short of, and `before`
 says which row a state has at the level before. Row `NOTHING` is zero, row `CERTAIN` one; from
@@ -94,7 +94,7 @@ def sum_edges(
     u: np.ndarray,
     log_u: np.ndarray,
 ) -> None:
-    """u of each state up to scale: the sum over its edges of mass times beta, and log of the scale.
+    """Computes u of each state up to scale, a sum over edges of mass · beta, and log of the scale.
 
     The sums are written to the first rows of `u`, the scales where the states are, from `first` on.
     Four edges at a time, so that a sum is read and written a quarter as often.

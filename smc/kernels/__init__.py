@@ -1,1 +1,1 @@
-"""Compiled passes over the vocabulary, for the CPU; see `smc.tying`."""
+"""This package has compiled passes over the vocabulary, for the CPU; see `smc.tying`."""

@@ -1,1 +1,1 @@
-"""Compiled loops over byte automata (numba): plain arrays in and out."""
+"""This package has compiled loops (numba) over byte automata."""

@@ -1,4 +1,4 @@
-"""The normal form of a deterministic automaton: trimmed, minimal, few classes, numbered in order.
+"""This module gives a deterministic automaton its normal form: trimmed, minimal, numbered in order.
 
 Everything that makes automata ends here, mostly with tables that are minimal already or nearly so;
 each step looks first whether there is anything to do. Conventions as in
@@ -24,7 +24,7 @@ _NUM_BYTES = 256
 
 @kernel
 def joint_classes(maps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The coarsest common refinement of partitions of the bytes, a row of class numbers for each.
+    """Return the coarsest common refinement of partitions of the bytes (rows of class numbers).
 
     Returns the class of each byte, classes numbered by their first byte, and that byte of each.
     """
@@ -50,7 +50,7 @@ def joint_classes(maps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @kernel
 def equal_columns(table: np.ndarray, class_of_byte: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes with equal columns as one class: (class of each byte, a column for each class).
+    """Give bytes with equal columns one class: (class of each byte, a column for each class).
 
     Classes are numbered by their first byte; columns that no byte has are left out. Equal columns
     have equal sums under random weights; those of equal sum are then compared.
@@ -166,7 +166,7 @@ def _merge(
 def canonical(
     delta: np.ndarray, accepting: np.ndarray, class_of_byte: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The minimal automaton of the same language in its normal form; no states if it is empty."""
+    """Return the minimal automaton of a language in its normal form; no states if it is empty."""
     table, accepting, class_of_byte, block, num_blocks, is_final = _canonical(
         delta, accepting, class_of_byte
     )

@@ -1,4 +1,4 @@
-"""Compiled loops over the transition graph of an automaton: who reaches whom, and how fast.
+"""This module has compiled loops over an automaton's graph: what reaches what, and how fast.
 
 `delta[s, k]` is the state after reading byte class `k` in state `s`, -1 when there is none;
 state 0 is initial. Every function is linear in the size of `delta`.
@@ -14,7 +14,7 @@ from gcd.support.kernels.growing import longer
 
 @kernel
 def distinct_edges(delta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Successors of each state, once each, in order of class: `targets[start[s]:start[s + 1]]`."""
+    """List each state's successors once, in order of class: `targets[start[s]:start[s + 1]]`."""
     num_states, num_classes = delta.shape
     start = np.zeros(num_states + 1, np.int64)
     targets = np.empty(4 * num_states + num_classes, np.int32)
@@ -34,7 +34,7 @@ def distinct_edges(delta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @kernel
 def reversed_edges(start: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The same edges by their targets."""
+    """List the same edges by their targets."""
     num_states = start.size - 1
     into = np.zeros(num_states + 1, np.int64)
     for t in targets:
@@ -52,7 +52,7 @@ def reversed_edges(start: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, 
 
 @kernel
 def levels(into: np.ndarray, sources: np.ndarray, accepting: np.ndarray) -> np.ndarray:
-    """Fewest symbols from each state to an accepting one; -1 where there is no way."""
+    """Return the fewest symbols from each state to an accepting one; -1 where there is no path."""
     num_states = accepting.size
     level = np.full(num_states, -1, np.int32)
     queue = np.empty(num_states, np.int32)
@@ -76,7 +76,7 @@ def levels(into: np.ndarray, sources: np.ndarray, accepting: np.ndarray) -> np.n
 
 @kernel
 def distances_to_accept(delta: np.ndarray, accepting: np.ndarray) -> np.ndarray:
-    """`levels` of a table."""
+    """Compute the `levels` of the states of a table."""
     return levels(*reversed_edges(*distinct_edges(delta)), accepting)
 
 
@@ -84,7 +84,7 @@ def distances_to_accept(delta: np.ndarray, accepting: np.ndarray) -> np.ndarray:
 def breadth_first(
     forward: tuple[np.ndarray, np.ndarray], alive: np.ndarray
 ) -> tuple[np.ndarray, int, bool]:
-    """Number of each live state in the order of discovery from state 0, -1 for the others.
+    """Number the live states in the order of their discovery from state 0; the others get -1.
 
     Also how many were found, and whether all states had these numbers already.
     """
@@ -113,7 +113,7 @@ def breadth_first(
 def renumber(
     delta: np.ndarray, accepting: np.ndarray, number: np.ndarray, num_kept: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The automaton over the kept states (`number >= 0`), several old states may share a number."""
+    """Return the automaton over the kept states (`number >= 0`); old states may share a number."""
     num_states, num_classes = delta.shape
     new_delta = np.full((num_kept, num_classes), -1, np.int32)
     new_accepting = np.zeros(num_kept, np.bool_)

@@ -1,4 +1,4 @@
-"""Subset construction over deterministic automata that are joined by nodes.
+"""This module has the subset construction over deterministic automata that are joined by nodes.
 
 The parts are minimal automata, copies of which (*joints*) lead from one node to another: whoever
 stands at a joint's source may begin its part, whoever has read a string of the part may go on at
@@ -186,7 +186,7 @@ def join(
     ends: tuple[int, int, int],
     limits: tuple[int, int, int],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int, int]:
-    """The strings on the way from one node to another.
+    """Return the automaton of the strings that paths from one node to another spell.
 
     Args:
         deltas, accepting: the distinct parts' arrays, one after the other.

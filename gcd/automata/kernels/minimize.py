@@ -1,4 +1,4 @@
-"""Compiled minimisation of partial deterministic automata."""
+"""This module minimises partial deterministic automata, in compiled loops."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _split(
 def minimize_blocks(
     delta: np.ndarray, initial: np.ndarray, num_initial: int
 ) -> tuple[np.ndarray, int]:
-    """The coarsest refinement of a partition that a partial automaton respects, and its blocks.
+    """Return the coarsest refinement of a partition that an automaton respects, and its blocks.
 
     Valmari and Lehtinen, "Efficient minimization of DFAs with partial transition functions"
     (STACS 2008): states and edges are two partitions that refine each other, and each split

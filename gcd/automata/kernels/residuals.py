@@ -1,4 +1,4 @@
-"""Which states have the same residual language, found by fingerprints.
+"""This module finds by fingerprints which states have the same residual language.
 
 The *residual* of a state is the set of strings that lead from it to acceptance; minimisation makes
 states of one residual one. Here every state gets a number that depends on its residual alone, so
@@ -119,7 +119,7 @@ def _is_respected(
 
 @kernel
 def numbered(block: np.ndarray, capacity: int) -> tuple[np.ndarray, int]:
-    """The same blocks, numbered by their first states, and how many there are."""
+    """Number the same blocks by their first states, and count them."""
     number = np.full(capacity, -1, np.int32)
     result = np.empty_like(block)
     count = 0
@@ -139,7 +139,7 @@ def by_fingerprints(
     backward: tuple[np.ndarray, np.ndarray],
     level: np.ndarray,
 ) -> tuple[np.ndarray, int, bool]:
-    """The block of each state, states of one residual sharing one; how many; whether that is final.
+    """Give states of one residual one block: (block of each, how many, whether that is final).
 
     If it is not, states of one residual share a block, but others may be in it as well. Every
     state must lead to acceptance. Blocks are numbered by their first states. `forward` and
@@ -181,7 +181,7 @@ def by_fingerprints(
 
 
 def refined(delta: np.ndarray, block: np.ndarray, num_blocks: int) -> tuple[np.ndarray, int]:
-    """The blocks of equivalence out of those that `by_fingerprints` could not be sure of.
+    """Refine the blocks that `by_fingerprints` could not be sure of to those of equivalent states.
 
     Called from Python, not from a kernel: it is rarely needed, and then compiled.
     """

@@ -1,4 +1,4 @@
-"""Compiled constructions of new automata: products of pairs, and subset construction.
+"""This module constructs new automata in compiled loops: products of pairs, and subsets.
 
 Conventions as in `gcd.automata.kernels.graph`. Growing results live in arrays that double, and
 states are found again through open-addressing hash tables, so each loop is amortised linear in what
@@ -26,7 +26,7 @@ NOT_HASHED = -1  # instead of the hash of a subset that is found otherwise
 
 @helper
 def mix(value: int) -> int:
-    """A 64-bit finaliser (splitmix64): spreads consecutive keys over the hash table."""
+    """Mix 64 bits (the finaliser of splitmix64): consecutive keys spread over the hash table."""
     x = np.uint64(value)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -42,7 +42,7 @@ def product(
     mode: int,
     limits: tuple[int, int, int],
 ) -> tuple[np.ndarray, np.ndarray, int, int]:
-    """Reachable pairs of two automata over one alphabet: 0 intersection, 1 union, 2 difference.
+    """Find the reachable pairs of two automata: 0 intersection, 1 union, 2 difference.
 
     A component that has died is numbered as one more state of its automaton; pairs that can no
     longer accept in the given mode are not built. Returns (delta, accepting, number of states,
@@ -114,7 +114,7 @@ def product(
 
 @helper
 def grown_rows(table: np.ndarray, num_rows: int) -> np.ndarray:
-    """The table, or one twice as long, of at least so many rows; new rows are -1."""
+    """Return the table, or one twice as long, of at least so many rows; new rows are -1."""
     num_old = table.shape[0]
     table = more_rows(table, num_rows)
     table[num_old:] = -1
@@ -140,7 +140,7 @@ def sort_members(members: np.ndarray, size: int) -> None:
 
 @helper
 def new_store(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Where subsets are kept: (members of all, where each begins, their hashes, hash table).
+    """Make a store of subsets: (members of all, where each begins, their hashes, hash table).
 
     There is room for about so many of them.
     """
@@ -159,7 +159,7 @@ def number_subset(
     members: np.ndarray,
     size: int,
 ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], int]:
-    """The number of the subset `members[:size]`, which is `count` if it is new, and the store."""
+    """Number the subset `members[:size]` (with `count` if it is new); return that and the store."""
     pool, starts, hashes, table = store
     key = np.int64(size)
     for i in range(size):
@@ -256,7 +256,7 @@ def determinize(
     num_classes: int,
     limits: tuple[int, int, int],
 ) -> tuple[np.ndarray, np.ndarray, int, int]:
-    """Subset construction (Rabin and Scott 1959) over a non-deterministic automaton.
+    """Determinise an automaton by the subset construction (Rabin and Scott 1959).
 
     `edges` are sources, byte classes and targets; `epsilon` are pairs (source, target). Subsets
     are kept sorted in one flat array and found again through an open-addressing hash table. Cost:

@@ -1,1 +1,1 @@
-"""JSON Schema, from the document to the language of its values."""
+"""This package leads from a JSON schema document to the language of its values."""

@@ -1,4 +1,4 @@
-"""Choices between schemas, multiplied out.
+"""This module multiplies choices between schemas out into cases.
 
 `alternatives` turns a conjunction of schemas into a list of cases. A case is a conjunction of plain
 schemas that a value must satisfy, and a list of schemas that it must not. The cases may overlap,
@@ -51,7 +51,7 @@ _Branch = tuple[tuple[Place, ...], tuple[Place, ...]]  # schemas to hold; schema
 
 
 def alternatives(document: Document, places: Conjunction, *, wide: bool = False) -> list[Case]:
-    """Cases, one of which a value must be; see `Document.flatten` for `wide`."""
+    """Return cases, one of which a value must be; see `Document.flatten` for `wide`."""
     split = _split(document, places, wide)
     if split is None:
         return []
@@ -71,7 +71,7 @@ def alternatives(document: Document, places: Conjunction, *, wide: bool = False)
 def separate_choices(
     document: Document, places: Conjunction, *, wide: bool = False, closed: bool
 ) -> list[list[Case]] | None:
-    """Where there are many choices, the cases of each alone; None if they are better multiplied.
+    """Return the cases of each choice by itself; None where multiplying them out is better.
 
     The languages of the lists, intersected, are that of the conjunction. For that the branches must
     not have a say in which members are undeclared, so they are no longer what is asked for, and it
@@ -104,7 +104,7 @@ def separate_choices(
 
 
 def are_apart(document: Document, places: Conjunction, others: Conjunction) -> bool:
-    """Whether plain schemas and others have no value in common because of a constant member.
+    """Return whether a constant member shows that plain schemas and others have no value in common.
 
     A quick look, for lists of tagged objects: false does not mean that there is such a value.
     """

@@ -1,4 +1,4 @@
-"""Constants of a schema (`const`, `enum`): when two are equal, and what objects and arrays become.
+"""This module says when constants (`const`, `enum`) are equal, and turns containers into schemas.
 
 Scalars stay a list of values. An object or array is spelled out as a schema that it alone
 satisfies, so that its members are described, ordered and compared as all others are.
@@ -17,17 +17,17 @@ CONSTANTS = ("const", "enum")
 
 
 def values_of(schema: Mapping[str, Any], keyword: str) -> list[Any]:
-    """The constants under one of the two keywords."""
+    """Return the constants under one of the two keywords."""
     return [schema["const"]] if keyword == "const" else list(schema["enum"])
 
 
 def has_containers(schema: Mapping[str, Any], keyword: str) -> bool:
-    """Whether an object or an array is among the constants."""
+    """Return whether an object or an array is among the constants."""
     return keyword in schema and any(map(_is_container, values_of(schema, keyword)))
 
 
 def constant_schemas(schema: Mapping[str, Any], keyword: str) -> list[Any]:
-    """Schemas, one of which a value must satisfy to be one of the constants."""
+    """Return schemas, one of which a value must satisfy to be one of the constants."""
     values = values_of(schema, keyword)
     scalars = [value for value in values if not _is_container(value)]
     found: list[Any] = [{"enum": scalars}] if scalars else []
@@ -35,12 +35,12 @@ def constant_schemas(schema: Mapping[str, Any], keyword: str) -> list[Any]:
 
 
 def identity(value: Any) -> Hashable:
-    """Equal for scalars that JSON Schema calls equal: 1 is 1.0, true is not 1."""
+    """Return equal keys for scalars that JSON Schema calls equal: 1 is 1.0, true is not 1."""
     return isinstance(value, bool), value
 
 
 def kind_of(value: Any) -> str:
-    """The narrowest JSON type of a scalar."""
+    """Return the narrowest JSON type of a scalar."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -51,7 +51,7 @@ def kind_of(value: Any) -> str:
 
 
 def few_values(language: Automaton, limit: int) -> list[Any] | None:
-    """The values whose JSON texts are in a language; None if they have more than `limit` texts."""
+    """Return the values whose JSON texts are in a language; None for more than `limit` texts."""
     if language.longest_length is None and not language.is_empty:
         return None
     texts = language.enumerate(limit + 1)
@@ -67,7 +67,7 @@ def few_values(language: Automaton, limit: int) -> list[Any] | None:
 
 
 def exact(number: int | float) -> Decimal:
-    """The number as it is written in the schema."""
+    """Return the number as it is written in the schema."""
     return Decimal(repr(number))
 
 

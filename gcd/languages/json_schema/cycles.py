@@ -1,4 +1,4 @@
-"""Which schemas of a document contain themselves.
+"""This module finds the schemas of a document that contain themselves.
 
 A schema is recursive if it lies on a cycle of the graph "contains or refers to", and two schemas
 can be entered again from each other if they lie on a common one: if they are in one strongly
@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 
 def cycles(below: Mapping[str, Collection[str]]) -> dict[str, int]:
-    """A number for each node that lies on a cycle; nodes on a common one share it.
+    """Return a number for each node that lies on a cycle; nodes on a common one share it.
 
     `below` has every node, and those that an edge leads to from it.
     """

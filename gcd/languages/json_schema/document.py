@@ -112,12 +112,12 @@ class Document:
         self._cycle_of = cycles(self._below)
 
     def root(self) -> Conjunction:
-        """The whole document."""
+        """Return the whole document as a schema."""
         return (self._enter("", ()),)
 
     @property
     def depth_hint(self) -> str:
-        """What to say besides if no value satisfies it: recursion may have been cut short."""
+        """What to add if no value satisfies the document: recursion may have been cut short."""
         if not self._cycle_of:
             return ""
         return (
@@ -126,34 +126,34 @@ class Document:
         )
 
     def named(self, pointer: str) -> str:
-        """A pointer as the user would write it, from the top of what was handed in."""
+        """Return a pointer as the user would write it, from the top of what was handed in."""
         return self._base + pointer.partition(_MADE)[0].removeprefix(self._hidden)
 
     def refuse(self, keyword: str, place: Place, reason: str) -> UnsupportedSchemaError:
-        """The error for a keyword that cannot be honoured here."""
+        """Make the error for a keyword that cannot be honoured here."""
         written = place.schema.name_of(keyword)
         return UnsupportedSchemaError(written, self.named(place.pointer), reason)
 
     # -- from schema to schema --------------------------------------------------------------
 
     def child(self, place: Place, *path: str | int) -> Place:
-        """The schema of an element or a member, at a path below that of the whole value."""
+        """Return the schema of an element or a member, at a path below that of the whole value."""
         return replace(self._at(place, path), told=place.told)
 
     def beside(self, place: Place, *path: str | int, told: bool | None = None) -> Place:
-        """Another schema of the same value, at a path below this one."""
+        """Return another schema of the same value, at a path below this one."""
         told = place.told if told is None else told
         return replace(self._at(place, path), told=told, under=_under(place))
 
     def made(self, place: Place, name: str, schema: Any) -> Place:
-        """A schema of the same value that the document does not spell out; named for equality."""
+        """Return a schema of the same value that is nowhere spelled out; named for equality."""
         return replace(
             place, pointer=f"{place.pointer}{_MADE}{name}", plain=False, under=_under(place),
             schema=Schema(schema) if isinstance(schema, Mapping) else schema,
         )  # fmt: skip
 
     def constants(self, place: Place, keyword: str) -> list[Place]:
-        """Schemas for the constants of this one, objects and arrays spelled out."""
+        """Return schemas for the constants of this one, objects and arrays spelled out."""
         schemas = constant_schemas(place.schema, keyword)
         return [self.made(place, f"{keyword} {i}", schema) for i, schema in enumerate(schemas)]
 
@@ -170,7 +170,7 @@ class Document:
         return self._references.read(pointer, raw)
 
     def flatten(self, places: Iterable[Place], *, wide: bool = False) -> Conjunction | None:
-        """The same conjunction with `true`, `$ref` and `allOf` used up; None if no value fits.
+        """Resolve `true`, `$ref` and `allOf` in a conjunction; None if no value fits.
 
         Schemas entered too often stand for nothing or, if `wide`, for anything.
         """
@@ -200,7 +200,7 @@ class Document:
         )
 
     def closure(self, places: Conjunction) -> Conjunction:
-        """Every schema that says something about the same value, in whatever sense.
+        """Return every schema that says something about the same value, in whatever sense.
 
         Order and repetition do not matter here, nor what becomes of the verdicts.
         """
@@ -226,7 +226,7 @@ class Document:
         return self._closures[places]
 
     def declares_members(self, places: Conjunction, inside: bool) -> bool:
-        """Whether these schemas of a value have `properties`, or those `inside` have some."""
+        """Return whether these schemas of a value have `properties`, or some `inside` have."""
         if any("properties" in place.schema for place in self.closure(places)):
             return True
         stack = [place.pointer.partition(_MADE)[0] for place in places if inside]
@@ -240,7 +240,7 @@ class Document:
         return False
 
     def pattern(self, pattern: str, place: Place, keyword: str) -> Automaton:
-        """The texts in which a pattern of this schema is found."""
+        """Return the texts in which a pattern of this schema is found."""
         try:
             return ecma_pattern(pattern)
         except ConstraintError as error:
@@ -351,7 +351,7 @@ class Document:
 
 @lru_cache(maxsize=4096)
 def matches(pattern: str, text: str) -> bool:
-    """Whether a pattern is found in a text."""
+    """Return whether a pattern is found in a text."""
     return ecma_pattern(pattern).accepts(text)
 
 

@@ -103,7 +103,7 @@ class Draft:
     lenient: bool = False
 
     def knows_format(self, name: str) -> bool:
-        """Whether the draft defines a format that is not among those honoured."""
+        """Return whether the draft defines a format that is not among those honoured."""
         return name in _NOT_BUILT and self._is_since(_NOT_BUILT[name])
 
     def _is_since(self, first: str) -> bool:
@@ -175,16 +175,16 @@ class Schema(dict[str, Any]):
         self.faults: list[Fault] = []
 
     def name_of(self, keyword: str) -> str:
-        """A keyword as the document has it."""
+        """Return a keyword as the document has it."""
         return self.written.get((keyword,), keyword)
 
     def path(self, *steps: str | int) -> str:
-        """The JSON pointer from this schema, as written, of what is at these steps here."""
+        """Return the JSON pointer from this schema, as written, of what is at these steps here."""
         first = self.written.get(steps[:2]) or self.written.get(steps[:1]) or steps[0]
         return "".join("/" + escape(str(step)) for step in (first, *steps[1:]))
 
     def schemas_inside(self, *, definitions: bool = False) -> Iterator[tuple[str, Any]]:
-        """(JSON pointer from here, schema as written) of the schemas directly inside."""
+        """Yield (JSON pointer from here, schema as written) for the schemas directly inside."""
         for keyword in SINGLE:
             if keyword in self:
                 yield self.path(keyword), self[keyword]
@@ -199,7 +199,7 @@ class Schema(dict[str, Any]):
 
 
 def escape(step: str) -> str:
-    """A step of a JSON pointer, escaped."""
+    """Escape a step of a JSON pointer."""
     return step.replace("~", "~0").replace("/", "~1")
 
 

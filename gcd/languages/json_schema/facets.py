@@ -1,4 +1,4 @@
-"""What a conjunction of plain schemas says about one value, merged into a single description.
+"""This module merges a conjunction of plain schemas into a single description of a value.
 
 Keywords of one kind of value say nothing about the others: `{"minLength": 3}` admits every number.
 So the description has a part for each kind, and a value is judged by the part of its own kind.
@@ -111,7 +111,7 @@ class Facets:
 
 
 def merge(document: Document, places: Conjunction, aside: Conjunction, *, closed: bool) -> Facets:
-    """The description of values that satisfy every one of these plain schemas.
+    """Return the description of the values that satisfy every one of these plain schemas.
 
     `closed`: undeclared members are out where some schema that is asked for has `properties` and
     none has `additionalProperties` or the like; otherwise they are in, as the standard has it.
@@ -159,7 +159,7 @@ def merge(document: Document, places: Conjunction, aside: Conjunction, *, closed
 
 
 def within_reach(facets: Facets, max_bytes: int) -> Facets:
-    """The same for texts of at most `max_bytes` bytes: counts that none of them comes to are gone.
+    """Drop from a description what no text of at most `max_bytes` bytes can come to.
 
     A character of a string takes a byte at least, an element two with its comma, a member five
     with its comma, quotes and colon. An upper bound that is out of reach says nothing, a lower one
@@ -186,7 +186,7 @@ def _reached(fewest: int, most: int | None, highest: int) -> tuple[int, int | No
 
 
 def is_closed(places: Conjunction) -> bool:
-    """Whether the schemas that are asked for leave undeclared members out, read as usual."""
+    """Return whether schemas that are asked for (*told*) exclude undeclared members."""
     told = [place.schema for place in places if place.told]
     return any("properties" in schema for schema in told) and not any(
         keyword in schema for schema in told for keyword in OPENING
@@ -314,7 +314,7 @@ def _properties(
 
 
 def declared(places: Iterable[Place]) -> dict[str, None]:
-    """Names in the order of their declaration."""
+    """Return names in the order of their declaration."""
     schemas = [place.schema for place in places]
     return _names(
         [

@@ -187,7 +187,7 @@ def check_rules(keywords: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def shown(value: object) -> str:
-    """A value in a message, cut to a readable length."""
+    """Cut a value to a readable length for a message."""
     try:
         text = repr(value)
     except ValueError:  # Python does not write integers of thousands of digits

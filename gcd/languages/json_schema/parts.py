@@ -1,4 +1,4 @@
-"""What the parts of a schema cost, which keyword took the most, and which languages are kept.
+"""This module keeps the languages of a schema's parts, and accounts for what each keyword cost.
 
 A schema says the same thing many times: the cases of an `anyOf` agree on most members, recursion
 repeats a definition at every depth, a `oneOf` compares each branch with all others. `Parts` sees
@@ -61,14 +61,14 @@ class Parts:
         self._present: tuple[str | None, str] = None, ""  # what work is booked to
 
     def keep(self, language: Automaton) -> Automaton:
-        """The automaton that stands for all that are equal to this one."""
+        """Return the automaton that stands for all that are equal to this one."""
         if language not in self._kept:
             spend(_PER_KEPT_ENTRY * language.delta.size, "the schema's parts together")
             self._kept[language] = language
         return self._kept[language]
 
     def once(self, build: Callable[P, Automaton], *args: P.args, **kwargs: P.kwargs) -> Automaton:
-        """What `build` makes of these arguments; made once, if all of them can be hashed."""
+        """Return what `build` makes of these arguments; made once, if all of them can be hashed."""
         key = (build, args, tuple(kwargs.items()))
         if key not in self._made:
             self._made[key] = self.keep(build(*args, **kwargs))

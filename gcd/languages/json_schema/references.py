@@ -90,7 +90,7 @@ class References:
             )
 
     def read(self, pointer: str, raw: Any) -> Any:
-        """The schema at a pointer in the vocabulary of draft 2020-12; what is none, as it is."""
+        """Return the schema at a pointer in words of draft 2020-12; what is no schema, as it is."""
         if not isinstance(raw, Mapping):
             return raw
         if pointer not in self._schemas:  # where schemas are not expected, as below "x-types"
@@ -103,7 +103,7 @@ class References:
         )
 
     def target(self, keyword: str, reference: str, pointer: str) -> str:
-        """The pointer of the schema that a reference at `pointer` means.
+        """Return the pointer of the schema that a reference at `pointer` means.
 
         Raises:
             UnsupportedSchemaError: if it is outside the document, or depends on the way there.
@@ -159,7 +159,7 @@ class References:
         )
 
     def lookup(self, pointer: str) -> Any:
-        """What a pointer from the root points to; `KeyError` and the like if there is nothing."""
+        """Return what a pointer from the root points to; `KeyError` and the like for nothing."""
         found = self._root
         for step in pointer.split("/")[1:]:
             if isinstance(found, Mapping):

@@ -1,4 +1,4 @@
-"""Numbers, the content of strings, and constants, as a description of a value has them.
+"""This module builds numbers, contents of strings, and constants from the description of a value.
 
 `wide` is explained in `gcd.languages.json_schema.languages`: every spelling, and every number with
 an exponent beside the others.
@@ -26,7 +26,7 @@ _PER_CONSTANT = 2_000  # units of work
 
 
 def numerals(kind: str, facets: Facets, *, wide: bool) -> Automaton:
-    """The numbers ("number") or whole numbers ("integer") that are as described."""
+    """Return the numbers ("number") or whole numbers ("integer") that are as described."""
     lower, upper = facets.lower, facets.upper
     if kind == "number" and not facets.divisors:
         found = numbers(lower, upper)
@@ -42,7 +42,7 @@ def numerals(kind: str, facets: Facets, *, wide: bool) -> Automaton:
 
 
 def content(document: Document, facets: Facets, *, wide: bool) -> Automaton:
-    """What may stand in a string, before it is quoted."""
+    """Return what may stand in a string, before it is quoted."""
     found = texts(*facets.length)
     for name, _ in facets.formats:
         language = text_format(name, widest=wide)
@@ -54,7 +54,7 @@ def content(document: Document, facets: Facets, *, wide: bool) -> Automaton:
 
 
 def constants(notation: Notation, values: Iterable[object], *, wide: bool) -> Automaton:
-    """The texts of these scalars, built all at once, as there may be thousands.
+    """Return the texts of these scalars, built all at once, as there may be thousands.
 
     If `wide`, in every spelling, and every number with an exponent beside the numbers.
     """
@@ -96,7 +96,7 @@ def _digits(number: Decimal) -> str:
 
 
 def fitting_constants(document: Document, facets: Facets) -> list[object]:
-    """The constants of a description that are as the rest of it says."""
+    """Return the constants of a description that are as the rest of it says."""
     values = list((facets.constants or {}).values())
     spend(_PER_CONSTANT * len(values))
     said = facets.patterns or facets.formats
@@ -105,7 +105,7 @@ def fitting_constants(document: Document, facets: Facets) -> list[object]:
 
 
 def fitting(value: object, facets: Facets, said: Automaton | None) -> bool:
-    """Whether a scalar is as described, by the standard's own definition.
+    """Return whether a scalar is as described, by the standard's own definition.
 
     `said` is what may stand in a string, if a pattern or a format says so.
     """

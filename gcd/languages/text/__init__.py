@@ -1,1 +1,1 @@
-"""Languages of texts: regular expressions, sets of code points, formats."""
+"""This package has languages of texts: regular expressions, sets of code points, formats."""

@@ -1,4 +1,4 @@
-"""Sets of code points as byte automata, and back.
+"""This module turns sets of code points into byte automata, and back.
 
 UTF-8 writes a code point as a number in base 64 (six bits a byte) behind a first byte that says
 how many digits there are; JSON's escapes write it in base 16. A set of code points is a few
@@ -37,7 +37,7 @@ _LENGTHS = ((0x80, 0x7FF, 0xC0), (0x800, 0xFFFF, 0xE0), (0x10000, 0x10FFFF, 0xF0
 
 
 def ranges(pairs: Iterable[tuple[int, int]]) -> Ranges:
-    """The union of any ranges, without surrogates."""
+    """Return the union of any ranges, without surrogates."""
     merged: list[tuple[int, int]] = []
     for first, last in sorted(pairs):
         if merged and first <= merged[-1][1] + 1:
@@ -49,7 +49,7 @@ def ranges(pairs: Iterable[tuple[int, int]]) -> Ranges:
 
 
 def complement(inside: Ranges) -> Ranges:
-    """All code points but these."""
+    """Return all code points but these."""
     ends = [-1, *(end for pair in inside for end in pair), 0x110000]
     gaps = ((a + 1, b - 1) for a, b in zip(ends[::2], ends[1::2], strict=True))
     return ranges((a, b) for a, b in gaps if a <= b)
@@ -57,7 +57,7 @@ def complement(inside: Ranges) -> Ranges:
 
 @priced_cache(1024)
 def one_of(inside: Ranges) -> Automaton:
-    """One code point out of the ranges, in UTF-8."""
+    """Return the language of one code point out of the ranges, in UTF-8."""
     count = 2  # the initial and the final state
     edges: list[tuple[int, int, int, int]] = []
 
@@ -101,7 +101,7 @@ class DigitTrees:
         self._same: dict[tuple[Piece, ...], int] = {}
 
     def state(self, digits: int, pieces: tuple[Piece, ...]) -> int:
-        """The state from which numbers of that many digits lead where `pieces` say."""
+        """Return the state from which numbers of that many digits lead where `pieces` say."""
         if digits == 0:
             return pieces[0][2]
         key = digits, pieces
@@ -117,7 +117,7 @@ class DigitTrees:
         return known
 
     def split(self, digits: int, pieces: Iterable[Piece]) -> list[Piece]:
-        """Ranges of the first digit, and the state for the digits that follow each."""
+        """Return ranges of the first digit, each with the state for the digits that follow."""
         size = 1 << (self._bits * (digits - 1))
         edges: list[Piece] = []
         divided: dict[int, list[Piece]] = {}  # digits that more than one piece shares, or a part
@@ -155,7 +155,7 @@ class Moves:
         self._tails: dict[tuple[int, int], list[Piece]] = {}
 
     def of(self, state: int) -> list[Piece]:
-        """Ranges of code points, ascending, and the state each leads to; the rest leads nowhere."""
+        """Return ascending ranges of code points and the state after each; the rest has none."""
         row = self._delta[state].tolist()
         found = [(a, b, row[c]) for a, b, c in self._ascii if row[c] >= 0]
         for first, last, label in self._leads:
@@ -197,7 +197,7 @@ class Moves:
 
 
 def ranges_of(characters: Automaton) -> Ranges:
-    """The code points of a language that holds single ones only."""
+    """Return the code points of a language that holds single ones only."""
     return ranges((first, last) for first, last, _ in Moves(characters).of(0))
 
 

@@ -1,4 +1,4 @@
-"""The texts in which a JSON Schema `pattern` finds a match.
+"""This module builds the language of the texts in which a JSON Schema `pattern` finds a match.
 
 JSON Schema takes its patterns from ECMA-262 (with the `u` flag), and a text satisfies one if some
 part of it matches: the language is `.* P .*`, but for the anchors in P.
@@ -15,7 +15,7 @@ from gcd.languages.text.thompson import automaton_of
 
 @priced_cache(256)
 def ecma_pattern(pattern: str) -> Automaton:
-    """UTF-8 texts in which an ECMA-262 pattern (`u` flag, not anchored) finds a match.
+    """Return the UTF-8 texts in which an ECMA-262 pattern (`u` flag, not anchored) finds a match.
 
     Raises:
         ConstraintError: if the pattern is not valid, or uses what is not supported; says what and

@@ -1,4 +1,4 @@
-"""Names of Unicode properties that ECMA-262 admits by themselves in `\\p{...}`.
+r"""This module lists the Unicode properties that ECMA-262 admits by name alone in `\p{...}`.
 
 The standard's tables of binary properties and the values of General_Category (with their
 aliases), without Changes_When_NFKC_Casefolded, which the tables at hand lack.

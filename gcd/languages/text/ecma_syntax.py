@@ -1,4 +1,4 @@
-"""The syntax of ECMA-262 regular expressions with the `u` flag, as JSON Schema writes `pattern`.
+"""This module parses ECMA-262 patterns with the `u` flag, as JSON Schema writes `pattern`.
 
 A recursive-descent parser for the part of it that describes regular sets of texts. Classes and
 escapes become ranges of code points, with ECMA's meaning: `\\d` and `\\w` are ASCII, `\\s` is its
@@ -45,7 +45,7 @@ _GROUP_NAME = re.compile(r"\?<([^\W\d]|\$)(\w|\$)*>")
 
 
 def parse(pattern: str) -> Node:
-    """The pattern as a tree; `ConstraintError` names what is wrong with it or not supported."""
+    """Parse a pattern; `ConstraintError` names what is wrong with it or not supported."""
     return _Parser(pattern).pattern()
 
 
@@ -191,7 +191,7 @@ class _Parser(PatternParser):
 
 @lru_cache(maxsize=256)
 def named_property(name: str) -> Ranges | None:
-    """The code points of `\\p{name}`; None if ECMA-262 or the tables at hand lack it."""
+    r"""Return the code points of `\p{name}`; None if ECMA-262 or the tables at hand lack it."""
     key, _, value = name.partition("=")
     if not value and name in GENERAL_CATEGORIES:
         return property_ranges(f"gc={name}")

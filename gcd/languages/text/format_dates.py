@@ -1,4 +1,4 @@
-"""Dates, times and durations as RFC 3339 writes them: `date`, `time`, `date-time`, `duration`.
+"""This module has dates, times and durations by RFC 3339: `date`, `time`, `date-time`, `duration`.
 
 **Calendar.** A year is leap if 4 divides it and 100 does not, or 400 does, and all three are read
 off pairs of digits: the last pair for 4, and the first pair where the last is `00`. So the days of
@@ -39,7 +39,7 @@ _WESTERNMOST, _EASTERNMOST = -12 * _HOUR, 14 * _HOUR  # Baker Island, the Line I
 
 
 def dates() -> Automaton:
-    """RFC 3339 full-date, 0000-01-01 to 9999-12-31: only days that exist."""
+    """Return the language of RFC 3339 full-date, 0000-01-01 to 9999-12-31: only days that exist."""
     days = [
         f"-{month:02}-{day:02}" for month, last in enumerate(_DAYS, 1) for day in range(1, last + 1)
     ]
@@ -55,12 +55,12 @@ def dates() -> Automaton:
 
 @lru_cache(maxsize=2)
 def times(*, wide: bool = False) -> Automaton:
-    """RFC 3339 full-time: time of day, perhaps a fraction of a second, offset from UTC."""
+    """Return RFC 3339 full-time: time of day, perhaps a fraction of a second, offset from UTC."""
     return _ordinary_times() | _leap_seconds(_offsets(1 if wide else _NARROW_STEP))
 
 
 def date_times(*, wide: bool = False) -> Automaton:
-    """RFC 3339 date-time: a date, `T`, a time with its offset."""
+    """Return RFC 3339 date-time: a date, `T`, a time with its offset."""
     if wide:
         return dates() + regex("[Tt ]") + times(wide=True)
     separator = regex("[Tt]")
@@ -80,7 +80,7 @@ def date_times(*, wide: bool = False) -> Automaton:
 
 
 def durations(*, wide: bool = False) -> Automaton:
-    """RFC 3339 appendix A duration: `P3Y6M4DT12H30M5S`, `PT5S`, `P2W`."""
+    """Return RFC 3339 appendix A duration: `P3Y6M4DT12H30M5S`, `PT5S`, `P2W`."""
     number = "[0-9]+"
     minute = f"{number}M({number}S)?"
     time = f"T({number}H({minute})?|{minute}|{number}S)"

@@ -1,4 +1,4 @@
-"""The `format` keyword of JSON Schema (draft 2020-12) as an assertion: texts with real semantics.
+"""This module makes JSON Schema's `format` (draft 2020-12) an assertion: texts with real semantics.
 
 Each format is an automaton over the UTF-8 text of the string itself, unquoted: 30 February is no
 `date`, 256.0.0.1 no `ipv4`, and digits are ASCII digits. Names that are missing here are not
@@ -70,7 +70,7 @@ _SEGMENTS = f"(/{_PCHAR}*)*"
 
 @lru_cache(maxsize=32)
 def text_format(name: str, *, widest: bool = False) -> Automaton | None:
-    """The texts of this format, None if there is no automaton for it.
+    """Return the language of a format's texts, None if there is no automaton for it.
 
     Args:
         name: as the schema has it.

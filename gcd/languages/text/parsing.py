@@ -1,4 +1,4 @@
-"""What the parsers of all flavours of regular expressions have in common.
+"""This module has what the parsers of all flavours of regular expressions share.
 
 A recursive-descent parser over alternatives, sequences, quantified terms and groups. A flavour
 says what a term is, which groups there are, and what may be skipped between terms.
@@ -29,7 +29,7 @@ class PatternParser:
     # -- structure ----------------------------------------------------------------------------
 
     def pattern(self) -> Node:
-        """The whole pattern; `ConstraintError` names what is wrong or not supported."""
+        """Parse the whole pattern; `ConstraintError` names what is wrong or not supported."""
         for position, character in enumerate(self._text):
             if "\ud800" <= character <= "\udfff":
                 raise self._error("a lone surrogate", position, "it is no text; remove it")
@@ -140,7 +140,7 @@ class PatternParser:
 
 
 def single(code_point: int) -> Ranges:
-    """One code point alone."""
+    """Return the set of one code point alone."""
     return ((code_point, code_point),)
 
 

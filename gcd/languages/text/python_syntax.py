@@ -1,4 +1,4 @@
-"""The syntax of regular expressions in which Python's `re` and Rust's `regex` crate agree.
+"""This module parses what Python's `re` and Rust's `regex` crate agree on in regular expressions.
 
 What only one of the two has is read as that one does, if the other refuses it or warns that it will
 read it so one day: Rust's flags in the middle of a pattern, nested classes, `&&`, `--` and `~~`
@@ -57,7 +57,7 @@ _OPERATORS = ("&&", "--", "~~")
 
 
 def parse(pattern: str) -> Node:
-    """The pattern as a tree; `ConstraintError` names what is wrong with it or not supported."""
+    """Parse a pattern; `ConstraintError` names what is wrong with it or not supported."""
     return _Parser(pattern).pattern()
 
 

@@ -1,4 +1,4 @@
-"""Regular expressions, matched against the whole text, as byte automata.
+"""This module compiles regular expressions, matched against the whole text, into byte automata.
 
 The syntax is what Python's `re` and Rust's `regex` crate have in common, where they agree on what
 it means (`gcd.languages.text.python_syntax`). A constraint is the set of all texts that match from
@@ -14,7 +14,7 @@ from gcd.languages.text.thompson import automaton_of
 
 
 def regex(pattern: str) -> Automaton:
-    """All texts, in UTF-8, that match `pattern` from the first character to the last.
+    """Return the texts, in UTF-8, that match `pattern` from the first character to the last.
 
     Args:
         pattern: in the common syntax of Python's `re` and Rust's `regex`, without look-around,

@@ -1,4 +1,4 @@
-"""The syntax tree of a regular expression, which all flavours of them share.
+"""This module has the syntax tree of a regular expression, which all flavours of them share.
 
 Flavours differ in how they spell a class or a group; what they describe is built of six kinds of
 node. Captures, names and laziness are not among them: they say how a text is matched, and nothing
@@ -60,7 +60,7 @@ Node = Chars | Start | End | Sequence | Choice | Repeat
 
 
 def repeat(body: Node, minimum: int, maximum: int | None, span: tuple[int, int]) -> Node:
-    """A repetition in its simplest form: of nothing it is done once, of counts it is one count.
+    """Make a repetition in its simplest form: nothing is repeated once, nested counts become one.
 
     `(x{a,b}){c,d}` is `x{ac,bd}` if the counts that k rounds reach, from ka to kb, leave no gap
     between one k of c, ..., d and the next. So nested counters are seen for what they are before
@@ -101,7 +101,7 @@ def _reads_nothing(node: Node) -> bool:
 
 
 def has_anchors(node: Node) -> bool:
-    """Whether `Start` or `End` is in the node."""
+    """Return whether `Start` or `End` is in the node."""
     match node:
         case Start() | End():
             return True
@@ -113,7 +113,7 @@ def has_anchors(node: Node) -> bool:
 
 
 def literal_text(node: Node) -> str | None:
-    """The only text of a node that is nothing but characters in a row, None for other nodes."""
+    """Return the only text of a node that is nothing but characters in a row, None for others."""
     match node:
         case Chars(((first, last),)) if first == last:
             return chr(first)

@@ -1,4 +1,4 @@
-"""Texts of so many code points, whatever they say: what length limits mean, byte by byte."""
+"""This module has the texts of so many code points: length limits, byte by byte."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from gcd.languages.text.code_points import SCALARS, one_of
 
 @priced_cache(maxsize=1)
 def characters() -> Automaton:
-    """One code point in UTF-8: no overlong forms, no surrogates."""
+    """Return the language of one code point in UTF-8: no overlong forms, no surrogates."""
     return one_of(SCALARS)
 
 
 @priced_cache(maxsize=256)
 def texts(minimum: int = 0, maximum: int | None = None) -> Automaton:
-    """UTF-8 texts of `minimum` to `maximum` code points (None: no upper bound).
+    """Return all UTF-8 texts of `minimum` to `maximum` code points (None: no upper bound).
 
     Raises:
         StateLimitError: at once if these are far too many.
@@ -25,7 +25,7 @@ def texts(minimum: int = 0, maximum: int | None = None) -> Automaton:
 
 
 def repeated(character: Automaton, minimum: int, maximum: int | None) -> Automaton:
-    """`minimum` to `maximum` characters; `StateLimitError` at once if they are far too many."""
+    """Repeat a character that often; `StateLimitError` at once if that is far too many times."""
     longest = max(minimum, maximum or 0)
     if longest * character.num_states > max_states():
         raise StateLimitError(

@@ -1,4 +1,4 @@
-"""From the syntax tree of a regular expression to the automaton of the texts that it describes.
+"""This module turns the syntax tree of a regular expression into the automaton of its texts.
 
 Thompson's construction (1968) lays the tree out between nodes: what reads is an edge, labelled here
 with a finished automaton over UTF-8 bytes and not with one byte, what reads nothing is a skip. One
@@ -54,7 +54,7 @@ _EPSILON = Automaton.epsilon()
 
 
 def automaton_of(tree: Node, pattern: str, *, search: bool = False) -> Automaton:
-    """The texts that the tree describes, as a whole or, in a search, somewhere.
+    """Return the texts that the tree describes, as a whole or, in a search, somewhere.
 
     Args:
         tree: of the pattern.
@@ -72,7 +72,7 @@ def automaton_of(tree: Node, pattern: str, *, search: bool = False) -> Automaton
 
 
 def shown(pattern: str) -> str:
-    """The pattern for a message, its beginning if it is long."""
+    """Shorten a pattern for a message to its beginning if it is long."""
     return repr(pattern) if len(pattern) <= 200 else f"{pattern[:200]!r}..."
 
 

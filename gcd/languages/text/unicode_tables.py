@@ -1,4 +1,4 @@
-"""Sets of code points by their Unicode properties, and closed under letter case.
+"""This module looks up code points by Unicode property, and closes sets of them under letter case.
 
 The tables are those of the `regex` package (mrab-regex), which follows the newest Unicode version
 and answers whole ranges at once: it is asked for the runs of a set in a text of all code points.
@@ -23,7 +23,7 @@ _TURKIC = ranges([(0x130, 0x131)])
 
 @lru_cache(maxsize=256)
 def property_ranges(name: str) -> Ranges | None:
-    """The code points of `\\p{name}`, also `key=value`; None for a name that is not known."""
+    r"""Return the code points of `\p{name}` or `\p{key=value}`; None for an unknown name."""
     import regex as unicode_regex
 
     try:
@@ -35,7 +35,7 @@ def property_ranges(name: str) -> Ranges | None:
 
 @lru_cache(maxsize=3)
 def perl_class(letter: str) -> Ranges:
-    """The code points of `\\d`, `\\s` or `\\w` by Annex C of UTS #18."""
+    r"""Return the code points of `\d`, `\s` or `\w` by Annex C of UTS #18."""
     names = {
         "d": ["Nd"],
         "s": ["White_Space"],
@@ -47,7 +47,7 @@ def perl_class(letter: str) -> Ranges:
 
 @lru_cache(maxsize=256)
 def with_other_cases(inside: Ranges) -> Ranges:
-    """The set and all code points whose simple case folding is that of one in it."""
+    """Add to a set all code points whose simple case folding is that of one in it."""
     import regex as unicode_regex
 
     plain = complement(ranges([*complement(inside), *_TURKIC]))
@@ -60,7 +60,7 @@ def with_other_cases(inside: Ranges) -> Ranges:
 
 
 def with_other_ascii_cases(inside: Ranges) -> Ranges:
-    """The set and, of the ASCII letters in it, both cases."""
+    """Add to a set the other case of each ASCII letter in it."""
     found = list(inside)
     for shift, (low, high) in ((0x20, (0x41, 0x5A)), (-0x20, (0x61, 0x7A))):
         for first, last in inside:

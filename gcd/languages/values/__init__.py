@@ -1,1 +1,1 @@
-"""Languages of values as a notation writes them: JSON and Python literals."""
+"""This package has languages of values as a notation writes them: JSON and Python literals."""

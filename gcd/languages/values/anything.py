@@ -1,4 +1,4 @@
-"""Values that nothing is said about: anything, nested to a depth."""
+"""This module has values that nothing is said about: anything, nested to a depth."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gcd.languages.values.objects import Member, mapping
 
 @priced_cache(maxsize=64)
 def any_value(notation: Notation, depth: int) -> Automaton:
-    """Any value of nulls, booleans, numbers, strings, and arrays and objects nested to `depth`.
+    """Return all nulls, booleans, numbers, strings, and arrays and objects nested to `depth`.
 
     The automaton remembers which brackets are open, so it doubles with each level.
     """
@@ -33,5 +33,5 @@ def any_value(notation: Notation, depth: int) -> Automaton:
 
 
 def any_object(notation: Notation, value: Automaton) -> Automaton:
-    """Objects with any keys, and values of one language."""
+    """Return the language of objects with any keys, and values of one language."""
     return mapping(notation, (), [Member(notation.string(0, None), value, False)])

@@ -1,4 +1,4 @@
-"""Arrays: their length, what some of their elements are, and elements that differ.
+"""This module builds languages of arrays by their length, their elements, and whether they differ.
 
 Each is one subset construction over wired parts (`gcd.automata.assembly`).
 
@@ -30,7 +30,7 @@ def array(
     maximum: int | None = None,
     brackets: Sequence[Brackets] | None = None,
 ) -> Automaton:
-    """Arrays of `minimum` to `maximum` elements: those of `head` first, then any of `items`.
+    """Return arrays of `minimum` to `maximum` elements: those of `head` first, then any of `items`.
 
     They stand in any of the brackets, by default in those of a list.
     """
@@ -93,7 +93,7 @@ def _add_array(
 
 
 class Sorted(NamedTuple):
-    """The elements of an array at one place, in two languages that may overlap."""
+    """The elements at one position of an array, as two languages that may overlap."""
 
     counted: Automaton
     others: Automaton
@@ -107,7 +107,7 @@ def containing(
     most: int | None,
     brackets: Brackets,
 ) -> Automaton:
-    """Arrays with `fewest` to `most` counted elements, of any length.
+    """Return arrays of any length in which `fewest` to `most` elements are counted ones.
 
     `head` are the first elements one by one, `rest` is every further one.
     """
@@ -151,7 +151,7 @@ def distinct(
     longest: int,
     brackets: Brackets,
 ) -> Automaton:
-    """Arrays of at most `longest` elements that are different values.
+    """Return arrays of at most `longest` elements that are different values.
 
     Values are numbered; `head` gives what each value may look like as the first, second, … element,
     `rest` as every further one.

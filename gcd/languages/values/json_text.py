@@ -1,4 +1,4 @@
-"""A language of texts as JSON writes it: in quotes, every character in every legal spelling.
+"""This module writes texts as JSON strings: in quotes, every character in every legal spelling.
 
 A `pattern`, a `format` or a set of names describes the *content* of a string. What a model writes
 is its spelling, and RFC 8259 leaves a choice: a code point stands for itself (unless it is a
@@ -36,7 +36,7 @@ for _number, _byte in enumerate(sorted({*b"".join(_HEX), *_LETTERS, *b"u"})):
 
 @priced_cache(maxsize=256)
 def quoted(language: Automaton) -> Automaton:
-    """The JSON strings, quotes included, whose content is a text of the language.
+    """Return the JSON strings, quotes included, whose content is a text of the language.
 
     Byte strings of the language that are not UTF-8 are no texts, and have no spelling.
     """

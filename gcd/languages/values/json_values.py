@@ -1,4 +1,4 @@
-"""JSON values (RFC 8259) as byte languages.
+"""This module says how JSON (RFC 8259) writes values, as byte languages.
 
 **Strings.** One code point of a string is one unit, however it is written: as its UTF-8 bytes
 (no overlong forms, no surrogates), as a two-character escape `\\" \\\\ \\/ \\b \\f \\n \\r \\t`, as
@@ -40,7 +40,7 @@ _SHORT_ESCAPES = {
 
 @priced_cache(maxsize=8)
 def json_notation(whitespace: str, escapes: str = "canonical") -> Notation:
-    """How JSON writes values, in a whitespace style; keys and constants as `escapes` says."""
+    """Return how JSON writes values in a whitespace style; keys and constants as `escapes` says."""
     if escapes not in ("canonical", "all"):
         raise ConstraintError(f'escapes must be "canonical" or "all", got {escapes!r}')
     gap, comma, colon = separators(whitespace)
@@ -61,19 +61,19 @@ def json_notation(whitespace: str, escapes: str = "canonical") -> Notation:
 
 @priced_cache(maxsize=1)
 def json_character() -> Automaton:
-    """One code point inside a JSON string, in every legal spelling."""
+    """Return one code point inside a JSON string, in every legal spelling."""
     return regex(rf'[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|{LONE_UNIT}|{_PAIR})')
 
 
 @priced_cache(maxsize=256)
 def json_string(minimum: int, maximum: int | None) -> Automaton:
-    """JSON strings of `minimum` to `maximum` code points (None: no upper bound)."""
+    """Return JSON strings of `minimum` to `maximum` code points (None: no upper bound)."""
     quote = Automaton.literal('"')
     return Automaton.concatenate([quote, repeated(json_character(), minimum, maximum), quote])
 
 
 def json_constants(texts: Iterable[str]) -> Automaton:
-    """Strings as `json.dumps` writes them, with `ensure_ascii` on or off."""
+    """Return strings as `json.dumps` writes them, with `ensure_ascii` on or off."""
     return Automaton.from_strings(
         json.dumps(text, ensure_ascii=on) for text in map(encodable, texts) for on in (True, False)
     )
@@ -85,12 +85,12 @@ def _all_spellings(texts: Iterable[str]) -> Automaton:
 
 @priced_cache(maxsize=1024)
 def json_spellings(text: str) -> Automaton:
-    """One string in every legal spelling."""
+    """Return one string in every legal spelling."""
     return spellings(encodable(text), '"', _json_alternatives)
 
 
 def spellings(text: str, quote: str, alternatives: Callable[[str], list[str]]) -> Automaton:
-    """A quoted text whose characters have these alternative spellings (regular expressions)."""
+    """Return a quoted text whose characters have alternative spellings (regular expressions)."""
     body = "".join(f"(?:{'|'.join(alternatives(character))})" for character in text)
     return regex(f"{quote}{body}{quote}")
 
@@ -107,5 +107,5 @@ def _json_alternatives(character: str) -> list[str]:
 
 
 def any_case(digits: str) -> str:
-    """A regular expression for hexadecimal digits in either case."""
+    """Return a regular expression for hexadecimal digits in either case."""
     return "".join(f"[{d}{d.upper()}]" if d.isalpha() else d for d in digits)

@@ -1,4 +1,4 @@
-"""Decimal numerals whose value is a multiple of a divisor, exactly.
+"""This module has the decimal numerals whose value is a multiple of a divisor, exactly.
 
 Numerals are those of `gcd.languages.values.numbers` without an exponent:
 `-?(0|[1-9][0-9]*)(\\.[0-9]+)?`. `multipleOf` is about the value: `5.0` is a multiple of 1, `-0` of
@@ -44,7 +44,7 @@ _FIRST = 5  # then come remainders
 
 @priced_cache(maxsize=256)
 def multiples(divisor: Decimal) -> Automaton:
-    """Numerals without exponent whose value is an integer times `divisor`.
+    """Return the numerals without exponent whose value is an integer times `divisor`.
 
     Raises:
         ConstraintError: if the divisor is not positive, has more than `MAX_DIGITS` digits on
@@ -109,7 +109,7 @@ def multiples(divisor: Decimal) -> Automaton:
 
 
 def whole_numbers() -> Automaton:
-    """Numerals of whole numbers, with or without a fraction of zeros: `5`, `5.0`, `-0.00`."""
+    """Return the numerals of whole numbers, also with a fraction of zeros: `5`, `5.0`, `-0.00`."""
     return multiples(Decimal(1))
 
 

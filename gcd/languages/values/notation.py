@@ -1,4 +1,4 @@
-"""How values are written: one description of values, several notations.
+"""This module describes how values are written: one description of values, several notations.
 
 A schema says what values are allowed; a notation says how they look. JSON and Python literals
 differ in their words (`true`, `True`), their strings and their brackets, and in nothing else, so
@@ -64,13 +64,13 @@ class Notation:
     hashable: Notation | None = None
 
     def every_spelling(self, texts: Iterable[str]) -> Automaton:
-        """These strings, in all their spellings; there may be thousands."""
+        """Return these strings in all their spellings; there may be thousands."""
         if self.quoted is not None:
             return self.quoted(Automaton.from_strings(map(encodable, texts)))
         return Automaton.union([self.spell_all(text) for text in texts])
 
     def spell(self, text: str) -> Automaton:
-        """One string as a key or a constant."""
+        """Return one string as a key or a constant."""
         return _spelled(self, text)
 
 
@@ -89,7 +89,7 @@ class Separators(NamedTuple):
 
 @priced_cache(maxsize=64)
 def mark(text: str) -> Automaton:
-    """A bracket or another short sign."""
+    """Return a bracket or another short sign as a language."""
     return Automaton.literal(text)
 
 
@@ -97,7 +97,7 @@ def mark(text: str) -> Automaton:
 def separators(
     whitespace: str, colon: str = ":", *, after: str = " ", blanks: bytes = b" \t\n\r"
 ) -> Separators:
-    """The separators of a whitespace style; `ConstraintError` for an unknown one.
+    """Return the separators of a whitespace style; `ConstraintError` for an unknown one.
 
     `after` is what the style "spaced" puts behind a colon, `blanks` what "flexible" admits.
     """

@@ -1,4 +1,4 @@
-"""Numbers as they are written, and those between two bounds.
+"""This module has numbers as they are written, and those between two bounds.
 
 The integers and the decimals without exponent are ordered by their digits: a longer integer part
 is the greater number, equally long ones compare digit by digit, then the fractions do, as if both
@@ -35,23 +35,23 @@ class Bound(NamedTuple):
 
 @priced_cache(maxsize=1024)
 def integers(lower: Bound | None = None, upper: Bound | None = None) -> Automaton:
-    """Integers between the bounds, in digits."""
+    """Return the integers between the bounds, in digits."""
     return _between(lower, upper) & _integers() if lower or upper else _integers()
 
 
 def numbers(lower: Bound | None = None, upper: Bound | None = None) -> Automaton:
-    """Numbers between the bounds; without bounds also those with an exponent."""
+    """Return the numbers between the bounds; without bounds also those with an exponent."""
     return _between(lower, upper) if lower or upper else _any_number()
 
 
 def decimals(lower: Bound | None = None, upper: Bound | None = None) -> Automaton:
-    """Numbers between the bounds, written without an exponent."""
+    """Return the numbers between the bounds, written without an exponent."""
     return _between(lower, upper)
 
 
 @priced_cache(maxsize=1)
 def with_exponent() -> Automaton:
-    """Numbers that are written with an exponent."""
+    """Return the numbers that are written with an exponent."""
     return _any_number() - _between(None, None)
 
 

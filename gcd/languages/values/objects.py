@@ -1,4 +1,4 @@
-"""Objects: members in their order, undeclared ones behind them, and how many there are.
+"""This module builds languages of objects: members in order, undeclared ones last, a count of all.
 
 One subset construction over wired parts. In declared order the number of places is linear in the
 members, optional ones included: what may follow member i depends only on i and on how many were
@@ -53,7 +53,7 @@ def mapping(
     any_order: bool = False,
     frame: Frame = BRACES,
 ) -> Automaton:
-    """Objects with these members in this order, then any number of `extras`.
+    """Return objects with these members in this order, then any number of `extras`.
 
     Args:
         notation: how values are written.

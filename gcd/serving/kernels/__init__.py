@@ -1,1 +1,1 @@
-"""Compiled steps of served constraints (numba)."""
+"""This package has the compiled steps (numba) of served constraints."""

@@ -1,4 +1,4 @@
-"""Compiled steps of a served constraint: next states and packed mask rows, many automata a call.
+"""This module takes the steps of served constraints: next states and packed mask rows.
 
 A constraint comes as the address of its **table** (`gcd.serving.kernels.table`), so that one call
 serves any number of different automata without touching a Python object in between. A **cell** says
@@ -61,7 +61,7 @@ def _next_state(address: int, state: int, remaining: int, token: int) -> int:
 
 @kernel
 def advance(cells: np.ndarray, history: np.ndarray, row: int, token: int) -> int:
-    """One more token of a sequence: `TAKEN`, `REFUSED`, or why it was not looked at."""
+    """Append a token to a sequence; return `TAKEN`, `REFUSED`, or why it was not looked at."""
     cell = cells[row]
     state = cell[STATE]
     address = cell[ADDRESS]
@@ -89,7 +89,7 @@ def advance(cells: np.ndarray, history: np.ndarray, row: int, token: int) -> int
 def advance_rows(
     cells: np.ndarray, history: np.ndarray, tokens: np.ndarray, taken: np.ndarray
 ) -> int:
-    """`advance` of every sequence; a row whose token is no id, before anything is done, or -1."""
+    """Do `advance` for every sequence: -1; or nothing, and return the row whose token is no id."""
     for i in range(tokens.size):
         if not 0 <= tokens[i] < table_at(cells[i, ADDRESS]).class_of.size:
             return i
@@ -211,7 +211,7 @@ def _slot_of(address: int, num_chosen: int, cost: int) -> int:
 
 @kernel
 def fill_row(address: int, state: int, remaining: int, out: np.ndarray) -> None:
-    """The packed mask of tokens allowed in a state with so many tokens left; -1 allows none."""
+    """Write the packed mask of a state with so many tokens left; -1 allows none."""
     if state < 0:
         out[:] = 0
         return
@@ -253,14 +253,14 @@ def fill_row(address: int, state: int, remaining: int, out: np.ndarray) -> None:
 
 @kernel
 def fill_mask(cells: np.ndarray, row: int, out: np.ndarray) -> None:
-    """The mask of one sequence."""
+    """Write the mask of one sequence."""
     cell = cells[row]
     fill_row(cell[ADDRESS], cell[STATE], cell[LEFT], out)
 
 
 @kernel
 def fill_masks(cells: np.ndarray, out: np.ndarray) -> None:
-    """The mask of every sequence, each in its row."""
+    """Write the mask of every sequence, each in its row."""
     for i in range(cells.shape[0]):
         fill_row(cells[i, ADDRESS], cells[i, STATE], cells[i, LEFT], out[i])
 
@@ -274,7 +274,7 @@ def forced(
     first_token: np.ndarray,
     tokens: np.ndarray,
 ) -> int:
-    """Write tokens from the state on as long as only one is allowed; how many there are.
+    """Write the tokens from the state on while only one is allowed; return how many there are.
 
     Class c has `size[c]` tokens, `first_token[c]` among them.
     """

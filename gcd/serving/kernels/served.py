@@ -1,4 +1,4 @@
-"""What a served constraint is made of: patterns of transitions, and tokens of classes as bits.
+"""This module computes the patterns of transitions and the bits of classes that serving needs.
 
 Compiled once for each token automaton, when `gcd.serving.matcher` takes it over;
 `gcd.serving.kernels.table` lists the arrays, `gcd.serving.kernels.masks` makes the steps.
@@ -21,7 +21,7 @@ _DENSE_PART = 2
 def pairs_of_classes(
     class_of: np.ndarray, num_classes: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The tokens of each class as (word, bits): start of each class, words, bits.
+    """Return the tokens of each class as (word, bits): start of each class, words, bits.
 
     Also how many tokens each class has, and one of them. O(V).
     """
@@ -54,7 +54,7 @@ def pairs_of_classes(
 def spread(
     start: np.ndarray, words: np.ndarray, bits: np.ndarray, alive: np.ndarray, num_words: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Rows for classes of many words, pairs for the others, neither for those not alive."""
+    """Make rows for classes of many words, pairs for the others, neither for those not alive."""
     num_classes = start.size - 1
     dense_of = np.full(num_classes, -1, np.int32)
     kept = np.zeros(num_classes + 1, np.int32)
@@ -84,7 +84,7 @@ def spread(
 
 @kernel
 def costs(start: np.ndarray, dense_of: np.ndarray, num_words: int) -> np.ndarray:
-    """Words written for each class, a whole row counting as fewer because it runs in vectors."""
+    """Return the words written for each class; a whole row counts less, as it runs in vectors."""
     cost = np.empty(dense_of.size, np.int32)
     for c in range(dense_of.size):
         cost[c] = num_words // NARROW_PART if dense_of[c] >= 0 else start[c + 1] - start[c]
@@ -95,7 +95,7 @@ def costs(start: np.ndarray, dense_of: np.ndarray, num_words: int) -> np.ndarray
 def patterns(
     delta: np.ndarray, steps: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Rows of transitions as a pattern that many states share and a few targets of their own.
+    """Store rows of transitions as patterns that many states share and a few targets of their own.
 
     A row's targets are numbered as they first appear; its pattern is the list of (class, number).
     Returns (pattern of each state, start of its targets, targets, start of each pattern, its

@@ -1,4 +1,4 @@
-"""The arrays of a served constraint as compiled code gets them: by one address.
+"""This module gives compiled code the arrays of a served constraint by one address.
 
 An array argument costs more to hand over than a step of a matcher takes, and one call serves many
 automata. So Python hands over the address of a **header** (`gcd.serving.table` makes it and says
@@ -120,7 +120,7 @@ def _matrix_64(header: np.ndarray, field: int) -> np.ndarray:
 
 @helper(forceinline=True)
 def table_at(address: int) -> Table:
-    """The table whose header lies at an address."""
+    """Return the table whose header lies at an address."""
     header = numba.carray(_pointer(address), _SIZE, np.int64)
     return Table(
         _vector_32(header, np.int64(0)),

@@ -1,1 +1,1 @@
-"""Compiled loops that more than one room uses."""
+"""This package has compiled loops that several packages use."""

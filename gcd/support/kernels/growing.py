@@ -1,4 +1,4 @@
-"""Arrays that grow inside of kernels: twice as long when they are full, so that growing is cheap.
+"""This module grows arrays inside kernels: twice as long when full, so that growing is cheap.
 
 Elements are copied one by one: numba compiles `longer[:count] = array` together with the text of
 an error about shapes that do not match, which takes it longer than most kernels.
@@ -20,7 +20,7 @@ def copied(target: np.ndarray, source: np.ndarray, count: int) -> None:
 
 @helper
 def longer(array: np.ndarray, size: int) -> np.ndarray:
-    """An array of at least this size with the same beginning, or the array itself if it has it."""
+    """Return an array of at least this size with the same beginning, or the array if it has it."""
     if size <= array.size:
         return array
     grown = np.empty(max(size, 2 * array.size), array.dtype)
@@ -30,7 +30,7 @@ def longer(array: np.ndarray, size: int) -> np.ndarray:
 
 @helper
 def more_rows(table: np.ndarray, num_rows: int) -> np.ndarray:
-    """A table of at least so many rows with the same first ones, or the table itself."""
+    """Return a table of at least so many rows with the same first ones, or the table itself."""
     if num_rows <= table.shape[0]:
         return table
     grown = np.empty((max(num_rows, 2 * table.shape[0]), table.shape[1]), table.dtype)

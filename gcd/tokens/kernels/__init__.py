@@ -1,1 +1,1 @@
-"""Compiled loops over vocabularies and automata over tokens (numba): plain arrays in and out."""
+"""This package has compiled loops (numba) over vocabularies and automata over tokens."""

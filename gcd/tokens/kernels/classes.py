@@ -1,4 +1,4 @@
-"""Partition refinement: which entries (distinct token strings) no state has told apart so far.
+"""This module refines partitions of entries (distinct token strings) by where states lead them.
 
 `Partition` is a tuple of arrays that compiled code passes around:
 
@@ -23,13 +23,13 @@ from gcd.support.compiled import kernel
 
 @kernel
 def one_class(num_entries: int) -> tuple[np.ndarray, ...]:
-    """The partition into a single class, number 0."""
+    """Make the partition into a single class, number 0."""
     return from_classes(np.zeros(num_entries, np.int32), 1)
 
 
 @kernel
 def from_classes(classes: np.ndarray, num_classes: int) -> tuple[np.ndarray, ...]:
-    """A partition into given classes, whose numbers lie below `num_classes`."""
+    """Make a partition into given classes, whose numbers lie below `num_classes`."""
     num_entries = classes.size
     capacity = 2 * num_entries + 1
     class_of = np.empty(num_entries, np.int32)
@@ -117,7 +117,7 @@ def number_by_first(values: np.ndarray, capacity: int) -> tuple[np.ndarray, np.n
 def number_tokens(
     class_of_entry: np.ndarray, entry_of_token: np.ndarray, is_eos: np.ndarray, capacity: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Classes of tokens, numbered by their first token, and those tokens.
+    """Number the classes of tokens by their first tokens, and return those tokens as well.
 
     `class_of_entry` lies below `capacity`. Tokens without an entry share a class of their own;
     EOS tokens get -1.
@@ -150,7 +150,7 @@ def rename(class_of: np.ndarray, number: np.ndarray) -> None:
 
 @kernel
 def labels(class_of_byte: np.ndarray, byte: np.ndarray) -> np.ndarray:
-    """The class of each byte of a sequence."""
+    """Return the class of each byte of a sequence."""
     label = np.empty(byte.size, np.uint8)
     for i in range(byte.size):
         label[i] = class_of_byte[byte[i]]
@@ -159,7 +159,7 @@ def labels(class_of_byte: np.ndarray, byte: np.ndarray) -> np.ndarray:
 
 @kernel
 def first_equal(table: np.ndarray, num_rows: int, num_columns: int) -> np.ndarray:
-    """For each column the first one that is equal to it, looking at the first rows only.
+    """Find for each column the first one that is equal to it, looking at the first rows only.
 
     Equal columns have equal sums under random weights; those that do are then compared.
     """

@@ -1,4 +1,4 @@
-"""Finding counted runs in a byte automaton: the same unit, say a character, again and again.
+"""This module finds counted runs in a byte automaton: one unit, say a character, again and again.
 
 A text of at most 200 characters is a chain of 201 *boundaries*, states between two characters,
 and between neighbours lie the states inside a character: the bytes of UTF-8, the escapes. All
@@ -66,7 +66,7 @@ class Cells(NamedTuple):
 def next_boundary(
     state: int, delta: np.ndarray, width: np.ndarray, weight: np.ndarray
 ) -> tuple[int, int]:
-    """Where most bytes lead from a state, and how many; `weight` is zero for all states."""
+    """Return where most bytes lead, and how many; `weight` is scratch, zero for all states."""
     best, most = -1, 0
     for k in range(delta.shape[1]):
         t = delta[state, k]
@@ -191,7 +191,7 @@ def _is_repeated(
 
 @kernel
 def find_cells(delta: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, ...]:
-    """All counted runs: the fields of `Cells`."""
+    """Find all counted runs, as the fields of `Cells`."""
     num_states, num_classes = delta.shape
     units = np.empty((_UNITS * PLACES, num_classes), np.int16)
     unit_start = np.zeros(_UNITS + 1, np.int32)

@@ -1,4 +1,4 @@
-"""Compiled walks of a byte automaton over a prefix tree, and what they say about tokens.
+"""This module runs a byte automaton over a prefix tree, and sees what that says about the tokens.
 
 Conventions: `delta[s, k]` is the state after byte class k, -1 for none. A `tree` is the tuple of
 arrays (label, depth, skip, entry) of `gcd.tokens.trie.Trie` in preorder, `label[node]` being the
@@ -26,7 +26,7 @@ _WIDE = 16  # bytes by which a state must agree with a boundary to be compared w
 
 
 class Ways(NamedTuple):
-    """Ways out of the runs: boundaries that lead to the same states share one.
+    """The ways out of the runs: boundaries that lead to the same states share one.
 
     Attributes:
         at: the way out of each cell's boundary, -1 for cells that do not count.
@@ -88,7 +88,7 @@ def walk_apart(
     found: np.ndarray,
     target: np.ndarray,
 ) -> int:
-    """Entries that lead elsewhere from `state` than from `other`, and where (-1: nowhere)."""
+    """Find the entries that lead elsewhere from `state` than from `other`: where (-1: nowhere)."""
     label, depth, skip, entry = tree
     states[0], others[0] = state, other
     count = node = 0
@@ -119,7 +119,7 @@ def walk_unit(
     goal: np.ndarray,
     exits: np.ndarray,
 ) -> tuple[int, int]:
-    """`walk` from a place in a counted run, noting where it leaves; (entries found, exits).
+    """Run strings from a place in a counted run, noting where they leave: (entries found, exits).
 
     Entry `found[i]` ends at `goal[i] = passed * PLACES + place`. An exit is a node whose byte
     leads out of a boundary, and the number of boundaries passed until there.
@@ -151,7 +151,7 @@ def walk_unit(
 def profile(
     unit: np.ndarray, tree: tuple[np.ndarray, ...], num_entries: int, max_depth: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """What a unit says about all strings: see `gcd.tokens.profiles.UnitProfile`."""
+    """Compute what a unit says about all strings: see `gcd.tokens.profiles.UnitProfile`."""
     counted, uncounted = one_class(num_entries), one_class(num_entries)
     places = np.empty(max_depth + 1, np.int32)
     passed = np.empty(max_depth + 1, np.int32)
@@ -184,7 +184,7 @@ def profile(
 def ways_out(
     delta: np.ndarray, cells: Cells
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The fields of `Ways`."""
+    """Compute the fields of `Ways`."""
     units, unit_start, unit_of, after, start, states, _, _, cell_at = cells
     num_cells = unit_of.size
     way_at = np.full(num_cells, -1, np.int32)
@@ -232,7 +232,7 @@ def split_by_exits(
     exits: np.ndarray,
     counted: bool,
 ) -> None:
-    """Part entries that leave a unit's runs for different targets, or after different counts.
+    """Tell entries apart that leave a unit's runs for different targets, or after different counts.
 
     `ways` are boundaries, one for each way out; exits are those of the unit's profile, `counted`
     says whether counts matter.
@@ -270,7 +270,7 @@ def split_by_exits(
 
 @kernel
 def references(delta: np.ndarray, width: np.ndarray, cells: Cells) -> np.ndarray:
-    """For each state outside the runs a boundary that it resembles: same next boundary; or -1."""
+    """Find for each state outside the runs a boundary like it (same next boundary); or -1."""
     _, _, _, after, start, states, cell, _, cell_at = cells
     num_states = delta.shape[0]
     before = np.full(num_states, -1, np.int32)
@@ -297,7 +297,7 @@ def split_by_states(
     cell: np.ndarray,
     reference: np.ndarray,
 ) -> None:
-    """Part entries that lead to different targets from some state outside the runs."""
+    """Tell entries apart that lead to different targets from some state outside the runs."""
     num_entries = partition[0].size
     states = np.empty(max_depth + 1, np.int32)
     others = np.empty(max_depth + 1, np.int32)

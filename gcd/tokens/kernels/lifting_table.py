@@ -1,4 +1,4 @@
-"""The table of a lifted automaton: the state after each class of tokens, from every state.
+"""This module fills in the table of a lifted automaton: the state after each class of tokens.
 
 The tree holds one string for each class, so that entries are classes. States in counted runs take
 their rows from one walk for each place of a unit (`gcd.tokens.kernels.lifting`): a class that stays
@@ -166,7 +166,7 @@ def pass_over_rows(
     column: np.ndarray,
     table: np.ndarray,
 ) -> tuple[np.ndarray, bool]:
-    """One of the two passes: the first one if the table has no rows.
+    """Run one of the two passes: the first one if the table has no rows.
 
     Returns:
         edges: (state, next state), each once; second pass only.

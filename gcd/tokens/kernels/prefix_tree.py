@@ -1,4 +1,4 @@
-"""Compiled loops that build prefix trees: the whole vocabulary's, and that of some of its strings.
+"""This module builds prefix trees, of all strings of a vocabulary or of some, in compiled loops.
 
 The arrays are those of `gcd.tokens.trie.Trie`, in preorder.
 """
@@ -14,7 +14,7 @@ from gcd.support.compiled import kernel
 def build_trie(
     text: np.ndarray, offsets: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Preorder arrays (byte, depth, skip, entry) of sorted distinct strings laid end to end."""
+    """Build the preorder arrays (byte, depth, skip, entry) of sorted distinct strings."""
     num_strings = offsets.size - 1
     shared = np.zeros(num_strings, np.int64)
     num_nodes = 0
@@ -56,7 +56,7 @@ def build_trie(
 def ancestry(
     depth: np.ndarray, entry: np.ndarray, num_entries: int, max_depth: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The parent of every node (-1: the root), and the node where every entry ends."""
+    """Return the parent of every node (-1: the root), and the node where every entry ends."""
     parent = np.empty(depth.size, np.int32)
     end = np.empty(num_entries, np.int32)
     path = np.empty(max_depth, np.int32)
@@ -77,7 +77,7 @@ def spells(
     text: np.ndarray,
     offsets: np.ndarray,
 ) -> bool:
-    """Whether arrays of unknown origin are the prefix tree of the tokens laid end to end."""
+    """Return whether arrays of unknown origin are the prefix tree of the tokens laid end to end."""
     byte, depth, skip, entry = tree
     num_nodes = byte.size
     # Depths grow by one at a time, siblings ascend, leaves are entries, entries come in order.
@@ -134,7 +134,7 @@ def spells(
 def sub_trie(
     depth: np.ndarray, parent: np.ndarray, end: np.ndarray, chosen: np.ndarray, order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The part of a prefix tree that leads to chosen entries: (nodes, depth, skip, entry).
+    """Cut a prefix tree down to what leads to chosen entries: (nodes, depth, skip, entry).
 
     Entry `chosen[i]` has number i in the new tree, and none is chosen twice; `order` lists those i
     in the order of their entries. `nodes` are the old nodes that remain. Cost: the length of the

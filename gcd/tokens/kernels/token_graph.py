@@ -1,4 +1,4 @@
-"""Compiled passes over the graph of a token automaton: its edges, distances along them.
+"""This module passes over the graph of a token automaton: its edges, and distances along them.
 
 `delta[s, c]` is the state after token class `c`, -1 for none. Tables are wide (hundreds of
 classes) and have few distinct targets in a row, so edges are listed first, each once.
@@ -17,7 +17,7 @@ from gcd.support.kernels.growing import more_rows
 
 @register_jitable
 def fits(steps_after: Any, remaining: Any) -> Any:
-    """Whether a token fits into a budget: the text can be finished with the tokens after it.
+    """Return whether a token fits into a budget: the text can be finished with the tokens after it.
 
     Args:
         steps_after: `steps_to_accept` of the state that the token leads to; `UNREACHABLE` where
@@ -29,7 +29,7 @@ def fits(steps_after: Any, remaining: Any) -> Any:
 
 @kernel
 def edges(delta: np.ndarray) -> np.ndarray:
-    """The pairs (state, next state) of a table, each once."""
+    """List the pairs (state, next state) of a table, each once."""
     num_states, num_classes = delta.shape
     seen = np.full(num_states, -1, np.int32)  # the last source for which a target was counted
     pairs = np.empty((max(4 * num_states, num_classes), 2), np.int32)
@@ -49,7 +49,7 @@ def edges(delta: np.ndarray) -> np.ndarray:
 def distances(
     pairs: np.ndarray, num_states: int, start: int, unreachable: int, backward: bool
 ) -> np.ndarray:
-    """Fewest edges between `start` and each state, by a breadth-first search along the edges.
+    """Return the fewest edges between `start` and each state, by breadth-first search.
 
     With `backward` against them: the distance to `start`, which else is that from it.
     """
