@@ -19,24 +19,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec
-
-if TYPE_CHECKING:
-    from gcd.automata.automaton import Automaton
+from typing import Any, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
+Language = TypeVar("Language")
 
 
-def holds_as_far_as_its_parts(operation: Callable[P, Automaton]) -> Callable[P, Automaton]:
+def holds_as_far_as_its_parts(operation: Callable[P, Language]) -> Callable[P, Language]:
     """Give the result of an operation the smallest `max_bytes` of the automata it is made of."""
 
     @wraps(operation)
-    def bounded(*args: P.args, **kwargs: P.kwargs) -> Automaton:
-        result = operation(*args, **kwargs)
+    def bounded(*args: P.args, **kwargs: P.kwargs) -> Language:
+        result: Any = operation(*args, **kwargs)
         known = list(_bounds(args))
         if known and result.max_bytes != min(known):
-            return replace(result, max_bytes=min(known))
-        return result
+            result = replace(result, max_bytes=min(known))
+        return cast(Language, result)
 
     return bounded
 
