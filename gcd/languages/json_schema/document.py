@@ -153,9 +153,13 @@ class Document:
         )  # fmt: skip
 
     def constants(self, place: Place, keyword: str) -> list[Place]:
-        """Return schemas for the constants of this one, objects and arrays spelled out."""
+        """Return schemas for the constants of this one, objects and arrays spelled out.
+
+        A constant evaluates no element and no member, so no `unevaluated…` looks into its schema.
+        """
         schemas = constant_schemas(place.schema, keyword)
-        return [self.made(place, f"{keyword} {i}", schema) for i, schema in enumerate(schemas)]
+        made = [self.made(place, f"{keyword} {i}", schema) for i, schema in enumerate(schemas)]
+        return [replace(schema, under=frozenset()) for schema in made]
 
     def _at(self, place: Place, path: tuple[str | int, ...]) -> Place:
         found = place.schema

@@ -193,6 +193,9 @@ def test_schemas_admit_what_the_standard_admits(schema: Any, values: list[Any]) 
     },
     [{"b": None}],
 )
+@example({"const": [None], "unevaluatedItems": False}, [[None], []])
+@example({"enum": [{"a": 1}, {}], "unevaluatedProperties": False}, [{"a": 1}, {}])
+@example({"allOf": [{"const": [1]}], "unevaluatedItems": {"type": "null"}}, [[1], [None]])
 def test_choices_intersected_say_the_same(schema: Any, values: list[Any]) -> None:
     with mock.patch.object(schema_choices, "_FEW_CASES", 1):
         _check_against_the_standard(schema, values)

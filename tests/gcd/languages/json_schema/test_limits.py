@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import random
+import sys
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -57,12 +59,22 @@ def test_the_part_that_took_most_of_the_work_is_named_not_the_last_one() -> None
     assert (caught.value.keyword, caught.value.pointer) == ("maxLength", "/properties/costly")
 
 
+@pytest.fixture
+def _room_for_checks() -> Iterator[None]:
+    """The type checks of this suite take two frames more for every call."""
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(3 * usual)
+    yield
+    sys.setrecursionlimit(usual)
+
+
 def _chain(length: int, step: Any) -> Any:
     names = [f"d{i}" for i in range(length)]
     links = {name: step({"$ref": f"#/$defs/{after}"}) for name, after in pairwise(names)}
     return {"$defs": links | {names[-1]: {"type": "null"}}, "$ref": "#/$defs/d0"}
 
 
+@pytest.mark.usefixtures("_room_for_checks")
 @pytest.mark.parametrize(
     ("step", "message"),
     [
