@@ -153,9 +153,13 @@ class Document:
         )  # fmt: skip
 
     def constants(self, place: Place, keyword: str) -> list[Place]:
-        """Schemas for the constants of this one, objects and arrays spelled out."""
+        """Schemas for the constants of this one, objects and arrays spelled out.
+
+        No `unevaluated…` keyword sees them: `const` and `enum` evaluate no members or elements.
+        """
         schemas = constant_schemas(place.schema, keyword)
-        return [self.made(place, f"{keyword} {i}", schema) for i, schema in enumerate(schemas)]
+        made = (self.made(place, f"{keyword} {i}", schema) for i, schema in enumerate(schemas))
+        return [replace(constant, under=frozenset()) for constant in made]
 
     def _at(self, place: Place, path: tuple[str | int, ...]) -> Place:
         found = place.schema
