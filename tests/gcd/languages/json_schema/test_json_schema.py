@@ -814,6 +814,32 @@ def test_names_do_not_collide_with_schemas_made_inside() -> None:
         assert not language.accepts(compact({name: [1]}))
 
 
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"const": {"a": 1}, "unevaluatedProperties": False}, {"a": 1}),
+        ({"enum": [[1], 2], "unevaluatedItems": {"type": "string"}}, [1]),
+        (
+            {
+                "allOf": [{"properties": {"a": {}}}],
+                "enum": [{"a": 1}, {"b": 1}],
+                "unevaluatedProperties": False,
+            },
+            {"b": 1},
+        ),
+        ({"anyOf": [{"const": [1]}, {"items": True}], "unevaluatedItems": False}, [1]),
+        ({"unevaluatedItems": False, "if": {"const": [1]}}, [1]),
+    ],
+)
+def test_constants_evaluate_nothing(schema: Any, value: Any) -> None:
+    with suppress(EmptyLanguageError):
+        language = json_schema(schema)
+        text = json.dumps(value, separators=(",", ":"))
+        assert language.accepts(text) == Draft202012Validator(schema).is_valid(value)
+        return
+    assert not Draft202012Validator(schema).is_valid(value)
+
+
 def test_large_constants_are_what_is_written() -> None:
     assert {t.decode() for t in json_schema({"const": 1e23})} == {"1e+23", "1" + "0" * 23}
     with pytest.raises(EmptyLanguageError):
