@@ -42,7 +42,6 @@ def holds_as_far_as_its_parts(operation: Callable[P, Result]) -> Callable[P, Res
 def _bounds(arguments: Any) -> Iterator[int]:
     """The `max_bytes` of the automata among some arguments, and in sequences among them."""
     for argument in arguments:
-        if isinstance(argument, (list, tuple)):
-            yield from _bounds(argument)
-        elif getattr(argument, "max_bytes", None) is not None:
-            yield argument.max_bytes
+        parts = argument if isinstance(argument, (list, tuple)) else (argument,)
+        if parts and hasattr(parts[0], "max_bytes"):
+            yield from (part.max_bytes for part in parts if part.max_bytes is not None)

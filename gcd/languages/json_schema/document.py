@@ -26,7 +26,7 @@ from typing import Any
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import spend
-from gcd.errors import ConstraintError, UnsupportedSchemaError
+from gcd.errors import ConstraintError, LimitError, StateLimitError, UnsupportedSchemaError
 from gcd.languages.json_schema.constants import CONSTANTS, constant_schemas, has_containers
 from gcd.languages.json_schema.cycles import cycles
 from gcd.languages.json_schema.drafts import Schema, draft_named
@@ -247,6 +247,10 @@ class Document:
         """Return the texts in which a pattern of this schema is found."""
         try:
             return ecma_pattern(pattern)
+        except LimitError as error:
+            if isinstance(error, StateLimitError):  # the work may be that of other parts
+                error.blame(keyword, self.named(place.pointer))
+            raise
         except ConstraintError as error:
             raise self.refuse(keyword, place, f"holds {pattern!r}: {error}") from error
 

@@ -16,7 +16,13 @@ from typing import Any
 import pytest
 
 from gcd.automata.limits import metered, state_limit, work_left, work_limit
-from gcd.errors import ConstraintError, LimitError, StateLimitError, WorkLimitError
+from gcd.errors import (
+    ConstraintError,
+    LimitError,
+    StateLimitError,
+    UnsupportedSchemaError,
+    WorkLimitError,
+)
 from gcd.languages.json_schema.cycles import cycles
 from gcd.languages.json_schema.schema import json_schema
 from gcd.languages.tools.tool_calls import tool_calls
@@ -35,6 +41,7 @@ from gcd.languages.tools.tool_calls import tool_calls
         ({"anyOf": [{"minProperties": 10**300}]}, "minProperties", "/anyOf/0"),
         ({"contains": {"const": 1}, "minContains": 10**300}, "minContains", ""),
         ({"items": {"maxItems": 10**7, "items": {"maxItems": 9}}}, "maxItems", "/items"),
+        ({"pattern": "(a|b)*a(a|b){20}$"}, "pattern", ""),
         ({"enum": [f"{i}" * 40 for i in range(9_000)]}, "enum", ""),
     ],
 )
@@ -201,3 +208,19 @@ def test_cycles_are_the_strongly_connected_components() -> None:
                 for b in found:
                     together = b in reached[a] and a in reached[b]
                     assert (found[a] == found[b]) == together, json.dumps(below)
+
+
+def test_unique_items_go_as_far_as_their_sets_of_values_fit() -> None:
+    def unique(count: int, **more: Any) -> Any:
+        return {"type": "array", "uniqueItems": True, "items": {"enum": [*range(count)]}, **more}
+
+    language = json_schema(unique(11))
+    order = random.Random(3).sample(range(11), 11)
+    assert language.accepts(json.dumps(order, separators=(",", ":")))
+    assert not language.accepts(json.dumps([*order, order[4]], separators=(",", ":")))
+    pairs = json_schema(unique(40, maxItems=2))
+    assert pairs.count(40) == 1 + 40 + 40 * 39
+    for schema in (unique(20), {"type": "array", "uniqueItems": True, "items": {"type": "string"}}):
+        with pytest.raises(UnsupportedSchemaError) as caught:
+            json_schema(schema)
+        assert caught.value.keyword == "uniqueItems"
