@@ -28,13 +28,13 @@ from math import prod
 from typing import NamedTuple
 
 from gcd.automata.limits import spend
-from gcd.errors import ConstraintError
 from gcd.languages.json_schema.constants import CONSTANTS, has_containers, identity, values_of
 from gcd.languages.json_schema.document import Conjunction, Document, Place
 from gcd.languages.json_schema.facets import OPENING, declared, is_closed
 from gcd.languages.json_schema.keywords import ABSENT, PLAIN
 
 _MAX_CASES = 1_000
+_BRANCHING = ("anyOf", "oneOf", "enum")  # keywords with any number of branches
 _FEW_CASES = 16  # that are multiplied out rather than intersected
 _PER_CASE, _PER_EXCLUDED = 4_000, 200  # units of work
 _MAX_BRANCHES = 6  # of an anyOf beside `unevaluated…`
@@ -59,12 +59,12 @@ def alternatives(document: Document, places: Conjunction, *, wide: bool = False)
     size = 1
     for choice in choices:
         size *= len(choice)
-        _check_size(size)
+        _check_size(document, places, size)
     found: dict[Case, None] = {}
     for branches in product(*choices):
         for case in _cases(document, plain, branches, wide):
             found[case] = None
-        _check_size(len(found))
+        _check_size(document, places, len(found))
     return list(found)
 
 
@@ -162,12 +162,26 @@ def _cases(
     ]
 
 
-def _check_size(size: int) -> None:
-    if size > _MAX_CASES:
-        raise ConstraintError(
-            f"choices beside each other (anyOf, oneOf, if, dependent…, constants) multiply to more "
-            f"than {_MAX_CASES} alternatives; write fewer, or nest them in separate properties"
-        )
+def _check_size(document: Document, places: Conjunction, size: int) -> None:
+    """Refuse too many cases, with the keyword that has the most branches."""
+    if size <= _MAX_CASES:
+        return
+    keywords = ("anyOf", "oneOf", *CONSTANTS, "dependentSchemas", "dependentRequired", "if", "not")
+    _, keyword, place = max(
+        (
+            (len(place.schema[keyword]) if keyword in _BRANCHING else 2, keyword, place)
+            for place in document.flatten(places, wide=True) or places
+            for keyword in keywords
+            if keyword in place.schema
+        ),
+        key=lambda found: found[0],
+    )
+    raise document.refuse(
+        keyword,
+        place,
+        "and the choices beside it (anyOf, oneOf, if, dependent…, constants) multiply to more "
+        f"than {_MAX_CASES} alternatives; write fewer, or nest them in separate properties",
+    )
 
 
 def _plain(place: Place) -> Place:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -23,6 +24,7 @@ from gcd.errors import (
     UnsupportedSchemaError,
     WorkLimitError,
 )
+from gcd.languages.json_schema import choices
 from gcd.languages.json_schema.cycles import cycles
 from gcd.languages.json_schema.schema import json_schema
 from gcd.languages.tools.tool_calls import tool_calls
@@ -224,3 +226,27 @@ def test_unique_items_go_as_far_as_their_sets_of_values_fit() -> None:
         with pytest.raises(UnsupportedSchemaError) as caught:
             json_schema(schema)
         assert caught.value.keyword == "uniqueItems"
+
+
+@pytest.mark.parametrize(
+    ("schema", "keyword", "pointer"),
+    [
+        (
+            {"items": {"allOf": [{"anyOf": [_free(i * j) for i in range(20)]} for j in range(3)]}},
+            "anyOf",
+            "/items/allOf/0",
+        ),
+        ({"oneOf": [_free(i) for i in range(1_001)]}, "oneOf", ""),
+        ({"dependentRequired": {f"a{i}": [f"b{i}"] for i in range(10)}}, "dependentRequired", ""),
+        (
+            {"allOf": [{"if": {"required": [f"a{i}"]}, "then": False} for i in range(10)]},
+            "if",
+            "/allOf/0",
+        ),
+    ],
+)
+def test_too_many_cases_name_a_choice(schema: Any, keyword: str, pointer: str) -> None:
+    multiplied = mock.patch.object(choices, "_FEW_CASES", 10**9)  # rather than intersected
+    with multiplied, pytest.raises(UnsupportedSchemaError, match="alternatives") as caught:
+        json_schema(schema)
+    assert (caught.value.keyword, caught.value.pointer) == (keyword, pointer)
