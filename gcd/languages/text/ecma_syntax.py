@@ -41,6 +41,7 @@ _CLASSES = {
     "w": WORD, "W": complement(WORD),
     "s": SPACE, "S": complement(SPACE),
 }  # fmt: skip
+_OPEN_COUNT = re.compile(r"\{,[0-9]+\}")
 _GROUP_NAME = re.compile(r"\?<([^\W\d]|\$)(\w|\$)*>")
 
 
@@ -79,7 +80,7 @@ class _Parser(PatternParser):
             return Chars(self._escape(begin))
         if character in "*+?" or QUANTIFIER.match(self._text, begin):
             raise self._error("a quantifier with nothing to repeat", begin, "escape it with `\\`")
-        if re.match(r"\{,[0-9]+\}", self._text[begin:]):
+        if _OPEN_COUNT.match(self._text, begin):
             raise self._error("`{,n}`", begin, "dialects read it differently; write `{0,n}`")
         return Chars(single(ord(character)))
 
@@ -119,7 +120,7 @@ class _Parser(PatternParser):
                 found += [*first, (0x2D, 0x2D), *last]
             else:
                 found.append(pair)
-        inside = ranges(found)
+        inside = self._paid(ranges(found))
         return complement(inside) if negated else inside
 
     def _class_atom(self, begin: int) -> Ranges:
@@ -133,7 +134,7 @@ class _Parser(PatternParser):
         """The code points that an escape stands for; its backslash is read already."""
         letter = self._next()
         if letter in _CLASSES:
-            return _CLASSES[letter]
+            return self._paid(_CLASSES[letter])
         if letter in CONTROLS:
             return single(CONTROLS[letter])
         if letter in ("p", "P"):
@@ -186,7 +187,7 @@ class _Parser(PatternParser):
             raise self._error(
                 f"the property `{shown}`", begin, "it is unknown here; list its characters in `[]`"
             )
-        return complement(inside) if negated else inside
+        return self._paid(complement(inside) if negated else inside)
 
 
 @lru_cache(maxsize=256)

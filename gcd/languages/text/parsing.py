@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import re
 
+from gcd.automata.limits import spend
 from gcd.errors import ConstraintError
 from gcd.languages.text.code_points import Ranges
 from gcd.languages.text.syntax import Choice, Node, Sequence, repeat
 
 MAX_NESTING = 50  # groups inside groups
+# Units of work, for the parsers are interpreted code: for a character of the pattern, and for a
+# range of code points in what a class or an escape stands for.
+_PER_CHARACTER, _PER_RANGE = 1000, 500
 
 QUANTIFIER = re.compile(r"[*+?]|\{([0-9]+)(?:(,)([0-9]*))?\}")
 CONTROLS = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}
@@ -30,6 +34,7 @@ class PatternParser:
 
     def pattern(self) -> Node:
         """Parse the whole pattern; `ConstraintError` names what is wrong or not supported."""
+        self._spend(_PER_CHARACTER * len(self._text))
         for position, character in enumerate(self._text):
             if "\ud800" <= character <= "\udfff":
                 raise self._error("a lone surrogate", position, "it is no text; remove it")
@@ -113,6 +118,14 @@ class PatternParser:
             raise self._error(f"the range `{written}`", begin, "its ends are out of order")
         return low, high
 
+    def _paid(self, *inside: Ranges) -> Ranges:
+        """Return the first of some sets of code points, paid for by the ranges of them all."""
+        self._spend(_PER_RANGE * sum(map(len, inside)))
+        return inside[0]
+
+    def _spend(self, units: int) -> None:
+        spend(units, f"the pattern {self._shown()}")
+
     # -- reading ------------------------------------------------------------------------------
 
     def _next(self) -> str:
@@ -133,10 +146,12 @@ class PatternParser:
         return found[0]
 
     def _error(self, what: str, position: int, hint: str) -> ConstraintError:
-        shown = self._text if len(self._text) <= 200 else f"{self._text[:200]}..."
         return ConstraintError(
-            f"{what} at position {position} of the pattern {shown!r} is not supported: {hint}"
+            f"{what} at position {position} of the pattern {self._shown()} is not supported: {hint}"
         )
+
+    def _shown(self) -> str:
+        return repr(self._text if len(self._text) <= 200 else f"{self._text[:200]}...")
 
 
 def single(code_point: int) -> Ranges:

@@ -50,6 +50,7 @@ _POSIX = {
 }
 _GROUP_NAME = re.compile(r"\?P?<([^\W\d]\w*)>")
 _FLAGS = re.compile(r"\?([A-Za-z]*)(-[A-Za-z]+)?([:)])")
+_PER_CASED_CHARACTER, _PER_CASED_SET = 60_000, 1_500_000  # units of work to find other cases
 _FLAGS_ALONE = Sequence(())  # a term that sets flags; told from other empty ones by identity
 _IGNORED = re.compile(r"[ \t\n\r\v\f]+|#[^\n]*")  # under the flag x
 _ONLY_RUST_IGNORES = "\x85\u200e\u200f\u2028\u2029"
@@ -77,6 +78,7 @@ class _Parser(PatternParser):
         super().__init__(pattern)
         self._flags = _Flags()
         self._names: set[str] = set()
+        self._cased_before: set[Ranges] = set()
 
     # -- structure ----------------------------------------------------------------------------
 
@@ -116,7 +118,7 @@ class _Parser(PatternParser):
         found = QUANTIFIER.match(self._text, self._at)
         if found or not self._text.startswith("{", self._at):
             return found
-        spaced = re.compile(r"\{[\s0-9]*,?[\s0-9]*\}").match(self._text, self._at)
+        spaced = re.compile(r"\{[\s0-9]*(?:,[\s0-9]*)?\}").match(self._text, self._at)
         if spaced and re.search(r"[0-9]", spaced[0]) and re.search(r"\s", spaced[0]):
             raise self._error(
                 f"`{spaced[0]}`", self._at, "Rust and Python read it differently; leave out spaces"
@@ -207,6 +209,7 @@ class _Parser(PatternParser):
         operator = ""
         while True:
             operand = self._union(begin, may_close=result is not None)
+            self._paid(operand, result or ())
             if result is None:
                 result = operand
             elif operator == "&&":
@@ -276,6 +279,10 @@ class _Parser(PatternParser):
             return inside
         if self._flags.a:
             return unicode_tables.with_other_ascii_cases(inside)
+        if inside not in self._cased_before:
+            self._cased_before.add(inside)
+            is_single = len(inside) == 1 and inside[0][0] == inside[0][1]
+            self._spend(_PER_CASED_CHARACTER if is_single else _PER_CASED_SET)
         return unicode_tables.with_other_cases(inside)
 
     # -- escapes ------------------------------------------------------------------------------
@@ -286,7 +293,7 @@ class _Parser(PatternParser):
         if letter and letter in "dDsSwW":
             kind = letter.lower()
             table = _ASCII_CLASSES[kind] if self._flags.a else unicode_tables.perl_class(kind)
-            return table if letter == kind else complement(table)
+            return self._paid(table if letter == kind else complement(table))
         if letter in ("p", "P"):
             return self._property(begin, negated=letter == "P")
         value = self._escaped_character(letter, begin, in_class)
@@ -336,7 +343,7 @@ class _Parser(PatternParser):
             raise self._error(
                 f"the property `{shown}`", begin, "it is unknown here; list its characters in `[]`"
             )
-        inside = self._cased(inside)
+        inside = self._paid(self._cased(inside))
         return complement(inside) if negated else inside
 
 

@@ -9,6 +9,7 @@ the first character to the last, so it makes no difference which match an engine
 from __future__ import annotations
 
 from gcd.automata.automaton import Automaton
+from gcd.automata.limits import metered
 from gcd.languages.text.python_syntax import parse
 from gcd.languages.text.thompson import automaton_of
 
@@ -26,4 +27,5 @@ def regex(pattern: str) -> Automaton:
         StateLimitError: if the automaton has more states than `gcd.state_limit` allows.
         WorkLimitError: if building it takes more work than `gcd.work_limit` allows.
     """
-    return automaton_of(parse(pattern), pattern)
+    with metered():
+        return automaton_of(parse(pattern), pattern)
