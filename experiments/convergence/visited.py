@@ -128,7 +128,7 @@ def visit(
             the model's context leaves room for.
         temperature: of the language model.
         most_bytes: of all distributions together.
-        progress: told how many of the uniform numbers are done with.
+        progress: called with how many of the uniform numbers are done with.
 
     Raises:
         FloatingPointError: the model's log-probabilities are not numbers.
