@@ -1,4 +1,4 @@
-"""Lifting makes an automaton over tokens of a byte automaton and a vocabulary.
+"""Lifting turns a byte automaton into an automaton over the tokens of a vocabulary.
 
 The state after a token is the state after its bytes. From a state the vocabulary's prefix tree is
 walked once, leaving subtrees as soon as a byte has no transition.
