@@ -51,7 +51,7 @@ register()
 
 @hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="config")
 def main(config: DictConfig) -> None:
-    """Run the command line; see `experiments.harness.command` for how errors are told."""
+    """Run the command line; see `experiments.harness.command` for how errors are reported."""
     with errors_in_one_line():
         run(config)
 

@@ -1,4 +1,5 @@
-"""The paper's automata and passes as it prints them: Definition 3.2 of arXiv 2606.01926.
+"""This module has the paper's automata and passes as it prints them: Definition 3.2 of arXiv
+2606.01926.
 
 This module is the oracle of the rest. Samplers, matchers and the HMM's product use one integer per
 state and tables over classes (`gcd.tokens`); the tests hold those against what stands here, on
@@ -75,7 +76,7 @@ class TensorAutomaton:
         accepting: Iterable[int],
         device: torch.device | str | None = None,
     ) -> TensorAutomaton:
-        """From (source, class, target) triples; any number of targets for one source and class.
+        """Make one from triples (source, class, target), any number of them for a source and class.
 
         Raises:
             ValueError: if a state or a class is out of range.
@@ -105,7 +106,7 @@ class TensorAutomaton:
         final: int,
         device: torch.device | str | None = None,
     ) -> TensorAutomaton:
-        """A deterministic table, -1 for no target, whose sequences end in the state `final`."""
+        """Make one from a deterministic table, -1 for no target; sequences end in state `final`."""
         source, symbol = np.nonzero(delta >= 0)
         triples = np.stack([source, symbol, delta[source, symbol]], axis=1)
         states = np.arange(delta.shape[0])
@@ -177,7 +178,7 @@ class TensorAutomaton:
         return int(self.initial.sum()) == 1 and key.unique().numel() == key.numel()
 
     def edges_under(self, classes: Bool[Tensor, "*N C"]) -> Bool[Tensor, "*N E"]:
-        """B_f y: edges that may be taken under some class of the set."""
+        """Return B_f y: the edges that may be taken under some class of the set."""
         return _scatter_any(classes[..., self.label_class], self.label_edge, self.num_edges)
 
     @cached_property
@@ -188,21 +189,21 @@ class TensorAutomaton:
     def forward(
         self, states: Bool[Tensor, "*N S"], classes: Bool[Tensor, "*N C"] | None = None
     ) -> Bool[Tensor, "*N S"]:
-        """1{((x T_out) o (B_f y)) T_in}: states reached from x by one token of y (None: any)."""
+        """Return 1{((x T_out) o (B_f y)) T_in}: states reached from x under y (None: any token)."""
         taken = self._any_class if classes is None else self.edges_under(classes)
         return _scatter_any(states[..., self.source] & taken, self.target, self.num_states)
 
     def backward(
         self, states: Bool[Tensor, "*N S"], classes: Bool[Tensor, "*N C"] | None = None
     ) -> Bool[Tensor, "*N S"]:
-        """1{T_out((T_in x) o (B_f y))}: states from which one token of y (None: any) leads to x."""
+        """Return 1{T_out((T_in x) o (B_f y))}: states from which x is reached under y."""
         taken = self._any_class if classes is None else self.edges_under(classes)
         return _scatter_any(states[..., self.target] & taken, self.source, self.num_states)
 
     def classes_between(
         self, before: Bool[Tensor, "*N S"], after: Bool[Tensor, "*N S"]
     ) -> Bool[Tensor, "*N C"]:
-        """Classes under which some edge leads from a state of one set to a state of the other."""
+        """Return the classes of the edges from states of one set to states of the other."""
         taken = before[..., self.source] & after[..., self.target]
         return _scatter_any(taken[..., self.label_edge], self.label_class, self.num_classes)
 
@@ -216,7 +217,7 @@ def _scatter_any(
 
 
 def state_sets(states: Integer[Tensor, "*N"], num_states: int) -> Bool[Tensor, "*N S"]:
-    """Single states as boolean vectors; a state of -1 gives the empty set."""
+    """Turn single states into boolean vectors; a state of -1 gives the empty set."""
     numbers = torch.arange(num_states, device=states.device)
     return states.unsqueeze(-1) == numbers
 
@@ -224,7 +225,7 @@ def state_sets(states: Integer[Tensor, "*N"], num_states: int) -> Bool[Tensor, "
 def forward_pass(
     automaton: TensorAutomaton, length: int, classes: Bool[Tensor, "length C"] | None = None
 ) -> Bool[Tensor, "steps S"]:
-    """Row t: the states that t tokens lead to from the initial ones; length + 1 rows.
+    """Return in row t the states that t tokens lead to from the initial ones; length + 1 rows.
 
     Args:
         automaton: any automaton.
@@ -238,7 +239,9 @@ def forward_pass(
 
 
 def backward_pass(automaton: TensorAutomaton, length: int) -> Bool[Tensor, "steps S"]:
-    """Row r: the states from which exactly r tokens lead to an accepting one; length + 1 rows."""
+    """Return in row r the states from which exactly r tokens lead to an accepting one; length + 1
+    rows.
+    """
     alive = [automaton.accepting]
     for _ in range(length):
         alive.append(automaton.backward(alive[-1]))
@@ -250,7 +253,7 @@ def allowed_classes(
     states: Bool[Tensor, "*N S"],
     alive_after: Bool[Tensor, "*N S"],
 ) -> Bool[Tensor, "*N C"]:
-    """Classes of the next token after which some state of the set is alive.
+    """Return the classes of the next token after which some state of the set is alive.
 
     Args:
         automaton: any automaton.
@@ -261,7 +264,7 @@ def allowed_classes(
 
 
 def steps_to_accept(automaton: TensorAutomaton) -> Int32[Tensor, "S"]:
-    """Fewest tokens from each state to an accepting one; 2^30 if there is no way.
+    """Return the fewest tokens from each state to an accepting one; 2^30 if there is no path.
 
     Where accepting states loop, `backward_pass(...)[r] == (steps_to_accept <= r)`.
     """

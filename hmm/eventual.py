@@ -272,7 +272,7 @@ def _ratios(rows: Sequence[_Rows], last: _Rows) -> Float64[np.ndarray, "rows n H
 class _Mixing:
     """The next x for x = M x + c, from the latest sweeps (Anderson's mixing).
 
-    Rows are told as ratios to the result of the last sweep, so that all entries count alike,
+    Rows are expressed as ratios to the result of the last sweep, so that all entries count alike,
     however far the scales of two states or two hidden states are apart.
     """
 

@@ -49,7 +49,7 @@ from hmm.model import HMM
 from hmm.recursion import Completion, Start, completion, needed_pairs
 
 MAX_BYTES = 2 << 30
-"""What a table may take in memory unless told otherwise."""
+"""What a table may take in memory by default."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
     u_r(h, s)    = sum over edges (s, t) of  mass[set, h] · beta_{r-1}(h, t)
     beta_r(h, s) = sum over h' of  A(h, h') u_r(h', s)
 
-The equations are told in `hmm.product`. Here: what is computed at all. A row of H numbers is one
+`hmm.product` explains the equations. Here: what is computed at all. A row of H numbers is one
 pair (r, s); `entry[r, s]` names it, so that pairs can share one, or do without.
 
 **Nothing** for pairs from which the end cannot be reached, r < steps_to_accept[s]: beta is zero.

@@ -27,7 +27,7 @@ def sampling() -> None:
     from hmm.model import HMM
     from smc.testing import ToyLM
 
-    lm = ToyLM(vocabulary())
+    lm = ToyLM(vocabulary(), dtype=torch.float32)  # as language models are
     constraint = gcd.lift(gcd.json_schema(SCHEMA), lm.vocabulary)
     generator = torch.Generator().manual_seed(0)
     hmm = HMM.random(4, lm.vocabulary.size, generator=generator, dtype=torch.float32)

@@ -4,7 +4,7 @@ The HMM is distilled from the language model (arXiv 2606.01926). Its product wit
 table of completion probabilities, by state and remaining budget (`hmm.product`), made once for a
 constraint and kept for the next call with it (`smc.tables`). With the distribution of the next
 hidden state, given a prefix, the table says how probably the prefix is completed after each token
-or class of tokens (`hmm.lookahead`). What is made of that is told in `smc.twisted`.
+or class of tokens (`hmm.lookahead`). `smc.twisted` says what is made of that.
 
 Cost of a step: that of `hmm.lookahead`, O(H) for each class and each favourite of each prefix, and
 one product with the transition matrix for the filter.

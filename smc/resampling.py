@@ -9,8 +9,8 @@ the schemes differ in the variance they add (Douc, Cappé & Moulines, 2005):
     systematic     the same point of every slice: one uniform number in all; the usual choice
     residual       floor(N·W_n) copies of each for certain, the rest multinomially
 
-Each is a function of the weights and of `uniform`, which gives M uniform numbers per system and is
-told, should it ask, where the outcome of each choice changes (`smc.draw`).  Schemes work on B
+Each is a function of the weights and of `uniform`, which gives M uniform numbers per system and may
+ask where the outcome of each choice changes (`smc.draw`).  Schemes work on B
 independent systems at once, at O(B·N log N).
 
 A particle of weight zero must never survive.  With a float32 running sum, a binary search and a

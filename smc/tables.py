@@ -1,4 +1,4 @@
-"""Tables of completion probabilities are kept for the next call with the same constraints.
+"""This module keeps tables of completion probabilities for the next call with the same constraints.
 
 A table depends on the HMM, on the automata and on their budgets, not on particles or on how they
 are resampled; so an experiment that goes through methods and numbers of particles on the same

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from gcd.tokens.batch import AutomatonBatch
@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 
 class ToyLM:
-    """A language model whose every conditional distribution is arbitrary, fixed and float64.
+    """A language model whose every conditional distribution is arbitrary and fixed.
 
     The distribution of the next token is a function of the whole sequence so far, drawn once from
     a Gaussian of logits by a generator seeded with that sequence.
@@ -47,6 +47,7 @@ class ToyLM:
         seed: which toy.
         spread: standard deviation of the logits.
         context: most tokens it pretends to attend to.
+        dtype: of its log-probabilities.
     """
 
     device = torch.device("cpu")
@@ -58,12 +59,14 @@ class ToyLM:
         seed: int = 0,
         spread: float = 1.0,
         context: int | None = None,
+        dtype: torch.dtype = torch.float64,
     ) -> None:
         self.vocabulary = vocabulary
         self.context = context
+        self.dtype = dtype
         self._seed = seed
         self._spread = spread
-        self._known: dict[tuple[int, ...], Float64[Tensor, "V"]] = {}
+        self._known: dict[tuple[int, ...], Float[Tensor, "V"]] = {}
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Returns ids as they are; of text, the sizes of its characters, modulo the vocabulary."""
@@ -71,17 +74,17 @@ class ToyLM:
             return [ord(character) % self.vocabulary.size for character in prompt]
         return [int(token) for token in prompt]
 
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[ToyRows, Float64[Tensor, "B V"]]:
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[ToyRows, Float[Tensor, "B V"]]:
         """Makes one row per prompt."""
         rows = ToyRows(self, [tuple(prompt) for prompt in prompts])
         return rows, torch.stack([self.log_p(tuple(prompt)) for prompt in prompts])
 
-    def log_p(self, tokens: tuple[int, ...]) -> Float64[Tensor, "V"]:
+    def log_p(self, tokens: tuple[int, ...]) -> Float[Tensor, "V"]:
         """Returns log p(next | tokens), at temperature one."""
         if tokens not in self._known:
             generator = np.random.default_rng([self._seed, len(tokens), *tokens])
             logits = self._spread * generator.standard_normal(self.vocabulary.size)
-            self._known[tokens] = torch.from_numpy(logits).log_softmax(dim=0)
+            self._known[tokens] = torch.from_numpy(logits).log_softmax(dim=0).to(self.dtype)
         return self._known[tokens]
 
 
@@ -93,11 +96,9 @@ class ToyRows:
         self._prompt_lengths = [len(prompt) for prompt in prompts]
         self._tokens = list(prompts)
 
-    def extend(
-        self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]
-    ) -> Float64[Tensor, "R T V"]:
+    def extend(self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]) -> Float[Tensor, "R T V"]:
         """Appends runs; what lies past a run's length is NaN, so that nobody relies on it."""
-        log_p = torch.full((*runs.shape, self._lm.vocabulary.size), torch.nan, dtype=torch.float64)
+        log_p = torch.full((*runs.shape, self._lm.vocabulary.size), torch.nan, dtype=self._lm.dtype)
         for r, (run, length) in enumerate(zip(runs.tolist(), lengths.tolist(), strict=True)):
             for t in range(length):
                 self._tokens[r] = (*self._tokens[r], run[t])

@@ -1,4 +1,4 @@
-"""The language model is asked once at every prefix of a tree.
+"""This module asks the language model once at every prefix of a tree.
 
 Prefixes that end the longest runs are sorted as in a dictionary and read in batches. A batch begins
 with one copy of the prompt; what all its prefixes have in common is read once, the remainder as one

@@ -1,4 +1,4 @@
-"""One pass over the tree of a problem says what is exactly true of it.
+"""This module computes what is exactly true of a problem, in one pass over its tree.
 
 With log p at every prefix, the probability of a token sequence is a product along a path, that of a
 text the sum over its spellings, and their total the evidence:

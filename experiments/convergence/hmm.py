@@ -1,4 +1,4 @@
-"""The HMM of the convergence task is distilled on the spot, or given.
+"""This module distils the HMM of the convergence task on the spot, or loads one that is given.
 
 By default each language model has one, for all of its problems: it is sampled freely from their
 prompts, without any constraint, for as many tokens as the budgets ask for (`visited`), and the

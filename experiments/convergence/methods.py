@@ -1,4 +1,4 @@
-"""The methods of the convergence task: on a tree for statistics, on the real model for time."""
+"""This module runs methods on a tree, for statistics, and on the real model, for time."""
 
 from __future__ import annotations
 

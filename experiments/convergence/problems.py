@@ -1,4 +1,4 @@
-"""A problem of the convergence task is read, and refused if it cannot be answered exactly.
+"""This module reads problems, and refuses those that cannot be answered exactly.
 
 A problem is a prompt, a constraint and a budget; own ones come from a JSON file, a list of
 

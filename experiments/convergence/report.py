@@ -105,7 +105,7 @@ def _medians(reports: Sequence[Report], methods: Sequence[str], most: int) -> di
 
 
 def _not_a_mask(method: str) -> bool:
-    """Whether a method does more than to forbid tokens; its share of particles is told."""
+    """Whether a method does more than to forbid tokens; its share of particles is reported."""
     return METHODS[method].indicator is None
 
 

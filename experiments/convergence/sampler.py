@@ -1,4 +1,4 @@
-"""The sampler itself runs on a tree, thousands of times, without a model.
+"""This module runs the sampler itself on a tree, thousands of times, without a model.
 
 Once the language model was asked at every prefix, it is a table; and so is a proposal, whose view
 of the next token is a function of the prefix alone. `TreeLM` and `TreeProposal` are these tables in

@@ -1,4 +1,4 @@
-"""Free continuations of a prompt visit prefixes, and the language model is asked at each.
+"""This module samples free continuations of a prompt, and asks the model at each prefix on the way.
 
 What several continuations begin with is one prefix and is read once. So a sample is a tree, and
 with each of its prefixes comes the model's whole distribution of the next token, which says more
@@ -128,7 +128,7 @@ def visit(
             the model's context leaves room for.
         temperature: of the language model.
         most_bytes: of all distributions together.
-        progress: told how many of the uniform numbers are done with.
+        progress: called with how many of the uniform numbers are done with.
 
     Raises:
         FloatingPointError: the model's log-probabilities are not numbers.

@@ -1,4 +1,4 @@
-"""A language model is loaded by directory or hub name, with errors that say what to do."""
+"""This module loads a language model by directory or hub name, with errors that say what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of results go to disk one by one, and are read back when a run goes on.
+"""This module writes rows of results to disk one by one, and reads them when a run is resumed.
 
 One row is one example under one method with one number of particles. A row is written whole and
 flushed before the next is begun, so an interrupted run loses at most the row it was writing; a

@@ -1,4 +1,4 @@
-"""A task is one record, and a run of any task is one class.
+"""This module runs tasks: a task is one record, and a run of any task is one class.
 
 A `Task` is what sets a task apart. `run_task` does the rest for all of them, in this order, once
 the settings have been checked:

@@ -1,4 +1,4 @@
-"""A seed is a function of what it is for, so that nothing depends on what came before."""
+"""A seed depends only on what it is for, never on what came before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows are summed up by means over examples, with bootstrap intervals.
+"""This module sums rows up by means over examples, with bootstrap intervals.
 
 Every example counts in every denominator: a row whose particles all died is an answer that was
 not given, hence wrong, invalid and unfinished. Intervals are percentile bootstrap over examples

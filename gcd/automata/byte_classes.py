@@ -1,4 +1,4 @@
-"""Byte classes: bytes that an automaton never tells apart share one column of its table.
+"""Bytes that an automaton never distinguishes are one class, and share one column of its table.
 
 A JSON grammar distinguishes some 30 kinds of byte, not 256, so tables over classes are several
 times smaller and everything built on them faster. Operations on several automata first bring them

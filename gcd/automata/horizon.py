@@ -1,4 +1,4 @@
-"""Some languages are known up to a length only: what the automaton says of longer strings is void.
+"""Some automata are exact up to a length only: what they say of longer strings means nothing.
 
 A limit of 32 767 characters takes hundreds of thousands of states to count, and no answer of some
 hundred tokens ever comes to it. So an automaton may hold for strings of at most `max_bytes` bytes

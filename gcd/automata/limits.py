@@ -14,7 +14,7 @@ Both are set for a block of code:
 
 **What counts.** Whoever compiles a language for a user (`gcd.regex`, `gcd.json_schema`, ...) opens
 a meter with `metered()`; whatever builds an automaton inside of it pays with `spend(units)`, and a
-compiled loop, which cannot raise, is told what is left (`kernel_limits`), stops when that is spent,
+compiled loop, which cannot raise, gets what is left (`kernel_limits`), stops when that is spent,
 and reports its units (`pay`). What a cache holds costs its price again (`priced_cache`): whether a
 constraint is refused must not depend on what was compiled before it.
 

@@ -1,1 +1,1 @@
-"""What users write, as byte automata."""
+"""This package turns what users write into byte automata."""

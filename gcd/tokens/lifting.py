@@ -1,4 +1,4 @@
-"""Lifting makes an automaton over tokens of a byte automaton and a vocabulary.
+"""Lifting turns a byte automaton into an automaton over the tokens of a vocabulary.
 
 The state after a token is the state after its bytes. From a state the vocabulary's prefix tree is
 walked once, leaving subtrees as soon as a byte has no transition.
@@ -20,7 +20,7 @@ states. A state that is like such a boundary but for a few words is walked where
 
 **What is kept.** States that whole tokens reach and from which whole tokens lead to acceptance. A
 byte automaton may have others: with no token that begins in the middle of a character, the bytes
-of a character cannot be completed. They go, and classes that only they told apart become one.
+of a character cannot be completed. They go, and classes that only they distinguished become one.
 
 Cost: O(V) once, live tree nodes for each state outside counted runs, live classes inside; and the
 table itself, states x classes, which is written once.

@@ -78,7 +78,7 @@ class TokenAutomaton:
             array.flags.writeable = False
 
     def check(self) -> None:
-        """Assert what takes a look at every edge: targets exist, distances are right."""
+        """Assert what only a look at every edge shows: targets exist, distances are right."""
         assert ((self.delta >= -1) & (self.delta < self.num_states)).all(), "targets exist"
         assert (self.steps_to_accept == steps_to_accept(self.delta, self.final)).all()
 
@@ -86,7 +86,7 @@ class TokenAutomaton:
     def from_position_sets(
         cls, vocabulary: Vocabulary, sets: Sequence[Ids], *, eos: str = "token"
     ) -> TokenAutomaton:
-        """Accept texts of `len(sets)` tokens, one of each set in turn: `gcd.tokens.wiring`."""
+        """Make the automaton of texts with one token of each set in turn: `gcd.tokens.wiring`."""
         return cls(vocabulary, *wiring.from_position_sets(vocabulary, sets, eos=eos))
 
     @classmethod
@@ -99,7 +99,7 @@ class TokenAutomaton:
         initial: Hashable,
         eos: str = "token",
     ) -> TokenAutomaton:
-        """Wire states and edges (source, token ids, target) by hand; see `gcd.tokens.wiring`."""
+        """Make one of states and edges (source, token ids, target): see `gcd.tokens.wiring`."""
         table = wiring.from_transitions(
             vocabulary, edges, accepting=accepting, initial=initial, eos=eos
         )

@@ -4,7 +4,7 @@ Conventions as in `gcd.automata.kernels.graph`. Growing results live in arrays t
 states are found again through open-addressing hash tables, so each loop is amortised linear in what
 it produces.
 
-Loops that may run long are told three limits, (states, entries of the table, units of work), and
+Loops that may run long get three limits, (states, entries of the table, units of work), and
 return the units that they took (`gcd.automata.limits`). A loop that comes to a limit stops and
 reports a count of `TOO_MANY`, with more units than were allowed unless it was the one on states.
 """

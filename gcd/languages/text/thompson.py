@@ -72,7 +72,7 @@ def automaton_of(tree: Node, pattern: str, *, search: bool = False) -> Automaton
 
 
 def shown(pattern: str) -> str:
-    """Shorten a pattern for a message to its beginning if it is long."""
+    """Quote a pattern for a message; of a long one, only the beginning."""
     return repr(pattern) if len(pattern) <= 200 else f"{pattern[:200]!r}..."
 
 

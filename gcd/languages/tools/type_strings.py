@@ -71,7 +71,7 @@ def _split(text: str) -> list[str]:
 
 
 def _schema(tree: ast.expr, unknown: Callable[[str], None]) -> Schema:
-    """Return the schema of a type that Python has parsed; `unknown` is told what is not known."""
+    """Return the schema of a type parsed by Python; calls `unknown` with what is not known."""
     match tree:
         case ast.Constant(value=None):
             return dict(_NULL)

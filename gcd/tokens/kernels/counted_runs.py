@@ -15,7 +15,7 @@ passes, and, if it leaves, what follows the way out. `gcd.tokens.kernels.lifting
 nowhere else, by few states, is the unit. It is taken for one if the next boundaries show the same
 unit, up to a loop or a few times; then the chain is followed, a comparison for every state and
 byte class. Whatever is found is checked place by place, so that any choice is sound. Cost: O(S K)
-and, for each wide state that is in no chain, O(K) times the size of a unit.
+and, for each state with many bytes on that is in no chain, O(K) times the size of a unit.
 
 `delta[s, k]` is the state after byte class k, which has `width[k]` bytes.
 """

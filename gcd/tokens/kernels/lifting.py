@@ -232,7 +232,7 @@ def split_by_exits(
     exits: np.ndarray,
     counted: bool,
 ) -> None:
-    """Tell entries apart that leave a unit's runs for different targets, or after different counts.
+    """Separate entries that leave a unit's runs for different targets, or after different counts.
 
     `ways` are boundaries, one for each way out; exits are those of the unit's profile, `counted`
     says whether counts matter.
@@ -297,7 +297,7 @@ def split_by_states(
     cell: np.ndarray,
     reference: np.ndarray,
 ) -> None:
-    """Tell entries apart that lead to different targets from some state outside the runs."""
+    """Separate entries that lead to different targets from some state outside the runs."""
     num_entries = partition[0].size
     states = np.empty(max_depth + 1, np.int32)
     others = np.empty(max_depth + 1, np.int32)
