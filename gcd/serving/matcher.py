@@ -37,7 +37,7 @@ from gcd.serving.kernels import masks as kernels
 from gcd.serving.kernels import served as served_kernels
 from gcd.serving.kernels.table import Table
 from gcd.serving.table import ServedTable
-from gcd.tokens.distances import UNREACHABLE
+from gcd.tokens.distances import UNREACHABLE, check_whole
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary, num_words
 
@@ -217,6 +217,7 @@ class Matcher:
         budget: tokens of a whole text, EOS included; None for no budget.
 
     Raises:
+        ConstraintError: if the budget is no whole number.
         InfeasibleBudgetError: if no text of the language fits into the budget.
         OverlongBudgetError: if a text of so many tokens may be longer than the `max_bytes` that
             the constraint was compiled for.
@@ -232,6 +233,8 @@ class Matcher:
     ) -> None:
         self.automaton = served(automaton)
         needed = self.automaton.steps_to_accept(self.automaton.initial)
+        if budget is not None:
+            check_whole(budget)
         if budget is not None and budget < needed:
             raise InfeasibleBudgetError(needed, budget)
         longest = self.automaton.max_budget
@@ -333,9 +336,13 @@ class Matcher:
     def forced(self, limit: int = 256) -> list[int]:
         """The tokens, at most `limit`, that must come next because no others are allowed.
 
-        The run ends before the first token there is a choice for, and after EOS.
+        The run ends before the first token there is a choice for, and after EOS. `ValueError` for
+        a limit under zero.
         """
-        tokens = np.empty(limit, np.int64)
+        if limit < 0:
+            raise ValueError(f"limit is a number of tokens, at least 0, got {limit}")
+        # A lone way on is the shortest, so each forced token comes one token nearer to the end.
+        tokens = np.empty(min(limit, self.automaton.num_states), np.int64)
         automaton = self.automaton
         count = kernels.forced(
             automaton.address,

@@ -24,7 +24,7 @@ from torch import Tensor
 from gcd.errors import ConstraintError, InfeasibleBudgetError, OverlongBudgetError
 from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.bitmask import pack
-from gcd.tokens.distances import UNREACHABLE, fits
+from gcd.tokens.distances import UNREACHABLE, check_whole, fits
 from gcd.tokens.token_automaton import TokenAutomaton
 
 
@@ -32,10 +32,12 @@ def check_budget(automaton: TokenAutomaton, budget: int, where: str = "") -> Non
     """Refuse a budget that cannot be kept, before anything is generated.
 
     Raises:
+        ConstraintError: if it is no whole number.
         InfeasibleBudgetError: if no text of the language fits into it; both numbers in the
             message, after `where`.
         OverlongBudgetError: if so many tokens may have more bytes than the language is known for.
     """
+    check_whole(budget, where)
     needed = int(automaton.steps_to_accept[automaton.initial])
     if budget < needed:
         raise InfeasibleBudgetError(needed, budget, where)

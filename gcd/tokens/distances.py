@@ -11,13 +11,16 @@ compiled code: every mask, matcher, tree and recursion of the project goes throu
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Int32
 
+from gcd.errors import ConstraintError
 from gcd.tokens.kernels import token_graph as kernels
 from gcd.tokens.kernels.token_graph import fits
 
-__all__ = ["UNREACHABLE", "fits", "steps_to_accept"]
+__all__ = ["UNREACHABLE", "check_whole", "fits", "steps_to_accept"]
 
 UNREACHABLE = 2**30
 """`steps_to_accept` of a state without a way to `final`; more than any budget, less than int32."""
@@ -26,3 +29,11 @@ UNREACHABLE = 2**30
 def steps_to_accept(delta: Int32[np.ndarray, "S C"], final: int) -> Int32[np.ndarray, "S"]:
     """Return the fewest tokens from each state to `final`, or `UNREACHABLE`; O(S C)."""
     return kernels.distances(kernels.edges(delta), delta.shape[0], final, UNREACHABLE, True)
+
+
+def check_whole(budget: Any, where: str = "") -> None:
+    """Refuse what is no number of tokens, such as 1.5 or True; `ConstraintError` after `where`."""
+    if isinstance(budget, bool | np.bool_) or not isinstance(budget, int | np.integer):
+        raise ConstraintError(
+            f"{where}{': ' if where else ''}a budget is a whole number of tokens, got {budget!r}"
+        )

@@ -18,7 +18,7 @@ from gcd.languages.text.regex import regex
 from gcd.serving.kernels.table import Table, table_at
 from gcd.serving.matcher import Matcher, MatcherBatch, ServedAutomaton
 from gcd.tokens.bitmask import num_words, unpack
-from gcd.tokens.budget import BudgetMask
+from gcd.tokens.budget import BudgetMask, check_budget
 from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
@@ -431,3 +431,24 @@ def test_every_field_of_a_table_is_found_at_its_address() -> None:
             array.shape,
             array.dtype,
         ), name
+
+
+LETTERS = Vocabulary.from_bytes([b"a", b"b", b"c", b""], [3])
+
+
+@pytest.mark.parametrize("budget", [1.5, True, float("inf"), "3", np.bool_(True)])
+def test_a_budget_is_a_whole_number(budget: object, unchecked_annotations: None) -> None:
+    automaton = lift(regex("ab*"), LETTERS)
+    with pytest.raises(ConstraintError, match="a whole number of tokens, got"):
+        Matcher(automaton, budget=budget)
+    with pytest.raises(ConstraintError, match="a whole number of tokens, got"):
+        check_budget(automaton, budget)
+    assert Matcher(automaton, budget=np.int64(9)).remaining == 9
+
+
+def test_a_forced_run_has_a_limit_of_any_size(unchecked_annotations: None) -> None:
+    matcher = Matcher(lift(regex("abcab"), LETTERS))
+    assert matcher.forced(2**40) == matcher.forced()
+    assert matcher.forced(0) == []
+    with pytest.raises(ValueError, match="limit is a number of tokens, at least 0, got -1"):
+        matcher.forced(-1)
