@@ -93,7 +93,7 @@ class Automaton:
         accepting: Bool[np.ndarray, S],
         initial: int = 0,
     ) -> Automaton:
-        """From a table of next states per byte, -1 for none; `ValueError` if it points outside."""
+        """Build it from next states per byte, -1 for none; `ValueError` if one is outside."""
         num_states = transitions.shape[0]
         if not 0 <= initial < num_states:
             raise ValueError(f"initial state {initial} is not one of the {num_states} states")
@@ -117,7 +117,7 @@ class Automaton:
         initial: Iterable[int] = (0,),
         epsilon: Iterable[tuple[int, int]] = (),
     ) -> Automaton:
-        """From edges (source, bytes, target) and epsilon edges (source, target)."""
+        """Build it from edges (source, bytes, target) and epsilon edges (source, target)."""
         nfa = NFA.from_edges(
             num_states, edges, initial=initial, accepting=accepting, epsilon=epsilon
         )
@@ -125,7 +125,7 @@ class Automaton:
 
     @classmethod
     def determinize(cls, nfa: NFA) -> Automaton:
-        """The language of a non-deterministic automaton; may raise `StateLimitError`."""
+        """Return the language of a non-deterministic automaton; may raise `StateLimitError`."""
         return cls.minimal(*nfa.determinize())
 
     @classmethod
@@ -141,7 +141,7 @@ class Automaton:
         end: int,
         absorbing: int = -1,
     ) -> Automaton:
-        """The strings spelled on the way from node `start` to node `end` of a graph.
+        """Return the strings spelled on the way from node `start` to node `end` of a graph.
 
         Args:
             parts: `parts[i]` is read on the way from one node of `joints[i]` to the other.
@@ -168,32 +168,32 @@ class Automaton:
 
     @classmethod
     def empty(cls) -> Automaton:
-        """The language without strings."""
+        """Return the language without strings."""
         return cls(np.full((1, 1), -1, np.int32), np.zeros(1, bool), np.zeros(NUM_BYTES, np.uint8))
 
     @classmethod
     def epsilon(cls) -> Automaton:
-        """The language of the empty string alone."""
+        """Return the language of the empty string alone."""
         return cls(np.full((1, 1), -1, np.int32), np.ones(1, bool), np.zeros(NUM_BYTES, np.uint8))
 
     @classmethod
     def any_bytes(cls) -> Automaton:
-        """All byte strings."""
+        """Return all byte strings."""
         return cls(np.zeros((1, 1), np.int32), np.ones(1, bool), np.zeros(NUM_BYTES, np.uint8))
 
     @classmethod
     def byte_set(cls, values: Iterable[int]) -> Automaton:
-        """All strings of one byte out of `values`."""
+        """Return all strings of one byte out of `values`."""
         return cls.from_nfa(2, [(0, list(values), 1)], accepting=[1])
 
     @classmethod
     def literal(cls, text: str | bytes) -> Automaton:
-        """One string alone."""
+        """Return one string alone."""
         return cls.from_strings([text])
 
     @classmethod
     def from_strings(cls, texts: Iterable[str | bytes]) -> Automaton:
-        """A finite set of strings; cost linear in their total length."""
+        """Return a finite set of strings; cost linear in their total length."""
         ordered = sorted({_as_bytes(text) for text in texts})
         spend(_PER_BYTE * sum(map(len, ordered)), "the set of strings")
         if len(ordered) == 1:
@@ -248,7 +248,7 @@ class Automaton:
     @staticmethod
     @holds_as_far_as_its_parts
     def union(parts: Sequence[Automaton]) -> Automaton:
-        """Strings in any of the parts, with one determinisation for all of them."""
+        """Return strings in any of the parts, with one determinisation for all of them."""
         parts = [p for p in parts if not p.is_empty]
         if len(parts) < 2:
             return parts[0] if parts else Automaton.empty()
@@ -259,7 +259,7 @@ class Automaton:
     @staticmethod
     @holds_as_far_as_its_parts
     def concatenate(parts: Sequence[Automaton]) -> Automaton:
-        """A string of the first part, then one of the second, and so on."""
+        """Return the strings that are one of each part, in their order."""
         if any(p.is_empty for p in parts):
             return Automaton.empty()
         empty_string = Automaton.epsilon()
@@ -273,28 +273,28 @@ class Automaton:
     # -- the algebra ------------------------------------------------------------------------
 
     def __or__(self, other: Automaton) -> Automaton:
-        """Strings in either language."""
+        """Return strings in either language."""
         return self._product(other, _UNION)
 
     def __and__(self, other: Automaton) -> Automaton:
-        """Strings in both languages."""
+        """Return strings in both languages."""
         return self._product(other, _INTERSECTION)
 
     def __sub__(self, other: Automaton) -> Automaton:
-        """Strings in this language and not in the other."""
+        """Return strings in this language and not in the other."""
         return self._product(other, _DIFFERENCE)
 
     def __invert__(self) -> Automaton:
-        """All byte strings that are not in this language (also those that are not UTF-8)."""
+        """Return all byte strings that are not in this language (also those that are not UTF-8)."""
         return Automaton.any_bytes() - self
 
     def __add__(self, other: Automaton) -> Automaton:
-        """A string of this language followed by one of the other."""
+        """Return the strings of this language, each followed by one of the other."""
         return Automaton.concatenate([self, other])
 
     @holds_as_far_as_its_parts
     def repeat(self, minimum: int, maximum: int | None = None) -> Automaton:
-        """Between `minimum` and `maximum` strings of this language in a row (None: no bound)."""
+        """Return `minimum` to `maximum` strings of this language in a row (None: no bound)."""
         if minimum < 0 or (maximum is not None and maximum < minimum):
             raise ValueError(f"repeat needs 0 <= minimum <= maximum, got {minimum} and {maximum}")
         if maximum == 0 or self.is_empty:
@@ -314,16 +314,16 @@ class Automaton:
         )
 
     def star(self) -> Automaton:
-        """Any number of strings of this language in a row."""
+        """Return any number of strings of this language in a row."""
         return self.repeat(0)
 
     def optional(self) -> Automaton:
-        """This language and the empty string."""
+        """Return this language and the empty string."""
         return self | Automaton.epsilon()
 
     @holds_as_far_as_its_parts
     def reverse(self) -> Automaton:
-        """Every string backwards."""
+        """Return every string backwards."""
         source, label = np.nonzero(self.delta >= 0)
         backwards = NFA(
             self.delta[source, label],
@@ -371,7 +371,7 @@ class Automaton:
         return self.delta[:, self.class_of_byte]
 
     def run(self, text: str | bytes, state: int = 0) -> int:
-        """The state after reading `text` from `state`; -1 once no accepted string goes on."""
+        """Return the state after `text` from `state`; -1 once no accepted string goes on."""
         try:
             string = _as_bytes(text)
         except UnicodeEncodeError:  # a lone surrogate: no text, in no language
@@ -383,13 +383,13 @@ class Automaton:
         return state
 
     def accepts(self, text: str | bytes) -> bool:
-        """Whether the string (UTF-8 encoded if it is text) is in the language."""
+        """Return whether the string (UTF-8 encoded if it is text) is in the language."""
         state = self.run(text)
         is_known = self.max_bytes is None or state < 0 or len(_as_bytes(text)) <= self.max_bytes
         return state >= 0 and bool(self.accepting[state]) and is_known
 
     def shortest(self) -> bytes:
-        """The shortest string, first in byte order among equals; may raise EmptyLanguageError."""
+        """Return the first of the shortest strings; `EmptyLanguageError` if there is none."""
         if self.is_empty:
             raise EmptyLanguageError("the language has no string, hence no shortest one")
         distance = graph.distances_to_accept(self.delta, self.accepting)
@@ -409,12 +409,12 @@ class Automaton:
         return -1 if self.is_empty else counting.longest_length(self.delta)
 
     def count(self, max_length: int) -> int:
-        """How many strings of at most `max_length` bytes there are, exactly."""
+        """Return how many strings of at most `max_length` bytes there are, exactly."""
         longest = max_length if self.max_bytes is None else min(max_length, self.max_bytes)
         return counting.count(self.delta, self.accepting, self.class_of_byte, longest)
 
     def enumerate(self, limit: int) -> list[bytes]:
-        """The first `limit` strings, shorter ones first, then in byte order."""
+        """Return the first `limit` strings, shorter ones first, then in byte order."""
         found: list[bytes] = []
         if limit > 0:
             for string in self:
@@ -424,7 +424,7 @@ class Automaton:
         return found
 
     def __iter__(self) -> Iterator[bytes]:
-        """All strings, shorter ones first, then in byte order; endless for infinite languages."""
+        """Yield all strings, shorter ones first, then in byte order; maybe without end."""
         bounds = [n for n in (self.longest_length, self.max_bytes) if n is not None]
         longest = min(bounds, default=None)
         return counting.in_order(self.delta, self.accepting, self.transitions, longest)
@@ -441,7 +441,7 @@ class Automaton:
         return digest.digest()
 
     def __eq__(self, other: object) -> bool:
-        """Whether two automata have the same language."""
+        """Return whether two automata have the same language."""
         if not isinstance(other, Automaton):
             return NotImplemented
         return self is other or (

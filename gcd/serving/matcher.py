@@ -158,7 +158,7 @@ class ServedAutomaton:
         self._table.arrays.known_slot[:] = -1
 
     def row(self, state: int, remaining: int | None = None) -> Int32[np.ndarray, "W"]:
-        """The packed mask of a state with `remaining` tokens left (None: no budget).
+        """Return the packed mask of a state with `remaining` tokens left (None: no budget).
 
         Raises:
             ValueError: if there is no such state. -1, where no token is allowed, is one.
@@ -180,7 +180,7 @@ _SERVED: WeakKeyDictionary[TokenAutomaton, ServedAutomaton] = WeakKeyDictionary(
 
 
 def served(automaton: TokenAutomaton | ServedAutomaton) -> ServedAutomaton:
-    """The form in which an automaton is served; made once for each `TokenAutomaton`."""
+    """Return the form in which an automaton is served; made once for each `TokenAutomaton`."""
     if isinstance(automaton, ServedAutomaton):
         return automaton
     if automaton not in _SERVED:
@@ -197,13 +197,13 @@ class _Places:
         self.is_current = True  # until one of its matchers moves elsewhere
 
     def alone(self, row: int) -> _Places:
-        """A copy of one of the places."""
+        """Return a copy of one of the places."""
         other = _Places(1, self.history.shape[1])
         other.cells[0], other.history[0] = self.cells[row], self.history[row]
         return other
 
     def grow(self) -> None:
-        """Twice as many tokens of history."""
+        """Make room for twice as many tokens of history."""
         longer = np.zeros((self.history.shape[0], 2 * self.history.shape[1]), np.int32)
         longer[:, : self.history.shape[1]] = self.history
         self.history = longer
@@ -249,7 +249,7 @@ class Matcher:
         return self._places.cells[self._row]
 
     def reset(self) -> None:
-        """Back to the beginning of a text."""
+        """Go back to the beginning of a text."""
         cell = self._cell
         cell[kernels.ADDRESS] = self.automaton.address
         cell[kernels.NO_BUDGET] = UNREACHABLE
@@ -328,13 +328,13 @@ class Matcher:
         kernels.fill_mask(self._places.cells, self._row, out)
 
     def mask(self) -> Int32[np.ndarray, "W"]:
-        """The packed mask of next tokens, as a new row."""
+        """Return the packed mask of next tokens, as a new row."""
         out = np.empty(self.automaton.num_words, np.int32)
         kernels.fill_mask(self._places.cells, self._row, out)
         return out
 
     def forced(self, limit: int = 256) -> list[int]:
-        """The tokens, at most `limit`, that must come next because no others are allowed.
+        """Return the tokens, at most `limit`, that must come next because no others are allowed.
 
         The run ends before the first token there is a choice for, and after EOS. `ValueError` for
         a limit under zero.
@@ -356,7 +356,7 @@ class Matcher:
         return found
 
     def __copy__(self) -> Matcher:
-        """A matcher in the same state that goes on by itself, in no batch."""
+        """Return a matcher in the same state that goes on by itself, in no batch."""
         other = object.__new__(Matcher)
         other.automaton, other.budget = self.automaton, self.budget
         other._places, other._row = self._places.alone(self._row), 0

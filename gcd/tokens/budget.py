@@ -95,7 +95,7 @@ class BudgetMask:
     def class_mask(
         self, states: Int[Tensor, "N"], remaining: Int[Tensor, "N"]
     ) -> Bool[Tensor, "N C"]:
-        """The mask over classes of each row's own automaton; False past its number of classes.
+        """Return the mask over classes of each row's automaton; False past its number of classes.
 
         Args:
             states: present states; rows with state -1 get no class at all.
@@ -120,7 +120,7 @@ class BudgetMask:
         )
 
     def mask(self, states: Int[Tensor, "N"], remaining: Int[Tensor, "N"]) -> Bool[Tensor, "N V"]:
-        """Tokens v with steps_to_accept[delta(s, v)] <= r - 1, for each row's state s and r.
+        """Return tokens v with steps_to_accept[delta(s, v)] <= r - 1, for each row's state s and r.
 
         Args:
             states: present states; rows with state -1 allow nothing.
@@ -129,7 +129,7 @@ class BudgetMask:
         return self._over_tokens(states, self.class_mask(states, remaining))
 
     def lcd_mask(self, states: Int[Tensor, "N"]) -> Bool[Tensor, "N V"]:
-        """Tokens after which the text can be completed at some length, whatever the budget."""
+        """Return tokens after which the text can be completed at some length."""
         return self._over_tokens(states, self.lcd_class_mask(states))
 
     def lcd_class_mask(self, states: Int[Tensor, "N"]) -> Bool[Tensor, "N C"]:
