@@ -36,6 +36,7 @@ from gcd.errors import ConstraintError, InfeasibleBudgetError, OverlongBudgetErr
 from gcd.serving.kernels import masks as kernels
 from gcd.serving.kernels import served as served_kernels
 from gcd.serving.kernels.table import Table
+from gcd.serving.places import Places
 from gcd.serving.table import ServedTable
 from gcd.tokens.distances import UNREACHABLE, check_whole
 from gcd.tokens.token_automaton import TokenAutomaton
@@ -188,27 +189,6 @@ def served(automaton: TokenAutomaton | ServedAutomaton) -> ServedAutomaton:
     return _SERVED[automaton]
 
 
-class _Places:
-    """Where sequences are: a cell and the states before each token so far for each of them."""
-
-    def __init__(self, rows: int, capacity: int = 64) -> None:
-        self.cells = np.zeros((rows, kernels.CELL_SIZE), np.int64)
-        self.history = np.zeros((rows, capacity), np.int32)
-        self.is_current = True  # until one of its matchers moves elsewhere
-
-    def alone(self, row: int) -> _Places:
-        """Return a copy of one of the places."""
-        other = _Places(1, self.history.shape[1])
-        other.cells[0], other.history[0] = self.cells[row], self.history[row]
-        return other
-
-    def grow(self) -> None:
-        """Make room for twice as many tokens of history."""
-        longer = np.zeros((self.history.shape[0], 2 * self.history.shape[1]), np.int32)
-        longer[:, : self.history.shape[1]] = self.history
-        self.history = longer
-
-
 class Matcher:
     """The state of one sequence under a constraint and a budget.
 
@@ -241,7 +221,7 @@ class Matcher:
         if longest is not None and (budget is None or budget > longest):
             raise OverlongBudgetError(longest, budget, self.automaton.max_bytes or 0)
         self.budget = budget
-        self._places, self._row = _Places(1), 0
+        self._places, self._row = Places(1), 0
         self.reset()
 
     @property
@@ -390,7 +370,7 @@ class MatcherBatch:
         self.matchers: list[Matcher] = list(matchers)
         self.vocabulary_size = matchers[0].automaton.vocabulary.size
         longest = max(matcher.num_tokens for matcher in matchers)
-        self._places = _Places(len(matchers), max(64, 2 * longest))
+        self._places = Places(len(matchers), max(64, 2 * longest))
         self._most = longest  # no row has more tokens than this
         self._shape = (len(matchers), matchers[0].automaton.num_words)
         for row, matcher in enumerate(matchers):

@@ -433,12 +433,12 @@ def test_every_field_of_a_table_is_found_at_its_address() -> None:
         ), name
 
 
-LETTERS = Vocabulary.from_bytes([b"a", b"b", b"c", b""], [3])
+ABC = Vocabulary.from_bytes([b"a", b"b", b"c", b""], [3])
 
 
 @pytest.mark.parametrize("budget", [1.5, True, float("inf"), "3", np.bool_(True)])
 def test_a_budget_is_a_whole_number(budget: object, unchecked_annotations: None) -> None:
-    automaton = lift(regex("ab*"), LETTERS)
+    automaton = lift(regex("ab*"), ABC)
     with pytest.raises(ConstraintError, match="a whole number of tokens, got"):
         Matcher(automaton, budget=budget)
     with pytest.raises(ConstraintError, match="a whole number of tokens, got"):
@@ -447,7 +447,7 @@ def test_a_budget_is_a_whole_number(budget: object, unchecked_annotations: None)
 
 
 def test_a_forced_run_has_a_limit_of_any_size(unchecked_annotations: None) -> None:
-    matcher = Matcher(lift(regex("abcab"), LETTERS))
+    matcher = Matcher(lift(regex("abcab"), ABC))
     assert matcher.forced(2**40) == matcher.forced()
     assert matcher.forced(0) == []
     with pytest.raises(ValueError, match="limit is a number of tokens, at least 0, got -1"):
