@@ -32,6 +32,9 @@ class Purpose(IntEnum):
     TOKEN = 1
     ANCESTOR = 2
     POSTERIOR = 3
+    SELECTION = 4
+    POOL = 5
+    ANSWERS = 6
 
 
 class Keys(NamedTuple):

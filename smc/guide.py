@@ -5,8 +5,9 @@ With p the language model's distribution of the next token, the sampler draws fr
     q(v) = p(v) g(v) / Z,        Z = sum over v of p(v) g(v).
 
 A guide has one row for each of R prefixes. Two classes hold it: `DenseGuide` has one number for
-every token; `TiedGuide` has one for every class of tokens and one for each of a few tokens, which
-is smaller by a factor of hundreds, and is spread over the vocabulary only where a token is drawn.
+every token; `TiedGuide` has one for every class of tokens and one for each of a few tokens
+(`Factors`), which is smaller by a factor of hundreds, and is spread over the vocabulary only where
+a token is drawn.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from jaxtyping import Bool, Float, Float64, Int32, Int64, UInt32
 from torch import Tensor
 
 from gcd.support.threads import shared_out
+from gcd.tokens.batch import TokenClasses
 from smc.kernels import tying as kernels
 
 COMPILED = ("cpu",)
@@ -75,52 +77,41 @@ class DenseGuide(NamedTuple):
         return log_p + self.log_g
 
 
-class TiedGuide(NamedTuple):
-    """A guide with one g for each class of tokens, and one for each of K tokens.
+class Factors(NamedTuple):
+    """A factor for every token, as one number for each class and one for each of K tokens.
 
     Attributes:
-        by_class: log g of the classes of each row's automaton.
-        tokens: the tokens of each row that have their own g; equal ones have equal g.
-        by_token: log g of these tokens.
-        class_of: class of each token, in each of B automata.
+        by_class: log of the factor of the classes of each row's automaton.
+        tokens: the tokens of each row that have their own factor; equal ones have equal factors.
+        by_token: log of the factor of these tokens.
+        classes: of tokens, in each of B automata.
         which: the automaton of each row.
-        log_z: log of the sum over v of p(v) g(v); -inf where no token can be drawn.
-        fallback: see `Guide`.
     """
 
     by_class: Float64[Tensor, "R C"]
     tokens: Int64[Tensor, "R K"]
     by_token: Float64[Tensor, "R K"]
-    class_of: Int32[Tensor, "B V"]
+    classes: TokenClasses
     which: Int64[Tensor, "R"]
-    log_z: Float64[Tensor, "R"]
-    fallback: Bool[Tensor, "R"] | None = None
-
-    @property
-    def log_g(self) -> Float64[Tensor, "R V"]:
-        """log g of every token."""
-        return self.tilted(self.by_class.new_zeros(len(self.which), self.class_of.shape[1]))
 
     def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Returns log g of one token in each of these rows."""
-        log_g = self.by_class[rows, self.class_of[self.which[rows], tokens].long()]
+        """Returns the log factor of one token in each of these rows."""
+        log_factor = self.by_class[rows, self.classes.of[self.which[rows], tokens].long()]
         own = self.tokens[rows] == tokens.unsqueeze(1)
-        own_g = self.by_token[rows].masked_fill(~own, -torch.inf)
+        own_factor = self.by_token[rows].masked_fill(~own, -torch.inf)
         if not own.shape[1]:
-            return log_g
-        return torch.where(own.any(dim=1), own_g.amax(dim=1), log_g)
+            return log_factor
+        return torch.where(own.any(dim=1), own_factor.amax(dim=1), log_factor)
 
-    def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
-        """Returns log p(v) + log g(v), which is the log of Z q(v). Cost: one pass over R x V
-        numbers.
-        """
+    def applied(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
+        """Returns log p(v) plus the log factor of v. Cost: one pass over R x V numbers."""
         if log_p.device.type in COMPILED:
             out = torch.empty_like(log_p, dtype=torch.float64)
             shared_out(
                 kernels.tilt,
                 len(log_p),
                 log_p.numpy(),
-                unsigned(self.class_of),
+                unsigned(self.classes.of),
                 self.which.numpy(),
                 self.by_class.numpy(),
                 self.tokens.numpy(),
@@ -128,8 +119,46 @@ class TiedGuide(NamedTuple):
                 out.numpy(),
             )
             return out
-        log_g = self.by_class.gather(1, self.class_of[self.which].long())
-        return log_p + log_g.scatter_(1, self.tokens, self.by_token)
+        log_factor = self.by_class.gather(1, self.classes.of[self.which].long())
+        return log_p + log_factor.scatter_(1, self.tokens, self.by_token)
+
+
+def by_class_alone(
+    by_class: Float64[Tensor, "R C"], classes: TokenClasses, which: Int64[Tensor, "R"]
+) -> Factors:
+    """Returns factors of classes, without tokens that have their own."""
+    none = which.new_zeros(len(which), 0)
+    return Factors(by_class, none, by_class.new_zeros(none.shape), classes, which)
+
+
+class TiedGuide(NamedTuple):
+    """A guide with one g for each class of tokens, and one for each of K tokens.
+
+    Attributes:
+        factors: log g.
+        log_z: log of the sum over v of p(v) g(v); -inf where no token can be drawn.
+        fallback: see `Guide`.
+    """
+
+    factors: Factors
+    log_z: Float64[Tensor, "R"]
+    fallback: Bool[Tensor, "R"] | None = None
+
+    @property
+    def log_g(self) -> Float64[Tensor, "R V"]:
+        """log g of every token."""
+        factors = self.factors
+        return factors.applied(
+            factors.by_class.new_zeros(len(factors.which), factors.classes.of.shape[1])
+        )
+
+    def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
+        """Returns log g of one token in each of these rows."""
+        return self.factors.at(rows, tokens)
+
+    def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
+        """Returns log p(v) + log g(v), which is the log of Z q(v)."""
+        return self.factors.applied(log_p)
 
 
 def unsigned(classes: Int32[Tensor, "B V"]) -> UInt32[np.ndarray, "B V"]:

@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import Any
+from typing import Any, Unpack
 
 import torch
+from torch import Tensor
 
 from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError
@@ -23,14 +24,13 @@ from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.budget import check_budget
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
-from smc.draw import CounterDraw, Draw
+from smc import algorithms
+from smc.algorithms import SMC, Discrete, Options, Setting
+from smc.draw import CounterDraw, Draw, Keys, Purpose
 from smc.language_model import LanguageModel, Prompt, check_prompts
-from smc.particles import Particles
-from smc.posterior import Diagnostics, Posterior, Sample, content, posterior
+from smc.outcome import Outcome
+from smc.posterior import Diagnostics, Posterior, Sample, content, posterior, prune
 from smc.proposals import Batch, Proposal
-from smc.resampling import Scheme, scheme
-from smc.sampler import Sampler, StepRecord
-from smc.weights import Weights
 
 COLDEST = 1e-6
 """The lowest temperature; logits of any model can be divided by it."""
@@ -44,8 +44,7 @@ def sample(
     budget: int | Sequence[int],
     particles: int,
     proposal: Proposal[Any],
-    resampling: str | Scheme = "systematic",
-    ess_threshold: float | int = 0.5,
+    algorithm: str = "smc",
     temperature: float | int = 1.0,
     top_p: float | int = 1.0,
     seed: int = 0,
@@ -53,19 +52,18 @@ def sample(
     max_rows: int = 256,
     draw: Draw | None = None,
     progress: Callable[[int], object] | None = None,
+    **options: Unpack[Options],
 ) -> list[Posterior]:
-    """Samples answers x to each prompt from p_lm(x | x in C, |x| <= budget) by SMC.
+    """Samples answers x to each prompt from p_lm(x | x in C, |x| <= budget).
 
     Args:
         lm: the language model.
         prompts: text, or token ids taken as they are.
         automata: the constraint C of each prompt, or one for all, lifted to the model's vocabulary.
         budget: most tokens of an answer, EOS included; for all prompts, or one for each.
-        particles: N, per prompt.
+        particles: N, per prompt: particles, or distinct prefixes that are kept at a time.
         proposal: `LM()`, `LCD()`, `GCD()`, or another.
-        resampling: "systematic", "stratified", "multinomial", "residual", or a function like them.
-        ess_threshold: resample when the effective sample size is under this fraction of N;
-            1 means every step, 0 never.
+        algorithm: "smc" or "discrete"; see `smc.algorithms`.
         temperature: part of p_lm, hence of the target.
         top_p: under one, tokens are drawn from the nucleus of q; the posteriors are then marked
             inexact and report no evidence.
@@ -75,6 +73,9 @@ def sample(
         max_rows: most particles in one batch; a single prompt's particles are never split.
         draw: replaces the random number generator (and `seed`).
         progress: called with the number of examples finished since the last call.
+        options: of the algorithm: `resampling`, `ess_threshold`, `strata` of "smc"
+            (`smc.algorithms.SMC`); `count_finished`, `share`, `floor`, `answers` of "discrete"
+            (`smc.algorithms.Discrete`).
 
     Returns:
         One posterior per prompt, in order.
@@ -85,7 +86,8 @@ def sample(
         PromptTooLongError: a prompt leaves too little of the model's context.
         ConstraintError: a constraint was lifted to another vocabulary than the model's; or the
             proposal refuses it, as `PGCD` does where its table would not fit into memory.
-        ValueError: any other argument that makes no sense; the message says which.
+        ValueError: any other argument that makes no sense, or an option that the algorithm does not
+            read; the message says which.
         FloatingPointError: the model's log-probabilities are not numbers.
     """
     if isinstance(prompts, str):
@@ -103,8 +105,7 @@ def sample(
     settings = Settings(
         proposal=proposal,
         particles=_whole("particles", particles),
-        scheme=scheme(resampling),
-        ess_threshold=float(ess_threshold),
+        algorithm=algorithms.algorithm(algorithm, options),
         temperature=float(temperature),
         top_p=float(top_p),
         max_rows=_whole("max_rows", max_rows),
@@ -166,8 +167,7 @@ class Settings:
 
     proposal: Proposal[Any]
     particles: int
-    scheme: Scheme
-    ess_threshold: float
+    algorithm: SMC | Discrete
     temperature: float
     top_p: float
     max_rows: int
@@ -189,8 +189,6 @@ class Settings:
             )
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p is {self.top_p}; it must lie in (0, 1]")
-        if not self.ess_threshold >= 0:
-            raise ValueError(f"ess_threshold is {self.ess_threshold}; it must be 0 or more")
 
 
 @dataclass(frozen=True)
@@ -250,20 +248,15 @@ def _sample_group(
         AutomatonBatch([task.automaton for task in tasks], device=lm.device),
         torch.tensor([task.budget for task in tasks], device=lm.device),
     )
-    sampler = Sampler(
+    outcome = settings.algorithm.run(
         lm,
         settings.proposal,
         batch,
-        examples=torch.tensor([task.name for task in tasks], device=lm.device),
-        num_particles=settings.particles,
-        scheme=settings.scheme,
-        ess_threshold=settings.ess_threshold,
-        temperature=settings.temperature,
-        top_p=settings.top_p,
-        draw=draw,
+        [task.prompt for task in tasks],
+        torch.tensor([task.name for task in tasks], device=lm.device),
+        Setting(settings.particles, settings.temperature, settings.top_p, draw),
     )
-    particles = sampler.run([task.prompt for task in tasks])
-    found = _posteriors(tasks, settings, particles, sampler.records)
+    found = _posteriors(tasks, settings, outcome, draw)
     seconds = time.perf_counter() - started
     read = sum(result.diagnostics.tokens for result in found)
     return [
@@ -278,27 +271,21 @@ def _sample_group(
 
 
 def _posteriors(
-    tasks: Sequence[Task],
-    settings: Settings,
-    particles: Particles,
-    records: Sequence[StepRecord],
+    tasks: Sequence[Task], settings: Settings, outcome: Outcome, draw: Draw
 ) -> list[Posterior]:
-    """Brings the particles to the host and makes one posterior of each example's."""
-    N = settings.particles
-    final = Weights.of(particles.log_weight.view(-1, N))
-    evidence, ess = final.log_mean.tolist(), final.ess.tolist()
-    tokens, lengths = particles.tokens.tolist(), particles.length.tolist()
-    log_weights, finished = particles.log_weight.tolist(), particles.finished.tolist()
-    # Without a step, where all answers are empty, the history is of length zero.
-    fields = zip(*records, strict=True) if records else [()] * len(StepRecord._fields)
-    none = torch.zeros(0, len(tasks))
-    history = StepRecord(*(torch.stack(field).cpu() if field else none for field in fields))
+    """Brings the answers to the host and makes one posterior of each example's."""
+    evidence, ess = outcome.log_evidence.tolist(), outcome.ess.tolist()
+    tokens, lengths = outcome.tokens.tolist(), outcome.length.tolist()
+    log_weights, finished = outcome.log_weight.tolist(), outcome.finished.tolist()
+    ends = torch.searchsorted(outcome.example, torch.arange(len(tasks) + 1).to(outcome.example))
+    bounds = ends.tolist()
+    history, enumerated = outcome.history, outcome.enumerated.tolist()
 
     results = []
     for b, task in enumerate(tasks):
         eos = set(task.automaton.vocabulary.eos_ids)
         samples = []
-        for p in range(b * N, (b + 1) * N):
+        for p in range(bounds[b], bounds[b + 1]):
             ids = tuple(tokens[p][: lengths[p]])
             answer = task.automaton.vocabulary.decode(content(ids, eos))
             samples.append(Sample(ids, answer, log_weights[p], finished[p]))
@@ -311,11 +298,15 @@ def _posteriors(
             alive=tuple(history.alive[:steps, b].tolist()),
             lm_calls=1 + int((read > 0).sum()),
             tokens=len(task.prompt) + int(read.sum()),
-            generated=sum(lengths[b * N : (b + 1) * N]),
-            share_finished=sum(finished[b * N : (b + 1) * N]) / N,
+            generated=sum(len(sample.ids) for sample in samples),
+            share_finished=_share(sample.finished for sample in samples),
             seconds=0.0,
             fallbacks=int(history.fallbacks[:steps, b].sum()),
         )
+        whole = enumerated[b]
+        if settings.algorithm.answers is not None:
+            samples, pruned = prune(samples, settings.algorithm.answers, _number(task.name, draw))
+            whole &= not pruned
         results.append(
             posterior(
                 samples,
@@ -323,7 +314,24 @@ def _posteriors(
                 log_evidence=evidence[b],
                 ess=ess[b],
                 exact=settings.top_p == 1,
+                enumerated=whole,
                 diagnostics=diagnostics,
             )
         )
     return results
+
+
+def _share(flags: Iterable[bool]) -> float:
+    """The share of True; zero of nothing."""
+    values = list(flags)
+    return sum(values) / len(values) if values else 0.0
+
+
+def _number(example: int, draw: Draw) -> Callable[[Callable[[], Tensor]], float]:
+    """The uniform number by which the answers of an example are pruned."""
+
+    def uniform(breaks: Callable[[], Tensor]) -> float:
+        name = torch.tensor([example])
+        return float(draw(Keys(name, torch.zeros_like(name), 0, Purpose.ANSWERS), breaks))
+
+    return uniform

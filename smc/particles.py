@@ -1,23 +1,18 @@
-"""The sampler's state consists of weighted particles and the distinct prefixes that they share.
+"""Weighted particles are a struct of tensors with leading axis P = B·N, example-major.
 
-Particles are a struct of tensors with leading axis P = B·N, example-major.  Particles of one
-example often hold the same tokens: all of them before the first draw, many after resampling or
-where the model is sure of itself.  What depends on tokens alone, namely the language model's
-log-probabilities, its cache and the proposal's state, is therefore kept once per *distinct prefix*,
-and a particle names its prefix by `row`.  A particle that is finished or dead has no row, and costs
-nothing more.
+Particles of one example often hold the same tokens: all of them before the first draw, many after
+resampling or where the model is sure of itself.  What depends on tokens alone is therefore kept
+once per distinct prefix (`smc.prefixes`), and a particle names its prefix by `row`.  A particle
+that is finished or dead has no row, and costs nothing more.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Generic, NamedTuple
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
-
-from smc.proposals import State
 
 
 class Particles(NamedTuple):
@@ -67,26 +62,6 @@ class Particles(NamedTuple):
             finished=self.finished.index_copy(0, which, finished),
             row=self.row.index_copy(0, which, row),
         )
-
-
-@dataclass(frozen=True, eq=False)
-class Prefixes(Generic[State]):
-    """R distinct prefixes of running particles; row r is also the language model's row r.
-
-    Attributes:
-        example: index in the batch of the example each belongs to.
-        log_p: log-probabilities of the next token, at the sampling temperature.
-        state: the proposal's state.
-    """
-
-    example: Int64[Tensor, "R"]
-    log_p: Float[Tensor, "R V"]
-    state: State
-
-    @property
-    def num_rows(self) -> int:
-        """R, the number of prefixes."""
-        return self.example.shape[0]
 
 
 def start_particles(

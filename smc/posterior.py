@@ -1,12 +1,15 @@
 """Sampling returns a `Posterior`: a distribution over answers, and how far to trust it.
 
-N weighted particles make a discrete distribution over the distinct answers among them,
+Weighted token sequences make a discrete distribution over the distinct answers among them,
 
     P(y) = sum over n with answer(x_n) = y of W_n,
 
 where the answer of a token sequence is the concatenation of its tokens' bytes, EOS excluded; two
 tokenisations of the same text are one answer.  Besides it come the evidence estimate, unbiased in
 probability space (E[exp(log_evidence)] = P_lm(C within n)), and flags that say what is not so.
+
+The sequences are N particles, or the pool of the discrete particle filter: distinct complete ones,
+perhaps more than N. The evidence is the mean of the particles' weights, or the sum of the pool's.
 
 When every particle is dead there is no answer.  That is an outcome, not an error: `dead` is True,
 there are no texts, the evidence is zero, and `complete` and `valid` are False.
@@ -17,18 +20,20 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
+from torch import Tensor
 
 from gcd.tokens.token_automaton import TokenAutomaton
 from smc.draw import Keys, Purpose, categorical, uniform
+from smc.selection import systematic
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One particle at the end of sampling.
+    """One weighted token sequence at the end of sampling: a particle, or an answer of the pool.
 
     Attributes:
         ids: the tokens drawn, EOS included.
@@ -48,15 +53,17 @@ class Diagnostics:
     """A record of how one example's sampling went.
 
     Attributes:
-        ess: effective sample size at each step, after weighing.
-        resampled: whether each step resampled.
-        running: particles due another token at the start of each step.
-        alive: particles of positive weight at each step, after weighing.
+        ess: effective sample size at each step: of the particles, after weighing; or of the weights
+            of the prefixes that the discrete filter keeps.
+        resampled: whether each step resampled; or left candidates out.
+        running: particles, or distinct prefixes, due another token at the start of each step.
+        alive: particles of positive weight at each step, after weighing; or those prefixes.
         lm_calls: forward passes of the language model that this example took part in.
         tokens: tokens that the language model read for it: its prompt once, then one per distinct
             prefix and step.
-        generated: tokens drawn, over all particles.
-        share_finished: share of the particles that completed their answer.
+        generated: tokens of all particles, or of all answers of the pool.
+        share_finished: share of the particles that completed their answer; of a pool 1, as it holds
+            nothing else, and 0 of an empty one.
         seconds: its share, by tokens read, of the wall time of the batch that it was part of.
         fallbacks: prefixes, each counted once a step, at which the proposal's lookahead knew
             nothing, so that it did what GCD does; see `smc.twisted`.
@@ -83,13 +90,17 @@ class Posterior:
         probabilities: theirs; they sum to one (to zero when dead).
         log_evidence: log of the estimate of P_lm(C within n); -inf when dead; None where top_p < 1
             leaves nothing that it would estimate.
-        ess: effective sample size of the final weights.
+        ess: effective sample size of the final weights. Of particles it says how many independent
+            ones they are worth; of a pool, whose sequences differ and were not drawn, over how many
+            the distribution is spread, which a sure language model makes few however good it is.
         complete: whether there are answers and all of them were finished within the budget.
         valid: whether there are answers and the constraint accepts all of them; checked anew, by
             running the automaton over the tokens.  With the proposals of this package `complete`
             and `valid` both equal `not dead`: a self-check, and a test of other proposals.
         exact: whether the target is p_lm itself; False with top_p < 1.
-        particles: all N particles, dead ones included.
+        enumerated: whether this is the target itself, and no estimate: the discrete filter had room
+            for every prefix, and left none out.
+        particles: all N particles, dead ones included; or the whole pool.
         diagnostics: how it went.
     """
 
@@ -100,6 +111,7 @@ class Posterior:
     complete: bool
     valid: bool
     exact: bool
+    enumerated: bool
     particles: tuple[Sample, ...]
     diagnostics: Diagnostics
 
@@ -120,7 +132,9 @@ class Posterior:
 
     @property
     def maximum_weight(self) -> str | None:
-        """The text of the particle of greatest weight, first of equals; None when dead."""
+        """The text of the particle of greatest weight, or of the heaviest token sequence of a pool;
+        first of equals, None when dead.
+        """
         if self.dead:
             return None
         best = max(self.particles, key=lambda sample: sample.log_weight)
@@ -152,10 +166,11 @@ def posterior(
     log_evidence: float,
     ess: float,
     exact: bool,
+    enumerated: bool,
     diagnostics: Diagnostics,
 ) -> Posterior:
-    """Makes the posterior of these particles; `exact` is whether p_lm was left as it is."""
-    top = max(sample.log_weight for sample in samples)
+    """Makes the posterior of these sequences; `exact` is whether p_lm was left as it is."""
+    top = max((sample.log_weight for sample in samples), default=-math.inf)
     alive = [sample for sample in samples if sample.log_weight > -torch.inf]
     mass: dict[bytes, float] = defaultdict(float)
     for sample in alive:
@@ -172,9 +187,44 @@ def posterior(
         complete=bool(alive) and all(sample.finished for sample in alive),
         valid=bool(alive) and all(automaton.accepts(content(sample.ids, eos)) for sample in alive),
         exact=exact,
+        enumerated=enumerated,
         particles=tuple(samples),
         diagnostics=diagnostics,
     )
+
+
+def prune(
+    samples: Sequence[Sample], wanted: int, uniform: Callable[[Callable[[], Tensor]], float]
+) -> tuple[list[Sample], bool]:
+    """Keeps at most so many texts, without bias and with the same sum of weights.
+
+    Sequences of one text stay together. What is kept of texts under the threshold weighs more by as
+    much as it might have been left out (`smc.selection.systematic`).
+
+    Args:
+        samples: complete token sequences.
+        wanted: most texts.
+        uniform: gives a uniform number; it may ask where the choice changes.
+
+    Returns:
+        Those that are kept, and whether there was a choice.
+    """
+    logs: dict[bytes, list[float]] = defaultdict(list)
+    for sample in samples:
+        logs[sample.answer].append(sample.log_weight)
+    if len(logs) <= wanted:
+        return list(samples), False
+    texts = list(logs)
+    log_weight = torch.stack(
+        [torch.tensor(logs[text], dtype=torch.float64).logsumexp(dim=0) for text in texts]
+    )
+    kept, log_pi = systematic(log_weight, wanted, uniform)
+    correction = {texts[i]: log for i, log in zip(kept.tolist(), log_pi.tolist(), strict=True)}
+    return [
+        replace(sample, log_weight=sample.log_weight - correction[sample.answer])
+        for sample in samples
+        if sample.answer in correction
+    ], True
 
 
 def content(ids: Sequence[int], eos_ids: set[int]) -> list[int]:

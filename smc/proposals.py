@@ -36,8 +36,9 @@ from torch import Tensor
 from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.budget import BudgetMask
 from gcd.tokens.token_automaton import UNREACHABLE, TokenAutomaton
-from smc.guide import DenseGuide, Guide, TiedGuide
-from smc.tying import mask_guide
+from smc.guide import DenseGuide, Guide
+from smc.scores import Outlook, Scores, scores_of
+from smc.tying import MaskGuide
 
 
 class Batch(NamedTuple):
@@ -86,6 +87,12 @@ class Walk(NamedTuple):
     def which(self) -> Int64[Tensor, "R"]:
         """The automaton of each prefix; any, once it left the language."""
         return self.automata.automaton_of[self.states.clamp(min=0)]
+
+    def outlook(self) -> Outlook:
+        """Returns where each class of tokens leads."""
+        after = self.automata.next_by_class(self.states)
+        ends = (after >= 0) & self.automata.is_final[after.clamp(min=0)]
+        return Outlook(self.automata.classes, self.which, after, ends)
 
     def steps_after_classes(self) -> Int32[Tensor, "R C"]:
         """Returns the fewest tokens to the end after one of each class, or `UNREACHABLE`.
@@ -140,6 +147,15 @@ class Progress(Protocol):
     @property
     def running(self) -> Bool[Tensor, "R"]:
         """True where another token is due."""
+        ...
+
+    @property
+    def states(self) -> Int64[Tensor, "R"]:
+        """The state of each prefix in its automaton; -1 once it left the language."""
+        ...
+
+    def outlook(self) -> Outlook:
+        """Returns where each class of tokens leads."""
         ...
 
 
@@ -198,6 +214,14 @@ class Proposal(Protocol[State]):
     def take(self, state: State, ancestors: Int64[Tensor, "Q"]) -> State:
         """Returns the state of these rows."""
         ...
+
+    def score(self, state: State, log_p: Float[Tensor, "R V"]) -> Scores:
+        """Returns g as the discrete particle filter scores next tokens with it (`smc.discrete`).
+
+        That is the g of `guide`, unless a proposal makes its g safe row by row, as that filter sees
+        to the safety of all prefixes of an example together.
+        """
+        return scores_of(self.guide(state, log_p), state.walk.outlook())
 
     def check(self, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
         """Refuses what `start` would refuse of these examples, before anything is computed.
@@ -258,7 +282,7 @@ class LM(MaskProposal):
 class LCD(MaskProposal):
     """Locally constrained decoding allows what can be completed at some length."""
 
-    def guide(self, state: Walk, log_p: Float[Tensor, "R V"]) -> TiedGuide:
+    def guide(self, state: Walk, log_p: Float[Tensor, "R V"]) -> MaskGuide:
         """Returns g = 1{completable at some length}."""
         return _masked(state, log_p, state.mask.lcd_class_mask(state.states))
 
@@ -266,11 +290,11 @@ class LCD(MaskProposal):
 class GCD(MaskProposal):
     """Globally constrained decoding allows what can be completed within the budget."""
 
-    def guide(self, state: Walk, log_p: Float[Tensor, "R V"]) -> TiedGuide:
+    def guide(self, state: Walk, log_p: Float[Tensor, "R V"]) -> MaskGuide:
         """Returns g = 1{completable within the remaining budget}."""
         return _masked(state, log_p, state.mask.class_mask(state.states, state.remaining))
 
 
-def _masked(walk: Walk, log_p: Float[Tensor, "R V"], classes: Bool[Tensor, "R C"]) -> TiedGuide:
+def _masked(walk: Walk, log_p: Float[Tensor, "R V"], alive: Bool[Tensor, "R C"]) -> MaskGuide:
     """g = 1 for these classes of tokens, 0 for the others."""
-    return mask_guide(log_p, walk.automata.classes, walk.which, classes)
+    return MaskGuide(log_p, alive, walk.automata.classes, walk.which)

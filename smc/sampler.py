@@ -27,40 +27,22 @@ language model, should it want to know whether rows move.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Generic, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Generic
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from smc.draw import Breaks, Draw, Keys, Purpose, categorical
-from smc.guide import DenseGuide, Guide
-from smc.language_model import LanguageModel, Rows
-from smc.particles import Particles, Prefixes, start_particles
+from smc.guide import Guide
+from smc.language_model import LanguageModel
+from smc.outcome import Outcome, StepRecord, count_of
+from smc.particles import Particles, start_particles
+from smc.prefixes import Prefixes, Reader
 from smc.proposals import Batch, Proposal, State
-from smc.resampling import Scheme
+from smc.resampling import Scheme, Uniform
 from smc.weights import Weights
-
-
-class StepRecord(NamedTuple):
-    """What happened in one step, per example.
-
-    Attributes:
-        ess: effective sample size after weighing.
-        resampled: whether the step resampled.
-        running: particles due another token when the step began.
-        alive: particles of positive weight, after weighing.
-        rows: distinct prefixes that the language model read at the end of the step.
-        fallbacks: distinct prefixes at which the proposal knew nothing (`Guide.fallback`).
-    """
-
-    ess: Float64[Tensor, "B"]
-    resampled: Bool[Tensor, "B"]
-    running: Int64[Tensor, "B"]
-    alive: Int64[Tensor, "B"]
-    rows: Int64[Tensor, "B"]
-    fallbacks: Int64[Tensor, "B"]
 
 
 class Sampler(Generic[State]):
@@ -75,6 +57,7 @@ class Sampler(Generic[State]):
         scheme: resampling scheme.
         ess_threshold: resample when the ESS falls under this fraction of N; 1 or more means every
             step, 0 never.
+        strata: "none", or "state": particles compete with those in the same automaton state.
         temperature: that of p_lm.
         top_p: each token is drawn from the smallest set of this probability under q; below one the
             target becomes p_lm restricted to such sequences.
@@ -91,72 +74,55 @@ class Sampler(Generic[State]):
         num_particles: int,
         scheme: Scheme,
         ess_threshold: float,
+        strata: str,
         temperature: float,
         top_p: float,
         draw: Draw,
     ) -> None:
-        self.lm = lm
+        self.reader = Reader(lm, proposal, batch, temperature=temperature, top_p=top_p)
         self.proposal = proposal
         self.batch = batch
         self.examples = examples
         self.num_particles = num_particles
         self.scheme = scheme
         self.ess_threshold = ess_threshold
-        self.temperature = temperature
-        self.top_p = top_p
+        self.strata = strata
         self.draw = draw
         self.records: list[StepRecord] = []
 
     @torch.inference_mode()
-    def run(self, prompts: Sequence[Sequence[int]]) -> Particles:
+    def run(self, prompts: Sequence[Sequence[int]]) -> Outcome:
         """Samples answers to the prompts (token ids); every particle ends finished or dead.
+
+        Returns:
+            N particles of each example, whose evidence is the mean of their weights.
 
         Raises:
             FloatingPointError: the language model's log-probabilities are not numbers.
         """
-        memory, particles, prefixes = self._start(prompts)
+        particles, prefixes = self._start(prompts)
         step = 0
         while prefixes.num_rows:
-            guide = self._guide(prefixes)
+            guide = self.reader.guide(prefixes)
             weighed = self._weigh(particles, guide)
-            due = self._due(weighed)
-            chosen = self._resample(weighed, due, step)
+            chosen, resampled = self._resample(weighed, prefixes, step)
             tokens = self._draw(chosen, prefixes, guide, step)
             fallbacks = self._fallbacks(prefixes, guide)
-            after, prefixes = self._advance(chosen, prefixes, guide, tokens, memory)
-            self._note(particles, weighed, due, fallbacks, prefixes)
+            after, prefixes = self._advance(chosen, prefixes, guide, tokens)
+            self._note(particles, weighed, resampled, fallbacks, prefixes)
             particles = after
             step += 1
-        return particles
+        return self._outcome(particles)
 
-    def _start(self, prompts: Sequence[Sequence[int]]) -> tuple[Rows, Particles, Prefixes[State]]:
+    def _start(self, prompts: Sequence[Sequence[int]]) -> tuple[Particles, Prefixes[State]]:
         """Each prompt is read once; all particles of an example share it."""
         budgets = self.batch.budgets
         B, device = len(prompts), budgets.device
         particles = start_particles(B, self.num_particles, int(budgets.max()), device)
-        state = self.proposal.start(self.batch)  # it may refuse, so the model comes after it
-        memory, log_p = self.lm.prefill(prompts)
-        # An automaton that ends by itself may accept the empty answer: nothing is left to draw.
-        finished, runs = state.walk.finished, state.walk.running
+        fate, prefixes = self.reader.start(prompts)
         each = torch.arange(B, device=device).repeat_interleave(self.num_particles)
-        particles = particles._replace(
-            finished=finished[each],
-            row=torch.where(runs, runs.cumsum(dim=0) - 1, -1)[each],
-        )
-        kept = runs.nonzero().squeeze(1)
-        memory.reorder(kept)
-        prefixes = Prefixes(kept, self._tempered(log_p[kept]), self.proposal.take(state, kept))
-        return memory, particles, prefixes
-
-    def _guide(self, prefixes: Prefixes[State]) -> Guide:
-        """Asks the proposal about every next token, and cuts its answer to the nucleus."""
-        guide = self.proposal.guide(prefixes.state, prefixes.log_p)
-        if self.top_p < 1:
-            inside = nucleus(guide.tilted(prefixes.log_p), self.top_p)
-            log_g = torch.where(inside, guide.log_g, -torch.inf)
-            log_z = torch.logsumexp(prefixes.log_p + log_g, dim=1)
-            guide = DenseGuide(log_g, log_z, guide.fallback)
-        return guide
+        particles = particles._replace(finished=fate.finished[each], row=fate.row[each])
+        return particles, prefixes
 
     def _weigh(self, particles: Particles, guide: Guide) -> Particles:
         """Running particles are weighed by Z_t / psi_{t-1}; with no token to draw, they die."""
@@ -169,30 +135,59 @@ class Sampler(Generic[State]):
         row = torch.where(log_weight.isneginf(), -1, particles.row)
         return particles._replace(log_weight=log_weight, row=row)
 
-    def _due(self, particles: Particles) -> Bool[Tensor, "B"]:
-        """Says which examples to resample: those of low ESS, as long as any particle runs."""
-        N = self.num_particles
-        due = particles.running.view(-1, N).any(dim=1)
-        if self.ess_threshold < 1:
-            due &= self._weights(particles).ess < self.ess_threshold * N
-        return due
+    def _resample(
+        self, particles: Particles, prefixes: Prefixes[State], step: int
+    ) -> tuple[Particles, Bool[Tensor, "B"]]:
+        """Replaces the particles of each system of low ESS by equally weighted copies of them.
 
-    def _resample(self, particles: Particles, due: Bool[Tensor, "B"], step: int) -> Particles:
-        """Replaces particles of these examples by equally weighted copies of their ancestors."""
-        which, N = due.nonzero().squeeze(1), self.num_particles
-        if not len(which):
-            return particles
+        Returns:
+            The particles, and the examples with such a system.
+        """
+        ancestors = torch.arange(len(particles.row), device=particles.row.device)
+        log_weight = particles.log_weight.clone()
+        resampled = torch.zeros_like(self.examples, dtype=torch.bool)
+        for members in self._systems(particles, prefixes):
+            system = Weights.of(particles.log_weight[members])
+            if self.ess_threshold < 1:
+                due = system.ess < self.ess_threshold * members.shape[1]
+                members, system = members[due], Weights(*(field[due] for field in system))
+            if len(members):
+                chosen = self.scheme(system.normalised, self._uniform(members, step))
+                ancestors[members] = members.gather(1, chosen)
+                log_weight[members] = system.log_mean.unsqueeze(1).expand_as(members)
+                resampled[members[:, 0] // self.num_particles] = True
+        return particles.take(ancestors)._replace(log_weight=log_weight), resampled
 
-        def uniform(count: int, breaks: Breaks) -> Float64[Tensor, "b M"]:
-            examples = self.examples[which].unsqueeze(1).expand(-1, count)
-            slots = torch.arange(count, device=which.device).expand_as(examples)
-            return self.draw(Keys(examples, slots, step, Purpose.ANCESTOR), breaks)
+    def _systems(
+        self, particles: Particles, prefixes: Prefixes[State]
+    ) -> Iterator[Int64[Tensor, "G m"]]:
+        """Yields the particles that compete with each other, systems of one size together."""
+        N, running = self.num_particles, particles.running
+        if self.strata == "none":
+            every = torch.arange(len(running), device=running.device).view(-1, N)
+            yield every[running.view(-1, N).any(dim=1)]
+            return
+        which = running.nonzero().squeeze(1)
+        states = prefixes.state.walk.states[particles.row[which]]
+        names = (which // N) * (int(states.max()) + 1 if len(which) else 1) + states
+        order = torch.argsort(names, stable=True)
+        _, size = torch.unique_consecutive(names[order], return_counts=True)
+        first = size.cumsum(dim=0) - size
+        for m in torch.unique(size).tolist():
+            if m > 1:
+                starts = first[size == m].unsqueeze(1)
+                yield which[order[starts + torch.arange(m, device=starts.device)]]
 
-        system = self._weights(particles)
-        ancestors = torch.arange(len(due) * N, device=which.device).view(-1, N)
-        ancestors[which] = self.scheme(system.normalised[which], uniform) + which.unsqueeze(1) * N
-        log_weight = torch.where(due.unsqueeze(1), system.log_mean.unsqueeze(1), system.log)
-        return particles.take(ancestors.flatten())._replace(log_weight=log_weight.flatten())
+    def _uniform(self, members: Int64[Tensor, "G m"], step: int) -> Uniform:
+        """Uniform numbers for systems of particles, named by their members."""
+
+        def uniform(count: int, breaks: Breaks) -> Float64[Tensor, "G M"]:
+            named = members[:, :count]
+            examples = self.examples[named // self.num_particles]
+            keys = Keys(examples, named % self.num_particles, step, Purpose.ANCESTOR)
+            return self.draw(keys, breaks)
+
+        return uniform
 
     def _draw(
         self, particles: Particles, prefixes: Prefixes[State], guide: Guide, step: int
@@ -211,21 +206,18 @@ class Sampler(Generic[State]):
         prefixes: Prefixes[State],
         guide: Guide,
         tokens: Int64[Tensor, "M"],
-        memory: Rows,
     ) -> tuple[Particles, Prefixes[State]]:
         """Appends the tokens; each distinct new prefix goes through proposal and model once."""
         running = particles.running.nonzero().squeeze(1)
         rows = particles.row[running]
         V = prefixes.log_p.shape[1]
         child, child_of = torch.unique(rows * V + tokens, return_inverse=True)
-        parent, token = child // V, child % V
-        state = self.proposal.take(prefixes.state, parent)
-        state = self.proposal.advance(state, token.unsqueeze(1))
-        finished, runs = state.walk.finished, state.walk.running
+        fate, after = self.reader.extend(prefixes, child // V, child % V)
+        finished, runs = fate.finished[child_of], fate.runs[child_of]
 
         log_g = guide.at(rows, tokens)
         if self.proposal.potential:
-            log_potential = torch.where(runs[child_of], log_g, 0.0)
+            log_potential = torch.where(runs, log_g, 0.0)
             increment = log_potential - log_g
         else:
             log_potential = torch.zeros_like(log_g)
@@ -233,37 +225,28 @@ class Sampler(Generic[State]):
         particles = particles.append(
             running,
             tokens,
-            increment=torch.where((finished | runs)[child_of], increment, -torch.inf),
+            increment=torch.where(finished | runs, increment, -torch.inf),
             log_potential=log_potential,
-            finished=finished[child_of],
-            row=torch.where(runs, runs.cumsum(dim=0) - 1, -1)[child_of],
+            finished=finished,
+            row=fate.row[child_of],
         )
-        kept = runs.nonzero().squeeze(1)
-        parent, token = parent[kept], token[kept]
-        return particles, Prefixes(
-            prefixes.example[parent],
-            self._read(memory, parent, token) if len(kept) else prefixes.log_p[:0],
-            self.proposal.take(state, kept),
+        return particles, after
+
+    def _outcome(self, particles: Particles) -> Outcome:
+        """The particles, example by example."""
+        final = self._weights(particles)
+        B, device = len(final.ess), final.ess.device
+        return Outcome(
+            example=torch.arange(B, device=device).repeat_interleave(self.num_particles),
+            tokens=particles.tokens,
+            length=particles.length,
+            log_weight=particles.log_weight,
+            finished=particles.finished,
+            log_evidence=final.log_mean,
+            ess=final.ess,
+            enumerated=torch.zeros(B, dtype=torch.bool, device=device),
+            records=self.records,
         )
-
-    def _read(
-        self, memory: Rows, parent: Int64[Tensor, "R"], token: Int64[Tensor, "R"]
-    ) -> Float[Tensor, "R V"]:
-        """The language model reads one more token on each prefix that goes on."""
-        memory.reorder(parent)
-        return self._tempered(memory.extend(token.unsqueeze(1), torch.ones_like(token))[:, 0])
-
-    def _tempered(self, log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
-        """p_lm at the sampling temperature, in the model's precision, float32 at least."""
-        log_p = log_p.to(torch.promote_types(log_p.dtype, torch.float32))
-        if self.temperature != 1:
-            log_p = (log_p / self.temperature).log_softmax(dim=1)
-        if bool(log_p.isnan().any()):
-            raise FloatingPointError(
-                "the language model returned log-probabilities that are not numbers (NaN); "
-                "its weights or its dtype are at fault: try float32 or bfloat16"
-            )
-        return log_p
 
     def _weights(self, particles: Particles) -> Weights:
         """The particles' weights, one system per example."""
@@ -280,29 +263,19 @@ class Sampler(Generic[State]):
         self,
         before: Particles,
         weighed: Particles,
-        due: Bool[Tensor, "B"],
+        resampled: Bool[Tensor, "B"],
         fallbacks: Int64[Tensor, "B"],
         after: Prefixes[State],
     ) -> None:
         """Keeps the step's record, which stays on the device until the end."""
         N = self.num_particles
-        read = torch.zeros_like(self.examples).index_add(
-            0, after.example, torch.ones_like(after.example)
-        )
         self.records.append(
             StepRecord(
                 ess=self._weights(weighed).ess,
-                resampled=due,
+                resampled=resampled,
                 running=before.running.view(-1, N).sum(dim=1),
                 alive=(~weighed.log_weight.isneginf()).view(-1, N).sum(dim=1),
-                rows=read,
+                rows=count_of(after.example, len(self.examples)),
                 fallbacks=fallbacks,
             )
         )
-
-
-def nucleus(log_q: Float64[Tensor, "R V"], top_p: float) -> Bool[Tensor, "R V"]:
-    """Finds the most probable tokens that together have at least probability top_p."""
-    ordered, order = log_q.log_softmax(dim=1).sort(dim=1, descending=True, stable=True)
-    before = ordered.exp().cumsum(dim=1) - ordered.exp()
-    return torch.zeros_like(log_q, dtype=torch.bool).scatter(1, order, before < top_p)

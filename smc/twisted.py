@@ -54,16 +54,15 @@ from torch import Tensor
 
 from gcd.tokens.distances import fits
 from gcd.tokens.token_automaton import TokenAutomaton
-from smc.guide import DenseGuide, Guide, TiedGuide
+from smc.guide import DenseGuide, Factors, Guide, TiedGuide, by_class_alone
 from smc.lookahead import Expectation, Lookahead, ModelState
 from smc.proposals import Batch, Proposal, Walk, start_walk
+from smc.scores import FLOOR, Masses, Outlook, Scores
 from smc.tying import weigh_rest
 
 TWISTS = ("conditional", "in_time", "joint")
 STRONGEST = 1e3
 """The highest temper: beyond it log p of the language model would vanish beside log g."""
-FLOOR = 1e-3
-"""The least share of GCD in a row where the model holds some allowed token to be impossible."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +100,24 @@ class _Mixture(NamedTuple):
     log_z: Float64[Tensor, "R"]
     fallback: Bool[Tensor, "R"]
     floored: Bool[Tensor, "R"]
+
+
+class _View(NamedTuple):
+    """What the lookahead says of R prefixes, before anything is mixed in.
+
+    Attributes:
+        factors: log g by class and by token.
+        alive: the classes allowed within the budget.
+        alive_too: whether the tokens with their own g are.
+        outlook: where the classes lead.
+        masses: probabilities under the language model; None where every token is a class.
+    """
+
+    factors: Factors
+    alive: Bool[Tensor, "R C"]
+    alive_too: Bool[Tensor, "R K"]
+    outlook: Outlook
+    masses: Masses | None
 
 
 class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
@@ -201,12 +218,8 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         make = self._dense if self.exact_top_k is None else self._tied
         mixture, guide = make(state, log_p)
         if bool(mixture.log_z.isnan().any()):
-            raise FloatingPointError(
-                f"{type(self.lookahead).__name__} returned expectations that are not numbers (NaN)"
-            )
-        rows = torch.tensor(len(log_p), device=log_p.device)
-        counts = torch.stack([rows, mixture.fallback.sum(), mixture.floored.sum()])
-        self._tally = self._tally.to(log_p.device) + counts
+            raise FloatingPointError(self._not_numbers())
+        self._count(len(log_p), mixture.fallback, mixture.floored)
         return guide
 
     @property
@@ -214,25 +227,67 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         """How often the lookahead had nothing to say since this object was made."""
         return Counts(*self._tally.tolist())
 
+    def score(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> Scores:
+        """Returns g without the defence, which the discrete particle filter mixes in itself."""
+        view = self._dense_view(state) if self.exact_top_k is None else self._view(state, log_p)
+        log_g = torch.cat([view.factors.by_class, view.factors.by_token], dim=1)
+        if bool(log_g.isnan().any()):
+            raise FloatingPointError(self._not_numbers())
+        alive = torch.cat([view.alive, view.alive_too], dim=1)
+        zero = alive & log_g.isneginf()
+        none = (zero == alive).all(dim=1)
+        self._count(len(log_p), none, zero.any(dim=1) & ~none)
+        return Scores(view.factors, view.alive, view.outlook, view.masses, self.defence, none)
+
+    def _count(self, rows: int, fallback: Bool[Tensor, "R"], floored: Bool[Tensor, "R"]) -> None:
+        counts = torch.stack([fallback.new_full((), rows, dtype=torch.int64),
+                              fallback.sum(), floored.sum()])  # fmt: skip
+        self._tally = self._tally.to(counts.device) + counts
+
+    def _not_numbers(self) -> str:
+        return f"{type(self.lookahead).__name__} returned expectations that are not numbers (NaN)"
+
     def _dense(
         self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]
     ) -> tuple[_Mixture, Guide]:
         """g of every token by itself."""
+        view = self._dense_view(state)
+        mixture = self._mix(view.factors.by_class, log_p, view.alive)
+        return mixture, DenseGuide(mixture.log_g, mixture.log_z, mixture.fallback)
+
+    def _dense_view(self, state: TwistedState[ModelState]) -> _View:
+        """What the lookahead says of every token by itself."""
         walk = state.walk
         class_of = walk.automata.class_of[walk.which].long()
         steps = walk.steps_after_classes().gather(1, class_of)
         alive = _alive(walk, steps)
         log_g = self._log_g(self.lookahead.all_tokens(state.model, walk), steps, alive)
-        mixture = self._mix(log_g, log_p, alive)
-        return mixture, DenseGuide(mixture.log_g, mixture.log_z, mixture.fallback)
+        outlook = walk.outlook().of_tokens()
+        factors = by_class_alone(log_g, outlook.classes, outlook.which)
+        return _View(factors, alive, alive[:, :0], outlook, None)
 
     def _tied(
         self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]
     ) -> tuple[_Mixture, Guide]:
         """g by class, and exactly for the favourites; not spread over tokens."""
+        view = self._view(state, log_p)
+        assert view.masses is not None
+        C = view.alive.shape[1]
+        mixture = self._mix(
+            torch.cat([view.factors.by_class, view.factors.by_token], dim=1),
+            torch.cat(view.masses, dim=1),
+            torch.cat([view.alive, view.alive_too], dim=1),
+        )
+        factors = view.factors._replace(
+            by_class=mixture.log_g[:, :C].contiguous(), by_token=mixture.log_g[:, C:].contiguous()
+        )
+        return mixture, TiedGuide(factors, mixture.log_z, mixture.fallback)
+
+    def _view(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> _View:
+        """What the lookahead says of each class, and of the favourites by themselves."""
         walk, classes = state.walk, state.walk.automata.classes
         steps = walk.steps_after_classes()
-        alive, C = _alive(walk, steps), steps.shape[1]
+        alive = _alive(walk, steps)
         tied = self.lookahead.classes(state.model, walk)
         if self.twist == "joint":
             sizes = classes.start.diff(dim=1).clamp(min=1)[walk.which]
@@ -243,22 +298,15 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         exact = self.lookahead.tokens(state.model, walk, rest.tokens)
         steps_too = walk.steps_after_tokens(rest.tokens)
         alive_too = _alive(walk, steps_too)
-        log_g = (self._log_g(tied, steps, alive), self._log_g(exact, steps_too, alive_too))
-        mixture = self._mix(
-            torch.cat(log_g, dim=1),
-            torch.cat([rest.log_mass, rest.best], dim=1),
-            torch.cat([alive, alive_too], dim=1),
-        )
-        by_class, by_token = mixture.log_g[:, :C].contiguous(), mixture.log_g[:, C:].contiguous()
-        return mixture, TiedGuide(
-            by_class,
+        factors = Factors(
+            self._log_g(tied, steps, alive),
             rest.tokens,
-            by_token,
-            classes.of,
+            self._log_g(exact, steps_too, alive_too),
+            classes,
             walk.which,
-            mixture.log_z,
-            mixture.fallback,
         )
+        masses = Masses(rest.log_mass, rest.best)
+        return _View(factors, alive, alive_too, walk.outlook(), masses)
 
     def _log_g(
         self,

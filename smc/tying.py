@@ -4,13 +4,15 @@ All tokens of a class lead to the same state, so a proposal needs to compute its
 classes rather than for a hundred thousand tokens. What is left to do over the whole vocabulary is
 one pass that finds the K most probable of the allowed tokens and the probability of each class
 without them (`weigh_rest`), and, where a token is drawn, one that adds log g to log p
-(`smc.guide.TiedGuide.tilted`). Both are O(R V) and bound by memory. On the CPU they are compiled
+(`smc.guide.Factors.applied`). Both are O(R V) and bound by memory. On the CPU they are compiled
 and read what they need once; elsewhere they are a few tensor operations each, which do not wait for
 the device.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -21,10 +23,10 @@ from torch import Tensor
 from gcd.support.threads import shared_out
 from gcd.tokens.batch import TokenClasses
 from smc import guide
-from smc.guide import TiedGuide, unsigned
+from smc.guide import Factors, by_class_alone, unsigned
 from smc.kernels import tying as kernels
 
-_FEW = 32  # where less than this part of the tokens is allowed, they are looked up one by one
+FEW = 32  # where less than this part of the tokens is allowed, they are looked up one by one
 _LOWEST = {4: -87.0, 8: -700.0}
 """The least logarithms, by bytes of the type, whose exponentials are held in full precision."""
 
@@ -113,7 +115,7 @@ def _weigh_rows(
             starts[number],
             (tokens[row], best[row], log_mass[row]),
         )
-        if np.diff(start)[may].sum() < V // _FEW:
+        if np.diff(start)[may].sum() < V // FEW:
             kernels.weigh_few(p, klass, may, by_class[number], start, *out)
             continue
         top = p.max()
@@ -131,20 +133,52 @@ def exponentials(x: Float[np.ndarray, "V"], top: np.floating, out: Float[np.ndar
     np.exp(out, out=out)
 
 
-def mask_guide(
-    log_p: Float[Tensor, "R V"],
-    classes: TokenClasses,
-    which: Int64[Tensor, "R"],
-    alive: Bool[Tensor, "R C"],
-) -> TiedGuide:
-    """Returns the guide that is one for the classes alive and zero for the others."""
-    R = len(log_p)
-    by_class = torch.zeros_like(alive, dtype=torch.float64).masked_fill_(~alive, -torch.inf)
-    if log_p.device.type in guide.COMPILED:
-        log_z = weigh_rest(log_p, classes, which, alive, 0).log_mass.logsumexp(dim=1)
-    else:
+@dataclass(frozen=True, eq=False)
+class MaskGuide:
+    """The guide whose g is one for some classes of tokens, and zero for the others.
+
+    Z is computed only where somebody asks for it: the discrete particle filter does not.
+
+    Attributes:
+        log_p: log-probabilities of the next token.
+        alive: the classes of each row with g = 1.
+        classes: of tokens, in each of B automata.
+        which: the automaton of each row.
+        fallback: see `smc.guide.Guide`; there is none.
+    """
+
+    log_p: Float[Tensor, "R V"]
+    alive: Bool[Tensor, "R C"]
+    classes: TokenClasses
+    which: Int64[Tensor, "R"]
+    fallback: None = None
+
+    @cached_property
+    def factors(self) -> Factors:
+        """log g by class: zero, or -inf."""
+        by_class = torch.zeros_like(self.alive, dtype=torch.float64)
+        by_class.masked_fill_(~self.alive, -torch.inf)
+        return by_class_alone(by_class, self.classes, self.which)
+
+    @cached_property
+    def log_z(self) -> Float64[Tensor, "R"]:
+        """log of the probability of all tokens with g = 1."""
+        if self.log_p.device.type in guide.COMPILED:
+            rest = weigh_rest(self.log_p, self.classes, self.which, self.alive, 0)
+            return rest.log_mass.logsumexp(dim=1)
         # Not by class: sums of many numbers at few places are slow there, and in no fixed order.
-        mask = alive.gather(1, classes.of[which].long())
-        log_z = log_p.masked_fill(~mask, -torch.inf).logsumexp(dim=1).double()
-    none = which.new_zeros(R, 0)
-    return TiedGuide(by_class, none, by_class.new_zeros(R, 0), classes.of, which, log_z)
+        mask = self.alive.gather(1, self.classes.of[self.which].long())
+        return self.log_p.masked_fill(~mask, -torch.inf).logsumexp(dim=1).double()
+
+    @property
+    def log_g(self) -> Float64[Tensor, "R V"]:
+        """log g of every token."""
+        return self.factors.applied(torch.zeros_like(self.log_p))
+
+    def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
+        """Returns log g of one token in each of these rows."""
+        return self.factors.at(rows, tokens)
+
+    def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
+        """Returns log p(v) + log g(v), which is the log of Z q(v)."""
+        return self.factors.applied(log_p)

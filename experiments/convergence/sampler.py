@@ -25,16 +25,15 @@ from scipy import sparse
 from torch import Tensor
 
 from experiments.convergence.evaluate import Evaluator
-from experiments.convergence.tree import DEAD, Tree
-from gcd.tokens.batch import AutomatonBatch
+from experiments.convergence.tree import DEAD, UNGROWN, Tree
+from gcd.tokens.batch import AutomatonBatch, TokenClasses
 from gcd.tokens.vocabulary import Vocabulary
+from smc.algorithms import Algorithm, Setting
 from smc.draw import CounterDraw, Draw
 from smc.guide import DenseGuide
 from smc.language_model import Prompt
 from smc.proposals import Batch, Proposal
-from smc.resampling import scheme
-from smc.sampler import Sampler
-from smc.weights import Weights
+from smc.scores import Outlook, sums_by
 
 _PARTICLES_AT_ONCE = 1 << 14
 _ROWS_GUIDED = 512
@@ -112,6 +111,33 @@ class TreeState(NamedTuple):
     def running(self) -> Tensor:
         """True where another token is due: nodes that have not ended have budget left."""
         return (self.nodes >= 0) & ~self.finished
+
+    @property
+    def states(self) -> Tensor:
+        """The state of each prefix in the restricted automaton."""
+        return torch.where(self.nodes >= 0, self.tree["state"][self.nodes.clamp(min=0)], DEAD)
+
+    def outlook(self) -> Outlook:
+        """Give where each slot leads; the last column, all other tokens, leads nowhere."""
+        tree = self.tree
+        slots = tree.rows(self.nodes)
+        child = torch.where(slots >= 0, tree["child"][slots.clamp(min=0)], DEAD)
+        grown = child.clamp(min=0)
+        ends = (child >= 0) & (tree["text"][grown] >= 0)
+        after = torch.where(child >= 0, tree["state"][grown], DEAD)
+        if bool((child == UNGROWN).any()):
+            automaton = tree.automaton
+            token = torch.where(slots >= 0, tree["token"][slots.clamp(min=0)], 0)
+            delta = torch.from_numpy(automaton.delta).long()
+            class_of = torch.from_numpy(automaton.class_of).long()
+            behind = delta[tree["state"][self.nodes].unsqueeze(1), class_of[token]]
+            after = torch.where(child == UNGROWN, behind, after)
+        return Outlook(
+            TokenClasses.singletons(slots.shape[1] + 1),
+            torch.zeros_like(self.nodes),
+            torch.nn.functional.pad(after, (0, 1), value=DEAD),
+            torch.nn.functional.pad(ends, (0, 1)),
+        )
 
 
 class TreeProposal(Proposal[TreeState]):
@@ -240,11 +266,13 @@ class Runs(NamedTuple):
         posterior: of each run, over texts; rows sum to one, to zero where a run is dead.
         log_evidence: the estimates, -inf for a dead run.
         ess: effective sample size of the final weights, zero for a dead run.
+        read: prefixes that the language model read, without the prompt.
     """
 
     posterior: sparse.csr_matrix
     log_evidence: Float64[np.ndarray, "runs"]
     ess: Float64[np.ndarray, "runs"]
+    read: Int64[np.ndarray, "runs"]
 
     @property
     def dead(self) -> np.ndarray:
@@ -256,59 +284,50 @@ def sample_runs(
     lm: TreeLM,
     proposal: TreeProposal,
     *,
+    algorithm: Algorithm,
     particles: int,
     runs: int,
-    resampling: str = "systematic",
-    ess_threshold: float = 0.5,
     seed: int = 0,
     draw: Draw | None = None,
 ) -> Runs:
-    """Run the sampler many times; run i has the random numbers of example i of `smc.sample`.
+    """Run an algorithm many times; run i has the random numbers of example i of `smc.sample`.
 
     Args:
         lm: the tree as a language model.
         proposal: the method on that tree.
+        algorithm: with its options.
         particles: of each run.
         runs: how many.
-        resampling, ess_threshold, seed, draw: as in `smc.sample`.
+        seed, draw: as in `smc.sample`.
     """
     tree, parts = lm.tree, []
     size = max(1, min(512, _PARTICLES_AT_ONCE // particles))
+    # The tree's values are tempered already.
+    setting = Setting(particles, 1.0, 1.0, CounterDraw(seed) if draw is None else draw)
     for first in range(0, runs, size):
         count = min(size, runs - first)
-        budgets = torch.full((count,), tree.budget)
-        sampler = Sampler(
-            lm,
-            proposal,
-            Batch(AutomatonBatch([tree.automaton]), budgets),
-            examples=torch.arange(first, first + count),
-            num_particles=particles,
-            scheme=scheme(resampling),
-            ess_threshold=ess_threshold,
-            temperature=1.0,  # the tree's values are tempered already
-            top_p=1.0,
-            draw=CounterDraw(seed) if draw is None else draw,
-        )
-        found = sampler.run([[0]] * count)
-        weights = Weights.of(found.log_weight.view(count, particles))
-        # Where each particle ended, by following its slots down the tree once more.
-        node = torch.zeros(count * particles, dtype=torch.int64)
-        for t in range(tree.budget):
-            column = found.tokens[:, t]
-            going = (column >= 0) & (node >= 0)
-            node = torch.where(going, tree.step(node, column, late=False), node)
-        text = torch.where(node >= 0, tree["text"][node.clamp(min=0)], -1)
-        alive = (weights.normalised.flatten() > 0).nonzero().squeeze(1)
-        assert bool((text[alive] >= 0).all()), "particles of positive weight have an answer"
+        batch = Batch(AutomatonBatch([tree.automaton]), torch.full((count,), tree.budget))
+        examples = torch.arange(first, first + count)
+        found = algorithm.run(lm, proposal, batch, [[0]] * count, examples, setting)
+        text = _texts(tree, found.tokens)
+        alive = (~found.log_weight.isneginf()).nonzero().squeeze(1)
+        assert bool((text[alive] >= 0).all()), "sequences of positive weight have an answer"
+        owner, log_weight = found.example[alive], found.log_weight[alive]
+        total = sums_by(log_weight, owner, count)
         posterior = sparse.csr_matrix(
-            (
-                weights.normalised.flatten()[alive].numpy(),
-                ((alive // particles).numpy(), text[alive].numpy()),
-            ),
+            ((log_weight - total[owner]).exp().numpy(), (owner.numpy(), text[alive].numpy())),
             shape=(count, len(tree.texts)),
         )
-        parts.append((posterior, weights.log_mean.numpy(), weights.ess.numpy()))
-    posteriors, evidences, ess = zip(*parts, strict=True)
-    return Runs(
-        sparse.vstack(posteriors, format="csr"), np.concatenate(evidences), np.concatenate(ess)
-    )
+        read = found.history.rows.sum(dim=0)
+        parts.append((posterior, found.log_evidence.numpy(), found.ess.numpy(), read.numpy()))
+    posteriors, *others = zip(*parts, strict=True)
+    return Runs(sparse.vstack(posteriors, format="csr"), *map(np.concatenate, others))
+
+
+def _texts(tree: Tree, columns: Int64[Tensor, "M T"]) -> Int64[Tensor, "M"]:
+    """The answer in which each sequence of slots ends; -1 for a fragment."""
+    node = torch.zeros(len(columns), dtype=torch.int64)
+    for column in columns.unbind(dim=1):
+        going = (column >= 0) & (node >= 0)
+        node = torch.where(going, tree.step(node, column, late=False), node)
+    return torch.where(node >= 0, tree["text"][node.clamp(min=0)], -1)

@@ -49,6 +49,13 @@ class TokenClasses(NamedTuple):
     tokens: Int32[Tensor, "B V"]
     start: Int64[Tensor, "B C1"]
 
+    @classmethod
+    def singletons(cls, size: int, device: torch.device | str | None = None) -> TokenClasses:
+        """Return the classes of one automaton in which every token is a class of its own."""
+        every = torch.arange(size + 1, device=device).unsqueeze(0)
+        tokens = every[:, :size].int()
+        return cls(tokens, tokens, every)
+
 
 @dataclass(frozen=True, eq=False)
 class AutomatonBatch:
@@ -133,8 +140,7 @@ class AutomatonBatch:
     @cached_property
     def classes(self) -> TokenClasses:
         """The tokens of each class; computed once."""
-        widest = int(self.num_classes.max())
-        start = np.full((len(self), widest + 1), self.vocabulary.size)
+        start = np.full((len(self), self.widest + 1), self.vocabulary.size)
         for row, automaton in zip(start, self.automata, strict=True):
             row[: automaton.num_classes + 1] = np.cumsum([0, *automaton.tokens_per_class])
         tokens = np.stack([automaton.tokens_by_class for automaton in self.automata])
@@ -143,6 +149,11 @@ class AutomatonBatch:
             torch.tensor(tokens, device=self.device),
             torch.tensor(start, device=self.device),
         )
+
+    @cached_property
+    def widest(self) -> int:
+        """The largest number of classes of an automaton."""
+        return max(automaton.num_classes for automaton in self.automata)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -167,6 +178,22 @@ class AutomatonBatch:
         classes = self.class_of[self.automaton_of[here], tokens]
         after = self.delta_flat[self.row_start[here] + classes].long()
         return torch.where(states >= 0, after, DEAD)
+
+    def entries(self, states: Int[Tensor, "N"]) -> Int64[Tensor, "N C"]:
+        """Return where the row of each state lies in `delta_flat`, class by class.
+
+        Past the number of classes of a state's automaton, and for state -1, there is -1.
+        """
+        here = states.clamp(min=0)
+        classes = torch.arange(self.widest, device=self.device)
+        exists = classes < self.num_classes[self.automaton_of[here]].unsqueeze(-1)
+        exists &= (states >= 0).unsqueeze(-1)
+        return torch.where(exists, self.row_start[here].unsqueeze(-1) + classes, -1)
+
+    def next_by_class(self, states: Int[Tensor, "N"]) -> Int64[Tensor, "N C"]:
+        """Return the state after one token of each class; -1 where there is none."""
+        entries = self.entries(states)
+        return torch.where(entries >= 0, self.delta_flat[entries.clamp(min=0)].long(), DEAD)
 
     def add(self, automaton: TokenAutomaton) -> AutomatonBatch:
         """Return a batch with one more automaton at the end; states keep their numbers."""

@@ -88,9 +88,6 @@ class BudgetMask:
         ):
             check_budget(automaton, tokens, "" if single else f"example {index}")
         self.budget = budgets.to(self.batch.device)
-        self._classes = torch.arange(
-            int(self.batch.num_classes.max()), device=self.batch.device, dtype=torch.int64
-        )
 
     def class_mask(
         self, states: Int[Tensor, "N"], remaining: Int[Tensor, "N"]
@@ -110,14 +107,9 @@ class BudgetMask:
 
         Past a row's number of classes, and for rows with state -1, there is none.
         """
-        batch = self.batch
-        here = states.clamp(min=0)
-        exists = self._classes < batch.num_classes[batch.automaton_of[here]].unsqueeze(-1)
-        exists &= (states >= 0).unsqueeze(-1)
-        entry = batch.row_start[here].unsqueeze(-1) + self._classes
-        return torch.where(
-            exists, batch.steps_after_flat[torch.where(exists, entry, 0)], UNREACHABLE
-        )
+        entries = self.batch.entries(states)
+        steps = self.batch.steps_after_flat[entries.clamp(min=0)]
+        return torch.where(entries >= 0, steps, UNREACHABLE)
 
     def mask(self, states: Int[Tensor, "N"], remaining: Int[Tensor, "N"]) -> Bool[Tensor, "N V"]:
         """Return tokens v with steps_to_accept[delta(s, v)] <= r - 1, for each row's state s and r.

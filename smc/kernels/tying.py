@@ -16,19 +16,10 @@ import math
 import numpy as np
 
 from gcd.support.compiled import helper, kernel
+from smc.kernels.best import add_log, best_first
 
 LANES = 8
 """Partial sums of each class, so that an addition need not wait for the one before."""
-
-
-@helper
-def _add_log(log_x: float, scale: np.ndarray, total: np.ndarray, c: int) -> None:
-    """Adds a number, given by its logarithm, to total[c] exp(scale[c])."""
-    if log_x > scale[c]:
-        total[c] *= math.exp(scale[c] - log_x)
-        scale[c] = log_x
-    if log_x > -np.inf:
-        total[c] += math.exp(log_x - scale[c])
 
 
 @helper
@@ -41,30 +32,10 @@ def _put_back(
     scale: np.ndarray,
     total: np.ndarray,
 ) -> None:
-    """Moves the K best candidates to the front (Hoare's selection); adds the others to classes."""
-    low, high = 0, count - 1
-    while low < high:
-        a, b, c = value[low], value[(low + high) // 2], value[high]
-        pivot = max(min(a, b), min(max(a, b), c))
-        i, j = low, high
-        while i <= j:
-            while value[i] > pivot:
-                i += 1
-            while value[j] < pivot:
-                j -= 1
-            if i <= j:
-                value[i], value[j] = value[j], value[i]
-                token[i], token[j] = token[j], token[i]
-                i += 1
-                j -= 1
-        if j >= K - 1:
-            high = j
-        elif i <= K - 1:
-            low = i
-        else:
-            break
+    """Moves the K best candidates to the front; adds the others to their classes."""
+    best_first(value, token, count, K)
     for i in range(K, count):
-        _add_log(value[i], scale, total, klass[token[i]])
+        add_log(value[i], scale, total, klass[token[i]])
 
 
 @helper
@@ -124,7 +95,7 @@ def weigh_all(
         elif x >= top + lowest:
             mass[v % LANES, c] += share[v]
         elif alive[c]:
-            _add_log(x, scale, total, c)
+            add_log(x, scale, total, c)
     _write(value, token, count, klass, scale, total, tokens, best)
     for lane in range(1, LANES):
         mass[0] += mass[lane]
@@ -132,7 +103,7 @@ def weigh_all(
         log_mass[c] = -np.inf
         if alive[c]:
             if mass[0, c] > 0:
-                _add_log(math.log(mass[0, c]) + top, scale, total, c)
+                add_log(math.log(mass[0, c]) + top, scale, total, c)
             if total[c] > 0:
                 log_mass[c] = math.log(total[c]) + scale[c]
 
@@ -167,7 +138,7 @@ def weigh_few(
                     _put_back(value, token, count, K, klass, scale, total)
                     count, least = K, value[:K].min()
             else:
-                _add_log(p[v], scale, total, c)
+                add_log(p[v], scale, total, c)
     _write(value, token, count, klass, scale, total, tokens, best)
     for c in range(C):
         log_mass[c] = math.log(total[c]) + scale[c] if total[c] > 0 else -np.inf

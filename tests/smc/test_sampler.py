@@ -22,7 +22,7 @@ from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
-from smc.sampler import nucleus
+from smc.prefixes import nucleus
 from smc.testing import ToyLM, target
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
 

@@ -1,0 +1,213 @@
+"""An algorithm goes from a proposal to weighted answers; these are the two there are, by name.
+
+    smc         N particles draw tokens from the proposal, are weighed, and may be resampled
+                (`smc.sampler`)
+    discrete    N distinct prefixes are kept out of all their continuations, and no token is drawn
+                (`smc.discrete`)
+
+Each is a dataclass of its options, so that an option which an algorithm does not read is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, TypedDict
+
+from jaxtyping import Int64
+from torch import Tensor
+
+from smc.discrete import DiscreteFilter
+from smc.draw import Draw
+from smc.language_model import LanguageModel
+from smc.outcome import Outcome
+from smc.proposals import Batch, Proposal
+from smc.resampling import Scheme, scheme
+from smc.sampler import Sampler
+
+STRATA = ("none", "state")
+
+
+class Options(TypedDict, total=False):
+    """The options of all algorithms; `SMC` and `Discrete` say what they mean."""
+
+    resampling: str | Scheme
+    ess_threshold: float | int
+    strata: str
+    count_finished: bool
+    share: float | int
+    floor: float | int
+    answers: int | None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What both algorithms are told beside their options.
+
+    Attributes:
+        particles: N, per example.
+        temperature: part of p_lm.
+        top_p: under one, only the nucleus of q.
+        draw: the seam of randomness.
+    """
+
+    particles: int
+    temperature: float
+    top_p: float
+    draw: Draw
+
+
+class Algorithm(Protocol):
+    """A way to find weighted answers; its fields are its options."""
+
+    answers: int | None
+
+    def run(
+        self,
+        lm: LanguageModel,
+        proposal: Proposal[Any],
+        batch: Batch,
+        prompts: Sequence[Sequence[int]],
+        examples: Int64[Tensor, "B"],
+        setting: Setting,
+    ) -> Outcome:
+        """Finds weighted answers to the prompts (token ids) of one batch."""
+        ...
+
+
+@dataclass(frozen=True)
+class SMC:
+    """Sequential Monte Carlo with N particles.
+
+    Args:
+        resampling: "systematic", "stratified", "multinomial", "residual", or a function like them.
+        ess_threshold: particles that compete are resampled when their effective sample size is
+            under this fraction of their number; 1 means every step, 0 never.
+        strata: "state": particles compete with those in the same automaton state alone, and
+            complete answers with none; "none": all particles of an example compete.
+
+    Raises:
+        ValueError: a value makes no sense.
+    """
+
+    resampling: str | Scheme = "systematic"
+    ess_threshold: float | int = 0.5
+    strata: str = "none"
+
+    def __post_init__(self) -> None:
+        scheme(self.resampling)
+        if not self.ess_threshold >= 0:
+            raise ValueError(f"ess_threshold is {self.ess_threshold}; it must be 0 or more")
+        if self.strata not in STRATA:
+            raise ValueError(f"strata is {self.strata!r}; use one of {', '.join(STRATA)}")
+
+    @property
+    def answers(self) -> None:
+        """All answers are reported: there are at most N."""
+        return
+
+    def run(
+        self,
+        lm: LanguageModel,
+        proposal: Proposal[Any],
+        batch: Batch,
+        prompts: Sequence[Sequence[int]],
+        examples: Int64[Tensor, "B"],
+        setting: Setting,
+    ) -> Outcome:
+        """Samples N answers to each prompt."""
+        sampler = Sampler(
+            lm,
+            proposal,
+            batch,
+            examples=examples,
+            num_particles=setting.particles,
+            scheme=scheme(self.resampling),
+            ess_threshold=float(self.ess_threshold),
+            strata=self.strata,
+            temperature=setting.temperature,
+            top_p=setting.top_p,
+            draw=setting.draw,
+        )
+        return sampler.run(prompts)
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """The discrete particle filter, which keeps N distinct prefixes.
+
+    Args:
+        count_finished: whether complete answers take places, so that what is late and improbable
+            beside them is not read any more.
+        share: part of the places that is given out by automaton state, in [0, 1].
+        floor: prefixes whose score is under this part of the sum of all are kept with less than
+            certainty, even where there is room, in [0, 1).
+        answers: most answers of the posterior; None for all that were found, of which there may be
+            many more than N.
+
+    Raises:
+        ValueError: a value makes no sense.
+    """
+
+    count_finished: bool = False
+    share: float | int = 0.0
+    floor: float | int = 0.0
+    answers: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.count_finished, bool):
+            raise ValueError(f"count_finished is True or False, not {self.count_finished!r}")
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share is {self.share}; it must lie in [0, 1]")
+        if not 0 <= self.floor < 1:
+            raise ValueError(f"floor is {self.floor}; it must lie in [0, 1)")
+        if self.answers is not None and not (isinstance(self.answers, int) and self.answers >= 1):
+            raise ValueError(f"answers is {self.answers!r}; give a whole number of 1 or more")
+
+    def run(
+        self,
+        lm: LanguageModel,
+        proposal: Proposal[Any],
+        batch: Batch,
+        prompts: Sequence[Sequence[int]],
+        examples: Int64[Tensor, "B"],
+        setting: Setting,
+    ) -> Outcome:
+        """Finds answers to each prompt."""
+        found = DiscreteFilter(
+            lm,
+            proposal,
+            batch,
+            examples=examples,
+            num_particles=setting.particles,
+            count_finished=self.count_finished,
+            share=float(self.share),
+            floor=float(self.floor),
+            temperature=setting.temperature,
+            top_p=setting.top_p,
+            draw=setting.draw,
+        )
+        return found.run(prompts)
+
+
+ALGORITHMS: dict[str, type[SMC | Discrete]] = {"smc": SMC, "discrete": Discrete}
+
+
+def algorithm(name: str, options: Options) -> SMC | Discrete:
+    """Returns the algorithm of this name with these options.
+
+    Raises:
+        ValueError: there is none of this name, or it does not read one of the options.
+    """
+    if name not in ALGORITHMS:
+        raise ValueError(f"unknown algorithm {name!r}; choose one of {', '.join(ALGORITHMS)}")
+    kind = ALGORITHMS[name]
+    known = [field.name for field in fields(kind)]
+    for option, value in options.items():
+        if option not in known:
+            raise ValueError(
+                f"algorithm {name!r} does not read {option}={value!r}; its options are "
+                f"{', '.join(known)}"
+            )
+    given: dict[str, Any] = dict(options)
+    return kind(**given)

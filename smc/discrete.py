@@ -1,0 +1,227 @@
+"""The discrete particle filter keeps N distinct prefixes, each with its exact weight.
+
+Particles that draw tokens at random meet each other: a language model that is sure of itself sends
+most of them down the same way. This filter never draws a token. From its N prefixes i, of weights
+W_i, it looks at *all* their continuations,
+
+    candidates (i, v) of weight w = W_i p_lm(v | i),      v allowed by the proposal,
+
+puts those that end into a pool of answers, and keeps N of the others without replacement, by
+optimal selection (`smc.selection`): a candidate of score s survives with probability
+pi = min(1, s / c), and W becomes w / pi. The sum of the pool estimates the evidence, the pool
+divided by it the posterior, by text:
+
+    E[ sum of the weights of the answers x in the pool ] = p_lm(x),    x in C, |x| <= n
+
+for any score that is positive wherever w is and depends on the past only (`smc.scores`); s = w is
+plain selection. Where nothing was ever left out the pool *is* the target (`Posterior.enumerated`).
+
+What a proposal does not know makes candidates compete that have no weight: under `LM` tokens that
+break the constraint, under `LCD` prefixes that the budget cuts off. They take places, and drop out.
+
+**Finished answers** (`count_finished`) enter the threshold with their weights, as if they held a
+place each, or a part of one. They are never dropped, so the prefixes that run share what is left,
+and may be none: what is late and improbable beside the answers that are there is not read any
+more.
+
+Source: Fearnhead and Clifford (J. R. Statist. Soc. B 65, 2003) for jump models; Whiteley, Andrieu
+and Doucet (arXiv 1011.2437) for the unbiased evidence. Stochastic beam search (Kool, van Hoof and
+Welling 2019) is a relative: a sample without replacement of whole sequences.
+
+Cost of a step: one forward pass over at most N prefixes of each example, and O(R V) memory traffic
+for the candidates of R prefixes. The host waits for the device where sizes depend on data: how many
+answers end, where a choice is to be made, how many prefixes go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic
+
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+from smc.draw import Breaks, Draw, Keys, Purpose
+from smc.language_model import LanguageModel
+from smc.outcome import Outcome, StepRecord, count_of
+from smc.pool import Pool, effective
+from smc.prefixes import Prefixes, Reader
+from smc.proposals import Batch, Proposal, State
+from smc.scores import Competition, Scores, compete
+from smc.selection import Fixed, Group, Selection, select
+
+
+class DiscreteFilter(Generic[State]):
+    """A discrete particle filter for one batch of examples.
+
+    Args:
+        lm: the language model.
+        proposal: which tokens are candidates, and how they are scored.
+        batch: automata and budgets of the B examples.
+        examples: identity of each example, which names its random numbers.
+        num_particles: N, the most prefixes that are kept of each example.
+        count_finished: whether answers in the pool take places.
+        share: part of the places that is given out by automaton state; see `smc.scores`.
+        floor: least c, as a part of the sum of all scores; see `smc.selection.select`.
+        temperature, top_p, draw: as for `smc.sampler.Sampler`.
+    """
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        proposal: Proposal[State],
+        batch: Batch,
+        *,
+        examples: Int64[Tensor, "B"],
+        num_particles: int,
+        count_finished: bool,
+        share: float,
+        floor: float,
+        temperature: float,
+        top_p: float,
+        draw: Draw,
+    ) -> None:
+        self.reader = Reader(lm, proposal, batch, temperature=temperature, top_p=top_p)
+        self.batch = batch
+        self.examples = examples
+        self.num_particles = num_particles
+        self.count_finished = count_finished
+        self.share = share
+        self.floor = floor
+        self.draw = draw
+        self.records: list[StepRecord] = []
+
+    @torch.inference_mode()
+    def run(self, prompts: Sequence[Sequence[int]]) -> Outcome:
+        """Finds answers to the prompts (token ids).
+
+        Raises:
+            FloatingPointError: the language model's log-probabilities are not numbers.
+        """
+        B, budgets = len(prompts), self.batch.budgets
+        pool = Pool(B, int(budgets.max()), budgets.device)
+        fate, prefixes = self.reader.start(prompts)
+        tokens = pool.tokens.new_full((B, pool.tokens.shape[1]), -1)
+        log_weight = pool.log_weight.new_zeros(B)
+        empty = fate.finished.nonzero().squeeze(1)
+        pool.add(empty, tokens[empty], log_weight[empty], self._pool_number(0))
+        tokens, log_weight = tokens[prefixes.example], log_weight[prefixes.example]
+        whole = torch.ones(B, dtype=torch.bool, device=budgets.device)
+        step = 0
+        while prefixes.num_rows:
+            scores = self.reader.score(prefixes)
+            self._end(prefixes, scores, tokens, log_weight, pool, step)
+            rivals = compete(scores, prefixes.log_p, log_weight, prefixes.example, B, self.share)
+            kept = self._select(prefixes, rivals, pool, step)
+            fate, after = self.reader.extend(prefixes, kept.row, kept.token)
+            self._note(prefixes, log_weight, scores, kept, after)
+            gain = prefixes.log_p[kept.row, kept.token].double() - kept.log_pi
+            goes = fate.runs
+            log_weight = (log_weight[kept.row] + gain)[goes]
+            tokens = tokens[kept.row]
+            tokens[:, step] = kept.token
+            tokens, prefixes = tokens[goes], after
+            whole &= ~kept.dropped
+            step += 1
+        return self._outcome(pool, whole)
+
+    def _end(
+        self,
+        prefixes: Prefixes[State],
+        scores: Scores,
+        tokens: Int64[Tensor, "R T"],
+        log_weight: Float64[Tensor, "R"],
+        pool: Pool,
+        step: int,
+    ) -> None:
+        """Puts the candidates that complete a text into the pool."""
+        outlook = scores.outlook
+        row, klass = (scores.alive & outlook.ends).nonzero(as_tuple=True)
+        number = outlook.which[row]
+        start = outlook.classes.start[number, klass]
+        size = outlook.classes.start[number, klass + 1] - start
+        pair = torch.arange(len(row), device=row.device).repeat_interleave(size)
+        within = torch.arange(len(pair), device=row.device) - (size.cumsum(dim=0) - size)[pair]
+        token = outlook.classes.tokens[number[pair], start[pair] + within].long()
+        row = row[pair]
+        weight = log_weight[row] + prefixes.log_p[row, token].double()
+        some = ~weight.isneginf()
+        row, token = row[some], token[some]
+        ended = tokens[row]
+        ended[:, step] = token
+        pool.add(prefixes.example[row], ended, weight[some], self._pool_number(step))
+
+    def _select(
+        self, prefixes: Prefixes[State], rivals: Competition, pool: Pool, step: int
+    ) -> Selection:
+        """Keeps at most N of each example's candidates that go on."""
+
+        def uniform(due: Int64[Tensor, "b"], breaks: Breaks) -> Float64[Tensor, "b"]:
+            keys = Keys(self.examples[due], torch.zeros_like(due), step, Purpose.SELECTION)
+            return self.draw(keys, breaks)
+
+        fixed = None
+        if self.count_finished:
+            top, rest = pool.greatest(self.num_particles)
+            fixed = Fixed(top + rivals.log_unit.unsqueeze(1), rest + rivals.log_unit)
+        return select(
+            prefixes.log_p,
+            rivals.factors,
+            Group(prefixes.example, len(self.examples)),
+            self.num_particles,
+            uniform,
+            floor=self.floor,
+            fixed=fixed,
+        )
+
+    def _pool_number(self, step: int) -> Callable[[int, Breaks], float]:
+        """Uniform numbers by which the pool of an example is pruned in this step."""
+
+        def uniform(b: int, breaks: Breaks) -> float:
+            name = self.examples[b : b + 1]
+            keys = Keys(name, torch.zeros_like(name), step, Purpose.POOL)
+            return float(self.draw(keys, breaks))
+
+        return uniform
+
+    def _note(
+        self,
+        prefixes: Prefixes[State],
+        log_weight: Float64[Tensor, "R"],
+        scores: Scores,
+        kept: Selection,
+        after: Prefixes[State],
+    ) -> None:
+        """Keeps the step's record, which stays on the device until the end."""
+        B = len(self.examples)
+        running = count_of(prefixes.example, B)
+        fallbacks = torch.zeros_like(running)
+        if scores.fallback is not None:
+            fallbacks = fallbacks.index_add(0, prefixes.example, scores.fallback.long())
+        self.records.append(
+            StepRecord(
+                ess=effective(log_weight, prefixes.example, B),
+                resampled=kept.dropped,
+                running=running,
+                alive=running,
+                rows=count_of(after.example, B),
+                fallbacks=fallbacks,
+            )
+        )
+
+    def _outcome(self, pool: Pool, whole: Bool[Tensor, "B"]) -> Outcome:
+        """The pool, example by example."""
+        order = pool.order
+        tokens = pool.tokens[order]
+        return Outcome(
+            example=pool.example[order],
+            tokens=tokens,
+            length=(tokens >= 0).sum(dim=1),
+            log_weight=pool.log_weight[order],
+            finished=torch.ones_like(order, dtype=torch.bool),
+            log_evidence=pool.log_sum,
+            ess=pool.ess,
+            enumerated=whole & ~pool.pruned & (self.reader.top_p == 1),
+            records=self.records,
+        )

@@ -1,0 +1,284 @@
+"""Scores say which prefixes the discrete particle filter keeps: s = w g for every candidate.
+
+A candidate is a prefix i of weight W_i and a next token v; its weight is w = W_i p_lm(v | i), and g
+is what a proposal expects of it: 1 for GCD, the chance of completion for P-GCD. Scores are kept as
+guides are, one number for each class of tokens and one for each of a few tokens, and never spread.
+
+Any score that is positive wherever w is leaves the filter unbiased. Two things are mixed into it,
+over all candidates of an example together, as prefixes compete with each other:
+
+**Defence.** With G = sum of w g and M = sum of w over all candidates of an example,
+
+    s = (1 - eps) w g / G + eps w / M,           s = w where G = 0,
+
+so that a share eps of the places goes by weight alone, whatever the lookahead thinks.
+
+**Share.** A part l of the places is given out by automaton state, evenly over the states that the
+candidates of an example lead to, so that prefixes which have met more of the constraint survive
+among likelier ones that have not:
+
+    s <- (1 - l) s / S + l s / (S_state K),      S = sum of s, S_state = that over the candidates
+                                                 that lead to the same state, K = number of states
+
+Cost: O(R C) for R prefixes and C classes; the masses of classes, where a proposal has not computed
+them already, are one pass over R x V numbers (`smc.tying.weigh_rest`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64, Shaped
+from torch import Tensor
+
+from gcd.tokens.batch import TokenClasses
+from smc.guide import Factors, Guide, by_class_alone
+from smc.tying import weigh_rest
+
+FLOOR = 1e-3
+"""The least share of w in the scores of an example where some candidate has g = 0."""
+
+
+class Outlook(NamedTuple):
+    """Where each class of tokens leads, from each of R prefixes.
+
+    Attributes:
+        classes: of tokens, in each of B automata.
+        which: the automaton of each prefix.
+        states: the state after a token of each class; -1 where the constraint forbids it.
+        ends: whether such a token completes the text.
+    """
+
+    classes: TokenClasses
+    which: Int64[Tensor, "R"]
+    states: Int64[Tensor, "R C"]
+    ends: Bool[Tensor, "R C"]
+
+    def of_tokens(self) -> Outlook:
+        """Returns the same with every token as a class of its own."""
+        alone = TokenClasses.singletons(self.classes.of.shape[1], self.which.device)
+        class_of = self.classes.of[self.which].long()
+        return Outlook(
+            alone,
+            torch.zeros_like(self.which),
+            self.states.gather(1, class_of),
+            self.ends.gather(1, class_of),
+        )
+
+
+class Masses(NamedTuple):
+    """Log-probabilities of the next token under the language model.
+
+    Attributes:
+        by_class: of each class without the tokens that have their own factor; -inf if not alive.
+        by_token: of those tokens; equal ones are counted once.
+    """
+
+    by_class: Float64[Tensor, "R C"]
+    by_token: Float64[Tensor, "R K"]
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What a proposal expects of the next token, for R prefixes.
+
+    Attributes:
+        factors: log g; -inf where it is zero.
+        alive: the classes whose tokens are candidates; g may be zero there.
+        outlook: where the same classes lead.
+        masses: probabilities under the language model, where they are known.
+        defence: the share eps; None where g is positive on every candidate and nothing is mixed in.
+        fallback: prefixes at which g is zero for all candidates; None for none.
+    """
+
+    factors: Factors
+    alive: Bool[Tensor, "R C"]
+    outlook: Outlook
+    masses: Masses | None = None
+    defence: float | None = None
+    fallback: Bool[Tensor, "R"] | None = None
+
+
+class Competition(NamedTuple):
+    """The scores of the candidates that go on; those that end do not compete.
+
+    Attributes:
+        factors: log s(v) - log p(v) of each class or token, -inf for what does not compete.
+        log_unit: log s - log w of an answer that is complete, for which g = 1, in each example.
+    """
+
+    factors: Factors
+    log_unit: Float64[Tensor, "B"]
+
+
+def scores_of(guide: Guide, outlook: Outlook) -> Scores:
+    """Returns the scores whose g is that of a guide; what it never draws is no candidate."""
+    factors = getattr(guide, "factors", None)
+    if not isinstance(factors, Factors):
+        outlook = outlook.of_tokens()
+        factors = by_class_alone(guide.log_g, outlook.classes, outlook.which)
+    alive = ~factors.by_class.isneginf()
+    if factors.tokens.shape[1]:
+        klass = _class_of(factors)
+        # A class is alive, too, where only tokens with their own g are.
+        own = alive.new_zeros(alive.shape, dtype=torch.int8)
+        own.scatter_reduce_(1, klass, (~factors.by_token.isneginf()).to(torch.int8), "amax")
+        alive = alive | own.bool()
+    return Scores(factors, alive, outlook, fallback=guide.fallback)
+
+
+def compete(
+    scores: Scores,
+    log_p: Float[Tensor, "R V"],
+    log_weight: Float64[Tensor, "R"],
+    example: Int64[Tensor, "R"],
+    num_examples: int,
+    share: float,
+) -> Competition:
+    """Returns the scores of all candidates that go on.
+
+    Args:
+        scores: of the R prefixes.
+        log_p: log-probabilities of the next token.
+        log_weight: log W of each prefix.
+        example: which example each belongs to.
+        num_examples: B.
+        share: the part l of the places that is given out by automaton state.
+    """
+    factors, ends = scores.factors, scores.outlook.ends
+    going, going_too = scores.alive & ~ends, factors.tokens >= 0
+    if factors.tokens.shape[1]:
+        going_too = going.gather(1, _class_of(factors))
+    log_unit = log_weight.new_zeros(num_examples)
+    weight = log_weight.unsqueeze(1)
+    log_g = _Pair(
+        factors.by_class.masked_fill(~going, -torch.inf),
+        factors.by_token.masked_fill(~going_too, -torch.inf),
+    )
+    if scores.defence is not None or share > 0:
+        masses = scores.masses or _masses(scores, log_p)
+        log_w = _Pair(
+            (masses.by_class + weight).masked_fill(~going, -torch.inf),
+            (masses.by_token + weight).masked_fill(~going_too, -torch.inf),
+        )
+    if scores.defence is not None:
+        log_g, log_unit = _defended(
+            log_g, log_w, _Pair(going, going_too), example, num_examples, scores.defence
+        )
+    if share > 0:
+        log_s = _Pair(*(g + w for g, w in zip(log_g, log_w, strict=True)))
+        factor, log_unit_too = _shared(log_s, scores, example, num_examples, share)
+        log_g = _Pair(*(g + f for g, f in zip(log_g, factor, strict=True)))
+        log_unit = log_unit + log_unit_too
+    mixed = factors._replace(
+        by_class=(log_g.by_class + weight).contiguous(),
+        by_token=(log_g.by_token + weight).contiguous(),
+    )
+    return Competition(mixed, log_unit)
+
+
+class _Pair(NamedTuple):
+    """Something for each class, and for each token that is looked at by itself."""
+
+    by_class: Shaped[Tensor, "R C"]
+    by_token: Shaped[Tensor, "R K"]
+
+    def sums(self, example: Int64[Tensor, "R"], count: int) -> Float64[Tensor, "B"]:
+        """Returns the log of the sum over all items of each example's prefixes."""
+        return sums_by(torch.cat(self, dim=1).logsumexp(dim=1), example, count)
+
+
+def _defended(
+    log_g: _Pair,
+    log_w: _Pair,
+    going: _Pair,
+    example: Int64[Tensor, "R"],
+    count: int,
+    defence: float,
+) -> tuple[_Pair, Float64[Tensor, "B"]]:
+    """g with the defence mixed in; and log of the factor of a complete answer."""
+    total = _Pair(*(g + w for g, w in zip(log_g, log_w, strict=True))).sums(example, count)
+    plain = log_w.sums(example, count)
+    fallback = total.isneginf() & ~plain.isneginf()
+    without = [(g.isneginf() & ~w.isneginf()).any(dim=1) for g, w in zip(log_g, log_w, strict=True)]
+    holes = torch.zeros_like(fallback).index_put(
+        (example[without[0] | without[1]],), fallback.new_ones(())
+    )
+    eps = torch.where(holes, max(defence, FLOOR), defence).to(total.dtype)
+    # Where nothing competes, any finite number will do.
+    total, plain = (torch.where(x.isneginf(), 0.0, x) for x in (total, plain))
+    by_g, by_w = torch.log1p(-eps) - total, eps.log() - plain
+
+    def mixed(g: Tensor, competes: Tensor) -> Tensor:
+        defended = torch.logaddexp(
+            g + by_g[example].unsqueeze(1), by_w[example].unsqueeze(1).expand_as(g)
+        )
+        defended = torch.where(fallback[example].unsqueeze(1), 0.0, defended)
+        return defended.masked_fill(~competes, -torch.inf)
+
+    pair = _Pair(*(mixed(g, each) for g, each in zip(log_g, going, strict=True)))
+    return pair, torch.where(fallback, 0.0, torch.logaddexp(by_g, by_w))
+
+
+def _shared(
+    log_s: _Pair, scores: Scores, example: Int64[Tensor, "R"], count: int, share: float
+) -> tuple[_Pair, Float64[Tensor, "B"]]:
+    """log of the factor by which the share changes each score; and that of a complete answer."""
+    states = scores.outlook.states
+    own = states.new_zeros(log_s.by_token.shape)
+    if own.shape[1]:
+        own = states.gather(1, _class_of(scores.factors))
+    places = torch.cat([states, own], dim=1)
+    values = torch.cat(log_s, dim=1)
+    # Automata of a batch have states of their own, but one may serve several examples.
+    names = example.unsqueeze(1) * (int(states.max()) + 2) + places + 1
+    found, group = torch.unique(names, return_inverse=True)
+    by_state = sums_by(values.flatten(), group.flatten(), len(found))
+    owner = example.new_zeros(len(found)).index_put(
+        (group.flatten(),), example.unsqueeze(1).expand_as(group).flatten()
+    )
+    present = (~by_state.isneginf()).double()
+    states_met = present.new_zeros(count).index_add(0, owner, present).clamp(min=1)
+    total = sums_by(by_state, owner, count)
+    total = torch.where(total.isneginf(), 0.0, total)
+    rest = math.log1p(-share) - total if share < 1 else torch.full_like(total, -torch.inf)
+    even = math.log(share) - states_met.log()
+    factor = torch.logaddexp(
+        rest[example].unsqueeze(1).expand_as(values),
+        even[example].unsqueeze(1) - torch.where(by_state.isneginf(), 0.0, by_state)[group],
+    )
+    width = states.shape[1]
+    return _Pair(factor[:, :width], factor[:, width:]), rest
+
+
+def _masses(scores: Scores, log_p: Float[Tensor, "R V"]) -> Masses:
+    """The probabilities of the classes, for proposals that have not computed them."""
+    factors = scores.factors
+    if factors.by_class.shape[1] == log_p.shape[1] and not factors.tokens.shape[1]:
+        return Masses(log_p.double(), factors.by_token)  # every token is a class
+    rest = weigh_rest(log_p, factors.classes, factors.which, scores.alive, 0)
+    if not factors.tokens.shape[1]:
+        return Masses(rest.log_mass, factors.by_token)
+    raise ValueError(
+        "scores with tokens of their own need `masses`: the probabilities of classes without them"
+    )
+
+
+def _class_of(factors: Factors) -> Int64[Tensor, "R K"]:
+    """The class of each token that has its own factor."""
+    return factors.classes.of[factors.which].gather(1, factors.tokens).long()
+
+
+def sums_by(
+    log_values: Float64[Tensor, "M"], group: Int64[Tensor, "M"], count: int
+) -> Float64[Tensor, "G"]:
+    """Returns the log of the sum of exp(log_values) over each group; -inf for an empty one."""
+    top = log_values.new_full((count,), -torch.inf)
+    top = top.scatter_reduce(0, group, log_values, "amax")
+    finite = torch.where(top.isneginf(), 0.0, top)
+    return (
+        torch.zeros_like(top).index_add(0, group, (log_values - finite[group]).exp()).log() + finite
+    )
