@@ -3,10 +3,17 @@
 A problem is a prompt, a constraint and a budget; own ones come from a JSON file, a list of
 
     {"prompt": "…" or [ids], "budget": n, "strings": ["…", …], "eos_ids": [ids], "name": "…"}
+    {"prompt": "…" or [ids], "budget": n, "regex": "…" or ["…", …], "note": "…"}
 
-`eos_ids` and `name` may be left out: then the model's own ids end a text, and the problem is named
-by its number. Text is encoded by the model's tokenizer as it does by default, beginning-of-text
-token included where it adds one. Strings are taken to the byte, leading spaces included.
+The answers are given by `strings`, one by one, or by `regex`: all texts that match the pattern (in
+the syntax of `gcd.regex`, from the first character to the last), or that match every pattern of a
+list. `[" (a|b)( (a|b))?", ".*b.*"]` says in its second pattern that a `b` must occur somewhere.
+There may be infinitely many such texts, as the budget bounds them.
+
+`eos_ids`, `name` and `note` may be left out: then the model's own ids end a text, the problem is
+named by its number, and the report has nothing more to say of it. Text is encoded by the model's
+tokenizer as it does by default, beginning-of-text token included where it adds one. Strings and
+patterns are taken to the byte, leading spaces included.
 """
 
 from __future__ import annotations
@@ -15,6 +22,8 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +31,9 @@ import gcd
 import smc
 from experiments.convergence.tree import Restriction, Tree, count_prefixes
 
-_REQUIRED = ("prompt", "budget", "strings")
-_KEYS = (*_REQUIRED, "eos_ids", "name")
+_REQUIRED = ("prompt", "budget")
+_ANSWERS = ("strings", "regex")
+_KEYS = (*_REQUIRED, *_ANSWERS, "eos_ids", "name", "note")
 
 
 @dataclass(frozen=True)
@@ -93,7 +103,7 @@ def read_problems(path: str | Path) -> list[Problem]:
         what = "an empty list" if content == [] else type(content).__name__
         raise ValueError(
             f"task.problems={path}: a list of problems is wanted, got {what}; give "
-            '[{"prompt": …, "budget": …, "strings": […]}, …]'
+            '[{"prompt": …, "budget": …, "strings": […]}, …], or regex in place of strings'
         )
     problems = [_read(entry, i, f"{path}, problem {i}") for i, entry in enumerate(content)]
     names = [problem.name for problem in problems]
@@ -111,8 +121,11 @@ def _read(entry: Any, number: int, where: str) -> Problem:
         raise ValueError(f"{where} has the unknown key {unknown[0]!r}; known are {_list(_KEYS)}")
     missing = [key for key in _REQUIRED if key not in entry]
     if missing:
-        raise ValueError(f"{where} lacks {missing[0]!r}; needed are {_list(_REQUIRED)}")
+        raise ValueError(
+            f"{where} lacks {missing[0]!r}; needed are {_list(_REQUIRED)}, and strings or regex"
+        )
     prompt, budget, name = entry["prompt"], entry["budget"], entry.get("name", str(number))
+    note = entry.get("note", "")
     if isinstance(prompt, list) and prompt and all(_is_id(token) for token in prompt):
         prompt = tuple(prompt)
     elif not isinstance(prompt, str):
@@ -126,9 +139,56 @@ def _read(entry: Any, number: int, where: str) -> Problem:
         raise ValueError(f"{where}: budget is {_short(budget)}; give a whole number of 1 or more")
     if not isinstance(name, str) or not name or not name.isprintable():
         raise ValueError(f"{where}: name is {_short(name)}; give one line of text, or leave it out")
-    strings = _strings(entry["strings"], where)
+    if not isinstance(note, str) or not note.isprintable():
+        raise ValueError(f"{where}: note is {_short(note)}; give one line of text, or leave it out")
+    language, strings = _answers(entry, where)
     eos_ids = None if entry.get("eos_ids") is None else _eos_ids(entry["eos_ids"], where)
-    return Problem(name, prompt, gcd.choice(strings), budget, strings, eos_ids)
+    return Problem(name, prompt, language, budget, strings, eos_ids, note)
+
+
+def _answers(entry: dict[str, Any], where: str) -> tuple[gcd.Automaton, tuple[str, ...] | None]:
+    """The constraint, and the answers in the order wanted where they are given one by one."""
+    given = [key for key in _ANSWERS if key in entry]
+    if len(given) != 1:
+        what = "has both 'strings' and 'regex'" if given else "lacks 'strings' or 'regex'"
+        raise ValueError(
+            f"{where} {what}; give exactly one of them: strings, a list of texts, or regex, a "
+            "pattern or a list of patterns that all must match"
+        )
+    if given == ["regex"]:
+        return _matching(entry["regex"], where), None
+    strings = _strings(entry["strings"], where)
+    return gcd.choice(strings), strings
+
+
+def _matching(value: Any, where: str) -> gcd.Automaton:
+    """The texts that match a pattern, or all of several."""
+    patterns = [value] if isinstance(value, str) else value
+    if (
+        not isinstance(patterns, list)
+        or not patterns
+        or not all(isinstance(pattern, str) for pattern in patterns)
+    ):
+        raise ValueError(
+            f"{where}: regex is {_short(value)}; give a pattern, or a list of patterns that all "
+            "must match"
+        )
+    languages = []
+    for pattern in patterns:
+        try:
+            languages.append(gcd.regex(pattern))
+        except gcd.ConstraintError as error:
+            raise ValueError(f"{where}: regex has {_short(pattern)}: {error}") from error
+    try:
+        language = reduce(and_, languages)
+    except gcd.ConstraintError as error:
+        raise ValueError(f"{where}: regex is {_short(value)}: {error}") from error
+    if language.is_empty:
+        raise ValueError(
+            f"{where}: regex is {_short(value)}, which no text matches; give a pattern that some "
+            "text matches, and several only if a text can match all of them"
+        )
+    return language
 
 
 def _strings(value: Any, where: str) -> tuple[str, ...]:

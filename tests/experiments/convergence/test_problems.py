@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import product
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from experiments import run as experiment
 from experiments.convergence import task
 from experiments.convergence.problems import prepare, read_problems
-from experiments.harness.models import load_model
-from tests.experiments.convergence.test_convergence import composed, written
+from experiments.harness.models import ROOT, load_model
+from tests.experiments.convergence.test_convergence import (
+    QUICK,
+    STORIES,
+    composed,
+    results,
+    written,
+)
 
 _OF_THE_FILE = [
     ("[{", "not JSON"),
@@ -20,7 +28,9 @@ _OF_THE_FILE = [
     ("[]", "an empty list"),
     ("[3]", "problem 0 is 3"),
     (b"\xff[]", "not JSON in UTF-8"),
-    ('[{"prompt": "x", "budget": 2}]', "lacks 'strings'"),
+    ('[{"prompt": "x", "budget": 2}]', "lacks 'strings' or 'regex'; give exactly one"),
+    ('[{"prompt": "x", "strings": ["a"]}]', "lacks 'budget'"),
+    ({"regex": "a"}, "has both 'strings' and 'regex'; give exactly one"),
     ({"budgets": 3}, "unknown key 'budgets'"),
     ({"strings": None}, "strings is null"),
     ({"strings": []}, r"strings is \[\]"),
@@ -40,7 +50,23 @@ _OF_THE_FILE = [
     ({"name": ""}, "name is"),
     ({"name": "two\nlines"}, "one line"),
     ({"name": "\udc00"}, "one line"),
+    ({"note": 3}, "note is 3"),
+    ({"note": "two\nlines"}, "one line"),
     ({"strings": [f"{i}" for i in range(20000)] + ["7"]}, '"7" twice'),
+]
+_OF_THE_REGEX = [
+    (None, "regex is null; give a pattern, or a list"),
+    ([], r"regex is \[\]"),
+    ([["a"]], r'regex is \[\["a"\]\]'),
+    (["a", 3], r'regex is \["a", 3\]'),
+    ("a(", r'regex has "a\(": .* position 1 .* write'),
+    (["a", "b\n("], r'regex has "b\\n\(": .* position 2'),
+    ("(?=a)", "look-around"),
+    ("\ud800", r'regex has "\\ud800": a lone surrogate'),
+    ("a{99999999}", "more than 250000 states"),
+    (["(a{600})*", "(a{601})*"], r"regex is \[.*more than 250000 states"),
+    (r"[^\x00-\U0010ffff]", "which no text matches; give a pattern that some text matches"),
+    (["a+", "b+"], r'regex is \["a\+", "b\+"\], which no text matches'),
 ]
 _OF_THE_MODEL = [
     ({"budget": 10**40}, "the model's context"),
@@ -73,35 +99,79 @@ def test_bad_files_are_refused_before_a_model_is_loaded(content, message, tmp_pa
     assert re.search(message, refusal(content, tmp_path))
 
 
-@pytest.mark.parametrize(("content", "message"), _OF_THE_MODEL)
-def test_bad_problems_are_refused_before_the_model_is_asked(
-    content, message, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(task, "Evaluator", None)
-    monkeypatch.setattr(task, "distil", None)
-    assert re.search(message, refusal(content, tmp_path))
+@pytest.mark.parametrize(("value", "message"), _OF_THE_REGEX)
+def test_bad_patterns_are_refused_before_a_model_is_loaded(value, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(task, "load_model", None)
+    entry = {"name": "good", "prompt": "x", "budget": 6}
+    content = json.dumps([{**entry, "regex": "a"}, {**entry, "name": "bad", "regex": value}])
+    found = refusal(content, tmp_path)
+    assert "problem 1" in found
+    assert re.search(message, found)
 
 
-def test_what_the_hmm_cannot_do_is_refused_before_it_is_made(tmp_path, monkeypatch):
-    monkeypatch.setattr(task, "Evaluator", None)
-    monkeypatch.setattr(task, "distil", None)
-    many = [{"prompt": [5, i], "budget": 3, "strings": ["a"], "name": str(i)} for i in range(30)]
-    found = refusal(json.dumps(many), tmp_path, "task.hmm_sequences=29")
-    assert "task.hmm_sequences=29 is less than one for each of 30 prompts" in found
-    cubes = {"strings": [str(i**3) for i in range(100, 400)], "budget": 8}
-    found = refusal(cubes, tmp_path, "hmm.max_table_mib=1", "task.hmm_states=512")
-    assert re.search(r"of 820 states, a budget of 8 .* hmm\.max_table_mib=1 are allowed", found)
+@pytest.mark.parametrize("patterns", ["a(b|c)?", [".{1,3}", ".*b.*"], ["[ab]*", "a.*", ".{2,3}"]])
+def test_the_answers_are_all_texts_that_match_every_pattern(patterns, tmp_path):
+    [problem] = read_problems(
+        written(tmp_path / "p.json", [{"prompt": "x", "budget": 4, "regex": patterns}])
+    )
+    assert problem.strings is None
+    every = [patterns] if isinstance(patterns, str) else patterns
+    texts = ["".join(letters) for n in range(5) for letters in product("abcd", repeat=n)]
+    matching = [text for text in texts if all(re.fullmatch(p, text) for p in every)]
+    assert 0 < len(matching) < len(texts)
+    assert [text for text in texts if problem.language.accepts(text)] == matching
 
 
-def test_a_tree_that_is_too_large_names_its_size(tmp_path):
-    lm, tokenizer = load_model(composed().model)
-    path = written(tmp_path / "p.json", [{"prompt": "x", "budget": 5, "strings": ["wide", "long"]}])
-    [problem] = read_problems(path)
-    ready = prepare(problem, lm, tokenizer, 200_000)
-    prefixes = ready.tree().num_prefixes
-    assert ready.prefixes == prefixes
-    with pytest.raises(ValueError, match=rf"{prefixes} distinct token prefixes.*lower the budget"):
-        prepare(problem, lm, tokenizer, prefixes - 1)
+def test_a_problem_of_patterns_is_that_of_its_texts(tmp_path):
+    """The same strings, the same exact posterior; and the note is on the page."""
+    entry = {"prompt": "x", "budget": 4, "eos_ids": [3]}
+    patterns = {**entry, "name": "patterns", "regex": ["(a|b){1,3}", ".*b"], "note": "Ends in b"}
+    texts = sorted(
+        text
+        for n in (1, 2, 3)
+        for text in map("".join, product("ab", repeat=n))
+        if text.endswith("b")
+    )
+    file = written(tmp_path / "p.json", [patterns, {**entry, "name": "texts", "strings": texts}])
+    experiment.run(composed(f"task.problems={file}", f"run_dir={tmp_path / 'run'}", *QUICK))
+    first, second = results(tmp_path / "run")
+    assert first["strings"] == second["strings"] == texts
+    assert first["posterior"] == second["posterior"]
+    assert first["log_evidence"] == second["log_evidence"]
+    assert "Ends in b. After `x`" in (tmp_path / "run" / "table.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("file", "overrides"),
+    [
+        ("convergence_check_embedded.json", ()),
+        ("convergence_new_embedded.json", ()),
+        ("convergence_check_stories.json", (f"model.path={STORIES}",)),
+        ("convergence_new_stories.json", (f"model.path={STORIES}",)),
+    ],
+)
+def test_the_page_s_own_problems_can_be_enumerated(file, overrides):
+    """Nothing is asked of the model; what the page says of budgets and sizes holds."""
+    if overrides and not STORIES.is_dir():
+        pytest.skip("needs ../shared/models/stories260K")
+    lm, tokenizer = load_model(composed(*overrides).model)
+    lm.model.forward = Mock(side_effect=AssertionError("the model was asked"))
+    problems = read_problems(ROOT / "docs" / file)
+    rows = table_rows((ROOT / "docs" / "convergence.md").read_text(encoding="utf-8"))
+    for problem in problems:
+        ready = prepare(problem, lm, tokenizer, 200_000)
+        if "new" in file:
+            tree = ready.tree()
+            within = len(tree["text"].unique()) - 1  # -1 stands for prefixes
+            found = [str(problem.budget), str(within), str(tree.num_prefixes)]
+            assert any(row[0] == problem.name and row[3:6] == found for row in rows), found
+    assert len(problems) == (6 if "new" in file else 3)
+
+
+def table_rows(page: str) -> list[list[str]]:
+    """The cells of every table of a page."""
+    lines = [line for line in page.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
 
 
 @pytest.mark.parametrize(
