@@ -7,8 +7,8 @@ import torch
 
 from gcd.tokens.batch import TokenClasses
 from smc import guide as guides
-from smc.guide import TiedGuide
-from smc.tying import Rest, mask_guide, weigh_rest
+from smc.guide import Factors, TiedGuide
+from smc.tying import MaskGuide, Rest, weigh_rest
 
 FORMS = {"compiled": ("cpu",), "tensors": ()}
 
@@ -134,7 +134,7 @@ def test_a_guide_that_is_one_or_zero(
     log_p, class_of, which, classes = case(9, 3000, 20, 3)
     classes[0] = False
     log_p = log_p.to(dtype)
-    guide = mask_guide(log_p, both_ways(class_of, 20), which, classes)
+    guide = MaskGuide(log_p, classes, both_ways(class_of, 20), which)
     mask = torch.stack([classes[r][class_of[which[r]].long()] for r in range(9)])
     expected = log_p.double().masked_fill(~mask, -torch.inf)
     assert torch.equal(guide.tilted(log_p), expected)
@@ -171,7 +171,8 @@ def test_a_guide_by_class(form: str, K: int, monkeypatch: pytest.MonkeyPatch) ->
     expected = torch.stack([by_class[r, class_of[which[r]].long()] for r in range(7)])
     expected.scatter_(1, tokens, by_token)
     monkeypatch.setattr(guides, "COMPILED", FORMS[form])
-    guide = TiedGuide(by_class, tokens, by_token, class_of, which, log_p.logsumexp(dim=1))
+    factors = Factors(by_class, tokens, by_token, both_ways(class_of, 9), which)
+    guide = TiedGuide(factors, log_p.logsumexp(dim=1))
     assert torch.equal(guide.log_g, expected)
     assert torch.equal(guide.tilted(log_p), log_p + expected)
     rows = torch.arange(7).repeat_interleave(60)
