@@ -8,10 +8,12 @@ task's own settings are a dataclass in its own folder (`experiments.tasks` regis
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
+
+from smc.algorithms import SMC, Discrete
 
 DTYPES = ("float32", "float64", "bfloat16", "float16", "auto")
 PROMPTS = ("auto", "compact", "chat")
@@ -40,13 +42,26 @@ class ModelConfig:
 
 @dataclass
 class SMCConfig:
-    """Options of the sampler; see `smc.sample`."""
+    """Options of sequential Monte Carlo (`smc.algorithms.SMC`), and those of all algorithms."""
 
-    resampling: str = "systematic"
-    ess_threshold: float = 0.5
+    resampling: str = cast(str, SMC.resampling)
+    ess_threshold: float = SMC.ess_threshold
+    strata: str = SMC.strata
+
+    # Of every algorithm; see `smc.sample`.
     temperature: float = 1.0
     top_p: float = 1.0
     max_rows: int = 128  # sequences in one forward pass; results do not depend on it
+
+
+@dataclass
+class DiscreteConfig:
+    """Options of the discrete particle filter; see `smc.algorithms.Discrete`."""
+
+    count_finished: bool = Discrete.count_finished
+    share: float = Discrete.share
+    floor: float = Discrete.floor
+    answers: int | None = Discrete.answers  # null: all that are found
 
 
 @dataclass
@@ -80,6 +95,7 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     smc: SMCConfig = field(default_factory=SMCConfig)
+    discrete: DiscreteConfig = field(default_factory=DiscreteConfig)
     hmm: HMMConfig = field(default_factory=HMMConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
     seed: int = 0

@@ -1,4 +1,4 @@
-"""This module draws what tasks share: accuracy against particles, and the curve of a training."""
+"""This module draws what tasks share: arms by particles and by what they read, and a training."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ import matplotlib
 matplotlib.use("Agg")  # files only: no display is needed or touched
 
 import matplotlib.pyplot as plt
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter, ScalarFormatter
 
+from experiments.harness.algorithms import ALGORITHMS
+from experiments.harness.arms import Arm, arms_in
 from experiments.harness.methods import METHODS
+
+_FEW = 6  # so many intervals can be told apart in one panel
 
 
 def plain(axis: Any) -> None:
@@ -22,45 +27,114 @@ def plain(axis: Any) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
+def legend_of(arms: Sequence[Arm], size: float = 6) -> list[Line2D]:
+    """Make the entries of a legend: methods by colour and marker, algorithms by line.
+
+    Args:
+        arms: those of the figure.
+        size: of the markers, in points.
+    """
+    methods = [METHODS[name] for name in dict.fromkeys(arm.method for arm in arms)]
+    variants = [ALGORITHMS[name] for name in dict.fromkeys(arm.algorithm for arm in arms)]
+    handles = [
+        Line2D([], [], color=m.colour, marker=m.marker, markersize=size, label=m.title)
+        for m in methods
+    ]
+    if len(variants) == 1:
+        return handles
+    for handle in handles:
+        handle.set_linestyle("none")
+    return [
+        *handles,
+        *(Line2D([], [], color="0.3", linestyle=v.line, label=v.title) for v in variants),
+    ]
+
+
 def plot_accuracy(summary: Sequence[dict[str, Any]], path: Path, title: str) -> None:
     """Write a figure to `path`: accuracy beside the share of finished answers, against particles.
 
     Args:
-        summary: records of `summarize`; each method is a line, its bootstrap interval a band.
+        summary: records of `summarize`; each arm is a line, its bootstrap interval a band.
         path: of the image.
         title: of the figure.
     """
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
-    methods = list(dict.fromkeys(s["method"] for s in summary))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
     counts = sorted({s["particles"] for s in summary})
-    for method in methods:
-        rows = sorted((s for s in summary if s["method"] == method), key=lambda s: s["particles"])
-        x = [s["particles"] for s in rows]
-        known = METHODS[method]
-        style = {"color": known.colour, "marker": known.marker, "label": known.title}
-        left.plot(x, [s["weighted_accuracy"] for s in rows], **style)
-        left.fill_between(
-            x,
-            [s["weighted_accuracy_low"] for s in rows],
-            [s["weighted_accuracy_high"] for s in rows],
-            color=style["color"],
-            alpha=0.15,
-            linewidth=0,
-        )
-        right.plot(x, [s["complete"] for s in rows], **style)
-    left.set_ylabel("posterior-weighted accuracy (95 % interval)")
+    _accuracy(left, summary, "particles")
+    for arm, rows in _lines(summary):
+        right.plot(_column(rows, "particles"), _column(rows, "complete"), **arm.style)
     right.set_ylabel("answers finished within the budget")
     right.set_ylim(-0.03, 1.03)
-    left.set_ylim(bottom=0)
+    right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     for axis in (left, right):
         axis.set_xscale("log", base=2)
         axis.xaxis.set_major_locator(FixedLocator(counts))
         axis.xaxis.set_minor_locator(NullLocator())
         axis.xaxis.set_major_formatter(ScalarFormatter())
-        axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axis.set_xlabel("particles")
         plain(axis)
-    left.legend(frameon=False)
+    _finish(figure, summary, path, title)
+
+
+def plot_reads(summary: Sequence[dict[str, Any]], path: Path, title: str) -> None:
+    """Write a figure to `path`: accuracy and log evidence, against what the language model read.
+
+    Of the log evidence it shows how far it varies over repetitions; where there are none, its mean,
+    which is the lower the more it varies (Jensen's inequality).
+
+    Args:
+        summary: records of `summarize`; each arm is a line through its numbers of particles.
+        path: of the image.
+        title: of the figure.
+    """
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
+    _accuracy(left, summary, "read")
+    repeated = any(s["log_evidence_sd"] is not None for s in summary)
+    key = "log_evidence_sd" if repeated else "log_evidence"
+    for arm, rows in _lines(summary):
+        some = [s for s in rows if s[key] is not None]
+        right.plot(_column(some, "read"), _column(some, key), **arm.style)
+    right.set_ylabel(
+        "standard deviation of the log evidence" if repeated else "mean log evidence (nats)"
+    )
+    for axis in (left, right):
+        if all(s["read"] > 0 for s in summary):
+            axis.set_xscale("log")
+        axis.set_xlabel("prefixes read a request, the prompt aside")
+        plain(axis)
+    _finish(figure, summary, path, title)
+
+
+def _lines(summary: Sequence[dict[str, Any]]) -> list[tuple[Arm, list[dict[str, Any]]]]:
+    """Each arm with its records, by particles."""
+    ordered = sorted(summary, key=lambda s: s["particles"])
+    return [(arm, [s for s in ordered if Arm.of(s) == arm]) for arm in arms_in(summary)]
+
+
+def _column(rows: Sequence[dict[str, Any]], key: str) -> list[float]:
+    return [s[key] for s in rows]
+
+
+def _accuracy(axis: Any, summary: Sequence[dict[str, Any]], key: str) -> None:
+    """Accuracy against a column, with intervals where they can be told apart."""
+    lines = _lines(summary)
+    for arm, rows in lines:
+        x = _column(rows, key)
+        axis.plot(x, _column(rows, "weighted_accuracy"), **arm.style)
+        if len(lines) <= _FEW:
+            low, high = (_column(rows, f"weighted_accuracy_{end}") for end in ("low", "high"))
+            axis.fill_between(x, low, high, color=arm.style["color"], alpha=0.12, linewidth=0)
+    interval = " (95 % interval)" if len(lines) <= _FEW else ""
+    axis.set_ylabel(f"posterior-weighted accuracy{interval}")
+    axis.set_ylim(bottom=0)
+    axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+
+
+def _finish(figure: Any, summary: Sequence[dict[str, Any]], path: Path, title: str) -> None:
+    handles = legend_of(arms_in(summary))
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=min(6, len(handles)), frameon=False
+    )
     figure.suptitle(title)
     figure.savefig(path, dpi=150)
     plt.close(figure)

@@ -8,6 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from experiments.harness.algorithms import unread
 from experiments.harness.methods import methods_of, needs_hmm
 
 Identity = dict[str, Any]
@@ -29,7 +30,7 @@ def results_config(config: DictConfig) -> Identity:
     """Give the part of the configuration that determines the results, as plain values.
 
     Logging, batching, the device and memory do not; nor do the HMM's settings where no method looks
-    ahead.
+    ahead, nor options that no algorithm of the run reads.
     """
     values = plain(config)
     for key in ("wandb", "run_dir", "resume"):
@@ -39,4 +40,9 @@ def results_config(config: DictConfig) -> Identity:
     values["hmm"].pop("max_table_mib", None)
     if not any(map(needs_hmm, methods_of(config))):
         values.pop("hmm")
+    for key in unread(config):
+        group, _, option = key.partition(".")
+        values[group].pop(option)
+    if not values["discrete"]:
+        values.pop("discrete")
     return values

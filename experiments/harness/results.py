@@ -1,6 +1,7 @@
 """This module writes rows of results to disk one by one, and reads them when a run is resumed.
 
-One row is one example under one method with one number of particles. A row is written whole and
+One row is one example under one method and algorithm with one number of particles, perhaps repeated
+with other random numbers. A row is written whole and
 flushed before the next is begun, so an interrupted run loses at most the row it was writing; a
 last line that was cut short is dropped when the file is read.
 """
@@ -11,15 +12,33 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 Row = dict[str, Any]
-Key = tuple[str, str, int]  # example id, method, particles
+
+
+class Key(NamedTuple):
+    """What tells a row from the others of its run.
+
+    Attributes:
+        example: its name.
+        method: a name of `METHODS`, or whatever the task compares.
+        algorithm: a name of `ALGORITHMS`; "smc" where the task compares none.
+        particles: N.
+        repeat: number of the independent repetition.
+    """
+
+    example: str
+    method: str
+    algorithm: str
+    particles: int
+    repeat: int = 0
 
 
 def key_of(row: Row) -> Key:
-    """Give the key that tells a row from the others of its run."""
-    return row["example"], row["method"], row["particles"]
+    """Give the key of a row; where there is one repetition, rows need not number it."""
+    names = row["example"], row["method"], row["algorithm"]
+    return Key(*names, row["particles"], row.get("repeat", 0))
 
 
 class ResultStore:
@@ -68,11 +87,13 @@ class ResultStore:
         keys = list(keys)
         missing = [key for key in keys if key not in self._rows]
         if missing:
-            example, method, particles = missing[0]
+            first = missing[0]
+            again = f", repetition {first.repeat}" if first.repeat else ""
             raise ValueError(
                 f"{len(missing)} of {len(keys)} rows are missing from {self.run_dir}; the first is "
-                f"that of example {example}, method {method}, {particles} particles. Did a process "
-                "end early, or see other records? The same command makes the missing rows"
+                f"that of example {first.example}, method {first.method}, algorithm "
+                f"{first.algorithm}, {first.particles} particles{again}. Did a process end early, "
+                "or see other records? The same command makes the missing rows"
             )
         return [self._rows[key] for key in keys]
 

@@ -9,10 +9,10 @@ import math
 
 from omegaconf import DictConfig
 
+from experiments.harness.algorithms import ALGORITHMS, algorithms_of, unread
 from experiments.harness.checks import at_least, distinct, inside, left_alone, one_of
 from experiments.harness.config import DTYPES, PROMPTS, WANDB_MODES, Config, HMMConfig
 from experiments.harness.methods import METHODS, methods_of, needs_hmm
-from smc.resampling import SCHEMES
 from smc.twisted import TWISTS
 
 
@@ -28,16 +28,14 @@ def check_shared(config: DictConfig) -> None:
     """Check every setting that is not the task's alone, the methods that it compares among them."""
     check_model(config)
     check_methods(config)
+    check_algorithms(config)
     at_least("data.offset", config.data.offset, 0)
     if config.data.path and config.data.hub:
         raise ValueError("give data.path or data.hub, not both")
     at_least("smc.max_rows", config.smc.max_rows, 1)
-    one_of("smc.resampling", config.smc.resampling, tuple(SCHEMES))
-    temperature, threshold = config.smc.temperature, config.smc.ess_threshold
+    temperature = config.smc.temperature
     if not (temperature > 0 and math.isfinite(temperature)):
         raise ValueError(f"smc.temperature must be positive and finite, got {temperature}")
-    if not threshold >= 0:
-        raise ValueError(f"smc.ess_threshold must be 0 or more, got {threshold}")
     inside("smc.top_p", config.smc.top_p, "(0, 1]", 0 < config.smc.top_p <= 1)
     _check_hmm(config.hmm)
 
@@ -61,6 +59,24 @@ def check_methods(config: DictConfig) -> None:
     fixed = [name for name in settings if all(name in method.fixed for method in looking)]
     reason = "all methods of this run that look ahead have their own; leave it out"
     left_alone(config, Config, [f"hmm.{name}" for name in fixed], reason)
+
+
+def check_algorithms(config: DictConfig) -> None:
+    """Check `task.algorithms`, and that they read, and can honour, what the configuration says."""
+    if "algorithms" in config.task:
+        distinct("task.algorithms", config.task.algorithms)
+        for name in config.task.algorithms:
+            one_of("task.algorithms", name, tuple(ALGORITHMS))
+    names = algorithms_of(config)
+    reason = f"no algorithm of this run ({', '.join(names)}) reads it; leave it out"
+    if "algorithms" in config.task:
+        reason += ", or add one that does to task.algorithms"
+    left_alone(config, Config, unread(config), reason)
+    for name in names:
+        try:
+            ALGORITHMS[name].make(config)
+        except ValueError as error:
+            raise ValueError(f"{ALGORITHMS[name].algorithm}.*, for {name}: {error}") from error
 
 
 def _check_hmm(hmm: HMMConfig) -> None:

@@ -2,19 +2,22 @@
 
 Every example counts in every denominator: a row whose particles all died is an answer that was
 not given, hence wrong, invalid and unfinished. Intervals are percentile bootstrap over examples
-(Efron and Tibshirani 1993, chapter 13): requests are what results would vary over.
+(Efron and Tibshirani 1993, chapter 13): requests are what results would vary over, so an example
+that was repeated counts once, by the mean of its repetitions. How far the log evidence of one
+example varies over them is its standard deviation, averaged over examples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from experiments.harness.methods import METHODS
+from experiments.harness.algorithms import is_discrete
+from experiments.harness.arms import Arm
 from experiments.harness.results import Row
 
 _RESAMPLES = 2000
@@ -53,47 +56,64 @@ def bootstrap(values: Sequence[float], seed: int = 0) -> Interval:
 
 
 def summarize(rows: Sequence[Row], seed: int = 0) -> list[dict[str, Any]]:
-    """Sum up the rows of each method and number of particles, in order of first appearance."""
-    groups: dict[tuple[str, int], list[Row]] = {}
+    """Sum up the rows of each arm and number of particles, in order of first appearance."""
+    groups: dict[tuple[Arm, int], list[Row]] = {}
     for row in rows:
-        groups.setdefault((row["method"], row["particles"]), []).append(row)
-    records = []
-    for (method, particles), group in groups.items():
-        alive = [r for r in group if not r["dead"]]
-        accuracy = bootstrap([r["weighted_accuracy"] for r in group], seed)
-        majority = bootstrap([float(r["majority_correct"]) for r in group], seed)
-        records.append(
-            {
-                "method": method,
-                "particles": particles,
-                "examples": len(group),
-                "weighted_accuracy": accuracy.mean,
-                "weighted_accuracy_low": accuracy.low,
-                "weighted_accuracy_high": accuracy.high,
-                "majority_accuracy": majority.mean,
-                "majority_accuracy_low": majority.low,
-                "majority_accuracy_high": majority.high,
-                "valid": _mean(r["valid"] for r in group),
-                "complete": _mean(r["complete"] for r in group),
-                "share_finished": _mean(r["share_finished"] for r in group),
-                "dead": sum(r["dead"] for r in group),
-                "ess_fraction": _mean(r["ess"] / particles for r in alive) if alive else None,
-                "log_evidence": _mean(
-                    r["log_evidence"] for r in alive if r["log_evidence"] is not None
-                ),
-                "lm_calls": sum(r["lm_calls"] for r in group),
-                "tokens": sum(r["tokens"] for r in group),
-                "seconds": sum(r["seconds"] for r in group),
-            }
-        )
-    return records
+        groups.setdefault((Arm.of(row), row["particles"]), []).append(row)
+    return [_record(arm, n, group, seed) for (arm, n), group in groups.items()]
+
+
+def _record(arm: Arm, particles: int, group: Sequence[Row], seed: int) -> dict[str, Any]:
+    """The sums of one arm with one number of particles."""
+    examples: dict[str, list[Row]] = {}
+    for row in group:
+        examples.setdefault(row["example"], []).append(row)
+
+    def by_example(value: Callable[[Row], float]) -> list[float]:
+        return [float(np.mean([value(r) for r in own])) for own in examples.values()]
+
+    alive = [r for r in group if not r["dead"]]
+    accuracy = bootstrap(by_example(lambda r: r["weighted_accuracy"]), seed)
+    majority = bootstrap(by_example(lambda r: r["majority_correct"]), seed)
+    evidence = [
+        [r["log_evidence"] for r in own if r["log_evidence"] is not None]
+        for own in examples.values()
+    ]
+    return {
+        **arm._asdict(),
+        "particles": particles,
+        "examples": len(examples),
+        "repeats": max(map(len, examples.values())),
+        "weighted_accuracy": accuracy.mean,
+        "weighted_accuracy_low": accuracy.low,
+        "weighted_accuracy_high": accuracy.high,
+        "majority_accuracy": majority.mean,
+        "majority_accuracy_low": majority.low,
+        "majority_accuracy_high": majority.high,
+        "valid": _mean(r["valid"] for r in group),
+        "complete": _mean(r["complete"] for r in group),
+        "share_finished": _mean(r["share_finished"] for r in group),
+        "enumerated": _mean(r["enumerated"] for r in group),
+        "dead": sum(r["dead"] for r in group),
+        # The answers of a pool were not drawn: its ESS is no share of N.
+        "ess_fraction": None
+        if is_discrete(arm.algorithm)
+        else _mean(r["ess"] / particles for r in alive),
+        "log_evidence": _mean(float(np.mean(values)) for values in evidence if values),
+        "log_evidence_sd": _mean(float(np.std(v, ddof=1)) for v in evidence if len(v) > 1),
+        "read": _mean(r["read"] for r in group),
+        "lm_calls": sum(r["lm_calls"] for r in group),
+        "tokens": sum(r["tokens"] for r in group),
+        "seconds": sum(r["seconds"] for r in group),
+    }
 
 
 def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """Turn the summary into a table of percentages, intervals and totals."""
+    repeated = any(s["repeats"] > 1 for s in summary)
     return pd.DataFrame(
         {
-            "method": METHODS[s["method"]].title,
+            **Arm.of(s).titles,
             "particles": s["particles"],
             "examples": s["examples"],
             "accuracy (weighted) %": _with_interval(s, "weighted_accuracy"),
@@ -101,8 +121,12 @@ def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
             "valid %": _percent(s["valid"]),
             "complete %": _percent(s["complete"]),
             "particles finished %": _percent(s["share_finished"]),
+            "enumerated %": _percent(s["enumerated"]),
             "dead rows": s["dead"],
-            "ESS/N": "–" if s["ess_fraction"] is None else f"{s['ess_fraction']:.2f}",
+            "ESS/N": _number(s["ess_fraction"], 2),
+            "log evidence": _number(s["log_evidence"], 3),
+            **({"its sd": _number(s["log_evidence_sd"], 3)} if repeated else {}),
+            "read": _number(s["read"], 0),
             "LM calls": s["lm_calls"],
             "tokens": s["tokens"],
             "seconds": f"{s['seconds']:.1f}",
@@ -121,9 +145,14 @@ def as_markdown(table: pd.DataFrame) -> str:
     return "\n".join([lines[0], rule, *lines[1:]])
 
 
-def _mean(values: Any) -> float | None:
+def _mean(values: Iterable[float]) -> float | None:
+    """The mean; None of nothing."""
     numbers = [float(v) for v in values]
     return float(np.mean(numbers)) if numbers else None
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
 
 
 def _percent(value: float) -> str:

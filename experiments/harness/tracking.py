@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import netrc
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import urlparse
@@ -13,6 +13,7 @@ from urllib.parse import urlparse
 import pandas as pd
 import wandb
 
+from experiments.harness.arms import Arm
 from experiments.harness.config import WandbConfig
 
 _LOG = logging.getLogger(__name__)
@@ -60,13 +61,13 @@ def log_results(
     summary: Sequence[dict[str, Any]],
     table: pd.DataFrame,
     rows: pd.DataFrame,
-    figure: Path,
+    figures: Mapping[str, Path],
 ) -> None:
-    """Log the figures and tables of the run directory, and a curve for each method."""
+    """Log the figures and tables of the run directory, and a curve for each arm."""
     for record in sorted(summary, key=lambda r: r["particles"]):
-        method = record["method"]
+        label = Arm.of(record).label
         values = {
-            f"{method}/{key}": value
+            f"{label}/{key}": value
             for key, value in record.items()
             if isinstance(value, int | float) and key != "particles"
         }
@@ -75,11 +76,11 @@ def log_results(
         {
             "table": wandb.Table(dataframe=table.astype(str)),
             "rows": wandb.Table(dataframe=rows.astype(str)),
-            "accuracy": wandb.Image(str(figure)),
+            **{name: wandb.Image(str(path)) for name, path in figures.items()},
         }
     )
     for record in summary:
-        prefix = f"{record['method']}@{record['particles']}"
+        prefix = f"{Arm.of(record).label}@{record['particles']}"
         run.summary.update({f"{prefix}/{k}": v for k, v in record.items()})
 
 

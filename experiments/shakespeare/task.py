@@ -24,6 +24,7 @@ from omegaconf import DictConfig
 import gcd
 import smc
 from experiments.harness import tracking
+from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.figures import plot_losses
 from experiments.harness.identity import Identity, results_config
 from experiments.harness.models import resolve_device
@@ -135,7 +136,7 @@ def build_constraints(
 
 
 def _key(name: str, line: int, particles: int) -> Key:
-    return str(line), name, particles
+    return Key(str(line), name, "smc", particles)
 
 
 def _sample(
@@ -160,8 +161,7 @@ def _sample(
             budget=task.budget,
             particles=task.particles,
             proposal=smc.GCD(),
-            resampling=config.smc.resampling,
-            ess_threshold=config.smc.ess_threshold,
+            **ALGORITHMS["smc"].arguments(config),
             temperature=config.smc.temperature,
             top_p=config.smc.top_p,
             seed=config.seed,
@@ -174,9 +174,7 @@ def _sample(
             text = None if posterior.dead else posterior.sample(1, seed)[0]
             rows.append(
                 {
-                    "example": str(line),
-                    "method": name,
-                    "particles": task.particles,
+                    **_key(name, line, task.particles)._asdict(),
                     "line": text,
                     "valid": text is not None and language.accepts(text),
                     "log_evidence": None if posterior.dead else posterior.log_evidence,

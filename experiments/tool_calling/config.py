@@ -14,13 +14,15 @@ from experiments.tool_calling.budgets import LINEAR
 
 @dataclass
 class XlamConfig:
-    """Tool calling: methods x particle counts on the same requests."""
+    """Tool calling: methods x algorithms x particle counts on the same requests."""
 
     name: str = "xlam"
     style: str = "json"
     num_examples: int = 48
     methods: list[str] = field(default_factory=lambda: ["lcd", "gcd", "pgcd"])
+    algorithms: list[str] = field(default_factory=lambda: ["smc", "discrete"])
     particles: list[int] = field(default_factory=lambda: [1, 4, 16])
+    repeats: int = 1  # independent runs of every row
     budget: Any = "default"  # a number of tokens, or "tight", "default", "loose"
     max_calls: int | None = None  # None: as many as the budget allows
 
@@ -30,6 +32,7 @@ def check(config: DictConfig) -> None:
     task = config.task
     one_of("task.style", task.style, STYLES)
     at_least("task.num_examples", task.num_examples, 1)
+    at_least("task.repeats", task.repeats, 1)
     if task.max_calls is not None:
         at_least("task.max_calls", task.max_calls, 1)
     if isinstance(task.budget, bool) or not isinstance(task.budget, int | str):

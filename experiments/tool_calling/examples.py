@@ -14,14 +14,17 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
 
 import gcd
 import smc
+from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.methods import refuse_little_memory
 from experiments.harness.results import Key, ResultStore, Row
+from experiments.harness.seeds import derived_seed
 from experiments.tool_calling.answers import makes_calls, write_answer
 from experiments.tool_calling.budgets import budget_of
 from experiments.tool_calling.prompts import build_prompt
@@ -146,34 +149,32 @@ def sample_examples(
         store: of rows.
         progress: called with the number of rows done.
     """
-    task = config.task
-    for method in task.methods:
-        for particles in task.particles:
-            due = [e for e in examples if key_of_example(e, method, particles) not in store]
-            # Alike prompts together: less padding. Results do not depend on the grouping.
-            due.sort(key=lambda e: (len(e.prompt), e.number))
-            size = max(1, config.smc.max_rows // particles)
-            for group in _groups(due, size, method, proposals[method]):
-                posteriors = smc.sample(
-                    lm,
-                    [e.prompt for e in group],
-                    [e.constraint for e in group],
-                    budget=[e.budget for e in group],
-                    particles=particles,
-                    proposal=proposals[method],
-                    resampling=config.smc.resampling,
-                    ess_threshold=config.smc.ess_threshold,
-                    temperature=config.smc.temperature,
-                    top_p=config.smc.top_p,
-                    seed=config.seed,
-                    example_ids=[e.number for e in group],
-                    max_rows=config.smc.max_rows,
-                )
-                store.append(
-                    row_of(example, method, particles, task.style, posterior)
-                    for example, posterior in zip(group, posteriors, strict=True)
-                )
-                progress(len(group))
+    for trial in trials_of(config.task):
+        proposal = proposals[trial.method]
+        due = [example for example in examples if trial.key(example) not in store]
+        # Alike prompts together: less padding. Results do not depend on the grouping.
+        due.sort(key=lambda e: (len(e.prompt), e.number))
+        size = max(1, config.smc.max_rows // trial.particles)
+        for group in _groups(due, size, trial.method, proposal):
+            posteriors = smc.sample(
+                lm,
+                [e.prompt for e in group],
+                [e.constraint for e in group],
+                budget=[e.budget for e in group],
+                particles=trial.particles,
+                proposal=proposal,
+                **ALGORITHMS[trial.algorithm].arguments(config),
+                temperature=config.smc.temperature,
+                top_p=config.smc.top_p,
+                seed=trial.seed(config.seed),
+                example_ids=[e.number for e in group],
+                max_rows=config.smc.max_rows,
+            )
+            store.append(
+                row_of(example, trial, config.task.style, posterior)
+                for example, posterior in zip(group, posteriors, strict=True)
+            )
+            progress(len(group))
 
 
 def _groups(
@@ -199,31 +200,46 @@ def name_of_example(example: Example) -> str:
     return f"{example.number}:{example.record.id}"
 
 
-def key_of_example(example: Example, method: str, particles: int) -> Key:
-    """Give the key of one row."""
-    return name_of_example(example), method, particles
+class Trial(NamedTuple):
+    """How an example is sampled: what sets its rows apart.
+
+    Attributes:
+        method, algorithm: their names.
+        particles: N.
+        repeat: number of the repetition; the first is what there is without repetitions.
+    """
+
+    method: str
+    algorithm: str
+    particles: int
+    repeat: int = 0
+
+    def seed(self, seed: int) -> int:
+        """Give the seed of this repetition, in a run with that seed."""
+        return seed if self.repeat == 0 else derived_seed("repeat", seed, self.repeat)
+
+    def key(self, example: Example) -> Key:
+        """Give the key of the row of an example."""
+        return Key(name_of_example(example), *self)
+
+
+def trials_of(task: DictConfig) -> list[Trial]:
+    """Give all trials of a run, in the order of the results."""
+    every = product(task.methods, task.algorithms, task.particles, range(task.repeats))
+    return [Trial(*each) for each in every]
 
 
 def keys_of(examples: Sequence[Example], task: DictConfig) -> list[Key]:
     """Give the keys of all rows of these examples, in the order of the results."""
-    return [
-        key_of_example(example, method, particles)
-        for method in task.methods
-        for particles in task.particles
-        for example in examples
-    ]
+    return [trial.key(example) for trial in trials_of(task) for example in examples]
 
 
-def row_of(
-    example: Example, method: str, particles: int, style: str, posterior: smc.Posterior
-) -> Row:
+def row_of(example: Example, trial: Trial, style: str, posterior: smc.Posterior) -> Row:
     """Make the row of one posterior, a line of `results.jsonl`."""
     correct = [makes_calls(a, example.record.calls, style) for a in posterior.answers]
     chosen = posterior.answers[0] if posterior.answers else b""
     return {
-        "example": name_of_example(example),
-        "method": method,
-        "particles": particles,
+        **trial.key(example)._asdict(),
         "style": style,
         "budget": example.budget,
         "needed": int(example.constraint.steps_to_accept[example.constraint.initial]),
@@ -232,6 +248,7 @@ def row_of(
         "complete": not posterior.dead and posterior.complete,
         "share_finished": posterior.diagnostics.share_finished,
         "dead": posterior.dead,
+        "enumerated": posterior.enumerated,
         "weighted_accuracy": sum(
             p for p, right in zip(posterior.probabilities, correct, strict=True) if right
         ),
@@ -240,6 +257,7 @@ def row_of(
         "ess": posterior.ess,
         "lm_calls": posterior.diagnostics.lm_calls,
         "tokens": posterior.diagnostics.tokens,
+        "read": posterior.diagnostics.tokens - len(example.prompt),
         "seconds": round(posterior.diagnostics.seconds, 4),
         "num_answers": len(posterior.answers),
         "answers": [
@@ -254,7 +272,7 @@ def row_of(
 
 
 def _fragment(posterior: smc.Posterior) -> str | None:
-    """The text that the first particle of a dead row had written when its budget ran out."""
-    if not posterior.dead:
+    """What the first particle of a dead row wrote until its budget ran out; a pool has none."""
+    if not posterior.dead or not posterior.particles:
         return None
     return posterior.particles[0].answer.decode(errors="replace")

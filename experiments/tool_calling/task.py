@@ -1,4 +1,4 @@
-"""The tool-calling task, `+task=xlam`: methods and numbers of particles on the same requests.
+"""The tool-calling task, `+task=xlam`: methods, algorithms and particles on the same requests.
 
 For each record its tools become an automaton over the model's tokens, each method writes answers
 under it, and accuracy compares the calls with the gold ones. Under `torchrun` the records are dealt
@@ -17,7 +17,7 @@ import pandas as pd
 from omegaconf import DictConfig
 
 from experiments.harness import tracking
-from experiments.harness.figures import plot_accuracy
+from experiments.harness.figures import plot_accuracy, plot_reads
 from experiments.harness.identity import Identity, results_config
 from experiments.harness.methods import hmm_identity, proposals
 from experiments.harness.models import identity_of, load_model
@@ -98,7 +98,8 @@ def _report(run: Run, read: ReadResult, prepared: Preparation, rows: list[Row]) 
         f"{len(read.records)} records read, {len(read.skipped)} malformed, "
         f"{len(prepared.refused)} refused; constraints compiled in {prepared.seconds:.1f} s.",
         "Accuracies in percent with 95 % bootstrap intervals over requests; dead rows count as "
-        "wrong. Tokens are those the language model read.",
+        "wrong. Tokens are those the language model read, prompts included; `read` is the mean "
+        "number of prefixes that it read for one request, the prompt aside.",
     ]
     record: dict[str, Any] = {
         "title": title,
@@ -111,14 +112,20 @@ def _report(run: Run, read: ReadResult, prepared: Preparation, rows: list[Row]) 
         "compile_seconds": round(prepared.seconds, 3),
         "methods": summary,
     }
-    figure = run.directory / "accuracy.png"
-    plot_accuracy(summary, figure, title)
+    if task.repeats > 1:
+        notes.append(
+            f"Everything {task.repeats} times, with random numbers of its own; the standard "
+            "deviation of the log evidence is that of one request, averaged over requests."
+        )
+    figures = {"accuracy": run.directory / "accuracy.png", "reads": run.directory / "reads.png"}
+    plot_accuracy(summary, figures["accuracy"], title)
+    plot_reads(summary, figures["reads"], title)
     shown = pd.DataFrame(rows).drop(columns=["answers"])
     run.report(
         f"## {title}\n\n{as_markdown(table)}\n\n{' '.join(notes)}\n",
         record,
-        lambda tracked: tracking.log_results(tracked, summary, table, shown, figure),
-        files=("accuracy.png", "results.jsonl"),
+        lambda tracked: tracking.log_results(tracked, summary, table, shown, figures),
+        files=(*(path.name for path in figures.values()), "results.jsonl"),
     )
 
 

@@ -20,7 +20,7 @@ from hmm.model import HMM
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("+task=xlam", "task.num_examples=4", "task.particles=[1,3]", "wandb=disabled")
-EXPERIMENT_ROWS = 4 * 3 * 2
+EXPERIMENT_ROWS = 4 * 3 * 2 * 2
 
 
 def composed(*overrides: str):
@@ -56,19 +56,24 @@ def test_a_run_writes_everything(finished):
             assert not row["dead"]
         assert 0 <= row["weighted_accuracy"] <= 1
         assert row["lm_calls"] > 0
-        assert row["tokens"] > 0
+        assert row["tokens"] > row["read"] >= 0
+        assert not (row["enumerated"] and row["algorithm"] == "smc")
         total = sum(a["probability"] for a in row["answers"])
         assert total == pytest.approx(0 if row["dead"] else 1)
         assert row["weighted_accuracy"] == pytest.approx(
             sum(a["probability"] for a in row["answers"] if a["correct"])
         )
     summary = json.loads((finished / "summary.json").read_text())
-    assert [(m["method"], m["particles"]) for m in summary["methods"]] == [
-        ("lcd", 1), ("lcd", 3), ("gcd", 1), ("gcd", 3), ("pgcd", 1), ("pgcd", 3),
-    ]  # fmt: skip
+    assert [(m["method"], m["algorithm"], m["particles"]) for m in summary["methods"]] == [
+        (method, algorithm, particles)
+        for method in ("lcd", "gcd", "pgcd")
+        for algorithm in ("smc", "discrete")
+        for particles in (1, 3)
+    ]
     table = (finished / "table.md").read_text()
-    assert table.count("\n| GCD") == table.count("\n| P-GCD") == 2
-    assert (finished / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    assert table.count("\n| GCD") == table.count("\n| P-GCD") == 4
+    for name in ("accuracy.png", "reads.png"):
+        assert (finished / name).read_bytes().startswith(b"\x89PNG")
     assert (finished / "config.yaml").exists()
 
 
@@ -81,6 +86,29 @@ def test_batching_does_not_change_results(finished, tmp_path):
         assert one["dead"] == other["dead"]
         if not one["dead"]:
             assert one["log_evidence"] == pytest.approx(other["log_evidence"], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_repetitions_are_independent_and_the_first_is_the_run_without_any(tmp_path):
+    common = ("task.num_examples=2", "task.methods=[gcd]", "task.particles=[2]")
+    experiment.run(composed(*common, f"run_dir={tmp_path / 'once'}"))
+    experiment.run(composed(*common, f"run_dir={tmp_path / 'thrice'}", "task.repeats=3"))
+    once, thrice = rows_of(tmp_path / "once"), rows_of(tmp_path / "thrice")
+    first = [row for row in thrice if row["repeat"] == 0]
+    assert without_seconds(once) == without_seconds(first)
+    assert len(thrice) == 3 * len(once)
+    evidences: dict[tuple, set] = {}
+    for row in thrice:
+        if not row["enumerated"]:
+            name = row["example"], row["algorithm"]
+            evidences.setdefault(name, set()).add(row["log_evidence"])
+    assert max(map(len, evidences.values())) == 3
+    (_, one), (_, other) = (
+        (m["algorithm"], m["log_evidence_sd"])
+        for m in json.loads((tmp_path / "thrice" / "summary.json").read_text())["methods"]
+    )
+    assert min(one, other) >= 0
+    assert "its sd" in (tmp_path / "thrice" / "table.md").read_text()
 
 
 @pytest.mark.slow
@@ -212,7 +240,7 @@ def test_too_little_memory_for_one_record_ends_the_run(tmp_path):
     assert not run_dir.exists()
     (enough,) = re.findall(r"give (hmm\.max_table_mib=\d+)", str(refused.value))
     experiment.run(composed(*common, f"run_dir={run_dir}", enough))
-    assert len(rows_of(run_dir)) == 2
+    assert len(rows_of(run_dir)) == 2 * 2
     assert not (run_dir / "refused.jsonl").read_text()
 
 

@@ -137,6 +137,39 @@ def test_a_toy_method_is_compared_with_the_truth(tmp_path):
     assert "Share of GCD's particles, median of the problems' own ratios: Sharp GCD" in table
 
 
+def test_a_toy_task_compares_algorithms(tmp_path, monkeypatch):
+    """Rows of each are their own, an interrupted run goes on, and both find the same evidence."""
+    config = composed("+task=toy", "task.algorithms=[smc,discrete]", f"run_dir={tmp_path / 'run'}")
+    sample, calls = smc.sample, []
+
+    def interrupted(*args, **kwargs):
+        calls.append(kwargs["algorithm"])
+        if len(calls) == 12:
+            raise KeyboardInterrupt
+        return sample(*args, **kwargs)
+
+    monkeypatch.setattr(smc, "sample", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        experiment.run(config)
+    experiment.run(config)
+    assert len(calls) == 12 + 32 - 11
+    assert set(calls) == {"smc", "discrete"}
+    whole = composed("+task=toy", "task.algorithms=[smc,discrete]", f"run_dir={tmp_path / 'whole'}")
+    experiment.run(whole)
+    rows = rows_of(tmp_path / "run")
+    assert rows == rows_of(tmp_path / "whole")
+    assert [r["algorithm"] for r in rows[::8]] == ["smc", "discrete"] * 2
+    # With more places than prefixes nothing is left to chance, nor to the method.
+    exact = {
+        r["example"]: r["log_evidence"]
+        for r in rows
+        if (r["method"], r["algorithm"], r["particles"]) == ("gcd", "discrete", 8)
+    }
+    constraint = gcd.lift(gcd.choice(toy.WORDS[:2]), toy.VOCABULARY)
+    truth = sum(target(ToyLM(toy.VOCABULARY), [1], constraint, 5).values())
+    assert exact[toy.WORDS[1]] == pytest.approx(math.log(truth), abs=1e-12)
+
+
 @pytest.mark.slow
 def test_a_toy_method_runs_where_the_others_do(tmp_path):
     experiment.run(
@@ -146,7 +179,7 @@ def test_a_toy_method_runs_where_the_others_do(tmp_path):
         )
     )  # fmt: skip
     rows = rows_of(tmp_path)
-    assert [(r["method"], r["valid"], r["complete"]) for r in rows] == [("sharp", True, True)] * 2
+    assert [(r["method"], r["valid"], r["complete"]) for r in rows] == [("sharp", True, True)] * 4
     assert "\n| Sharp GCD" in (tmp_path / "table.md").read_text()
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import product
 
 import torch
 from omegaconf import DictConfig
@@ -13,9 +14,11 @@ from omegaconf import DictConfig
 import gcd
 import smc
 from experiments import run as experiment
+from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.checks import at_least
 from experiments.harness.identity import Identity, results_config
 from experiments.harness.methods import METHODS, Method, hmm_settings
+from experiments.harness.results import Key
 from experiments.harness.run import Run, Task
 from experiments.tasks import TASKS, register
 from smc.testing import ToyLM
@@ -43,6 +46,7 @@ class ToyConfig:
     name: str = "toy"
     words: int = 4  # examples: the first word, the first two, ...
     methods: list[str] = field(default_factory=lambda: ["gcd", "sharp"])
+    algorithms: list[str] = field(default_factory=lambda: ["smc"])
     particles: list[int] = field(default_factory=lambda: [1, 8])
 
 
@@ -61,26 +65,27 @@ def _identity(config: DictConfig, words: tuple[str, ...]) -> Identity:
 def _run(run: Run, words: tuple[str, ...]) -> None:
     task = run.config.task
     lm = ToyLM(VOCABULARY)
-    keys = [(word, m, n) for m in task.methods for n in task.particles for word in words]
+    arms = product(task.methods, task.algorithms, task.particles)
+    keys = [Key(word, *arm) for arm in arms for word in words]
     run.open(keys)
     mine = run.share(keys)
     with run.sampling(mine) as progress:
-        for word, method, particles in mine:
-            if (word, method, particles) in run.store:
+        for key in mine:
+            if key in run.store:
                 continue
-            number = words.index(word)
+            number = words.index(key.example)
             [posterior] = smc.sample(
                 lm,
                 [[1]],
                 gcd.lift(gcd.choice(words[: number + 1]), VOCABULARY),
                 budget=5,
-                particles=particles,
-                proposal=METHODS[method].proposal(hmm_settings(run.config)),
+                particles=key.particles,
+                proposal=METHODS[key.method].proposal(hmm_settings(run.config)),
+                **ALGORITHMS[key.algorithm].arguments(run.config),
                 seed=run.config.seed,
                 example_ids=[number],
             )
-            row = {"example": word, "method": method, "particles": particles}
-            run.store.append([row | {"log_evidence": posterior.log_evidence}])
+            run.store.append([key._asdict() | {"log_evidence": posterior.log_evidence}])
             (run.directory / "scratch.txt").write_text("to go on from")
             progress(1)
     rows = run.merged()

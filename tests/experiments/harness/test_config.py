@@ -41,6 +41,7 @@ def test_the_paper_resamples_every_step():
     config = composed("+task=xlam", "smc=paper")
     assert config.smc.resampling == "multinomial"
     assert config.smc.ess_threshold == 1.0
+    assert config.smc.strata == "none"
 
 
 @pytest.mark.parametrize(
@@ -64,11 +65,19 @@ def test_the_paper_resamples_every_step():
         ("wandb.mode=never", "'never' for wandb.mode"),
         ("model.dtype=int8", "'int8' for model.dtype"),
         ("smc.max_rows=0", "got 0"),
-        ("smc.resampling=best", "'best' for smc.resampling"),
+        ("smc.resampling=best", r"smc\.\*, for smc: unknown resampling scheme 'best'"),
         ("smc.temperature=0", "smc.temperature"),
         ("smc.temperature=inf", "smc.temperature"),
         ("smc.top_p=1.5", "smc.top_p"),
-        ("smc.ess_threshold=-1", "smc.ess_threshold"),
+        ("smc.ess_threshold=-1", "ess_threshold is -1.0; it must be 0 or more"),
+        ("smc.strata=tokens", "strata is 'tokens'; use one of none, state"),
+        ("discrete.share=1.5", r"discrete\.\*, for discrete: share is 1.5; it must lie in"),
+        ("discrete.floor=1", "floor is 1.0; it must lie in"),
+        ("discrete.answers=0", "answers is 0; give a whole number"),
+        ("task.algorithms=[smc,magic]", "'magic' for task.algorithms: use one of smc, smc_paper"),
+        ("task.algorithms=[smc,smc]", "task.algorithms has an entry twice"),
+        ("task.algorithms=[]", "task.algorithms needs at least one entry"),
+        ("task.repeats=0", "task.repeats must be at least 1, got 0"),
         ("seed=-1", "seed must be at least 0, got -1"),
     ],
 )
@@ -115,7 +124,9 @@ def test_two_sources_of_data_are_refused():
         experiment.check(composed("+task=xlam", "data.path=a.jsonl", "data.hub=b"))
 
 
-@pytest.mark.parametrize("override", ["smc.particle=3", "task.style=[1]", "seed=x"])
+@pytest.mark.parametrize(
+    "override", ["smc.particle=3", "discrete.pool=3", "task.style=[1]", "seed=x"]
+)
 def test_misspelt_keys_and_wrong_types_do_not_compose(override):
     with pytest.raises(ConfigCompositionException):
         composed("+task=xlam", override)

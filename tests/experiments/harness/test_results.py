@@ -10,7 +10,8 @@ from experiments.harness.results import ResultStore, key_of
 
 
 def row(example: str, particles: int = 1, text: str = "x") -> dict:
-    return {"example": example, "method": "gcd", "particles": particles, "text": text}
+    names = {"example": example, "method": "gcd", "algorithm": "smc"}
+    return {**names, "particles": particles, "text": text}
 
 
 def test_rows_are_read_back(tmp_path):
@@ -22,6 +23,17 @@ def test_rows_are_read_back(tmp_path):
     assert again.rows([key_of(r) for r in rows]) == rows
     assert key_of(row("a")) in again
     assert key_of(row("a", 4)) not in again
+
+
+def test_algorithms_and_repetitions_are_rows_of_their_own(tmp_path):
+    others = [{**row("a"), "algorithm": "discrete"}, {**row("a"), "repeat": 1}]
+    store = ResultStore(tmp_path)
+    store.append([row("a"), *others])
+    keys = [key_of(each) for each in (row("a"), *others)]
+    assert ResultStore(tmp_path).rows(keys) == [row("a"), *others]
+    assert key_of({**row("a"), "repeat": 0}) == keys[0]  # the first repetition is the row itself
+    with pytest.raises(ValueError, match="algorithm smc, 1 particles, repetition 2. Did a process"):
+        store.rows([keys[0]._replace(repeat=2)])
 
 
 def test_a_row_cut_short_is_made_again(tmp_path):
@@ -54,7 +66,7 @@ def test_a_missing_row_is_named_and_nothing_is_merged(tmp_path):
     second.append([row("b", 4)])
     first.reload()
     keys = [key_of(row("a")), key_of(row("c", 16)), key_of(row("b", 4)), key_of(row("d"))]
-    missing = "2 of 4 rows are missing from .*; the first is that of example c, method gcd, 16 part"
+    missing = "2 of 4 rows are missing from .*; the first is that of example c, method gcd, algorithm smc, 16"
     with pytest.raises(ValueError, match=missing):
         first.merge(keys)
     assert len(list(tmp_path.iterdir())) == 2  # the rows of both processes are as they were

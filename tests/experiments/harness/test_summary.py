@@ -8,27 +8,33 @@ import pytest
 from experiments.harness.summary import as_markdown, as_table, bootstrap, summarize
 
 
-def row(method: str, particles: int, accuracy: float, *, dead: bool = False) -> dict:
+def row(
+    method: str, particles: int, accuracy: float, *, dead: bool = False, algorithm: str = "smc",
+    example: str = "0", log_evidence: float = -2.0,
+) -> dict:  # fmt: skip
     return {
-        "example": "0",
+        "example": example,
         "method": method,
+        "algorithm": algorithm,
         "particles": particles,
         "valid": not dead,
         "complete": not dead,
         "share_finished": 0.0 if dead else 1.0,
         "dead": dead,
+        "enumerated": False,
         "weighted_accuracy": accuracy,
         "majority_correct": accuracy > 0.5,
-        "log_evidence": None if dead else -2.0,
+        "log_evidence": None if dead else log_evidence,
         "ess": 0.0 if dead else particles / 2,
         "lm_calls": 10,
         "tokens": 100,
+        "read": 40,
         "seconds": 0.5,
     }
 
 
 def test_dead_rows_stay_in_every_denominator():
-    rows = [row("lcd", 4, 1.0), row("lcd", 4, 0.0, dead=True)]
+    rows = [row("lcd", 4, 1.0), row("lcd", 4, 0.0, dead=True, example="1")]
     (record,) = summarize(rows)
     assert record["examples"] == 2
     assert record["weighted_accuracy"] == record["valid"] == record["complete"] == 0.5
@@ -37,10 +43,11 @@ def test_dead_rows_stay_in_every_denominator():
     assert record["log_evidence"] == -2.0
     assert record["ess_fraction"] == 0.5
     assert record["tokens"] == 200
+    assert record["read"] == 40
 
 
 def test_all_dead_is_a_row_of_zeros_not_an_error():
-    (record,) = summarize([row("lcd", 1, 0.0, dead=True)] * 3)
+    (record,) = summarize([row("lcd", 1, 0.0, dead=True, example=name) for name in "abc"])
     assert record["weighted_accuracy"] == 0.0
     assert record["ess_fraction"] is None
     assert "–" in as_markdown(as_table([record]))
@@ -50,6 +57,38 @@ def test_groups_keep_their_order():
     rows = [row("gcd", 4, 1.0), row("lcd", 1, 0.0), row("gcd", 1, 1.0), row("gcd", 4, 0.0)]
     records = summarize(rows)
     assert [(r["method"], r["particles"]) for r in records] == [("gcd", 4), ("lcd", 1), ("gcd", 1)]
+
+
+def test_algorithms_are_groups_of_their_own():
+    rows = [row("gcd", 4, 1.0), row("gcd", 4, 0.0, algorithm="discrete")]
+    plain, discrete = summarize(rows)
+    assert (plain["algorithm"], plain["weighted_accuracy"]) == ("smc", 1.0)
+    assert (discrete["algorithm"], discrete["weighted_accuracy"]) == ("discrete", 0.0)
+    assert plain["ess_fraction"] == 0.5
+    assert discrete["ess_fraction"] is None  # answers of a pool are no share of N
+    table = as_table([plain, discrete])
+    assert list(table["algorithm"]) == ["SMC", "discrete"]
+    assert "its sd" not in table
+
+
+def test_an_example_that_is_repeated_counts_once():
+    """Its accuracy is the mean over repetitions; so intervals are over examples alone."""
+    logs = {"a": (-1.0, -3.0), "b": (-5.0, -5.0)}
+    rows = [
+        row("gcd", 4, accuracy, example=name, log_evidence=log)
+        for name, values in logs.items()
+        for accuracy, log in zip((0.0, 1.0), values, strict=True)
+    ]
+    (record,) = summarize(rows)
+    assert (record["examples"], record["repeats"]) == (2, 2)
+    assert record["weighted_accuracy_low"] == record["weighted_accuracy_high"] == 0.5
+    assert record["log_evidence"] == -3.5
+    assert record["log_evidence_sd"] == pytest.approx((2**0.5 + 0) / 2)
+    assert list(as_table([record])["its sd"]) == ["0.707"]
+    rows[0] |= {"dead": True, "log_evidence": None}
+    (record,) = summarize(rows)
+    assert record["log_evidence"] == -4
+    assert record["log_evidence_sd"] == 0  # of the example that has two
 
 
 def test_bootstrap_interval_has_its_coverage():

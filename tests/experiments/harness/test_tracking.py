@@ -7,7 +7,7 @@ import pytest
 
 from experiments.harness import tracking
 from experiments.harness.config import WandbConfig
-from experiments.harness.figures import plot_accuracy
+from experiments.harness.figures import plot_accuracy, plot_reads
 from experiments.harness.summary import as_table, summarize
 from tests.experiments.harness.test_summary import row
 
@@ -45,16 +45,23 @@ def test_auto_is_online_with_a_login(monkeypatch, tmp_path):
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_login")
 def test_an_offline_run_holds_figures_and_tables(tmp_path):
-    rows = [row(m, n, a) for m in ("lcd", "gcd") for n in (1, 4, 16) for a in (0.0, 0.4, 1.0)]
+    rows = [
+        row(method, n, accuracy, algorithm=algorithm, example=str(accuracy))
+        for method in ("lcd", "gcd")
+        for algorithm in ("smc", "discrete")
+        for n in (1, 4, 16)
+        for accuracy in (0.0, 0.4, 1.0)
+    ]
     summary = summarize(rows)
-    figure = tmp_path / "accuracy.png"
-    plot_accuracy(summary, figure, "a title")
-    assert figure.read_bytes().startswith(b"\x89PNG")
+    figures = {name: tmp_path / f"{name}.png" for name in ("accuracy", "reads")}
+    for draw, path in zip((plot_accuracy, plot_reads), figures.values(), strict=True):
+        draw(summary, path, "a title")
+        assert path.read_bytes().startswith(b"\x89PNG")
     settings = WandbConfig(mode="auto")
     with tracking.start(settings, tmp_path, {"seed": 0}, "name", "abc") as run:
-        tracking.log_results(run, summary, as_table(summary), pd.DataFrame(rows), figure)
+        tracking.log_results(run, summary, as_table(summary), pd.DataFrame(rows), figures)
         assert run.settings.mode == "offline"
-        assert run.summary["gcd@16/weighted_accuracy"] == pytest.approx(1.4 / 3)
+        assert run.summary["gcd/discrete@16/weighted_accuracy"] == pytest.approx(1.4 / 3)
     stored = list((tmp_path / "wandb").rglob("*.wandb"))
     assert len(stored) == 1
     assert stored[0].stat().st_size > 0

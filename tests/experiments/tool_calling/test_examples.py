@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import gcd
 from experiments.tool_calling.answers import Call
-from experiments.tool_calling.examples import Example, row_of
+from experiments.tool_calling.examples import Example, Trial, row_of, trials_of
 from experiments.tool_calling.records import ToolRecord
 from smc.posterior import Diagnostics
 
@@ -17,6 +17,7 @@ RECORD = ToolRecord("7", "Call f with 1.", (TOOL,), (Call("f", {"a": 1}),))
 EXAMPLE = Example(3, RECORD, LANGUAGE, gcd.lift(LANGUAGE, VOCABULARY), (1,), 60, {})
 RIGHT = b'[{"name": "f", "arguments": {"a": 1}}]'
 WRONG = b'[{"name": "f", "arguments": {"a": 2}}]'
+FOUR = Trial("gcd", "smc", 4)
 BROKEN = b'[{"name": "f", "argu'
 
 
@@ -30,6 +31,7 @@ def made_by_hand(answers: dict[bytes, float], *, complete: bool, share: float, f
         complete=complete,
         log_evidence=-1.0 if answers else float("-inf"),
         ess=1.0,
+        enumerated=False,
         diagnostics=diagnostics,
         particles=(SimpleNamespace(answer=fragment),),
     )
@@ -37,7 +39,7 @@ def made_by_hand(answers: dict[bytes, float], *, complete: bool, share: float, f
 
 def test_a_dead_row_is_wrong_invalid_and_unfinished():
     dead = made_by_hand({}, complete=False, share=0.0, fragment=BROKEN)
-    row = row_of(EXAMPLE, "lcd", 1, "json", dead)
+    row = row_of(EXAMPLE, Trial("lcd", "smc", 1), "json", dead)
     assert row["dead"]
     assert not row["valid"]
     assert not row["complete"]
@@ -46,10 +48,32 @@ def test_a_dead_row_is_wrong_invalid_and_unfinished():
     assert row["log_evidence"] is None
     assert row["unfinished"] == BROKEN.decode()
     assert (row["example"], row["share_finished"]) == ("3:7", 0.0)
+    assert row["read"] == 50 - len(EXAMPLE.prompt)
+
+
+def test_an_empty_pool_is_a_dead_row_too():
+    dead = made_by_hand({}, complete=False, share=0.0)
+    dead.particles = ()
+    row = row_of(EXAMPLE, Trial("lcd", "discrete", 4, 2), "json", dead)
+    assert row["dead"]
+    assert row["unfinished"] is None
+    assert (row["algorithm"], row["repeat"]) == ("discrete", 2)
+
+
+def test_repetitions_have_seeds_of_their_own_and_the_first_is_the_run_itself():
+    task = SimpleNamespace(
+        methods=["lcd", "gcd"], algorithms=["smc", "discrete"], particles=[1, 4], repeats=3
+    )
+    trials = trials_of(task)
+    assert len(set(trials)) == len(trials) == 2 * 2 * 2 * 3
+    seeds = {trial.repeat: {trial.seed(7), trial.seed(8)} for trial in trials}
+    assert seeds[0] == {7, 8}
+    assert len(set.union(*seeds.values())) == 6
 
 
 def test_accuracies_are_of_calls_and_weighted_by_probability():
-    row = row_of(EXAMPLE, "gcd", 4, "json", made_by_hand({WRONG: 0.6, RIGHT: 0.4}, complete=True, share=1.0))  # fmt: skip # noqa: E501
+    found = made_by_hand({WRONG: 0.6, RIGHT: 0.4}, complete=True, share=1.0)
+    row = row_of(EXAMPLE, FOUR, "json", found)
     assert row["valid"]
     assert row["complete"]
     assert row["weighted_accuracy"] == 0.4
@@ -60,6 +84,6 @@ def test_accuracies_are_of_calls_and_weighted_by_probability():
 
 
 def test_validity_is_checked_on_the_bytes_of_the_chosen_answer():
-    row = row_of(EXAMPLE, "gcd", 4, "json", made_by_hand({BROKEN: 1.0}, complete=True, share=1.0))
+    row = row_of(EXAMPLE, FOUR, "json", made_by_hand({BROKEN: 1.0}, complete=True, share=1.0))
     assert not row["valid"]
     assert row["weighted_accuracy"] == 0

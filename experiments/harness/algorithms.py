@@ -1,0 +1,103 @@
+"""The algorithms that experiments compare are entries of `ALGORITHMS`.
+
+An entry is one of the algorithms of `smc.sample`, with some of its options fixed and the others
+taken from the configuration: those of "smc" from the group `smc.*`, those of "discrete" from
+`discrete.*`. It says everything that checks, tasks, figures and tables want to know. Any method
+(`experiments.harness.methods`) may be run with any of them; to add one, write its entry here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, cast
+
+from omegaconf import DictConfig
+
+from smc import algorithms
+from smc.algorithms import SMC, Discrete, Options
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to go from a method to weighted answers.
+
+    Attributes:
+        title: its name in tables and legends.
+        line: style of its lines in figures, as matplotlib has it.
+        algorithm: its name in `smc.sample`, and the group of the configuration with its options.
+        fixed: options that are part of the entry, whatever the configuration says.
+    """
+
+    title: str
+    line: Any
+    algorithm: str
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def reads(self) -> list[str]:
+        """Keys of the configuration that its options are taken from."""
+        return [key for key in keys_of(self.algorithm) if _option(key) not in self.fixed]
+
+    def options(self, config: DictConfig) -> Options:
+        """Give its options, as `smc.sample` takes them."""
+        read = {_option(key): config[self.algorithm][_option(key)] for key in self.reads}
+        return cast(Options, {**read, **self.fixed})
+
+    def arguments(self, config: DictConfig) -> dict[str, Any]:
+        """Give the arguments that choose it in `smc.sample`: `algorithm`, and its options."""
+        return {"algorithm": self.algorithm, **self.options(config)}
+
+    def make(self, config: DictConfig) -> SMC | Discrete:
+        """Make the algorithm itself, for a sampler that is not `smc.sample`.
+
+        Raises:
+            ValueError: an option of the configuration makes no sense.
+        """
+        return algorithms.algorithm(self.algorithm, self.options(config))
+
+
+ALGORITHMS: dict[str, Variant] = {
+    "smc": Variant("SMC", "--", "smc"),
+    "smc_paper": Variant(
+        "SMC, every step",
+        ":",
+        "smc",
+        {"resampling": "multinomial", "ess_threshold": 1.0, "strata": "none"},
+    ),
+    # Nothing is resampled, so by what scheme and among whom is never asked.
+    "smc_none": Variant(
+        "SMC, no resampling",
+        "-.",
+        "smc",
+        {"resampling": "systematic", "ess_threshold": 0.0, "strata": "none"},
+    ),
+    "smc_state": Variant("SMC, within states", (0, (6, 1, 1, 1, 1, 1)), "smc", {"strata": "state"}),
+    "discrete": Variant("discrete", "-", "discrete"),
+    "discrete_share": Variant("discrete, share 1/2", (0, (8, 1)), "discrete", {"share": 0.5}),
+}
+
+
+def keys_of(algorithm: str) -> list[str]:
+    """Give the keys of the configuration that hold options of an algorithm of `smc.sample`."""
+    return [f"{algorithm}.{each.name}" for each in fields(algorithms.ALGORITHMS[algorithm])]
+
+
+def algorithms_of(config: DictConfig) -> list[str]:
+    """Give the names of the algorithms that a run compares; "smc" where the task compares none."""
+    return list(config.task.get("algorithms") or ("smc",))
+
+
+def is_discrete(name: str) -> bool:
+    """Tell whether the entry of this name keeps a pool of distinct answers, not N particles."""
+    return ALGORITHMS[name].algorithm == "discrete"
+
+
+def unread(config: DictConfig) -> list[str]:
+    """Give the keys of options that no algorithm of the run reads."""
+    read = {key for name in algorithms_of(config) for key in ALGORITHMS[name].reads}
+    return [key for kind in algorithms.ALGORITHMS for key in keys_of(kind) if key not in read]
+
+
+def _option(key: str) -> str:
+    return key.partition(".")[2]

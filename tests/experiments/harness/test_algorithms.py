@@ -1,0 +1,120 @@
+"""Entries of the algorithms: their options, and that no setting is without a reader."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+import gcd
+import smc
+from experiments import run as experiment
+from experiments.harness.algorithms import ALGORITHMS, unread
+from experiments.harness.config import DiscreteConfig, SMCConfig
+from experiments.harness.identity import results_config
+from smc import algorithms
+from smc.algorithms import SMC, Discrete
+from smc.testing import ToyLM
+
+CONFIGS = Path(__file__).resolve().parents[3] / "configs"
+GROUPS = {"smc": SMCConfig, "discrete": DiscreteConfig}
+
+
+def composed(*overrides: str):
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return compose("config", ["+task=xlam", *overrides])
+
+
+@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
+def test_the_configuration_has_every_option_with_the_library_s_default(name):
+    kind = algorithms.ALGORITHMS[name]
+    config = OmegaConf.structured(GROUPS[name])
+    for option in fields(kind):
+        assert config[option.name] == option.default
+    whole = composed()[name]
+    assert {option.name: whole[option.name] for option in fields(kind)} == {
+        option.name: option.default for option in fields(kind)
+    }
+
+
+def test_entries_are_what_their_names_say():
+    config = composed("smc.resampling=residual", "smc.ess_threshold=0.25", "discrete.floor=0.125")
+    made = {name: variant.make(config) for name, variant in ALGORITHMS.items()}
+    assert made["smc"] == SMC("residual", 0.25, SMC.strata)
+    assert made["smc_paper"] == SMC("multinomial", 1.0, "none")
+    assert made["smc_none"] == SMC("systematic", 0.0, "none")
+    assert made["smc_state"] == SMC("residual", 0.25, "state")
+    assert made["discrete"] == Discrete(floor=0.125)
+    assert made["discrete_share"] == Discrete(share=0.5, floor=0.125)
+    paper = composed("smc=paper")
+    assert ALGORITHMS["smc"].make(paper) == made["smc_paper"]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_arguments_are_those_of_the_library(name):
+    """Sampling with them is sampling with the algorithm itself: the seam of both samplers."""
+    vocabulary = gcd.Vocabulary.from_bytes([b"", b"a", b"b", b"ab", b"ba"], eos_ids=[0])
+    constraint = gcd.lift(gcd.choice(["ab", "ba", "abba"]), vocabulary)
+    config, seen = composed(), []
+    kind = algorithms.ALGORITHMS[ALGORITHMS[name].algorithm]
+    expected = ALGORITHMS[name].make(config)
+
+    class Watched(kind):
+        def __post_init__(self):
+            super().__post_init__()
+            seen.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(algorithms.ALGORITHMS, ALGORITHMS[name].algorithm, Watched)
+        [posterior] = smc.sample(
+            ToyLM(vocabulary), [[1]], constraint, budget=4, particles=8, proposal=smc.GCD(),
+            **ALGORITHMS[name].arguments(config),
+        )  # fmt: skip
+    assert [vars(each) for each in seen] == [vars(expected)]
+    assert not posterior.dead
+
+
+@pytest.mark.parametrize(
+    ("algorithms_of_run", "override", "reader"),
+    [
+        ("[discrete]", "smc.resampling=residual", "[smc,discrete]"),
+        ("[discrete]", "smc=paper", "[smc]"),
+        ("[smc_paper,smc_none]", "smc.ess_threshold=0.25", "[smc_state]"),
+        ("[smc_state]", "smc.strata=state", "[smc]"),
+        ("[smc]", "discrete.floor=0.125", "[discrete_share]"),
+        ("[smc,discrete_share]", "discrete.share=0.25", "[discrete]"),
+    ],
+)
+def test_options_that_nobody_reads_are_refused(algorithms_of_run, override, reader):
+    if override == "smc.strata=state" and SMC.strata == "state":
+        override = "smc.strata=none"
+    with pytest.raises(ValueError, match="would be ignored: no algorithm of this run"):
+        experiment.check(composed(f"task.algorithms={algorithms_of_run}", override))
+    experiment.check(composed(f"task.algorithms={reader}", override))
+
+
+def test_a_task_without_algorithms_reads_those_of_smc():
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        config = compose("config", ["+task=shakespeare"])
+        assert unread(config) == [f"discrete.{option.name}" for option in fields(Discrete)]
+        with pytest.raises(ValueError, match=r"this run \(smc\) reads it; leave it out$"):
+            experiment.check(compose("config", ["+task=shakespeare", "discrete.share=0.25"]))
+        experiment.check(compose("config", ["+task=shakespeare", "smc=paper"]))
+
+
+@pytest.mark.parametrize("shared", ["smc.temperature=0.5", "smc.top_p=0.5", "smc.max_rows=3"])
+def test_what_all_algorithms_read_is_refused_for_none(shared):
+    for name in ALGORITHMS:
+        experiment.check(composed(f"task.algorithms=[{name}]", shared))
+
+
+def test_results_do_not_depend_on_options_that_nobody_reads():
+    identity = results_config(composed("task.algorithms=[smc_none]"))
+    assert "discrete" not in identity
+    assert set(identity["smc"]) == {"temperature", "top_p"}
+    both = results_config(composed())
+    assert set(both["discrete"]) == {option.name for option in fields(Discrete)}
+    assert both != results_config(composed("discrete.floor=0.125"))
