@@ -2,19 +2,19 @@
 
     toolcalls    the embedded model's HMM, which lies beside it
     stories      clones of the prefixes that continuations of twenty beginnings of stories come by
-                 (`experiments.convergence.hmm`), of up to `LENGTH` tokens; three minutes of one thread,
-                 made once and kept in `runs/`
+                 (`experiments.convergence.hmm`), of up to `LENGTH` tokens; three minutes of one
+                 thread, made once and kept beside the run's directory
 
 The second is made by the recipe of the convergence task as it is. Held out it has -2.136 nats a
 token (bigram -2.846, the language model, which reads the beginnings, -1.402). EM from there was
-tried on 10 000 continuations, where it took four minutes from -2.163 to -2.134: as much as four times
-the continuations give without it.
+tried on 10 000 continuations, where it took four minutes from -2.163 to -2.134: as much as four
+times the continuations give without it.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gcd
 from experiments.convergence.hmm import Recipe, distil, with_own_ends
@@ -62,7 +62,7 @@ class Source(NamedTuple):
 
     name: str
     lm: TransformersLM
-    identity: dict[str, object]
+    identity: dict[str, Any]
 
     @property
     def vocabulary(self) -> gcd.Vocabulary:
@@ -85,7 +85,11 @@ def read_source(name: str, stories: str, states: int, sequences: int) -> Source:
         return Source(name, lm, {"hmm_files": digest_of(EMBEDDED_HMM)})
     lm, _ = load_model(ModelConfig(path=stories, device="cpu"))
     recipe = {"states": states, "sequences": sequences, "length": LENGTH}
-    identity = {"model_files": identity_of(stories), "recipe": recipe, "prompts": BEGINNINGS}
+    identity: dict[str, Any] = {
+        "model_files": identity_of(stories),
+        "recipe": recipe,
+        "prompts": BEGINNINGS,
+    }
     return Source(name, with_own_ends(lm), identity)
 
 

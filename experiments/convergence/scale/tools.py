@@ -5,9 +5,9 @@
     members    which members are given, of four optional ones of which there must be two
 
 each with a *tight* budget, the shortest call and four tokens more, and an *ample* one. That two of
-four must be there is an obligation that can be put off until it is too late. The tools are ones that
-the HMM was distilled from, as no others have several answers that are about as probable; the four
-members are some of its usual ones, put together here.
+four must be there is an obligation that can be put off until it is too late. The tools are ones
+that the HMM was distilled from, as no others have several answers that are about as probable; the
+four members are some of its usual ones, put together here.
 
 They were written down before any sampler was run on them, and all of them are reported.
 """

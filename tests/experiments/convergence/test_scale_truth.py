@@ -1,4 +1,4 @@
-"""Dynamic programming against enumeration: an HMM as the language model, its evidence and events."""
+"""Dynamic programming against enumeration, where the language model is an HMM."""
 
 from __future__ import annotations
 
