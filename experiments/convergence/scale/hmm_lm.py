@@ -14,6 +14,7 @@ operations twice, whatever the length of the prefixes.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import torch
@@ -74,6 +75,13 @@ class HMMLanguageModel:
     @property
     def device(self) -> torch.device:
         return self.hmm.device
+
+    def digest(self) -> str:
+        """Compute a digest of all parameters, which tells the model from others."""
+        found = hashlib.sha256()
+        for part in (self.hmm.initial, *self.hmm.transition.factors, self.hmm.emission):
+            found.update(part.cpu().numpy().tobytes())
+        return found.hexdigest()[:16]
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Give token ids as they are, and `PROMPT` for any text: it is ignored either way."""

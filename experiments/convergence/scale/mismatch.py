@@ -13,7 +13,15 @@ model ever is. A mismatched one is what a distillation with fewer states would b
               that is uniformly distributed, so that the model is wrong and not just coarse
 
 Both have distributions that sum to one in float64, and are functions of model, size and seed.
-`LOOKAHEADS` names the models that problems are run with.
+`LOOKAHEADS` names the models that problems are run with. On text of the language model itself
+(1 000 sequences of up to 60 tokens) they lose, in nats a token,
+
+                                     own    mild    strong    one state
+    the HMM of tool calls              0    0.39      0.75         2.20
+    the HMM of stories                 0    0.60      1.15         2.55
+
+where the HMM that the convergence task distils from a real language model loses 0.26 and 0.59. The
+strengths were chosen by these numbers, before any sampler was run with them.
 """
 
 from __future__ import annotations
@@ -103,18 +111,18 @@ def blurred(hmm: HMM, share: float, *, seed: int = 0) -> HMM:
     )
 
 
-def _an_eighth(hmm: HMM) -> HMM:
-    return merged(hmm, max(1, hmm.num_states // 8))
+def _a_quarter(hmm: HMM) -> HMM:
+    return merged(hmm, max(1, hmm.num_states // 4))
 
 
-def _a_32nd_and_noise(hmm: HMM) -> HMM:
-    return blurred(merged(hmm, max(1, hmm.num_states // 32)), 0.1)
+def _an_eighth_and_noise(hmm: HMM) -> HMM:
+    return blurred(merged(hmm, max(1, hmm.num_states // 8)), 0.1)
 
 
 LOOKAHEADS: dict[str, Callable[[HMM], HMM]] = {
     "own": in_double,
-    "mild": _an_eighth,
-    "strong": _a_32nd_and_noise,
+    "mild": _a_quarter,
+    "strong": _an_eighth_and_noise,
 }
-"""What to look ahead with, of the HMM that is the language model: itself; states merged down to an
-eighth; to a 32nd, and a tenth of every distribution replaced by noise."""
+"""What to look ahead with, of the HMM that is the language model: itself; states merged down to a
+quarter; to an eighth, and a tenth of every distribution replaced by noise."""

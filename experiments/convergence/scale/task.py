@@ -9,6 +9,7 @@ one row, which goes to disk as it is made: the same command goes on from there, 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -33,6 +34,7 @@ from experiments.harness.methods import refuse_little_memory
 from experiments.harness.results import Row, key_of
 from experiments.harness.run import Run, Task
 from gcd.support.files import read_json, write_json
+from gcd.tokens.batch import AutomatonBatch
 from hmm.model import HMM
 
 
@@ -115,10 +117,21 @@ def _head(each: Prepared, arm: Arm, particles: int) -> Row:
 
 
 def _truth(run: Run, each: Prepared, lm: HMMLanguageModel) -> Truth:
-    """The exact answer, computed unless it lies in the run directory."""
+    """The exact answer, computed unless it lies in the run directory.
+
+    Raises:
+        ValueError: what lies there is of another HMM, so the rows are, too.
+    """
     problem, path = each.problem, run.directory / "truths" / f"{each.problem.name}.json"
+    digest = lm.digest()
     if path.is_file():
         found = read_json(path, remedy="remove it, and it is computed again")
+        if found["hmm"] != digest:
+            raise ValueError(
+                f"{path} is the truth of another HMM than the one there is now ({found['hmm']} "
+                f"and {digest}), which was made again since: give another run_dir, or resume=false "
+                "to start this one over"
+            )
         return Truth(found["log_evidence"], np.array(found["marginal"]))
     exact = truth(
         lm.hmm,
@@ -129,8 +142,15 @@ def _truth(run: Run, each: Prepared, lm: HMMLanguageModel) -> Truth:
         ending=problem.ending,
     )
     path.parent.mkdir(exist_ok=True)
-    names = [event.name for event in problem.events]
-    write_json({**exact._asdict(), "marginal": exact.marginal.tolist(), "events": names}, path)
+    write_json(
+        {
+            "hmm": digest,
+            "log_evidence": exact.log_evidence,
+            "events": [event.name for event in problem.events],
+            "marginal": exact.marginal.tolist(),
+        },
+        path,
+    )
     return exact
 
 
@@ -150,10 +170,21 @@ def _rows(
     proposal = arm.proposal(settings_of(run.config), model.ahead)
     sizes = {arm.label: [proposal.memory(each.constraint, each.budget)]}
     refuse_little_memory({arm.label: proposal}, [each.problem.name], sizes)
+    table = _table_seconds(proposal, each)
     for head in due:
         posteriors = _sample(run.config, model.lm, each, arm, proposal, head["particles"])
-        run.store.append([{**head, **measured(posteriors, each.problem.events, exact)}])
+        found = measured(posteriors, each.problem.events, exact)
+        run.store.append([{**head, **found, "table_seconds": table}])
         progress(1)
+
+
+def _table_seconds(proposal: smc.Proposal, each: Prepared) -> float | None:
+    """Let the proposal make its table, which it keeps for all runs; None if it has none."""
+    if not proposal.memory(each.constraint, each.budget):
+        return None
+    started = time.perf_counter()
+    proposal.start(smc.Batch(AutomatonBatch([each.constraint]), torch.tensor([each.budget])))
+    return round(time.perf_counter() - started, 3)
 
 
 def _sample(

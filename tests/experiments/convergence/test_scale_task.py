@@ -40,7 +40,7 @@ def rows_of(run_dir: Path) -> list[dict]:
 
 
 def without_times(rows: list[dict]) -> list[dict]:
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+    return [{k: v for k, v in row.items() if "seconds" not in k} for row in rows]
 
 
 def test_a_run_is_complete_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
@@ -76,9 +76,14 @@ def test_a_run_is_complete_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
         found = np.abs(shares.mean(axis=0) - exact["marginal"]).sum() / 2
         assert row["total_variation"] == pytest.approx(found, abs=1e-6)
         assert row["tokens"] > 30
+        assert (row["table_seconds"] is None) == (row["method"] == "smc:gcd")
     table = (tmp_path / "run" / "table.md").read_text()
     assert "P-GCD (strong HMM)" in table
     assert f"Exact: log evidence {exact['log_evidence']:.4f}; set_alarm" in table
+
+    truths.write_text(json.dumps(exact | {"hmm": "another"}))
+    with pytest.raises(ValueError, match="is the truth of another HMM than the one there is now"):
+        experiment.run(config)
 
     whole = composed(*LITTLE, f"run_dir={tmp_path / 'whole'}")
     experiment.run(whole)
