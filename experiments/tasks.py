@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from hydra.core.config_store import ConfigStore
 
+from experiments.convergence.scale.task import TASK as SCALE
 from experiments.convergence.task import TASK as CONVERGENCE
 from experiments.harness import config as configuration
 from experiments.harness.run import Task
 from experiments.shakespeare.task import TASK as SHAKESPEARE
 from experiments.tool_calling.task import TASK as XLAM
 
-TASKS: dict[str, Task] = {task.name: task for task in (XLAM, SHAKESPEARE, CONVERGENCE)}
+TASKS: dict[str, Task] = {task.name: task for task in (XLAM, SHAKESPEARE, CONVERGENCE, SCALE)}
 
 
 def register() -> None:

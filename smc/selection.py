@@ -447,7 +447,7 @@ def _locate_rows(
     rows, starts, targets = points
     share, hidden = np.empty(V, log_p.dtype), np.zeros(V, np.bool_)
     for number in range(first, last):
-        row, begin, end = rows[number], starts[number], starts[number + 1]
+        row, begin, end = int(rows[number]), starts[number], starts[number + 1]
         line = _Line.of(factors, row)
         p, sure = log_p[row], known.tokens.numpy()[row, : int(known.kept[row])]
         top = -np.inf

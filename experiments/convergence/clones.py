@@ -139,7 +139,7 @@ def _states(
     for k in range(num_kinds):
         first.append(len(made))
         rows = (kinds == k).nonzero().squeeze(1)
-        cluster = _cluster(points[rows], weight[rows], int(clones[k]), generator)
+        cluster = k_means(points[rows], weight[rows], int(clones[k]), generator)
         found, cluster = torch.unique(cluster, return_inverse=True)
         states[at[rows]] = len(made) + cluster
         made += [k] * max(1, len(found))
@@ -173,7 +173,7 @@ def _shared_out(
     return clones
 
 
-def _cluster(
+def k_means(
     points: Float32[Tensor, "n D"],
     weight: Float32[Tensor, "n"],
     num_clusters: int,

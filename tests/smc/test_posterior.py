@@ -22,7 +22,15 @@ def one(ids: list[int], weight: float, finished: bool = True) -> Sample:
 
 
 def make(*samples: Sample, exact: bool = True) -> Posterior:
-    return posterior(samples, WORDS, log_evidence=-1.0, ess=2.0, exact=exact, diagnostics=NOTHING)
+    return posterior(
+        samples,
+        WORDS,
+        log_evidence=-1.0,
+        ess=2.0,
+        exact=exact,
+        enumerated=False,
+        diagnostics=NOTHING,
+    )
 
 
 def test_spellings_of_one_answer_are_one_answer() -> None:
@@ -82,7 +90,13 @@ def test_bytes_that_are_not_text() -> None:
     whole = Sample((0, 1, 2), vocabulary.decode([0, 1, 2]), 0.0, True)
     half = Sample((0, 2), vocabulary.decode([0, 2]), -1.0, True)
     p = posterior(
-        [whole, half], automaton, log_evidence=0.0, ess=2.0, exact=True, diagnostics=NOTHING
+        [whole, half],
+        automaton,
+        log_evidence=0.0,
+        ess=2.0,
+        exact=True,
+        enumerated=False,
+        diagnostics=NOTHING,
     )
     assert p.texts == ("é", "\ufffd")
     assert p.answers == ("é".encode(), b"\xc3")

@@ -1,0 +1,142 @@
+"""One step of an algorithm outside of the language model: seconds for 16 prefixes at V = 151 644.
+
+The language model here is a table of random log-probabilities, and its own time is taken off, so
+what is left is all that constrained sampling adds to a forward pass: the proposal, choosing (a draw
+for each particle, or selection among all continuations), weights, bookkeeping. Both algorithms go
+through the same constraint with the same numbers, in turns; medians over runs, of the milliseconds
+of a step. The HMM is random: its numbers do not matter for the time.
+
+    python benchmarks/discrete.py ../shared/data/vocabularies/qwen/qwen.tiktoken
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+# Run as a file, Python looks for modules in this folder first, and takes `hmm.py` for the package.
+_HERE = Path(__file__).resolve().parent
+sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _HERE]
+
+import smc  # noqa: E402
+from gcd.languages.json_schema.schema import json_schema  # noqa: E402
+from gcd.tokens.lifting import lift  # noqa: E402
+from gcd.tokens.vocabulary import Vocabulary  # noqa: E402
+from hmm.model import HMM  # noqa: E402
+
+SCHEMAS = _HERE / "schemas"
+
+
+class TableLM:
+    """A language model that answers with rows of a table, and keeps the time that it takes."""
+
+    context = None
+    device = torch.device("cpu")
+
+    def __init__(self, vocabulary: Vocabulary, spread: float) -> None:
+        self.vocabulary = vocabulary
+        generator = torch.Generator().manual_seed(0)
+        logits = spread * torch.randn(64, vocabulary.size, generator=generator)
+        self.rows = logits.log_softmax(dim=1)
+        self.seconds = 0.0
+        self.calls = 0
+
+    def encode(self, prompt: Sequence[int]) -> list[int]:
+        return list(prompt)
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[TableRows, torch.Tensor]:
+        return TableRows(self), self.rows[: len(prompts)]
+
+    def read(self, count: int) -> torch.Tensor:
+        started = time.perf_counter()
+        first = (17 * self.calls) % (len(self.rows) - count)
+        found = self.rows[first : first + count].clone()
+        self.calls += 1
+        self.seconds += time.perf_counter() - started
+        return found
+
+
+class TableRows:
+    """Prefixes of which nothing is remembered."""
+
+    def __init__(self, lm: TableLM) -> None:
+        self.lm = lm
+
+    def extend(self, runs: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return self.lm.read(len(runs)).unsqueeze(1)
+
+    def reorder(self, ancestors: torch.Tensor) -> None:
+        pass
+
+    def truncate(self, lengths: torch.Tensor) -> None:
+        raise NotImplementedError
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("ranks", type=Path, help="vocabulary: lines of `base64 rank`")
+    parser.add_argument("--schema", default="weather")
+    parser.add_argument("--budget", type=int, default=48)
+    parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--particles", type=int, default=16)
+    parser.add_argument("--spread", type=float, default=3.0, help="of the logits")
+    parser.add_argument("--repeats", type=int, default=7)
+    arguments = parser.parse_args()
+
+    unsized = Vocabulary.from_ranks(arguments.ranks, eos_ids=[])
+    vocabulary = Vocabulary.from_ranks(arguments.ranks, eos_ids=[unsized.size])
+    schema = json.loads((SCHEMAS / f"{arguments.schema}.json").read_text(encoding="utf-8"))
+    constraint = lift(json_schema(schema["schema"]), vocabulary)
+    lm = TableLM(vocabulary, arguments.spread)
+    hmm = HMM.random(arguments.hidden, vocabulary.size, generator=torch.Generator().manual_seed(0))
+    proposals = {
+        "GCD": smc.GCD(),
+        "P-GCD": smc.PGCD(hmm),
+        "P-GCD in time": smc.PGCD(hmm, lookahead="in_time"),
+    }
+    runs = {
+        (name, algorithm, str(options)): (proposal, algorithm, options)
+        for name, proposal in proposals.items()
+        for algorithm, options in (
+            ("smc", {}),
+            ("discrete", {}),
+            ("discrete", {"share": 0.2}),
+            ("discrete", {"count_finished": True}),
+        )
+    }
+    times: dict[tuple[str, str, str], list[float]] = {key: [] for key in runs}
+    for repeat in range(arguments.repeats + 1):
+        for key, (proposal, algorithm, options) in runs.items():
+            lm.seconds, lm.calls = 0.0, 0
+            started = time.perf_counter()
+            (found,) = smc.sample(
+                lm,
+                [[0]],
+                constraint,
+                budget=arguments.budget,
+                particles=arguments.particles,
+                proposal=proposal,
+                algorithm=algorithm,
+                seed=repeat,
+                **options,
+            )
+            spent = time.perf_counter() - started - lm.seconds
+            if repeat:  # the first run compiles, and makes tables
+                times[key].append(1e3 * spent / len(found.diagnostics.ess))
+    print(f"{vocabulary.size} tokens, {torch.get_num_threads()} threads, N = {arguments.particles}")
+    print("\n| proposal | algorithm | options | ms a step, median | least | greatest |")
+    print("|---|---|---|---|---|---|")
+    for key, values in times.items():
+        middle = statistics.median(values)
+        print(f"| {' | '.join(key)} | {middle:.1f} | {min(values):.1f} | {max(values):.1f} |")
+
+
+if __name__ == "__main__":
+    main()

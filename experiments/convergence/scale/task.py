@@ -1,0 +1,220 @@
+"""`+task=convergence_scale` compares samplers with the exact answer on long answers.
+
+The language model is a hidden Markov model, so evidence and marginals are known (`truth`). For each
+problem the truth, which is kept in the run directory; for each method, algorithm and HMM to look
+ahead with (`arms`) and each number of particles, `task.seeds` independent runs of `smc.sample`, in
+one row, which goes to disk as it is made: the same command goes on from there, to the same result
+(wall times aside).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from omegaconf import DictConfig
+
+import smc
+from experiments.convergence.methods import settings_of
+from experiments.convergence.scale.arms import Arm, arms_of
+from experiments.convergence.scale.config import PROBLEMS, ScaleConfig, check
+from experiments.convergence.scale.hmm_lm import PROMPT, HMMLanguageModel
+from experiments.convergence.scale.measures import measured
+from experiments.convergence.scale.mismatch import LOOKAHEADS
+from experiments.convergence.scale.problem import Prepared
+from experiments.convergence.scale.report import report
+from experiments.convergence.scale.source import Source, hmm_of, read_source
+from experiments.convergence.scale.truth import Truth, truth
+from experiments.harness.identity import Identity, results_config
+from experiments.harness.methods import refuse_little_memory
+from experiments.harness.results import Row, key_of
+from experiments.harness.run import Run, Task
+from gcd.support.files import read_json, write_json
+from gcd.tokens.batch import AutomatonBatch
+from hmm.model import HMM
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a run works on: problems over tokens, and where their language models come from."""
+
+    problems: tuple[Prepared, ...]
+    sources: dict[str, Source]
+
+
+def _read(config: DictConfig) -> Subject:
+    """Load vocabularies and lift the problems to them."""
+    task = config.task
+    problems = [PROBLEMS[name](name) for name in task.problems]
+    sources = {
+        name: read_source(name, task.stories, task.hmm_states, task.hmm_sequences)
+        for name in dict.fromkeys(problem.source for problem in problems)
+    }
+    prepared = [problem.prepared(sources[problem.source].vocabulary) for problem in problems]
+    return Subject(tuple(prepared), sources)
+
+
+def _identity(config: DictConfig, subject: Subject) -> Identity:
+    return {
+        **results_config(config),
+        "built_in": {each.problem.name: each.identity() for each in subject.problems},
+        "sources": {name: source.identity for name, source in subject.sources.items()},
+    }
+
+
+def _run(run: Run, subject: Subject) -> None:
+    """Sample what is missing, and report."""
+    task = run.config.task
+    arms = arms_of(task)
+    heads = [
+        _head(each, arm, particles)
+        for each in subject.problems
+        for arm in arms
+        for particles in task.particles
+    ]
+    keys = [key_of(head) for head in heads]
+    run.open(keys)
+    models = {name: _model(run, source, arms) for name, source in subject.sources.items()}
+    truths = [_truth(run, each, models[each.problem.source].lm) for each in subject.problems]
+    with run.sampling(keys) as progress:
+        for each, exact in zip(subject.problems, truths, strict=True):
+            for arm in arms:
+                _rows(run, models[each.problem.source], each, exact, arm, progress)
+    rows = run.merged()
+    assert rows is not None, "one process"
+    report(run, subject.problems, truths, arms, rows)
+
+
+class _Model(NamedTuple):
+    """A language model, and by name what methods look ahead for it with."""
+
+    lm: HMMLanguageModel
+    ahead: dict[str, HMM]
+
+
+def _model(run: Run, source: Source, arms: Sequence[Arm]) -> _Model:
+    """The HMM of a source, and worse ones."""
+    task = run.config.task
+    hmm = hmm_of(source, task.hmm_states, task.hmm_sequences, run.directory.parent)
+    names = dict.fromkeys(arm.lookahead for arm in arms if arm.lookahead is not None)
+    # Weights use the g that was really used, so single precision costs no correctness.
+    ahead = {name: LOOKAHEADS[name](hmm).to(dtype=torch.float32) for name in names}
+    return _Model(HMMLanguageModel(hmm, source.vocabulary), ahead)
+
+
+def _head(each: Prepared, arm: Arm, particles: int) -> Row:
+    """What tells a row from others."""
+    return {
+        "example": each.problem.name,
+        "method": arm.label,
+        "algorithm": arm.algorithm,
+        "particles": particles,
+    }
+
+
+def _truth(run: Run, each: Prepared, lm: HMMLanguageModel) -> Truth:
+    """The exact answer, computed unless it lies in the run directory.
+
+    Raises:
+        ValueError: what lies there is of another HMM, so the rows are, too.
+    """
+    problem, path = each.problem, run.directory / "truths" / f"{each.problem.name}.json"
+    digest = lm.digest()
+    if path.is_file():
+        found = read_json(path, remedy="remove it, and it is computed again")
+        if found["hmm"] != digest:
+            raise ValueError(
+                f"{path} is the truth of another HMM than the one there is now ({found['hmm']} "
+                f"and {digest}), which was made again since: give another run_dir, or resume=false "
+                "to start this one over"
+            )
+        return Truth(found["log_evidence"], np.array(found["marginal"]))
+    exact = truth(
+        lm.hmm,
+        problem.language,
+        problem.events,
+        lm.vocabulary,
+        each.budget,
+        ending=problem.ending,
+    )
+    path.parent.mkdir(exist_ok=True)
+    write_json(
+        {
+            "hmm": digest,
+            "log_evidence": exact.log_evidence,
+            "events": [event.name for event in problem.events],
+            "marginal": exact.marginal.tolist(),
+        },
+        path,
+    )
+    return exact
+
+
+def _rows(
+    run: Run,
+    model: _Model,
+    each: Prepared,
+    exact: Truth,
+    arm: Arm,
+    progress: Callable[[int], object],
+) -> None:
+    """Make the rows of one problem and arm that are not there yet."""
+    heads = [_head(each, arm, particles) for particles in run.config.task.particles]
+    due = [head for head in heads if key_of(head) not in run.store]
+    if not due:
+        return
+    proposal = arm.proposal(settings_of(run.config), model.ahead)
+    sizes = {arm.label: [proposal.memory(each.constraint, each.budget)]}
+    refuse_little_memory({arm.label: proposal}, [each.problem.name], sizes)
+    table = _table_seconds(proposal, each)
+    for head in due:
+        posteriors = _sample(run.config, model.lm, each, arm, proposal, head["particles"])
+        found = measured(posteriors, each.problem.events, exact)
+        run.store.append([{**head, **found, "table_seconds": table}])
+        progress(1)
+
+
+def _table_seconds(proposal: smc.Proposal, each: Prepared) -> float | None:
+    """Let the proposal make its table, which it keeps for all runs; None if it has none."""
+    if not proposal.memory(each.constraint, each.budget):
+        return None
+    started = time.perf_counter()
+    proposal.start(smc.Batch(AutomatonBatch([each.constraint]), torch.tensor([each.budget])))
+    return round(time.perf_counter() - started, 3)
+
+
+def _sample(
+    config: DictConfig,
+    lm: HMMLanguageModel,
+    each: Prepared,
+    arm: Arm,
+    proposal: smc.Proposal,
+    particles: int,
+) -> list[smc.Posterior]:
+    """Sample one problem, `task.seeds` times independently.
+
+    `arm.algorithm` is one of `ALGORITHMS`, of which there is only what `smc.sample` does by itself.
+    """
+    runs = config.task.seeds
+    return smc.sample(
+        lm,
+        [PROMPT] * runs,
+        each.constraint,
+        budget=each.budget,
+        particles=particles,
+        proposal=proposal,
+        resampling=config.smc.resampling,
+        ess_threshold=config.smc.ess_threshold,
+        seed=config.seed,
+        example_ids=range(runs),
+        max_rows=config.smc.max_rows,
+    )
+
+
+TASK = Task(
+    "convergence_scale", ScaleConfig, check, _read, _identity, _run, kept=("truths/*.json",)
+)

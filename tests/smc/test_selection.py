@@ -1,0 +1,286 @@
+"""Selection: the threshold against its equation, one pass against plain sums, the law of what is
+kept by walking through u.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smc import guide as guides
+from smc.guide import Factors
+from smc.selection import (
+    Fixed,
+    Group,
+    Known,
+    Selection,
+    locate,
+    select,
+    systematic,
+    threshold,
+    weigh,
+)
+from tests.smc.test_tying import FORMS, PRECISION, both_ways, case
+
+logs = st.floats(-70, 5) | st.just(-math.inf)
+
+
+def solved(scores: np.ndarray, slots: int) -> float:
+    """c in exact arithmetic, which is checked to solve its equation; 0 where all fit."""
+    positive = sorted((Fraction(float(s)) for s in scores if s > 0), reverse=True)
+    if len(positive) <= slots:
+        return 0.0
+    tail = sum(positive)
+    for k, score in enumerate(positive[:slots]):
+        c = tail / (slots - k)
+        if score <= c:
+            break
+        tail -= score
+    assert (
+        sum(min(1, s / c) for s in positive[: 2 * slots]) + sum(positive[2 * slots :]) / c == slots
+    )
+    return float(c)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(logs, min_size=1, max_size=30), st.integers(1, 12))
+def test_the_threshold_solves_its_equation(log_scores: list[float], slots: int) -> None:
+    values = torch.tensor([log_scores], dtype=torch.float64)
+    log_c = threshold(values, torch.full((1,), -torch.inf, dtype=torch.float64), slots)
+    expected = solved(values[0].exp().numpy(), slots)
+    assert float(log_c.exp()) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("small", [1e-16, 1e-30, 1e-60, 1e-200])
+def test_small_scores_are_not_lost_beside_large_ones(small: float) -> None:
+    """What is left of the total after large scores are taken off it is rounding. With three places
+    for scores 1, small, small/2 and small/4, c is (small + small/2 + small/4) / 2: taken as the
+    total minus one, it would be zero, or -1e-17.
+    """
+    scores = torch.tensor([[small / 2, 1.0, small / 4, small]], dtype=torch.float64)
+    none = torch.full((1,), -torch.inf, dtype=torch.float64)
+    log_c = threshold(scores.log(), none, 3)
+    assert float(log_c.exp()) == pytest.approx(1.75 * small / 2, rel=1e-12)
+    # The same where the small ones are only known by their sum.
+    log_rest = torch.tensor([0.75 * small], dtype=torch.float64).log()
+    top = torch.tensor([[1.0, small, small / 2]], dtype=torch.float64)
+    assert float(threshold(top.log(), log_rest, 2).exp()) == pytest.approx(2.25 * small, rel=1e-12)
+
+
+def factors_of(
+    seed: int, rows: int, vocabulary: int, classes: int, own: int, dtype: torch.dtype
+) -> tuple[torch.Tensor, Factors]:
+    """Log-probabilities of any scale, and factors that are as different by class and by token."""
+    log_p, class_of, which, alive = case(rows, vocabulary, classes, seed)
+    generator = torch.Generator().manual_seed(seed)
+    by_class = 40 * torch.randn(rows, classes, generator=generator, dtype=torch.float64)
+    by_class = by_class.masked_fill(~alive, -torch.inf)
+    tokens = torch.stack([torch.randperm(vocabulary, generator=generator) for _ in range(rows)])
+    tokens = tokens[:, :own]
+    if own > 2:  # lists may end in copies of a token
+        tokens[:, -1] = tokens[:, 0]
+    by_token = 40 * torch.randn(rows, own, generator=generator, dtype=torch.float64)
+    by_token[by_token < -50] = -torch.inf
+    if own > 2:
+        by_token[:, -1] = by_token[:, 0]
+    return log_p.to(dtype), Factors(by_class, tokens, by_token, both_ways(class_of, classes), which)
+
+
+def spread(log_p: torch.Tensor, factors: Factors) -> torch.Tensor:
+    """The score of every token, one after the other."""
+    log_s = torch.full(log_p.shape, -torch.inf, dtype=torch.float64)
+    for r, row in enumerate(log_p.double()):
+        klass = factors.classes.of[factors.which[r]].long()
+        log_s[r] = row + factors.by_class[r][klass]
+        for token, own in zip(factors.tokens[r].tolist(), factors.by_token[r], strict=True):
+            log_s[r, token] = row[token] + own
+    return log_s
+
+
+SIZES = [(3, 2, 3, 0), (50, 7, 1, 4), (50, 60, 50, 9), (5000, 40, 16, 64), (6000, 300, 5, 0)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", PRECISION)
+@pytest.mark.parametrize(("vocabulary", "classes", "K", "own"), SIZES)
+def test_one_pass_finds_the_best_and_sums_up_the_others(
+    form: str,
+    dtype: torch.dtype,
+    vocabulary: int,
+    classes: int,
+    K: int,
+    own: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guides, "COMPILED", FORMS[form])
+    for seed in range(3):
+        log_p, factors = factors_of(seed, 9, vocabulary, classes, own, dtype)
+        log_p[4] = -torch.inf  # nothing can follow
+        factors.by_class[5] = -torch.inf  # nothing is a candidate, but for listed tokens
+        factors.by_class[6, 2:] = -torch.inf  # few are
+        found = weigh(log_p, factors, K)
+        log_s = spread(log_p, factors)
+        best, tokens = log_s.topk(K, dim=1)
+        rest = log_s.scatter(1, tokens, -torch.inf).logsumexp(dim=1)
+        assert torch.equal(found.log_score, best)
+        real = ~best.isneginf()
+        assert torch.equal(log_s.gather(1, found.tokens)[real], best[real])
+        for r in range(9):
+            assert len(set(found.tokens[r][real[r]].tolist())) == int(real[r].sum())
+        torch.testing.assert_close(found.log_rest, rest, rtol=1e-13, atol=PRECISION[dtype])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_scores_that_a_product_of_exponentials_cannot_hold(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is likely to the model may be all but hopeless, and the reverse."""
+    monkeypatch.setattr(guides, "COMPILED", FORMS[form])
+    V = 4000
+    number = torch.arange(V) % 4
+    log_p = torch.tensor([0.0, -850.0, -60.0, -300.0])[number] - torch.linspace(9, 10, V)
+    by_class = torch.tensor([[-900.0, 0.0, -2000.0, -500.0]], dtype=torch.float64)
+    which = torch.zeros(1, dtype=torch.int64)
+    nothing = torch.zeros(1, 0)
+    for dtype in PRECISION:
+        factors = Factors(
+            by_class, nothing.long(), nothing.double(), both_ways(number.int()[None], 4), which
+        )
+        row = log_p.to(dtype).unsqueeze(0)
+        found, log_s = weigh(row, factors, 3), spread(row, factors)
+        rest = log_s.scatter(1, log_s.topk(3, dim=1).indices, -torch.inf).logsumexp(dim=1)
+        torch.testing.assert_close(found.log_rest, rest, rtol=0, atol=PRECISION[dtype])
+
+
+def kept(
+    u: float, log_p: torch.Tensor, factors: Factors, group: Group, slots: int, **options: object
+) -> Selection:
+    def uniform(due: torch.Tensor, _: Callable[[], torch.Tensor]) -> torch.Tensor:
+        return torch.full((len(due),), u, dtype=torch.float64)
+
+    return select(log_p, factors, group, slots, uniform, **options)  # type: ignore[arg-type]
+
+
+GROUP = Group(torch.tensor([0, 0, 0, 1, 1, 3]), 4)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("options", [{}, {"floor": 0.05}, {"fixed": True}], ids=str)
+@pytest.mark.parametrize(("vocabulary", "classes", "own"), [(6, 3, 2), (60, 9, 5), (3000, 30, 64)])
+def test_each_candidate_is_kept_as_often_as_its_score_says(
+    form: str,
+    options: dict,
+    vocabulary: int,
+    classes: int,
+    own: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The mean over equally spaced u of what is kept is pi, to the spacing; never twice the same;
+    and min(1, s / c) sums to the places there are.
+    """
+    monkeypatch.setattr(guides, "COMPILED", FORMS[form])
+    slots, points = 7, 400
+    log_p, factors = factors_of(5, 6, vocabulary, classes, own, torch.float64)
+    log_p, by_class = log_p / 20, factors.by_class / 20  # so that many matter
+    factors = factors._replace(by_class=by_class, by_token=factors.by_token / 20)
+    log_s = spread(log_p, factors)
+    fixed = None
+    if "fixed" in options:
+        top = torch.full((4, slots), -torch.inf, dtype=torch.float64)
+        top[0, :2], top[1, 0] = log_s[0].topk(2).values - 1, log_s[3].max() + 5
+        fixed = Fixed(top, top[:, 0] - 3)
+    often = torch.zeros(6, vocabulary, dtype=torch.float64)
+    log_pi = torch.full_like(often, -torch.inf)
+    for u in (torch.arange(points, dtype=torch.float64) + 0.5) / points:
+        found = kept(
+            float(u),
+            log_p,
+            factors,
+            GROUP,
+            slots,
+            **{**options, **({"fixed": fixed} if fixed else {})},
+        )
+        places = found.row * vocabulary + found.token
+        assert torch.equal(places, torch.unique(places)), "in order, and no candidate twice"
+        often[found.row, found.token] += 1 / points
+        log_pi[found.row, found.token] = found.log_pi
+    for example in (0, 1, 3):
+        rows = GROUP.example == example
+        mine, extra = log_s[rows].exp(), 0.0
+        scores = mine.flatten().numpy()
+        if fixed is not None:
+            others = fixed.top[example].exp().numpy()
+            # The rest of what is fixed is many small ones.
+            rest = np.full(1000, float(fixed.rest[example].exp()) / 1000)
+            scores = np.concatenate([scores, others, rest])
+        c = solved(scores, slots)
+        c = max(c, options.get("floor", 0.0) * scores.sum())
+        pi = torch.clamp(mine / c, max=1) if c else (mine > 0).double()
+        torch.testing.assert_close(often[rows], pi, rtol=0, atol=1.01 / points)
+        seen = often[rows] > 0
+        torch.testing.assert_close(log_pi[rows][seen], pi[seen].log(), rtol=1e-9, atol=1e-9)
+        if not options:
+            total = min(slots, int((mine > 0).sum()))
+            assert float(pi.sum()) + extra == pytest.approx(total, rel=1e-12)
+
+
+def test_where_all_fit_nothing_is_chosen() -> None:
+    log_p, factors = factors_of(5, 2, 20, 3, 0, torch.float64)
+
+    def uniform(due: torch.Tensor, _: Callable[[], torch.Tensor]) -> torch.Tensor:
+        raise AssertionError("there is no choice")
+
+    found = select(log_p, factors, Group(torch.tensor([0, 0]), 1), 40, uniform)
+    assert torch.equal(
+        found.row * 20 + found.token, (~spread(log_p, factors).isneginf()).flatten().nonzero()[:, 0]
+    )
+    assert torch.equal(found.log_pi, torch.zeros_like(found.log_pi))
+    assert not found.dropped.any()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_targets_at_the_ends_of_a_row(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounding may leave a target beyond the last candidate, or two at one."""
+    monkeypatch.setattr(guides, "COMPILED", FORMS[form])
+    log_p = torch.tensor([[0.5, 0.25, 0.25, 0.0]], dtype=torch.float64).log()
+    zero = torch.zeros(1, 0)
+    factors = Factors(
+        torch.zeros(1, 4, dtype=torch.float64), zero.long(), zero.double(),
+        both_ways(torch.arange(4).int()[None], 4), torch.zeros(1, dtype=torch.int64),
+    )  # fmt: skip
+    known = Known(torch.zeros(1, 1, dtype=torch.int64), torch.tensor([0]))
+    log_c = torch.tensor([0.5], dtype=torch.float64).log()
+
+    def at(*targets: float) -> list[int]:
+        rows = torch.zeros(len(targets), dtype=torch.int64)
+        points = torch.tensor(targets, dtype=torch.float64)
+        return locate(log_p, factors, known, log_c, rows, points).tolist()
+
+    assert at(1e-300) == [0]
+    assert at(0.999, 1.999) == [0, 2]
+    assert at(1.0) == [1], "a stretch begins at its left end"
+    assert at(2.0) == [2], "beyond the last candidate"
+    assert at(1.9, 2.9) == [2, -1], "which is not kept twice"
+    sure = Known(torch.tensor([[0]]), torch.tensor([1]))
+    rows = torch.zeros(1, dtype=torch.int64)
+    assert locate(log_p, factors, sure, log_c, rows, torch.tensor([0.4]).double()).tolist() == [1]
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(st.floats(-30, 3), min_size=1, max_size=40), st.integers(1, 9), st.floats(0.01, 0.99)
+)
+def test_pruning_keeps_the_sum_of_the_weights(log_w: list[float], slots: int, u: float) -> None:
+    """With s = w, what is kept weighs as much in all as what there was: c for each that is not sure."""
+    weights = torch.tensor(log_w, dtype=torch.float64)
+    found, log_pi = systematic(weights, slots, lambda _: u)
+    assert len(found) == min(slots, len(log_w))
+    after = (weights[found] - log_pi).logsumexp(dim=0)
+    assert float(after) == pytest.approx(float(weights.logsumexp(dim=0)), abs=1e-9)
