@@ -7,6 +7,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from experiments.harness.algorithms import algorithms_of, is_discrete
 from experiments.harness.checks import at_least, inside, left_alone, one_of
 from experiments.harness.config import Config
 from experiments.harness.methods import METHODS, existing_hmm, methods_of, needs_hmm
@@ -22,9 +23,14 @@ class ConvergenceConfig:
     problems: str | None = None  # a JSON file of own problems; None: the built-in ones
     # Models whose built-in problems are run; none: model.path alone.
     models: list[str] = field(default_factory=list)
-    methods: list[str] = field(default_factory=lambda: list(METHODS))
+    methods: list[str] = field(
+        default_factory=lambda: ["lcd", "gcd", "pgcd", "pgcd_tied", "pgcd_exact", "pgcd_in_time"]
+    )
+    algorithms: list[str] = field(
+        default_factory=lambda: ["smc_paper", "smc", "smc_none", "discrete"]
+    )
     particles: list[int] = field(default_factory=lambda: [1, 2, 4, 8, 16, 32, 64, 128, 256])
-    runs: int = 1000  # independent runs of each method and number of particles, at least
+    runs: int = 1000  # independent runs of each arm and number of particles, at least
     draws: int = 16000  # and at least so many particles over all runs
     timed_runs: int = 3  # at most, with the real model; their median is reported; 0: none
     max_prefixes: int = MOST_PREFIXES  # of a problem; up to the default
@@ -60,11 +66,28 @@ def check(config: DictConfig) -> None:
     if config.data.path or config.data.hub or config.data.offset:
         raise ValueError("+task=convergence reads no records: leave data.* out (see task.problems)")
     _check_hmm(config)
+    _check_discrete(config)
     if config.smc.top_p != 1:
         raise ValueError(
             f"smc.top_p={config.smc.top_p} changes the target, so there is no exact answer to "
             "converge to: leave it at 1"
         )
+
+
+def _check_discrete(config: DictConfig) -> None:
+    """Check what the discrete filter does otherwise on a tree."""
+    names = [name for name in algorithms_of(config) if is_discrete(name)]
+    methods = [name for name in methods_of(config) if METHODS[name].indicator == "lm"]
+    if names and methods:
+        raise ValueError(
+            f"task.methods has {', '.join(methods)}, which +task=convergence cannot run with "
+            f"task.algorithms={','.join(names)}: all tokens that the constraint forbids are one "
+            "column of its tables, so they would compete as one candidate and not each for itself; "
+            f"leave {', '.join(methods)} out, or give task.algorithms=[smc]"
+        )
+    left_alone(
+        config, Config, ["discrete.answers"], "+task=convergence measures all answers of a pool"
+    )
 
 
 def _check_hmm(config: DictConfig) -> None:

@@ -1,8 +1,13 @@
-"""This module draws total variation against particles and against time, a panel per problem."""
+"""This module draws total variation against particles, prefixes read, and time.
+
+There is a panel for each problem, and a figure of the medians over problems. Methods have colours
+and markers, algorithms styles of lines.
+"""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,43 +15,114 @@ from typing import Any
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from experiments.harness.figures import plain, plt
-from experiments.harness.methods import METHODS
+from experiments.convergence.headline import GOAL, Report, arms_of, estimates_of, tv_of
+from experiments.harness.arms import Arm
+from experiments.harness.figures import legend_of, plain, plt
 
-_LEAST = 1e-3  # what is closer than that is drawn there
-GOAL = 0.1
+_LEAST = 1e-5  # what is closer than that is drawn there
+_NOTHING = 0.5  # where no prefix is read, on an axis that has no zero
+_EXACT = "exact sampler, as many draws"
+_FEW = 8  # so many intervals can be told apart in one panel
 
 
-def plot_particles(reports: Sequence[dict[str, Any]], path: Path) -> None:
+def plot_medians(reports: Sequence[Report], path: Path) -> None:
+    """Draw medians over problems: the total variation against particles, and against reads."""
+    arms = arms_of(reports)
+    figure, axes = plt.subplots(1, 2, figsize=(12, 6.2), sharey=True, layout="constrained")
+    for axis, key in zip(axes, ("particles", "read"), strict=True):
+        axis.axhline(GOAL, color="0.85", linewidth=4, zorder=0)
+        for arm in arms:
+            points = _medians(reports, arm)
+            x = [max(_NOTHING, point[key]) for point in points]
+            y = [max(_LEAST, point["tv"]) for point in points]
+            axis.plot(x, y, **arm.style, markersize=4, linewidth=1.2)
+        _distances(axis)
+        plain(axis)
+    axes[0].set_ylabel("total variation, median over problems")
+    axes[0].set_xlabel("particles")
+    _particles_axis(axes[0], reports)
+    axes[1].set_xlabel("prefixes read a run, median over problems")
+    _log_axis(axes[1])
+    _legend(figure, arms, exact=False)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _medians(reports: Sequence[Report], arm: Arm) -> list[dict[str, float]]:
+    """Medians over problems, by particles."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for report in reports:
+        for e in estimates_of(report, arm):
+            found.setdefault(e["particles"], []).append(e)
+    return [
+        {
+            "particles": n,
+            "read": statistics.median(e["read"] for e in rows),
+            "tv": statistics.median(map(tv_of, rows)),
+        }
+        for n, rows in sorted(found.items())
+    ]
+
+
+def plot_particles(reports: Sequence[Report], path: Path) -> None:
     """Draw the total variation of the law of one answer against particles."""
-    counts = sorted({e["particles"] for report in reports for e in report["estimates"]})
 
     def axis_of(axis: Any) -> None:
-        axis.set_xscale("log", base=2)
-        shown = counts if len(counts) < 6 else counts[::2]
-        axis.xaxis.set_major_locator(FixedLocator(shown))
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        _particles_axis(axis, reports)
 
     _plot(reports, path, "particles", "particles", axis_of)
 
 
-def plot_time(reports: Sequence[dict[str, Any]], path: Path) -> None:
+def plot_reads(reports: Sequence[Report], path: Path) -> None:
+    """Draw the total variation of the law of one answer against prefixes read in a run."""
+    _plot(reports, path, "read", "prefixes read a run", _log_axis)
+
+
+def plot_time(reports: Sequence[Report], path: Path) -> None:
     """Draw the total variation of the law of one answer against seconds of one real run."""
-    seconds = [e["seconds"] for r in reports for e in r["estimates"] if e["seconds"]]
-    lowest, highest = math.floor(math.log10(min(seconds))), math.ceil(math.log10(max(seconds)))
-    ticks = [d * 10.0**k for k in range(lowest, highest + 1) for d in (1, 2, 5)]
+    _plot(reports, path, "seconds", "seconds a run, real model", _log_axis)
 
-    def axis_of(axis: Any) -> None:
-        axis.set_xscale("log")
-        # At least a decade, so that equal times look equal.
-        low, high = axis.get_xlim()
-        spare = max(1.0, (10 / (high / low)) ** 0.5)
-        axis.set_xlim(low / spare, high * spare)
-        axis.xaxis.set_major_locator(FixedLocator(ticks))
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.xaxis.set_minor_locator(NullLocator())
 
-    _plot(reports, path, "seconds", "seconds a run, real model", axis_of)
+def _particles_axis(axis: Any, reports: Sequence[Report]) -> None:
+    counts = sorted({e["particles"] for report in reports for e in report["estimates"]})
+    axis.set_xscale("log", base=2)
+    axis.xaxis.set_major_locator(FixedLocator(counts if len(counts) < 6 else counts[::2]))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_locator(NullLocator())
+
+
+def _log_axis(axis: Any) -> None:
+    """Decades with a few numbers in between; at least one, so that what is equal looks equal."""
+    axis.set_xscale("log")
+    low, high = axis.get_xlim()
+    spare = max(1.0, (10 / (high / low)) ** 0.5)
+    low, high = low / spare, high * spare
+    axis.set_xlim(low, high)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    digits = (1, 2, 5) if len(decades) < 4 else (1,)
+    ticks = [d * 10.0**k for k in decades for d in digits]
+    axis.xaxis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_locator(NullLocator())
+
+
+def _distances(axis: Any) -> None:
+    """The axis of total variations."""
+    axis.set_yscale("log")
+    axis.set_ylim(_LEAST * 0.7, 1.3)
+    axis.yaxis.set_major_locator(FixedLocator([10.0**k for k in range(-5, 1)]))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _legend(figure: Any, arms: Sequence[Arm], *, exact: bool) -> None:
+    handles = legend_of(arms, size=5)
+    if exact:
+        handles.append(Line2D([], [], color="0.6", linewidth=2.5, label=_EXACT))
+    handles.append(Line2D([], [], color="0.85", linewidth=5, label=f"total variation of {GOAL}"))
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=min(6, len(handles)), frameon=False
+    )
 
 
 def _plot(
@@ -62,28 +138,18 @@ def _plot(
         squeeze=False,
         layout="constrained",
     )
-    methods = list(dict.fromkeys(e["method"] for r in reports for e in r["estimates"]))
+    arms = arms_of(reports)
     for axis in axes.flat[len(reports) :]:
         axis.set_visible(False)
     for place, (axis, report) in enumerate(zip(axes.flat, reports, strict=False)):
-        _panel(axis, report, methods, key)
+        _panel(axis, report, arms, key)
         axis_of(axis)
         axis.set_title(_title(report["name"]), fontsize=10)
         if place + columns >= len(reports):
             axis.set_xlabel(label)
         if place % columns == 0:
             axis.set_ylabel("total variation")
-    handles = [
-        Line2D([], [], color=m.colour, marker=m.marker, markersize=5, label=m.title)
-        for m in (METHODS[name] for name in methods)
-    ]
-    handles.append(
-        Line2D([], [], color="0.45", linestyle="--", label="exact sampler, as many draws")
-    )
-    handles.append(Line2D([], [], color="0.8", linewidth=4, label=f"total variation of {GOAL}"))
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=min(5, len(handles)), frameon=False
-    )
+    _legend(figure, arms, exact=True)
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
@@ -93,55 +159,35 @@ def _title(name: str) -> str:
     return (name if len(name) <= 40 else name[:39] + "…").replace("$", r"\$")
 
 
-def _panel(axis: Any, report: dict[str, Any], methods: Sequence[str], key: str) -> None:
+def _panel(axis: Any, report: Report, arms: Sequence[Arm], key: str) -> None:
     axis.axhline(GOAL, color="0.85", linewidth=4, zorder=0)
-    for method in methods:
-        rows = [e for e in report["estimates"] if e["method"] == method and e[key] is not None]
-        rows.sort(key=lambda e: e["particles"])
-        x = [e[key] for e in rows]
-        colour = METHODS[method].colour
+    for arm in arms:
+        rows = [e for e in estimates_of(report, arm) if e[key] is not None]
+        x = [max(_NOTHING, e[key]) if key == "read" else e[key] for e in rows]
         axis.plot(
             x,
             [max(_LEAST, tv_of(e)) for e in rows],
-            color=colour,
-            marker=METHODS[method].marker,
-            markersize=4,
+            **arm.style,
+            markersize=4 if len(arms) <= _FEW else 3,
             # Times are noisy, and lines from point to point only say which is next.
-            linewidth=1.2 if key == "particles" else 0.6,
+            linewidth=0.6 if key == "seconds" else 1.2 if len(arms) <= _FEW else 0.9,
         )
-        if key == "particles":
+        if key == "particles" and len(arms) <= _FEW:
             axis.fill_between(
                 x,
                 [max(_LEAST, e["tv_low"] if e["tv_exact"] is None else tv_of(e)) for e in rows],
                 [max(_LEAST, e["tv_high"] if e["tv_exact"] is None else tv_of(e)) for e in rows],
-                color=colour,
+                color=arm.style["color"],
                 alpha=0.15,
                 linewidth=0,
             )
+    exact = {"color": "0.6", "linewidth": 2.5, "alpha": 0.7, "zorder": 0}
     if key == "particles":
-        rows = [e for e in report["estimates"] if e["method"] == methods[0]]
-        axis.plot(
-            [e["particles"] for e in rows],
-            [max(_LEAST, e["exact_sampler_tv"]) for e in rows],
-            color="0.45",
-            linestyle="--",
-            linewidth=1,
-        )
+        floors = {e["particles"]: e["exact_sampler_tv"] for e in report["estimates"]}
+        axis.plot(sorted(floors), [max(_LEAST, floors[n]) for n in sorted(floors)], **exact)
     else:
-        # Seconds are not draws: the floor of the most draws that any point has.
+        # Neither seconds nor prefixes are draws: the floor of the most draws that any point has.
         floor = min(e["exact_sampler_tv"] for e in report["estimates"])
-        axis.axhline(max(_LEAST, floor), color="0.45", linestyle="--", linewidth=1)
-    axis.set_yscale("log")
-    axis.set_ylim(_LEAST * 0.8, 1.3)
-    axis.yaxis.set_major_locator(FixedLocator([1e-3, 1e-2, 1e-1, 1]))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.yaxis.set_minor_formatter(NullFormatter())
-    if key == "particles":
-        axis.xaxis.set_minor_locator(NullLocator())
+        axis.axhline(max(_LEAST, floor), **exact)
+    _distances(axis)
     plain(axis)
-
-
-def tv_of(estimate: dict[str, Any]) -> float:
-    """Give the total variation of the law of one answer: exact if known, else estimated."""
-    exact = estimate["tv_exact"]
-    return float(estimate["tv"] if exact is None else exact)

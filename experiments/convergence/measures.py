@@ -8,7 +8,9 @@ Over R independent runs of a method with N particles:
     one run      the mean total variation of a single run's posterior: bias and noise together. An
                  exact sampler of N draws has some, too (`exact.floor_of_draws`).
     evidence     relative bias mean(Z) / Z - 1 and relative variance var(Z) / Z² of its estimates.
-    ESS / N      of the final weights, zero for a dead run.
+    ESS / N      of the final weights, zero for a dead run. It means nothing for the answers of a
+                 pool, which were not drawn.
+    read         prefixes that the language model read in a run, the prompt aside: its cost.
 
 **A total variation that is estimated is too large.** The mean of R posteriors differs from the law
 by noise, and distances add it up over all answers. Were the law exactly right, what would be seen
@@ -18,8 +20,9 @@ is about
 
 with the answers' variances over runs. So this floor stands beside each figure: a figure near its
 floor says "at most this", one far above it is hardly touched. With one particle
-nothing needs to be estimated, since resampling does nothing: the law is that of a single sample,
-which is computed exactly and stands in the figure's place.
+of SMC nothing needs to be estimated, since resampling does nothing: the law is that of a single
+sample, which is computed exactly and stands in the figure's place. Nor where the discrete filter
+left nothing out.
 
 Intervals are basic bootstrap over runs (Davison and Hinkley 1997, 5.2), cut at the bounds of what
 is estimated: the spread of resampled values around the estimate, turned over. (Resampled means are
@@ -54,6 +57,8 @@ class Estimate(NamedTuple):
         evidence_variance, evidence_variance_low, evidence_variance_high: relative.
         ess: of the final weights, a share of N.
         dead: share of the runs.
+        read: mean number of prefixes that the language model read, without the prompt.
+        enumerated: whether the runs left nothing out.
     """
 
     runs: int
@@ -72,6 +77,8 @@ class Estimate(NamedTuple):
     evidence_variance_high: float
     ess: float
     dead: float
+    read: float
+    enumerated: bool
 
 
 def estimate(
@@ -141,6 +148,8 @@ def estimate(
         evidence_variance_high=float(high[2]),
         ess=float(runs.ess.mean()) / particles,
         dead=dead,
+        read=float(runs.read.mean()),
+        enumerated=bool(runs.enumerated.all()),
     )
 
 

@@ -15,6 +15,7 @@ from experiments.convergence.exact import Exact, Law, law_of_one
 from experiments.convergence.problems import Prepared
 from experiments.convergence.sampler import TreeProposal, tabulate
 from experiments.convergence.tree import Tree
+from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.config import HMMConfig
 from experiments.harness.methods import METHODS, hmm_settings, needs_hmm
 from gcd.tokens.batch import AutomatonBatch
@@ -98,8 +99,8 @@ def refuse_large_tables(
 class Stopwatch:
     """A stopwatch for one method on one problem, with the real model.
 
-    The first call is not timed: it makes the table of completion probabilities, which the proposal
-    keeps for those that follow.
+    The first call of an algorithm is not timed: it makes the table of completion probabilities,
+    which the proposal keeps for those that follow, and whatever the algorithm needs once.
 
     Args:
         method: its name.
@@ -122,7 +123,7 @@ class Stopwatch:
         self._proposal = METHODS[method].proposal(settings, here)
         self._prepared = prepared
         self._config = config
-        self._warm = False
+        self._warm: set[str] = set()
 
     def table_seconds(self) -> float | None:
         """Measure the time in which the proposal makes its table, in seconds; None if it has none.
@@ -141,22 +142,22 @@ class Stopwatch:
             torch.cuda.synchronize(device)
         return round(time.perf_counter() - started, 5)
 
-    def seconds(self, particles: int) -> float | None:
+    def seconds(self, algorithm: str, particles: int) -> float | None:
         """Measure the median time of a call of `smc.sample`, in seconds; None if none is timed.
 
         Over `task.timed_runs` calls, fewer where they take more than `_TIMING` seconds together.
         """
         times: list[float] = []
-        if self._config.task.timed_runs and not self._warm:
-            self._call(1, 0)
-            self._warm = True
+        if self._config.task.timed_runs and algorithm not in self._warm:
+            self._call(algorithm, 1, 0)
+            self._warm.add(algorithm)
         while len(times) < self._config.task.timed_runs and sum(times) < _TIMING:
             started = time.perf_counter()
-            self._call(particles, len(times))
+            self._call(algorithm, particles, len(times))
             times.append(time.perf_counter() - started)
         return round(statistics.median(times), 5) if times else None
 
-    def _call(self, particles: int, run: int) -> None:
+    def _call(self, algorithm: str, particles: int, run: int) -> None:
         smc_config = self._config.smc
         smc.sample(
             self._prepared.lm,
@@ -165,8 +166,7 @@ class Stopwatch:
             budget=self._prepared.problem.budget,
             particles=particles,
             proposal=self._proposal,
-            resampling=smc_config.resampling,
-            ess_threshold=smc_config.ess_threshold,
+            **ALGORITHMS[algorithm].arguments(self._config),
             temperature=smc_config.temperature,
             seed=self._config.seed,
             example_ids=[run],

@@ -1,16 +1,8 @@
-"""This module reports on the convergence task: results, table, summary, two figures, wandb.
-
-The headline is the number of particles from which on the law of one drawn answer is within a total
-variation of `GOAL` of the exact posterior, the smallest one that was tried. (More particles are not
-always better: where they make resampling more frequent, it may do harm.) Ratios between methods
-are taken problem by problem, then the median over problems. What was not reached counts as twice
-the largest number tried, so a ratio is then a bound: at least (or at most) that.
-"""
+"""This module reports on the convergence task: results, table, summary, figures, wandb."""
 
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,15 +10,24 @@ from typing import Any
 import pandas as pd
 import wandb
 
-from experiments.convergence.figures import GOAL, plot_particles, plot_time, tv_of
+from experiments.convergence.figures import plot_medians, plot_particles, plot_reads, plot_time
+from experiments.convergence.headline import (
+    GOAL,
+    LEAST,
+    SMALL,
+    Report,
+    arms_of,
+    compared_at,
+    estimates_of,
+    headline,
+)
+from experiments.harness.algorithms import is_discrete
+from experiments.harness.arms import Arm
 from experiments.harness.methods import METHODS
 from experiments.harness.run import Run
 from experiments.harness.summary import as_markdown
 
 _SHOWN = (1, 4, 16, 64, 256)
-_AT = 16  # particles at which the diagnostics are shown
-
-Report = dict[str, Any]
 
 
 def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
@@ -41,11 +42,12 @@ def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
     (run.directory / "results.jsonl").write_text(text, encoding="utf-8")
     summary = {"headline": headline(reports), "notes": list(notes), "seed": run.config.seed,
                "problems": [_without_posteriors(r) for r in reports]}  # fmt: skip
-    figures = {"particles": run.directory / "particles.png"}
-    plot_particles(reports, figures["particles"])
+    drawn = {"medians": plot_medians, "particles": plot_particles, "reads": plot_reads}
     if run.config.task.timed_runs > 0:
-        figures["time"] = run.directory / "time.png"
-        plot_time(reports, figures["time"])
+        drawn["time"] = plot_time
+    figures = {name: run.directory / f"{name}.png" for name in drawn}
+    for name, path in figures.items():
+        drawn[name](reports, path)
 
     def log(tracked: wandb.Run) -> None:
         images = {name: wandb.Image(str(path)) for name, path in figures.items()}
@@ -57,119 +59,96 @@ def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
     run.report(table_of(reports, notes), summary, log, files)
 
 
-def reached(report: Report, method: str) -> int | None:
-    """Find the fewest particles tried from which on a method is within `GOAL`; None for none."""
-    found = None
-    for e in sorted(_of(report, method), key=lambda e: -e["particles"]):
-        if tv_of(e) > GOAL:
-            break
-        found = int(e["particles"])
-    return found
-
-
-def headline(reports: Sequence[Report]) -> dict[str, Any]:
-    """Sum up the particles needed, their medians, and the ratios that were the goal.
-
-    Of all problems, and of the *hard* ones, where one sample of GCD is not within `GOAL` already,
-    so that there is something to converge to.
-    """
-    methods = _methods(reports)
-    hard = [r for r in reports if r["gcd"]["total_variation"] > GOAL]
-    return {
-        "goal": GOAL,
-        "most_particles": _most(reports),
-        "needed": {m: {r["name"]: reached(r, m) for r in reports} for m in methods},
-        "all": _medians(reports, methods, _most(reports)),
-        "hard": _medians(hard, methods, _most(reports)) if hard else None,
-    }
-
-
-def _medians(reports: Sequence[Report], methods: Sequence[str], most: int) -> dict[str, Any]:
-    """Of these problems: median particles needed, ratios to other methods and their medians."""
-
-    def needed(method: str) -> list[int]:
-        return [count if (count := reached(r, method)) is not None else 2 * most for r in reports]
-
-    ratios = {
-        f"{ours}_to_{other}": [a / b for a, b in zip(needed(ours), needed(other), strict=True)]
-        for ours in filter(_not_a_mask, methods)
-        for other in ("gcd", "lcd")
-        if other in methods
-    }
-    return {
-        "problems": [r["name"] for r in reports],
-        "median_needed": {m: statistics.median(needed(m)) for m in methods},
-        "ratios": ratios,
-        "median_ratio": {name: statistics.median(values) for name, values in ratios.items()},
-    }
-
-
-def _not_a_mask(method: str) -> bool:
-    """Whether a method does more than to forbid tokens; its share of particles is reported."""
-    return METHODS[method].indicator is None
-
-
-def _most(reports: Sequence[Report]) -> int:
-    return max(e["particles"] for r in reports for e in r["estimates"])
-
-
 def table_of(reports: Sequence[Report], notes: Sequence[str]) -> str:
-    """Write everything in Markdown: the headline, the problems, and every method on each."""
-    methods = _methods(reports)
-    parts = ["## Convergence to the exact posterior", _headline_text(headline(reports))]
+    """Write everything in Markdown: the headline, the problems, and every arm on each."""
+    found = headline(reports)
+    parts = ["## Convergence to the exact posterior", _described_headline(found)]
+    parts.append(as_markdown(_headline_table(found)))
     parts.append(as_markdown(_problem_table(reports)))
     parts.append(
         "Exact, no Monte Carlo: the evidence, and of a single sample the share that is an answer "
         "and the total variation of its law."
     )
-    parts.append(as_markdown(_needed_table(reports, methods)))
     counts = {e["particles"] for r in reports for e in r["estimates"]}
     shown = [n for n in _SHOWN if n in counts] or sorted(counts)
+    at = compared_at(reports)
     for one in reports:
-        parts += [f"### {one['name']}", _described(one), as_markdown(_method_table(one, shown))]
-    parts.append(_LEGEND.format(at=_AT if _AT in counts else max(counts)))
+        table = _arm_table(one, shown, at, found)
+        parts += [f"### {one['name']}", _described(one), as_markdown(table)]
+    parts.append(_LEGEND.format(at=at, goal=GOAL))
     parts += [f"- {note}" for note in notes]
     return "\n\n".join(parts) + "\n"
 
 
 _LEGEND = """TV of one answer: total variation between the exact posterior and the law of one
-answer drawn from one run (a dead run gives none), with its 95 % interval; exact with one particle.
-Behind ± stands what noise over the runs alone would show, were the law exact. With {at} particles:
+answer drawn from one run (a dead run gives none), with its 95 % interval; exact with one particle
+of SMC, and where the discrete filter left nothing out. Behind ± stands what noise over the runs
+alone would show, were the law exact. To {goal}: the fewest particles from which on it is within
+that. With {at} particles: mean number of prefixes that the language model reads, the prompt aside;
 mean total variation of one run's posterior, beside that of an exact sampler of as many draws;
-relative bias (95 % interval) and variance of the evidence estimate; ESS / N; dead runs; median
-seconds of a real run, its table made before."""
+relative bias (95 % interval) and variance of the evidence estimate; ESS / N (a pool has none); dead
+runs; median seconds of a real run, its table made before."""
 
 
-def _headline_text(found: dict[str, Any]) -> str:
+def _described_headline(found: dict[str, Any]) -> str:
+    """What the columns of the first table are."""
+    most, at = found["most_particles"], found["compared_at"]
+    reference = Arm(*found["reference"].split("/")).titles
+    return (
+        f"Particles: from which on the law of one answer is within {found['goal']} in total "
+        f"variation, median over all {len(found['problems'])} problems, and over the "
+        f"{len(found['hard'])} hard ones, where one sample of GCD is not within it already; what "
+        f"is not reached by {most} counts as {2 * most}. Shares of GCD's and LCD's particles with "
+        "the same algorithm are medians of the problems' own ratios, over all / over the hard "
+        f"ones. Worst: the largest total variation with {at} particles. 4N over N: the largest "
+        f"ratio of the total variation at 4N to that at N, where the former is above {SMALL:g} "
+        "beyond noise. Equal reads: total variation over that of "
+        f"{reference['method']} ({reference['algorithm']}) where it reads as many prefixes, median "
+        "over the problems where it ever does (their number)."
+    )
+
+
+def _headline_table(found: dict[str, Any]) -> pd.DataFrame:
+    """One row for each arm."""
     most = found["most_particles"]
-    lines = [
-        f"Particles from which on the law of one answer is within {found['goal']} in total "
-        f"variation (what is not reached by {most} counts as {2 * most}):"
-    ]
-    titles = {
-        "all": "all {count} problems",
-        "hard": "the {count} problems where one sample of GCD is not within it already",
-    }
-    for key, title in titles.items():
-        part = found[key]
-        if part is None:
-            continue
-        needed = ", ".join(
-            f"{METHODS[m].title} {_count(n, most)}" for m, n in part["median_needed"].items()
-        )
-        lines.append(f"- median over {title.format(count=len(part['problems']))}: {needed}.")
-        for other, goal in (("gcd", "a quarter"), ("lcd", "a tenth")):
-            shares = [
-                f"{METHODS[ours].title} {part['median_ratio'][f'{ours}_to_{other}']:.3g}"
-                for ours in filter(_not_a_mask, found["needed"])
-                if f"{ours}_to_{other}" in part["median_ratio"]
-            ]
-            if shares:
-                lines.append(
-                    f"  Share of {METHODS[other].title}'s particles, median of the problems' own "
-                    f"ratios: {', '.join(shares)} (the goal was at most {goal})."
-                )
-    return lines[0] + "\n\n" + "\n".join(lines[1:])
+    arms = found["arms"].values()
+    others = list(dict.fromkeys(other for each in arms for other in each["share"]))
+    equal = sorted({n for each in arms for n in each["equal_reads"]})
+    return pd.DataFrame(
+        {
+            **Arm.of(each).titles,
+            "particles": _count(each["median_needed"], most),
+            "of the hard": _count(each["median_needed_hard"], most),
+            **{
+                f"share of {METHODS[other].title}'s": _shares(each["share"].get(other))
+                for other in others
+            },
+            "worst": _place(each["worst"], "tv"),
+            "4N over N": _place(each["growth"], "ratio"),
+            **{f"equal reads, N={n}": _compared(each["equal_reads"].get(n)) for n in equal},
+        }
+        for each in arms
+    )
+
+
+def _shares(share: dict[str, float | None] | None) -> str:
+    if share is None:
+        return "–"
+    return " / ".join("–" if share[k] is None else f"{share[k]:.3g}" for k in ("all", "hard"))
+
+
+def _place(found: dict[str, Any] | None, key: str) -> str:
+    """A figure with the problem that it is of."""
+    if found is None:
+        return "–"
+    at = f", N={found['particles']}" if "particles" in found else ""
+    return f"{found[key]:.3g} ({_cell(found['problem'])}{at})"
+
+
+def _compared(found: dict[str, Any] | None) -> str:
+    if found is None or found["median"] is None:
+        return "–"
+    return f"{found['median']:.3g} ({found['problems']})"
 
 
 def _problem_table(reports: Sequence[Report]) -> pd.DataFrame:
@@ -190,53 +169,42 @@ def _problem_table(reports: Sequence[Report]) -> pd.DataFrame:
     )
 
 
-def _needed_table(reports: Sequence[Report], methods: Sequence[str]) -> pd.DataFrame:
-    """Particles to the goal."""
-    found = headline(reports)
-    most = found["most_particles"]
-    rows = [
-        {f"particles to TV {GOAL}": _cell(r["name"])}
-        | {
-            METHODS[m].title: _count(found["needed"][m][r["name"]] or 2 * most, most)
-            for m in methods
-        }
-        for r in reports
-    ]
-    for key, title in (("all", "median"), ("hard", "median of the hard ones")):
-        if found[key] is not None:
-            medians = found[key]["median_needed"]
-            shown = {METHODS[m].title: _count(medians[m], most) for m in methods}
-            rows.append({f"particles to TV {GOAL}": title} | shown)
-    return pd.DataFrame(rows)
-
-
-def _method_table(report: Report, shown: Sequence[int]) -> pd.DataFrame:
+def _arm_table(
+    report: Report, shown: Sequence[int], at: int, found: dict[str, Any]
+) -> pd.DataFrame:
+    """One row for each arm on one problem."""
     rows = []
-    for method in _methods([report]):
-        by = {e["particles"]: e for e in _of(report, method)}
-        row: dict[str, Any] = {"method": METHODS[method].title}
+    for arm in arms_of([report]):
+        by = {e["particles"]: e for e in estimates_of(report, arm)}
+        row: dict[str, Any] = dict(arm.titles)
         for n in shown:
             row[f"TV of one answer, N={n}"] = _tv(by[n]) if n in by else "–"
-        at = by.get(_AT) or by[max(by)]
+        most = found["most_particles"]
+        needed = found["arms"][arm.label]["needed"][report["name"]]
+        row[f"to {GOAL}"] = _count(needed or 2 * most, most)
+        e = by[at]
+        row[f"read, N={at}"] = f"{e['read']:.1f}"
         row["one run / exact sampler"] = (
-            f"{at['one_run_tv']:.3f} / {at['exact_sampler_one_run_tv']:.3f}"
+            f"{e['one_run_tv']:.3f} / {e['exact_sampler_one_run_tv']:.3f}"
         )
         row["evidence: bias"] = (
-            f"{at['evidence_bias']:+.2g} [{at['evidence_bias_low']:+.2g}, "
-            f"{at['evidence_bias_high']:+.2g}]"
+            f"{e['evidence_bias']:+.2g} [{e['evidence_bias_low']:+.2g}, "
+            f"{e['evidence_bias_high']:+.2g}]"
         )
-        row["variance"] = f"{at['evidence_variance']:.3g}"
-        row["ESS/N"] = f"{at['ess']:.2f}"
-        row["dead %"] = f"{100 * at['dead']:.1f}"
-        row["seconds"] = "–" if at["seconds"] is None else f"{at['seconds']:.3g}"
+        row["variance"] = f"{e['evidence_variance']:.3g}"
+        row["ESS/N"] = "–" if is_discrete(arm.algorithm) else f"{e['ess']:.2f}"
+        row["dead %"] = f"{100 * e['dead']:.1f}"
+        row["seconds"] = "–" if e["seconds"] is None else f"{e['seconds']:.3g}"
         rows.append(row)
     return pd.DataFrame(rows)
 
 
 def _tv(e: dict[str, Any]) -> str:
     if e["tv_exact"] is not None:
-        return f"{e['tv_exact']:.3f}"
-    return f"{e['tv']:.3f} [{e['tv_low']:.3f}, {e['tv_high']:.3f}] ±{e['tv_floor']:.3f}"
+        return f"{e['tv_exact']:.3f}" if e["tv_exact"] > LEAST else "0"
+    digits = 3 if e["tv"] >= 0.01 else 5
+    low, high, floor = (f"{e[key]:.{digits}f}" for key in ("tv_low", "tv_high", "tv_floor"))
+    return f"{e['tv']:.{digits}f} [{low}, {high}] ±{floor}"
 
 
 def _described(report: Report) -> str:
@@ -260,16 +228,10 @@ def _cell(text: str) -> str:
     return text.replace("|", r"\|")
 
 
-def _count(value: float, most: int) -> str:
+def _count(value: float | None, most: int) -> str:
+    if value is None:
+        return "–"
     return f"more than {most}" if value > most else f"{value:g}"
-
-
-def _methods(reports: Sequence[Report]) -> list[str]:
-    return list(dict.fromkeys(e["method"] for r in reports for e in r["estimates"]))
-
-
-def _of(report: Report, method: str) -> list[dict[str, Any]]:
-    return [e for e in report["estimates"] if e["method"] == method]
 
 
 def _rows(reports: Sequence[Report]) -> list[dict[str, Any]]:

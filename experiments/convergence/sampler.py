@@ -1,11 +1,13 @@
-"""This module runs the sampler itself on a tree, thousands of times, without a model.
+"""This module runs the samplers themselves on a tree, thousands of times, without a model.
 
 Once the language model was asked at every prefix, it is a table; and so is a proposal, whose view
 of the next token is a function of the prefix alone. `TreeLM` and `TreeProposal` are these tables in
-the sampler's own interfaces. Weighing, resampling and drawing are the library's, random numbers are
-named as ever by (seed, run, particle, step, purpose), and a row's columns are the allowed tokens in
-their order: so a run here draws what `smc.sample` draws with the real model under the same seed.
-(The method `lm` has the same law; its column for all other tokens comes last.)
+the samplers' own interfaces. Weighing, resampling, selecting and drawing are the library's, random
+numbers are named as ever by (seed, run, particle, step, purpose), and a row's columns are the
+allowed tokens in their order: so a run here does what `smc.sample` does with the real model under
+the same seed. (The method `lm` has the same law with SMC; its column for all other tokens comes
+last. With the discrete filter it has another one, as tokens that compete one by one there are a
+single candidate here.)
 
 LM, LCD and GCD have g = 0 or 1, which the tree says by itself. Any other proposal is asked itself,
 once for each prefix, with the restricted constraint and HMM (`tabulate`).
@@ -20,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int, Int64
+from jaxtyping import Bool, Float64, Int, Int64
 from scipy import sparse
 from torch import Tensor
 
@@ -28,27 +30,33 @@ from experiments.convergence.evaluate import Evaluator
 from experiments.convergence.tree import DEAD, UNGROWN, Tree
 from gcd.tokens.batch import AutomatonBatch, TokenClasses
 from gcd.tokens.vocabulary import Vocabulary
-from smc.algorithms import Algorithm, Setting
+from smc.algorithms import SMC, Discrete, Setting
 from smc.draw import CounterDraw, Draw
-from smc.guide import DenseGuide
+from smc.guide import DenseGuide, by_class_alone
 from smc.language_model import Prompt
 from smc.proposals import Batch, Proposal
-from smc.scores import Outlook, sums_by
+from smc.scores import Outlook, Scores, sums_by
 
 _PARTICLES_AT_ONCE = 1 << 14
 _ROWS_GUIDED = 512
 
 
 class Table(NamedTuple):
-    """The guide of a proposal at every prefix of a tree.
+    """What a proposal says at every prefix of a tree: its guide, and its scores (`smc.scores`).
 
     Attributes:
         log_g: of each slot, -inf for what is never drawn.
         log_z: of each node.
+        log_score: log g of each slot as the discrete filter has it, before anything is mixed in.
+        candidate: the slots that compete there.
+        defence: the share that is mixed in; None where nothing is.
     """
 
     log_g: Float64[Tensor, "slots"]
     log_z: Float64[Tensor, "nodes"]
+    log_score: Float64[Tensor, "slots"]
+    candidate: Bool[Tensor, "slots"]
+    defence: float | None
 
 
 def tabulate(proposal: Proposal[Any], tree: Tree) -> Table:
@@ -60,6 +68,8 @@ def tabulate(proposal: Proposal[Any], tree: Tree) -> Table:
     """
     log_g = torch.full((len(tree["token"]),), -torch.inf, dtype=torch.float64)
     log_z = torch.full((tree.num_exact,), -torch.inf, dtype=torch.float64)
+    log_score, candidate = torch.full_like(log_g, -torch.inf), torch.zeros_like(log_g).bool()
+    defence = None
     batch = Batch(AutomatonBatch([tree.automaton]), torch.tensor([tree.budget]))
     width = tree.automaton.vocabulary.size
     state = proposal.start(batch)
@@ -79,16 +89,22 @@ def tabulate(proposal: Proposal[Any], tree: Tree) -> Table:
             token = torch.where(inside, tree["token"][slots.clamp(min=0)], width - 1)
             log_p = torch.full((len(some), width), -torch.inf, dtype=torch.float64)
             log_p.scatter_(1, token, torch.where(inside, tree["log_p"][slots], -torch.inf))
-            guide = proposal.guide(proposal.take(state, some), log_p)
+            here = proposal.take(state, some)
+            guide, scores = proposal.guide(here, log_p), proposal.score(here, log_p)
             row = torch.arange(len(some)).repeat_interleave(inside.sum(dim=1))
-            found = guide.at(row, token[inside])
+            found, defence = guide.at(row, token[inside]), scores.defence
+            classes, which = scores.factors.classes, scores.factors.which
+            competes = scores.alive[row, classes.of[which[row], token[inside]].long()]
             child = tree["child"][slots[inside]]
-            if bool((((child < 0) | (child >= tree.num_exact)) & ~found.isneginf()).any()):
+            late = (child < 0) | (child >= tree.num_exact)
+            if bool((late & (competes | ~found.isneginf())).any()):
                 raise ValueError("it draws a token after which the budget is too short for any end")
             log_g[slots[inside]] = found
             log_z[nodes[some]] = guide.log_z
+            log_score[slots[inside]] = scores.factors.at(row, token[inside])
+            candidate[slots[inside]] = competes
         above = nodes
-    return Table(log_g, log_z)
+    return Table(log_g, log_z, log_score, candidate, defence)
 
 
 class TreeState(NamedTuple):
@@ -126,12 +142,10 @@ class TreeState(NamedTuple):
         ends = (child >= 0) & (tree["text"][grown] >= 0)
         after = torch.where(child >= 0, tree["state"][grown], DEAD)
         if bool((child == UNGROWN).any()):
-            automaton = tree.automaton
-            token = torch.where(slots >= 0, tree["token"][slots.clamp(min=0)], 0)
-            delta = torch.from_numpy(automaton.delta).long()
-            class_of = torch.from_numpy(automaton.class_of).long()
-            behind = delta[tree["state"][self.nodes].unsqueeze(1), class_of[token]]
-            after = torch.where(child == UNGROWN, behind, after)
+            automaton, state = tree.automaton, tree["state"][self.nodes].numpy()
+            token = torch.where(slots >= 0, tree["token"][slots.clamp(min=0)], 0).numpy()
+            behind = automaton.delta[state[:, None], automaton.class_of[token]].astype(np.int64)
+            after = torch.where(child == UNGROWN, torch.from_numpy(behind), after)
         return Outlook(
             TokenClasses.singletons(slots.shape[1] + 1),
             torch.zeros_like(self.nodes),
@@ -196,6 +210,19 @@ class TreeProposal(Proposal[TreeState]):
             allowed &= (child >= 0) & (child < tree.num_exact)
         log_g[:, :-1].masked_fill_(allowed, 0.0)
         return DenseGuide(log_g, torch.logsumexp(log_p + log_g, dim=1))
+
+    def score(self, state: TreeState, log_p: Float64[Tensor, "R W"]) -> Scores:
+        """Give what the discrete filter scores slots with; each is a class of its own."""
+        table = self.method
+        if not isinstance(table, Table):
+            return super().score(state, log_p)
+        outlook, slots = state.outlook(), self.tree.rows(state.nodes)
+        inner, none = slots.clamp(min=0), slots < 0
+        log_g = table.log_score[inner].masked_fill(none, -torch.inf)
+        log_g = torch.nn.functional.pad(log_g, (0, 1), value=-torch.inf)
+        alive = torch.nn.functional.pad(table.candidate[inner] & ~none, (0, 1))
+        factors = by_class_alone(log_g, outlook.classes, outlook.which)
+        return Scores(factors, alive, outlook, defence=table.defence)
 
 
 class TreeLM:
@@ -267,12 +294,14 @@ class Runs(NamedTuple):
         log_evidence: the estimates, -inf for a dead run.
         ess: effective sample size of the final weights, zero for a dead run.
         read: prefixes that the language model read, without the prompt.
+        enumerated: whether a run left nothing out, so that it is the exact answer.
     """
 
     posterior: sparse.csr_matrix
     log_evidence: Float64[np.ndarray, "runs"]
     ess: Float64[np.ndarray, "runs"]
     read: Int64[np.ndarray, "runs"]
+    enumerated: Bool[np.ndarray, "runs"]
 
     @property
     def dead(self) -> np.ndarray:
@@ -284,7 +313,7 @@ def sample_runs(
     lm: TreeLM,
     proposal: TreeProposal,
     *,
-    algorithm: Algorithm,
+    algorithm: SMC | Discrete,
     particles: int,
     runs: int,
     seed: int = 0,
@@ -292,20 +321,24 @@ def sample_runs(
 ) -> Runs:
     """Run an algorithm many times; run i has the random numbers of example i of `smc.sample`.
 
+    A run that left nothing out had no use for a random number, so all others would be the same: if
+    the first is of that kind, it is the only one.
+
     Args:
         lm: the tree as a language model.
         proposal: the method on that tree.
         algorithm: with its options.
         particles: of each run.
-        runs: how many.
+        runs: how many, at most.
         seed, draw: as in `smc.sample`.
     """
     tree, parts = lm.tree, []
     size = max(1, min(512, _PARTICLES_AT_ONCE // particles))
     # The tree's values are tempered already.
     setting = Setting(particles, 1.0, 1.0, CounterDraw(seed) if draw is None else draw)
-    for first in range(0, runs, size):
-        count = min(size, runs - first)
+    first = 0
+    while first < runs:
+        count = min(size, runs - first) if first else 1
         batch = Batch(AutomatonBatch([tree.automaton]), torch.full((count,), tree.budget))
         examples = torch.arange(first, first + count)
         found = algorithm.run(lm, proposal, batch, [[0]] * count, examples, setting)
@@ -319,7 +352,11 @@ def sample_runs(
             shape=(count, len(tree.texts)),
         )
         read = found.history.rows.sum(dim=0)
-        parts.append((posterior, found.log_evidence.numpy(), found.ess.numpy(), read.numpy()))
+        values = (found.log_evidence, found.ess, read, found.enumerated)
+        parts.append((posterior, *(value.numpy() for value in values)))
+        if not first and bool(found.enumerated.all()):
+            break
+        first += count
     posteriors, *others = zip(*parts, strict=True)
     return Runs(sparse.vstack(posteriors, format="csr"), *map(np.concatenate, others))
 

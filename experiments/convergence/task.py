@@ -1,9 +1,9 @@
 """`+task=convergence` compares samplers with the exact posterior.
 
 For each model its HMM; for each problem its tree, the language model asked once at every prefix of
-it, and the truth (`exact`); for each method and number of particles thousands of runs on the tree
-(`sampler`), measured (`measures`), and a few on the real model for their time. Problems that cannot
-be honoured are refused before any model is asked anything.
+it, and the truth (`exact`); for each method, algorithm and number of particles thousands of runs on
+the tree (`sampler`), measured (`measures`), and a few on the real model for their time. Problems
+that cannot be honoured are refused before any model is asked anything.
 
 Rows go to the run directory as they are made, and what the model said lies beside them: the same
 command goes on from there, to the same final result (wall times aside).
@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -45,6 +46,7 @@ from experiments.convergence.report import report
 from experiments.convergence.sampler import TreeLM, TreeProposal, sample_runs
 from experiments.convergence.tree import Tree
 from experiments.distillation.fit import at_random
+from experiments.harness.algorithms import ALGORITHMS, is_discrete
 from experiments.harness.config import ModelConfig
 from experiments.harness.identity import Identity, results_config
 from experiments.harness.methods import needs_hmm
@@ -76,7 +78,8 @@ class Subject:
 
     def keys(self, number: int, task: DictConfig) -> list[Key]:
         """Give the keys of all rows of the problem of this number."""
-        return [(self.name(number), method, n) for method in task.methods for n in task.particles]
+        every = product(task.methods, task.algorithms, task.particles)
+        return [Key(self.name(number), *each) for each in every]
 
     @property
     def notes(self) -> list[str]:
@@ -235,7 +238,7 @@ class _Bench:
     def make_rows(self, progress: Callable[[int], object]) -> None:
         """Make the rows that are not there yet, each of which goes to disk at once."""
         for method in self.config.task.methods:
-            due = [key for key in self.keys if key[1] == method and key not in self.store]
+            due = [key for key in self.keys if key.method == method and key not in self.store]
             if not due:
                 continue
             proposal = on_tree(method, self.prepared, self.tree, self.hmm, self.settings)
@@ -243,51 +246,59 @@ class _Bench:
                 self._restore_late(method)
             watch = Stopwatch(method, self.prepared, self.hmm, self.settings, self.config)
             table = watch.table_seconds()
-            for _, _, particles in due:
-                row = self._row(method, proposal, particles)
-                row |= {"seconds": watch.seconds(particles), "table_seconds": table}
+            for key in due:
+                row = self._row(key, proposal)
+                seconds = watch.seconds(key.algorithm, key.particles)
+                row |= {"seconds": seconds, "table_seconds": table}
                 if proposal.grows:
-                    save_late(self.tree, self._late(particles))
+                    save_late(self.tree, self._late(key))
                 self.store.append([row])
                 progress(1)
 
-    def _late(self, particles: int) -> Path:
-        return self.values / f"{self.name}-late-{particles}.npz"
+    def _late(self, key: Key) -> Path:
+        return self.values / f"{self.name}-late-{key.algorithm}-{key.particles}.npz"
 
     def _restore_late(self, method: str) -> None:
         """Take in late prefixes as they were when the last finished row was written."""
-        done = [n for n in self.config.task.particles if (self.name, method, n) in self.store]
+        done = [key for key in self.keys if key.method == method and key in self.store]
         if done and self._late(done[-1]).is_file():
             load_late(self.tree, self._late(done[-1]))
 
-    def _row(self, method: str, proposal: TreeProposal, particles: int) -> Row:
-        config, task = self.config, self.config.task
+    def _row(self, key: Key, proposal: TreeProposal) -> Row:
+        config, task, particles = self.config, self.config.task, key.particles
         runs = max(task.runs, -(-task.draws // particles))
         found = sample_runs(
             TreeLM(self.tree, self.evaluator),
             proposal,
+            algorithm=ALGORITHMS[key.algorithm].make(config),
             particles=particles,
             runs=runs,
-            resampling=config.smc.resampling,
-            ess_threshold=config.smc.ess_threshold,
             seed=config.seed,
         )
         measured = estimate(
             found, particles, self.posterior, self.exact.log_evidence, config.seed
         )._asdict()
         law: np.ndarray = measured.pop("law")
-        single = law_of_sample(proposal, self.exact) if particles == 1 else None
         return {
             "example": self.name,
-            "method": method,
+            "method": key.method,
+            "algorithm": key.algorithm,
             **measured,
-            # With one particle there is nothing to estimate.
-            "tv_exact": None if single is None else single.total_variation,
+            "tv_exact": self._known(key, proposal, measured),
             "exact_sampler_tv": floor_of_draws(self.exact.posterior, runs * particles),
             "exact_sampler_one_run_tv": floor_of_draws(self.exact.posterior, particles),
             "log_evidence": _log(1 + measured["evidence_bias"], self.exact.log_evidence),
             "posterior": [float(f"{p:.6g}") for p in law],
         }
+
+    def _known(self, key: Key, proposal: TreeProposal, measured: dict[str, Any]) -> float | None:
+        """The total variation of the law of one answer, where it need not be estimated."""
+        if measured["enumerated"]:
+            return float(measured["tv"])
+        if key.particles > 1 or is_discrete(key.algorithm):
+            return None
+        # One particle of SMC is a single sample: resampling can do nothing to it.
+        return law_of_sample(proposal, self.exact).total_variation
 
     def law(self, indicator: str) -> Law:
         """The exact law of one sample of LCD or GCD."""

@@ -17,7 +17,8 @@ from experiments import run as experiment
 from experiments.convergence import builtin, task
 from experiments.convergence.evaluate import Evaluator
 from experiments.convergence.problems import Problem, prepare
-from experiments.convergence.report import headline, table_of
+from experiments.convergence.headline import headline
+from experiments.convergence.report import table_of
 from experiments.harness.models import EMBEDDED, ROOT, load_model
 from experiments.small_lm import architecture as small_lm
 from hmm.checkpoint import save
@@ -97,15 +98,18 @@ def test_own_problems_give_one_line_each(finished):
         assert sum(report["posterior"]) == pytest.approx(1)
         assert report["gcd"]["share_valid"] == pytest.approx(1)
         assert 0 < report["lcd"]["share_valid"] <= 1
-        assert len(report["estimates"]) == 8 * 2
+        assert len(report["estimates"]) == 6 * 4 * 2
         for e in report["estimates"]:
-            assert e["runs"] == max(40, math.ceil(60 / e["particles"]))
+            runs = 1 if e["enumerated"] else max(40, math.ceil(60 / e["particles"]))
+            assert e["runs"] == runs
+            assert 0 <= e["read"] <= report["prefixes"] - 1 or e["method"] == "lcd"
             assert len(e["posterior"]) == len(report["strings"])
             assert -1e-9 <= e["tv_low"] - 1e-9 <= e["tv"] <= e["tv_high"] + 1e-9 <= 1 + 2e-9
             assert e["seconds"] > 0
             assert (e["table_seconds"] is not None) == e["method"].startswith("pgcd")
-            assert (e["tv_exact"] is not None) == (e["particles"] == 1)
-            if e["method"] in ("lcd", "gcd") and e["particles"] == 1:
+            single = e["particles"] == 1 and e["algorithm"] != "discrete"
+            assert (e["tv_exact"] is not None) == (single or e["enumerated"])
+            if e["method"] in ("lcd", "gcd") and single:
                 assert e["tv_exact"] == pytest.approx(report[e["method"]]["total_variation"])
                 assert e["tv"] == pytest.approx(e["tv_exact"], abs=4 * e["tv_floor"] + 1e-9)
 
@@ -147,12 +151,15 @@ def test_the_exact_answer_is_the_model_s(finished):
 
 def test_what_is_left_behind(finished):
     table = (finished / "table.md").read_text(encoding="utf-8")
-    for text in ("P-GCD, class-tied", "### quoted", "held out: unigram", "median"):
+    for text in ("P-GCD, class-tied", "### quoted", "held out: unigram", "SMC, no resampling"):
         assert text in table
-    for name in ("particles.png", "time.png"):
+    assert "| discrete " in table
+    assert "read, N=4" in table
+    for name in ("medians.png", "particles.png", "reads.png", "time.png"):
         assert (finished / name).read_bytes().startswith(b"\x89PNG")
     summary = json.loads((finished / "summary.json").read_text())
-    assert set(summary["headline"]["needed"]["gcd"]) == {"0", "quoted"}
+    assert len(summary["headline"]["arms"]) == 6 * 4
+    assert set(summary["headline"]["arms"]["gcd/discrete"]["needed"]) == {"0", "quoted"}
     assert "strings" not in summary["problems"][0]
     assert (finished / "config.yaml").exists()
 
@@ -164,7 +171,7 @@ def test_an_interrupted_run_goes_on_to_the_same_result(finished, tmp_path, monke
 
     def interrupted(*args, **kwargs):
         calls.append(None)
-        if len(calls) == 4:  # in the middle of LCD, which grows its tree as it goes
+        if len(calls) == 6:  # in the middle of LCD, which grows its tree as it goes
             raise KeyboardInterrupt
         return sample(*args, **kwargs)
 
@@ -174,7 +181,7 @@ def test_an_interrupted_run_goes_on_to_the_same_result(finished, tmp_path, monke
     assert not (tmp_path / "run" / "results.jsonl").exists()
     monkeypatch.setattr(task, "sample_runs", sample)
     experiment.run(config)
-    assert len(calls) == 4
+    assert len(calls) == 6
     assert timeless(results(tmp_path / "run")) == timeless(results(finished))
     before = (tmp_path / "run" / "results.jsonl").read_text()
     monkeypatch.setattr(task, "sample_runs", None)  # all is there: nothing is made again
@@ -208,34 +215,122 @@ def test_an_hmm_of_one_s_own_is_used(tmp_path):
     assert not (run_dir / "time.png").exists()
 
 
-def test_what_was_not_reached_counts_as_a_bound():
-    def report(name: str, **tv: list[float]) -> dict:
-        estimates = [
-            {"method": m, "particles": n, "tv": v, "tv_exact": None}
-            for m, values in tv.items()
-            for n, v in zip((1, 2, 4), values, strict=True)
-        ]
-        return {"name": name, "estimates": estimates, "gcd": {"total_variation": tv["gcd"][0]}}
+def test_with_room_for_all_prefixes_every_method_is_exact(tmp_path):
+    problems = written(tmp_path / "p.json", PROBLEMS)
+    options = ("task.particles=[2,512]", "task.timed_runs=0", "task.algorithms=[discrete,smc_none]")
+    experiment.run(composed(f"task.problems={problems}", f"run_dir={tmp_path / 'run'}", *options))
+    for report in results(tmp_path / "run"):
+        for e in report["estimates"]:
+            if e["algorithm"] == "discrete" and e["particles"] == 512:
+                assert (e["enumerated"], e["runs"]) == (True, 1)
+                assert e["tv_exact"] < 1e-12
+                assert e["evidence_bias"] == pytest.approx(0, abs=1e-12)
+                if e["method"] != "lcd":  # which reads what the budget cuts off, too
+                    assert e["read"] == report["prefixes"] - 1
+            elif e["algorithm"] == "smc_none":
+                assert not e["enumerated"]
+                assert e["tv_exact"] is None
+                assert e["runs"] >= 40
+    found = json.loads((tmp_path / "run" / "summary.json").read_text())["headline"]["arms"]
+    assert found["gcd/discrete"]["worst"]["tv"] < 1e-12
+    assert found["gcd/discrete"]["median_needed"] <= 512
 
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["task.methods=[lm,gcd]"], r"task\.methods has lm, .*task\.algorithms=discrete: all tok"),
+        (["task.methods=[lm]", "task.algorithms=[discrete_share]"], "=discrete_share: all tokens"),
+        (["discrete.answers=3"], r"discrete\.answers=3 would be ignored: .* measures all answers"),
+        (["task.algorithms=[smc_none]", "smc.ess_threshold=0.7"], "no algorithm of this run"),
+    ],
+)
+def test_what_a_tree_cannot_do_is_refused(overrides, message):
+    with pytest.raises(ValueError, match=message):
+        experiment.check(composed(*overrides))
+    experiment.check(composed("task.methods=[lm,gcd]", "task.algorithms=[smc]"))
+
+
+def reported(name: str, tv: dict[str, list[float]], read: dict[str, list[float]] | None = None):
+    """A problem with the total variations of arms at 1, 4 and 16 particles."""
+    estimates = [
+        {
+            **dict(zip(("method", "algorithm"), arm.split("/"), strict=True)),
+            "particles": n,
+            "tv": value,
+            "tv_exact": None,
+            "tv_floor": 0.002,
+            "read": (read or {}).get(arm, [1.0, 2.0, 4.0])[number],
+        }
+        for arm, values in tv.items()
+        for number, (n, value) in enumerate(zip((1, 4, 16), values, strict=True))
+    ]
+    return {"name": name, "estimates": estimates, "gcd": {"total_variation": tv["gcd/smc"][0]}}
+
+
+def test_what_was_not_reached_counts_as_a_bound():
+    arms = ("pgcd/smc", "gcd/smc", "lcd/smc")
     found = headline(
         [
-            report("p", pgcd=[0.3, 0.1, 0.0], gcd=[0.9, 0.8, 0.7], lcd=[1, 1, 0.05]),
-            report("q", pgcd=[0.1, 0.1, 0.0], gcd=[0.9, 0.1, 0.2], lcd=[1, 1, 1]),
-            report("easy", pgcd=[0.0, 0.0, 0.0], gcd=[0.1, 0.0, 0.0], lcd=[0.0, 0.0, 0.0]),
+            reported(name, dict(zip(arms, values, strict=True)))
+            for name, *values in (
+                ("p", [0.3, 0.1, 0.0], [0.9, 0.8, 0.7], [1, 1, 0.05]),
+                ("q", [0.1, 0.1, 0.0], [0.9, 0.1, 0.2], [1, 1, 1]),
+                ("easy", [0.0, 0.0, 0.0], [0.1, 0.0, 0.0], [0.0, 0.0, 0.0]),
+            )
         ]
     )
-    # GCD on q is within it at 2, but not at 4.
-    assert found["needed"] == {
-        "pgcd": {"p": 2, "q": 1, "easy": 1},
-        "gcd": {"p": None, "q": None, "easy": 1},
-        "lcd": {"p": 4, "q": None, "easy": 1},
+    pgcd, gcd_, lcd = (found["arms"][arm] for arm in arms)
+    # GCD on q is within it at 4, but not at 16.
+    assert pgcd["needed"] == {"p": 4, "q": 1, "easy": 1}
+    assert gcd_["needed"] == {"p": None, "q": None, "easy": 1}
+    assert lcd["needed"] == {"p": 16, "q": None, "easy": 1}
+    assert [arm["median_needed"] for arm in (pgcd, gcd_, lcd)] == [1, 32, 16]
+    assert found["hard"] == ["p", "q"]
+    assert [arm["median_needed_hard"] for arm in (pgcd, gcd_, lcd)] == [2.5, 32, 24]
+    assert pgcd["share"] == {
+        "gcd": {"all": 4 / 32, "hard": (4 / 32 + 1 / 32) / 2},
+        "lcd": {"all": 4 / 16, "hard": (4 / 16 + 1 / 32) / 2},
     }
-    assert found["all"]["median_needed"] == {"pgcd": 1, "gcd": 8, "lcd": 4}
-    assert found["all"]["ratios"]["pgcd_to_gcd"] == [2 / 8, 1 / 8, 1]
-    assert found["hard"]["problems"] == ["p", "q"]
-    assert found["hard"]["median_needed"] == {"pgcd": 1.5, "gcd": 8, "lcd": 6}
-    assert found["hard"]["ratios"]["pgcd_to_gcd"] == [2 / 8, 1 / 8]
-    assert found["hard"]["median_ratio"]["pgcd_to_lcd"] == (2 / 4 + 1 / 8) / 2
+    assert gcd_["share"] == {}
+    assert gcd_["worst"] == {"tv": 0.7, "problem": "p"}
+    # 0.8 to 0.7 does no harm, 0.1 to 0.2 does; what is small is not looked at.
+    assert gcd_["growth"] == {"ratio": 2, "problem": "q", "particles": 4}
+    assert pgcd["growth"]["problem"] == "q"
+    assert pgcd["growth"]["ratio"] == 1
+    assert pgcd["equal_reads"] == {}  # the reference was not run
+
+
+def test_noise_is_no_harm():
+    values = [0.0005, 0.0029, 0.0031]
+    found = headline([reported("p", {"gcd/smc": values, "gcd/smc_none": [0.9, 0.1, 0.1]})])
+    # 0.0029 is within 0.001 of what noise shows.
+    assert found["arms"]["gcd/smc"]["growth"] == {
+        "ratio": pytest.approx(0.0031 / 0.0029), "problem": "p", "particles": 4
+    }  # fmt: skip
+
+
+def test_arms_are_compared_where_they_read_as_much():
+    ours, reference, other = "gcd/discrete", "gcd/smc_none", "gcd/smc"
+    tv = {other: [0.5, 0.5, 0.5], reference: [0.4, 0.2, 0.1], ours: [0.3, 0.1, 0.0]}
+    read = {other: [1, 2, 4], reference: [2, 8, 32]}
+    problems = [
+        reported("between", tv, {**read, ours: [3, 4, 5]}),
+        reported("less", tv, {**read, ours: [1, 1, 1]}),
+        reported("more", tv, {**read, ours: [20, 40, 80]}),
+        reported("equal", tv, {**read, ours: [2, 8, 32]}),
+    ]
+    found = headline(problems)["arms"]
+    at_four, at_sixteen = (found[ours]["equal_reads"][n] for n in (4, 16))
+    # Between 2 and 8 reads the reference falls as the square root; 4 are half way.
+    expected = {"between": 0.1 / (0.4 * 0.2) ** 0.5, "less": 0.1 / 0.4, "more": None, "equal": 0.5}
+    for name, ratio in expected.items():
+        known = at_four["ratios"][name]
+        assert known == (None if ratio is None else pytest.approx(ratio))
+    assert at_four["problems"] == 3
+    assert at_four["median"] == pytest.approx(0.1 / (0.4 * 0.2) ** 0.5)
+    assert at_sixteen["ratios"]["equal"] == pytest.approx(1e-6 / 0.1)  # closer is not told apart
+    assert found[reference]["equal_reads"] == {}
 
 
 def test_the_embedded_model_s_problems_can_be_enumerated():

@@ -19,6 +19,7 @@ from experiments.convergence.methods import law_of_sample
 from experiments.convergence.sampler import Runs, TreeLM, TreeProposal, sample_runs, tabulate
 from experiments.harness.config import HMMConfig
 from experiments.harness.methods import METHODS
+from smc.algorithms import SMC, Discrete
 from smc.testing import target, walk
 from tests.experiments.convergence.test_tree import (
     CONSTRAINTS,
@@ -100,36 +101,49 @@ def test_the_law_of_one_sample_is_the_sampler_s(method, name):
 @pytest.mark.parametrize("method", list(METHODS)[1:])
 @pytest.mark.parametrize("name", list(CONSTRAINTS))
 @pytest.mark.parametrize(
-    ("particles", "resampling", "ess_threshold", "settings"),
+    ("particles", "algorithm", "settings"),
     [
-        (1, "systematic", 0.5, PLAIN),
-        (5, "systematic", 0.9, PLAIN),
-        (4, "multinomial", 1.0, replace(PLAIN, potential=False)),
+        (1, SMC("systematic", 0.5), PLAIN),
+        (5, SMC("systematic", 0.9, "state"), PLAIN),
+        (4, SMC("multinomial", 1.0), replace(PLAIN, potential=False)),
+        (1, Discrete(), PLAIN),
+        (3, Discrete(share=0.5), PLAIN),
+        (3, Discrete(), replace(PLAIN, defence=0.3, exact_top_k=2)),
+        (5, Discrete(count_finished=True, floor=0.1), replace(PLAIN, defence=0.0)),
+        (1 << 12, Discrete(), PLAIN),
     ],
 )
-def test_a_run_on_the_tree_is_the_real_run(
-    method, name, particles, resampling, ess_threshold, settings
-):
+def test_a_run_on_the_tree_is_the_real_run(method, name, particles, algorithm, settings):
     """Equal seeds draw equal tokens, with a large vocabulary or on the tree."""
     constraint, restriction, tree = built(name, 3)
-    options = {"particles": particles, "resampling": resampling, "ess_threshold": ess_threshold}
     found = sample_runs(
         TreeLM(tree, Evaluator(LM, PROMPT, restriction.ids)),
         on_tree(method, restriction, tree, settings),
+        algorithm=algorithm,
+        particles=particles,
         runs=30,
         seed=5,
-        **options,
     )
+    kind = "smc" if isinstance(algorithm, SMC) else "discrete"
+    options = {"algorithm": kind, **vars(algorithm)}
     real = smc.sample(
         LM,
         [PROMPT] * 30,
         constraint,
         budget=3,
         proposal=METHODS[method].proposal(settings, HMM_),
+        particles=particles,
         seed=5,
+        max_rows=1 << 20,
         **options,
     )
+    if found.enumerated[0]:  # then all runs are this one
+        assert len(found.enumerated) == 1
+        assert all(posterior.probabilities == real[0].probabilities for posterior in real)
+        real = real[:1]
     for run, posterior in enumerate(real):
+        assert found.enumerated[run] == posterior.enumerated
+        assert found.read[run] == posterior.diagnostics.tokens - len(PROMPT)
         assert found.dead[run] == posterior.dead
         assert found.ess[run] == pytest.approx(posterior.ess)
         assert found.log_evidence[run] == pytest.approx(posterior.log_evidence)
@@ -138,8 +152,18 @@ def test_a_run_on_the_tree_is_the_real_run(
         assert row == pytest.approx([shares.get(text, 0.0) for text in tree.texts])
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_over_all_choices_runs_are_unbiased(method):
+@pytest.mark.parametrize(
+    ("method", "algorithm"),
+    [
+        *((method, SMC("systematic", 1.0)) for method in METHODS),
+        ("lcd", Discrete()),
+        ("gcd", Discrete(share=0.5)),
+        ("pgcd", Discrete()),
+        ("pgcd_tied", Discrete(count_finished=True)),
+        ("pgcd_joint", Discrete(floor=0.3)),
+    ],
+)
+def test_over_all_choices_runs_are_unbiased(method, algorithm):
     constraint, restriction, tree = built("words", 3)
     lm = TreeLM(tree, Evaluator(LM, PROMPT, restriction.ids))
     proposal = on_tree(method, restriction, tree)
@@ -148,10 +172,9 @@ def test_over_all_choices_runs_are_unbiased(method):
         found = sample_runs(
             lm,
             proposal,
+            algorithm=algorithm,
             particles=2,
             runs=len(ids),
-            resampling="systematic",
-            ess_threshold=1.0,
             draw=draw,
         )
         posteriors = found.posterior.toarray()
@@ -173,6 +196,7 @@ def test_many_runs_find_the_truth(method):
     found = sample_runs(
         TreeLM(tree, Evaluator(LM, PROMPT, restriction.ids)),
         on_tree(method, restriction, tree),
+        algorithm=SMC(),
         particles=8,
         runs=4000,
         seed=1,
@@ -187,6 +211,29 @@ def test_many_runs_find_the_truth(method):
     assert measured.evidence_bias_low <= measured.evidence_bias <= measured.evidence_bias_high
     assert measured.tv_low <= measured.tv <= measured.tv_high
     assert measured.one_run_tv >= measured.tv - 1e-12  # by convexity
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if m != "lm"])
+@pytest.mark.parametrize("name", ["words", "loop", "everything"])
+def test_with_room_for_every_prefix_the_discrete_filter_is_the_truth(method, name):
+    _, restriction, tree = built(name, 3)
+    known = exact(tree)
+    found = sample_runs(
+        TreeLM(tree, Evaluator(LM, PROMPT, restriction.ids)),
+        on_tree(method, restriction, tree),
+        algorithm=Discrete(),
+        particles=tree.num_prefixes * (100 if method == "lcd" else 1),  # it walks late ones, too
+        runs=1000,
+    )
+    assert found.enumerated.tolist() == [True]
+    measured = estimate(found, tree.num_prefixes, known.posterior.numpy(), known.log_evidence)
+    assert (measured.runs, measured.enumerated) == (1, True)
+    assert measured.tv < 1e-12
+    assert measured.tv == measured.tv_low == measured.tv_high
+    assert abs(measured.evidence_bias) < 1e-12
+    assert measured.read >= tree.num_prefixes - 1  # all but the prompt itself
+    if method != "lcd":
+        assert measured.read == tree.num_prefixes - 1
 
 
 @pytest.mark.parametrize("draws", [1, 2, 7, 100])
@@ -209,7 +256,9 @@ def test_no_answer_is_an_outcome():
 
 def runs_of(rows: np.ndarray, dead: np.ndarray) -> Runs:
     evidence = np.where(dead, -np.inf, 0.0)
-    return Runs(sparse.csr_matrix(rows), evidence, np.where(dead, 0.0, 1.0))
+    read, enumerated = np.full(len(dead), 3), np.zeros(len(dead), bool)
+    ess = np.where(dead, 0.0, 1.0)
+    return Runs(sparse.csr_matrix(rows), evidence, ess, read, enumerated)
 
 
 def test_dead_runs_count_against_a_method():
@@ -221,6 +270,8 @@ def test_dead_runs_count_against_a_method():
     assert found.one_run_tv == pytest.approx((0.5 + 0.5 + 1 + 1) / 4)
     assert found.evidence_bias == pytest.approx(-0.5)
     assert found.ess == 0.5
+    assert found.read == 3
+    assert not found.enumerated
 
 
 def test_the_floor_is_what_exact_draws_show():

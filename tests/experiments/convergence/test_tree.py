@@ -23,6 +23,7 @@ from experiments.harness.config import HMMConfig
 from experiments.harness.methods import METHODS
 from gcd.tokens.batch import AutomatonBatch
 from hmm.model import HMM
+from smc.algorithms import SMC
 from smc.testing import ToyLM
 
 # Two ids that say the same, tokens no constraint here has a use for, ids without bytes, two ends.
@@ -198,7 +199,9 @@ def test_the_model_is_asked_once_at_every_prefix(max_rows, temperature):
 def test_what_was_said_is_kept_on_disk(tmp_path):
     _, restriction, tree = built("words", 3)
     evaluator = Evaluator(LM, PROMPT, restriction.ids)
-    sample_runs(TreeLM(tree, evaluator), TreeProposal(tree, "lcd"), particles=8, runs=60)
+    sample_runs(
+        TreeLM(tree, evaluator), TreeProposal(tree, "lcd"), algorithm=SMC(), particles=8, runs=60
+    )
     assert tree.num_nodes > tree.num_exact  # LCD has walked where there is no end in time
     save_values(tree, tmp_path / "values.npz")
     save_late(tree, tmp_path / "late.npz")

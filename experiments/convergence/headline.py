@@ -1,0 +1,224 @@
+"""These figures sum up a convergence run, for each method with each algorithm (an *arm*).
+
+    particles     the fewest that were tried from which on the law of one drawn answer is within a
+                  total variation of `GOAL` of the exact posterior. What was not reached counts as
+                  twice the most that were tried; shares of another method's particles, taken
+                  problem by problem with the same algorithm, are then bounds: at least (or at
+                  most) that
+    worst         the largest total variation over the problems, with `AT` particles
+    growth        the largest ratio of the total variation at 4 N particles to that at N, of all
+                  problems and N where the former is more than `SMALL` beyond what noise over the
+                  runs would show by itself (`measures`): above one, more particles did harm
+    equal reads   the total variation over that of the *reference*, GCD that is never resampled,
+                  where the reference reads as many prefixes: between its numbers of particles the
+                  logarithm of its total variation is interpolated over that of the prefixes. Where
+                  it reads more with one particle already, that is its figure (which favours it);
+                  beyond its most particles it says nothing
+
+Medians are over problems.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from experiments.harness.arms import Arm, arms_in
+from experiments.harness.methods import METHODS
+
+GOAL = 0.1
+AT = 16
+"""Particles at which arms are compared."""
+SMALL = 1e-3
+LEAST = 1e-6
+"""What is closer to the truth than that counts as that close in ratios."""
+REFERENCE = Arm("gcd", "smc_none")
+EQUAL_READS = (4, 16, 64)
+"""Particles of the arm whose reads are matched."""
+
+Report = dict[str, Any]
+Estimate = dict[str, Any]
+
+
+def tv_of(estimate: Estimate) -> float:
+    """Give the total variation of the law of one answer: exact if known, else estimated."""
+    exact = estimate["tv_exact"]
+    return float(estimate["tv"] if exact is None else exact)
+
+
+def arms_of(reports: Sequence[Report]) -> list[Arm]:
+    """Give the arms of all problems."""
+    return arms_in(e for report in reports for e in report["estimates"])
+
+
+def estimates_of(report: Report, arm: Arm) -> list[Estimate]:
+    """Give the estimates of an arm on a problem, by particles."""
+    mine = [e for e in report["estimates"] if Arm.of(e) == arm]
+    return sorted(mine, key=lambda e: e["particles"])
+
+
+def most_particles(reports: Sequence[Report]) -> int:
+    """Give the largest number of particles that was tried."""
+    return max(e["particles"] for r in reports for e in r["estimates"])
+
+
+def compared_at(reports: Sequence[Report]) -> int:
+    """Give the particles at which arms are compared: `AT`, or if none were tried, the most."""
+    counts = {e["particles"] for r in reports for e in r["estimates"]}
+    return AT if AT in counts else max(counts)
+
+
+def reached(report: Report, arm: Arm) -> int | None:
+    """Find the fewest particles tried from which on an arm is within `GOAL`; None for none."""
+    found = None
+    for e in reversed(estimates_of(report, arm)):
+        if tv_of(e) > GOAL:
+            break
+        found = int(e["particles"])
+    return found
+
+
+def headline(reports: Sequence[Report]) -> dict[str, Any]:
+    """Sum up all problems by arm, as plain values; see the head of this module.
+
+    Particles are summed up over all problems, and over the *hard* ones, where one sample of GCD is
+    not within `GOAL` already, so that there is something to converge to.
+    """
+    hard = [r for r in reports if r["gcd"]["total_variation"] > GOAL]
+    return {
+        "goal": GOAL,
+        "most_particles": most_particles(reports),
+        "compared_at": compared_at(reports),
+        "reference": REFERENCE.label,
+        "problems": [r["name"] for r in reports],
+        "hard": [r["name"] for r in hard],
+        "arms": {arm.label: _summary(reports, hard, arm) for arm in arms_of(reports)},
+    }
+
+
+def _summary(reports: Sequence[Report], hard: Sequence[Report], arm: Arm) -> dict[str, Any]:
+    """What is said of one arm."""
+    return {
+        **arm._asdict(),
+        "needed": {r["name"]: reached(r, arm) for r in reports},
+        "median_needed": _median(_needed(reports, arm)),
+        "median_needed_hard": _median(_needed(hard, arm)),
+        "share": {
+            other: {"all": _share(reports, arm, other), "hard": _share(hard, arm, other)}
+            for other in ("gcd", "lcd")
+            if _may_need_less(arm) and Arm(other, arm.algorithm) in arms_of(reports)
+        },
+        "worst": _worst(reports, arm),
+        "growth": _growth(reports, arm),
+        "equal_reads": equal_reads(reports, arm),
+    }
+
+
+def _needed(reports: Sequence[Report], arm: Arm) -> list[float]:
+    """Particles needed on each problem; twice the most that were tried where these did not do."""
+    return [reached(r, arm) or 2 * most_particles(reports) for r in reports]
+
+
+def _share(reports: Sequence[Report], arm: Arm, other: str) -> float | None:
+    """Median share of another method's particles, with the same algorithm."""
+    pairs = zip(_needed(reports, arm), _needed(reports, Arm(other, arm.algorithm)), strict=True)
+    return _median([a / b for a, b in pairs])
+
+
+def _may_need_less(arm: Arm) -> bool:
+    """Whether a method does more than to forbid tokens; its share of particles is reported."""
+    return METHODS[arm.method].indicator is None
+
+
+def _worst(reports: Sequence[Report], arm: Arm) -> dict[str, Any] | None:
+    """The problem on which an arm is farthest from the truth."""
+    at = compared_at(reports)
+    found = [
+        {"tv": tv_of(e), "problem": r["name"]}
+        for r in reports
+        for e in estimates_of(r, arm)
+        if e["particles"] == at
+    ]
+    return _greatest(found, "tv")
+
+
+def _growth(reports: Sequence[Report], arm: Arm) -> dict[str, Any] | None:
+    """Where four times the particles do most harm, or least good; None where all is small."""
+    found = []
+    for report in reports:
+        by = {e["particles"]: e for e in estimates_of(report, arm)}
+        for n, e in by.items():
+            more = by.get(4 * n)
+            if more is None or tv_of(more) - _noise(more) <= SMALL:
+                continue
+            ratio = tv_of(more) / max(LEAST, tv_of(e))
+            found.append({"ratio": ratio, "problem": report["name"], "particles": n})
+    return _greatest(found, "ratio")
+
+
+def _noise(estimate: Estimate) -> float:
+    """What a law without bias would show."""
+    return 0.0 if estimate["tv_exact"] is not None else float(estimate["tv_floor"])
+
+
+def equal_reads(reports: Sequence[Report], arm: Arm) -> dict[int, dict[str, Any]]:
+    """Compare an arm with the reference at equal reads, by the arm's particles.
+
+    Returns:
+        For each number of particles the ratio on each problem (None where the reference never
+        reads as much), their median, and on how many problems there is one. Nothing for the
+        reference itself, nor where it was not run.
+    """
+    if arm == REFERENCE or REFERENCE not in arms_of(reports):
+        return {}
+    found = {}
+    counts = {e["particles"] for r in reports for e in r["estimates"]}
+    for n in sorted(counts & set(EQUAL_READS)) or [compared_at(reports)]:
+        ratios = {
+            r["name"]: _ratio(e, reads_curve(r, REFERENCE))
+            for r in reports
+            for e in estimates_of(r, arm)
+            if e["particles"] == n
+        }
+        known = [ratio for ratio in ratios.values() if ratio is not None]
+        found[n] = {"ratios": ratios, "median": _median(known), "problems": len(known)}
+    return found
+
+
+def _ratio(estimate: Estimate, curve: Callable[[float], float | None]) -> float | None:
+    expected = curve(estimate["read"])
+    return None if expected is None else max(LEAST, tv_of(estimate)) / expected
+
+
+def reads_curve(report: Report, arm: Arm) -> Callable[[float], float | None]:
+    """Give the total variation of an arm as a function of the prefixes read, on one problem.
+
+    It is None beyond the most that the arm reads, and that of its fewest particles below the least.
+    """
+    rows = sorted(estimates_of(report, arm), key=lambda e: (e["read"], e["particles"]))
+    x = [_log_read(e["read"]) for e in rows]
+    y = [math.log(max(LEAST, tv_of(e))) for e in rows]
+
+    def total_variation(read: float) -> float | None:
+        at = _log_read(read)
+        # Where all prefixes are read, more particles read no more, up to rounding of the mean.
+        return None if at > x[-1] + 1e-9 else math.exp(float(np.interp(at, x, y)))
+
+    return total_variation
+
+
+def _log_read(read: float) -> float:
+    """Answers of one token need no prefix but the prompt."""
+    return math.log(max(0.5, read))
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def _greatest(found: Sequence[dict[str, Any]], key: str) -> dict[str, Any] | None:
+    return max(found, key=lambda each: each[key], default=None)
