@@ -16,8 +16,8 @@ import gcd
 from experiments import run as experiment
 from experiments.convergence import builtin, task
 from experiments.convergence.evaluate import Evaluator
-from experiments.convergence.problems import Problem, prepare
 from experiments.convergence.headline import headline
+from experiments.convergence.problems import Problem, prepare
 from experiments.convergence.report import table_of
 from experiments.harness.models import EMBEDDED, ROOT, load_model
 from experiments.small_lm import architecture as small_lm
