@@ -15,18 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smc import guide as guides
+from smc.candidates import Known, locate, weigh
 from smc.guide import Factors
-from smc.selection import (
-    Fixed,
-    Group,
-    Known,
-    Selection,
-    locate,
-    select,
-    systematic,
-    threshold,
-    weigh,
-)
+from smc.selection import Fixed, Group, Selection, select, systematic, threshold
 from tests.smc.test_tying import FORMS, PRECISION, both_ways, case
 
 logs = st.floats(-70, 5) | st.just(-math.inf)
