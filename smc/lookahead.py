@@ -19,15 +19,14 @@ token has its own g, all particles have equal weights.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float64, Int, Int64
 from torch import Tensor
 
-from gcd.tokens.token_automaton import TokenAutomaton
 from smc.proposals import Batch, Walk
+from smc.tabled import Tabled
 
 
 class Expectation(NamedTuple):
@@ -52,7 +51,7 @@ ModelState = TypeVar("ModelState")
 
 
 @runtime_checkable
-class Lookahead(Protocol[ModelState]):
+class Lookahead(Tabled, Protocol[ModelState]):
     """A tractable model, asked about the next token under a constraint and a budget.
 
     To write one, derive from this class and give `start`, `advance`, `take`, `classes` and
@@ -62,11 +61,9 @@ class Lookahead(Protocol[ModelState]):
 
     Attributes:
         eventual: whether its expectations have `log_eventual`.
-        max_bytes: most memory that `start` may take for its tables; None where there is no bound.
     """
 
     eventual: bool = False
-    max_bytes: int | None = None
 
     @abstractmethod
     def start(self, batch: Batch) -> ModelState:
@@ -101,20 +98,3 @@ class Lookahead(Protocol[ModelState]):
         """Returns what is expected of every token of the vocabulary."""
         every = torch.arange(walk.automata.vocabulary.size, device=walk.states.device)
         return self.tokens(state, walk, every.expand(len(walk.states), -1))
-
-    def check(self, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
-        """Refuses what `start` would refuse of these examples, before anything is computed.
-
-        Raises:
-            ConstraintError: as `start` would raise it.
-        """
-        del automata, budgets
-
-    def memory(self, automaton: TokenAutomaton, budget: int) -> int:
-        """Returns the bytes of the tables of one example; several take at most the sum."""
-        del automaton, budget
-        return 0
-
-    def free(self) -> None:
-        """Gives back the memory of tables that are kept for the next call."""
-        return

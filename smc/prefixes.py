@@ -137,7 +137,8 @@ class Reader(Generic[State]):
         log_p = log_p.to(torch.promote_types(log_p.dtype, torch.float32))
         if self.temperature != 1:
             log_p = (log_p / self.temperature).log_softmax(dim=1)
-        if bool(log_p.isnan().any()):
+        # A sum has NaN in it where any of its terms is one, and is one pass without a copy.
+        if bool(log_p.sum(dim=1).isnan().any()):
             raise FloatingPointError(
                 "the language model returned log-probabilities that are not numbers (NaN); "
                 "its weights or its dtype are at fault: try float32 or bfloat16"

@@ -26,7 +26,6 @@ comparison with the remaining budget.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -35,9 +34,10 @@ from torch import Tensor
 
 from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.budget import BudgetMask
-from gcd.tokens.token_automaton import UNREACHABLE, TokenAutomaton
+from gcd.tokens.token_automaton import UNREACHABLE
 from smc.guide import DenseGuide, Guide
 from smc.scores import Outlook, Scores, scores_of
+from smc.tabled import Tabled
 from smc.tying import MaskGuide
 
 
@@ -174,7 +174,7 @@ State = TypeVar("State", bound=HasWalk)
 
 
 @runtime_checkable
-class Proposal(Protocol[State]):
+class Proposal(Tabled, Protocol[State]):
     """A family of distributions over the next token, one per prefix.
 
     To write one, derive from this class and give `start`, `guide`, `advance` and `take`; the other
@@ -185,11 +185,9 @@ class Proposal(Protocol[State]):
             so that the increment Z_t / psi_{t-1} is known before x_t is drawn, and resampling comes
             before drawing. (Where g is 0 or 1, psi is 1 and the increment Z_t.) False: the
             increment is Z_t / g(x_t), known after the draw.
-        max_bytes: most memory that `start` may take for its tables; None where there is no bound.
     """
 
     potential: bool = True
-    max_bytes: int | None = None
 
     @abstractmethod
     def start(self, batch: Batch) -> State:
@@ -222,23 +220,6 @@ class Proposal(Protocol[State]):
         to the safety of all prefixes of an example together.
         """
         return scores_of(self.guide(state, log_p), state.walk.outlook())
-
-    def check(self, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
-        """Refuses what `start` would refuse of these examples, before anything is computed.
-
-        Raises:
-            ConstraintError: as `start` would raise it.
-        """
-        del automata, budgets
-
-    def memory(self, automaton: TokenAutomaton, budget: int) -> int:
-        """Returns the bytes of the tables of one example; several take at most the sum."""
-        del automaton, budget
-        return 0
-
-    def free(self) -> None:
-        """Gives back the memory of tables that are kept for the next call."""
-        return
 
 
 class MaskProposal(Proposal[Walk]):

@@ -269,7 +269,7 @@ def _masses(scores: Scores, log_p: Float[Tensor, "R V"]) -> Masses:
 
 def _class_of(factors: Factors) -> Int64[Tensor, "R K"]:
     """The class of each token that has its own factor."""
-    return factors.classes.of[factors.which].gather(1, factors.tokens).long()
+    return factors.classes.of[factors.which.unsqueeze(1), factors.tokens].long()
 
 
 def sums_by(

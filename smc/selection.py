@@ -16,9 +16,8 @@ leaves of it (candidates of one step span some 30 orders of magnitude).
 
 **N x V candidates are never sorted.** At most N - 1 of them have s > c, and they are among the N
 greatest of their prefix. One pass over each row of log-probabilities finds these N and sums up the
-others anew (`weigh`); a second pass, over rows in which a point falls, finds the candidate there
-(`locate`). Both are compiled on the CPU (`smc.kernels.selection`), and a few tensor operations
-elsewhere. Cost: O(R V) memory traffic, O(N^2) for the threshold.
+others anew; a second pass, over rows in which a point falls, finds the candidate there
+(`smc.candidates`). Cost: O(R V) memory traffic, O(N^2) for the threshold.
 """
 
 from __future__ import annotations
@@ -27,34 +26,16 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from gcd.support.threads import shared_out
 from gcd.tokens.batch import TokenClasses
-from smc import guide
-from smc.guide import Factors, unsigned
-from smc.kernels import selection as kernels
-from smc.tying import FEW, exponentials
+from smc.candidates import Known, Weighed, locate, unsure, weigh
+from smc.guide import Factors, by_class_alone
 
 _WHOLE = 1e-9
 """How far a sum of probabilities may be from a whole number by rounding."""
-
-
-class Weighed(NamedTuple):
-    """R rows of candidates: the K of the greatest score, and the sum of the others.
-
-    Attributes:
-        tokens: the K greatest, in falling order; token 0 where there are fewer.
-        log_score: theirs; -inf where there are fewer.
-        log_rest: log of the sum of all other scores of the row.
-    """
-
-    tokens: Int64[Tensor, "R K"]
-    log_score: Float64[Tensor, "R K"]
-    log_rest: Float64[Tensor, "R"]
 
 
 class Selection(NamedTuple):
@@ -192,7 +173,7 @@ def systematic(
     """
     row, values = torch.zeros(1, dtype=torch.int64), log_score.unsqueeze(0)
     classes = TokenClasses.singletons(len(log_score))
-    factors = guide.by_class_alone(torch.zeros_like(values), classes, row)
+    factors = by_class_alone(torch.zeros_like(values), classes, row)
 
     def number(_: Tensor, breaks: Callable[[], Tensor]) -> Float64[Tensor, "1"]:
         return torch.tensor([uniform(breaks)], dtype=torch.float64)
@@ -247,8 +228,8 @@ def _plan(
     whole: bool,
 ) -> _Plan:
     """Sums of pi; `whole` says that each example's is a whole number but for rounding."""
-    unsure = weighed.log_score.masked_fill(sure, -torch.inf).logsumexp(dim=1)
-    log_mass = torch.logaddexp(unsure, weighed.log_rest)
+    others = weighed.log_score.masked_fill(sure, -torch.inf).logsumexp(dim=1)
+    log_mass = torch.logaddexp(others, weighed.log_rest)
     of_row = log_c[group.example]
     each = torch.where(log_mass.isneginf(), 0.0, (log_mass - of_row).exp())
     width = int(group.place.max()) + 1 if len(each) else 1
@@ -292,203 +273,9 @@ def _breaks(
     group: Group,
 ) -> Float64[Tensor, "B M"]:
     """The points of (0, 1) at which the choice of each example changes."""
-    pi = _unsure(log_p, factors, Known(weighed.tokens, sure.sum(dim=1)), log_c[group.example])
+    pi = unsure(log_p, factors, Known(weighed.tokens, sure.sum(dim=1)), log_c[group.example])
     before = torch.cat([torch.zeros_like(plan.ends[:, :1]), plan.ends[:, :-1]], dim=1)
     inner = pi.cumsum(dim=1) + before[group.example, group.place].unsqueeze(1)
     ends = inner.new_zeros(group.num_examples, plan.ends.shape[1], inner.shape[1])
     ends[group.example, group.place] = inner
     return torch.cat([ends.flatten(1), plan.ends], dim=1).frac()
-
-
-class Known(NamedTuple):
-    """The candidates of each row that are kept for certain.
-
-    Attributes:
-        tokens: candidates in falling order of score.
-        kept: how many of them, from the first.
-    """
-
-    tokens: Int64[Tensor, "R K"]
-    kept: Int64[Tensor, "R"]
-
-
-def _unsure(
-    log_p: Float[Tensor, "R V"],
-    factors: Factors,
-    known: Known,
-    log_c: Float64[Tensor, "R"],
-) -> Float64[Tensor, "R V"]:
-    """pi of every candidate that is not sure; zero for all others."""
-    log_pi = factors.applied(log_p) - torch.where(log_c.isneginf(), 0.0, log_c).unsqueeze(1)
-    columns = torch.arange(known.tokens.shape[1], device=log_p.device)
-    sure = columns < known.kept.unsqueeze(1)
-    hidden = torch.zeros_like(log_pi, dtype=torch.int8)
-    hidden.scatter_reduce_(1, known.tokens, sure.to(torch.int8), "amax")
-    return log_pi.masked_fill(hidden.bool() | log_c.isneginf().unsqueeze(1), -torch.inf).exp()
-
-
-def weigh(log_p: Float[Tensor, "R V"], factors: Factors, most: int) -> Weighed:
-    """Finds the K candidates of the greatest score in each row, and sums up the others.
-
-    Args:
-        log_p: log-probabilities of the next token.
-        factors: log s - log p; -inf where a token is no candidate.
-        most: K; less where the vocabulary is smaller.
-    """
-    R, V = log_p.shape
-    K = min(most, V)
-    if log_p.device.type in guide.COMPILED:
-        tokens = torch.empty(R, K, dtype=torch.int64)
-        log_score, log_rest = (torch.empty(shape, dtype=torch.float64) for shape in ((R, K), (R,)))
-        out = (tokens.numpy(), log_score.numpy(), log_rest.numpy())
-        shared_out(_weigh_rows, R, log_p.numpy(), factors, *out)
-        return Weighed(tokens, log_score, log_rest)
-    log_s = factors.applied(log_p)
-    log_score, tokens = log_s.topk(K, dim=1)
-    rest = log_s.scatter(1, tokens, -torch.inf).logsumexp(dim=1)
-    return Weighed(torch.where(log_score.isneginf(), 0, tokens), log_score, rest)
-
-
-def locate(
-    log_p: Float[Tensor, "R V"],
-    factors: Factors,
-    known: Known,
-    log_c: Float64[Tensor, "R"],
-    rows: Int64[Tensor, "M"],
-    targets: Float64[Tensor, "M"],
-) -> Int64[Tensor, "M"]:
-    """Finds the candidate of a row in whose stretch of the running sum of pi each target lies.
-
-    Args:
-        log_p, factors: as for `weigh`.
-        known: candidates that take no part.
-        log_c: of each row.
-        rows: the row of each target, in rising order.
-        targets: in rising order within a row, one apart.
-
-    Returns:
-        Tokens, in the order of the targets; no token twice in a row. Where rounding leaves a target
-        beyond the last candidate, it is the last one, and -1 where that has been taken.
-    """
-    if log_p.device.type in guide.COMPILED:
-        hit, count = torch.unique_consecutive(rows, return_counts=True)
-        starts = torch.cat([count.new_zeros(1), count.cumsum(dim=0)])
-        out = torch.empty_like(rows)
-        shared_out(
-            _locate_rows,
-            len(hit),
-            log_p.numpy(),
-            factors,
-            known,
-            log_c.numpy(),
-            (hit.numpy(), starts.numpy(), targets.numpy()),
-            out.numpy(),
-        )
-        return out
-    hit, which = torch.unique_consecutive(rows, return_inverse=True)
-    some = factors._replace(
-        by_class=factors.by_class[hit],
-        tokens=factors.tokens[hit],
-        by_token=factors.by_token[hit],
-        which=factors.which[hit],
-    )
-    pi = _unsure(log_p[hit], some, Known(known.tokens[hit], known.kept[hit]), log_c[hit])
-    ends = pi.cumsum(dim=1)
-    V = log_p.shape[1]
-    index = torch.arange(V, device=rows.device)
-    last = torch.where(pi > 0, index, -1).amax(dim=1)
-    # The first candidate whose stretch ends beyond the target; those of probability zero are none.
-    point = torch.searchsorted(ends[which], targets.unsqueeze(1), right=True).squeeze(1)
-    found = torch.minimum(point, last[which])
-    same = torch.zeros_like(found, dtype=torch.bool)
-    same[1:] = (found[1:] == found[:-1]) & (rows[1:] == rows[:-1])
-    return torch.where(same, -1, found)
-
-
-def _weigh_rows(
-    first: int,
-    last: int,
-    log_p: Float[np.ndarray, "R V"],
-    factors: Factors,
-    tokens: np.ndarray,
-    log_score: np.ndarray,
-    log_rest: np.ndarray,
-) -> None:
-    """Does the work of `weigh` for the rows first .. last - 1, on the CPU."""
-    V = log_p.shape[1]
-    share, marked = np.empty(V, log_p.dtype), np.zeros(V, np.bool_)
-    for row in range(first, last):
-        line = _Line.of(factors, row)
-        p, out = log_p[row], (tokens[row], log_score[row])
-        if line.is_few(V):
-            log_rest[row] = kernels.weigh_few(p, *line.arguments, line.listed, line.start,
-                                              marked, *out)  # fmt: skip
-            continue
-        top = p.max()
-        if top == -np.inf:  # nothing can follow
-            tokens[row], log_score[row], log_rest[row] = 0, -np.inf, -np.inf
-            continue
-        exponentials(p, top, share)
-        log_rest[row] = kernels.weigh_all(p, share, float(top), *line.arguments, marked, *out)
-
-
-def _locate_rows(
-    first: int,
-    last: int,
-    log_p: Float[np.ndarray, "R V"],
-    factors: Factors,
-    known: Known,
-    log_c: Float64[np.ndarray, "R"],
-    points: tuple[np.ndarray, np.ndarray, np.ndarray],
-    out: Int64[np.ndarray, "M"],
-) -> None:
-    """Does the work of `locate` for some of the rows that are hit, on the CPU."""
-    V = log_p.shape[1]
-    rows, starts, targets = points
-    share, hidden = np.empty(V, log_p.dtype), np.zeros(V, np.bool_)
-    for number in range(first, last):
-        row, begin, end = int(rows[number]), starts[number], starts[number + 1]
-        line = _Line.of(factors, row)
-        p, sure = log_p[row], known.tokens.numpy()[row, : int(known.kept[row])]
-        top = -np.inf
-        if not line.is_few(V):
-            top = float(p.max())
-            if top > -np.inf:
-                exponentials(p, p.dtype.type(top), share)
-        hidden[sure] = True
-        kernels.locate(p, share, top, *line.arguments, hidden, log_c[row],
-                       targets[begin:end], out[begin:end])  # fmt: skip
-        hidden[sure] = False
-
-
-class _Line(NamedTuple):
-    """The factors of one row, as compiled loops take them."""
-
-    klass: np.ndarray
-    by_class: np.ndarray
-    tokens: np.ndarray
-    by_token: np.ndarray
-    listed: np.ndarray
-    start: np.ndarray
-
-    @classmethod
-    def of(cls, factors: Factors, row: int) -> _Line:
-        number = int(factors.which[row])
-        classes = factors.classes
-        return cls(
-            unsigned(classes.of)[number],
-            factors.by_class.numpy()[row],
-            factors.tokens.numpy()[row],
-            factors.by_token.numpy()[row],
-            classes.tokens.numpy()[number],
-            classes.start.numpy()[number],
-        )
-
-    @property
-    def arguments(self) -> tuple[np.ndarray, ...]:
-        return self[:4]
-
-    def is_few(self, size: int) -> bool:
-        """Whether so few tokens are candidates that they are looked up one by one."""
-        alive = ~np.isneginf(self.by_class)
-        return bool(np.diff(self.start)[: len(alive)][alive].sum() < size // FEW)

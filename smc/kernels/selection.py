@@ -1,4 +1,4 @@
-"""This module passes over the candidates of one prefix; `smc.selection` calls it row by row.
+"""This module passes over the candidates of one prefix; `smc.candidates` calls it row by row.
 
 The score of token v is p(v) times a factor, that of its class or, for listed tokens, its own; all
 of it is given as logarithms. As in `smc.kernels.tying`, the K best candidates are kept in a buffer,
@@ -6,7 +6,7 @@ and what is pushed out of it is added to the sum of the others then, so that not
 
 Most terms of a sum are share(v) exp(a - top_a), with share(v) = exp(log p(v) - top) computed
 beforehand, eight lanes at a time. Terms that this product cannot hold (`LOWEST`) are summed on
-their own scale. The oracles are the tensor forms in `smc.selection` and plain sums over all tokens
+their own scale. The oracles are the tensor forms in `smc.candidates` and plain sums over all tokens
 in tests/smc/test_selection.py.
 """
 

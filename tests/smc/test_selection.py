@@ -15,18 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smc import guide as guides
+from smc.candidates import Known, locate, weigh
 from smc.guide import Factors
-from smc.selection import (
-    Fixed,
-    Group,
-    Known,
-    Selection,
-    locate,
-    select,
-    systematic,
-    threshold,
-    weigh,
-)
+from smc.selection import Fixed, Group, Selection, select, systematic, threshold
 from tests.smc.test_tying import FORMS, PRECISION, both_ways, case
 
 logs = st.floats(-70, 5) | st.just(-math.inf)
@@ -278,7 +269,7 @@ def test_targets_at_the_ends_of_a_row(form: str, monkeypatch: pytest.MonkeyPatch
     st.lists(st.floats(-30, 3), min_size=1, max_size=40), st.integers(1, 9), st.floats(0.01, 0.99)
 )
 def test_pruning_keeps_the_sum_of_the_weights(log_w: list[float], slots: int, u: float) -> None:
-    """With s = w, what is kept weighs as much in all as what there was: c for each that is not sure."""
+    """With s = w, what is kept weighs as much in all as what there was."""
     weights = torch.tensor(log_w, dtype=torch.float64)
     found, log_pi = systematic(weights, slots, lambda _: u)
     assert len(found) == min(slots, len(log_w))

@@ -58,6 +58,7 @@ def walk_sums(
 ) -> tuple[dict[bytes, float], float, float, int]:
     """Sums over all walks: of P · Ẑ · posterior per answer, of P · Ẑ, of P; and how many walks."""
     options = {"particles": 2, "resampling": "multinomial", "ess_threshold": 1.0, **options}
+    options = {name: value for name, value in options.items() if value is not None}
 
     def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
         return smc.sample(

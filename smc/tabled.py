@@ -1,0 +1,35 @@
+"""What looks ahead keeps tables: it says beforehand what they take, and whom it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from gcd.tokens.token_automaton import TokenAutomaton
+
+
+class Tabled(Protocol):
+    """What may have tables of constraints; these members are those of one that has none.
+
+    Attributes:
+        max_bytes: most memory that `start` may take for its tables; None where there is no bound.
+    """
+
+    max_bytes: int | None = None
+
+    def check(self, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
+        """Refuses what `start` would refuse of these examples, before anything is computed.
+
+        Raises:
+            ConstraintError: as `start` would raise it.
+        """
+        del automata, budgets
+
+    def memory(self, automaton: TokenAutomaton, budget: int) -> int:
+        """Returns the bytes of the tables of one example; several take at most the sum."""
+        del automaton, budget
+        return 0
+
+    def free(self) -> None:
+        """Gives back the memory of tables that are kept for the next call."""
+        return

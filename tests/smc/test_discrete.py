@@ -1,0 +1,435 @@
+"""The discrete particle filter: over all outcomes of its choices, weight times probability is the
+target; and what it promises beyond that.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import smc
+from gcd.automata.automaton import Automaton
+from gcd.tokens.batch import AutomatonBatch
+from gcd.tokens.lifting import lift
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
+from smc import discrete, pool
+from smc.algorithms import Discrete
+from smc.scores import compete
+from smc.selection import Selection
+from smc.testing import ToyLM, target
+from tests.smc.test_pgcd import HMMAsLM, never, random_hmm
+from tests.smc.test_walk import PROMPT, TOY, Tilted, assert_exact, truth, walk_sums
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
+
+
+def many_words() -> TokenAutomaton:
+    """Twenty words of up to five letters, with several spellings each."""
+    middles = itertools.product("ab", ("", "a", "b"), ("", "a", "ba"))
+    return lift(choice(*{"".join(parts) for parts in middles}), VOCABULARY)
+
+
+PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
+    "lm": smc.LM,
+    "lcd": smc.LCD,
+    "gcd": smc.GCD,
+    "tilted": lambda: Tilted(potential=True),
+    "conditional": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=1),
+    "in_time": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=0, lookahead="in_time"),
+    "exact": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=None, defence=0.0),
+    "joint": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=2, lookahead="joint", temper=0.5),
+    "wrong": lambda: smc.PGCD(never([1]), exact_top_k=1, defence=0.0),
+    "hopeless": lambda: smc.PGCD(never([0, 1, 2, 3, 5]), exact_top_k=1, defence=0.2),
+}
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"count_finished": True},
+    {"share": 0.4},
+    {"share": 1.0},
+    {"floor": 0.2},
+    {"count_finished": True, "share": 0.3, "floor": 0.1},
+    {"answers": 2},
+]
+
+
+def sample(prompts: Any, automata: Any, lm: Any = TOY, **options: Any) -> list[smc.Posterior]:
+    defaults = {"budget": 6, "particles": 4, "proposal": smc.GCD(), "algorithm": "discrete"}
+    return inspect.unwrap(smc.sample)(lm, prompts, automata, **{**defaults, **options})
+
+
+def timeless(posterior: smc.Posterior) -> smc.Posterior:
+    return replace(posterior, diagnostics=replace(posterior.diagnostics, seconds=0.0))
+
+
+# -- unbiased ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("proposal", PROPOSALS)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_weights_sum_to_the_target(proposal: str, options: dict) -> None:
+    """One uniform number a step: its outcomes are intervals, and all of them are walked."""
+    plain = {"algorithm": "discrete", "resampling": None, "ess_threshold": None}
+    made = PROPOSALS[proposal]()
+    for particles, constraint, budget in ((1, many_words, 3), (2, many_words, 4)):
+        if proposal == "lm" and particles == 2:
+            constraint, budget = CONSTRAINTS["few_words"], 3  # everything competes: many walks
+        assert_exact(constraint(), budget, particles=particles, proposal=made, **plain, **options)
+
+
+@pytest.mark.parametrize("name", CONSTRAINTS)
+@pytest.mark.parametrize("particles", [1, 2, 3, 5])
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_constraints_budgets_and_temperatures(
+    name: str, particles: int, temperature: float
+) -> None:
+    for budget in (3, 5):
+        assert_exact(
+            CONSTRAINTS[name](),
+            budget,
+            temperature,
+            particles=particles,
+            proposal=smc.GCD(),
+            algorithm="discrete",
+            resampling=None,
+            ess_threshold=None,
+        )
+
+
+@pytest.mark.parametrize("texts", [("",), ("ab", "b"), ("ab", "bb", "bab", "aab")])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_language_that_ends_by_itself(
+    texts: tuple[str, ...], options: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab"], [])
+    monkeypatch.setattr("tests.smc.test_walk.TOY", ToyLM(vocabulary, seed=2))
+    automaton = lift(choice(*texts), vocabulary, eos="accept")
+    for proposal in (smc.GCD(), smc.LM()):
+        assert_exact(
+            automaton, 3, proposal=proposal, algorithm="discrete", resampling=None,
+            ess_threshold=None, **options,
+        )  # fmt: skip
+
+
+def test_a_pool_that_is_too_large_is_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "MOST_ANSWERS", 2)
+    for options in OPTIONS[:3]:
+        assert_exact(
+            CONSTRAINTS["few_words"](), 3, particles=2, proposal=smc.GCD(), algorithm="discrete",
+            resampling=None, ess_threshold=None, **options,
+        )  # fmt: skip
+
+
+def test_negative_control(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that are not divided by pi, and pi of another threshold, are found out."""
+    whole = discrete.select
+    expected = truth(many_words(), 4)
+
+    def undivided(*given: Any, **options: Any) -> Selection:
+        found = whole(*given, **options)
+        return found._replace(log_pi=torch.zeros_like(found.log_pi))
+
+    def rounded(*given: Any, **options: Any) -> Selection:
+        found = whole(*given, **options)
+        return found._replace(log_pi=found.log_pi * 1.05)
+
+    for wrong in (undivided, rounded):
+        monkeypatch.setattr(discrete, "select", wrong)
+        mass, *_ = walk_sums(
+            many_words(), 4, proposal=smc.GCD(), algorithm="discrete", resampling=None,
+            ess_threshold=None,
+        )  # fmt: skip
+        assert max(abs(mass.get(x, 0.0) - p) for x, p in expected.items()) > 1e-3
+
+
+# -- exact ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("proposal", [p for p in PROPOSALS if p != "lm"])
+@pytest.mark.parametrize("options", [{}, {"share": 0.4}, {"count_finished": False}], ids=str)
+def test_with_room_for_every_prefix_it_enumerates(proposal: str, options: dict) -> None:
+    for budget in (3, 6):
+        automaton = many_words()
+        (found,) = sample([PROMPT], automaton, budget=budget, particles=200,
+                          proposal=PROPOSALS[proposal](), **options)  # fmt: skip
+        sequences = target(TOY, PROMPT, automaton, budget)
+        assert found.enumerated
+        assert found.log_evidence == pytest.approx(math.log(sum(sequences.values())), abs=1e-12)
+        weights = {each.ids: math.exp(each.log_weight) for each in found.particles}
+        assert weights == pytest.approx(sequences, rel=1e-12)
+        assert found.complete
+        assert found.valid
+
+
+def test_with_too_little_room_it_does_not_say_so() -> None:
+    (found,) = sample([PROMPT], many_words(), budget=6, particles=2)
+    assert not found.enumerated
+    assert any(found.diagnostics.resampled)
+    (few,) = sample([PROMPT], many_words(), budget=6, particles=200, answers=3)
+    assert not few.enumerated
+    assert len(few.answers) == 3
+    (whole,) = sample([PROMPT], many_words(), budget=6, particles=200)
+    assert few.log_evidence == whole.log_evidence
+    assert math.fsum(math.exp(s.log_weight) for s in few.particles) == pytest.approx(
+        math.exp(whole.log_evidence), rel=1e-12
+    )
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 10_000), st.integers(1, 6), st.integers(0, 3))
+def test_the_right_model_has_no_variance(seed: int, particles: int, slack: int) -> None:
+    """With the language model's own lookahead, scores sum to the evidence before and after every
+    selection, whatever is kept. So they do with any score that the past determines up to a factor.
+    """
+    hmm = random_hmm(seed=seed)
+    lm = HMMAsLM(VOCABULARY, hmm)
+    automaton = many_words()
+    budget = int(automaton.steps_to_accept[automaton.initial]) + slack
+    proposal = smc.PGCD(hmm, exact_top_k=None, defence=0.0)
+    (found,) = sample([PROMPT], automaton, lm, budget=budget, particles=particles,
+                      proposal=proposal, seed=seed)  # fmt: skip
+    expected = math.log(sum(target(lm, PROMPT, automaton, budget).values()))
+    assert found.log_evidence == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "options", [{"share": 0.5}, {"floor": 0.3}, {"count_finished": True}], ids=str
+)
+def test_negative_control_of_no_variance(options: dict) -> None:
+    """What changes the scores, or leaves candidates out at random, does have variance."""
+    hmm = random_hmm(seed=5)
+    lm, automaton = HMMAsLM(VOCABULARY, hmm), many_words()
+    proposal = smc.PGCD(hmm, exact_top_k=None, defence=0.0)
+    found = sample(
+        [PROMPT] * 40, automaton, lm, budget=5, particles=2, proposal=proposal, **options
+    )
+    evidences = torch.tensor([each.log_evidence for each in found])
+    assert float(evidences.std()) > 1e-3
+
+
+# -- promises ------------------------------------------------------------------------------------
+
+BATCH = {
+    "prompts": [[0], [1, 2, 0], [2, 2], [0, 1, 0, 1, 0], [1]],
+    "automata": [
+        CONSTRAINTS["a_star_b"](),
+        many_words(),
+        CONSTRAINTS["few_words"](),
+        CONSTRAINTS["forced"](),
+        many_words(),
+    ],
+    "budget": [7, 3, 4, 5, 6],
+}
+
+
+@pytest.mark.parametrize("proposal", PROPOSALS)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_batch_gives_what_each_example_alone_gives(proposal: str, options: dict) -> None:
+    made = PROPOSALS[proposal]()
+    close = {"rel": 1e-12, "abs": 1e-12}
+    given = {"proposal": made, "particles": 3, "seed": 11, **options}
+    prompts, automata, budgets = BATCH["prompts"], BATCH["automata"], BATCH["budget"]
+    together = sample(prompts, automata, budget=budgets, **given)
+    for i, expected in enumerate(together):
+        (alone,) = sample([prompts[i]], automata[i], budget=budgets[i], example_ids=[i], **given)
+        assert [s.ids for s in alone.particles] == [s.ids for s in expected.particles]
+        found = [s.log_weight for s in alone.particles]
+        assert found == pytest.approx([s.log_weight for s in expected.particles], **close)
+        # What P-GCD looks up in a table of several automata differs in its last bits.
+        if proposal in ("lm", "lcd", "gcd"):
+            assert timeless(alone) == timeless(expected)
+    grouped = sample(prompts, automata, budget=budgets, max_rows=1, **given)
+    assert [[s.ids for s in p.particles] for p in grouped] == [
+        [s.ids for s in p.particles] for p in together
+    ]
+
+
+@pytest.mark.parametrize(
+    "proposal", ["gcd", "tilted", "conditional", "in_time", "wrong", "hopeless"]
+)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_no_run_dies_and_no_prefix_is_kept_twice(proposal: str, options: dict) -> None:
+    made = PROPOSALS[proposal]()
+    for particles, budget in itertools.product((1, 3), (4, 6)):
+        found = sample([PROMPT] * 20, many_words(), budget=budget, particles=particles,
+                       proposal=made, **options)  # fmt: skip
+        for each in found:
+            assert not each.dead
+            assert each.complete
+            assert each.valid
+            ids = [s.ids for s in each.particles]
+            assert len(set(ids)) == len(ids)
+            assert max(each.diagnostics.running) <= particles
+
+
+def test_never_two_equal_prefixes_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[int, ...]] = []
+    lm = ToyLM(VOCABULARY, seed=8, spread=0.1)
+    plain = lm.log_p
+
+    def noted(tokens: tuple[int, ...]) -> torch.Tensor:
+        read.append(tokens)
+        return plain(tokens)
+
+    monkeypatch.setattr(lm, "log_p", noted)
+    for particles in (1, 4, 9):
+        read.clear()
+        (found,) = sample([PROMPT], CONSTRAINTS["a_star_b"](), lm, budget=9, particles=particles)
+        assert len(set(read)) == len(read)
+        assert found.diagnostics.tokens == len(read) - 1 + len(PROMPT)
+
+
+class Small(ToyLM):
+    """A language model that all but never says an "a" or goes on after one."""
+
+    def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
+        log_p = super().log_p(tokens).clone()
+        log_p[0] -= 70 * (1 + len(tokens) % 3)
+        log_p[2] -= 300
+        return log_p.log_softmax(dim=0)
+
+
+@pytest.mark.parametrize("options", OPTIONS[:-1], ids=str)
+def test_weights_over_many_orders_of_magnitude(
+    options: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sure prefixes were lost where the threshold came from a difference; see `test_selection`."""
+    monkeypatch.setattr("tests.smc.test_walk.TOY", Small(VOCABULARY, seed=4))
+    automaton = many_words()
+    expected = target(Small(VOCABULARY, seed=4), PROMPT, automaton, 5)
+    (found,) = sample([PROMPT], automaton, Small(VOCABULARY, seed=4), budget=5, particles=3,
+                      **{**options, "share": 0.0, "floor": 0.0})  # fmt: skip
+    weights = {each.ids: each.log_weight for each in found.particles}
+    best = max(expected, key=expected.__getitem__)
+    assert weights[best] == pytest.approx(math.log(expected[best]), abs=1e-9)
+    assert found.log_evidence == pytest.approx(math.log(sum(expected.values())), abs=1e-6)
+
+
+@pytest.mark.parametrize("proposal", ["gcd", "conditional", "exact", "lm"])
+def test_the_nucleus_is_marked_as_inexact(proposal: str) -> None:
+    (found,) = sample([PROMPT], many_words(), proposal=PROPOSALS[proposal](), top_p=0.8,
+                      particles=50)  # fmt: skip
+    assert not found.exact
+    assert not found.enumerated
+    assert found.log_evidence is None
+    (whole,) = sample([PROMPT], many_words(), particles=200)
+    assert {s.ids for s in found.particles} <= {s.ids for s in whole.particles}
+
+
+def test_dead_is_an_outcome() -> None:
+    """LM keeps what it likes best, which may be nothing that the constraint allows."""
+    found = sample([PROMPT] * 99, many_words(), budget=4, particles=1, proposal=smc.LM())
+    dead = [each for each in found if each.dead]
+    assert 0 < len(dead) < 99
+    assert dead[0].particles == ()
+    assert dead[0].log_evidence == -math.inf
+    assert dead[0].maximum_weight is None
+    assert dead[0].diagnostics.share_finished == 0
+
+
+def test_fallbacks_are_counted() -> None:
+    hopeless = PROPOSALS["hopeless"]()
+    (found,) = sample([PROMPT], many_words(), proposal=hopeless)
+    assert found.diagnostics.fallbacks > 0
+    assert hopeless.counts.fallbacks > 0
+    wrong = PROPOSALS["wrong"]()
+    sample([PROMPT], many_words(), proposal=wrong)
+    assert wrong.counts.floored > 0
+
+
+def test_finished_answers_stop_stragglers() -> None:
+    """Where one answer has nearly all the mass, nothing else is read any more."""
+
+    class Sure(ToyLM):
+        def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
+            log_p = torch.full((self.vocabulary.size,), -20.0, dtype=torch.float64)
+            log_p[0 if len(tokens) == len(PROMPT) else 3] = 0  # "a", then the end
+            return log_p.log_softmax(dim=0)
+
+    lm, automaton = Sure(VOCABULARY), lift(Automaton.literal("a").repeat(1, 12), VOCABULARY)
+    plain, counted = (
+        sample([PROMPT], automaton, lm, budget=13, particles=1, count_finished=count)[0]
+        for count in (False, True)
+    )
+    assert plain.texts[0] == counted.texts[0] == "a"
+    assert plain.diagnostics.tokens > 10
+    assert counted.diagnostics.tokens <= 4
+
+
+@pytest.mark.parametrize("share", [0.0, 0.7])
+def test_the_share_is_given_out_by_state(share: float) -> None:
+    """Scores of the candidates sum to one, and each state's to at least its part of the share."""
+    automaton = many_words()
+    batch = smc.Batch(AutomatonBatch([automaton]), torch.tensor([6]))
+    gcd = smc.GCD()
+    state = gcd.start(batch)
+    state = gcd.take(gcd.advance(state, torch.tensor([[0]])), torch.tensor([0, 0]))
+    log_p = torch.stack([TOY.log_p((0,)), TOY.log_p((1,))])
+    log_weight = torch.tensor([-3.0, -1.0], dtype=torch.float64)
+    example = torch.zeros(2, dtype=torch.int64)
+    scores = gcd.score(state, log_p)
+    rivals = compete(scores, log_p, log_weight, example, 1, share)
+    s = rivals.factors.applied(log_p).exp()
+    class_of = automaton.class_of
+    after = scores.outlook.states[:, torch.tensor(class_of).long()]
+    going = (s > 0).nonzero().tolist()
+    assert going
+    if share:
+        assert float(s.sum()) == pytest.approx(1, rel=1e-12)
+        states = {int(after[r, v]) for r, v in going}
+        for each in states:
+            part = sum(float(s[r, v]) for r, v in going if int(after[r, v]) == each)
+            assert part >= share / len(states) - 1e-12
+        assert float(rivals.log_unit[0]) == pytest.approx(
+            math.log(1 - share)
+            - math.log(sum(math.exp(log_weight[r] + log_p[r, v]) for r, v in going)),
+            abs=1e-12,
+        )
+    else:
+        for r, v in going:
+            assert float(s[r, v]) == pytest.approx(math.exp(log_weight[r] + log_p[r, v]), rel=1e-12)
+
+
+# -- refused -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"algorithm": "beam"}, "unknown algorithm 'beam'; choose one of smc, discrete"),
+        ({"ess_threshold": 0.5}, "'discrete' does not read ess_threshold=0.5"),
+        ({"resampling": "systematic"}, "'discrete' does not read resampling='systematic'"),
+        ({"algorithm": "smc", "share": 0.5}, "'smc' does not read share=0.5"),
+        ({"algorithm": "smc", "floors": 0.5}, "'smc' does not read floors=0.5"),
+        ({"algorithm": "smc", "strata": "budget"}, "strata is 'budget'; use one of none, state"),
+        ({"particles": 0}, "particles is 0; at least 1 is needed"),
+        ({"share": 1.5}, r"share is 1.5; it must lie in \[0, 1\]"),
+        ({"share": math.nan}, "share is nan"),
+        ({"floor": 1}, r"floor is 1; it must lie in \[0, 1\)"),
+        ({"floor": -0.1}, "floor is -0.1"),
+        ({"answers": 0}, "answers is 0; give a whole number of 1 or more"),
+    ],
+)
+def test_arguments_without_sense(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sample([PROMPT], many_words(), **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("count_finished", 1), ("answers", 2.5), ("answers", "all")]
+)
+def test_values_of_another_type(name: str, value: object) -> None:
+    """Said as well where nobody checks types."""
+    made = object.__new__(Discrete)
+    for option, chosen in {**vars(Discrete()), name: value}.items():
+        object.__setattr__(made, option, chosen)
+    with pytest.raises(ValueError, match=f"{name} is .*{value!r}"):
+        made.__post_init__()
