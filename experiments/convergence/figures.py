@@ -17,7 +17,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 
 from experiments.convergence.headline import GOAL, Report, arms_of, estimates_of, tv_of
 from experiments.harness.arms import Arm
-from experiments.harness.figures import legend_of, plain, plt
+from experiments.harness.figures import legend_of, log_axis, plain, plt
 
 _LEAST = 1e-5  # what is closer than that is drawn there
 _NOTHING = 0.5  # where no prefix is read, on an axis that has no zero
@@ -42,7 +42,7 @@ def plot_medians(reports: Sequence[Report], path: Path) -> None:
     axes[0].set_xlabel("particles")
     _particles_axis(axes[0], reports)
     axes[1].set_xlabel("prefixes read a run, median over problems")
-    _log_axis(axes[1])
+    log_axis(axes[1])
     _legend(figure, arms, exact=False)
     figure.savefig(path, dpi=130)
     plt.close(figure)
@@ -75,33 +75,18 @@ def plot_particles(reports: Sequence[Report], path: Path) -> None:
 
 def plot_reads(reports: Sequence[Report], path: Path) -> None:
     """Draw the total variation of the law of one answer against prefixes read in a run."""
-    _plot(reports, path, "read", "prefixes read a run", _log_axis)
+    _plot(reports, path, "read", "prefixes read a run", log_axis)
 
 
 def plot_time(reports: Sequence[Report], path: Path) -> None:
     """Draw the total variation of the law of one answer against seconds of one real run."""
-    _plot(reports, path, "seconds", "seconds a run, real model", _log_axis)
+    _plot(reports, path, "seconds", "seconds a run, real model", log_axis)
 
 
 def _particles_axis(axis: Any, reports: Sequence[Report]) -> None:
     counts = sorted({e["particles"] for report in reports for e in report["estimates"]})
     axis.set_xscale("log", base=2)
     axis.xaxis.set_major_locator(FixedLocator(counts if len(counts) < 6 else counts[::2]))
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.xaxis.set_minor_locator(NullLocator())
-
-
-def _log_axis(axis: Any) -> None:
-    """Decades with a few numbers in between; at least one, so that what is equal looks equal."""
-    axis.set_xscale("log")
-    low, high = axis.get_xlim()
-    spare = max(1.0, (10 / (high / low)) ** 0.5)
-    low, high = low / spare, high * spare
-    axis.set_xlim(low, high)
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    digits = (1, 2, 5) if len(decades) < 4 else (1,)
-    ticks = [d * 10.0**k for k in decades for d in digits]
-    axis.xaxis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.xaxis.set_minor_locator(NullLocator())
 
@@ -120,9 +105,8 @@ def _legend(figure: Any, arms: Sequence[Arm], *, exact: bool) -> None:
     if exact:
         handles.append(Line2D([], [], color="0.6", linewidth=2.5, label=_EXACT))
     handles.append(Line2D([], [], color="0.85", linewidth=5, label=f"total variation of {GOAL}"))
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=min(6, len(handles)), frameon=False
-    )
+    columns = min(len(handles), max(2, int(figure.get_figwidth() / 2.2)))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def _plot(

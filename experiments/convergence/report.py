@@ -97,7 +97,7 @@ def _described_headline(found: dict[str, Any]) -> str:
     return (
         f"Particles: from which on the law of one answer is within {found['goal']} in total "
         f"variation, median over all {len(found['problems'])} problems, and over the "
-        f"{len(found['hard'])} hard ones, where one sample of GCD is not within it already; what "
+        f"{len(found['hard'])} hard, where one sample of GCD is not within it already; what "
         f"is not reached by {most} counts as {2 * most}. Shares of GCD's and LCD's particles with "
         "the same algorithm are medians of the problems' own ratios, over all / over the hard "
         f"ones. Worst: the largest total variation with {at} particles. 4N over N: the largest "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,19 +13,40 @@ matplotlib.use("Agg")  # files only: no display is needed or touched
 
 import matplotlib.pyplot as plt
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter, ScalarFormatter
+from matplotlib.ticker import (
+    FixedLocator,
+    FuncFormatter,
+    NullLocator,
+    PercentFormatter,
+    ScalarFormatter,
+)
 
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.arms import Arm, arms_in
 from experiments.harness.methods import METHODS
 
-_FEW = 6  # so many intervals can be told apart in one panel
+_FEW = 3  # so many intervals can be told apart in one panel
 
 
 def plain(axis: Any) -> None:
     """Give an axis a faint grid, and a frame on two sides only."""
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
+
+
+def log_axis(axis: Any) -> None:
+    """Make the horizontal axis logarithmic, a decade at least, so that equal values look equal."""
+    axis.set_xscale("log")
+    low, high = axis.get_xlim()
+    spare = max(1.0, (10 / (high / low)) ** 0.5)
+    low, high = low / spare, high * spare
+    axis.set_xlim(low, high)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    digits = (1, 2, 5) if len(decades) < 4 else (1,)
+    ticks = [d * 10.0**k for k in decades for d in digits]
+    axis.xaxis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_locator(NullLocator())
 
 
 def legend_of(arms: Sequence[Arm], size: float = 6) -> list[Line2D]:
@@ -99,7 +121,7 @@ def plot_reads(summary: Sequence[dict[str, Any]], path: Path, title: str) -> Non
     )
     for axis in (left, right):
         if all(s["read"] > 0 for s in summary):
-            axis.set_xscale("log")
+            log_axis(axis)
         axis.set_xlabel("prefixes read a request, the prompt aside")
         plain(axis)
     _finish(figure, summary, path, title)
