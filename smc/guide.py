@@ -23,7 +23,7 @@ from gcd.support.threads import shared_out
 from gcd.tokens.batch import TokenClasses
 from smc.kernels import tying as kernels
 
-COMPILED = ("cpu",)
+COMPILED: tuple[str, ...] = ("cpu",)
 """Devices on which the loops of `smc.kernels` run; elsewhere tensor operations do the same."""
 
 

@@ -10,12 +10,17 @@
                   problems and N where the former is more than `SMALL` beyond what noise over the
                   runs would show by itself (`measures`): above one, more particles did harm
     equal reads   the total variation over that of the *reference*, GCD that is never resampled,
-                  where the reference reads as many prefixes: between its numbers of particles the
-                  logarithm of its total variation is interpolated over that of the prefixes. Where
-                  it reads more with one particle already, that is its figure (which favours it);
-                  beyond its most particles it says nothing
+                  where both read as many prefixes, which is asked in two ways. `own`: with some
+                  number of particles of the arm; where the reference reads more with one particle
+                  already, that is its figure (which favours it), and beyond its most particles it
+                  says nothing. `reference`: with some number of particles of the reference; where
+                  the arm never reads as much, its figure is that of its most particles (which
+                  favours the reference), and where it reads more with one, it says nothing. Where
+                  a model is sure of itself a thousand particles draw the same few prefixes, so the
+                  reference hardly reads more with more of them, and the second way alone compares
 
-Medians are over problems.
+Between numbers of particles the logarithm of the total variation is interpolated over that of the
+prefixes read. Medians are over problems.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,8 +42,13 @@ SMALL = 1e-3
 LEAST = 1e-6
 """What is closer to the truth than that counts as that close in ratios."""
 REFERENCE = Arm("gcd", "smc_none")
-EQUAL_READS = (4, 16, 64)
-"""Particles of the arm whose reads are matched."""
+OWN = (4, 16)
+"""Particles of an arm whose reads the reference is asked at."""
+REFERENCES = (16, 64, 256)
+"""Particles of the reference whose reads an arm is asked at."""
+
+_ALIKE = 0.02
+"""Reads that differ by less, as a share, are equal: they are means over runs."""
 
 Report = dict[str, Any]
 Estimate = dict[str, Any]
@@ -165,50 +175,66 @@ def _noise(estimate: Estimate) -> float:
     return 0.0 if estimate["tv_exact"] is not None else float(estimate["tv_floor"])
 
 
-def equal_reads(reports: Sequence[Report], arm: Arm) -> dict[int, dict[str, Any]]:
-    """Compare an arm with the reference at equal reads, by the arm's particles.
+def equal_reads(reports: Sequence[Report], arm: Arm) -> dict[str, dict[int, dict[str, Any]]]:
+    """Compare an arm with the reference at equal reads, in the two ways of this module's head.
 
     Returns:
-        For each number of particles the ratio on each problem (None where the reference never
+        For each way and number of particles the ratio on each problem (None where one of them never
         reads as much), their median, and on how many problems there is one. Nothing for the
         reference itself, nor where it was not run.
     """
     if arm == REFERENCE or REFERENCE not in arms_of(reports):
         return {}
-    found = {}
     counts = {e["particles"] for r in reports for e in r["estimates"]}
-    for n in sorted(counts & set(EQUAL_READS)) or [compared_at(reports)]:
-        ratios = {
-            r["name"]: _ratio(e, reads_curve(r, REFERENCE))
-            for r in reports
-            for e in estimates_of(r, arm)
-            if e["particles"] == n
-        }
+
+    def compared(way: Callable[[Report, int], float | None], n: int) -> dict[str, Any]:
+        ratios = {report["name"]: way(report, n) for report in reports}
         known = [ratio for ratio in ratios.values() if ratio is not None]
-        found[n] = {"ratios": ratios, "median": _median(known), "problems": len(known)}
-    return found
+        return {"ratios": ratios, "median": _median(known), "problems": len(known)}
+
+    def own(report: Report, n: int) -> float | None:
+        here = _with(report, arm, n)
+        found = at_reads(report, REFERENCE, here["read"])
+        return None if found.side > 0 else max(LEAST, tv_of(here)) / found.total_variation
+
+    def reference(report: Report, n: int) -> float | None:
+        here = _with(report, REFERENCE, n)
+        found = at_reads(report, arm, here["read"])
+        return None if found.side < 0 else found.total_variation / max(LEAST, tv_of(here))
+
+    def tried(wanted: Sequence[int]) -> list[int]:
+        return sorted(counts & set(wanted)) or [compared_at(reports)]
+
+    return {
+        "own": {n: compared(own, n) for n in tried(OWN)},
+        "reference": {n: compared(reference, n) for n in tried(REFERENCES)},
+    }
 
 
-def _ratio(estimate: Estimate, curve: Callable[[float], float | None]) -> float | None:
-    expected = curve(estimate["read"])
-    return None if expected is None else max(LEAST, tv_of(estimate)) / expected
+class AtReads(NamedTuple):
+    """What an arm comes to with so many reads.
 
-
-def reads_curve(report: Report, arm: Arm) -> Callable[[float], float | None]:
-    """Give the total variation of an arm as a function of the prefixes read, on one problem.
-
-    It is None beyond the most that the arm reads, and that of its fewest particles below the least.
+    Attributes:
+        total_variation: interpolated; at an end, that of the fewest or most particles.
+        side: -1 where the arm always reads more, 1 where it always reads less, else 0.
     """
+
+    total_variation: float
+    side: int
+
+
+def at_reads(report: Report, arm: Arm, read: float) -> AtReads:
+    """Find the total variation of an arm that reads so many prefixes on one problem."""
     rows = sorted(estimates_of(report, arm), key=lambda e: (e["read"], e["particles"]))
     x = [_log_read(e["read"]) for e in rows]
     y = [math.log(max(LEAST, tv_of(e))) for e in rows]
+    at = _log_read(read)
+    side = (at > x[-1] + _ALIKE) - (at < x[0] - _ALIKE)
+    return AtReads(math.exp(float(np.interp(at, x, y))), side)
 
-    def total_variation(read: float) -> float | None:
-        at = _log_read(read)
-        # Where all prefixes are read, more particles read no more, up to rounding of the mean.
-        return None if at > x[-1] + 1e-9 else math.exp(float(np.interp(at, x, y)))
 
-    return total_variation
+def _with(report: Report, arm: Arm, particles: int) -> Estimate:
+    return next(e for e in estimates_of(report, arm) if e["particles"] == particles)
 
 
 def _log_read(read: float) -> float:

@@ -102,10 +102,14 @@ def _described_headline(found: dict[str, Any]) -> str:
         "the same algorithm are medians of the problems' own ratios, over all / over the hard "
         f"ones. Worst: the largest total variation with {at} particles. 4N over N: the largest "
         f"ratio of the total variation at 4N to that at N, where the former is above {SMALL:g} "
-        "beyond noise. Equal reads: total variation over that of "
-        f"{reference['method']} ({reference['algorithm']}) where it reads as many prefixes, median "
-        "over the problems where it ever does (their number)."
+        "beyond noise. The last columns are total variations over that of "
+        f"{reference['method']} ({reference['algorithm']}) where both read as many prefixes: as "
+        "many as with so many particles of the method's own, or of that one's; medians, and in "
+        "brackets the number of problems where both ever do."
     )
+
+
+_WAYS = {"own": "own", "reference": "its"}
 
 
 def _headline_table(found: dict[str, Any]) -> pd.DataFrame:
@@ -113,7 +117,9 @@ def _headline_table(found: dict[str, Any]) -> pd.DataFrame:
     most = found["most_particles"]
     arms = found["arms"].values()
     others = list(dict.fromkeys(other for each in arms for other in each["share"]))
-    equal = sorted({n for each in arms for n in each["equal_reads"]})
+    equal = dict.fromkeys(
+        (way, n) for each in arms for way, found in each["equal_reads"].items() for n in found
+    )
     return pd.DataFrame(
         {
             **Arm.of(each).titles,
@@ -125,7 +131,10 @@ def _headline_table(found: dict[str, Any]) -> pd.DataFrame:
             },
             "worst": _place(each["worst"], "tv"),
             "4N over N": _place(each["growth"], "ratio"),
-            **{f"equal reads, N={n}": _compared(each["equal_reads"].get(n)) for n in equal},
+            **{
+                f"equal reads, {_WAYS[way]} {n}": _compared(each["equal_reads"].get(way, {}).get(n))
+                for way, n in equal
+            },
         }
         for each in arms
     )

@@ -18,7 +18,7 @@ class Arm(NamedTuple):
 
     Attributes:
         method: a name of `METHODS`.
-        algorithm: of `smc.sample`.
+        algorithm: a name of `ALGORITHMS`.
         lookahead: a name of `LOOKAHEADS`; None for methods that do not look ahead.
     """
 
@@ -28,12 +28,12 @@ class Arm(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What rows call it, such as `smc:pgcd/mild`."""
-        return f"{self.algorithm}:{self.method}" + (f"/{self.lookahead}" if self.lookahead else "")
+        """What rows call the method, such as `pgcd/mild`."""
+        return self.method + (f"/{self.lookahead}" if self.lookahead else "")
 
     @property
     def title(self) -> str:
-        """What tables call it."""
+        """What tables call the method."""
         ahead = f" ({self.lookahead} HMM)" if self.lookahead else ""
         return METHODS[self.method].title + ahead
 

@@ -17,9 +17,6 @@ from experiments.harness.methods import needs_hmm
 PROBLEMS = {**TOOLS, **SENTENCES}
 """Makers of all problems, by name."""
 
-ALGORITHMS = ("smc",)
-"""What `task.algorithms` may name: the ways in which `smc.sample` can be told to sample."""
-
 
 @dataclass
 class ScaleConfig:
@@ -28,7 +25,7 @@ class ScaleConfig:
     name: str = "convergence_scale"
     problems: list[str] = field(default_factory=lambda: list(PROBLEMS))
     methods: list[str] = field(default_factory=lambda: ["lcd", "gcd", "pgcd", "pgcd_in_time"])
-    algorithms: list[str] = field(default_factory=lambda: list(ALGORITHMS))
+    algorithms: list[str] = field(default_factory=lambda: ["smc", "discrete"])
     # What methods that look ahead do it with: the HMM itself, or worse ones made of it.
     lookaheads: list[str] = field(default_factory=lambda: list(LOOKAHEADS))
     particles: list[int] = field(default_factory=lambda: [1, 4, 16, 64])
@@ -42,11 +39,7 @@ class ScaleConfig:
 def check(config: DictConfig) -> None:
     """Refuse values that no run could honour: `ValueError` with the value and what to give."""
     task = config.task
-    for key, known in (
-        ("problems", PROBLEMS),
-        ("algorithms", ALGORITHMS),
-        ("lookaheads", LOOKAHEADS),
-    ):
+    for key, known in (("problems", PROBLEMS), ("lookaheads", LOOKAHEADS)):
         distinct(f"task.{key}", task[key])
         for name in task[key]:
             one_of(f"task.{key}", name, tuple(known))

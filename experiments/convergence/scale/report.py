@@ -11,6 +11,7 @@ import wandb
 from experiments.convergence.scale.arms import Arm
 from experiments.convergence.scale.problem import Prepared
 from experiments.convergence.scale.truth import Truth
+from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.results import Row
 from experiments.harness.run import Run
 from experiments.harness.summary import as_markdown
@@ -42,7 +43,7 @@ def report(
         arms: of the run.
         rows: one for each problem, arm and number of particles.
     """
-    titles = {arm.label: arm for arm in arms}
+    known = {(arm.label, arm.algorithm): arm for arm in arms}
     parts = ["## Convergence at scale", as_markdown(_problem_table(problems, truths))]
     for each, exact in zip(problems, truths, strict=True):
         mine = [row for row in rows if row["example"] == each.problem.name]
@@ -53,7 +54,9 @@ def report(
         parts += [
             f"### {each.problem.name}",
             f"{each.problem.note}. Exact: log evidence {exact.log_evidence:.4f}; {marginal}.",
-            as_markdown(pd.DataFrame([_line(row, titles[row["method"]]) for row in mine])),
+            as_markdown(
+                pd.DataFrame([_line(row, known[row["method"], row["algorithm"]]) for row in mine])
+            ),
         ]
     summary = {
         "problems": {
@@ -92,7 +95,7 @@ def _problem_table(problems: Sequence[Prepared], truths: Sequence[Truth]) -> pd.
 def _line(row: Row, arm: Arm) -> dict[str, Any]:
     return {
         "method": arm.title,
-        "algorithm": arm.algorithm,
+        "algorithm": ALGORITHMS[arm.algorithm].title,
         "N": row["particles"],
         "log evidence": _number(row["mean_log_evidence"], 3),
         "sd": _number(row["sd_log_evidence"], 3),

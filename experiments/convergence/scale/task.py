@@ -29,6 +29,7 @@ from experiments.convergence.scale.problem import Prepared
 from experiments.convergence.scale.report import report
 from experiments.convergence.scale.source import Source, hmm_of, read_source
 from experiments.convergence.scale.truth import Truth, truth
+from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.identity import Identity, results_config
 from experiments.harness.methods import refuse_little_memory
 from experiments.harness.results import Row, key_of
@@ -195,10 +196,7 @@ def _sample(
     proposal: smc.Proposal,
     particles: int,
 ) -> list[smc.Posterior]:
-    """Sample one problem, `task.seeds` times independently.
-
-    `arm.algorithm` is one of `ALGORITHMS`, of which there is only what `smc.sample` does by itself.
-    """
+    """Sample one problem, `task.seeds` times independently."""
     runs = config.task.seeds
     return smc.sample(
         lm,
@@ -207,8 +205,7 @@ def _sample(
         budget=each.budget,
         particles=particles,
         proposal=proposal,
-        resampling=config.smc.resampling,
-        ess_threshold=config.smc.ess_threshold,
+        **ALGORITHMS[arm.algorithm].arguments(config),
         seed=config.seed,
         example_ids=range(runs),
         max_rows=config.smc.max_rows,

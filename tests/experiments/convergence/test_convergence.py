@@ -314,22 +314,36 @@ def test_arms_are_compared_where_they_read_as_much():
     ours, reference, other = "gcd/discrete", "gcd/smc_none", "gcd/smc"
     tv = {other: [0.5, 0.5, 0.5], reference: [0.4, 0.2, 0.1], ours: [0.3, 0.1, 0.0]}
     read = {other: [1, 2, 4], reference: [2, 8, 32]}
-    problems = [
-        reported("between", tv, {**read, ours: [3, 4, 5]}),
-        reported("less", tv, {**read, ours: [1, 1, 1]}),
-        reported("more", tv, {**read, ours: [20, 40, 80]}),
-        reported("equal", tv, {**read, ours: [2, 8, 32]}),
-    ]
+    reads = {
+        "between": [3, 4, 5],
+        "less": [1, 1, 1],
+        "more": [40, 80, 160],
+        "across": [20, 80, 160],
+        "equal": [2, 8, 32],
+    }
+    problems = [reported(name, tv, {**read, ours: mine}) for name, mine in reads.items()]
     found = headline(problems)["arms"]
-    at_four, at_sixteen = (found[ours]["equal_reads"][n] for n in (4, 16))
-    # Between 2 and 8 reads the reference falls as the square root; 4 are half way.
-    expected = {"between": 0.1 / (0.4 * 0.2) ** 0.5, "less": 0.1 / 0.4, "more": None, "equal": 0.5}
-    for name, ratio in expected.items():
-        known = at_four["ratios"][name]
-        assert known == (None if ratio is None else pytest.approx(ratio))
-    assert at_four["problems"] == 3
-    assert at_four["median"] == pytest.approx(0.1 / (0.4 * 0.2) ** 0.5)
-    assert at_sixteen["ratios"]["equal"] == pytest.approx(1e-6 / 0.1)  # closer is not told apart
+    own, its = found[ours]["equal_reads"]["own"], found[ours]["equal_reads"]["reference"]
+    half_way = (0.4 * 0.2) ** 0.5  # between 2 and 8 reads the reference falls as the square root
+    between = math.exp(np.interp(math.log(5), np.log([2, 8]), np.log([0.4, 0.2])))
+    assert own[4]["ratios"] == {
+        "between": pytest.approx(0.1 / half_way),
+        "less": pytest.approx(0.1 / 0.4),  # the reference always reads more
+        "more": None,  # it never reads as much
+        "across": None,
+        "equal": pytest.approx(0.5),
+    }
+    assert own[4]["problems"] == 3
+    assert own[4]["median"] == pytest.approx(0.1 / half_way)
+    assert own[16]["ratios"]["between"] == pytest.approx(1e-6 / between)  # closer is not told apart
+    across = math.exp(np.interp(math.log(32), np.log([20, 80]), np.log([0.3, 0.1])))
+    assert its[16]["ratios"] == {
+        "between": pytest.approx(1e-6 / 0.1),  # ours never reads as much
+        "less": pytest.approx(1e-6 / 0.1),
+        "more": None,  # ours always reads more
+        "across": pytest.approx(across / 0.1),
+        "equal": pytest.approx(1e-6 / 0.1),
+    }
     assert found[reference]["equal_reads"] == {}
 
 

@@ -60,12 +60,16 @@ def test_a_run_is_complete_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
     before = truths.stat().st_mtime_ns
     experiment.run(config)
     assert truths.stat().st_mtime_ns == before
-    assert calls == [1, 2, 1, 1, 2]  # what was there was not made again
+    assert calls == [1, 2, 1] + [1, 2] * 3  # what was there was not made again
 
     rows = rows_of(tmp_path / "run")
     heads = [(r["example"], r["method"], r["algorithm"], r["particles"]) for r in rows]
-    methods = ("smc:gcd", "smc:pgcd/strong")
-    assert heads == [("tool-tight", method, "smc", n) for method in methods for n in (1, 2)]
+    assert heads == [
+        ("tool-tight", method, algorithm, n)
+        for algorithm in ("smc", "discrete")
+        for method in ("gcd", "pgcd/strong")
+        for n in (1, 2)
+    ]
     exact = json.loads(truths.read_text())
     assert sum(exact["marginal"]) == pytest.approx(1)
     for row in rows:
@@ -76,7 +80,7 @@ def test_a_run_is_complete_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
         found = np.abs(shares.mean(axis=0) - exact["marginal"]).sum() / 2
         assert row["total_variation"] == pytest.approx(found, abs=1e-6)
         assert row["tokens"] > 30
-        assert (row["table_seconds"] is None) == (row["method"] == "smc:gcd")
+        assert (row["table_seconds"] is None) == (row["method"] == "gcd")
     table = (tmp_path / "run" / "table.md").read_text()
     assert "P-GCD (strong HMM)" in table
     assert f"Exact: log evidence {exact['log_evidence']:.4f}; set_alarm" in table
@@ -95,7 +99,10 @@ def test_a_run_is_complete_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
     [
         (["task.problems=[tool]"], "'tool' for task.problems: use one of tool-tight, "),
         (["task.problems=[]"], "task.problems needs at least one entry"),
-        (["task.algorithms=[annealing]"], "'annealing' for task.algorithms: use one of smc"),
+        (
+            ["task.algorithms=[annealing]"],
+            "'annealing' for task.algorithms: use one of smc, smc_paper",
+        ),
         (["task.lookaheads=[own,own]"], "task.lookaheads has an entry twice"),
         (["task.methods=[gcd]", "task.lookaheads=[own]"], "has none: add pgcd"),
         (["task.seeds=0"], "task.seeds must be at least 1, got 0"),
