@@ -92,7 +92,7 @@ class SMC:
 
     resampling: str | Scheme = "systematic"
     ess_threshold: float | int = 0.5
-    strata: str = "none"
+    strata: str = "state"
 
     def __post_init__(self) -> None:
         scheme(self.resampling)
@@ -141,7 +141,8 @@ class Discrete:
             beside them is not read any more.
         share: part of the places that is given out by automaton state, in [0, 1].
         floor: prefixes whose score is under this part of the sum of all are kept with less than
-            certainty, even where there is room, in [0, 1).
+            certainty, even where there is room, in [0, 1). With zero, and `count_finished=False`,
+            the filter enumerates what it has room for.
         answers: most answers of the posterior; None for all that were found, of which there may be
             many more than N.
 
@@ -149,9 +150,9 @@ class Discrete:
         ValueError: a value makes no sense.
     """
 
-    count_finished: bool = False
+    count_finished: bool = True
     share: float | int = 0.0
-    floor: float | int = 0.0
+    floor: float | int = 1e-6
     answers: int | None = None
 
     def __post_init__(self) -> None:

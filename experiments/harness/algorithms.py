@@ -72,7 +72,13 @@ ALGORITHMS: dict[str, Variant] = {
         "smc",
         {"resampling": "systematic", "ess_threshold": 0.0, "strata": "none"},
     ),
-    "smc_state": Variant("SMC, within states", (0, (6, 1, 1, 1, 1, 1)), "smc", {"strata": "state"}),
+    # The default before strata: all particles of an example compete.
+    "smc_all": Variant(
+        "SMC, all compete",
+        (0, (6, 1, 1, 1, 1, 1)),
+        "smc",
+        {"resampling": "systematic", "ess_threshold": 0.5, "strata": "none"},
+    ),
     "discrete": Variant("discrete", "-", "discrete"),
     "discrete_share": Variant("discrete, share 1/2", (0, (8, 1)), "discrete", {"share": 0.5}),
 }

@@ -50,14 +50,16 @@ PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
     "wrong": lambda: smc.PGCD(never([1]), exact_top_k=1, defence=0.0),
     "hopeless": lambda: smc.PGCD(never([0, 1, 2, 3, 5]), exact_top_k=1, defence=0.2),
 }
+PLAIN = {"count_finished": False, "floor": 0.0}
 OPTIONS: list[dict[str, Any]] = [
     {},
-    {"count_finished": True},
-    {"share": 0.4},
-    {"share": 1.0},
-    {"floor": 0.2},
-    {"count_finished": True, "share": 0.3, "floor": 0.1},
-    {"answers": 2},
+    PLAIN,
+    {"floor": 0.0},
+    {**PLAIN, "share": 0.4},
+    {**PLAIN, "share": 1.0},
+    {**PLAIN, "floor": 0.2},
+    {"share": 0.3, "floor": 0.1},
+    {**PLAIN, "answers": 2},
 ]
 
 
@@ -77,7 +79,7 @@ def timeless(posterior: smc.Posterior) -> smc.Posterior:
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_weights_sum_to_the_target(proposal: str, options: dict) -> None:
     """One uniform number a step: its outcomes are intervals, and all of them are walked."""
-    plain = {"algorithm": "discrete", "resampling": None, "ess_threshold": None}
+    plain = {"algorithm": "discrete"}
     made = PROPOSALS[proposal]()
     for particles, constraint, budget in ((1, many_words, 3), (2, many_words, 4)):
         if proposal == "lm" and particles == 2:
@@ -99,8 +101,6 @@ def test_constraints_budgets_and_temperatures(
             particles=particles,
             proposal=smc.GCD(),
             algorithm="discrete",
-            resampling=None,
-            ess_threshold=None,
         )
 
 
@@ -114,18 +114,15 @@ def test_a_language_that_ends_by_itself(
     automaton = lift(choice(*texts), vocabulary, eos="accept")
     for proposal in (smc.GCD(), smc.LM()):
         assert_exact(
-            automaton, 3, proposal=proposal, algorithm="discrete", resampling=None,
-            ess_threshold=None, **options,
+            automaton, 3, proposal=proposal, algorithm="discrete", **options,
         )  # fmt: skip
 
 
 def test_a_pool_that_is_too_large_is_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "MOST_ANSWERS", 2)
     for options in OPTIONS[:3]:
-        assert_exact(
-            CONSTRAINTS["few_words"](), 3, particles=2, proposal=smc.GCD(), algorithm="discrete",
-            resampling=None, ess_threshold=None, **options,
-        )  # fmt: skip
+        given = {"particles": 2, "proposal": smc.GCD(), "algorithm": "discrete", **options}
+        assert_exact(CONSTRAINTS["few_words"](), 3, **given)
 
 
 def test_negative_control(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,8 +141,7 @@ def test_negative_control(monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in (undivided, rounded):
         monkeypatch.setattr(discrete, "select", wrong)
         mass, *_ = walk_sums(
-            many_words(), 4, proposal=smc.GCD(), algorithm="discrete", resampling=None,
-            ess_threshold=None,
+            many_words(), 4, proposal=smc.GCD(), algorithm="discrete",
         )  # fmt: skip
         assert max(abs(mass.get(x, 0.0) - p) for x, p in expected.items()) > 1e-3
 
@@ -154,12 +150,12 @@ def test_negative_control(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("proposal", [p for p in PROPOSALS if p != "lm"])
-@pytest.mark.parametrize("options", [{}, {"share": 0.4}, {"count_finished": False}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"share": 0.4}], ids=str)
 def test_with_room_for_every_prefix_it_enumerates(proposal: str, options: dict) -> None:
     for budget in (3, 6):
         automaton = many_words()
         (found,) = sample([PROMPT], automaton, budget=budget, particles=200,
-                          proposal=PROPOSALS[proposal](), **options)  # fmt: skip
+                          proposal=PROPOSALS[proposal](), **PLAIN, **options)  # fmt: skip
         sequences = target(TOY, PROMPT, automaton, budget)
         assert found.enumerated
         assert found.log_evidence == pytest.approx(math.log(sum(sequences.values())), abs=1e-12)
@@ -173,10 +169,10 @@ def test_with_too_little_room_it_does_not_say_so() -> None:
     (found,) = sample([PROMPT], many_words(), budget=6, particles=2)
     assert not found.enumerated
     assert any(found.diagnostics.resampled)
-    (few,) = sample([PROMPT], many_words(), budget=6, particles=200, answers=3)
+    (few,) = sample([PROMPT], many_words(), budget=6, particles=200, answers=3, **PLAIN)
     assert not few.enumerated
     assert len(few.answers) == 3
-    (whole,) = sample([PROMPT], many_words(), budget=6, particles=200)
+    (whole,) = sample([PROMPT], many_words(), budget=6, particles=200, **PLAIN)
     assert few.log_evidence == whole.log_evidence
     assert math.fsum(math.exp(s.log_weight) for s in few.particles) == pytest.approx(
         math.exp(whole.log_evidence), rel=1e-12
@@ -195,7 +191,7 @@ def test_the_right_model_has_no_variance(seed: int, particles: int, slack: int) 
     budget = int(automaton.steps_to_accept[automaton.initial]) + slack
     proposal = smc.PGCD(hmm, exact_top_k=None, defence=0.0)
     (found,) = sample([PROMPT], automaton, lm, budget=budget, particles=particles,
-                      proposal=proposal, seed=seed)  # fmt: skip
+                      proposal=proposal, seed=seed, **PLAIN)  # fmt: skip
     expected = math.log(sum(target(lm, PROMPT, automaton, budget).values()))
     assert found.log_evidence == pytest.approx(expected, abs=1e-9)
 
@@ -320,7 +316,7 @@ def test_the_nucleus_is_marked_as_inexact(proposal: str) -> None:
     assert not found.exact
     assert not found.enumerated
     assert found.log_evidence is None
-    (whole,) = sample([PROMPT], many_words(), particles=200)
+    (whole,) = sample([PROMPT], many_words(), particles=200, **PLAIN)
     assert {s.ids for s in found.particles} <= {s.ids for s in whole.particles}
 
 

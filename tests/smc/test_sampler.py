@@ -122,6 +122,7 @@ def test_evidence_and_answers_are_unbiased_in_numbers() -> None:
             proposal=proposal,
             resampling=resampling,
             ess_threshold=0.7,
+            strata="none",
             max_rows=1 << 20,
         )
         evidence = torch.tensor([p.log_evidence for p in found], dtype=torch.float64).exp()

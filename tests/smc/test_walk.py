@@ -57,8 +57,10 @@ def walk_sums(
     automaton: TokenAutomaton, budget: int, **options: object
 ) -> tuple[dict[bytes, float], float, float, int]:
     """Sums over all walks: of P · Ẑ · posterior per answer, of P · Ẑ, of P; and how many walks."""
-    options = {"particles": 2, "resampling": "multinomial", "ess_threshold": 1.0, **options}
-    options = {name: value for name, value in options.items() if value is not None}
+    usual = {"resampling": "multinomial", "ess_threshold": 1.0, "strata": "none"}
+    if options.get("algorithm") == "discrete":
+        usual = {}
+    options = {"particles": 2, **usual, **options}
 
     def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
         return smc.sample(
@@ -109,6 +111,23 @@ def test_every_proposal_with_every_scheme(proposal: str, resampling: str) -> Non
     assert_exact(
         CONSTRAINTS["few_words"](), 3, proposal=PROPOSALS[proposal](), resampling=resampling
     )
+
+
+@pytest.mark.parametrize("proposal", list(PROPOSALS))
+@pytest.mark.parametrize("resampling", ["multinomial", "stratified", "systematic", "residual"])
+def test_strata_of_equal_state(proposal: str, resampling: str) -> None:
+    """Particles in a state of their own, complete and dead ones are left as they are."""
+    three = 3 if resampling == "systematic" and proposal != "lm" else 2
+    for threshold in (1.0, 0.8):
+        assert_exact(
+            CONSTRAINTS["a_star_b"](),
+            3,
+            proposal=PROPOSALS[proposal](),
+            particles=three,
+            resampling=resampling,
+            ess_threshold=threshold,
+            strata="state",
+        )
 
 
 @pytest.mark.parametrize("resampling", ["multinomial", "systematic"])
@@ -191,11 +210,16 @@ class ForgetsItsPotential(Tilted):
 
 
 @pytest.mark.parametrize("wrong", [heaviest, half_a_slice])
-def test_negative_control_of_resampling(wrong: Scheme) -> None:
+@pytest.mark.parametrize("strata", ["none", "state"])
+def test_negative_control_of_resampling(wrong: Scheme, strata: str) -> None:
     """The test above is worth something only if it rejects what is wrong."""
-    expected = truth(CONSTRAINTS["few_words"](), 3)
-    mass, _, _, _ = walk_sums(CONSTRAINTS["few_words"](), 3, proposal=smc.LCD(), resampling=wrong)
-    assert max(abs(mass.get(x, 0.0) - p) for x, p in expected.items()) > 1e-3
+    name, budget = ("few_words", 3) if strata == "none" else ("a_star_b", 5)
+    expected = truth(CONSTRAINTS[name](), budget)
+    mass, _, _, _ = walk_sums(
+        CONSTRAINTS[name](), budget, proposal=smc.GCD() if strata == "state" else smc.LCD(),
+        resampling=wrong, strata=strata,
+    )  # fmt: skip
+    assert max(abs(mass.get(x, 0.0) - p) for x, p in expected.items()) > 1e-4
 
 
 def test_negative_control_of_weights() -> None:

@@ -46,7 +46,7 @@ def test_entries_are_what_their_names_say():
     assert made["smc"] == SMC("residual", 0.25, SMC.strata)
     assert made["smc_paper"] == SMC("multinomial", 1.0, "none")
     assert made["smc_none"] == SMC("systematic", 0.0, "none")
-    assert made["smc_state"] == SMC("residual", 0.25, "state")
+    assert made["smc_all"] == SMC("systematic", 0.5, "none")
     assert made["discrete"] == Discrete(floor=0.125)
     assert made["discrete_share"] == Discrete(share=0.5, floor=0.125)
     paper = composed("smc=paper")
@@ -82,15 +82,13 @@ def test_arguments_are_those_of_the_library(name):
     [
         ("[discrete]", "smc.resampling=residual", "[smc,discrete]"),
         ("[discrete]", "smc=paper", "[smc]"),
-        ("[smc_paper,smc_none]", "smc.ess_threshold=0.25", "[smc_state]"),
-        ("[smc_state]", "smc.strata=state", "[smc]"),
+        ("[smc_paper,smc_none]", "smc.ess_threshold=0.25", "[smc]"),
+        ("[smc_all]", "smc.strata=none", "[smc]"),
         ("[smc]", "discrete.floor=0.125", "[discrete_share]"),
         ("[smc,discrete_share]", "discrete.share=0.25", "[discrete]"),
     ],
 )
 def test_options_that_nobody_reads_are_refused(algorithms_of_run, override, reader):
-    if override == "smc.strata=state" and SMC.strata == "state":
-        override = "smc.strata=none"
     with pytest.raises(ValueError, match="would be ignored: no algorithm of this run"):
         experiment.check(composed(f"task.algorithms={algorithms_of_run}", override))
     experiment.check(composed(f"task.algorithms={reader}", override))
