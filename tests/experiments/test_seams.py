@@ -143,7 +143,9 @@ def test_a_toy_method_is_compared_with_the_truth(tmp_path):
 
 def test_a_toy_task_compares_algorithms(tmp_path, monkeypatch):
     """Rows of each are their own, an interrupted run goes on, and both find the same evidence."""
-    config = composed("+task=toy", "task.algorithms=[smc,discrete]", f"run_dir={tmp_path / 'run'}")
+    both = ("+task=toy", "task.algorithms=[smc,discrete]", "discrete.count_finished=false",
+            "discrete.floor=0")  # fmt: skip
+    config = composed(*both, f"run_dir={tmp_path / 'run'}")
     sample, calls = smc.sample, []
 
     def interrupted(*args, **kwargs):
@@ -158,7 +160,7 @@ def test_a_toy_task_compares_algorithms(tmp_path, monkeypatch):
     experiment.run(config)
     assert len(calls) == 12 + 32 - 11
     assert set(calls) == {"smc", "discrete"}
-    whole = composed("+task=toy", "task.algorithms=[smc,discrete]", f"run_dir={tmp_path / 'whole'}")
+    whole = composed(*both, f"run_dir={tmp_path / 'whole'}")
     experiment.run(whole)
     rows = rows_of(tmp_path / "run")
     assert rows == rows_of(tmp_path / "whole")

@@ -217,7 +217,10 @@ def test_an_hmm_of_one_s_own_is_used(tmp_path):
 
 def test_with_room_for_all_prefixes_every_method_is_exact(tmp_path):
     problems = written(tmp_path / "p.json", PROBLEMS)
-    options = ("task.particles=[2,512]", "task.timed_runs=0", "task.algorithms=[discrete,smc_none]")
+    options = (
+        "task.particles=[2,512]", "task.timed_runs=0", "task.algorithms=[discrete,smc_none]",
+        "discrete.count_finished=false", "discrete.floor=0",
+    )  # fmt: skip
     experiment.run(composed(f"task.problems={problems}", f"run_dir={tmp_path / 'run'}", *options))
     for report in results(tmp_path / "run"):
         for e in report["estimates"]:

@@ -31,6 +31,7 @@ from tests.experiments.convergence.test_tree import (
 )
 
 PLAIN = HMMConfig(lookahead="conditional")
+PLAINLY = Discrete(count_finished=False, share=0.0, floor=0.0)  # it enumerates where it has room
 
 
 def on_tree(method: str, restriction, tree, settings: HMMConfig = PLAIN) -> TreeProposal:
@@ -106,11 +107,11 @@ def test_the_law_of_one_sample_is_the_sampler_s(method, name):
         (1, SMC("systematic", 0.5), PLAIN),
         (5, SMC("systematic", 0.9, "state"), PLAIN),
         (4, SMC("multinomial", 1.0), replace(PLAIN, potential=False)),
-        (1, Discrete(), PLAIN),
-        (3, Discrete(share=0.5), PLAIN),
+        (1, PLAINLY, PLAIN),
+        (3, replace(PLAINLY, share=0.5), PLAIN),
         (3, Discrete(), replace(PLAIN, defence=0.3, exact_top_k=2)),
         (5, Discrete(count_finished=True, floor=0.1), replace(PLAIN, defence=0.0)),
-        (1 << 12, Discrete(), PLAIN),
+        (1 << 12, PLAINLY, PLAIN),
     ],
 )
 def test_a_run_on_the_tree_is_the_real_run(method, name, particles, algorithm, settings):
@@ -156,9 +157,10 @@ def test_a_run_on_the_tree_is_the_real_run(method, name, particles, algorithm, s
     ("method", "algorithm"),
     [
         *((method, SMC("systematic", 1.0)) for method in METHODS),
-        ("lcd", Discrete()),
-        ("gcd", Discrete(share=0.5)),
-        ("pgcd", Discrete()),
+        ("lcd", PLAINLY),
+        ("gcd", replace(PLAINLY, share=0.5)),
+        ("pgcd", PLAINLY),
+        ("pgcd_in_time", Discrete()),
         ("pgcd_tied", Discrete(count_finished=True)),
         ("pgcd_joint", Discrete(floor=0.3)),
     ],
@@ -221,7 +223,7 @@ def test_with_room_for_every_prefix_the_discrete_filter_is_the_truth(method, nam
     found = sample_runs(
         TreeLM(tree, Evaluator(LM, PROMPT, restriction.ids)),
         on_tree(method, restriction, tree),
-        algorithm=Discrete(),
+        algorithm=PLAINLY,
         particles=tree.num_prefixes * (100 if method == "lcd" else 1),  # it walks late ones, too
         runs=1000,
     )
