@@ -17,8 +17,7 @@ Cost of a run: a few gathers for each distinct prefix and step; some 10^5 partic
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +30,6 @@ from experiments.convergence.evaluate import Evaluator
 from experiments.convergence.tree import DEAD, UNGROWN, Tree
 from gcd.tokens.batch import AutomatonBatch, TokenClasses
 from gcd.tokens.vocabulary import Vocabulary
-from smc import guide as guides
 from smc.algorithms import SMC, Discrete, Setting
 from smc.draw import CounterDraw, Draw
 from smc.guide import DenseGuide, by_class_alone
@@ -343,8 +341,7 @@ def sample_runs(
         count = min(size, runs - first) if first else 1
         batch = Batch(AutomatonBatch([tree.automaton]), torch.full((count,), tree.budget))
         examples = torch.arange(first, first + count)
-        with _in_tensors():
-            found = algorithm.run(lm, proposal, batch, [[0]] * count, examples, setting)
+        found = algorithm.run(lm, proposal, batch, [[0]] * count, examples, setting)
         text = _texts(tree, found.tokens)
         alive = (~found.log_weight.isneginf()).nonzero().squeeze(1)
         assert bool((text[alive] >= 0).all()), "sequences of positive weight have an answer"
@@ -362,21 +359,6 @@ def sample_runs(
         first += count
     posteriors, *others = zip(*parts, strict=True)
     return Runs(sparse.vstack(posteriors, format="csr"), *map(np.concatenate, others))
-
-
-@contextmanager
-def _in_tensors() -> Iterator[None]:
-    """Work with tensor operations on all rows, in place of compiled loops over wide ones.
-
-    A row has a dozen columns here and not a vocabulary's, so that a call for each row would be all
-    the work: the discrete filter with 128 particles takes 29 s instead of 0.4 s then.
-    """
-    compiled = guides.COMPILED
-    guides.COMPILED = ()
-    try:
-        yield
-    finally:
-        guides.COMPILED = compiled
 
 
 def _texts(tree: Tree, columns: Int64[Tensor, "M T"]) -> Int64[Tensor, "M"]:

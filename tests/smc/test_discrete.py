@@ -22,7 +22,7 @@ from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
-from smc import discrete, pool
+from smc import candidates, discrete, pool
 from smc.algorithms import Discrete
 from smc.scores import compete
 from smc.selection import Selection
@@ -85,6 +85,15 @@ def test_weights_sum_to_the_target(proposal: str, options: dict) -> None:
         if proposal == "lm" and particles == 2:
             constraint, budget = CONSTRAINTS["few_words"], 3  # everything competes: many walks
         assert_exact(constraint(), budget, particles=particles, proposal=made, **plain, **options)
+
+
+@pytest.mark.parametrize("proposal", ["gcd", "tilted", "conditional", "in_time"])
+def test_so_do_those_of_compiled_loops(proposal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which these vocabularies are too small for otherwise."""
+    monkeypatch.setattr(candidates, "NARROW", 0)
+    given = {"particles": 2, "proposal": PROPOSALS[proposal](), "algorithm": "discrete"}
+    for options in (PLAIN, {"share": 0.3, "floor": 0.1}):
+        assert_exact(many_words(), 4, **given, **options)
 
 
 @pytest.mark.parametrize("name", CONSTRAINTS)

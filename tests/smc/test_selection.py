@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smc import candidates
 from smc import guide as guides
 from smc.candidates import Known, locate, weigh
 from smc.guide import Factors
@@ -111,6 +112,7 @@ def test_one_pass_finds_the_best_and_sums_up_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(guides, "COMPILED", FORMS[form])
+    monkeypatch.setattr(candidates, "NARROW", 0)
     for seed in range(3):
         log_p, factors = factors_of(seed, 9, vocabulary, classes, own, dtype)
         log_p[4] = -torch.inf  # nothing can follow
@@ -134,6 +136,7 @@ def test_scores_that_a_product_of_exponentials_cannot_hold(
 ) -> None:
     """What is likely to the model may be all but hopeless, and the reverse."""
     monkeypatch.setattr(guides, "COMPILED", FORMS[form])
+    monkeypatch.setattr(candidates, "NARROW", 0)
     V = 4000
     number = torch.arange(V) % 4
     log_p = torch.tensor([0.0, -850.0, -60.0, -300.0])[number] - torch.linspace(9, 10, V)
@@ -177,6 +180,7 @@ def test_each_candidate_is_kept_as_often_as_its_score_says(
     and min(1, s / c) sums to the places there are.
     """
     monkeypatch.setattr(guides, "COMPILED", FORMS[form])
+    monkeypatch.setattr(candidates, "NARROW", 0)
     slots, points = 7, 400
     log_p, factors = factors_of(5, 6, vocabulary, classes, own, torch.float64)
     log_p, by_class = log_p / 20, factors.by_class / 20  # so that many matter
@@ -240,6 +244,7 @@ def test_where_all_fit_nothing_is_chosen() -> None:
 def test_targets_at_the_ends_of_a_row(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounding may leave a target beyond the last candidate, or two at one."""
     monkeypatch.setattr(guides, "COMPILED", FORMS[form])
+    monkeypatch.setattr(candidates, "NARROW", 0)
     log_p = torch.tensor([[0.5, 0.25, 0.25, 0.0]], dtype=torch.float64).log()
     zero = torch.zeros(1, 0)
     factors = Factors(
