@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from typing import Any, Protocol, TypedDict
 
 from jaxtyping import Int64
@@ -96,6 +97,7 @@ class SMC:
 
     def __post_init__(self) -> None:
         scheme(self.resampling)
+        _number("ess_threshold", self.ess_threshold)
         if not self.ess_threshold >= 0:
             raise ValueError(f"ess_threshold is {self.ess_threshold}; it must be 0 or more")
         if self.strata not in STRATA:
@@ -158,11 +160,14 @@ class Discrete:
     def __post_init__(self) -> None:
         if not isinstance(self.count_finished, bool):
             raise ValueError(f"count_finished is True or False, not {self.count_finished!r}")
+        _number("share", self.share)
+        _number("floor", self.floor)
         if not 0 <= self.share <= 1:
             raise ValueError(f"share is {self.share}; it must lie in [0, 1]")
         if not 0 <= self.floor < 1:
             raise ValueError(f"floor is {self.floor}; it must lie in [0, 1)")
-        if self.answers is not None and not (isinstance(self.answers, int) and self.answers >= 1):
+        whole = isinstance(self.answers, Integral) and not isinstance(self.answers, bool)
+        if self.answers is not None and not (whole and self.answers >= 1):
             raise ValueError(f"answers is {self.answers!r}; give a whole number of 1 or more")
 
     def run(
@@ -191,6 +196,12 @@ class Discrete:
         return found.run(prompts)
 
 
+def _number(name: str, value: object) -> None:
+    """Refuses what is no number, before it is compared with one."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}; give a number")
+
+
 ALGORITHMS: dict[str, type[SMC | Discrete]] = {"smc": SMC, "discrete": Discrete}
 
 
@@ -200,7 +211,7 @@ def algorithm(name: str, options: Options) -> SMC | Discrete:
     Raises:
         ValueError: there is none of this name, or it does not read one of the options.
     """
-    if name not in ALGORITHMS:
+    if not isinstance(name, str) or name not in ALGORITHMS:
         raise ValueError(f"unknown algorithm {name!r}; choose one of {', '.join(ALGORITHMS)}")
     kind = ALGORITHMS[name]
     known = [field.name for field in fields(kind)]

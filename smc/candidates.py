@@ -73,10 +73,10 @@ def weigh(log_p: Float[Tensor, "R V"], factors: Factors, most: int) -> Weighed:
     Args:
         log_p: log-probabilities of the next token.
         factors: log s - log p; -inf where a token is no candidate.
-        most: K; less where the vocabulary is smaller.
+        most: K; less where no row has as many candidates.
     """
     R, V = log_p.shape
-    K = min(most, V)
+    K = max(1, min(most, V, _most_candidates(factors)))
     if _is_compiled(log_p):
         tokens = torch.empty(R, K, dtype=torch.int64)
         log_score, log_rest = (torch.empty(shape, dtype=torch.float64) for shape in ((R, K), (R,)))
@@ -143,6 +143,13 @@ def locate(
     same = torch.zeros_like(found, dtype=torch.bool)
     same[1:] = (found[1:] == found[:-1]) & (rows[1:] == rows[:-1])
     return torch.where(same, -1, found)
+
+
+def _most_candidates(factors: Factors) -> int:
+    """The most candidates that a row may have."""
+    size = factors.classes.start.diff(dim=1)[factors.which]
+    inside = (size * ~factors.by_class.isneginf()).sum(dim=1)
+    return int(inside.max()) + factors.tokens.shape[1] if len(inside) else 0
 
 
 def _is_compiled(log_p: Float[Tensor, "R V"]) -> bool:

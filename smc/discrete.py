@@ -105,7 +105,7 @@ class DiscreteFilter(Generic[State]):
         tokens = pool.tokens.new_full((B, pool.tokens.shape[1]), -1)
         log_weight = pool.log_weight.new_zeros(B)
         empty = fate.finished.nonzero().squeeze(1)
-        pool.add(empty, tokens[empty], log_weight[empty], self._pool_number(0))
+        pool.add_empty(empty)
         tokens, log_weight = tokens[prefixes.example], log_weight[prefixes.example]
         whole = torch.ones(B, dtype=torch.bool, device=budgets.device)
         step = 0
@@ -148,9 +148,9 @@ class DiscreteFilter(Generic[State]):
         weight = log_weight[row] + prefixes.log_p[row, token].double()
         some = ~weight.isneginf()
         row, token = row[some], token[some]
-        ended = tokens[row]
-        ended[:, step] = token
-        pool.add(prefixes.example[row], ended, weight[some], self._pool_number(step))
+        pool.add(
+            prefixes.example[row], tokens, (row, token, step), weight[some], self._pool_number(step)
+        )
 
     def _select(
         self, prefixes: Prefixes[State], rivals: Competition, pool: Pool, step: int
@@ -175,12 +175,12 @@ class DiscreteFilter(Generic[State]):
             fixed=fixed,
         )
 
-    def _pool_number(self, step: int) -> Callable[[int, Breaks], float]:
+    def _pool_number(self, step: int) -> Callable[[int, int, Breaks], float]:
         """Uniform numbers by which the pool of an example is pruned in this step."""
 
-        def uniform(b: int, breaks: Breaks) -> float:
+        def uniform(number: int, b: int, breaks: Breaks) -> float:
             name = self.examples[b : b + 1]
-            keys = Keys(name, torch.zeros_like(name), step, Purpose.POOL)
+            keys = Keys(name, torch.full_like(name, number), step, Purpose.POOL)
             return float(self.draw(keys, breaks))
 
         return uniform

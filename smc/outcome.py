@@ -64,6 +64,9 @@ class Outcome(NamedTuple):
         return StepRecord(*(torch.stack(field).cpu() if field else none for field in fields))
 
 
-def count_of(example: Int64[Tensor, "M"], count: int) -> Int64[Tensor, "B"]:
-    """Counts how many there are of each example."""
-    return example.new_zeros(count).index_add(0, example, torch.ones_like(example))
+def count_of(
+    example: Int64[Tensor, "M"], count: int, many: Int64[Tensor, "M"] | None = None
+) -> Int64[Tensor, "B"]:
+    """Counts how many there are of each example; `many` says how many each entry stands for."""
+    many = torch.ones_like(example) if many is None else many
+    return example.new_zeros(count).index_add(0, example, many)

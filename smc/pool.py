@@ -35,6 +35,7 @@ class Pool:
 
     def __init__(self, num_examples: int, budget: int, device: torch.device) -> None:
         self.num_examples = num_examples
+        self.budget = budget
         self.example = torch.zeros(0, dtype=torch.int64, device=device)
         self.tokens = torch.zeros(0, budget, dtype=torch.int64, device=device)
         self.log_weight = torch.zeros(0, dtype=torch.float64, device=device)
@@ -43,37 +44,61 @@ class Pool:
     def add(
         self,
         example: Int64[Tensor, "M"],
-        tokens: Int64[Tensor, "M T"],
+        prefixes: Int64[Tensor, "R T"],
+        last: tuple[Int64[Tensor, "M"], Int64[Tensor, "M"], int],
         log_weight: Float64[Tensor, "M"],
-        uniform: Callable[[int, Callable[[], Tensor]], float],
+        uniform: Callable[[int, int, Callable[[], Tensor]], float],
     ) -> None:
         """Adds answers.
 
         Args:
-            example: index in the batch.
-            tokens: -1 beyond an answer's length.
-            log_weight: log of the weight.
-            uniform: a uniform number for an example whose pool must be pruned.
+            example: index in the batch, rising.
+            prefixes: tokens of R prefixes; -1 beyond their length.
+            last: of which prefix each answer is the end, its last token, and where that goes.
+            log_weight: log of the weight of each answer.
+            uniform: uniform numbers of an example whose pool must be pruned, by index and number.
         """
-        if not len(example):
-            return
-        self.example = torch.cat([self.example, example])
+        row, token, step = last
+        # What is new is pruned before its tokens are written out.
+        stays, log_weight = self._pruned(example, log_weight, partial(uniform, 0))
+        row, token = row[stays], token[stays]
+        tokens = prefixes[row]
+        tokens[:, step] = token
+        self.example = torch.cat([self.example, example[stays]])
         self.tokens = torch.cat([self.tokens, tokens])
         self.log_weight = torch.cat([self.log_weight, log_weight])
-        if len(self.example) > MOST_ANSWERS:
-            large = count_of(self.example, self.num_examples) > MOST_ANSWERS
-            for b in large.nonzero().flatten().tolist():
-                self._prune(b, partial(uniform, b))
+        stays, self.log_weight = self._pruned(self.example, self.log_weight, partial(uniform, 1))
+        if len(stays) < len(self.example):
+            self.example, self.tokens = self.example[stays], self.tokens[stays]
 
-    def _prune(self, b: int, uniform: Callable[[Callable[[], Tensor]], float]) -> None:
-        here = (self.example == b).nonzero().squeeze(1)
-        kept, log_pi = systematic(self.log_weight[here], MOST_ANSWERS, uniform)
-        self.log_weight[here[kept]] -= log_pi
-        stays = self.example != b
-        stays[here[kept]] = True
-        self.example, self.tokens = self.example[stays], self.tokens[stays]
-        self.log_weight = self.log_weight[stays]
-        self.pruned[b] = True
+    def add_empty(self, example: Int64[Tensor, "M"]) -> None:
+        """Adds the empty answer to these examples, with weight one."""
+        self.example = torch.cat([self.example, example])
+        self.tokens = torch.cat(
+            [self.tokens, self.tokens.new_full((len(example), self.budget), -1)]
+        )
+        self.log_weight = torch.cat([self.log_weight, self.log_weight.new_zeros(len(example))])
+
+    def _pruned(
+        self,
+        example: Int64[Tensor, "M"],
+        log_weight: Float64[Tensor, "M"],
+        uniform: Callable[[int, Callable[[], Tensor]], float],
+    ) -> tuple[Int64[Tensor, "K"], Float64[Tensor, "K"]]:
+        """Which of these answers stay, at most `MOST_ANSWERS` of an example, and their weights."""
+        every = torch.arange(len(example), device=example.device)
+        if len(example) <= MOST_ANSWERS:
+            return every, log_weight
+        stays, log_weight = torch.ones_like(example, dtype=torch.bool), log_weight.clone()
+        large = count_of(example, self.num_examples) > MOST_ANSWERS
+        for b in large.nonzero().flatten().tolist():
+            here = (example == b).nonzero().squeeze(1)
+            kept, log_pi = systematic(log_weight[here], MOST_ANSWERS, partial(uniform, b))
+            log_weight[here[kept]] -= log_pi
+            stays[here] = False
+            stays[here[kept]] = True
+            self.pruned[b] = True
+        return every[stays], log_weight[stays]
 
     def greatest(self, most: int) -> Fixed:
         """Returns the greatest weights of each example, and the sum of the others."""

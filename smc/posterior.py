@@ -92,7 +92,8 @@ class Posterior:
             leaves nothing that it would estimate.
         ess: effective sample size of the final weights. Of particles it says how many independent
             ones they are worth; of a pool, whose sequences differ and were not drawn, over how many
-            the distribution is spread, which a sure language model makes few however good it is.
+            the distribution is spread, which a sure language model makes few however good it is
+            (before `answers` prunes it).
         complete: whether there are answers and all of them were finished within the budget.
         valid: whether there are answers and the constraint accepts all of them; checked anew, by
             running the automaton over the tokens.  With the proposals of this package `complete`

@@ -20,6 +20,10 @@ among likelier ones that have not:
     s <- (1 - l) s / S + l s / (S_state K),      S = sum of s, S_state = that over the candidates
                                                  that lead to the same state, K = number of states
 
+**Answers** that are complete compete, where they are to take places, by their weights: as if
+theirs were the mean score of what weighs as much. (With g = 1 for them, a lookahead that holds an
+end to be improbable would leave no place to any prefix once there are N answers.)
+
 Cost: O(R C) for R prefixes and C classes; the masses of classes, where a proposal has not computed
 them already, are one pass over R x V numbers (`smc.tying.weigh_rest`).
 """
@@ -107,7 +111,8 @@ class Competition(NamedTuple):
 
     Attributes:
         factors: log s(v) - log p(v) of each class or token, -inf for what does not compete.
-        log_unit: log s - log w of an answer that is complete, for which g = 1, in each example.
+        log_unit: log of (sum of s) / (sum of w) of each example, by which the weights of complete
+            answers become scores.
     """
 
     factors: Factors
@@ -115,11 +120,22 @@ class Competition(NamedTuple):
 
 
 def scores_of(guide: Guide, outlook: Outlook) -> Scores:
-    """Returns the scores whose g is that of a guide; what it never draws is no candidate."""
+    """Returns the scores whose g is that of a guide; what it never draws is no candidate.
+
+    Raises:
+        FloatingPointError: some g is infinite, or no number.
+    """
     factors = getattr(guide, "factors", None)
     if not isinstance(factors, Factors):
         outlook = outlook.of_tokens()
         factors = by_class_alone(guide.log_g, outlook.classes, outlook.which)
+    for log_g in (factors.by_class, factors.by_token):
+        # The greatest number is NaN where any is.
+        if log_g.numel() and not bool(log_g.amax() < torch.inf):
+            raise FloatingPointError(
+                f"{type(guide).__name__} gives log g = {float(log_g.amax())} for some token; "
+                "it must be a number or -inf"
+            )
     alive = ~factors.by_class.isneginf()
     if factors.tokens.shape[1]:
         klass = _class_of(factors)
@@ -152,7 +168,6 @@ def compete(
     going, going_too = scores.alive & ~ends, factors.tokens >= 0
     if factors.tokens.shape[1]:
         going_too = going.gather(1, _class_of(factors))
-    log_unit = log_weight.new_zeros(num_examples)
     weight = log_weight.unsqueeze(1)
     log_g = _Pair(
         factors.by_class.masked_fill(~going, -torch.inf),
@@ -165,14 +180,18 @@ def compete(
             (masses.by_token + weight).masked_fill(~going_too, -torch.inf),
         )
     if scores.defence is not None:
-        log_g, log_unit = _defended(
+        log_g = _defended(
             log_g, log_w, _Pair(going, going_too), example, num_examples, scores.defence
         )
     if share > 0:
         log_s = _Pair(*(g + w for g, w in zip(log_g, log_w, strict=True)))
-        factor, log_unit_too = _shared(log_s, scores, example, num_examples, share)
+        factor = _shared(log_s, scores, example, num_examples, share)
         log_g = _Pair(*(g + f for g, f in zip(log_g, factor, strict=True)))
-        log_unit = log_unit + log_unit_too
+    log_unit = log_weight.new_zeros(num_examples)
+    if scores.defence is not None or share > 0:
+        log_s = _Pair(*(g + w for g, w in zip(log_g, log_w, strict=True)))
+        plain = log_w.sums(example, num_examples)
+        log_unit = torch.where(plain.isneginf(), 0.0, log_s.sums(example, num_examples) - plain)
     mixed = factors._replace(
         by_class=(log_g.by_class + weight).contiguous(),
         by_token=(log_g.by_token + weight).contiguous(),
@@ -198,8 +217,8 @@ def _defended(
     example: Int64[Tensor, "R"],
     count: int,
     defence: float,
-) -> tuple[_Pair, Float64[Tensor, "B"]]:
-    """g with the defence mixed in; and log of the factor of a complete answer."""
+) -> _Pair:
+    """g with the defence mixed in."""
     total = _Pair(*(g + w for g, w in zip(log_g, log_w, strict=True))).sums(example, count)
     plain = log_w.sums(example, count)
     fallback = total.isneginf() & ~plain.isneginf()
@@ -219,14 +238,13 @@ def _defended(
         defended = torch.where(fallback[example].unsqueeze(1), 0.0, defended)
         return defended.masked_fill(~competes, -torch.inf)
 
-    pair = _Pair(*(mixed(g, each) for g, each in zip(log_g, going, strict=True)))
-    return pair, torch.where(fallback, 0.0, torch.logaddexp(by_g, by_w))
+    return _Pair(*(mixed(g, each) for g, each in zip(log_g, going, strict=True)))
 
 
 def _shared(
     log_s: _Pair, scores: Scores, example: Int64[Tensor, "R"], count: int, share: float
-) -> tuple[_Pair, Float64[Tensor, "B"]]:
-    """log of the factor by which the share changes each score; and that of a complete answer."""
+) -> _Pair:
+    """log of the factor by which the share changes each score."""
     states = scores.outlook.states
     own = states.new_zeros(log_s.by_token.shape)
     if own.shape[1]:
@@ -251,20 +269,22 @@ def _shared(
         even[example].unsqueeze(1) - torch.where(by_state.isneginf(), 0.0, by_state)[group],
     )
     width = states.shape[1]
-    return _Pair(factor[:, :width], factor[:, width:]), rest
+    return _Pair(factor[:, :width], factor[:, width:])
 
 
 def _masses(scores: Scores, log_p: Float[Tensor, "R V"]) -> Masses:
     """The probabilities of the classes, for proposals that have not computed them."""
     factors = scores.factors
-    if factors.by_class.shape[1] == log_p.shape[1] and not factors.tokens.shape[1]:
+    classes, V = factors.classes, log_p.shape[1]
+    alone = classes.of.shape[0] == 1 and factors.by_class.shape[1] == V
+    alone = alone and not factors.tokens.shape[1]
+    if alone and torch.equal(classes.of[0].long(), torch.arange(V, device=log_p.device)):
         return Masses(log_p.double(), factors.by_token)  # every token is a class
-    rest = weigh_rest(log_p, factors.classes, factors.which, scores.alive, 0)
-    if not factors.tokens.shape[1]:
-        return Masses(rest.log_mass, factors.by_token)
-    raise ValueError(
-        "scores with tokens of their own need `masses`: the probabilities of classes without them"
-    )
+    before = (factors.tokens.unsqueeze(2) == factors.tokens.unsqueeze(1)).tril(-1).any(dim=2)
+    by_token = log_p.gather(1, factors.tokens).double().masked_fill(before, -torch.inf)
+    others = log_p.scatter(1, factors.tokens, -torch.inf) if factors.tokens.shape[1] else log_p
+    rest = weigh_rest(others, classes, factors.which, scores.alive, 0)
+    return Masses(rest.log_mass, by_token)
 
 
 def _class_of(factors: Factors) -> Int64[Tensor, "R K"]:

@@ -4,7 +4,7 @@ Fearnhead and Clifford (J. R. Statist. Soc. B 65, 2003) keep a candidate of scor
 
     pi = min(1, s / c),        where c solves      sum over all candidates of min(1, s / c) = N,
 
-and divide its weight by pi. Candidates with s >= c are kept for certain, and unchanged; of the
+and divide its weight by pi. Candidates with s > c are kept for certain, and unchanged; of the
 others so many are drawn as there are places left, systematically: with one uniform number u, those
 in whose stretch of the running sum of pi the points u, u + 1, u + 2, … fall. With s = w that is the
 unbiased selection of the least mean square error in the weights.
@@ -33,9 +33,7 @@ from torch import Tensor
 from gcd.tokens.batch import TokenClasses
 from smc.candidates import Known, Weighed, locate, unsure, weigh
 from smc.guide import Factors, by_class_alone
-
-_WHOLE = 1e-9
-"""How far a sum of probabilities may be from a whole number by rounding."""
+from smc.outcome import count_of
 
 
 class Selection(NamedTuple):
@@ -113,12 +111,15 @@ def select(
     weighed = weigh(log_p, factors, slots)
     log_c = _thresholds(weighed, group, slots, floor, fixed)
     of_row = log_c[group.example].unsqueeze(1)
-    sure = (weighed.log_score >= of_row) & ~weighed.log_score.isneginf()
+    sure = weighed.log_score > of_row
     rows, column = sure.nonzero(as_tuple=True)
     tokens = weighed.tokens[rows, column]
     log_pi = torch.zeros_like(weighed.log_score[rows, column])
 
-    plan = _plan(weighed, sure, group, log_c, whole=floor == 0 and fixed is None)
+    places_left = None
+    if floor == 0 and fixed is None:
+        places_left = slots - count_of(group.example, group.num_examples, sure.sum(dim=1))
+    plan = _plan(weighed, sure, group, log_c, places_left)
     dropped = plan.mass.sum(dim=1) > 0
     due = dropped.nonzero().squeeze(1)
     if len(due):
@@ -144,18 +145,30 @@ def threshold(
         log_rest: log of the sum of all other scores.
         slots: N.
     """
-    if log_score.shape[1] < slots:
-        short = slots - log_score.shape[1]
-        log_score = torch.nn.functional.pad(log_score, (0, short), value=-torch.inf)
-    top, place = log_score.topk(slots, dim=1)
+    top, place = log_score.topk(min(slots, log_score.shape[1]), dim=1)
     others = log_score.scatter(1, place, -torch.inf)
-    tail = torch.logaddexp(others.logsumexp(dim=1), log_rest)
+    return _solve(top, torch.logaddexp(_total(others), log_rest), slots)
+
+
+def _solve(
+    top: Float64[Tensor, "B M"], log_tail: Float64[Tensor, "B"], slots: int
+) -> Float64[Tensor, "B"]:
+    """log c, of the N greatest scores in falling order and the sum of all others."""
+    top = torch.nn.functional.pad(top, (0, slots - top.shape[1]), value=-torch.inf)
     # T_k for k = N, N - 1, …, 0: from the smallest score to the greatest.
-    upwards = torch.cat([tail.unsqueeze(1), top.flip(1)], dim=1).logcumsumexp(dim=1)
+    upwards = torch.cat([log_tail.unsqueeze(1), top.flip(1)], dim=1).logcumsumexp(dim=1)
     places_left = slots - torch.arange(slots, device=top.device)
     log_c = upwards.flip(1)[:, :slots] - places_left.double().log()
     first = (top <= log_c).int().argmax(dim=1, keepdim=True)
-    return torch.where(tail.isneginf(), -torch.inf, log_c.gather(1, first).squeeze(1))
+    return torch.where(log_tail.isneginf(), -torch.inf, log_c.gather(1, first).squeeze(1))
+
+
+def _total(log_values: Float64[Tensor, "*B M"]) -> Float64[Tensor, "*B"]:
+    """Log of the sum over the last axis, added one by one.
+
+    So it does not depend on how far a row is filled up with zeros, which the batch decides.
+    """
+    return log_values.logcumsumexp(dim=-1)[..., -1]
 
 
 def systematic(
@@ -190,19 +203,24 @@ def _thresholds(
     fixed: Fixed | None,
 ) -> Float64[Tensor, "B"]:
     """log c of each example."""
-    K = weighed.log_score.shape[1]
-    # As wide as rows can be, so that sums are added in one order whatever else is in the batch.
-    padded = weighed.log_score.new_full((group.num_examples, slots, K), -torch.inf)
-    padded[group.example, group.place] = weighed.log_score
-    rests = padded.new_full((group.num_examples, slots), -torch.inf)
-    rests[group.example, group.place] = weighed.log_rest
-    scores, log_rest = padded.flatten(1), rests.logsumexp(dim=1)
+    B, K, place = group.num_examples, weighed.log_score.shape[1], group.place
+    rows = int(place.max()) + 1 if len(place) else 1
+    padded = weighed.log_score.new_full((B, rows, K), -torch.inf)
+    padded[group.example, place] = weighed.log_score
+    rests = padded.new_full((B, rows), -torch.inf)
+    rests[group.example, place] = weighed.log_rest
+    scores, rest = padded.flatten(1), _total(rests)
     if fixed is not None:
         scores = torch.cat([scores, fixed.top], dim=1)
-        log_rest = torch.logaddexp(log_rest, fixed.rest)
-    log_c = threshold(scores, log_rest, slots)
+        rest = torch.logaddexp(rest, fixed.rest)
+    top, index = scores.topk(min(slots, scores.shape[1]), dim=1)
+    others = scores.scatter(1, index, -torch.inf)
+    tail = torch.logaddexp(_total(_total(others[:, : rows * K].view(B, rows, K))), rest)
+    if fixed is not None:
+        tail = torch.logaddexp(tail, _total(others[:, rows * K :]))
+    log_c = _solve(top, tail, slots)
     if floor > 0:
-        everything = torch.logaddexp(scores.logsumexp(dim=1), log_rest)
+        everything = torch.logaddexp(_total(top), tail)
         log_c = torch.maximum(log_c, everything + math.log(floor))
     return log_c
 
@@ -224,11 +242,10 @@ def _plan(
     sure: Bool[Tensor, "R K"],
     group: Group,
     log_c: Float64[Tensor, "B"],
-    *,
-    whole: bool,
+    places_left: Int64[Tensor, "B"] | None,
 ) -> _Plan:
-    """Sums of pi; `whole` says that each example's is a whole number but for rounding."""
-    others = weighed.log_score.masked_fill(sure, -torch.inf).logsumexp(dim=1)
+    """Sums of pi; those of an example come to the places that are left, where that is known."""
+    others = _total(weighed.log_score.masked_fill(sure, -torch.inf))
     log_mass = torch.logaddexp(others, weighed.log_rest)
     of_row = log_c[group.example]
     each = torch.where(log_mass.isneginf(), 0.0, (log_mass - of_row).exp())
@@ -236,14 +253,14 @@ def _plan(
     mass = each.new_zeros(group.num_examples, width)
     mass[group.example, group.place] = each
     ends = mass.cumsum(dim=1)
-    total = ends[:, -1:]
-    rounded = total.round()
-    if whole:
-        assert bool(((total - rounded).abs() <= _WHOLE * rounded.clamp(min=1)).all()), (
-            "inclusion probabilities sum to the places that are left"
-        )
-        ends = ends * torch.where(total > 0, rounded / torch.where(total > 0, total, 1.0), 1.0)
-        ends[:, -1:] = rounded
+    if places_left is not None:
+        # Rounding is taken off, so that there are neither more points than places nor fewer.
+        total = ends[:, -1:]
+        whole = torch.where(total > 0, places_left.unsqueeze(1).double(), 0.0)
+        ends = ends * (whole / torch.where(total > 0, total, 1.0))
+        column = torch.arange(width, device=ends.device)
+        last = count_of(group.example, group.num_examples).unsqueeze(1) - 1
+        ends = torch.where(column >= last, whole, ends)
     return _Plan(mass, ends)
 
 

@@ -228,7 +228,12 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         return Counts(*self._tally.tolist())
 
     def score(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> Scores:
-        """Returns g without the defence, which the discrete particle filter mixes in itself."""
+        """Returns g without the defence, which the discrete particle filter mixes in itself.
+
+        A class derived from this one that has a guide of its own is scored by that guide.
+        """
+        if type(self).guide is not Twisted.guide:
+            return super().score(state, log_p)
         view = self._dense_view(state) if self.exact_top_k is None else self._view(state, log_p)
         log_g = torch.cat([view.factors.by_class, view.factors.by_token], dim=1)
         if bool(log_g.isnan().any()):

@@ -16,14 +16,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gcd
 import smc
 from gcd.automata.automaton import Automaton
 from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
+from hmm.model import HMM
+from hmm.transition import Dense
 from smc import candidates, discrete, pool
 from smc.algorithms import Discrete
+from smc.guide import TiedGuide
 from smc.scores import compete
 from smc.selection import Selection
 from smc.testing import ToyLM, target
@@ -393,14 +397,102 @@ def test_the_share_is_given_out_by_state(share: float) -> None:
         for each in states:
             part = sum(float(s[r, v]) for r, v in going if int(after[r, v]) == each)
             assert part >= share / len(states) - 1e-12
-        assert float(rivals.log_unit[0]) == pytest.approx(
-            math.log(1 - share)
-            - math.log(sum(math.exp(log_weight[r] + log_p[r, v]) for r, v in going)),
-            abs=1e-12,
-        )
+        plain = sum(math.exp(log_weight[r] + log_p[r, v]) for r, v in going)
+        assert float(rivals.log_unit[0]) == pytest.approx(-math.log(plain), abs=1e-12)
     else:
         for r, v in going:
             assert float(s[r, v]) == pytest.approx(math.exp(log_weight[r] + log_p[r, v]), rel=1e-12)
+
+
+class Often(ToyLM):
+    """It goes on with an "a", mostly, and may end at any time."""
+
+    def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
+        p = torch.tensor([0.9, 0.05, 1e-9, 0.05, 1e-9, 1e-9], dtype=torch.float64)
+        return (p / p.sum()).log()
+
+
+def test_a_lookahead_that_expects_no_end_does_not_starve_what_runs() -> None:
+    """Answers compete by weight. With g = 1 they would hold all places, beside g of 1e-5."""
+    emission = torch.tensor([[0.5], [0.5], [1e-7], [1e-5], [1e-7], [1e-7]], dtype=torch.float64)
+    emission = emission / emission.sum()
+    hmm = HMM(torch.ones(1).double(), Dense(torch.ones(1, 1).double()), emission)
+    automaton = lift(
+        Automaton.literal("a").star() | (Automaton.literal("b") + Automaton.literal("a").star()),
+        VOCABULARY,
+    )
+    lm, budget = Often(VOCABULARY), 40
+    given = {"budget": budget, "particles": 16, "proposal": smc.PGCD(hmm)}
+    exact = sample([PROMPT], automaton, lm, **{**given, "particles": 4000}, **PLAIN)[0]
+    found = sample([PROMPT] * 9, automaton, lm, **given)
+    errors = [abs(each.log_evidence - exact.log_evidence) for each in found]
+    assert sorted(errors)[4] < 0.1
+    assert min(each.diagnostics.tokens for each in found) > 30
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_classes_that_are_as_many_as_tokens(share: float) -> None:
+    """Tables of a batch are filled up to the most classes; that does not make tokens of them."""
+    vocabulary = Vocabulary.from_bytes([b"a", b"b", b"c", b""], [3])
+    two = lift(choice("aa", "bb", "cc", "ab", "ba"), vocabulary)
+    four = lift(choice("abc", "b", "ca"), vocabulary)
+    assert four.num_classes == vocabulary.size > two.num_classes
+    lm = ToyLM(vocabulary, seed=3)
+    given = {"budget": 4, "particles": 2, "share": share, "seed": 5}
+    (alone,) = sample([[0]], two, lm, example_ids=[0], **given)
+    together = sample([[0], [1]], [two, four], lm, **given)
+    assert timeless(together[0]) == timeless(alone)
+
+
+class Uneven(smc.GCD):
+    """Some tokens have a g of their own, one of them twice; or a g that is no number."""
+
+    bad = 0.0
+
+    def guide(self, state: Any, log_p: torch.Tensor) -> Any:
+        mask = super().guide(state, log_p).factors
+        tokens = torch.tensor([0, 1, 0]).expand(len(log_p), 3)
+        rows = torch.arange(len(log_p)).unsqueeze(1).expand(-1, 3)
+        own = mask.at(rows.flatten(), tokens.flatten()).view(-1, 3) + torch.tensor([-1.0, 0.5, -1])
+        own = own.double() + self.bad
+        factors = mask._replace(tokens=tokens.contiguous(), by_token=own)
+        return TiedGuide(factors, factors.applied(log_p).logsumexp(dim=1))
+
+
+def test_a_guide_of_classes_and_tokens_takes_a_share() -> None:
+    for options in ({"share": 0.5}, {"share": 1.0, "floor": 0.1}):
+        given = {"particles": 2, "proposal": Uneven(), "algorithm": "discrete", **options}
+        assert_exact(many_words(), 4, **given)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_guide_that_is_no_number_is_refused(bad: float) -> None:
+    proposal = Uneven()
+    proposal.bad = bad
+    with pytest.raises(FloatingPointError, match=r"TiedGuide gives log g = (nan|inf)"):
+        sample([PROMPT], many_words(), proposal=proposal)
+
+
+def test_a_guide_of_one_s_own_is_the_score() -> None:
+    class Mine(smc.PGCD):
+        def guide(self, state: Any, log_p: torch.Tensor) -> Any:
+            raise RuntimeError("asked")
+
+    with pytest.raises(RuntimeError, match="asked"):
+        sample([PROMPT], many_words(), proposal=Mine(random_hmm(seed=1)))
+
+
+def test_many_last_tokens_end_a_text_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of answers a step are pruned before they are written out."""
+    names = [f"{i:03x}".encode() for i in range(1 << 12)]
+    vocabulary = Vocabulary.from_bytes([*names, b"x"], [])
+    automaton = lift(gcd.regex("[0-9a-f]{3}"), vocabulary, eos="accept")
+    monkeypatch.setattr(pool, "MOST_ANSWERS", 100)
+    (found,) = sample([[0]], automaton, ToyLM(vocabulary, seed=1), budget=3, particles=3)
+    assert found.complete
+    assert found.valid
+    assert not found.enumerated
+    assert len(found.particles) <= 100
 
 
 # -- refused -------------------------------------------------------------------------------------
@@ -421,6 +513,7 @@ def test_the_share_is_given_out_by_state(share: float) -> None:
         ({"floor": 1}, r"floor is 1; it must lie in \[0, 1\)"),
         ({"floor": -0.1}, "floor is -0.1"),
         ({"answers": 0}, "answers is 0; give a whole number of 1 or more"),
+        ({"answers": True}, "answers is True; give a whole number"),
     ],
 )
 def test_arguments_without_sense(options: dict, message: str) -> None:
@@ -429,7 +522,15 @@ def test_arguments_without_sense(options: dict, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("count_finished", 1), ("answers", 2.5), ("answers", "all")]
+    ("name", "value"),
+    [
+        ("count_finished", 1),
+        ("answers", 2.5),
+        ("answers", "all"),
+        ("share", "0.5"),
+        ("share", None),
+        ("floor", True),
+    ],
 )
 def test_values_of_another_type(name: str, value: object) -> None:
     """Said as well where nobody checks types."""

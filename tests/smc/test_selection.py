@@ -122,6 +122,9 @@ def test_one_pass_finds_the_best_and_sums_up_the_others(
         log_s = spread(log_p, factors)
         best, tokens = log_s.topk(K, dim=1)
         rest = log_s.scatter(1, tokens, -torch.inf).logsumexp(dim=1)
+        width = found.log_score.shape[1]
+        assert bool(best[:, width:].isneginf().all()), "no row has more candidates"
+        best = best[:, :width]
         assert torch.equal(found.log_score, best)
         real = ~best.isneginf()
         assert torch.equal(log_s.gather(1, found.tokens)[real], best[real])
@@ -280,3 +283,22 @@ def test_pruning_keeps_the_sum_of_the_weights(log_w: list[float], slots: int, u:
     assert len(found) == min(slots, len(log_w))
     after = (weights[found] - log_pi).logsumexp(dim=0)
     assert float(after) == pytest.approx(float(weights.logsumexp(dim=0)), abs=1e-9)
+
+
+def test_a_choice_among_very_many() -> None:
+    """A table of places by candidates would take 34 GB."""
+    weights = torch.randn(70_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found, log_pi = systematic(weights, 1 << 16, lambda _: 0.3)
+    assert len(found) == 1 << 16
+    after = (weights[found] - log_pi).logsumexp(dim=0)
+    assert float(after) == pytest.approx(float(weights.logsumexp(dim=0)), abs=1e-9)
+
+
+@pytest.mark.parametrize("far", [-1e7, -1e9, -1e30, float(torch.finfo(torch.float32).min)])
+def test_scores_whose_logarithms_have_no_digits_left(far: float) -> None:
+    """Rounding of such logarithms is of any size; there are never too many, nor an error."""
+    generator = torch.Generator().manual_seed(1)
+    for u in (0.1, 0.5, 0.9):
+        weights = far + torch.randn(30, generator=generator, dtype=torch.float64)
+        found, _ = systematic(weights, 8, lambda _, u=u: u)
+        assert 1 <= len(set(found.tolist())) == len(found) <= 8
