@@ -40,7 +40,7 @@ from torch import Tensor
 
 from gcd.tokens.batch import TokenClasses
 from smc.guide import Factors, Guide, by_class_alone
-from smc.tying import weigh_rest
+from smc.tying import MaskGuide, weigh_rest
 
 FLOOR = 1e-3
 """The least share of w in the scores of an example where some candidate has g = 0."""
@@ -96,6 +96,7 @@ class Scores:
         masses: probabilities under the language model, where they are known.
         defence: the share eps; None where g is positive on every candidate and nothing is mixed in.
         fallback: prefixes at which g is zero for all candidates; None for none.
+        is_indicator: whether g is zero or one everywhere, so that s = w.
     """
 
     factors: Factors
@@ -104,6 +105,7 @@ class Scores:
     masses: Masses | None = None
     defence: float | None = None
     fallback: Bool[Tensor, "R"] | None = None
+    is_indicator: bool = False
 
 
 class Competition(NamedTuple):
@@ -143,7 +145,13 @@ def scores_of(guide: Guide, outlook: Outlook) -> Scores:
         own = alive.new_zeros(alive.shape, dtype=torch.int8)
         own.scatter_reduce_(1, klass, (~factors.by_token.isneginf()).to(torch.int8), "amax")
         alive = alive | own.bool()
-    return Scores(factors, alive, outlook, fallback=guide.fallback)
+    return Scores(
+        factors,
+        alive,
+        outlook,
+        fallback=guide.fallback,
+        is_indicator=isinstance(guide, MaskGuide),
+    )
 
 
 def compete(
@@ -173,7 +181,8 @@ def compete(
         factors.by_class.masked_fill(~going, -torch.inf),
         factors.by_token.masked_fill(~going_too, -torch.inf),
     )
-    if scores.defence is not None or share > 0:
+    changes = share > 0 or not scores.is_indicator
+    if changes:
         masses = scores.masses or _masses(scores, log_p)
         log_w = _Pair(
             (masses.by_class + weight).masked_fill(~going, -torch.inf),
@@ -188,7 +197,7 @@ def compete(
         factor = _shared(log_s, scores, example, num_examples, share)
         log_g = _Pair(*(g + f for g, f in zip(log_g, factor, strict=True)))
     log_unit = log_weight.new_zeros(num_examples)
-    if scores.defence is not None or share > 0:
+    if changes:
         log_s = _Pair(*(g + w for g, w in zip(log_g, log_w, strict=True)))
         plain = log_w.sums(example, num_examples)
         log_unit = torch.where(plain.isneginf(), 0.0, log_s.sums(example, num_examples) - plain)
