@@ -25,14 +25,33 @@ def sampling() -> None:
 
     import smc
     from hmm.model import HMM
+    from smc import candidates
     from smc.testing import ToyLM
 
     lm = ToyLM(vocabulary(), dtype=torch.float32)  # as language models are
     constraint = gcd.lift(gcd.json_schema(SCHEMA), lm.vocabulary)
     generator = torch.Generator().manual_seed(0)
     hmm = HMM.random(4, lm.vocabulary.size, generator=generator, dtype=torch.float32)
+    proposal: smc.Proposal
     for proposal in (smc.PGCD(hmm, lookahead="in_time"), smc.PGCD(hmm, lookahead="conditional")):
         smc.sample(lm, [(0,)], constraint, budget=40, particles=2, proposal=proposal)
+    narrow, candidates.NARROW = (
+        candidates.NARROW,
+        0,
+    )  # the vocabulary is too small for compiled loops
+    try:
+        for proposal in (smc.GCD(), smc.PGCD(hmm)):
+            smc.sample(
+                lm,
+                [(0,)],
+                constraint,
+                budget=40,
+                particles=2,
+                proposal=proposal,
+                algorithm="discrete",
+            )
+    finally:
+        candidates.NARROW = narrow
 
 
 PARTS: dict[str, Callable[[], None]] = {
