@@ -108,7 +108,6 @@ def main() -> None:
             ("smc", {}),
             ("discrete", {}),
             ("discrete", {"share": 0.2}),
-            ("discrete", {"count_finished": True}),
         )
     }
     times: dict[tuple[str, str, str], list[float]] = {key: [] for key in runs}
