@@ -20,9 +20,8 @@ from torch import Tensor
 
 from smc.discrete import DiscreteFilter
 from smc.draw import Draw
-from smc.language_model import LanguageModel
 from smc.outcome import Outcome
-from smc.proposals import Batch, Proposal
+from smc.prefixes import Reader
 from smc.resampling import Scheme, scheme
 from smc.sampler import Sampler
 
@@ -41,23 +40,6 @@ class Options(TypedDict, total=False):
     answers: int | None
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What both algorithms are told beside their options.
-
-    Attributes:
-        particles: N, per example.
-        temperature: part of p_lm.
-        top_p: under one, only the nucleus of q.
-        draw: the seam of randomness.
-    """
-
-    particles: int
-    temperature: float
-    top_p: float
-    draw: Draw
-
-
 class Algorithm(Protocol):
     """A way to find weighted answers; its fields are its options."""
 
@@ -65,12 +47,11 @@ class Algorithm(Protocol):
 
     def run(
         self,
-        lm: LanguageModel,
-        proposal: Proposal[Any],
-        batch: Batch,
+        reader: Reader[Any],
         prompts: Sequence[Sequence[int]],
         examples: Int64[Tensor, "B"],
-        setting: Setting,
+        particles: int,
+        draw: Draw,
     ) -> Outcome:
         """Finds weighted answers to the prompts (token ids) of one batch."""
         ...
@@ -110,26 +91,21 @@ class SMC:
 
     def run(
         self,
-        lm: LanguageModel,
-        proposal: Proposal[Any],
-        batch: Batch,
+        reader: Reader[Any],
         prompts: Sequence[Sequence[int]],
         examples: Int64[Tensor, "B"],
-        setting: Setting,
+        particles: int,
+        draw: Draw,
     ) -> Outcome:
         """Samples N answers to each prompt."""
         sampler = Sampler(
-            lm,
-            proposal,
-            batch,
+            reader,
             examples=examples,
-            num_particles=setting.particles,
+            num_particles=particles,
             scheme=scheme(self.resampling),
             ess_threshold=float(self.ess_threshold),
             strata=self.strata,
-            temperature=setting.temperature,
-            top_p=setting.top_p,
-            draw=setting.draw,
+            draw=draw,
         )
         return sampler.run(prompts)
 
@@ -172,26 +148,21 @@ class Discrete:
 
     def run(
         self,
-        lm: LanguageModel,
-        proposal: Proposal[Any],
-        batch: Batch,
+        reader: Reader[Any],
         prompts: Sequence[Sequence[int]],
         examples: Int64[Tensor, "B"],
-        setting: Setting,
+        particles: int,
+        draw: Draw,
     ) -> Outcome:
         """Finds answers to each prompt."""
         found = DiscreteFilter(
-            lm,
-            proposal,
-            batch,
+            reader,
             examples=examples,
-            num_particles=setting.particles,
+            num_particles=particles,
             count_finished=self.count_finished,
             share=float(self.share),
             floor=float(self.floor),
-            temperature=setting.temperature,
-            top_p=setting.top_p,
-            draw=setting.draw,
+            draw=draw,
         )
         return found.run(prompts)
 

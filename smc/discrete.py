@@ -43,11 +43,10 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from smc.draw import Breaks, Draw, Keys, Purpose
-from smc.language_model import LanguageModel
 from smc.outcome import Outcome, StepRecord, count_of
 from smc.pool import Pool, effective
 from smc.prefixes import Prefixes, Reader
-from smc.proposals import Batch, Proposal, State
+from smc.proposals import State
 from smc.scores import Competition, Scores, compete
 from smc.selection import Fixed, Group, Selection, select
 
@@ -56,34 +55,28 @@ class DiscreteFilter(Generic[State]):
     """A discrete particle filter for one batch of examples.
 
     Args:
-        lm: the language model.
-        proposal: which tokens are candidates, and how they are scored.
-        batch: automata and budgets of the B examples.
+        reader: language model and proposal, for the B examples of the batch.
         examples: identity of each example, which names its random numbers.
         num_particles: N, the most prefixes that are kept of each example.
         count_finished: whether answers in the pool take places.
         share: part of the places that is given out by automaton state; see `smc.scores`.
         floor: least c, as a part of the sum of all scores; see `smc.selection.select`.
-        temperature, top_p, draw: as for `smc.sampler.Sampler`.
+        draw: the seam of randomness.
     """
 
     def __init__(
         self,
-        lm: LanguageModel,
-        proposal: Proposal[State],
-        batch: Batch,
+        reader: Reader[State],
         *,
         examples: Int64[Tensor, "B"],
         num_particles: int,
         count_finished: bool,
         share: float,
         floor: float,
-        temperature: float,
-        top_p: float,
         draw: Draw,
     ) -> None:
-        self.reader = Reader(lm, proposal, batch, temperature=temperature, top_p=top_p)
-        self.batch = batch
+        self.reader = reader
+        self.batch = reader.batch
         self.examples = examples
         self.num_particles = num_particles
         self.count_finished = count_finished

@@ -25,11 +25,12 @@ from gcd.tokens.budget import check_budget
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 from smc import algorithms
-from smc.algorithms import SMC, Discrete, Options, Setting
+from smc.algorithms import SMC, Discrete, Options
 from smc.draw import CounterDraw, Draw, Keys, Purpose
 from smc.language_model import LanguageModel, Prompt, check_prompts
 from smc.outcome import Outcome
 from smc.posterior import Diagnostics, Posterior, Sample, content, posterior, prune
+from smc.prefixes import Reader
 from smc.proposals import Batch, Proposal
 
 COLDEST = 1e-6
@@ -249,12 +250,17 @@ def _sample_group(
         torch.tensor([task.budget for task in tasks], device=lm.device),
     )
     outcome = settings.algorithm.run(
-        lm,
-        settings.proposal,
-        batch,
+        Reader(
+            lm,
+            settings.proposal,
+            batch,
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+        ),
         [task.prompt for task in tasks],
         torch.tensor([task.name for task in tasks], device=lm.device),
-        Setting(settings.particles, settings.temperature, settings.top_p, draw),
+        settings.particles,
+        draw,
     )
     found = _posteriors(tasks, settings, outcome, draw)
     seconds = time.perf_counter() - started

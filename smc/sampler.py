@@ -36,11 +36,10 @@ from torch import Tensor
 
 from smc.draw import Breaks, Draw, Keys, Purpose, categorical
 from smc.guide import Guide
-from smc.language_model import LanguageModel
 from smc.outcome import Outcome, StepRecord, count_of
 from smc.particles import Particles, start_particles
 from smc.prefixes import Prefixes, Reader
-from smc.proposals import Batch, Proposal, State
+from smc.proposals import State
 from smc.resampling import Scheme, Uniform
 from smc.weights import Weights
 
@@ -49,39 +48,30 @@ class Sampler(Generic[State]):
     """A particle filter for one batch of examples.
 
     Args:
-        lm: the language model.
-        proposal: where the tokens come from.
-        batch: automata and budgets of the B examples.
+        reader: language model and proposal, for the B examples of the batch.
         examples: identity of each example, which names its random numbers.
         num_particles: N, per example.
         scheme: resampling scheme.
         ess_threshold: resample when the ESS falls under this fraction of N; 1 or more means every
             step, 0 never.
         strata: "none", or "state": particles compete with those in the same automaton state.
-        temperature: that of p_lm.
-        top_p: each token is drawn from the smallest set of this probability under q; below one the
-            target becomes p_lm restricted to such sequences.
         draw: the seam of randomness.
     """
 
     def __init__(
         self,
-        lm: LanguageModel,
-        proposal: Proposal[State],
-        batch: Batch,
+        reader: Reader[State],
         *,
         examples: Int64[Tensor, "B"],
         num_particles: int,
         scheme: Scheme,
         ess_threshold: float,
         strata: str,
-        temperature: float,
-        top_p: float,
         draw: Draw,
     ) -> None:
-        self.reader = Reader(lm, proposal, batch, temperature=temperature, top_p=top_p)
-        self.proposal = proposal
-        self.batch = batch
+        self.reader = reader
+        self.proposal = reader.proposal
+        self.batch = reader.batch
         self.examples = examples
         self.num_particles = num_particles
         self.scheme = scheme

@@ -30,10 +30,11 @@ from experiments.convergence.evaluate import Evaluator
 from experiments.convergence.tree import DEAD, UNGROWN, Tree
 from gcd.tokens.batch import AutomatonBatch, TokenClasses
 from gcd.tokens.vocabulary import Vocabulary
-from smc.algorithms import SMC, Discrete, Setting
+from smc.algorithms import SMC, Discrete
 from smc.draw import CounterDraw, Draw
 from smc.guide import DenseGuide, by_class_alone
 from smc.language_model import Prompt
+from smc.prefixes import Reader
 from smc.proposals import Batch, Proposal
 from smc.scores import Outlook, Scores, sums_by
 
@@ -334,14 +335,15 @@ def sample_runs(
     """
     tree, parts = lm.tree, []
     size = max(1, min(512, _PARTICLES_AT_ONCE // particles))
-    # The tree's values are tempered already.
-    setting = Setting(particles, 1.0, 1.0, CounterDraw(seed) if draw is None else draw)
+    draw = CounterDraw(seed) if draw is None else draw
     first = 0
     while first < runs:
         count = min(size, runs - first) if first else 1
         batch = Batch(AutomatonBatch([tree.automaton]), torch.full((count,), tree.budget))
         examples = torch.arange(first, first + count)
-        found = algorithm.run(lm, proposal, batch, [[0]] * count, examples, setting)
+        # The tree's values are tempered already.
+        reader = Reader(lm, proposal, batch, temperature=1.0, top_p=1.0)
+        found = algorithm.run(reader, [[0]] * count, examples, particles, draw)
         text = _texts(tree, found.tokens)
         alive = (~found.log_weight.isneginf()).nonzero().squeeze(1)
         assert bool((text[alive] >= 0).all()), "sequences of positive weight have an answer"
