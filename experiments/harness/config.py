@@ -34,10 +34,12 @@ class DataConfig:
 class ModelConfig:
     """Any causal language model that `transformers` can load."""
 
-    path: str = "embedded"  # "embedded", a checkpoint directory, or a hub name
+    path: str = "smollm2"  # "smollm2", a checkpoint directory, or a hub name
+    adapter: str = "none"  # a directory, "none", or "auto" (the task's own in models/, if any)
     device: str = "auto"  # "auto", "cpu", "cuda", "cuda:1", ...
     dtype: str = "float32"  # "float32", "float64", "bfloat16", "float16", "auto" (the file's)
-    prompt: str = "auto"  # "compact", "chat", or "auto" (chat where the tokenizer has a template)
+    prompt: str = "auto"  # "compact", "chat", or "auto" (chat where the tokenizer has a template
+    # and no adapter is loaded; adapters are trained on compact prompts)
 
 
 @dataclass
