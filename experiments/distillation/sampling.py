@@ -47,7 +47,7 @@ def prompts_of(
     if records.path is None and records.hub is None:
         found = generate(records.offset + num, seed, split="train")[records.offset :]
     else:
-        found = list(load_records(records, num, seed).records)
+        found = list(load_records(records, num).records)
     styles = STYLES if style == "both" else (style,)
     texts = [
         build_prompt(record, styles[i % len(styles)], tokenizer=tokenizer, kind=kind)

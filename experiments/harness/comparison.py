@@ -23,7 +23,7 @@ from experiments.harness.examples import Handling, Preparation, keys_of, prepare
 from experiments.harness.figures import plot_accuracy, plot_reads
 from experiments.harness.identity import Identity, results_config
 from experiments.harness.methods import hmm_identity, proposals
-from experiments.harness.models import identity_of
+from experiments.harness.models import title_of, weights_of
 from experiments.harness.records import ReadResult
 from experiments.harness.results import Row
 from experiments.harness.run import Run
@@ -41,7 +41,7 @@ def identity(config: DictConfig, read: ReadResult[Any]) -> Identity:
     return {
         **results_config(config),
         "records_sha256": hashlib.sha256(records.encode()).hexdigest()[:16],
-        "model_files": identity_of(config.model.path),
+        **weights_of(config.model),
         **hmm_identity(config),
     }
 
@@ -101,7 +101,7 @@ def report(
     config = run.config
     record: dict[str, Any] = {
         "title": title,
-        "model": config.model.path,
+        "model": title_of(config.model),
         "seed": config.seed,
         "records": len(read.records),
         "malformed": len(read.skipped),

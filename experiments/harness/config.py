@@ -22,7 +22,7 @@ WANDB_MODES = ("auto", "online", "offline", "disabled")
 
 @dataclass
 class DataConfig:
-    """Where records come from: a file, the hub, or (neither given) the embedded generator."""
+    """Where records come from: a file, the hub, or (neither given) the repository."""
 
     path: str | None = None  # .jsonl in xLAM's form, or .json in the form of `toolcalls`
     hub: str | None = None  # data set name for `datasets.load_dataset`
@@ -70,7 +70,7 @@ class DiscreteConfig:
 class HMMConfig:
     """What methods that need an HMM look ahead with, and how; see `smc.PGCD`."""
 
-    path: str = "auto"  # a directory of `scripts.distill_hmm`, or "auto": the embedded model's own
+    path: str = "auto"  # a directory of `scripts.distill_hmm`, or "auto": the task's own in models/
     lookahead: str = "in_time"  # or "conditional", "joint"
     exact_top_k: int | None = 64  # null: exact for every token
     temper: float = 1.0

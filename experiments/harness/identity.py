@@ -36,6 +36,7 @@ def results_config(config: DictConfig) -> Identity:
     for key in ("wandb", "run_dir", "resume"):
         values.pop(key, None)
     values["model"].pop("device", None)
+    values["model"].pop("adapter", None)  # its files count, not where they lie
     values["smc"].pop("max_rows", None)
     values["hmm"].pop("max_table_mib", None)
     if not any(map(needs_hmm, methods_of(config))):
