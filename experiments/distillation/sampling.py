@@ -28,7 +28,6 @@ from experiments.harness.processes import bar
 from experiments.harness.seeds import derived_seed
 from experiments.tool_calling.answers import STYLES
 from experiments.tool_calling.data import load_records
-from experiments.tool_calling.generator import generate
 from experiments.tool_calling.prompts import build_prompt
 from smc.language_model import LanguageModel
 from smc.transformers_lm import TransformersLM
@@ -41,13 +40,15 @@ def prompts_of(
 ) -> list[list[int]]:
     """Make the token ids of at most `num` prompts.
 
-    Without a source of records these are the generator's training requests, so that its held-out
-    tools stay unseen by the HMM too.
+    Raises:
+        ValueError: no source of records; those that come with the project are for measuring.
     """
     if records.path is None and records.hub is None:
-        found = generate(records.offset + num, seed, split="train")[records.offset :]
-    else:
-        found = list(load_records(records, num).records)
+        raise ValueError(
+            "no requests to sample answers to: give records.path=FILE.jsonl or records.hub=NAME, "
+            "other records than those that are measured"
+        )
+    found = list(load_records(records, num).records)
     styles = STYLES if style == "both" else (style,)
     texts = [
         build_prompt(record, styles[i % len(styles)], tokenizer=tokenizer, kind=kind)
