@@ -95,7 +95,8 @@ def register() -> None:
 def result_settings(config: DictConfig) -> Identity:
     """Give the settings that determine the trained model: no logging, device or checkpoints."""
     values = {k: v for k, v in plain(config).items() if k not in _NOT_IDENTITY}
-    values["model"].pop("device")
+    for key in ("device", "prompt_mib"):
+        values["model"].pop(key)
     return values
 
 

@@ -35,7 +35,8 @@ def results_config(config: DictConfig) -> Identity:
     values = plain(config)
     for key in ("wandb", "run_dir", "resume"):
         values.pop(key, None)
-    values["model"].pop("device", None)
+    for key in ("device", "prompt_mib"):
+        values["model"].pop(key, None)
     values["model"].pop("adapter", None)  # its files count, not where they lie
     values["smc"].pop("max_rows", None)
     values["hmm"].pop("max_table_mib", None)

@@ -21,6 +21,7 @@ def check_model(config: DictConfig) -> None:
     one_of("model.prompt", config.model.prompt, PROMPTS)
     one_of("model.dtype", config.model.dtype, DTYPES)
     one_of("wandb.mode", config.wandb.mode, WANDB_MODES)
+    at_least("model.prompt_mib", config.model.prompt_mib, 0)
     at_least("seed", config.seed, 0)
 
 
