@@ -21,8 +21,8 @@ from typing import Any, Literal, cast
 from omegaconf import DictConfig, OmegaConf
 
 import smc
-from experiments.harness.config import HMMConfig
 from experiments.harness import smollm2
+from experiments.harness.config import HMMConfig
 from experiments.harness.models import ROOT, digest_of
 from hmm.checkpoint import load_any
 from hmm.model import HMM
