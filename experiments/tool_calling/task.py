@@ -78,7 +78,8 @@ def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
         rows,
         title=(
             f"{task.name}: {len(prepared.examples)} requests ({source}), {task.style} style, "
-            f"budget {task.budget}, temperature {config.smc.temperature:g}; {title_of(config.model)}"
+            f"budget {task.budget}, temperature {config.smc.temperature:g}; "
+            f"{title_of(config.model)}"
         ),
         summary=summary,
         table=as_table(summary),
