@@ -69,6 +69,7 @@ class HMMConfig:
     """What methods that need an HMM look ahead with, and how; see `smc.PGCD`."""
 
     path: str = "auto"  # a directory of `scripts.distill_hmm`, or "auto": the embedded model's own
+    paths: dict[str, str] = field(default_factory=dict)  # more, by name: pgcd:NAME takes that one
     lookahead: str = "in_time"  # or "conditional", "joint"
     exact_top_k: int | None = 64  # null: exact for every token
     temper: float = 1.0

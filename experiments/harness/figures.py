@@ -23,7 +23,7 @@ from matplotlib.ticker import (
 
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.arms import Arm, arms_in
-from experiments.harness.methods import METHODS
+from experiments.harness.methods import method_of
 
 _FEW = 3  # so many intervals can be told apart in one panel
 
@@ -56,7 +56,7 @@ def legend_of(arms: Sequence[Arm], size: float = 6) -> list[Line2D]:
         arms: those of the figure.
         size: of the markers, in points.
     """
-    methods = [METHODS[name] for name in dict.fromkeys(arm.method for arm in arms)]
+    methods = [method_of(name) for name in dict.fromkeys(arm.method for arm in arms)]
     variants = [ALGORITHMS[name] for name in dict.fromkeys(arm.algorithm for arm in arms)]
     handles = [
         Line2D([], [], color=m.colour, marker=m.marker, markersize=size, label=m.title)
