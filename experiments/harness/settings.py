@@ -14,6 +14,7 @@ from experiments.harness.algorithms import ALGORITHMS, algorithms_of, unread
 from experiments.harness.checks import at_least, distinct, inside, left_alone, one_of
 from experiments.harness.config import DTYPES, PROMPTS, WANDB_MODES, Config, HMMConfig
 from experiments.harness.methods import METHODS, hmms_of, method_of, methods_of, needs_hmm
+from experiments.harness.paper import PAPER
 from smc.twisted import TWISTS
 
 
@@ -30,6 +31,13 @@ def check_shared(config: DictConfig) -> None:
     check_model(config)
     check_methods(config)
     check_algorithms(config)
+    if config.paper is not None:
+        one_of("paper", config.paper, tuple(PAPER))
+        if "styles" not in config.task:
+            raise ValueError(
+                f"paper={config.paper} is about tool calls, and +task={config.task.name} makes "
+                "none: leave paper out"
+            )
     at_least("data.offset", config.data.offset, 0)
     if config.data.path and config.data.hub:
         raise ValueError("give data.path or data.hub, not both")
