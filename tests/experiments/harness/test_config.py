@@ -14,7 +14,11 @@ from experiments.harness.identity import fingerprint, results_config
 from experiments.tasks import TASKS
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
-GROUPS = [f"{path.parent.name}={path.stem}" for path in sorted(CONFIGS.glob("*/*.yaml"))]
+GROUPS = [
+    f"{path.parent.name}={path.stem}"
+    for path in sorted(CONFIGS.glob("*/*.yaml"))
+    if path.parent.name != "experiment"  # they choose their task themselves
+]
 
 
 def composed(*overrides: str):
