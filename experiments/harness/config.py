@@ -72,6 +72,7 @@ class HMMConfig:
     """What methods that need an HMM look ahead with, and how; see `smc.PGCD`."""
 
     path: str = "auto"  # a directory of `scripts.distill_hmm`, or "auto": the task's own in models/
+    paths: dict[str, str] = field(default_factory=dict)  # more, by name: pgcd:NAME takes that one
     lookahead: str = "in_time"  # or "conditional", "joint"
     exact_top_k: int | None = 64  # null: exact for every token
     temper: float = 1.0
@@ -101,6 +102,7 @@ class Config:
     discrete: DiscreteConfig = field(default_factory=DiscreteConfig)
     hmm: HMMConfig = field(default_factory=HMMConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
+    paper: str | None = None  # a table of the paper to print beside the results: `harness.paper`
     seed: int = 0
     run_dir: str | None = None  # default: runs/<task>-<fingerprint of what determines the results>
     resume: bool = True  # go on where an earlier run in the same directory stopped

@@ -21,7 +21,7 @@ import gcd
 import smc
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.budgets import budget_of
-from experiments.harness.methods import refuse_little_memory
+from experiments.harness.methods import method_of, refuse_little_memory
 from experiments.harness.prompts import encode
 from experiments.harness.results import Key, ResultStore, Row
 from experiments.harness.seeds import derived_seed
@@ -160,14 +160,15 @@ def sample_examples(
         store: of rows.
         progress: called with the number of rows done.
     """
-    for trial in trials_of(config.task):
-        proposal = proposals[trial.method]
+    trials = trials_of(config.task)
+    for trial, after in zip(trials, [*trials[1:], None], strict=True):
+        method, proposal = method_of(trial.method), proposals[trial.method]
         due = [example for example in examples if trial.key(example) not in store]
         # Alike prompts together: less padding. Results do not depend on the grouping.
         due.sort(key=lambda e: (len(e.prompt), e.number))
         size = max(1, config.smc.max_rows // trial.particles)
         for group in _groups(due, size, trial.method, proposal):
-            posteriors = smc.sample(
+            posteriors = method.sample(
                 lm,
                 [e.prompt for e in group],
                 [e.constraint for e in group],
@@ -186,6 +187,8 @@ def sample_examples(
                 for example, posterior in zip(group, posteriors, strict=True)
             )
             progress(len(group))
+        if after is None or after.method != trial.method:
+            proposal.free()  # tables of several methods would not fit side by side
 
 
 def _groups(
@@ -267,7 +270,8 @@ def row_of(example: Example, trial: Trial, handling: Handling, posterior: smc.Po
         "ess": posterior.ess,
         "lm_calls": posterior.diagnostics.lm_calls,
         "tokens": posterior.diagnostics.tokens,
-        "read": posterior.diagnostics.tokens - len(example.prompt),
+        # A method that leaves the language model alone does not even read the prompt.
+        "read": max(0, posterior.diagnostics.tokens - len(example.prompt)),
         "seconds": round(posterior.diagnostics.seconds, 4),
         "num_answers": len(posterior.answers),
         "answers": [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,11 @@ from matplotlib.ticker import (
 
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.arms import Arm, arms_in
-from experiments.harness.methods import METHODS
+from experiments.harness.methods import method_of
+from experiments.harness.summary import styles_in
 
+Records = Sequence[dict[str, Any]]
+"""Those of `summarize`."""
 _FEW = 3  # so many intervals can be told apart in one panel
 
 
@@ -56,7 +59,7 @@ def legend_of(arms: Sequence[Arm], size: float = 6) -> list[Line2D]:
         arms: those of the figure.
         size: of the markers, in points.
     """
-    methods = [METHODS[name] for name in dict.fromkeys(arm.method for arm in arms)]
+    methods = [method_of(name) for name in dict.fromkeys(arm.method for arm in arms)]
     variants = [ALGORITHMS[name] for name in dict.fromkeys(arm.algorithm for arm in arms)]
     handles = [
         Line2D([], [], color=m.colour, marker=m.marker, markersize=size, label=m.title)
@@ -83,22 +86,24 @@ def plot_accuracy(
         title: of the figure.
         metric: what the task calls its accuracy.
     """
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
     counts = sorted({s["particles"] for s in summary})
-    _accuracy(left, summary, "particles", metric)
-    for arm, rows in _lines(summary):
-        right.plot(_column(rows, "particles"), _column(rows, "complete"), **arm.style)
-    right.set_ylabel("answers finished within the budget")
-    right.set_ylim(-0.03, 1.03)
-    right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    for axis in (left, right):
-        axis.set_xscale("log", base=2)
-        axis.xaxis.set_major_locator(FixedLocator(counts))
-        axis.xaxis.set_minor_locator(NullLocator())
-        axis.xaxis.set_major_formatter(ScalarFormatter())
-        axis.set_xlabel("particles")
-        plain(axis)
-    _finish(figure, summary, path, title)
+
+    def draw(records: Records, panels: Sequence[Any]) -> None:
+        left, right = panels
+        _accuracy(left, records, "particles", metric)
+        for arm, rows in _lines(records):
+            right.plot(_column(rows, "particles"), _column(rows, "complete"), **arm.style)
+        right.set_ylabel("answers finished within the budget")
+        right.set_ylim(-0.03, 1.03)
+        right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        for axis in (left, right):
+            axis.set_xscale("log", base=2)
+            axis.xaxis.set_major_locator(FixedLocator(counts))
+            axis.xaxis.set_minor_locator(NullLocator())
+            axis.xaxis.set_major_formatter(ScalarFormatter())
+            axis.set_xlabel("particles")
+
+    _figure(summary, path, title, draw)
 
 
 def plot_reads(
@@ -115,35 +120,89 @@ def plot_reads(
         title: of the figure.
         metric: what the task calls its accuracy.
     """
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
-    _accuracy(left, summary, "read", metric)
     repeated = any(s["log_evidence_sd"] is not None for s in summary)
     key = "log_evidence_sd" if repeated else "log_evidence"
-    for arm, rows in _lines(summary):
-        some = [s for s in rows if s[key] is not None]
-        right.plot(_column(some, "read"), _column(some, key), **arm.style)
-    right.set_ylabel(
-        "standard deviation of the log evidence" if repeated else "mean log evidence (nats)"
+
+    def draw(records: Records, panels: Sequence[Any]) -> None:
+        left, right = panels
+        _accuracy(left, records, "read", metric)
+        for arm, rows in _lines(records):
+            some = [s for s in rows if s[key] is not None]
+            right.plot(_column(some, "read"), _column(some, key), **arm.style)
+        right.set_ylabel(
+            "standard deviation of the log evidence" if repeated else "mean log evidence (nats)"
+        )
+        for axis in (left, right):
+            _cost(axis, records, "read", "prefixes read a request, the prompt aside")
+
+    _figure(summary, path, title, draw)
+
+
+def plot_costs(
+    summary: Sequence[dict[str, Any]], path: Path, title: str, metric: str = "accuracy"
+) -> None:
+    """Write a figure to `path`: accuracy against language model calls, and against seconds.
+
+    Args:
+        summary: records of `summarize`; each arm is a line through its numbers of particles.
+        path: of the image.
+        title: of the figure.
+        metric: what the task calls its accuracy.
+    """
+
+    def draw(records: Records, panels: Sequence[Any]) -> None:
+        costs = {
+            "lm_calls_each": "language model calls a request",
+            "seconds_each": "seconds a request, its share of a batch",
+        }
+        for axis, (key, label) in zip(panels, costs.items(), strict=True):
+            _accuracy(axis, records, key, metric)
+            _cost(axis, records, key, label)
+
+    _figure(summary, path, title, draw)
+
+
+def _figure(
+    summary: Records, path: Path, title: str, draw: Callable[[Records, Sequence[Any]], None]
+) -> None:
+    """Two panels beside each other for each style of answers."""
+    styles = styles_in(summary)
+    figure, axes = plt.subplots(
+        len(styles), 2, figsize=(10, 0.6 + 4 * len(styles)), layout="constrained", squeeze=False
     )
-    for axis in (left, right):
-        if all(s["read"] > 0 for s in summary):
-            log_axis(axis)
-        axis.set_xlabel("prefixes read a request, the prompt aside")
-        plain(axis)
-    _finish(figure, summary, path, title)
+    for style, panels in zip(styles, axes, strict=True):
+        draw([s for s in summary if s.get("style", "") == style], panels)
+        for axis in panels:
+            plain(axis)
+            if len(styles) > 1:
+                axis.set_title(f"{style} style", fontsize="medium")
+    handles = legend_of(arms_in(summary))
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=min(6, len(handles)), frameon=False
+    )
+    figure.suptitle(title)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
 
 
-def _lines(summary: Sequence[dict[str, Any]]) -> list[tuple[Arm, list[dict[str, Any]]]]:
+def _lines(summary: Records) -> list[tuple[Arm, list[dict[str, Any]]]]:
     """Each arm with its records, by particles."""
     ordered = sorted(summary, key=lambda s: s["particles"])
     return [(arm, [s for s in ordered if Arm.of(s) == arm]) for arm in arms_in(summary)]
 
 
-def _column(rows: Sequence[dict[str, Any]], key: str) -> list[float]:
+def _column(rows: Records, key: str) -> list[float]:
     return [s[key] for s in rows]
 
 
-def _accuracy(axis: Any, summary: Sequence[dict[str, Any]], key: str, metric: str) -> None:
+def _cost(axis: Any, summary: Records, key: str, label: str) -> None:
+    """The horizontal axis of a cost, logarithmic unless something was free."""
+    if all(s[key] > 0 for s in summary):
+        log_axis(axis)
+    axis.set_xlabel(label)
+
+
+def _accuracy(axis: Any, summary: Records, key: str, metric: str) -> None:
     """Accuracy against a column, with intervals where they can be told apart."""
     lines = _lines(summary)
     for arm, rows in lines:
@@ -156,16 +215,6 @@ def _accuracy(axis: Any, summary: Sequence[dict[str, Any]], key: str, metric: st
     axis.set_ylabel(f"posterior-weighted {metric}{interval}")
     axis.set_ylim(bottom=0)
     axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-
-
-def _finish(figure: Any, summary: Sequence[dict[str, Any]], path: Path, title: str) -> None:
-    handles = legend_of(arms_in(summary))
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=min(6, len(handles)), frameon=False
-    )
-    figure.suptitle(title)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
 
 
 def plot_losses(losses: Sequence[tuple[int, float, float]], path: Path) -> None:
