@@ -5,10 +5,10 @@
     initial (H),   transition (H, H)  or  first (K, M, M) and second (M, K, K),
     emission (V, H)  or  emission_rows (R, H) and row_of (V, int32), emission[v] = rows[row_of[v]]
 
-all of them probabilities but `row_of`, in the type they were saved in. Half types make small files: bfloat16 has
-the range of float32 and errs by 0.4% an entry; float16 errs by 0.05% but ends at 6e-8, so it is
-refused for a model that has smaller positive entries, as those would become impossible. What was
-rounded is normalised again when it is read, in float32.
+all of them probabilities but `row_of`, in the type they were saved in. Half types make small files:
+bfloat16 has the range of float32 and errs by 0.4% an entry; float16 errs by 0.05% but ends at 6e-8,
+so it is refused for a model that has smaller positive entries, as those would become impossible.
+What was rounded is normalised again when it is read, in float32.
 
 The second form of the emissions is exact: tokens whose rows have the same bytes share one
 (`hmm.shared_rows`), as all those do that training never saw. It is written where it is smaller.

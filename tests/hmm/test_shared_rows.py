@@ -83,7 +83,7 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path):
         ("row_of", whole["row_of"][:-1], "vocab_size is 200, the arrays say 199"),
         ("other", whole["row_of"], "not initial, transition"),
     ):
-        save_file({**whole, name: wrong.contiguous()}, path)
+        save_file({**whole, name: wrong.clone()}, path)
         with pytest.raises(ValueError, match=message):
             checkpoint.load(tmp_path)
 
