@@ -32,8 +32,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from experiments.convergence.clones import k_means
 from experiments.convergence.scale.hmm_lm import in_double
+from experiments.distillation.clones import k_means
 from experiments.harness.seeds import derived_seed
 from hmm.model import HMM
 from hmm.transition import from_factors
