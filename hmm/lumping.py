@@ -8,9 +8,9 @@ of tokens, each of which shares its probability out evenly,
 and EM over classes is EM over tokens, for classes of one token each and one of all those that do
 not occur: these have no counts, only their pseudo-counts, and if those are equal in the class, so
 is what the M-step makes of them. A class has the sum of its tokens' pseudo-counts. The likelihood
-is the same, as no sequence has a token of a larger class. So every pass over V H numbers becomes one
-over C H, in time and in memory, and tokens of a class have the same row, bit for bit, whatever the
-type it is rounded to (`hmm.shared_rows` then stores it once).
+is the same, as no sequence has a token of a larger class. So every pass over V H numbers becomes
+one over C H, in time and in memory, and tokens of a class have the same row, bit for bit, whatever
+the type it is rounded to (`hmm.shared_rows` then stores it once).
 """
 
 from __future__ import annotations
