@@ -72,17 +72,20 @@ def legend_of(arms: Sequence[Arm], size: float = 6) -> list[Line2D]:
     ]
 
 
-def plot_accuracy(summary: Sequence[dict[str, Any]], path: Path, title: str) -> None:
+def plot_accuracy(
+    summary: Sequence[dict[str, Any]], path: Path, title: str, metric: str = "accuracy"
+) -> None:
     """Write a figure to `path`: accuracy beside the share of finished answers, against particles.
 
     Args:
         summary: records of `summarize`; each arm is a line, its bootstrap interval a band.
         path: of the image.
         title: of the figure.
+        metric: what the task calls its accuracy.
     """
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
     counts = sorted({s["particles"] for s in summary})
-    _accuracy(left, summary, "particles")
+    _accuracy(left, summary, "particles", metric)
     for arm, rows in _lines(summary):
         right.plot(_column(rows, "particles"), _column(rows, "complete"), **arm.style)
     right.set_ylabel("answers finished within the budget")
@@ -98,7 +101,9 @@ def plot_accuracy(summary: Sequence[dict[str, Any]], path: Path, title: str) -> 
     _finish(figure, summary, path, title)
 
 
-def plot_reads(summary: Sequence[dict[str, Any]], path: Path, title: str) -> None:
+def plot_reads(
+    summary: Sequence[dict[str, Any]], path: Path, title: str, metric: str = "accuracy"
+) -> None:
     """Write a figure to `path`: accuracy and log evidence, against what the language model read.
 
     Of the log evidence it shows how far it varies over repetitions; where there are none, its mean,
@@ -108,9 +113,10 @@ def plot_reads(summary: Sequence[dict[str, Any]], path: Path, title: str) -> Non
         summary: records of `summarize`; each arm is a line through its numbers of particles.
         path: of the image.
         title: of the figure.
+        metric: what the task calls its accuracy.
     """
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
-    _accuracy(left, summary, "read")
+    _accuracy(left, summary, "read", metric)
     repeated = any(s["log_evidence_sd"] is not None for s in summary)
     key = "log_evidence_sd" if repeated else "log_evidence"
     for arm, rows in _lines(summary):
@@ -137,7 +143,7 @@ def _column(rows: Sequence[dict[str, Any]], key: str) -> list[float]:
     return [s[key] for s in rows]
 
 
-def _accuracy(axis: Any, summary: Sequence[dict[str, Any]], key: str) -> None:
+def _accuracy(axis: Any, summary: Sequence[dict[str, Any]], key: str, metric: str) -> None:
     """Accuracy against a column, with intervals where they can be told apart."""
     lines = _lines(summary)
     for arm, rows in lines:
@@ -147,7 +153,7 @@ def _accuracy(axis: Any, summary: Sequence[dict[str, Any]], key: str) -> None:
             low, high = (_column(rows, f"weighted_accuracy_{end}") for end in ("low", "high"))
             axis.fill_between(x, low, high, color=arm.style["color"], alpha=0.12, linewidth=0)
     interval = " (95 % interval)" if len(lines) <= _FEW else ""
-    axis.set_ylabel(f"posterior-weighted accuracy{interval}")
+    axis.set_ylabel(f"posterior-weighted {metric}{interval}")
     axis.set_ylim(bottom=0)
     axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from experiments.harness.budgets import check_budget
 from experiments.harness.checks import at_least, one_of
 from experiments.tool_calling.answers import STYLES
-from experiments.tool_calling.budgets import LINEAR
 
 
 @dataclass
@@ -35,12 +35,4 @@ def check(config: DictConfig) -> None:
     at_least("task.repeats", task.repeats, 1)
     if task.max_calls is not None:
         at_least("task.max_calls", task.max_calls, 1)
-    if isinstance(task.budget, bool) or not isinstance(task.budget, int | str):
-        raise ValueError(f"task.budget must be a whole number or a name, got {task.budget!r}")
-    if isinstance(task.budget, int):
-        at_least("task.budget", task.budget, 1)
-    elif task.budget not in LINEAR:
-        raise ValueError(
-            f"unknown value {task.budget!r} for task.budget: use a number of tokens, or one of "
-            f"{', '.join(LINEAR)}"
-        )
+    check_budget("task.budget", task.budget)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from experiments.harness.config import DataConfig
+from experiments.harness.records import ReadResult
 from experiments.tool_calling.generator import generate
-from experiments.tool_calling.records import ReadResult, read_hub, read_toolcalls, read_xlam
+from experiments.tool_calling.records import ToolRecord, read_hub, read_toolcalls, read_xlam
 
 
-def load_records(data: DataConfig, num_examples: int, seed: int) -> ReadResult:
+def load_records(data: DataConfig, num_examples: int, seed: int) -> ReadResult[ToolRecord]:
     """Load at most `num_examples` records after `data.offset`; malformed ones are only listed.
 
     The generator is asked for its held-out tools and values, which its model never saw.
@@ -23,9 +24,4 @@ def load_records(data: DataConfig, num_examples: int, seed: int) -> ReadResult:
         result = read_toolcalls(data.path)
     else:
         result = read_xlam(data.path)
-    records = result.records[data.offset : wanted]
-    if not records:
-        raise ValueError(
-            f"data.offset={data.offset} leaves none of the {len(result.records)} records"
-        )
-    return ReadResult(records, result.skipped)
+    return result.part(data.offset, num_examples)

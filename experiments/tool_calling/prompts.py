@@ -19,10 +19,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from jinja2 import TemplateError
-
 from experiments.harness.checks import one_of
-from experiments.harness.config import PROMPTS
+from experiments.harness.prompts import chat, is_chat
 from experiments.tool_calling.answers import STYLES, is_schema, name_of, parameters_of
 from experiments.tool_calling.records import ToolRecord
 
@@ -45,12 +43,8 @@ def build_prompt(
         ValueError: unknown style or kind, or `chat` without a chat template.
     """
     one_of("style", style, STYLES)
-    one_of("the kind of prompt", kind, PROMPTS)
-    has_template = getattr(tokenizer, "chat_template", None) is not None
-    if kind == "compact" or (kind == "auto" and not has_template):
+    if not is_chat(kind, tokenizer):
         return compact_prompt(record, style)
-    if not has_template:
-        raise ValueError("this tokenizer has no chat template: use the prompt kind 'compact'")
     return _chat_prompt(record, style, tokenizer)
 
 
@@ -122,13 +116,5 @@ def _chat_prompt(record: ToolRecord, style: str, tokenizer: Any) -> str:
         f"form:\n{_FORMATS[style]}\nUse only these tools, and give their parameters in the order "
         f"in which they are listed:\n{tools}"
     )
-    apart = [
-        {"role": "system", "content": instruction},
-        {"role": "user", "content": record.query},
-    ]
-    together = [{"role": "user", "content": f"{instruction}\n\nRequest: {record.query}"}]
-    try:
-        text = tokenizer.apply_chat_template(apart, tokenize=False, add_generation_prompt=True)
-    except TemplateError:  # some templates know no system role
-        text = tokenizer.apply_chat_template(together, tokenize=False, add_generation_prompt=True)
-    return str(text)
+    joined = f"{instruction}\n\nRequest: {record.query}"
+    return chat(tokenizer, instruction, record.query, joined)

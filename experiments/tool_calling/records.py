@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments.harness import records as hub
+from experiments.harness.records import DataError, ReadResult, collect, read_lines, read_text
 from experiments.tool_calling.answers import Call, name_of
 
-
-class DataError(ValueError):
-    """Records that cannot be read: no such file, not JSON, or none of them well formed."""
+_NEEDS = "the fields query, tools and answers"
 
 
 @dataclass(frozen=True)
@@ -42,74 +42,43 @@ class ToolRecord:
     calls: tuple[Call, ...]
 
 
-@dataclass(frozen=True)
-class SkippedRecord:
-    """A malformed record: line number (from 1) or position in the list (from 1), and why."""
-
-    position: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class ReadResult:
-    """The records that a source held, and those that were skipped."""
-
-    records: tuple[ToolRecord, ...]
-    skipped: tuple[SkippedRecord, ...] = ()
-
-
-def read_xlam(path: str | Path) -> ReadResult:
+def read_xlam(path: str | Path) -> ReadResult[ToolRecord]:
     """Read the records of a JSON-lines file in xLAM's form.
 
     Raises:
         DataError: no such file, not UTF-8, or no well-formed record in it.
     """
-    lines = _read_text(path).split("\n")
-    rows = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
-    return _collect(rows, str(path))
+    return read_lines(path, record_of, _NEEDS)
 
 
-def read_toolcalls(path: str | Path) -> ReadResult:
+def read_toolcalls(path: str | Path) -> ReadResult[ToolRecord]:
     """Read the records of a JSON file that is one list of them, in any of Hammer's spellings.
 
     Raises:
         DataError: no such file, not a JSON list, or no well-formed record in it.
     """
-    text = _read_text(path)
+    text = read_text(path)
     try:
         rows = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not JSON: {error}; JSON lines end in .jsonl") from error
     if not isinstance(rows, list):
         raise DataError(f"{path} holds a {type(rows).__name__}; a list of records is needed")
-    return _collect(enumerate(rows, 1), str(path), prefix=f"{Path(path).stem}-")
+    named = ((number, f"{Path(path).stem}-{number}", row) for number, row in enumerate(rows, 1))
+    return collect(named, record_of, str(path), _NEEDS)
 
 
-def read_hub(name: str, split: str = "train", limit: int | None = None) -> ReadResult:
-    """Read the first `limit` records of a set on the hub (all without one), through `datasets`.
+def read_hub(name: str, split: str = "train", limit: int | None = None) -> ReadResult[ToolRecord]:
+    """Read the first `limit` records of a set on the hub (all without one).
 
     Raises:
         DataError: the set cannot be loaded, or holds no well-formed record.
     """
-    import datasets
-
-    try:
-        rows = datasets.load_dataset(name, split=split)
-    except (OSError, ValueError) as error:  # no network, no such set, no such split, no access
-        raise DataError(
-            f"{name!r} (split {split!r}) cannot be loaded: {error}; check the name and the "
-            "network, log in with `hf auth login` where access must be granted, or give a file "
-            "instead"
-        ) from error
-    if limit is not None:
-        rows = rows.select(range(min(limit, len(rows))))
-    return _collect(enumerate(rows, 1), name)
+    return hub.read_hub(name, split, record_of, _NEEDS, limit)
 
 
 def record_of(row: Any, default_id: str) -> ToolRecord:
     """Make one record of a parsed row; `ValueError` says what is wrong with it."""
-    if isinstance(row, str):
-        row = json.loads(row)
     if not isinstance(row, Mapping):
         raise ValueError(f"a record is an object, not {type(row).__name__}")
     missing = [key for key in ("query", "tools", "answers") if key not in row]
@@ -127,31 +96,6 @@ def record_of(row: Any, default_id: str) -> ToolRecord:
     )
     _check_writable(record)
     return record
-
-
-def _read_text(path: str | Path) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise DataError(f"no such file: {path}; give the path of an existing one") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
-
-
-def _collect(rows: Iterable[tuple[int, Any]], source: str, prefix: str = "") -> ReadResult:
-    records, skipped = [], []
-    for position, row in rows:
-        try:
-            records.append(record_of(row, f"{prefix}{position}"))
-        except (ValueError, RecursionError) as error:
-            skipped.append(SkippedRecord(position, str(error)))
-    if not records:
-        first = f"; the first ({skipped[0].position}): {skipped[0].reason}" if skipped else ""
-        raise DataError(
-            f"no well-formed record in {source}: {len(skipped)} malformed{first}. A record needs "
-            "the fields query, tools and answers"
-        )
-    return ReadResult(tuple(records), tuple(skipped))
 
 
 def _parsed(value: Any, field: str) -> list[Any]:

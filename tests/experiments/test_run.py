@@ -12,9 +12,9 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
+import smc
 from experiments import run as experiment
 from experiments.harness.identity import results_config
-from experiments.tool_calling import examples as xlam
 from hmm.checkpoint import save
 from hmm.model import HMM
 
@@ -114,7 +114,7 @@ def test_repetitions_are_independent_and_the_first_is_the_run_without_any(tmp_pa
 @pytest.mark.slow
 def test_an_interrupted_run_goes_on_to_the_same_result(finished, tmp_path, monkeypatch, capsys):
     calls = 0
-    sample = xlam.smc.sample
+    sample = smc.sample
 
     def interrupted(*args, **kwargs):
         nonlocal calls
@@ -124,14 +124,14 @@ def test_an_interrupted_run_goes_on_to_the_same_result(finished, tmp_path, monke
         return sample(*args, **kwargs)
 
     config = composed(f"run_dir={tmp_path}", "smc.max_rows=4")
-    monkeypatch.setattr(xlam.smc, "sample", interrupted)
+    monkeypatch.setattr(smc, "sample", interrupted)
     with pytest.raises(KeyboardInterrupt):
         experiment.run(config)
     kept = rows_of(tmp_path)
     assert 0 < len(kept) < EXPERIMENT_ROWS
     with (tmp_path / "results.jsonl").open("a") as file:
         file.write('{"example": "cut sho')
-    monkeypatch.setattr(xlam.smc, "sample", sample)
+    monkeypatch.setattr(smc, "sample", sample)
     experiment.run(config)
     rows = rows_of(tmp_path)
     assert len(rows) == EXPERIMENT_ROWS

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from experiments.harness.records import DataError
 from experiments.tool_calling.answers import Call
-from experiments.tool_calling.records import DataError, read_hub, read_toolcalls, read_xlam
+from experiments.tool_calling.records import read_hub, read_toolcalls, read_xlam
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 

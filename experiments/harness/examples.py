@@ -1,45 +1,65 @@
-"""Requests of the tool-calling task are made ready, sampled, and turned into rows.
+"""Records are made ready, sampled, and turned into rows, whatever the task.
 
-For each record the tools become an automaton, the automaton is lifted to the model's tokens, the
-budget follows from the shortest answer, and the prompt is checked against the context. A record
-that cannot be honoured is refused here, by name, before the model runs; the others are sampled in
-batches, and the rows of each batch are on disk before the next begins.
+What a task does with its records is a `Handling`. For each record its language is lifted to the
+model's tokens, the budget follows from the shortest answer, and the prompt is checked against the
+context. A record that cannot be honoured is refused here, by name, before the model runs; the
+others are sampled in batches, and the rows of each batch are on disk before the next begins.
 """
 
 from __future__ import annotations
 
 import math
 import time
-import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from omegaconf import DictConfig
 
 import gcd
 import smc
 from experiments.harness.algorithms import ALGORITHMS
+from experiments.harness.budgets import budget_of
 from experiments.harness.methods import refuse_little_memory
+from experiments.harness.prompts import encode
 from experiments.harness.results import Key, ResultStore, Row
 from experiments.harness.seeds import derived_seed
-from experiments.tool_calling.answers import makes_calls, write_answer
-from experiments.tool_calling.budgets import budget_of
-from experiments.tool_calling.prompts import build_prompt
-from experiments.tool_calling.records import ToolRecord
 
 _SHOWN_ANSWERS = 16  # the most probable ones are written out; their number is in the row
 
 
+class Record(Protocol):
+    """What a task reads; it has an id, unique in its source."""
+
+    @property
+    def id(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Handling:
+    """What a task does with its records, all of one type.
+
+    Attributes:
+        language: the answers that are allowed; `ConstraintError` refuses the record.
+        prompt: what the model reads, as text of the kind `model.prompt`.
+        is_correct: whether an answer, in bytes, is right; decides the accuracies.
+        columns: what else the row of an example and its posterior says.
+    """
+
+    language: Callable[[Any], gcd.Automaton]
+    prompt: Callable[[Any], str]
+    is_correct: Callable[[Any, bytes], bool]
+    columns: Callable[[Example, smc.Posterior], Row]
+
+
 @dataclass(frozen=True)
 class Example:
-    """A request ready to be sampled.
+    """A record ready to be sampled.
 
     Attributes:
         number: its index among the records of the run, which names its random numbers.
-        record: the request, its tools and the gold calls.
+        record: the record itself.
         language: the answers that are allowed, as an automaton over bytes.
         constraint: the same over the model's tokens.
         prompt: token ids.
@@ -48,7 +68,7 @@ class Example:
     """
 
     number: int
-    record: ToolRecord
+    record: Record
     language: gcd.Automaton
     constraint: gcd.TokenAutomaton
     prompt: tuple[int, ...]
@@ -63,18 +83,17 @@ class Preparation:
     Attributes:
         examples: those that will be sampled.
         refused: id and reason of those that will not.
-        unknown_types: parameter types that were read as "any JSON value", with their counts.
         seconds: compilation of all constraints.
     """
 
     examples: tuple[Example, ...]
     refused: tuple[tuple[str, str], ...]
-    unknown_types: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
 
 
 def prepare(
-    records: Sequence[ToolRecord],
+    records: Sequence[Record],
+    handling: Handling,
     lm: smc.TransformersLM,
     tokenizer: Any,
     config: DictConfig,
@@ -85,6 +104,7 @@ def prepare(
 
     Args:
         records: all of the run.
+        handling: what the task does with them.
         lm, tokenizer: the language model.
         config: the whole configuration.
         proposals: by method; their memory is looked at.
@@ -93,19 +113,16 @@ def prepare(
     Raises:
         ValueError: none is left, or lookahead is allowed too little memory for one that is.
     """
-    task = config.task
-    examples, refused, unknown = [], [], Counter[str]()
+    examples: list[Example] = []
+    refused: list[tuple[str, str]] = []
     started = time.perf_counter()
     for number, record in enumerate(records):
         try:
-            unknown.update(gcd.parse_tools(record.tools).unknown_types)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # counted above, reported once for all records
-                language = gcd.tool_calls(record.tools, style=task.style, max_calls=task.max_calls)
+            language = handling.language(record)
             constraint = gcd.lift(language, lm.vocabulary)
-            budget = budget_of(task.budget, constraint)
+            budget = budget_of(config.task.budget, constraint)
             gcd.check_budget(constraint, budget)
-            prompt = encode_prompt(record, task.style, tokenizer, config.model.prompt)
+            prompt = encode(handling.prompt(record), config.model.prompt, tokenizer)
             smc.check_prompts(lm, [prompt], [budget])
             tables = {m: p.memory(constraint, budget) for m, p in proposals.items()}
         except (gcd.ConstraintError, smc.PromptTooLongError) as error:
@@ -120,19 +137,12 @@ def prepare(
     names = [name_of_example(example) for example in examples]
     needs = {method: [e.table_bytes[method] for e in examples] for method in proposals}
     refuse_little_memory(proposals, names, needs)
-    return Preparation(tuple(examples), tuple(refused), unknown, time.perf_counter() - started)
-
-
-def encode_prompt(record: ToolRecord, style: str, tokenizer: Any, kind: str) -> tuple[int, ...]:
-    """Encode a record's prompt; a chat template writes its special tokens itself."""
-    text = build_prompt(record, style, tokenizer=tokenizer, kind=kind)
-    templated = kind != "compact" and getattr(tokenizer, "chat_template", None) is not None
-    encoded = tokenizer(text, add_special_tokens=not templated, verbose=False)
-    return tuple(encoded["input_ids"])
+    return Preparation(tuple(examples), tuple(refused), time.perf_counter() - started)
 
 
 def sample_examples(
     examples: Sequence[Example],
+    handling: Handling,
     lm: smc.TransformersLM,
     config: DictConfig,
     proposals: Mapping[str, smc.Proposal],
@@ -143,6 +153,7 @@ def sample_examples(
 
     Args:
         examples: those of this process.
+        handling: what the task does with its records.
         lm: the language model.
         config: the whole configuration.
         proposals: by method.
@@ -171,7 +182,7 @@ def sample_examples(
                 max_rows=config.smc.max_rows,
             )
             store.append(
-                row_of(example, trial, config.task.style, posterior)
+                row_of(example, trial, handling, posterior)
                 for example, posterior in zip(group, posteriors, strict=True)
             )
             progress(len(group))
@@ -234,13 +245,12 @@ def keys_of(examples: Sequence[Example], task: DictConfig) -> list[Key]:
     return [trial.key(example) for trial in trials_of(task) for example in examples]
 
 
-def row_of(example: Example, trial: Trial, style: str, posterior: smc.Posterior) -> Row:
+def row_of(example: Example, trial: Trial, handling: Handling, posterior: smc.Posterior) -> Row:
     """Make the row of one posterior, a line of `results.jsonl`."""
-    correct = [makes_calls(a, example.record.calls, style) for a in posterior.answers]
+    correct = [handling.is_correct(example.record, answer) for answer in posterior.answers]
     chosen = posterior.answers[0] if posterior.answers else b""
     return {
         **trial.key(example)._asdict(),
-        "style": style,
         "budget": example.budget,
         "needed": int(example.constraint.steps_to_accept[example.constraint.initial]),
         # Checked again on the bytes, by the automaton that never saw a token.
@@ -267,7 +277,7 @@ def row_of(example: Example, trial: Trial, style: str, posterior: smc.Posterior)
             )
         ],
         "unfinished": _fragment(posterior),
-        "gold": write_answer(example.record.calls, example.record.tools, style),
+        **handling.columns(example, posterior),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gcd
-from experiments.tool_calling.budgets import budget_of
+from experiments.harness.budgets import budget_of
 
 VOCABULARY = gcd.Vocabulary.from_bytes([bytes([b]) for b in range(256)] + [b""], [256])
 

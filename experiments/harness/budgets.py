@@ -1,10 +1,10 @@
 """A name stands for a token budget that depends on the constraint.
 
 A budget counts generated tokens, EOS included. A name stands for a linear function of the fewest
-tokens that any answer to the request needs, so that a request is not punished for the length of
-its tools' names, nor a terse notation for being terse; the gold answer is never looked at.
+tokens that any answer needs, so that a request is not punished for the length of its tools' names,
+nor a terse notation for being terse; the gold answer is never looked at.
 
-                                   requests whose gold answer fits, in JSON and in Python style
+                                   tool calls whose gold answer fits, in JSON and in Python style
     name      tokens               300 generated, held out       xLAM records 500 to 599
     tight     1 x fewest + 16           51 %,  59 %                   12 %,  18 %
     default   2 x fewest + 32           87 %,  92 %                   52 %,  62 %
@@ -13,6 +13,9 @@ its tools' names, nor a terse notation for being terse; the gold answer is never
 
 from __future__ import annotations
 
+from typing import Any
+
+from experiments.harness.checks import at_least
 from gcd.tokens.token_automaton import TokenAutomaton
 
 LINEAR = {"tight": (1, 16), "default": (2, 32), "loose": (4, 96)}  # factor, tokens on top
@@ -24,3 +27,16 @@ def budget_of(spec: int | str, automaton: TokenAutomaton) -> int:
         return spec
     factor, extra = LINEAR[spec]
     return factor * int(automaton.steps_to_accept[automaton.initial]) + extra
+
+
+def check_budget(key: str, spec: Any) -> None:
+    """Refuse a setting that is neither a number of tokens nor a name, with a `ValueError`."""
+    if isinstance(spec, bool) or not isinstance(spec, int | str):
+        raise ValueError(f"{key} must be a whole number or a name, got {spec!r}")
+    if isinstance(spec, int):
+        at_least(key, spec, 1)
+    elif spec not in LINEAR:
+        raise ValueError(
+            f"unknown value {spec!r} for {key}: use a number of tokens, or one of "
+            f"{', '.join(LINEAR)}"
+        )

@@ -1,0 +1,149 @@
+"""This module compares methods on the records of a task, from the first to the table.
+
+A task that has records, each with a language of answers, needs little of its own beside a
+`Handling`: `compare` compiles, samples and merges, `report` writes what all such tasks write.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from omegaconf import DictConfig
+
+import smc
+from experiments.harness import tracking
+from experiments.harness.examples import Handling, Preparation, keys_of, prepare, sample_examples
+from experiments.harness.figures import plot_accuracy, plot_reads
+from experiments.harness.identity import Identity, results_config
+from experiments.harness.methods import hmm_identity, proposals
+from experiments.harness.models import identity_of
+from experiments.harness.records import ReadResult
+from experiments.harness.results import Row
+from experiments.harness.run import Run
+from experiments.harness.summary import as_markdown
+
+_LOG = logging.getLogger(__name__)
+
+
+def identity(config: DictConfig, read: ReadResult[Any]) -> Identity:
+    """Give what determines the results: settings, the records, the files of the models.
+
+    The records are dataclasses of plain values.
+    """
+    records = json.dumps([dataclasses.asdict(record) for record in read.records], sort_keys=True)
+    return {
+        **results_config(config),
+        "records_sha256": hashlib.sha256(records.encode()).hexdigest()[:16],
+        "model_files": identity_of(config.model.path),
+        **hmm_identity(config),
+    }
+
+
+def compare(
+    run: Run, read: ReadResult[Any], handling: Handling, lm: smc.TransformersLM, tokenizer: Any
+) -> tuple[Preparation, list[Row] | None]:
+    """Compile the constraints, and sample what is not there yet.
+
+    Returns:
+        The examples that the records became, and all rows; None but in the first process.
+
+    Raises:
+        ValueError: no record can be run, or memory for lookahead is too little.
+    """
+    config = run.config
+    methods = proposals(config, lm)
+    with run.bar(len(read.records), "compiling", "record") as shown:
+        prepared = prepare(read.records, handling, lm, tokenizer, config, methods, shown.update)
+    alike = [(e.number, e.budget, e.prompt) for e in prepared.examples]
+    run.open(keys_of(prepared.examples, config.task), prepared=alike)
+    if run.rank == 0:
+        _report_refusals(run, read, prepared)
+    mine = run.share(prepared.examples)
+    with run.sampling(keys_of(mine, config.task)) as progress:
+        sample_examples(mine, handling, lm, config, methods, run.store, progress)
+    return prepared, run.merged()
+
+
+def report(
+    run: Run,
+    read: ReadResult[Any],
+    prepared: Preparation,
+    rows: Sequence[Row],
+    *,
+    title: str,
+    summary: Sequence[dict[str, Any]],
+    table: pd.DataFrame,
+    notes: Sequence[str],
+    more: Mapping[str, Any] | None = None,
+    metric: str = "accuracy",
+) -> None:
+    """Write table, summary and figures.
+
+    Args:
+        run: the run.
+        read: the records.
+        prepared: what they became.
+        rows: all of them.
+        title: of the table and figures.
+        summary: a record for each arm and number of particles (`summary.summarize`).
+        table: the same for readers.
+        notes: sentences below the table.
+        more: further plain values of the task for `summary.json`.
+        metric: what `Handling.is_correct` decides, for the axes of figures.
+    """
+    config = run.config
+    record: dict[str, Any] = {
+        "title": title,
+        "model": config.model.path,
+        "seed": config.seed,
+        "records": len(read.records),
+        "malformed": len(read.skipped),
+        "refused": len(prepared.refused),
+        **(more or {}),
+        "compile_seconds": round(prepared.seconds, 3),
+        "methods": list(summary),
+    }
+    notes = [
+        f"{len(read.records)} records read, {len(read.skipped)} malformed, "
+        f"{len(prepared.refused)} refused; constraints compiled in {prepared.seconds:.1f} s.",
+        *notes,
+    ]
+    if config.task.repeats > 1:
+        notes.append(
+            f"Everything {config.task.repeats} times, with random numbers of its own; the standard "
+            "deviation of the log evidence is that of one request, averaged over requests."
+        )
+    figures = {"accuracy": run.directory / "accuracy.png", "reads": run.directory / "reads.png"}
+    plot_accuracy(summary, figures["accuracy"], title, metric)
+    plot_reads(summary, figures["reads"], title, metric)
+    shown = pd.DataFrame(rows).drop(columns=["answers"])
+    run.report(
+        f"## {title}\n\n{as_markdown(table)}\n\n{' '.join(notes)}\n",
+        record,
+        lambda tracked: tracking.log_results(tracked, summary, table, shown, figures),
+        files=(*(path.name for path in figures.values()), "results.jsonl"),
+    )
+
+
+def _report_refusals(run: Run, read: ReadResult[Any], prepared: Preparation) -> None:
+    """Say which records were left out, and keep the list with the reasons."""
+    path: Path = run.directory / "refused.jsonl"
+    lines: list[dict[str, Any]] = [
+        {"record": s.position, "kind": "malformed", "reason": s.reason} for s in read.skipped
+    ]
+    lines += [{"record": i, "kind": "refused", "reason": why} for i, why in prepared.refused]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    for what, count in (("malformed", len(read.skipped)), ("refused", len(prepared.refused))):
+        if count:
+            first = next(line for line in lines if line["kind"] == what)
+            _LOG.warning(
+                "%d records are %s and left out, listed in %s; the first (%s): %s",
+                count, what, path, first["record"], first["reason"],
+            )  # fmt: skip

@@ -1,0 +1,47 @@
+"""A prompt is `compact`, or goes through the chat template of the tokenizer; `auto` is either."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jinja2 import TemplateError
+
+from experiments.harness.checks import one_of
+from experiments.harness.config import PROMPTS
+
+
+def is_chat(kind: str, tokenizer: Any) -> bool:
+    """Tell whether a kind of prompt (`model.prompt`) means chat for this tokenizer.
+
+    Raises:
+        ValueError: unknown kind, or `chat` without a chat template.
+    """
+    one_of("the kind of prompt", kind, PROMPTS)
+    has_template = getattr(tokenizer, "chat_template", None) is not None
+    if kind == "chat" and not has_template:
+        raise ValueError("this tokenizer has no chat template: use the prompt kind 'compact'")
+    return kind != "compact" and has_template
+
+
+def chat(tokenizer: Any, instruction: str, request: str, joined: str | None = None) -> str:
+    """Write a dialogue in which the answer comes next, as the tokenizer's template has it.
+
+    Args:
+        tokenizer: with a chat template.
+        instruction: for the system.
+        request: of the user.
+        joined: of the user alone, for templates that know no system; both in a row by default.
+    """
+    apart = [{"role": "system", "content": instruction}, {"role": "user", "content": request}]
+    together = [{"role": "user", "content": joined or f"{instruction}\n\n{request}"}]
+    try:
+        text = tokenizer.apply_chat_template(apart, tokenize=False, add_generation_prompt=True)
+    except TemplateError:  # some templates know no system role
+        text = tokenizer.apply_chat_template(together, tokenize=False, add_generation_prompt=True)
+    return str(text)
+
+
+def encode(text: str, kind: str, tokenizer: Any) -> tuple[int, ...]:
+    """Encode a prompt of a kind; a chat template writes its special tokens itself."""
+    encoded = tokenizer(text, add_special_tokens=not is_chat(kind, tokenizer), verbose=False)
+    return tuple(encoded["input_ids"])

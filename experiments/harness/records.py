@@ -1,0 +1,121 @@
+"""This module reads records from files and the hub, whatever a task's records are.
+
+A malformed record is passed over and reported with its position and the reason; it never ends a
+run half way. A source without a single good record is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+R = TypeVar("R")
+RecordOf = Callable[[Any, str], R]
+"""It makes a record of a parsed row and of an id for a row without one; else `ValueError`."""
+
+
+class DataError(ValueError):
+    """Records that cannot be read: no such file, not JSON, or none of them well formed."""
+
+
+@dataclass(frozen=True)
+class SkippedRecord:
+    """A malformed record: line number (from 1) or position in the list (from 1), and why."""
+
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class ReadResult(Generic[R]):
+    """The records that a source held, and those that were skipped."""
+
+    records: tuple[R, ...]
+    skipped: tuple[SkippedRecord, ...] = ()
+
+    def part(self, offset: int, count: int) -> ReadResult[R]:
+        """Keep `count` records after the first `offset`; `DataError` if none is left."""
+        records = self.records[offset : offset + count]
+        if not records:
+            raise DataError(f"data.offset={offset} leaves none of the {len(self.records)} records")
+        return ReadResult(records, self.skipped)
+
+
+def read_lines(path: str | Path, record_of: RecordOf[R], needs: str) -> ReadResult[R]:
+    """Read the records of a file with a JSON object a line.
+
+    Args:
+        path: of the file.
+        record_of: makes a record.
+        needs: what a record needs, in words.
+
+    Raises:
+        DataError: no such file, not UTF-8, or no well-formed record in it.
+    """
+    # Not `splitlines`, which would also break at the line separators that JSON strings may hold.
+    lines = enumerate(read_text(path).split("\n"), 1)
+    rows = ((number, str(number), line) for number, line in lines if line.strip())
+    return collect(rows, record_of, str(path), needs)
+
+
+def read_hub(
+    name: str, split: str, record_of: RecordOf[R], needs: str, limit: int | None = None
+) -> ReadResult[R]:
+    """Read the first `limit` rows of a set on the hub (all without one), through `datasets`.
+
+    Raises:
+        DataError: the set cannot be loaded, or holds no well-formed record.
+    """
+    import datasets
+
+    try:
+        rows = datasets.load_dataset(name, split=split)
+    except (OSError, ValueError) as error:  # no network, no such set, no such split, no access
+        raise DataError(
+            f"{name!r} (split {split!r}) cannot be loaded: {error}; check the name and the "
+            "network, log in with `hf auth login` where access must be granted, or give a file "
+            "instead"
+        ) from error
+    if limit is not None:
+        rows = rows.select(range(min(limit, len(rows))))
+    named = ((number, str(number), row) for number, row in enumerate(rows, 1))
+    return collect(named, record_of, name, needs)
+
+
+def read_text(path: str | Path) -> str:
+    """Read a file of text; `DataError` if that cannot be done."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise DataError(f"no such file: {path}; give the path of an existing one") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def collect(
+    rows: Iterable[tuple[int, str, Any]], record_of: RecordOf[R], source: str, needs: str
+) -> ReadResult[R]:
+    """Make records of rows, each with its position and an id for one that has none.
+
+    A row that is a string is JSON.
+
+    Raises:
+        DataError: none of them is well formed.
+    """
+    records, skipped = [], []
+    for position, default_id, row in rows:
+        try:
+            value = json.loads(row) if isinstance(row, str) else row
+            records.append(record_of(value, default_id))
+        except (ValueError, RecursionError) as error:
+            skipped.append(SkippedRecord(position, str(error)))
+    if not records:
+        first = f"; the first ({skipped[0].position}): {skipped[0].reason}" if skipped else ""
+        raise DataError(
+            f"no well-formed record in {source}: {len(skipped)} malformed{first}. A record needs "
+            f"{needs}"
+        )
+    return ReadResult(tuple(records), tuple(skipped))
