@@ -16,14 +16,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
 
 from experiments.harness.records import DataError, read_text
 from experiments.sql.fillings import constants_of, fill
 from experiments.sql.questions import Question
 from experiments.sql.sandbox import Sandbox
 from gcd.errors import ConstraintError
-from gcd.languages.sql.schema import Column, ForeignKey, SqlSchema, Table, quoted
+from gcd.languages.sql.reading import schema_of_entry, sql_schema
+from gcd.languages.sql.schema import SqlSchema, quoted
 
 _SEED = 0  # rows are data: they do not change with the seed of a run
 
@@ -70,13 +71,12 @@ def read_sources(folder: Path) -> dict[str, Source]:
         raise DataError(f"data.path={folder}: no such folder; give one with databases and questions")
     tables = folder / "tables.json"
     if tables.exists():
-        return dict(_read_spider(folder, tables))
+        return _read_spider(folder, tables)
     found = {}
     for path in sorted([*folder.glob("*.sql"), *folder.glob("*.sqlite"), *folder.glob("*.db")]):
         if path.stem in found:
             raise DataError(f"data.path={folder}: two databases are called {path.stem}; remove one")
-        content = _run_script(path) if path.suffix == ".sql" else _open(path)
-        found[path.stem] = _source(path, content)
+        found[path.stem] = _read_file(path)
     if not found:
         raise DataError(
             f"data.path={folder}: no database there; it needs files NAME.sql (CREATE TABLE and "
@@ -119,103 +119,74 @@ def make_databases(
     return made
 
 
-def _read_spider(folder: Path, tables: Path) -> list[tuple[str, Source]]:
+def _read_spider(folder: Path, tables: Path) -> dict[str, Source]:
     try:
         entries = json.loads(read_text(tables))
         schemas = {entry["db_id"]: schema_of_entry(entry) for entry in entries}
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{tables} is not in Spider's form: {error!r}") from error
     if not schemas:
         raise DataError(f"{tables} names no database")
-    found = []
+    found = {}
     for name, schema in schemas.items():
         places = (
             folder / "databases" / f"{name}.sqlite",
             folder / "database" / name / f"{name}.sqlite",
         )
         path = next((place for place in places if place.exists()), None)
-        content = None if path is None else _open(path)
-        found.append((name, Source(schema, content if content and _has_rows(content) else None)))
+        found[name] = Source(schema, None if path is None else _rows_of(path, schema))
     return found
 
 
-def _source(path: Path, content: sqlite3.Connection) -> Source:
-    try:
-        schema = schema_of_database(content)
-    except ConstraintError as error:
-        raise DataError(f"{path}: {error}") from error
-    return Source(schema, content if _has_rows(content) else None)
+def _read_file(path: Path) -> Source:
+    """Read a SQLite file, or a text from which SQLite makes one; both are read the same way."""
+    with TemporaryDirectory() as scratch:
+        file = path
+        if path.suffix == ".sql":
+            file = Path(scratch) / f"{path.stem}.sqlite"
+            _run_script(path, file)
+        try:
+            schema = sql_schema(file)
+        except ConstraintError as error:
+            raise DataError(f"data.path: {path}: {error}") from error
+        return Source(schema, _rows_of(file, schema))
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    """Copy a SQLite file into memory."""
+def _rows_of(path: Path, schema: SqlSchema) -> sqlite3.Connection | None:
+    """Copy a SQLite file into memory; None if there is no row in it.
+
+    Raises:
+        DataError: it is damaged, or does not have the tables of the schema.
+    """
     content = sqlite3.connect(":memory:")
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as file:
             verdict = file.execute("PRAGMA quick_check(1)").fetchone()[0]
             file.backup(content)
+        counts = [f"SELECT EXISTS (SELECT 1 FROM {quoted(t.name)})" for t in schema.tables]
+        filled = any(content.execute(count).fetchone()[0] for count in counts)
     except sqlite3.Error as error:
         verdict = str(error)
     if verdict != "ok":
-        raise DataError(f"{path} is no SQLite database, or is damaged ({verdict}); replace it")
-    return content
+        raise DataError(f"{path} is no SQLite database, or is damaged ({verdict}); copy it again")
+    return content if filled else None
 
 
-def _run_script(path: Path) -> sqlite3.Connection:
-    """Make the database that a text file of SQL describes; it may not touch other files."""
-    content = sqlite3.connect(":memory:")
-    content.set_authorizer(
-        lambda operation, *_: (
-            sqlite3.SQLITE_DENY if operation == sqlite3.SQLITE_ATTACH else sqlite3.SQLITE_OK
-        )
-    )
+def _run_script(script: Path, file: Path) -> None:
+    """Make the database that a text of SQL describes; the text may not touch other files."""
+
+    def authorize(operation: int, *_: object) -> int:
+        refused = operation == sqlite3.SQLITE_ATTACH
+        return sqlite3.SQLITE_DENY if refused else sqlite3.SQLITE_OK
+
+    text = read_text(script)
     try:
-        content.executescript(read_text(path))
-        content.commit()
-        content.set_authorizer(None)
-        wrong = content.execute("PRAGMA foreign_key_check").fetchone()
+        with closing(sqlite3.connect(file)) as made:
+            made.set_authorizer(authorize)
+            made.executescript(text)
+            made.commit()
+            wrong = made.execute("PRAGMA foreign_key_check").fetchone()
     except sqlite3.Error as error:
-        raise DataError(f"{path}: SQLite refuses it: {error}") from error
+        raise DataError(f"{script}: SQLite refuses it: {error}; correct the text") from error
     if wrong is not None:
-        raise DataError(f"{path}: row {wrong[1]} of {wrong[0]} refers to no row of {wrong[2]}")
-    return content
-
-
-def _has_rows(content: sqlite3.Connection) -> bool:
-    names = content.execute(
-        "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
-    ).fetchall()
-    counts = (f"SELECT EXISTS (SELECT 1 FROM {quoted(name)})" for (name,) in names)
-    return any(content.execute(count).fetchone()[0] for count in counts)
-
-
-def schema_of_entry(entry: Mapping[str, Any]) -> SqlSchema:
-    names, columns = entry["table_names_original"], entry["column_names_original"]
-    types, keys = entry["column_types"], entry["primary_keys"]
-    tables = tuple(
-        Table(
-            name,
-            tuple(Column(c, types[i]) for i, (t, c) in enumerate(columns) if t == number),
-            tuple(columns[k][1] for k in keys if columns[k][0] == number),
-        )
-        for number, name in enumerate(names)
-    )
-    foreign = tuple(
-        ForeignKey(names[columns[a][0]], columns[a][1], names[columns[b][0]], columns[b][1])
-        for a, b in entry["foreign_keys"]
-    )
-    return SqlSchema(tables, foreign)
-
-
-def schema_of_database(content: sqlite3.Connection) -> SqlSchema:
-    names = content.execute(
-        "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
-    ).fetchall()
-    tables, foreign = [], []
-    for (name,) in names:
-        info = content.execute(f"PRAGMA table_info({quoted(name)})").fetchall()
-        columns = tuple(Column(row[1], row[2]) for row in info)
-        tables.append(Table(name, columns, tuple(row[1] for row in info if row[5])))
-        for row in content.execute(f"PRAGMA foreign_key_list({quoted(name)})"):
-            foreign.append(ForeignKey(name, row[3], row[2], row[4]))
-    return SqlSchema(tuple(tables), tuple(foreign))
+        raise DataError(f"{script}: row {wrong[1]} of {wrong[0]} refers to no row of {wrong[2]}")

@@ -13,8 +13,10 @@ from functools import lru_cache
 
 from experiments.sql.databases import Database
 from experiments.sql.expected import Expected, expected_of
+from experiments.sql.normalise import UnwritableQueryError, normalise
 from experiments.sql.questions import Question
 from experiments.sql.sandbox import QueryError, Sandbox
+from gcd.languages.sql.schema import SqlSchema
 
 
 class Judge:
@@ -40,6 +42,7 @@ class Judge:
         # Particles and methods give the same answers again and again.
         self.prepares = lru_cache(maxsize=4096)(self._prepares)
         self.is_correct = lru_cache(maxsize=4096)(self._is_correct)
+        self.is_exact = lru_cache(maxsize=4096)(self._is_exact)
 
     def _measure(self, question: Question) -> list[tuple[Sandbox, Expected]]:
         """Run the gold query on every filling."""
@@ -75,6 +78,21 @@ class Judge:
             )
         except QueryError:
             return False
+
+
+    def _is_exact(self, question: Question, answer: bytes) -> bool:
+        """Tell whether an answer is the gold query, but for the spelling."""
+        query = _text(answer)
+        schema = self._databases[question.database].schema
+        return query is not None and _spelled(query, schema) == _spelled(question.query, schema)
+
+
+def _spelled(query: str, schema: SqlSchema) -> str:
+    """Spell a query in the one way there is, if it has one."""
+    try:
+        return normalise(query, schema)
+    except UnwritableQueryError:
+        return query.strip()
 
 
 def _text(answer: bytes) -> str | None:
