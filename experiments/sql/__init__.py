@@ -1,0 +1,1 @@
+"""This package has the task of SQL queries."""
