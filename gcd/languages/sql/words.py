@@ -88,9 +88,7 @@ def conditions(tables: Sequence[Table], string: Automaton) -> Automaton:
 
 def group_conditions(tables: Sequence[Table]) -> Automaton:
     """Return conditions on one aggregate and a number, such as `COUNT(*) > 1`."""
-    compared = choice(COMPARISONS) + number()
-    between = Automaton.concatenate([literal(" BETWEEN "), number(), literal(" AND "), number()])
-    return aggregates(tables) + (compared | between)
+    return Automaton.concatenate([aggregates(tables), choice(COMPARISONS), number()])
 
 
 def before_subquery(tables: Sequence[Table]) -> Automaton:
