@@ -17,7 +17,7 @@ from smc.language_model import (
 from smc.lookahead import Expectation, Lookahead
 from smc.pgcd import PGCD, HMMLookahead
 from smc.posterior import Diagnostics, Posterior, Sample
-from smc.proposals import GCD, LCD, LM, Batch, MaskProposal, Proposal, Walk
+from smc.proposals import GCD, LCD, LM, Batch, GreedyClose, MaskProposal, Proposal, Walk
 from smc.transformers_lm import TransformersLM
 from smc.twisted import Twisted
 from smc.weights import Weights
@@ -33,6 +33,7 @@ __all__ = [
     "Diagnostics",
     "Draw",
     "Expectation",
+    "GreedyClose",
     "Guide",
     "HMMLookahead",
     "LanguageModel",

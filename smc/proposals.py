@@ -6,6 +6,7 @@ Z = sum_v p_lm(v) g(v); the sampler draws from the product and sees to the weigh
     LM     g = 1                                              rejection baseline
     LCD    g = 1{ prefix can be completed at some length }    locally constrained decoding
     GCD    g = 1{ prefix can be completed within the remaining budget }
+    GreedyClose    LCD's g, and GCD's once the budget is just enough for a shortest completion
 
 A proposal sees token histories only, neither the language model nor weights.  It carries an
 immutable state with one row per prefix, which has a `Walk`: where each prefix is in its automaton,
@@ -225,7 +226,7 @@ class Proposal(Tabled, Protocol[State]):
 class MaskProposal(Proposal[Walk]):
     """The base of proposals whose state is a `Walk` and nothing more; they give `guide` alone.
 
-    `LM`, `LCD` and `GCD` are of this kind: their g is zero or one.
+    All of this module are of this kind: their g is zero or one.
     """
 
     def start(self, batch: Batch) -> Walk:
@@ -274,6 +275,28 @@ class GCD(MaskProposal):
     def guide(self, state: Walk, log_p: Float[Tensor, "R V"]) -> MaskGuide:
         """Returns g = 1{completable within the remaining budget}."""
         return _masked(state, log_p, state.mask.class_mask(state.states, state.remaining))
+
+
+class GreedyClose(MaskProposal):
+    """Greedy closing is LCD that heads for a shortest completion when the budget runs low.
+
+    It is the best that an engine can do which masks by a grammar and knows how far each state is
+    from the end, but not what a token will do to that distance. With r tokens left, in a state
+    whose shortest completion takes d,
+
+        r > d    the mask is LCD's;
+        r = d    tokens of shortest completions alone, by their probability among each other;
+        r < d    the last token led too far, and the prefix dies at once.
+
+    So a text is lost where one token lengthens what must still be written by more than is left. Its
+    mask has every token of GCD's (for r = d it *is* GCD's), so weights are exact.
+    """
+
+    def guide(self, state: Walk, log_p: Float[Tensor, "R V"]) -> MaskGuide:
+        """Returns g = 1{completable at some length}, or, where time is up, within the budget."""
+        needed = state.automata.steps_to_accept[state.states.clamp(min=0)]
+        left = torch.where(needed < state.remaining, UNREACHABLE, state.remaining)
+        return _masked(state, log_p, state.mask.class_mask(state.states, left))
 
 
 def _masked(walk: Walk, log_p: Float[Tensor, "R V"], alive: Bool[Tensor, "R C"]) -> MaskGuide:

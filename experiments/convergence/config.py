@@ -11,7 +11,7 @@ from experiments.harness import smollm2
 from experiments.harness.algorithms import algorithms_of, is_discrete
 from experiments.harness.checks import at_least, inside, left_alone, one_of
 from experiments.harness.config import Config
-from experiments.harness.methods import METHODS, existing_hmm, methods_of, needs_hmm
+from experiments.harness.methods import METHODS, existing_hmm, method_of, methods_of, needs_hmm
 
 MOST_PREFIXES = 200_000
 
@@ -66,12 +66,24 @@ def check(config: DictConfig) -> None:
         )
     if config.data.path or config.data.hub or config.data.offset:
         raise ValueError("+task=convergence reads no records: leave data.* out (see task.problems)")
+    check_convergent(config)
     _check_hmm(config)
     _check_discrete(config)
     if config.smc.top_p != 1:
         raise ValueError(
             f"smc.top_p={config.smc.top_p} changes the target, so there is no exact answer to "
             "converge to: leave it at 1"
+        )
+
+
+def check_convergent(config: DictConfig) -> None:
+    """Refuse methods that cannot be compared with the exact posterior, and HMMs by name."""
+    names = [n for n in methods_of(config) if ":" in n or not method_of(n).in_convergence]
+    if names:
+        known = [name for name, method in METHODS.items() if method.in_convergence]
+        raise ValueError(
+            f"task.methods has {', '.join(names)}, which +task={config.task.name} cannot run: it "
+            f"compares {', '.join(known)}"
         )
 
 

@@ -72,7 +72,9 @@ def lesson_of(answered: Sequence[Answered], tokenizer: Any) -> Lesson:
     Answers are tokenised by themselves, as they are when the model writes them.
     """
     prompts = [_ids(tokenizer, each.prompt) for each in answered]
-    shared = min(map(len, prompts)) - 1  # the last token of a prompt predicts the first of its answer
+    shared = (
+        min(map(len, prompts)) - 1
+    )  # the last token of a prompt predicts the first of its answer
     for number in range(shared):
         if any(prompt[number] != prompts[0][number] for prompt in prompts):
             shared = number

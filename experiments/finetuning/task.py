@@ -38,7 +38,8 @@ def _read(config: DictConfig) -> list[Any]:
 def _identity(config: DictConfig, items: list[Any]) -> Identity:
     """What determines the result: settings, files and weights."""
     values = {k: v for k, v in plain(config).items() if k not in settings.NOT_IDENTITY}
-    values["model"].pop("device")
+    for key in ("device", "prompt_mib"):
+        values["model"].pop(key)
     files = [Path(path).expanduser() for path in config.paths]
     return values | {"data": digest(files), "model_files": identity_of(config.model.path)}
 
@@ -54,7 +55,9 @@ def _run(run: Run, items: list[Any]) -> None:
     trainer = Trainer(run, adapted(lm.model, config), tokenizer, data)
     if not trainer.train():
         if run.rank == 0:
-            print(f"stopped after step {trainer.step}; {run.same_command} without stop_after goes on")
+            print(
+                f"stopped after step {trainer.step}; {run.same_command} without stop_after goes on"
+            )
         return
     if run.rank == 0:
         _write(run, trainer, out, (len(data.training), len(data.held_out)))
@@ -71,7 +74,9 @@ def _write(run: Run, trainer: Trainer, out: Path, counts: tuple[int, int]) -> No
     curve = "\n".join(["| step | nats a token, held out |", "|---|---|", *points])
     changed = [
         f"{key}={value}"
-        for key, value in _changed(plain(config), plain(OmegaConf.structured(settings.FinetuneConfig)))
+        for key, value in _changed(
+            plain(config), plain(OmegaConf.structured(settings.FinetuneConfig))
+        )
         if not key.startswith("wandb") and key not in ("run_dir", "stop_after")
     ]
     names = ", ".join(f"`{Path(path).name}`" for path in config.paths)

@@ -207,4 +207,6 @@ class Trainer:
         self._optimizer.load_state_dict(content["optimizer"])
         self.step = content["step"]
         saved = read_json(self._run.directory / _CURVE, remedy="give resume=false")
-        self.curve = [point for point in (Point(*each) for each in saved) if point.step <= self.step]
+        self.curve = [
+            point for point in (Point(*each) for each in saved) if point.step <= self.step
+        ]

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from experiments.harness.algorithms import ALGORITHMS, Variant
-from experiments.harness.methods import METHODS, Method
+from experiments.harness.methods import Method, method_of
 
 
 class Arm(NamedTuple):
     """One way to sample.
 
     Attributes:
-        method: a name of `METHODS`.
+        method: a name of `METHODS`, perhaps with an HMM's (`pgcd:H64`).
         algorithm: a name of `ALGORITHMS`.
     """
 
@@ -43,7 +43,7 @@ class Arm(NamedTuple):
 
     @property
     def _method(self) -> Method:
-        return METHODS[self.method]
+        return method_of(self.method)
 
     @property
     def _variant(self) -> Variant:

@@ -20,10 +20,12 @@ from omegaconf import DictConfig
 import smc
 from experiments.harness import tracking
 from experiments.harness.examples import Handling, Preparation, keys_of, prepare, sample_examples
-from experiments.harness.figures import plot_accuracy, plot_reads
+from experiments.harness.figures import plot_accuracy, plot_costs, plot_reads
 from experiments.harness.identity import Identity, results_config
-from experiments.harness.methods import hmm_identity, proposals
+from experiments.harness.methods import METHODS, hmm_identity, proposals
 from experiments.harness.models import title_of, weights_of
+from experiments.harness.paired import REFERENCE, as_paired_table, differences
+from experiments.harness.paper import beside
 from experiments.harness.records import ReadResult
 from experiments.harness.results import Row
 from experiments.harness.run import Run
@@ -82,7 +84,8 @@ def report(
     table: pd.DataFrame,
     notes: Sequence[str],
     more: Mapping[str, Any] | None = None,
-    metric: str = "accuracy",
+    metric: str = "posterior-weighted accuracy",
+    metric_key: str = "weighted_accuracy",
 ) -> None:
     """Write table, summary and figures.
 
@@ -96,7 +99,8 @@ def report(
         table: the same for readers.
         notes: sentences below the table.
         more: further plain values of the task for `summary.json`.
-        metric: what `Handling.is_correct` decides, for the axes of figures.
+        metric: what figures show, in words.
+        metric_key: where the summary has it: a share, with the ends of its interval.
     """
     config = run.config
     record: dict[str, Any] = {
@@ -115,17 +119,34 @@ def report(
         f"{len(prepared.refused)} refused; constraints compiled in {prepared.seconds:.1f} s.",
         *notes,
     ]
+    notes.append(
+        "`read`, LM calls, tokens and seconds are means for one request: prefixes that the "
+        "language model read, the prompt aside; forward passes that the request took part in; "
+        "tokens read, the prompt included; its share, by tokens, of the time of its batches."
+    )
     if config.task.repeats > 1:
         notes.append(
             f"Everything {config.task.repeats} times, with random numbers of its own; the standard "
             "deviation of the log evidence is that of one request, averaged over requests."
         )
-    figures = {"accuracy": run.directory / "accuracy.png", "reads": run.directory / "reads.png"}
-    plot_accuracy(summary, figures["accuracy"], title, metric)
-    plot_reads(summary, figures["reads"], title, metric)
+    plots = {"accuracy": plot_accuracy, "reads": plot_reads, "costs": plot_costs}
+    figures = {name: run.directory / f"{name}.png" for name in plots}
+    for name, plot in plots.items():
+        plot(summary, figures[name], title, metric, metric_key)
+    text = f"## {title}\n\n{as_markdown(table)}\n\n{' '.join(notes)}\n"
+    record["differences"] = differences(rows, config.seed)
+    if record["differences"]:
+        text += (
+            f"\n### Difference to {METHODS[REFERENCE].title} at equal particles, {metric}\n\n"
+            f"{as_markdown(as_paired_table(record['differences']))}\n\nIntervals are of paired "
+            "differences, 95 %, over the same resamples of requests for both methods; calls and "
+            f"seconds are multiples of {METHODS[REFERENCE].title}'s.\n"
+        )
+    if config.paper:
+        text += f"\n{beside(config.paper, summary, title_of(config.model))}"
     shown = pd.DataFrame(rows).drop(columns=["answers"])
     run.report(
-        f"## {title}\n\n{as_markdown(table)}\n\n{' '.join(notes)}\n",
+        text,
         record,
         lambda tracked: tracking.log_results(tracked, summary, table, shown, figures),
         files=(*(path.name for path in figures.values()), "results.jsonl"),

@@ -38,6 +38,7 @@ class ModelConfig:
     adapter: str = "none"  # a directory, "none", or "auto" (the task's own in models/, if any)
     device: str = "auto"  # "auto", "cpu", "cuda", "cuda:1", ...
     dtype: str = "float32"  # "float32", "float64", "bfloat16", "float16", "auto" (the file's)
+    prompt_mib: int = 1024  # memory for prompts that all methods read; results do not depend on it
     prompt: str = "auto"  # "compact", "chat", or "auto" (chat where the tokenizer has a template
     # and no adapter is loaded; adapters are trained on compact prompts)
 
@@ -71,6 +72,7 @@ class HMMConfig:
     """What methods that need an HMM look ahead with, and how; see `smc.PGCD`."""
 
     path: str = "auto"  # a directory of `scripts.distill_hmm`, or "auto": the task's own in models/
+    paths: dict[str, str] = field(default_factory=dict)  # more, by name: pgcd:NAME takes that one
     lookahead: str = "in_time"  # or "conditional", "joint"
     exact_top_k: int | None = 64  # null: exact for every token
     temper: float = 1.0
@@ -100,6 +102,7 @@ class Config:
     discrete: DiscreteConfig = field(default_factory=DiscreteConfig)
     hmm: HMMConfig = field(default_factory=HMMConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
+    paper: str | None = None  # a table of the paper to print beside the results: `harness.paper`
     seed: int = 0
     run_dir: str | None = None  # default: runs/<task>-<fingerprint of what determines the results>
     resume: bool = True  # go on where an earlier run in the same directory stopped

@@ -21,12 +21,13 @@ import gcd
 import smc
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.budgets import budget_of
-from experiments.harness.methods import refuse_little_memory
+from experiments.harness.methods import method_of, refuse_little_memory
 from experiments.harness.prompts import encode
 from experiments.harness.results import Key, ResultStore, Row
 from experiments.harness.seeds import derived_seed
 
 _SHOWN_ANSWERS = 16  # the most probable ones are written out; their number is in the row
+_BATCH_BYTES = 2 << 30  # of the automata's tables in one batch, each eight bytes an entry there
 
 
 class Record(Protocol):
@@ -41,7 +42,8 @@ class Handling:
     """What a task does with its records, all of one type.
 
     Attributes:
-        language: the answers that are allowed; `ConstraintError` refuses the record.
+        language: the answers that are allowed; `ConstraintError` refuses the record. Records that
+            have one in common are given the same object, which is lifted once.
         prompt: what the model reads, as text of the kind `model.prompt`.
         is_correct: whether an answer, in bytes, is right; decides the accuracies.
         columns: what else the row of an example and its posterior says.
@@ -115,11 +117,14 @@ def prepare(
     """
     examples: list[Example] = []
     refused: list[tuple[str, str]] = []
+    lifted: dict[int, tuple[gcd.Automaton, gcd.TokenAutomaton]] = {}  # by identity of the language
     started = time.perf_counter()
     for number, record in enumerate(records):
         try:
             language = handling.language(record)
-            constraint = gcd.lift(language, lm.vocabulary)
+            if id(language) not in lifted:
+                lifted[id(language)] = language, gcd.lift(language, lm.vocabulary)
+            constraint = lifted[id(language)][1]
             budget = budget_of(config.task.budget, constraint)
             gcd.check_budget(constraint, budget)
             prompt = encode(handling.prompt(record), config.model.prompt, tokenizer)
@@ -160,14 +165,15 @@ def sample_examples(
         store: of rows.
         progress: called with the number of rows done.
     """
-    for trial in trials_of(config.task):
-        proposal = proposals[trial.method]
+    trials = trials_of(config.task)
+    for trial, after in zip(trials, [*trials[1:], None], strict=True):
+        method, proposal = method_of(trial.method), proposals[trial.method]
         due = [example for example in examples if trial.key(example) not in store]
         # Alike prompts together: less padding. Results do not depend on the grouping.
         due.sort(key=lambda e: (len(e.prompt), e.number))
         size = max(1, config.smc.max_rows // trial.particles)
         for group in _groups(due, size, trial.method, proposal):
-            posteriors = smc.sample(
+            posteriors = method.sample(
                 lm,
                 [e.prompt for e in group],
                 [e.constraint for e in group],
@@ -186,6 +192,8 @@ def sample_examples(
                 for example, posterior in zip(group, posteriors, strict=True)
             )
             progress(len(group))
+        if after is None or after.method != trial.method:
+            proposal.free()  # tables of several methods would not fit side by side
 
 
 def _groups(
@@ -194,14 +202,16 @@ def _groups(
     """Yield examples that are sampled together: at most `size`, and as memory for tables allows."""
     room = math.inf if proposal.max_bytes is None else proposal.max_bytes
     group: list[Example] = []
-    taken = 0
+    taken = batched = 0
     for example in examples:
-        needed = example.table_bytes[method]
-        if group and (len(group) == size or taken + needed > room):
+        needed, entries = example.table_bytes[method], example.constraint.delta.size
+        full = taken + needed > room or batched + 8 * entries > _BATCH_BYTES
+        if group and (len(group) == size or full):
             yield group
-            group, taken = [], 0
+            group, taken, batched = [], 0, 0
         group.append(example)
         taken += needed
+        batched += 8 * entries
     if group:
         yield group
 
@@ -267,7 +277,8 @@ def row_of(example: Example, trial: Trial, handling: Handling, posterior: smc.Po
         "ess": posterior.ess,
         "lm_calls": posterior.diagnostics.lm_calls,
         "tokens": posterior.diagnostics.tokens,
-        "read": posterior.diagnostics.tokens - len(example.prompt),
+        # A method that leaves the language model alone does not even read the prompt.
+        "read": max(0, posterior.diagnostics.tokens - len(example.prompt)),
         "seconds": round(posterior.diagnostics.seconds, 4),
         "num_answers": len(posterior.answers),
         "answers": [

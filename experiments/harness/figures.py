@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,11 @@ from matplotlib.ticker import (
 
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.arms import Arm, arms_in
-from experiments.harness.methods import METHODS
+from experiments.harness.methods import method_of
+from experiments.harness.summary import styles_in
 
+Records = Sequence[dict[str, Any]]
+"""Those of `summarize`."""
 _FEW = 3  # so many intervals can be told apart in one panel
 
 
@@ -56,7 +59,7 @@ def legend_of(arms: Sequence[Arm], size: float = 6) -> list[Line2D]:
         arms: those of the figure.
         size: of the markers, in points.
     """
-    methods = [METHODS[name] for name in dict.fromkeys(arm.method for arm in arms)]
+    methods = [method_of(name) for name in dict.fromkeys(arm.method for arm in arms)]
     variants = [ALGORITHMS[name] for name in dict.fromkeys(arm.algorithm for arm in arms)]
     handles = [
         Line2D([], [], color=m.colour, marker=m.marker, markersize=size, label=m.title)
@@ -73,7 +76,11 @@ def legend_of(arms: Sequence[Arm], size: float = 6) -> list[Line2D]:
 
 
 def plot_accuracy(
-    summary: Sequence[dict[str, Any]], path: Path, title: str, metric: str = "accuracy"
+    summary: Sequence[dict[str, Any]],
+    path: Path,
+    title: str,
+    metric: str = "posterior-weighted accuracy",
+    key: str = "weighted_accuracy",
 ) -> None:
     """Write a figure to `path`: accuracy beside the share of finished answers, against particles.
 
@@ -81,28 +88,35 @@ def plot_accuracy(
         summary: records of `summarize`; each arm is a line, its bootstrap interval a band.
         path: of the image.
         title: of the figure.
-        metric: what the task calls its accuracy.
+        metric: what is shown, in words.
+        key: where the summary has it, a share with the ends of its interval.
     """
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
     counts = sorted({s["particles"] for s in summary})
-    _accuracy(left, summary, "particles", metric)
-    for arm, rows in _lines(summary):
-        right.plot(_column(rows, "particles"), _column(rows, "complete"), **arm.style)
-    right.set_ylabel("answers finished within the budget")
-    right.set_ylim(-0.03, 1.03)
-    right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    for axis in (left, right):
-        axis.set_xscale("log", base=2)
-        axis.xaxis.set_major_locator(FixedLocator(counts))
-        axis.xaxis.set_minor_locator(NullLocator())
-        axis.xaxis.set_major_formatter(ScalarFormatter())
-        axis.set_xlabel("particles")
-        plain(axis)
-    _finish(figure, summary, path, title)
+
+    def draw(records: Records, panels: Sequence[Any]) -> None:
+        left, right = panels
+        _measure(left, records, "particles", metric, key)
+        for arm, rows in _lines(records):
+            right.plot(_column(rows, "particles"), _column(rows, "complete"), **arm.style)
+        right.set_ylabel("answers finished within the budget")
+        right.set_ylim(-0.03, 1.03)
+        right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        for axis in (left, right):
+            axis.set_xscale("log", base=2)
+            axis.xaxis.set_major_locator(FixedLocator(counts))
+            axis.xaxis.set_minor_locator(NullLocator())
+            axis.xaxis.set_major_formatter(ScalarFormatter())
+            axis.set_xlabel("particles")
+
+    _figure(summary, path, title, draw)
 
 
 def plot_reads(
-    summary: Sequence[dict[str, Any]], path: Path, title: str, metric: str = "accuracy"
+    summary: Sequence[dict[str, Any]],
+    path: Path,
+    title: str,
+    metric: str = "posterior-weighted accuracy",
+    key: str = "weighted_accuracy",
 ) -> None:
     """Write a figure to `path`: accuracy and log evidence, against what the language model read.
 
@@ -113,52 +127,70 @@ def plot_reads(
         summary: records of `summarize`; each arm is a line through its numbers of particles.
         path: of the image.
         title: of the figure.
-        metric: what the task calls its accuracy.
+        metric: what is shown, in words.
+        key: where the summary has it, a share with the ends of its interval.
     """
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
-    _accuracy(left, summary, "read", metric)
     repeated = any(s["log_evidence_sd"] is not None for s in summary)
-    key = "log_evidence_sd" if repeated else "log_evidence"
-    for arm, rows in _lines(summary):
-        some = [s for s in rows if s[key] is not None]
-        right.plot(_column(some, "read"), _column(some, key), **arm.style)
-    right.set_ylabel(
-        "standard deviation of the log evidence" if repeated else "mean log evidence (nats)"
+    shown = "log_evidence_sd" if repeated else "log_evidence"
+
+    def draw(records: Records, panels: Sequence[Any]) -> None:
+        left, right = panels
+        _measure(left, records, "read", metric, key)
+        for arm, rows in _lines(records):
+            some = [s for s in rows if s[shown] is not None]
+            right.plot(_column(some, "read"), _column(some, shown), **arm.style)
+        right.set_ylabel(
+            "standard deviation of the log evidence" if repeated else "mean log evidence (nats)"
+        )
+        for axis in (left, right):
+            _cost(axis, records, "read", "prefixes read a request, the prompt aside")
+
+    _figure(summary, path, title, draw)
+
+
+def plot_costs(
+    summary: Sequence[dict[str, Any]],
+    path: Path,
+    title: str,
+    metric: str = "posterior-weighted accuracy",
+    key: str = "weighted_accuracy",
+) -> None:
+    """Write a figure to `path`: accuracy against language model calls, and against seconds.
+
+    Args:
+        summary: records of `summarize`; each arm is a line through its numbers of particles.
+        path: of the image.
+        title: of the figure.
+        metric: what is shown, in words.
+        key: where the summary has it, a share with the ends of its interval.
+    """
+
+    def draw(records: Records, panels: Sequence[Any]) -> None:
+        costs = {
+            "lm_calls_each": "language model calls a request",
+            "seconds_each": "seconds a request, its share of a batch",
+        }
+        for axis, (cost, label) in zip(panels, costs.items(), strict=True):
+            _measure(axis, records, cost, metric, key)
+            _cost(axis, records, cost, label)
+
+    _figure(summary, path, title, draw)
+
+
+def _figure(
+    summary: Records, path: Path, title: str, draw: Callable[[Records, Sequence[Any]], None]
+) -> None:
+    """Two panels beside each other for each style of answers."""
+    styles = styles_in(summary)
+    figure, axes = plt.subplots(
+        len(styles), 2, figsize=(10, 0.6 + 4 * len(styles)), layout="constrained", squeeze=False
     )
-    for axis in (left, right):
-        if all(s["read"] > 0 for s in summary):
-            log_axis(axis)
-        axis.set_xlabel("prefixes read a request, the prompt aside")
-        plain(axis)
-    _finish(figure, summary, path, title)
-
-
-def _lines(summary: Sequence[dict[str, Any]]) -> list[tuple[Arm, list[dict[str, Any]]]]:
-    """Each arm with its records, by particles."""
-    ordered = sorted(summary, key=lambda s: s["particles"])
-    return [(arm, [s for s in ordered if Arm.of(s) == arm]) for arm in arms_in(summary)]
-
-
-def _column(rows: Sequence[dict[str, Any]], key: str) -> list[float]:
-    return [s[key] for s in rows]
-
-
-def _accuracy(axis: Any, summary: Sequence[dict[str, Any]], key: str, metric: str) -> None:
-    """Accuracy against a column, with intervals where they can be told apart."""
-    lines = _lines(summary)
-    for arm, rows in lines:
-        x = _column(rows, key)
-        axis.plot(x, _column(rows, "weighted_accuracy"), **arm.style)
-        if len(lines) <= _FEW:
-            low, high = (_column(rows, f"weighted_accuracy_{end}") for end in ("low", "high"))
-            axis.fill_between(x, low, high, color=arm.style["color"], alpha=0.12, linewidth=0)
-    interval = " (95 % interval)" if len(lines) <= _FEW else ""
-    axis.set_ylabel(f"posterior-weighted {metric}{interval}")
-    axis.set_ylim(bottom=0)
-    axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-
-
-def _finish(figure: Any, summary: Sequence[dict[str, Any]], path: Path, title: str) -> None:
+    for style, panels in zip(styles, axes, strict=True):
+        draw([s for s in summary if s.get("style", "") == style], panels)
+        for axis in panels:
+            plain(axis)
+            if len(styles) > 1:
+                axis.set_title(f"{style} style", fontsize="medium")
     handles = legend_of(arms_in(summary))
     figure.legend(
         handles=handles, loc="outside lower center", ncols=min(6, len(handles)), frameon=False
@@ -166,6 +198,38 @@ def _finish(figure: Any, summary: Sequence[dict[str, Any]], path: Path, title: s
     figure.suptitle(title)
     figure.savefig(path, dpi=150)
     plt.close(figure)
+
+
+def _lines(summary: Records) -> list[tuple[Arm, list[dict[str, Any]]]]:
+    """Each arm with its records, by particles."""
+    ordered = sorted(summary, key=lambda s: s["particles"])
+    return [(arm, [s for s in ordered if Arm.of(s) == arm]) for arm in arms_in(summary)]
+
+
+def _column(rows: Records, key: str) -> list[float]:
+    return [s[key] for s in rows]
+
+
+def _cost(axis: Any, summary: Records, key: str, label: str) -> None:
+    """The horizontal axis of a cost, logarithmic unless something was free."""
+    if all(s[key] > 0 for s in summary):
+        log_axis(axis)
+    axis.set_xlabel(label)
+
+
+def _measure(axis: Any, summary: Records, column: str, metric: str, key: str) -> None:
+    """A measure against a column, with intervals where they can be told apart."""
+    lines = _lines(summary)
+    for arm, rows in lines:
+        x = _column(rows, column)
+        axis.plot(x, _column(rows, key), **arm.style)
+        if len(lines) <= _FEW:
+            low, high = (_column(rows, f"{key}_{end}") for end in ("low", "high"))
+            axis.fill_between(x, low, high, color=arm.style["color"], alpha=0.12, linewidth=0)
+    interval = " (95 % interval)" if len(lines) <= _FEW else ""
+    axis.set_ylabel(f"{metric}{interval}")
+    axis.set_ylim(bottom=0)
+    axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 
 
 def plot_losses(losses: Sequence[tuple[int, float, float]], path: Path) -> None:

@@ -29,13 +29,14 @@ def plain(config: DictConfig) -> Identity:
 def results_config(config: DictConfig) -> Identity:
     """Give the part of the configuration that determines the results, as plain values.
 
-    Logging, batching, the device and memory do not; nor do the HMM's settings where no method looks
-    ahead, nor options that no algorithm of the run reads.
+    Logging, what is printed beside, batching, the device and memory do not; nor do the HMM's
+    settings where no method looks ahead, nor options that no algorithm of the run reads.
     """
     values = plain(config)
-    for key in ("wandb", "run_dir", "resume"):
+    for key in ("wandb", "run_dir", "resume", "paper"):
         values.pop(key, None)
-    values["model"].pop("device", None)
+    for key in ("device", "prompt_mib"):
+        values["model"].pop(key, None)
     values["model"].pop("adapter", None)  # its files count, not where they lie
     values["smc"].pop("max_rows", None)
     values["hmm"].pop("max_table_mib", None)

@@ -8,6 +8,11 @@ method. To add one, write its proposal (in `smc`, or anywhere) and its entry her
 Methods that look ahead share the HMM of the run and the settings `hmm.*`. An HMM is over the
 vocabulary of one model and only as good as its likeness to that model, so `hmm.path` has no default
 but for the model that comes with the project, which has one for some tasks (models/smollm2-*-hmm).
+To compare several, name them in `hmm.paths={H64: DIR, ...}`; `pgcd:H64` is P-GCD with that one, a
+method by itself in results.
+
+Most methods are proposals, and `smc.sample` draws from them. One that draws otherwise says how
+(`Method.sample`).
 """
 
 from __future__ import annotations
@@ -21,12 +26,17 @@ from typing import Any, Literal, cast
 from omegaconf import DictConfig, OmegaConf
 
 import smc
-from experiments.harness.config import HMMConfig
 from experiments.harness import smollm2
+from experiments.harness.config import HMMConfig
+from experiments.harness.hmm_alone import HMMAlone
 from experiments.harness.models import ROOT, digest_of
 from hmm.checkpoint import load_any
 from hmm.model import HMM
 from smc.language_model import LanguageModel
+
+
+def _sample(*arguments: Any, **options: Any) -> list[smc.Posterior]:
+    return smc.sample(*arguments, **options)
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,9 @@ class Method:
         indicator: which tokens have g = 1, where g is zero or one by definition: all of them
             ("lm"), those after which the text can be completed at some length ("lcd") or within the
             budget ("gcd"). None for any other g; it must then be zero wherever that of "gcd" is.
+        sample: what is called in the place of `smc.sample`, with the same arguments.
+        in_convergence: whether the convergence tasks can run it. They tabulate g, which must keep
+            the rule of `indicator`, and know no other `sample`.
     """
 
     title: str
@@ -52,6 +65,8 @@ class Method:
     needs_hmm: bool = False
     fixed: Mapping[str, Any] = field(default_factory=dict)
     indicator: Literal["lm", "lcd", "gcd"] | None = None
+    sample: Callable[..., list[smc.Posterior]] = _sample
+    in_convergence: bool = True
 
     def proposal(self, settings: HMMConfig, hmm: HMM | None = None) -> smc.Proposal:
         """Make the proposal, with the method's own settings in place of those that it fixes.
@@ -80,22 +95,48 @@ def _looking_ahead(title: str, colour: str, marker: str, **fixed: Any) -> Method
     return Method(title, colour, marker, _pgcd, needs_hmm=True, fixed=fixed)
 
 
+def _alone(settings: HMMConfig, hmm: HMM | None) -> smc.Proposal:
+    return HMMAlone(cast(HMM, hmm), max_bytes=settings.max_table_mib << 20)
+
+
 # The colours survive colour blindness (Okabe and Ito 2008).
 METHODS: dict[str, Method] = {
     "lm": Method("LM (rejection)", "#999999", "x", lambda *_: smc.LM(), indicator="lm"),
     "lcd": Method("LCD", "#D55E00", "s", lambda *_: smc.LCD(), indicator="lcd"),
+    "greedy_close": Method(
+        "LCD, greedy close", "#F0E442", "d", lambda *_: smc.GreedyClose(), in_convergence=False
+    ),
     "gcd": Method("GCD", "#0072B2", "o", lambda *_: smc.GCD(), indicator="gcd"),
     "pgcd": _looking_ahead("P-GCD", "#009E73", "^"),
     "pgcd_tied": _looking_ahead("P-GCD, class-tied", "#E69F00", "v", exact_top_k=0),
     "pgcd_exact": _looking_ahead("P-GCD, exact", "#000000", "+", exact_top_k=None),
     "pgcd_in_time": _looking_ahead("P-GCD, in time", "#56B4E9", "P", lookahead="in_time"),
     "pgcd_joint": _looking_ahead("P-GCD, joint", "#CC79A7", "D", lookahead="joint"),
+    "hmm": Method(
+        "HMM alone",
+        "#8C564B",
+        "h",
+        _alone,
+        needs_hmm=True,
+        fixed=HMMAlone.FIXED,
+        sample=HMMAlone.sample,
+        in_convergence=False,
+    ),
 }
+
+
+def method_of(name: str) -> Method:
+    """Give the method of this name; `pgcd:H64` is `pgcd` with the HMM that is called H64."""
+    base, _, hmm = name.partition(":")
+    method = METHODS[base]
+    if not hmm:
+        return method
+    return replace(method, title=f"{method.title} {hmm}", marker=f"${hmm}$")
 
 
 def needs_hmm(name: str) -> bool:
     """Tell whether the method of this name looks ahead with an HMM."""
-    return METHODS[name].needs_hmm
+    return method_of(name).needs_hmm
 
 
 def methods_of(config: DictConfig) -> list[str]:
@@ -108,16 +149,18 @@ def hmm_settings(config: DictConfig) -> HMMConfig:
     return cast(HMMConfig, OmegaConf.to_object(config.hmm))
 
 
-def hmm_directory(config: DictConfig) -> Path:
-    """Find the directory of the run's HMM.
+def hmm_directory(config: DictConfig, hmm: str = "") -> Path:
+    """Find the directory of the run's HMM, or of the one of this name.
 
     Raises:
         ValueError: `hmm.path` is left to itself for a model that has none, or nothing is there.
     """
+    if hmm:
+        return existing_hmm(f"hmm.paths.{hmm}", config.hmm.paths[hmm])
     if config.hmm.path == "auto":
         own = ROOT / "models" / f"{smollm2.NAME}-{config.task.name}-hmm"
         if config.model.path != smollm2.NAME or not own.is_dir():
-            names = ", ".join(filter(needs_hmm, methods_of(config)))
+            names = ", ".join(n for n in methods_of(config) if needs_hmm(n) and ":" not in n)
             raise ValueError(
                 f"task.methods has {names}, which needs an HMM distilled from "
                 f"model.path={config.model.path} for the task {config.task.name}: make one with "
@@ -143,23 +186,34 @@ def existing_hmm(key: str, path: str) -> Path:
     return directory
 
 
+def hmms_of(config: DictConfig) -> list[str]:
+    """Give the names of the HMMs that methods of the run need; "" is that of `hmm.path`."""
+    needing = filter(needs_hmm, methods_of(config))
+    return list(dict.fromkeys(name.partition(":")[2] for name in needing))
+
+
 def hmm_identity(config: DictConfig) -> dict[str, str]:
-    """Give a digest of the HMM's files, if a method of the run needs one."""
-    if not any(map(needs_hmm, methods_of(config))):
-        return {}
-    return {"hmm_files": digest_of(hmm_directory(config))}
+    """Give a digest of the files of each HMM that a method of the run needs."""
+    return {
+        f"hmm_files.{name}".rstrip("."): digest_of(hmm_directory(config, name))
+        for name in hmms_of(config)
+    }
 
 
 def proposals(config: DictConfig, lm: LanguageModel) -> dict[str, smc.Proposal]:
-    """Make the proposal of each method of the run, with one HMM for all, on the model's device.
+    """Make the proposal of each method of the run, each HMM loaded once, on the model's device.
 
     Raises:
         ValueError: an HMM over another vocabulary (both are named), or a damaged one.
     """
-    names, hmm = methods_of(config), None
-    if any(map(needs_hmm, names)):
-        hmm = load_any(hmm_directory(config), vocabulary=lm.vocabulary, device=lm.device).hmm
-    return {name: METHODS[name].proposal(hmm_settings(config), hmm) for name in names}
+    hmms = {
+        name: load_any(hmm_directory(config, name), vocabulary=lm.vocabulary, device=lm.device).hmm
+        for name in hmms_of(config)
+    }
+    return {
+        name: method_of(name).proposal(hmm_settings(config), hmms.get(name.partition(":")[2]))
+        for name in methods_of(config)
+    }
 
 
 def refuse_little_memory(

@@ -77,7 +77,7 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
     if adapter is not None:
         model = merged(model, adapter)
     model.to(device=device)
-    lm = TransformersLM(model, tokenizer)
+    lm = TransformersLM(model, tokenizer, prompt_bytes=settings.prompt_mib << 20)
     if not lm.vocabulary.eos_ids:
         raise ConstraintError(
             f"model.path={settings.path}: neither the tokenizer nor the generation config names an "

@@ -22,7 +22,7 @@ class Key(NamedTuple):
 
     Attributes:
         example: its name.
-        method: a name of `METHODS`, or whatever the task compares.
+        method: a name of `METHODS`, perhaps with an HMM's, or whatever the task compares.
         algorithm: a name of `ALGORITHMS`; "smc" where the task compares none.
         particles: N.
         repeat: number of the independent repetition.

@@ -6,13 +6,15 @@ A task checks its own settings beside these. All raise `ValueError`.
 from __future__ import annotations
 
 import math
+import re
 
 from omegaconf import DictConfig
 
 from experiments.harness.algorithms import ALGORITHMS, algorithms_of, unread
 from experiments.harness.checks import at_least, distinct, inside, left_alone, one_of
 from experiments.harness.config import DTYPES, PROMPTS, WANDB_MODES, Config, HMMConfig
-from experiments.harness.methods import METHODS, methods_of, needs_hmm
+from experiments.harness.methods import METHODS, hmms_of, method_of, methods_of, needs_hmm
+from experiments.harness.paper import PAPER
 from smc.twisted import TWISTS
 
 
@@ -21,6 +23,7 @@ def check_model(config: DictConfig) -> None:
     one_of("model.prompt", config.model.prompt, PROMPTS)
     one_of("model.dtype", config.model.dtype, DTYPES)
     one_of("wandb.mode", config.wandb.mode, WANDB_MODES)
+    at_least("model.prompt_mib", config.model.prompt_mib, 0)
     at_least("seed", config.seed, 0)
 
 
@@ -29,6 +32,13 @@ def check_shared(config: DictConfig) -> None:
     check_model(config)
     check_methods(config)
     check_algorithms(config)
+    if config.paper is not None:
+        one_of("paper", config.paper, tuple(PAPER))
+        if "styles" not in config.task:
+            raise ValueError(
+                f"paper={config.paper} is about tool calls, and +task={config.task.name} makes "
+                "none: leave paper out"
+            )
     at_least("data.offset", config.data.offset, 0)
     if config.data.path and config.data.hub:
         raise ValueError("give data.path or data.hub, not both")
@@ -46,19 +56,46 @@ def check_methods(config: DictConfig) -> None:
         distinct("task.methods", config.task.methods)
         distinct("task.particles", config.task.particles)
         for method in config.task.methods:
-            one_of("task.methods", method, tuple(METHODS))
+            one_of("task.methods", method.partition(":")[0], tuple(METHODS))
+        _check_named_hmms(config)
         for count in config.task.particles:
             at_least("task.particles", count, 1)
-    looking = [METHODS[name] for name in methods_of(config) if METHODS[name].needs_hmm]
+    looking = [method_of(name) for name in methods_of(config) if needs_hmm(name)]
     settings = list(HMMConfig.__dataclass_fields__)
     if not looking:
         names = ", ".join(filter(needs_hmm, METHODS))
         reason = f"of the methods {names} alone look ahead, and none is run; leave hmm.* out"
         left_alone(config, Config, [f"hmm.{name}" for name in settings], reason)
         return
+    if "" not in hmms_of(config):
+        reason = "all methods of this run that look ahead name their HMM (hmm.paths); leave it out"
+        left_alone(config, Config, ["hmm.path"], reason)
     fixed = [name for name in settings if all(name in method.fixed for method in looking)]
     reason = "all methods of this run that look ahead have their own; leave it out"
     left_alone(config, Config, [f"hmm.{name}" for name in fixed], reason)
+
+
+def _check_named_hmms(config: DictConfig) -> None:
+    """Check that every HMM which a method names is in `hmm.paths`, and every one there is named."""
+    paths = list(config.hmm.paths)
+    for method in config.task.methods:
+        base, colon, name = method.partition(":")
+        if colon and not needs_hmm(base):
+            raise ValueError(f"task.methods has {method}, but {base} needs no HMM: give {base}")
+        if colon and name not in paths:
+            raise ValueError(
+                f"task.methods has {method}, but hmm.paths has no {name!r} "
+                f"({', '.join(paths) or 'it is empty'}): give hmm.paths={{{name}: DIR}}"
+            )
+    for name in paths:
+        if not re.fullmatch(r"[A-Za-z0-9]{1,12}", name):
+            raise ValueError(f"hmm.paths has {name!r}: a name is up to 12 letters and digits")
+    unused = [name for name in paths if name not in hmms_of(config)]
+    if unused and hmms_of(config):
+        raise ValueError(
+            f"hmm.paths has {', '.join(unused)}, which no method of task.methods names: add "
+            f"pgcd:{unused[0]}, or leave it out"
+        )
 
 
 def check_algorithms(config: DictConfig) -> None:

@@ -9,7 +9,7 @@ example varies over them is its standard deviation, averaged over examples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,31 +55,58 @@ def bootstrap(values: Sequence[float], seed: int = 0) -> Interval:
     return Interval(mean, float(low), float(high))
 
 
-def summarize(rows: Sequence[Row], seed: int = 0) -> list[dict[str, Any]]:
-    """Sum up the rows of each arm and number of particles, in order of first appearance."""
-    groups: dict[tuple[Arm, int], list[Row]] = {}
+class Group(NamedTuple):
+    """What rows are summed up over examples by.
+
+    Attributes:
+        style: of the answers, in a task whose rows have one; else empty.
+        arm: the method and algorithm.
+        particles: N.
+    """
+
+    style: str
+    arm: Arm
+    particles: int
+
+
+def grouped(rows: Iterable[Row]) -> dict[Group, list[Row]]:
+    """Put the rows of each group together, in order of first appearance."""
+    groups: dict[Group, list[Row]] = {}
     for row in rows:
-        groups.setdefault((Arm.of(row), row["particles"]), []).append(row)
-    return [_record(arm, n, group, seed) for (arm, n), group in groups.items()]
+        group = Group(row.get("style", ""), Arm.of(row), row["particles"])
+        groups.setdefault(group, []).append(row)
+    return groups
 
 
-def _record(arm: Arm, particles: int, group: Sequence[Row], seed: int) -> dict[str, Any]:
-    """The sums of one arm with one number of particles."""
+def by_example(rows: Iterable[Row], value: Callable[[Row], float]) -> dict[str, float]:
+    """Compute the mean of a value over the repetitions of each example."""
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        values.setdefault(row["example"], []).append(value(row))
+    return {example: float(np.mean(own)) for example, own in values.items()}
+
+
+def summarize(rows: Sequence[Row], seed: int = 0) -> list[dict[str, Any]]:
+    """Sum up the rows of each group, in order of first appearance."""
+    return [_record(group, own, seed) for group, own in grouped(rows).items()]
+
+
+def _record(named: Group, group: Sequence[Row], seed: int) -> dict[str, Any]:
+    """The sums of one group."""
+    arm, particles = named.arm, named.particles
     examples: dict[str, list[Row]] = {}
     for row in group:
         examples.setdefault(row["example"], []).append(row)
 
-    def by_example(value: Callable[[Row], float]) -> list[float]:
-        return [float(np.mean([value(r) for r in own])) for own in examples.values()]
-
     alive = [r for r in group if not r["dead"]]
-    accuracy = bootstrap(by_example(lambda r: r["weighted_accuracy"]), seed)
-    majority = bootstrap(by_example(lambda r: r["majority_correct"]), seed)
+    accuracy = bootstrap([*by_example(group, lambda r: r["weighted_accuracy"]).values()], seed)
+    majority = bootstrap([*by_example(group, lambda r: r["majority_correct"]).values()], seed)
     evidence = [
         [r["log_evidence"] for r in own if r["log_evidence"] is not None]
         for own in examples.values()
     ]
     return {
+        **({"style": named.style} if named.style else {}),
         **arm._asdict(),
         "particles": particles,
         "examples": len(examples),
@@ -105,15 +132,19 @@ def _record(arm: Arm, particles: int, group: Sequence[Row], seed: int) -> dict[s
         "lm_calls": sum(r["lm_calls"] for r in group),
         "tokens": sum(r["tokens"] for r in group),
         "seconds": sum(r["seconds"] for r in group),
+        "lm_calls_each": _mean(r["lm_calls"] for r in group),
+        "tokens_each": _mean(r["tokens"] for r in group),
+        "seconds_each": _mean(r["seconds"] for r in group),
     }
 
 
 def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """Turn the summary into a table of percentages, intervals and totals."""
+    """Turn the summary into a table: percentages, intervals, and the costs of one example."""
     repeated = any(s["repeats"] > 1 for s in summary)
+    titles = titles_in(summary)
     return pd.DataFrame(
         {
-            **Arm.of(s).titles,
+            **titles(s),
             "particles": s["particles"],
             "examples": s["examples"],
             "accuracy (weighted) %": _with_interval(s, "weighted_accuracy"),
@@ -127,12 +158,27 @@ def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
             "log evidence": _number(s["log_evidence"], 3),
             **({"its sd": _number(s["log_evidence_sd"], 3)} if repeated else {}),
             "read": _number(s["read"], 0),
-            "LM calls": s["lm_calls"],
-            "tokens": s["tokens"],
-            "seconds": f"{s['seconds']:.1f}",
+            "LM calls": _number(s["lm_calls_each"], 1),
+            "tokens": _number(s["tokens_each"], 0),
+            "seconds": _number(s["seconds_each"], 2),
         }
         for s in summary
     )
+
+
+def titles_in(records: Sequence[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]], Row]:
+    """Give the function to the cells that name a record among these: the style where it varies."""
+    several = len(styles_in(records)) > 1
+
+    def titles(record: Mapping[str, Any]) -> Row:
+        return {**({"style": record["style"]} if several else {}), **Arm.of(record).titles}
+
+    return titles
+
+
+def styles_in(records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Give the styles of rows or records, in order of first appearance; "" where they have none."""
+    return list(dict.fromkeys(record.get("style", "") for record in records))
 
 
 def as_markdown(table: pd.DataFrame) -> str:

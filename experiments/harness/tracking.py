@@ -15,6 +15,7 @@ import wandb
 
 from experiments.harness.arms import Arm
 from experiments.harness.config import WandbConfig
+from experiments.harness.summary import styles_in
 
 _LOG = logging.getLogger(__name__)
 _INIT_SECONDS = 20  # after this an online start is given up for an offline one
@@ -64,8 +65,14 @@ def log_results(
     figures: Mapping[str, Path],
 ) -> None:
     """Log the figures and tables of the run directory, and a curve for each arm."""
-    for record in sorted(summary, key=lambda r: r["particles"]):
+    several = len(styles_in(summary)) > 1
+
+    def label_of(record: Mapping[str, Any]) -> str:
         label = Arm.of(record).label
+        return f"{record['style']}/{label}" if several else label
+
+    for record in sorted(summary, key=lambda r: r["particles"]):
+        label = label_of(record)
         values = {
             f"{label}/{key}": value
             for key, value in record.items()
@@ -80,7 +87,7 @@ def log_results(
         }
     )
     for record in summary:
-        prefix = f"{Arm.of(record).label}@{record['particles']}"
+        prefix = f"{label_of(record)}@{record['particles']}"
         run.summary.update({f"{prefix}/{k}": v for k, v in record.items()})
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from experiments.harness.budgets import check_budget
-from experiments.harness.checks import at_least, one_of
+from experiments.harness.checks import at_least, distinct, one_of
 from experiments.tool_calling.answers import STYLES
 
 
@@ -17,7 +17,7 @@ class XlamConfig:
     """Tool calling: methods x algorithms x particle counts on the same requests."""
 
     name: str = "xlam"
-    style: str = "json"
+    styles: list[str] = field(default_factory=lambda: ["json"])  # each request in every style
     num_examples: int = 48
     methods: list[str] = field(default_factory=lambda: ["lcd", "gcd", "pgcd"])
     algorithms: list[str] = field(default_factory=lambda: ["smc", "discrete"])
@@ -30,7 +30,9 @@ class XlamConfig:
 def check(config: DictConfig) -> None:
     """Refuse values that no run could honour: `ValueError` with the value and what to give."""
     task = config.task
-    one_of("task.style", task.style, STYLES)
+    distinct("task.styles", task.styles)
+    for style in task.styles:
+        one_of("task.styles", style, STYLES)
     at_least("task.num_examples", task.num_examples, 1)
     at_least("task.repeats", task.repeats, 1)
     if task.max_calls is not None:

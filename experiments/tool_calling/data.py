@@ -9,7 +9,6 @@ from experiments.harness.models import ROOT
 from experiments.harness.records import ReadResult
 from experiments.tool_calling.records import ToolRecord, read_hub, read_toolcalls, read_xlam
 
-
 OWN = ROOT / "data" / "xlam" / "records_500_599.jsonl"
 """Records that come with the project, on which nothing of it is trained."""
 

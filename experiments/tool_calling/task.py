@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
 
@@ -36,24 +36,37 @@ def _read(config: DictConfig) -> ReadResult[ToolRecord]:
     return load_records(config.data, config.task.num_examples)
 
 
+class Request(NamedTuple):
+    """A record, and the style in which its calls are to be written; what rows are about."""
+
+    record: ToolRecord
+    style: str
+
+    @property
+    def id(self) -> str:
+        """The record's id; the style has a column of its own."""
+        return self.record.id
+
+
 def handling(config: DictConfig, tokenizer: Any, unknown_types: Counter[str]) -> Handling:
     """Say what becomes of a request; parameter types that are read as any value are counted."""
-    style = config.task.style
 
-    def language(record: ToolRecord) -> gcd.Automaton:
+    def language(request: Request) -> gcd.Automaton:
+        record, style = request
         unknown_types.update(gcd.parse_tools(record.tools).unknown_types)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # counted above, reported once for all records
             return gcd.tool_calls(record.tools, style=style, max_calls=config.task.max_calls)
 
     def columns(example: Example, posterior: smc.Posterior) -> Row:
-        record: Any = example.record
+        request: Any = example.record
+        record, style = request
         return {"style": style, "gold": write_answer(record.calls, record.tools, style)}
 
     return Handling(
         language=language,
-        prompt=lambda r: build_prompt(r, style, tokenizer=tokenizer, kind=config.model.prompt),
-        is_correct=lambda record, answer: makes_calls(answer, record.calls, style),
+        prompt=lambda r: build_prompt(*r, tokenizer=tokenizer, kind=config.model.prompt),
+        is_correct=lambda r, answer: makes_calls(answer, r.record.calls, r.style),
         columns=columns,
     )
 
@@ -63,7 +76,14 @@ def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
     config, task = run.config, run.config.task
     lm, tokenizer = load_model(config.model)
     unknown = Counter[str]()
-    prepared, rows = compare(run, read, handling(config, tokenizer, unknown), lm, tokenizer)
+    requests = tuple(Request(record, style) for style in task.styles for record in read.records)
+    prepared, rows = compare(
+        run,
+        ReadResult(requests, read.skipped),
+        handling(config, tokenizer, unknown),
+        lm,
+        tokenizer,
+    )
     if rows is None:
         return
     if unknown:
@@ -77,15 +97,16 @@ def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
         prepared,
         rows,
         title=(
-            f"{task.name}: {len(prepared.examples)} requests ({source}), {task.style} style, "
-            f"budget {task.budget}, temperature {config.smc.temperature:g}; {title_of(config.model)}"
+            f"{task.name}: {len(prepared.examples)} requests ({source}), "
+            f"{' and '.join(task.styles)} style, "
+            f"budget {task.budget}, temperature {config.smc.temperature:g}; "
+            f"{title_of(config.model)}"
         ),
         summary=summary,
         table=as_table(summary),
         notes=[
             "Accuracies in percent with 95 % bootstrap intervals over requests; dead rows count as "
-            "wrong. Tokens are those the language model read, prompts included; `read` is the mean "
-            "number of prefixes that it read for one request, the prompt aside."
+            "wrong."
         ],
         more={"unknown_types": dict(unknown)},
     )

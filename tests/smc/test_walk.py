@@ -48,6 +48,7 @@ PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
     "lm": smc.LM,
     "lcd": smc.LCD,
     "gcd": smc.GCD,
+    "greedy_close": smc.GreedyClose,
     "tilted": lambda: Tilted(potential=True),
     "tilted_no_potential": lambda: Tilted(potential=False),
 }

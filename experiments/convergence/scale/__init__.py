@@ -4,7 +4,6 @@ If the language model is a hidden Markov model itself, the constraint's automato
 again a Markov chain, so evidence and posterior are sums that dynamic programming does at any
 length: calls of real tools, sentences of sixty tokens.
 
-    hmm_lm      the language model
     truth       log P(C within n), and the posterior probability of events, both exact
     mismatch    worse models of the same text, for methods that look ahead
     problem     what a problem is; `tools` and `sentences` have them

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from experiments.convergence.config import check_convergent
 from experiments.convergence.scale.mismatch import LOOKAHEADS
 from experiments.convergence.scale.sentences import SENTENCES
 from experiments.convergence.scale.tools import TOOLS
@@ -45,6 +46,7 @@ def check(config: DictConfig) -> None:
         distinct(f"task.{key}", task[key])
         for name in task[key]:
             one_of(f"task.{key}", name, tuple(known))
+    check_convergent(config)
     at_least("task.seeds", task.seeds, 1)
     at_least("task.hmm_states", task.hmm_states, 2)
     at_least("task.hmm_sequences", task.hmm_sequences, 20)

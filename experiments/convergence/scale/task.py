@@ -22,7 +22,6 @@ import smc
 from experiments.convergence.methods import settings_of
 from experiments.convergence.scale.arms import Arm, arms_of
 from experiments.convergence.scale.config import PROBLEMS, ScaleConfig, check
-from experiments.convergence.scale.hmm_lm import PROMPT, HMMLanguageModel
 from experiments.convergence.scale.measures import measured
 from experiments.convergence.scale.mismatch import LOOKAHEADS
 from experiments.convergence.scale.problem import Prepared
@@ -37,6 +36,7 @@ from experiments.harness.run import Run, Task
 from gcd.support.files import read_json, write_json
 from gcd.tokens.batch import AutomatonBatch
 from hmm.model import HMM
+from smc.hmm_lm import PROMPT, HMMLanguageModel
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from experiments.convergence.measures import estimate
 from experiments.convergence.methods import law_of_sample
 from experiments.convergence.sampler import Runs, TreeLM, TreeProposal, sample_runs, tabulate
 from experiments.harness.config import HMMConfig
-from experiments.harness.methods import METHODS
+from experiments.harness.methods import METHODS as ALL_METHODS
 from smc.algorithms import SMC, Discrete
 from smc.testing import target, walk
 from tests.experiments.convergence.test_tree import (
@@ -30,6 +30,7 @@ from tests.experiments.convergence.test_tree import (
     built,
 )
 
+METHODS = {name: method for name, method in ALL_METHODS.items() if method.in_convergence}
 PLAIN = HMMConfig(lookahead="conditional")
 PLAINLY = Discrete(count_finished=False, share=0.0, floor=0.0)  # it enumerates where it has room
 

@@ -15,11 +15,11 @@ import smc
 from experiments import run as experiment
 from experiments.convergence.scale import problem, sentences, source
 from experiments.convergence.scale.config import PROBLEMS
-from experiments.convergence.scale.hmm_lm import in_double
 from experiments.convergence.scale.measures import measured, total_variation
 from experiments.convergence.scale.sentences import SENTENCES
 from experiments.convergence.scale.tools import TOOLS
 from experiments.convergence.scale.truth import Event, Truth, truth
+from smc.hmm_lm import in_double
 
 ROOT = Path(__file__).resolve().parents[3]
 QUIET = ("wandb=disabled", "model.device=cpu", "+task=convergence_scale")

@@ -6,7 +6,7 @@ Its next token is distributed as the filter says,
 
 in float64 throughout. It knows no prompts: whatever is given as one is ignored, and the first
 token of an answer comes from the initial distribution. What such a model gives a constraint is
-known exactly (`truth`).
+known exactly: its product with the automaton (`hmm.product`) says it.
 
 Cost of a step on R rows: one product with the transitions and one with the emissions, R H (H + V)
 operations twice, whatever the length of the prefixes.
@@ -32,7 +32,7 @@ PROMPT = (0,)
 
 
 def in_double(hmm: HMM) -> HMM:
-    """Give the model in float64, every distribution normalised to float64's precision.
+    """Returns the model in float64, every distribution normalised to float64's precision.
 
     Files hold half or single precision, in which distributions sum to one within 1e-3 or 1e-7; a
     language model whose truth is to be known must mean one thing exactly.
@@ -77,18 +77,18 @@ class HMMLanguageModel:
         return self.hmm.device
 
     def digest(self) -> str:
-        """Compute a digest of all parameters, which tells the model from others."""
+        """Computes a digest of all parameters, which tells the model from others."""
         found = hashlib.sha256()
         for part in (self.hmm.initial, *self.hmm.transition.factors, self.hmm.emission):
             found.update(part.cpu().numpy().tobytes())
         return found.hexdigest()[:16]
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Give token ids as they are, and `PROMPT` for any text: it is ignored either way."""
+        """Returns token ids as they are, and `PROMPT` for any text: it is ignored either way."""
         return list(PROMPT) if isinstance(prompt, str) else [int(token) for token in prompt]
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[HMMRows, Float64[Tensor, "B V"]]:
-        """Make one empty row for each prompt, and log p(first token); prompts are ignored."""
+        """Makes one empty row for each prompt, and log p(first token); prompts are ignored."""
         rows = HMMRows(self, len(prompts))
         return rows, rows.log_p(torch.arange(len(prompts), device=self.device))
 
@@ -105,13 +105,13 @@ class HMMRows:
         self._tokens: list[tuple[int, ...]] = [()] * count
 
     def log_p(self, rows: Int64[Tensor, "n"]) -> Float64[Tensor, "n V"]:
-        """Compute log p(next token | row) of these rows."""
+        """Computes log p(next token | row) of these rows."""
         return torch.mm(self._predicted[rows], self._hmm.emission.T).log_()
 
     def extend(
         self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]
     ) -> Float64[Tensor, "R T V"]:
-        """Append runs of tokens; see `smc.language_model.Rows`.
+        """Appends runs of tokens; see `smc.language_model.Rows`.
 
         Raises:
             ValueError: a row would be impossible, so that nothing can follow it.
@@ -125,12 +125,12 @@ class HMMRows:
         return log_p
 
     def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
-        """Make the rows copies of these."""
+        """Makes the rows copies of these."""
         self._predicted = self._predicted[ancestors.long()]
         self._tokens = [self._tokens[a] for a in ancestors.tolist()]
 
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
-        """Keep the first tokens of each row, and filter these again."""
+        """Keeps the first tokens of each row, and filters these again."""
         kept = [row[:n] for row, n in zip(self._tokens, lengths.tolist(), strict=True)]
         self._predicted = self._hmm.initial.expand(len(kept), -1).clone()
         self._tokens = [()] * len(kept)
@@ -140,7 +140,7 @@ class HMMRows:
             self._read(torch.tensor(on, device=self._hmm.device), tokens)
 
     def _read(self, rows: Int64[Tensor, "n"], tokens: Int64[Tensor, "n"]) -> None:
-        """Append one token to each of these rows."""
+        """Appends one token to each of these rows."""
         step = filter_step(self._hmm, self._predicted[rows], tokens)
         if bool(step.log_likelihood.isneginf().any()):
             row = int(rows[step.log_likelihood.isneginf()][0])

@@ -1,0 +1,93 @@
+"""This module compares methods on the same examples: differences to GCD, with paired intervals.
+
+Examples differ far more from each other than methods do on one of them. So the interval is that of
+the difference, example by example: with d_i the accuracy of a method on example i minus that of GCD
+(each a mean over repetitions), the mean of d over resampled examples, the same resamples for both
+methods. Where it does not contain zero, the two differ on these examples by more than the choice of
+examples explains.
+
+Particles of different methods cost differently, so beside the difference stands what a method took
+for it: language model calls and seconds, as multiples of GCD's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.harness.arms import Arm
+from experiments.harness.results import Row
+from experiments.harness.summary import bootstrap, by_example, grouped, titles_in
+
+REFERENCE = "gcd"
+"""The method that the others are compared with."""
+
+
+def differences(
+    rows: Sequence[Row], seed: int = 0, reference: str = REFERENCE
+) -> list[dict[str, Any]]:
+    """Compare each method with the reference, at equal particles under the same algorithm.
+
+    Args:
+        rows: of one run.
+        seed: of the resamples, which depend on nothing else but the number of examples.
+        reference: the method to compare with.
+
+    Returns:
+        One record for each group of rows that has a counterpart; none for the reference itself.
+        `difference` and its ends are in [-1, 1]; `lm_calls_ratio` and `seconds_ratio` are ratios of
+        sums over examples, None where the reference took nothing.
+    """
+    groups = grouped(rows)
+    found = []
+    for group, own in groups.items():
+        other = groups.get(group._replace(arm=Arm(reference, group.arm.algorithm)))
+        if other is None or group.arm.method == reference:
+            continue
+        ours, theirs = (by_example(each, lambda r: r["weighted_accuracy"]) for each in (own, other))
+        common = [example for example in ours if example in theirs]
+        difference = bootstrap([ours[e] - theirs[e] for e in common], seed)
+        found.append(
+            {
+                **({"style": group.style} if group.style else {}),
+                **group.arm._asdict(),
+                "particles": group.particles,
+                "reference": reference,
+                "examples": len(common),
+                "difference": difference.mean,
+                "difference_low": difference.low,
+                "difference_high": difference.high,
+                "lm_calls_ratio": _ratio(own, other, "lm_calls"),
+                "seconds_ratio": _ratio(own, other, "seconds"),
+            }
+        )
+    return found
+
+
+def as_paired_table(found: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Turn differences into a table, in points of a percent."""
+    titles = titles_in(found)
+    return pd.DataFrame(
+        {
+            **titles(d),
+            "particles": d["particles"],
+            "difference, points": f"{100 * d['difference']:+.1f} "
+            f"[{100 * d['difference_low']:+.1f}, {100 * d['difference_high']:+.1f}]",
+            "LM calls, times": _times(d["lm_calls_ratio"]),
+            "seconds, times": _times(d["seconds_ratio"]),
+        }
+        for d in found
+    )
+
+
+def _ratio(own: Sequence[Row], other: Sequence[Row], key: str) -> float | None:
+    """A ratio of means over rows; None where there is nothing to divide by."""
+    below = float(np.mean([row[key] for row in other]))
+    return float(np.mean([row[key] for row in own])) / below if below else None
+
+
+def _times(ratio: float | None) -> str:
+    return "–" if ratio is None else f"{ratio:.2f}"

@@ -1,0 +1,193 @@
+"""Every table and figure by name, at tiny size on a toy model, and what each of them says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+from experiments import run as experiment
+from experiments.harness.paper import PAPER
+from hmm.checkpoint import save
+from hmm.model import HMM
+from tests.experiments.toy_model import write_checkpoint
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+NAMES = sorted(path.stem for path in (CONFIGS / "experiment").glob("*.yaml"))
+TOOL = {"name": "f", "description": "", "parameters": {"a": {"type": "int", "description": ""}}}
+RECORD = {"query": "f of 1", "tools": [TOOL], "answers": [{"name": "f", "arguments": {"a": 1}}]}
+
+
+def composed(*overrides: str) -> DictConfig:
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return compose("config", list(overrides))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> tuple[str, ...]:
+    """Overrides that make any experiment on tool calls one of seconds."""
+    directory = tmp_path_factory.mktemp("tiny")
+    model = write_checkpoint(directory / "model")
+    for H in (2, 3):
+        hmm = HMM.random(H, 257, generator=torch.Generator().manual_seed(H))
+        save(hmm, directory / f"hmm{H}", config={"eos_token_id": [256]})
+    records = directory / "records.jsonl"
+    records.write_text("".join(json.dumps({**RECORD, "id": i}) + "\n" for i in range(2)))
+    hmms = f"{{H64:{directory}/hmm2,H256:{directory}/hmm3}}"
+    return (
+        f"model.path={model}", f"data.path={records}", "wandb=disabled", "task.num_examples=2",
+        "task.particles=[1,2]", "task.budget=tight", "task.max_calls=1", f"hmms={hmms}",
+        f"hmm.path={directory}/hmm3", "model.device=cpu", "task.repeats=1",
+    )  # fmt: skip
+
+
+def overrides_of(name: str, tiny: tuple[str, ...]) -> list[str]:
+    """The overrides for one experiment; several HMMs, or one."""
+    given = [f"+experiment={name}", *(each for each in tiny if not each.startswith("hmm"))]
+    several = next(each for each in tiny if each.startswith("hmms="))
+    if name == "table3_hmm_size":
+        replaced = several.replace("hmms=", "+hmm.paths=")
+        methods = "task.methods=[lcd,gcd,pgcd:H64,pgcd:H256]"
+        return [*given, "~hmm.paths", replaced, methods]
+    return [*given, next(each for each in tiny if each.startswith("hmm.path="))]
+
+
+def rows_of(run_dir: Path) -> list[dict]:
+    return [json.loads(line) for line in (run_dir / "results.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_experiment_composes(name):
+    config = composed(f"+experiment={name}", "model.path=somewhere")
+    experiment.check(config)
+    assert config.paper is None or config.paper in PAPER
+
+
+def test_the_paper_s_model_is_a_ready_config():
+    config = composed("+experiment=table1_satisfaction", "model=llama3_1_8b")
+    assert config.model.path == "meta-llama/Llama-3.1-8B-Instruct"
+    assert (config.model.dtype, config.model.prompt) == ("bfloat16", "chat")
+
+
+@pytest.mark.parametrize("name", ["table1_satisfaction", "table3_hmm_size", "figure2_accuracy"])
+def test_an_experiment_runs_and_prints_ours_beside_the_paper_s(name, tiny, tmp_path):
+    config = composed(*overrides_of(name, tiny), f"run_dir={tmp_path}")
+    experiment.run(config)
+    rows = rows_of(tmp_path)
+    task = config.task
+    arms = len(task.styles) * len(task.methods) * len(task.algorithms) * len(task.particles)
+    assert len(rows) == arms * 2  # two records
+    for row in rows:
+        if row["method"].partition(":")[0] in ("gcd", "pgcd", "hmm"):
+            assert row["valid"]
+            assert row["complete"]
+        assert row["seconds"] > 0
+        assert (row["lm_calls"] == 0) == (row["method"] == "hmm")
+    table = (tmp_path / "table.md").read_text()
+    assert f"Beside the paper: {PAPER[config.paper].title}" in table
+    assert f"Ours are from {config.model.path}" in table
+    for figures in PAPER[config.paper].figures.values():
+        for value in figures.values():
+            assert f" {value:.1f} " in table
+    assert "Difference to GCD at equal particles" in table
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert {d["method"] for d in summary["differences"]} == {*task.methods} - {"gcd"}
+    for figure in ("accuracy", "reads", "costs"):
+        assert (tmp_path / f"{figure}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_table_by_hmms_goes_on_from_its_rows(tiny, tmp_path, monkeypatch):
+    import smc
+
+    config = composed(*overrides_of("table3_hmm_size", tiny), f"run_dir={tmp_path}", "paper=null")
+    sample, calls = smc.sample, []
+
+    def interrupted(*args, **kwargs):
+        calls.append(None)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return sample(*args, **kwargs)
+
+    monkeypatch.setattr(smc, "sample", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        experiment.run(config)
+    kept = rows_of(tmp_path)
+    assert kept
+    experiment.run(config)
+    rows = rows_of(tmp_path)
+    assert all(row in rows for row in kept)
+    assert {row["method"] for row in rows} == {"lcd", "gcd", "pgcd:H64", "pgcd:H256"}
+    # The two are distinct models, and each row is by its own.
+    evidences = {
+        name: [row["log_evidence"] for row in rows if row["method"] == f"pgcd:{name}"]
+        for name in ("H64", "H256")
+    }
+    assert evidences["H64"] != evidences["H256"]
+    assert "Beside the paper" not in (tmp_path / "table.md").read_text()
+    identity = json.loads((tmp_path / "identity.json").read_text())
+    assert identity["hmm_files.H64"] != identity["hmm_files.H256"]
+
+
+def test_all_baselines_stand_side_by_side_in_one_run(tiny, tmp_path):
+    """Rejection, LCD, GCD with and without resampling, greedy closing, the HMM alone."""
+    hmm = next(each for each in tiny if each.startswith("hmm.path="))
+    experiment.run(
+        composed(
+            "+task=xlam", *(each for each in tiny if not each.startswith("hmm")), hmm,
+            "task.methods=[lm,lcd,greedy_close,gcd,pgcd,hmm]",
+            "task.algorithms=[smc,smc_none,discrete]", "task.particles=[2]", f"run_dir={tmp_path}",
+        )
+    )  # fmt: skip
+    rows = rows_of(tmp_path)
+    assert len(rows) == 6 * 3 * 2
+    by_arm = {(r["method"], r["algorithm"]) for r in rows}
+    assert len(by_arm) == 18
+    for row in rows:
+        if row["dead"]:
+            assert row["method"] in ("lm", "lcd", "greedy_close")
+            assert row["weighted_accuracy"] == 0
+            assert not row["valid"]
+        elif row["method"] != "hmm":
+            assert row["log_evidence"] <= 1e-6
+        if row["method"] == "hmm":
+            assert row["log_evidence"] is None
+            assert row["tokens"] == row["read"] == 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["task.methods=[gcd:H64]"], "task.methods has gcd:H64, but gcd needs no HMM"),
+        (["task.methods=[gcd,pgcd:H9]"], "hmm.paths has no 'H9'"),
+        (
+            ["task.methods=[pgcd:H64]", "hmm.paths={H64:DIR,H8:DIR}"],
+            "hmm.paths has H8, which no method",
+        ),
+        (["task.methods=[pgcd:H_4]", "hmm.paths={H_4:DIR}"], "up to 12 letters and digits"),
+        (
+            ["task.methods=[pgcd:H64]", "hmm.paths={H64:DIR}", "hmm.path=DIR"],
+            "hmm.path=DIR would be ignored",
+        ),
+        (["task.methods=[gcd]", "hmm.paths={H64:DIR}"], "hmm.paths=.* would be ignored"),
+        (["task.methods=[wild:H64]"], "'wild' for task.methods"),
+    ],
+)
+def test_hmms_by_name_are_checked(overrides, message):
+    with pytest.raises(ValueError, match=message):
+        experiment.check(composed("+task=xlam", *overrides))
+
+
+@pytest.mark.parametrize("task", ["convergence", "convergence_scale"])
+@pytest.mark.parametrize("method", ["greedy_close", "hmm"])
+def test_what_cannot_be_tabulated_is_refused_where_it_must_be(task, method):
+    with pytest.raises(ValueError, match=f"{method}, which .task={task} cannot run"):
+        experiment.check(composed(f"+task={task}", f"task.methods=[gcd,{method}]"))
+
+
+def test_the_paper_s_tables_are_about_tool_calls():
+    with pytest.raises(ValueError, match="paper=table1 is about tool calls"):
+        experiment.check(composed("+task=shakespeare", "paper=table1"))
