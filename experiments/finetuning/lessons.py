@@ -126,8 +126,8 @@ def _concept_sets(paths: Sequence[Path], limit: int | None) -> list[tuple[str, l
     sets: dict[str, list[str]] = {}
     for path in paths:
         for line in path.read_text(encoding="utf-8").splitlines()[:limit]:
-            concepts, _, sentence = line.partition("\t")
-            sentence = _well_formed(sentence)
+            concepts, _, written = line.partition("\t")
+            sentence = _well_formed(written)
             if sentence is not None and 3 <= len(concepts.split()) <= 5:
                 sets.setdefault(concepts, []).append(sentence)
     return list(sets.items())
