@@ -46,7 +46,7 @@ def _identity(config: DictConfig, items: list[Any]) -> Identity:
 
 def _run(run: Run, items: list[Any]) -> None:
     config = run.config
-    data = split(items, config.held_out, config.seed)
+    data = split(items, config.held_out, config.seed, config.prompts)
     out = Path(config.out).expanduser() if config.out else run.directory / "adapter"
     if out.exists() and out != run.directory / "adapter":
         raise ValueError(f"out={out} exists: give another, or remove it")
