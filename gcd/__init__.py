@@ -19,7 +19,12 @@ from gcd.errors import (
 from gcd.languages.element_pattern import ASCII_CLASSES, pattern
 from gcd.languages.json_schema.ignored import IgnoredKeyword, IgnoredKeywordWarning
 from gcd.languages.json_schema.schema import ignored_keywords, json_schema
+from gcd.languages.keywords import keywords
 from gcd.languages.literal import choice, literal
+from gcd.languages.sql.dialect import SqlDialect
+from gcd.languages.sql.reading import sql_schema, sql_values
+from gcd.languages.sql.schema import Column, ForeignKey, SqlSchema, Table
+from gcd.languages.sql.sql import sql, widest_dialect
 from gcd.languages.text.regex import regex
 from gcd.languages.tools.tool_calls import tool_calls
 from gcd.languages.tools.tool_types import Parameter, Tool, ToolList, parse_tools
@@ -45,8 +50,10 @@ __all__ = [
     "Automaton",
     "AutomatonBatch",
     "BudgetMask",
+    "Column",
     "ConstraintError",
     "EmptyLanguageError",
+    "ForeignKey",
     "IgnoredKeyword",
     "IgnoredKeywordWarning",
     "InfeasibleBudgetError",
@@ -56,7 +63,10 @@ __all__ = [
     "Parameter",
     "PrefixReport",
     "ServedAutomaton",
+    "SqlDialect",
+    "SqlSchema",
     "StateLimitError",
+    "Table",
     "TensorAutomaton",
     "TokenAutomaton",
     "Tool",
@@ -70,16 +80,21 @@ __all__ = [
     "ignored_keywords",
     "inspect_prefix",
     "json_schema",
+    "keywords",
     "lift",
     "literal",
     "parse_tools",
     "pattern",
     "regex",
+    "sql",
+    "sql_schema",
+    "sql_values",
     "state_limit",
     "to_dot",
     "to_svg",
     "tool_calls",
     "why_refused",
+    "widest_dialect",
     "work_limit",
 ]
 

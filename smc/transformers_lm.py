@@ -14,14 +14,18 @@ bits only.  A model loaded in float64 makes that irrelevant in practice, where i
 take it: some older architectures give NaN on padded rows then, which the sampler refuses.
 
 Cost of a step: one forward pass over the rows, and a copy of the cache when rows move.
+
+Prompts can be kept: their keys and values, and what the model says after them, stay for the next
+call with the same prompt (`prompt_bytes`), as a comparison of methods reads each many times.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int, Int64
@@ -41,9 +45,19 @@ class TransformersLM:
         model: a `PreTrainedModel` for causal language modelling.
         tokenizer: its tokenizer; prompts given as text are encoded with its own special tokens.
         vocabulary: the token bytes, if they are to be other than the tokenizer's.
+        prompt_bytes: memory for prompts that are kept from call to call, those used longest ago
+            going first; 0 keeps none. The model's weights must not change then.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, vocabulary: Vocabulary | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        vocabulary: Vocabulary | None = None,
+        *,
+        prompt_bytes: int = 0,
+    ) -> None:
+        self._kept = _KeptPrompts(prompt_bytes)
         self.model = model.eval()
         self.tokenizer = tokenizer
         self._given_vocabulary = vocabulary
@@ -82,7 +96,23 @@ class TransformersLM:
     def prefill(
         self, prompts: Sequence[Sequence[int]]
     ) -> tuple[TransformersRows, Float[Tensor, "B V"]]:
-        """Reads all prompts in one forward pass, padded on the left."""
+        """Reads all prompts that are not kept in one forward pass, padded on the left."""
+        if not self._kept.most_bytes:
+            return self._read(prompts)
+        wanted = [tuple(prompt) for prompt in prompts]
+        memories = {prompt: self._kept.get(prompt) for prompt in wanted}
+        missing = [prompt for prompt, memory in memories.items() if memory is None]
+        if missing:
+            rows, log_p = self._read(missing)
+            for number, prompt in enumerate(missing):
+                memories[prompt] = memory = rows.memory(number, log_p[number])
+                self._kept.put(prompt, memory)
+        known = [memory for prompt in wanted if (memory := memories[prompt]) is not None]
+        return TransformersRows.after(self, known), torch.stack([each.log_p for each in known])
+
+    def _read(
+        self, prompts: Sequence[Sequence[int]]
+    ) -> tuple[TransformersRows, Float[Tensor, "B V"]]:
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
         width = max(len(prompt) for prompt in prompts)
         tokens = torch.tensor(
@@ -90,6 +120,48 @@ class TransformersLM:
         )
         rows = TransformersRows(self, lengths)
         return rows, rows.read(tokens, rows.lengths, **self._last_only)[:, -1]
+
+
+class _Memory(NamedTuple):
+    """What the model remembers of one prompt.
+
+    Attributes:
+        length: its tokens.
+        layers: keys and values of each layer.
+        log_p: log-probabilities of the token after it.
+    """
+
+    length: int
+    layers: tuple[tuple[Float[Tensor, "heads L d"], Float[Tensor, "heads L d2"]], ...]
+    log_p: Float[Tensor, "V"]
+
+    @property
+    def nbytes(self) -> int:
+        return self.log_p.nbytes + sum(k.nbytes + v.nbytes for k, v in self.layers)
+
+
+class _KeptPrompts:
+    """Memories of prompts within a bound in bytes; those used longest ago go first."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self._memories: OrderedDict[tuple[int, ...], _Memory] = OrderedDict()
+        self._nbytes = 0
+
+    def get(self, prompt: tuple[int, ...]) -> _Memory | None:
+        memory = self._memories.get(prompt)
+        if memory is not None:
+            self._memories.move_to_end(prompt)
+        return memory
+
+    def put(self, prompt: tuple[int, ...], memory: _Memory) -> None:
+        if memory.nbytes > self.most_bytes:
+            return
+        self._memories[prompt] = memory
+        self._nbytes += memory.nbytes
+        while self._nbytes > self.most_bytes:
+            _, oldest = self._memories.popitem(last=False)
+            self._nbytes -= oldest.nbytes
 
 
 class TransformersRows:
@@ -114,6 +186,27 @@ class TransformersRows:
         self._cache: Any = DynamicCache()
         self.prompt_lengths = prompt_lengths
         self.lengths = prompt_lengths
+
+    @classmethod
+    def after(cls, lm: TransformersLM, memories: Sequence[_Memory]) -> TransformersRows:
+        """Makes rows of prompts that were read before, padded on the left again."""
+        lengths = torch.tensor([memory.length for memory in memories], device=lm.device)
+        rows = cls(lm, lengths)
+        for number in range(len(memories[0].layers)):
+            keys, values = (
+                _padded([memory.layers[number][side] for memory in memories]) for side in (0, 1)
+            )
+            rows._cache.update(keys, values, number)
+        return rows
+
+    def memory(self, row: int, log_p: Float[Tensor, "V"]) -> _Memory:
+        """Copies what is remembered of one row."""
+        length = int(self.lengths[row])
+        layers = tuple(
+            (layer.keys[row, :, -length:].clone(), layer.values[row, :, -length:].clone())
+            for layer in self._cache.layers
+        )
+        return _Memory(length, layers, log_p.clone())
 
     def extend(self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]) -> Float[Tensor, "R T V"]:
         """Reads all runs in one forward pass."""
@@ -200,6 +293,14 @@ class TransformersRows:
             for columns in (keys, values):
                 if not isinstance(columns, Tensor) or columns.shape[2] != width:
                     raise ValueError(_no_kv_cache(self._model))
+
+
+def _padded(parts: Sequence[Float[Tensor, "heads _ d"]]) -> Float[Tensor, "B heads L d"]:
+    """Stacks keys or values of unequal lengths, zeros before them."""
+    width = max(part.shape[1] for part in parts)
+    return torch.stack(
+        [torch.nn.functional.pad(part, (0, 0, width - part.shape[1], 0)) for part in parts]
+    )
 
 
 def _no_kv_cache(model: Any) -> str:

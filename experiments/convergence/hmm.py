@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from experiments.convergence.clones import cloned
 from experiments.convergence.visited import MOST_BYTES, Visited, visit
 from experiments.distillation.baselines import compare
+from experiments.distillation.clones import cloned
 from experiments.distillation.data import Sequences
 from experiments.distillation.training import Worker, mean_log_likelihood
 from experiments.harness.identity import fingerprint

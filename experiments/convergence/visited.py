@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
 from experiments.distillation.data import Sequences
@@ -29,6 +29,7 @@ from smc.language_model import LanguageModel
 
 MOST_BYTES = 6 << 30
 """Of distributions that are kept for one HMM."""
+_ROWS = 8192  # distributions that are widened at once
 _TOKENS = 1 << 18  # in all rows that are read at once, prompts included: what caches hold
 _NUMBERS = 1 << 24  # in their distributions
 
@@ -71,6 +72,30 @@ class Visited(NamedTuple):
         ]
         return cls(*(torch.cat(columns) for columns in zip(*shifted, strict=True)))
 
+    @property
+    def num_tokens(self) -> int:
+        return self.log_p.shape[1]
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self.last)
+
+    def expected(self, group: Int64[Tensor, "n"], num_groups: int) -> Float64[Tensor, "G V"]:
+        """Sums weight · p over the prefixes of each group that were read."""
+        sums = torch.zeros(num_groups, self.num_tokens, dtype=torch.float64)
+        for at, log_p in self._distributions():
+            sums.index_add_(0, group[at], self.weight[at, None] * log_p.double().exp())
+        return sums
+
+    def features(self, projection: Float32[Tensor, "V D"]) -> Float32[Tensor, "m D"]:
+        """Projects the square roots of p after each prefix that was read."""
+        parts = [(0.5 * log_p.float()).exp() @ projection for _, log_p in self._distributions()]
+        return torch.cat(parts)
+
+    def _distributions(self) -> Iterator[tuple[Int64[Tensor, "R"], Float[Tensor, "R V"]]]:
+        """Prefixes that were read, and log p after them, some at a time."""
+        yield from zip(self.read.split(_ROWS), self.log_p.split(_ROWS), strict=True)
+
     def sequences(self) -> Sequences:
         """Give the continuations themselves, without their prompts."""
         here, columns = self.last, []
@@ -87,6 +112,7 @@ class Visited(NamedTuple):
             torch.zeros(0, dtype=torch.int64),
             torch.zeros_like(lengths),
             torch.arange(len(lengths)),
+            torch.full((int(lengths.sum()),), -1),
         )
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
+from experiments.distillation.clones import FEWEST_STATES
+from experiments.distillation.prompts import SOURCES
 from experiments.harness.checks import at_least, inside, left_alone, one_of
 from experiments.harness.config import DataConfig, ModelConfig, WandbConfig
 from experiments.harness.identity import Identity, plain
@@ -22,7 +24,7 @@ from experiments.tool_calling.answers import STYLES
 from hmm.transition import factor_shapes
 
 TRANSITIONS = ("dense", "monarch")
-INITS = ("random", "latent")
+INITS = ("random", "latent", "clones")
 SAVE_DTYPES = ("float32", "float16", "bfloat16")
 SUFFIXES = (".jsonl", ".npz", ".safetensors")
 
@@ -42,29 +44,33 @@ class DistillConfig:
 
     # What the model is learnt from.
     data: TokenFileConfig = field(default_factory=TokenFileConfig)
-    records: DataConfig = field(default_factory=DataConfig)  # requests; neither: the generator's
+    task: str = "xlam"  # whose prompts are answered; see `prompts`
+    records: DataConfig = field(default_factory=DataConfig)  # requests to answer
     model: ModelConfig = field(default_factory=ModelConfig)
-    style: str = "json"  # "json", "python", "both" (in turn)
+    style: str = "json"  # with task=xlam: "json", "python", "both" (each request twice)
     num_sequences: int = 20000  # to sample, held-out ones included
+    answers_per_prompt: int = 1  # at least: more, where there are fewer prompts
     max_length: int = 128  # tokens of an answer, EOS included; a longer one is cut there
     sample_batch: int = 64  # answers sampled together
+    top: int = 64  # tokens kept of what the LM says at each prefix, for init=clones; 0: none
     held_out: float = 0.05  # share of the prompts whose answers are kept for the comparison
 
     # The HMM.
     num_states: int = 512
     transition: str = "dense"  # or "monarch"
     block: int | None = None  # of the first Monarch factor; None: nearest to a square
-    init: str = "random"  # or "latent": k-means of the LM's hidden states
+    init: str = "random"  # or "latent": k-means of the LM's hidden states; or "clones" of tokens
 
     # Training.
-    epochs: int = 10  # passes over the data, the first and the last ones in full batches included
+    epochs: int = 10  # passes over the data, the first and the last ones in full batches included;
+    # 0: none, the model stays as `init` made it
     steps: int | None = None  # mini-batch steps, in place of what `epochs` makes
     full_steps: int = 1  # full-batch steps at the end
     batch_size: int = 256  # sequences of a mini-batch
     piece_size: int = 128  # sequences of one E-step; processes share a batch piece by piece
     step_decay: float = 0.7  # kappa of the step sizes (k + 2)^-kappa
     pseudo_count: float = 0.01  # for each initial and transition entry
-    emission_pseudo_count: float = 0.001  # for each emission entry, on average
+    emission_pseudo_count: float = 2.0  # for each state, shared out as tokens are frequent
     dropout: float = 0.0  # share of tokens hidden from each E-step
     latent_sequences: int | None = 4000  # with init=latent, read so many, at random; null: all
     kmeans_iterations: int = 25  # with init=latent
@@ -81,7 +87,10 @@ class DistillConfig:
     resume: bool = True  # go on where an earlier run in the same directory stopped
 
 
-_SAMPLING = ("records", "style", "num_sequences", "max_length", "sample_batch", "seed")
+_SAMPLING = (
+    "task", "records", "style", "num_sequences", "answers_per_prompt", "max_length", "sample_batch",
+    "top", "seed",
+)  # fmt: skip
 _NOT_IDENTITY = (
     "evaluations", "save_minutes", "save_dtype", "out", "stop_after", "wandb", "run_dir", "resume",
 )  # fmt: skip
@@ -95,7 +104,8 @@ def register() -> None:
 def result_settings(config: DictConfig) -> Identity:
     """Give the settings that determine the trained model: no logging, device or checkpoints."""
     values = {k: v for k, v in plain(config).items() if k not in _NOT_IDENTITY}
-    values["model"].pop("device")
+    for key in ("device", "prompt_mib", "adapter"):
+        values["model"].pop(key)
     return values
 
 
@@ -116,6 +126,7 @@ def check(config: DictConfig) -> None:
     """Refuse values that no run could honour: `ValueError` with the value and what to give."""
     one_of("transition", config.transition, TRANSITIONS)
     one_of("init", config.init, INITS)
+    one_of("task", config.task, tuple(SOURCES))
     one_of("style", config.style, (*STYLES, "both"))
     one_of("save_dtype", config.save_dtype, SAVE_DTYPES)
     check_model(config)
@@ -125,6 +136,8 @@ def check(config: DictConfig) -> None:
     at_least("kmeans_iterations", config.kmeans_iterations, 1)
     if config.latent_sequences is not None:
         at_least("latent_sequences", config.latent_sequences, 1)
+    at_least("answers_per_prompt", config.answers_per_prompt, 1)
+    at_least("top", config.top, 0)
     at_least("full_steps", config.full_steps, 0)
     at_least("records.offset", config.records.offset, 0)
     if config.data.path is None:
@@ -133,7 +146,7 @@ def check(config: DictConfig) -> None:
         at_least("stop_after", config.stop_after, 0)
     if config.steps is not None:
         at_least("steps", config.steps, 0)
-    else:
+    elif config.epochs != 0:
         at_least("epochs (the first pass and full_steps included)", config.epochs,
                  1 + config.full_steps)  # fmt: skip
     inside("held_out", config.held_out, "(0, 1)", 0 < config.held_out < 1)
@@ -144,6 +157,7 @@ def check(config: DictConfig) -> None:
     for key in ("pseudo_count", "emission_pseudo_count"):
         inside(key, config[key], "(0, infinity)", 0 < config[key] < math.inf)
     _check_model(config)
+    _check_clones(config)
     _check_data(config)
     _check_ignored(config)
 
@@ -159,6 +173,18 @@ def _check_model(config: DictConfig) -> None:
         raise ValueError(
             "init=latent clusters with faiss, which is not installed: "
             "`pip install -c constraints.txt -e '.[experiments,distillation]'`, or use init=random"
+        )
+
+
+def _check_clones(config: DictConfig) -> None:
+    if config.init != "clones":
+        return
+    at_least("num_states (with init=clones)", config.num_states, FEWEST_STATES)
+    at_least("top (with init=clones, which is made of what is kept)", config.top, 1)
+    if config.transition != "dense":
+        raise ValueError(
+            f"init=clones makes dense transitions, and transition={config.transition}: give "
+            "transition=dense, or another init"
         )
 
 
@@ -185,10 +211,10 @@ def _check_data(config: DictConfig) -> None:
     for token in data.eos_ids:
         fits = 0 <= token < data.vocab_size
         inside("data.eos_ids", token, f"0..{data.vocab_size - 1}", fits)
-    if config.init == "latent":
+    if config.init != "random":
         raise ValueError(
-            "init=latent reads the sequences with the LM: leave data.vocab_size out, and give "
-            "model.path"
+            f"init={config.init} reads the sequences with the LM: leave data.vocab_size out, and "
+            "give model.path"
         )
 
 
@@ -202,12 +228,24 @@ def _check_ignored(config: DictConfig) -> None:
         ignored(("epochs",), f"steps={config.steps} is their number; give one of them")
     if config.init != "latent":
         ignored(("latent_sequences", "kmeans_iterations"), "they go with init=latent")
+    if config.steps is None and config.epochs == 0:
+        ignored(
+            ("full_steps", "batch_size", "step_decay", "pseudo_count", "emission_pseudo_count",
+             "dropout"),
+            "with epochs=0 there is no training; leave it out",
+        )  # fmt: skip
+    others = {key for source in SOURCES.values() for key in source.settings}
+    others -= {*SOURCES[config.task].settings}
+    ignored(tuple(sorted(others)), f"task={config.task} does not read it; leave it out")
     if config.data.path is None:
         return
     ignored(
-        ("style", "num_sequences", "max_length", "model.prompt", "records.split", "records.offset"),
+        ("task", "style", "num_sequences", "answers_per_prompt", "max_length", "model.prompt",
+         "records.split", "records.offset"),
         "data.path holds the sequences, so none are sampled; leave it out",
-    )
+    )  # fmt: skip
+    if config.init != "clones":
+        ignored(("top",), "data.path holds the sequences, so nothing is asked; leave it out")
     if config.data.vocab_size is not None:
         ignored(
             ("model.path", "model.dtype", "sample_batch"),

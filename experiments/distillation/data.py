@@ -3,8 +3,9 @@
 A sequence is what a language model answered, in token ids, EOS included if it came. Beside it lie,
 where they are known, the prompt and log P_lm(answer | prompt). Files are
 
-- `.safetensors` or `.npz` with the arrays of `Sequences` (`tokens` and `lengths` at least), or a
-  directory of such files, as an earlier sampling has left it;
+- `.safetensors` or `.npz` with the arrays of `Sequences` (`tokens` and `lengths` at least; what the
+  model said on the way is in `said_tokens` and `said_log_p`, see `said`), or a directory of such
+  files, as an earlier sampling has left it;
 - `.jsonl`, a sequence a line: a list of token ids, or an object with `tokens` and, if one likes,
   `prompt` (token ids) and `log_likelihood`.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from experiments.distillation.said import Said
 from gcd.support.files import COPY_AGAIN, read_tensors, write_tensors
+from hmm.lumping import Lumping
 
-ARRAYS = ("tokens", "lengths", "log_likelihood", "prompts", "prompt_lengths", "groups")
+ARRAYS = ("tokens", "lengths", "log_likelihood", "prompts", "prompt_lengths", "groups", "asked")
+_SAID = ("said_tokens", "said_log_p")
 _LARGEST_ID = 2**31 - 1  # files hold 32 bits
 
 
@@ -38,6 +42,8 @@ class Sequences:
         log_likelihood: log P_lm(sequence | its prompt), float64; NaN where unknown.
         prompts: token ids of all prompts; `prompt_lengths` of them each, 0 where there is none.
         groups: sequences of one group have one prompt, and stay together when data are split.
+        asked: for each token, which entry of `said` is what the model said before it; -1 for none.
+        said: the most probable tokens after each prefix at which it was asked; None if unknown.
     """
 
     tokens: Tensor
@@ -46,6 +52,8 @@ class Sequences:
     prompts: Tensor
     prompt_lengths: Tensor
     groups: Tensor
+    asked: Tensor
+    said: Said | None = None
 
     @classmethod
     def from_lists(
@@ -54,9 +62,11 @@ class Sequences:
         prompts: Sequence[Sequence[int]] | None = None,
         log_likelihood: Sequence[float] | None = None,
         groups: Sequence[int] | None = None,
+        asked: Sequence[Sequence[int]] | None = None,
+        said: Said | None = None,
     ) -> Sequences:
         """Make sequences of lists of ids."""
-        count = len(tokens)
+        count, total = len(tokens), sum(map(len, tokens))
         prompts = [[]] * count if prompts is None else prompts
         unknown = [float("nan")] * count
         return cls(
@@ -68,12 +78,24 @@ class Sequences:
             torch.tensor([token for row in prompts for token in row], dtype=torch.int64),
             torch.tensor([len(row) for row in prompts], dtype=torch.int64),
             torch.tensor(range(count) if groups is None else groups, dtype=torch.int64),
+            torch.full((total,), -1)
+            if asked is None
+            else torch.tensor([number for row in asked for number in row], dtype=torch.int64),
+            said,
         )
 
     @classmethod
     def joined(cls, parts: Sequence[Sequences]) -> Sequences:
         """Join all sequences of several parts, in their order."""
-        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in ARRAYS))
+        known = [part.said for part in parts if part.said is not None]
+        before = 0
+        asked = []
+        for part in parts:
+            asked.append(torch.where(part.asked < 0, -1, part.asked + before))
+            before += 0 if part.said is None else len(part.said)
+        arrays = {name: torch.cat([getattr(part, name) for part in parts]) for name in ARRAYS}
+        said = Said.joined(known) if known else None
+        return cls(**{**arrays, "asked": torch.cat(asked)}, said=said)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -81,6 +103,11 @@ class Sequences:
     @property
     def num_tokens(self) -> int:
         return len(self.tokens)
+
+    @property
+    def answered(self) -> bool:
+        """Whether it is known what the model said before each token."""
+        return self.said is not None and bool((self.asked >= 0).all())
 
     @cached_property
     def _starts(self) -> Tensor:
@@ -113,6 +140,16 @@ class Sequences:
             _gathered(self.prompts, self._prompt_starts[rows], self.prompt_lengths[rows]),
             self.prompt_lengths[rows],
             self.groups[rows],
+            _gathered(self.asked, self._starts[rows], self.lengths[rows]),
+            self.said,
+        )
+
+    def lumped(self, lumping: Lumping) -> Sequences:
+        """Name classes in place of tokens."""
+        return replace(
+            self,
+            tokens=lumping.class_of[self.tokens],
+            said=None if self.said is None else self.said.lumped(lumping),
         )
 
     def pieces(self, size: int) -> Iterator[Tensor]:
@@ -163,6 +200,8 @@ def save(sequences: Sequences, path: Path) -> None:
         name: array if array.is_floating_point() else array.int()
         for name, array in ((name, getattr(sequences, name)) for name in ARRAYS)
     }
+    if sequences.said is not None:
+        arrays |= dict(zip(_SAID, (sequences.said.tokens, sequences.said.log_p), strict=True))
     write_tensors(arrays, path)
 
 
@@ -215,6 +254,7 @@ def _from_arrays(arrays: dict[str, Tensor], path: Path) -> Sequences:
         "prompts": torch.zeros(0, dtype=torch.int64),
         "prompt_lengths": torch.zeros(count, dtype=torch.int64),
         "groups": torch.arange(count),
+        "asked": torch.full((len(tokens),), -1),
     }
     rest = {name: arrays.get(name, default) for name, default in defaults.items()}
     sizes = [len(rest[name]) for name in ("log_likelihood", "prompt_lengths", "groups")]
@@ -222,6 +262,11 @@ def _from_arrays(arrays: dict[str, Tensor], path: Path) -> Sequences:
     if not fits or int(rest["prompt_lengths"].sum()) != len(rest["prompts"]):
         raise ValueError(f"{path}: its arrays do not fit each other: {count} lengths that sum to "
                          f"{int(lengths.sum())}, {len(tokens)} tokens")  # fmt: skip
+    said = Said(*(arrays[name] for name in _SAID)) if arrays.keys() >= {*_SAID} else None
+    known = 0 if said is None else len(said)
+    if len(rest["asked"]) != len(tokens) or bool((rest["asked"] >= known).any()):
+        raise ValueError(f"{path}: `asked` does not fit its {len(tokens)} tokens and {known} lists "
+                         "of what was said")  # fmt: skip
     return Sequences(
         tokens.long(),
         lengths,
@@ -229,6 +274,8 @@ def _from_arrays(arrays: dict[str, Tensor], path: Path) -> Sequences:
         rest["prompts"].long(),
         rest["prompt_lengths"].long(),
         rest["groups"].long(),
+        rest["asked"].long(),
+        said,
     )
 
 

@@ -1,12 +1,15 @@
 """Sequences become a trained HMM, in the same way whoever sampled them.
 
-    split   training and held-out sequences (distill_data)
-    begin   where a checkpoint is, or at step 0: at random, or by latent variable distillation,
-            which needs a vector for each token that says what the language model expects next
+    begin   where a checkpoint is, or at step 0: at random; by latent variable distillation, which
+            needs a vector for each token that says what the language model expects next; or with
+            clones of tokens, which need the language model's most probable tokens themselves
     train   stepwise EM with checkpoints (distill_training)
 
-`fit` does these; the two ways to begin are functions that its callers choose from. An interrupted
-`fit` goes on from the last checkpoint in its directory, to the same result.
+`fit` does these; the ways to begin are functions that its callers choose from. An interrupted `fit`
+goes on from the last checkpoint in its directory, to the same result.
+
+Tokens that do not occur in any sequence are lumped into one for all of it (`lumping_of`), so that
+time, memory and checkpoints grow with the tokens that do occur.
 """
 
 from __future__ import annotations
@@ -16,10 +19,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 
-from experiments.distillation import data as distill_data
 from experiments.distillation.data import Sequences
 from experiments.distillation.training import (
     Point,
@@ -33,9 +35,11 @@ from experiments.harness.processes import wait_for_all
 from experiments.harness.seeds import derived_seed
 from hmm.em import Step
 from hmm.initialize import distilled
+from hmm.lumping import Lumping
 from hmm.model import HMM
 
 _LOG = logging.getLogger(__name__)
+_EXPECTED = 0.5  # occurrences
 
 
 class Fit(NamedTuple):
@@ -43,43 +47,51 @@ class Fit(NamedTuple):
 
     Attributes:
         state: after the last step that was taken.
-        training, held_out: what it was trained on, and what the curve is measured on.
         curve: held-out log-likelihood a token on the way.
         finished: whether that was the last step there is.
     """
 
     state: Step
-    training: Sequences
-    held_out: Sequences
     curve: list[Point]
     finished: bool
 
 
+def lumping_of(sequences: Sequences, num_tokens: int, eos_ids: tuple[int, ...]) -> Lumping:
+    """Lump all tokens into one that do not occur, nor end a text, nor were expected to occur.
+
+    Where it is known what the language model said, these are the tokens of which it expected less
+    than `_EXPECTED` in all of the sequences together.
+    """
+    own = torch.bincount(sequences.tokens, minlength=num_tokens) > 0
+    own[list(eos_ids)] = True
+    if sequences.said is not None:
+        own |= sequences.said.expected(num_tokens) >= _EXPECTED
+    return Lumping.all_but(own)
+
+
 def fit(
-    sequences: Sequences,
-    share: float,
-    initial: Callable[[Sequences], HMM],
+    training: Sequences,
+    held_out: Sequences,
+    background: Float64[Tensor, "V"],
+    initial: Callable[[], HMM],
     settings: Training,
     worker: Worker,
     stop_after: int | None = None,
 ) -> Fit:
-    """Train on all but a share of the sequences, from where an earlier run stopped.
+    """Train from where an earlier run stopped.
 
     Args:
-        sequences: the same on every process.
-        share: of the sequences (or prompts, where several have one) that is held out.
-        initial: the model of step 0, from the training sequences; asked on the first process, and
-            only where there is no checkpoint.
-        settings: what determines the result, the seed of the split too.
+        training: the same on every process.
+        held_out: what the curve is measured on.
+        background: how frequent tokens are at large.
+        initial: makes the model of step 0; asked on the first process, and only where there is no
+            checkpoint.
+        settings: what determines the result.
         worker: has the directory of checkpoints and the curve.
         stop_after: stop at this step.
-
-    Raises:
-        ValueError: too few sequences to hold any out, or to begin with.
     """
-    training, held_out = distill_data.split(sequences, share, settings.seed)
     if worker.rank == 0 and read_checkpoint(worker) is None:
-        write_checkpoint(Step(initial(training)), worker)
+        write_checkpoint(Step(initial()), worker)
     wait_for_all(worker.world)
     state = read_checkpoint(worker)
     assert state is not None
@@ -89,8 +101,8 @@ def fit(
             "going on from step %d of %d in %s (remove it to start over)",
             state.step, total, worker.directory,
         )  # fmt: skip
-    state, curve = train(state, training, held_out, settings, worker, stop_after)
-    return Fit(state, training, held_out, curve, state.step >= total)
+    state, curve = train(state, training, held_out, background, settings, worker, stop_after)
+    return Fit(state, curve, state.step >= total)
 
 
 def at_random(num_states: int, num_tokens: int, *, seed: int, monarch: bool | int = False) -> HMM:

@@ -193,17 +193,26 @@ a prompt.
 
     {command(config)}
 
-Stepwise expectation-maximisation: {last.step} steps, {last.epoch:.1f} passes, from
-{_INITIALS[config.init]}.
-Pseudo-counts {config.pseudo_count:g} for each initial and transition entry and, in proportion to
-the tokens' frequencies, {config.emission_pseudo_count:g} on average for each emission; token
-dropout {config.dropout:g}.
+{_training(config, last)}
 """
+
+
+def _training(config: DictConfig, last: Point) -> str:
+    begun = _INITIALS[config.init]
+    if last.step == 0:
+        return f"No training: the parameters are those of\n{begun}."
+    return f"""Stepwise expectation-maximisation: {last.step} steps, {last.epoch:.1f} passes, from
+{begun}.
+Pseudo-counts {config.pseudo_count:g} for each initial and transition entry and, in proportion to
+the tokens' frequencies, {config.emission_pseudo_count:g} for the emissions of each state; token
+dropout {config.dropout:g}."""
 
 
 _INITIALS = {
     "random": "random parameters",
     "latent": "latent variable distillation (k-means of the language model's last hidden states)",
+    "clones": "clones of tokens (k-means of what the language model expects after prefixes;\n"
+    "averages of that as parameters)",
 }
 
 

@@ -3,57 +3,38 @@
 The HMM is to tell how the model will probably go on *without* any constraint, so these answers are
 drawn at temperature one from the whole vocabulary, up to EOS or `max_length` tokens.
 
-Prompts are sorted by length and cut into chunks of rows that are sampled together: prompts padded
-on the left, one step of the model a token, finished rows dropped. A chunk is a function of the
-settings and its number (its generator is seeded with both), and a file of its own. So an
-interrupted sampling goes on to the same sequences, and several processes share the chunks. A step
-costs one forward pass of the rows that are still going; log P_lm comes with it for nothing.
+Prompts are sorted by length and cut into chunks of answers that are sampled together: prompts
+padded on the left, one step of the model a token, finished answers dropped. A chunk is a function
+of the settings and its number (its generator is seeded with both), and a file of its own. So an
+interrupted sampling goes on to the same sequences, and several processes share the chunks.
 
-Hidden states for latent variable distillation are read in a second pass over the finished text.
+**What is read once.** Answers to one prompt stand together in a chunk. The model reads the prompt
+once for all of them, and a token once for all that have been the same up to there: a step costs one
+forward pass of the *distinct* prefixes that are still going. log P_lm comes with it for nothing, as
+do the most probable tokens after each prefix (`said`), of which `init=clones` is made.
+
+Hidden states for latent variable distillation are read in a second pass over the finished text, as
+is what the model says in a text that it has not written.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from experiments.distillation.data import Sequences, save
-from experiments.harness.config import DataConfig
+from experiments.distillation.said import Said
 from experiments.harness.processes import bar
 from experiments.harness.seeds import derived_seed
-from experiments.tool_calling.answers import STYLES
-from experiments.tool_calling.data import load_records
-from experiments.tool_calling.generator import generate
-from experiments.tool_calling.prompts import build_prompt
 from smc.language_model import LanguageModel
 from smc.transformers_lm import TransformersLM
 
 _LOG = logging.getLogger(__name__)
-
-
-def prompts_of(
-    records: DataConfig, style: str, kind: str, num: int, seed: int, tokenizer: Any
-) -> list[list[int]]:
-    """Make the token ids of at most `num` prompts.
-
-    Without a source of records these are the generator's training requests, so that its held-out
-    tools stay unseen by the HMM too.
-    """
-    if records.path is None and records.hub is None:
-        found = generate(records.offset + num, seed, split="train")[records.offset :]
-    else:
-        found = list(load_records(records, num, seed).records)
-    styles = STYLES if style == "both" else (style,)
-    texts = [
-        build_prompt(record, styles[i % len(styles)], tokenizer=tokenizer, kind=kind)
-        for i, record in enumerate(found)
-    ]
-    return [list(tokenizer(text, verbose=False)["input_ids"]) for text in texts]
 
 
 def sample_to(
@@ -65,13 +46,14 @@ def sample_to(
     max_length: int,
     batch: int,
     seed: int,
+    top: int = 0,
     rank: int = 0,
     world: int = 1,
 ) -> None:
     """Sample this process's chunks of `num` answers into files, those that are not there yet.
 
     Prompts are used in turn until there are enough answers; ones too long for the model's context
-    are passed over.
+    are passed over. Of what the model says, the `top` most probable tokens are kept.
 
     Raises:
         ValueError: if no prompt leaves room for an answer.
@@ -87,7 +69,8 @@ def sample_to(
         _LOG.warning(
             "%d of %d prompts are too long and left out", len(prompts) - len(fitting), len(prompts)
         )
-    chosen = sorted((fitting[i % len(fitting)] for i in range(num)), key=lambda i: len(prompts[i]))
+    turns = (fitting[i % len(fitting)] for i in range(num))
+    chosen = sorted(turns, key=lambda i: (len(prompts[i]), i))
     chunks = [chosen[start : start + batch] for start in range(0, num, batch)]
     directory.mkdir(parents=True, exist_ok=True)
     mine = [k for k in range(len(chunks)) if k % world == rank]
@@ -97,9 +80,9 @@ def sample_to(
         for k in missing:
             rows = chunks[k]
             generator = torch.Generator(lm.device).manual_seed(derived_seed("sampling", seed, k))
-            tokens, log_p = sample_batch(lm, [prompts[i] for i in rows], max_length, generator)
-            sampled = Sequences.from_lists(tokens, [prompts[i] for i in rows], log_p, rows)
-            save(sampled, _chunk(directory, k))
+            given = [prompts[i] for i in rows]
+            sampled = sample_batch(lm, given, max_length, generator, top)
+            save(replace(sampled, groups=torch.tensor(rows)), _chunk(directory, k))
             shown.update(len(rows))
 
 
@@ -107,34 +90,56 @@ def _chunk(directory: Path, number: int) -> Path:
     return directory / f"{number:06d}.safetensors"
 
 
+@torch.inference_mode()
 def sample_batch(
     lm: LanguageModel,
     prompts: Sequence[Sequence[int]],
     max_length: int,
     generator: torch.Generator,
-) -> tuple[list[list[int]], list[float]]:
-    """Sample one answer to each prompt, EOS included where it came, and log P_lm of each."""
-    eos = torch.tensor(sorted(lm.vocabulary.eos_ids), device=lm.device)
+    top: int = 0,
+) -> Sequences:
+    """Sample one answer to each prompt, EOS included where it came, and log P_lm of each.
+
+    Args:
+        lm: the language model.
+        prompts: token ids; the same prompt may come several times, and is read once.
+        max_length: of an answer.
+        generator: on the model's device.
+        top: keep so many of the most probable tokens after each prefix; 0 keeps none.
+    """
+    size, eos = lm.vocabulary.size, torch.tensor(sorted(lm.vocabulary.eos_ids), device=lm.device)
     answers: list[list[int]] = [[] for _ in prompts]
+    asked: list[list[int]] = [[] for _ in prompts]
     total = [0.0] * len(prompts)
+    said: list[Said] = []
+    numbers = {tuple(prompt): i for i, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
+    rows, log_p = lm.prefill(list(numbers))
+    # Answers that are going on, and the row of the prefix that each of them has come to.
     going = list(range(len(prompts)))
-    rows, log_p = lm.prefill(prompts)
+    row = torch.tensor([numbers[tuple(prompt)] for prompt in prompts], device=lm.device)
+    read = 0
     for length in range(1, max_length + 1):
         if bool(log_p.isnan().any()):
             raise ValueError("the language model gives NaN; load it with model.dtype=float32")
-        drawn = torch.multinomial(log_p.exp(), 1, generator=generator)
-        of_drawn = log_p.gather(1, drawn)[:, 0].tolist()
-        for row, token, value in zip(going, drawn[:, 0].tolist(), of_drawn, strict=True):
-            answers[row].append(token)
-            total[row] += value
-        kept = (~torch.isin(drawn[:, 0], eos)).nonzero()[:, 0]
+        if top:
+            said.append(Said.of(log_p, top, lm.vocabulary.eos_ids))
+        drawn = torch.multinomial(log_p.exp()[row], 1, generator=generator)[:, 0]
+        steps = zip(going, row.tolist(), drawn.tolist(), log_p[row, drawn].tolist(), strict=True)
+        for answer, place, token, value in steps:
+            answers[answer].append(token)
+            asked[answer].append(read + place if top else -1)
+            total[answer] += value
+        read += len(log_p)
+        kept = (~torch.isin(drawn, eos)).nonzero()[:, 0]
         if not len(kept) or length == max_length:
             break
-        if len(kept) < len(going):
-            rows.reorder(kept)
-            going = [going[i] for i in kept.tolist()]
-        log_p = rows.extend(drawn[kept], torch.ones_like(kept))[:, 0]
-    return answers, total
+        going = [going[i] for i in kept.tolist()]
+        prefix, row = torch.unique(row[kept] * size + drawn[kept], return_inverse=True)
+        rows.reorder(prefix // size)
+        log_p = rows.extend((prefix % size).unsqueeze(1), torch.ones_like(prefix))[:, 0]
+    return Sequences.from_lists(
+        answers, prompts, total, asked=asked, said=Said.joined(said) if said else None
+    )
 
 
 @torch.inference_mode()
@@ -183,6 +188,35 @@ def log_likelihood(lm: TransformersLM, sequences: Sequences, batch: int, rank: i
     return total
 
 
+@torch.inference_mode()
+def asked_again(
+    lm: TransformersLM, sequences: Sequences, top: int, batch: int, rank: int = 0
+) -> Sequences:
+    """Ask what the LM says before each token of sequences that have prompts.
+
+    Every position has a list of its own, also where sequences begin in the same way.
+    """
+    said: list[Said] = []
+    order: list[Tensor] = []
+    starts = sequences.lengths.cumsum(0) - sequences.lengths
+    with bar(len(sequences), "what the LM says", "sequence", rank) as shown:
+        for rows in sequences.pieces_with_prompts(batch):
+            ids, mask, first = _forced(lm, sequences, rows)
+            positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+            logits = lm.model(
+                input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False
+            ).logits
+            for line, row in enumerate(rows.tolist()):
+                begin, length = first[line], int(sequences.lengths[row])
+                log_p = logits[line, begin - 1 : begin - 1 + length].float().log_softmax(dim=-1)
+                said.append(Said.of(log_p, top, lm.vocabulary.eos_ids))
+                order.append(starts[row] + torch.arange(length))
+            shown.update(len(rows))
+    asked = torch.empty(sequences.num_tokens, dtype=torch.int64)
+    asked[torch.cat(order)] = torch.arange(sequences.num_tokens)
+    return replace(sequences, asked=asked, said=Said.joined(said))
+
+
 def _forced(
     lm: TransformersLM, sequences: Sequences, rows: Tensor
 ) -> tuple[Tensor, Tensor, list[int]]:
@@ -203,7 +237,4 @@ def with_log_likelihood(
     unknown = sequences.log_likelihood.isnan()
     if lm is None or not bool(unknown.any()) or int(sequences.prompt_lengths.min()) < 1:
         return sequences
-    values = log_likelihood(lm, sequences, batch, rank)
-    names = {name: getattr(sequences, name) for name in ("tokens", "lengths", "prompts",
-                                                         "prompt_lengths", "groups")}  # fmt: skip
-    return Sequences(log_likelihood=values, **names)
+    return replace(sequences, log_likelihood=log_likelihood(lm, sequences, batch, rank))

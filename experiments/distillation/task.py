@@ -1,8 +1,9 @@
 """An HMM is distilled from a language model: sample, fit, compare, report.
 
-    sequences   the LM's own answers to training prompts (distill_sampling), or a file of them
-    fit         initialise at random, or by latent variable distillation (hmm.initialize), and train
-                by stepwise EM with checkpoints, on one process or many (distill_fit)
+    sequences   the LM's own answers to a task's prompts (`prompts`, `sampling`), or a file of them
+    fit         initialise at random, by latent variable distillation (hmm.initialize) or with
+                clones of tokens (`clones`), and train by stepwise EM with checkpoints, on one
+                process or many (`fit`)
     compare     held-out log-likelihood a token beside the LM's, a unigram's, a bigram's
 
 Sampled sequences lie in `runs/sequences-<fingerprint>`, shared by all runs that ask for the same
@@ -12,6 +13,8 @@ processes (`torchrun`) need these directories in common.
 
 from __future__ import annotations
 
+import logging
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,18 +25,24 @@ from omegaconf import DictConfig
 from experiments.distillation import config as distill_config
 from experiments.distillation import data as distill_data
 from experiments.distillation import sampling as distill_sampling
-from experiments.distillation.baselines import compare
+from experiments.distillation.baselines import compare, unigram
+from experiments.distillation.clones import cloned
 from experiments.distillation.data import Sequences
-from experiments.distillation.fit import at_random, fit, from_vectors
+from experiments.distillation.fit import at_random, fit, from_vectors, lumping_of
+from experiments.distillation.prefixes import SaidPrefixes
+from experiments.distillation.prompts import SOURCES
 from experiments.distillation.report import Result, check_out, report
 from experiments.distillation.training import Training, Worker, mean_log_likelihood
 from experiments.harness.identity import Identity, fingerprint
-from experiments.harness.models import identity_of, load_model, resolve_device
+from experiments.harness.models import load_model, resolve_device, title_of, weights_of
 from experiments.harness.run import Run, Task, run_task
 from experiments.harness.seeds import derived_seed
 from hmm.checkpoint import ENDS, load, save
+from hmm.lumping import Lumping
 from hmm.model import HMM
 from smc.transformers_lm import TransformersLM
+
+_LOG = logging.getLogger(__name__)
 
 
 def run(config: DictConfig) -> Path:
@@ -82,23 +91,26 @@ def _run(run: Run, given: Sequences | None) -> None:
     source = _source(config)
     if given is not None:
         distill_data.check_tokens(given, source.num_tokens, f"data.path={config.data.path}")
-        if config.init == "latent" and int(given.prompt_lengths.min()) < 1:
-            raise ValueError(
-                "init=latent reads each sequence after its prompt, and sequence "
-                f"{int(given.prompt_lengths.argmin())} of data.path={config.data.path} has none; "
-                "use init=random"
-            )
+        _check_prompts(config, given)
         distill_data.split(given, config.held_out, config.seed)  # refused now, not after hours
     run.open()
     worker = Worker(run.directory, device, run.rank, run.world, 60 * config.save_minutes)
     if given is None:
         given = _sampled(run, source)
 
-    def initial(training: Sequences) -> HMM:
-        return _initial(config, source, training)
-
+    training, held_out = distill_data.split(given, config.held_out, config.seed)
+    lumping = lumping_of(given, source.num_tokens, source.eos_ids)
+    tested = held_out.lumped(lumping)
     settings = _training(config)
-    fitted = fit(given, config.held_out, initial, settings, worker, config.stop_after)
+    fitted = fit(
+        training.lumped(lumping),
+        tested,
+        lumping.sums(unigram(training, source.num_tokens)),
+        lambda: _initial(config, source, training, lumping),
+        settings,
+        worker,
+        config.stop_after,
+    )
     if not fitted.finished:
         if run.rank == 0:
             step = fitted.state.step
@@ -112,12 +124,12 @@ def _run(run: Run, given: Sequences | None) -> None:
         if vocabulary is None:
             described[ENDS] = list(source.eos_ids)
         dtype = getattr(torch, config.save_dtype)
-        save(fitted.state.hmm, out, vocabulary=vocabulary, config=described, dtype=dtype)
+        hmm = lumping.spread(fitted.state.hmm)
+        save(hmm, out, vocabulary=vocabulary, config=described, dtype=dtype)
     run.wait()
     # What counts is the model that others will load: rounded, and normalised again.
     rounded = load(out, num_tokens=source.num_tokens, device=device).hmm
-    training, held_out = fitted.training, fitted.held_out
-    stored = mean_log_likelihood(rounded, held_out, settings.piece_size, worker)
+    stored = mean_log_likelihood(lumping.lumped(rounded), tested, settings.piece_size, worker)
     if run.rank == 0:
         held_out = distill_sampling.with_log_likelihood(source.lm, held_out, config.sample_batch)
         known = held_out.log_likelihood
@@ -144,7 +156,7 @@ def _identity(config: DictConfig, given: Sequences | None) -> Identity:
         files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
         identity["data_sha256"] = distill_data.digest(files)
     if config.data.vocab_size is None:
-        identity["model_files"] = identity_of(config.model.path)
+        identity |= weights_of(config.model)
     return identity | _records_identity(config)
 
 
@@ -162,16 +174,10 @@ def _sampled(run: Run, source: _Source) -> Sequences:
     config = run.config
     assert source.lm is not None
     settings = distill_config.sampling_settings(config)
-    settings |= {"model_files": identity_of(config.model.path)} | _records_identity(config)
+    settings |= weights_of(config.model) | _records_identity(config)
     directory = run.directory.parent / f"sequences-{fingerprint(settings)}"
-    prompts = distill_sampling.prompts_of(
-        config.records,
-        config.style,
-        config.model.prompt,
-        config.num_sequences,
-        config.seed,
-        source.tokenizer,
-    )
+    num = math.ceil(config.num_sequences / config.answers_per_prompt)
+    prompts = SOURCES[config.task].token_ids(config, num, source.tokenizer)
     distill_sampling.sample_to(
         directory,
         source.lm,
@@ -180,6 +186,7 @@ def _sampled(run: Run, source: _Source) -> Sequences:
         max_length=config.max_length,
         batch=config.sample_batch,
         seed=config.seed,
+        top=config.top,
         rank=run.rank,
         world=run.world,
     )
@@ -187,26 +194,68 @@ def _sampled(run: Run, source: _Source) -> Sequences:
     return distill_data.read(directory, remedy="remove it, and its answers are sampled again")
 
 
-def _initial(config: DictConfig, source: _Source, training: Sequences) -> HMM:
-    """The HMM that training begins with."""
-    monarch = distill_config.monarch_of(config)
+def _check_prompts(config: DictConfig, given: Sequences) -> None:
+    """Refuse sequences that the language model would have to read, but cannot."""
+    read_again = config.init == "latent" or (config.init == "clones" and not given.answered)
+    if read_again and int(given.prompt_lengths.min()) < 1:
+        raise ValueError(
+            f"init={config.init} reads each sequence after its prompt, and sequence "
+            f"{int(given.prompt_lengths.argmin())} of data.path={config.data.path} has none; "
+            "use init=random"
+        )
+
+
+def _initial(config: DictConfig, source: _Source, training: Sequences, lumping: Lumping) -> HMM:
+    """The HMM that training begins with, over classes of tokens."""
     if config.init == "random":
-        return at_random(config.num_states, source.num_tokens, seed=config.seed, monarch=monarch)
-    lm = source.lm
-    assert lm is not None
+        monarch = distill_config.monarch_of(config)
+        return at_random(config.num_states, lumping.num_classes, seed=config.seed, monarch=monarch)
+    assert source.lm is not None
+    ends = tuple(sorted({int(lumping.class_of[token]) for token in source.eos_ids}))
+    make = _clones if config.init == "clones" else _latent
+    return make(config, source.lm, training, lumping, ends)
+
+
+def _clones(
+    config: DictConfig,
+    lm: TransformersLM,
+    training: Sequences,
+    lumping: Lumping,
+    ends: tuple[int, ...],
+) -> HMM:
+    """Clones of the tokens that end the prefixes which the language model came by."""
+    if not training.answered:
+        training = distill_sampling.asked_again(lm, training, config.top, config.sample_batch)
+    prefixes = SaidPrefixes.of(training, lumping)
+    hmm = cloned(prefixes, config.num_states, eos_ids=ends, seed=config.seed)
+    _LOG.info(
+        "%d states of %d prefixes; the %d most probable tokens after each hold %.2f%% of what the "
+        "language model expects",
+        hmm.num_states, len(prefixes.read), config.top, 100 * (1 - prefixes.rest),
+    )  # fmt: skip
+    return hmm
+
+
+def _latent(
+    config: DictConfig,
+    lm: TransformersLM,
+    training: Sequences,
+    lumping: Lumping,
+    ends: tuple[int, ...],
+) -> HMM:
+    """States are groups of the language model's hidden states."""
     # Groups of hidden states need hundreds of vectors each, not those of every sequence.
     if config.latent_sequences is not None and config.latent_sequences < len(training):
         generator = torch.Generator().manual_seed(derived_seed("latent", config.seed))
         shuffled = torch.randperm(len(training), generator=generator)
         training = training.take(shuffled[: config.latent_sequences].sort().values)
-    vectors = distill_sampling.hidden_states(lm, training, config.sample_batch)
     return from_vectors(
-        vectors,
-        training,
+        distill_sampling.hidden_states(lm, training, config.sample_batch),
+        training.lumped(lumping),
         config.num_states,
-        source.num_tokens,
-        eos_ids=source.eos_ids,
-        monarch=monarch,
+        lumping.num_classes,
+        eos_ids=ends,
+        monarch=distill_config.monarch_of(config),
         iterations=config.kmeans_iterations,
         seed=config.seed,
     )
@@ -238,10 +287,8 @@ def _in_words(config: DictConfig) -> str:
     """What the sequences are, in words."""
     if config.data.path is not None:
         return f"the sequences of {Path(config.data.path).name}"
-    kind = config.records.path or config.records.hub or "the generator's training requests"
-    styles = "JSON and Python" if config.style == "both" else config.style
-    model = "the embedded language model" if config.model.path == "embedded" else config.model.path
-    return f"{config.num_sequences} answers of {model} to {kind}, {styles} style"
+    model = title_of(config.model)
+    return f"{config.num_sequences} answers of {model} to {SOURCES[config.task].words(config)}"
 
 
 TASK = Task(

@@ -24,9 +24,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Float64
 from torch import Tensor
 
-from experiments.distillation.baselines import unigram
 from experiments.distillation.data import Sequences
 from experiments.harness.processes import bar
 from experiments.harness.seeds import derived_seed
@@ -66,7 +66,9 @@ class Training:
         return max(1, num // self.batch_size)
 
     def total(self, num: int) -> int:
-        """Count all steps: the first, the mini-batches, the last."""
+        """Count all steps: the first, the mini-batches, the last; or none at all."""
+        if self.steps is None and self.epochs == 0:
+            return 0
         return 1 + self.mini_batches(num) + self.full_steps
 
     def rows(self, step: int, num: int) -> tuple[Tensor, float]:
@@ -81,11 +83,12 @@ class Training:
         size = em.step_size(step, decay=self.step_decay)
         return order[start : start + self.batch_size], size
 
-    def pseudo_counts(self, training: Sequences, num_tokens: int) -> PseudoCounts:
+    def pseudo_counts(self, background: Float64[Tensor, "V"]) -> PseudoCounts:
         """Give what is added to the counts of each step."""
         # A state that is seen little falls back on how frequent tokens are, not on any token alike.
-        emission = self.emission_pseudo_count * num_tokens * unigram(training, num_tokens)
-        return PseudoCounts(self.pseudo_count, self.pseudo_count, emission)
+        return PseudoCounts(
+            self.pseudo_count, self.pseudo_count, self.emission_pseudo_count * background
+        )
 
     def evaluated(self, step: int, num: int) -> bool:
         """Whether the curve has a point after so many steps."""
@@ -141,6 +144,7 @@ def train(
     start: Step,
     training: Sequences,
     held_out: Sequences,
+    background: Float64[Tensor, "V"],
     settings: Training,
     worker: Worker,
     stop_after: int | None = None,
@@ -150,6 +154,7 @@ def train(
     Args:
         start: the same on every process.
         training, held_out: all sequences, on every process.
+        background: how frequent each token is, which unseen ones are by pseudo-counts.
         settings: what determines the result.
         worker: this process, on which nothing depends; the first one writes checkpoints and the
             curve into its directory.
@@ -158,7 +163,7 @@ def train(
     num, state = len(training), start
     total = settings.total(num)
     last = total if stop_after is None else min(total, stop_after)
-    pseudo_counts = settings.pseudo_counts(training, state.hmm.num_tokens)
+    pseudo_counts = settings.pseudo_counts(background)
     curve = [p for p in read_curve(worker.directory) if p.step <= state.step]
 
     def evaluate() -> None:

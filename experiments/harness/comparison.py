@@ -23,7 +23,7 @@ from experiments.harness.examples import Handling, Preparation, keys_of, prepare
 from experiments.harness.figures import plot_accuracy, plot_costs, plot_reads
 from experiments.harness.identity import Identity, results_config
 from experiments.harness.methods import METHODS, hmm_identity, proposals
-from experiments.harness.models import identity_of
+from experiments.harness.models import title_of, weights_of
 from experiments.harness.paired import REFERENCE, as_paired_table, differences
 from experiments.harness.paper import beside
 from experiments.harness.records import ReadResult
@@ -43,7 +43,7 @@ def identity(config: DictConfig, read: ReadResult[Any]) -> Identity:
     return {
         **results_config(config),
         "records_sha256": hashlib.sha256(records.encode()).hexdigest()[:16],
-        "model_files": identity_of(config.model.path),
+        **weights_of(config.model),
         **hmm_identity(config),
     }
 
@@ -84,7 +84,8 @@ def report(
     table: pd.DataFrame,
     notes: Sequence[str],
     more: Mapping[str, Any] | None = None,
-    metric: str = "accuracy",
+    metric: str = "posterior-weighted accuracy",
+    metric_key: str = "weighted_accuracy",
 ) -> None:
     """Write table, summary and figures.
 
@@ -98,12 +99,13 @@ def report(
         table: the same for readers.
         notes: sentences below the table.
         more: further plain values of the task for `summary.json`.
-        metric: what `Handling.is_correct` decides, for the axes of figures.
+        metric: what figures show, in words.
+        metric_key: where the summary has it: a share, with the ends of its interval.
     """
     config = run.config
     record: dict[str, Any] = {
         "title": title,
-        "model": config.model.path,
+        "model": title_of(config.model),
         "seed": config.seed,
         "records": len(read.records),
         "malformed": len(read.skipped),
@@ -130,7 +132,7 @@ def report(
     plots = {"accuracy": plot_accuracy, "reads": plot_reads, "costs": plot_costs}
     figures = {name: run.directory / f"{name}.png" for name in plots}
     for name, plot in plots.items():
-        plot(summary, figures[name], title, metric)
+        plot(summary, figures[name], title, metric, metric_key)
     text = f"## {title}\n\n{as_markdown(table)}\n\n{' '.join(notes)}\n"
     record["differences"] = differences(rows, config.seed)
     if record["differences"]:
@@ -141,7 +143,7 @@ def report(
             f"seconds are multiples of {METHODS[REFERENCE].title}'s.\n"
         )
     if config.paper:
-        text += f"\n{beside(config.paper, summary, config.model.path)}"
+        text += f"\n{beside(config.paper, summary, title_of(config.model))}"
     shown = pd.DataFrame(rows).drop(columns=["answers"])
     run.report(
         text,

@@ -22,7 +22,7 @@ WANDB_MODES = ("auto", "online", "offline", "disabled")
 
 @dataclass
 class DataConfig:
-    """Where records come from: a file, the hub, or (neither given) the embedded generator."""
+    """Where records come from: a file, the hub, or (neither given) the repository."""
 
     path: str | None = None  # .jsonl in xLAM's form, or .json in the form of `toolcalls`
     hub: str | None = None  # data set name for `datasets.load_dataset`
@@ -34,10 +34,13 @@ class DataConfig:
 class ModelConfig:
     """Any causal language model that `transformers` can load."""
 
-    path: str = "embedded"  # "embedded", a checkpoint directory, or a hub name
+    path: str = "smollm2"  # "smollm2", a checkpoint directory, or a hub name
+    adapter: str = "none"  # a directory, "none", or "auto" (the task's own in models/, if any)
     device: str = "auto"  # "auto", "cpu", "cuda", "cuda:1", ...
     dtype: str = "float32"  # "float32", "float64", "bfloat16", "float16", "auto" (the file's)
-    prompt: str = "auto"  # "compact", "chat", or "auto" (chat where the tokenizer has a template)
+    prompt_mib: int = 1024  # memory for prompts that all methods read; results do not depend on it
+    prompt: str = "auto"  # "compact", "chat", or "auto" (chat where the tokenizer has a template
+    # and no adapter is loaded; adapters are trained on compact prompts)
 
 
 @dataclass
@@ -68,7 +71,7 @@ class DiscreteConfig:
 class HMMConfig:
     """What methods that need an HMM look ahead with, and how; see `smc.PGCD`."""
 
-    path: str = "auto"  # a directory of `scripts.distill_hmm`, or "auto": the embedded model's own
+    path: str = "auto"  # a directory of `scripts.distill_hmm`, or "auto": the task's own in models/
     paths: dict[str, str] = field(default_factory=dict)  # more, by name: pgcd:NAME takes that one
     lookahead: str = "in_time"  # or "conditional", "joint"
     exact_top_k: int | None = 64  # null: exact for every token

@@ -27,6 +27,7 @@ from experiments.harness.results import Key, ResultStore, Row
 from experiments.harness.seeds import derived_seed
 
 _SHOWN_ANSWERS = 16  # the most probable ones are written out; their number is in the row
+_BATCH_BYTES = 2 << 30  # of the automata's tables in one batch, each eight bytes an entry there
 
 
 class Record(Protocol):
@@ -41,7 +42,8 @@ class Handling:
     """What a task does with its records, all of one type.
 
     Attributes:
-        language: the answers that are allowed; `ConstraintError` refuses the record.
+        language: the answers that are allowed; `ConstraintError` refuses the record. Records that
+            have one in common are given the same object, which is lifted once.
         prompt: what the model reads, as text of the kind `model.prompt`.
         is_correct: whether an answer, in bytes, is right; decides the accuracies.
         columns: what else the row of an example and its posterior says.
@@ -115,11 +117,14 @@ def prepare(
     """
     examples: list[Example] = []
     refused: list[tuple[str, str]] = []
+    lifted: dict[int, tuple[gcd.Automaton, gcd.TokenAutomaton]] = {}  # by identity of the language
     started = time.perf_counter()
     for number, record in enumerate(records):
         try:
             language = handling.language(record)
-            constraint = gcd.lift(language, lm.vocabulary)
+            if id(language) not in lifted:
+                lifted[id(language)] = language, gcd.lift(language, lm.vocabulary)
+            constraint = lifted[id(language)][1]
             budget = budget_of(config.task.budget, constraint)
             gcd.check_budget(constraint, budget)
             prompt = encode(handling.prompt(record), config.model.prompt, tokenizer)
@@ -197,14 +202,16 @@ def _groups(
     """Yield examples that are sampled together: at most `size`, and as memory for tables allows."""
     room = math.inf if proposal.max_bytes is None else proposal.max_bytes
     group: list[Example] = []
-    taken = 0
+    taken = batched = 0
     for example in examples:
-        needed = example.table_bytes[method]
-        if group and (len(group) == size or taken + needed > room):
+        needed, entries = example.table_bytes[method], example.constraint.delta.size
+        full = taken + needed > room or batched + 8 * entries > _BATCH_BYTES
+        if group and (len(group) == size or full):
             yield group
-            group, taken = [], 0
+            group, taken, batched = [], 0, 0
         group.append(example)
         taken += needed
+        batched += 8 * entries
     if group:
         yield group
 

@@ -76,7 +76,11 @@ def legend_of(arms: Sequence[Arm], size: float = 6) -> list[Line2D]:
 
 
 def plot_accuracy(
-    summary: Sequence[dict[str, Any]], path: Path, title: str, metric: str = "accuracy"
+    summary: Sequence[dict[str, Any]],
+    path: Path,
+    title: str,
+    metric: str = "posterior-weighted accuracy",
+    key: str = "weighted_accuracy",
 ) -> None:
     """Write a figure to `path`: accuracy beside the share of finished answers, against particles.
 
@@ -84,13 +88,14 @@ def plot_accuracy(
         summary: records of `summarize`; each arm is a line, its bootstrap interval a band.
         path: of the image.
         title: of the figure.
-        metric: what the task calls its accuracy.
+        metric: what is shown, in words.
+        key: where the summary has it, a share with the ends of its interval.
     """
     counts = sorted({s["particles"] for s in summary})
 
     def draw(records: Records, panels: Sequence[Any]) -> None:
         left, right = panels
-        _accuracy(left, records, "particles", metric)
+        _measure(left, records, "particles", metric, key)
         for arm, rows in _lines(records):
             right.plot(_column(rows, "particles"), _column(rows, "complete"), **arm.style)
         right.set_ylabel("answers finished within the budget")
@@ -107,7 +112,11 @@ def plot_accuracy(
 
 
 def plot_reads(
-    summary: Sequence[dict[str, Any]], path: Path, title: str, metric: str = "accuracy"
+    summary: Sequence[dict[str, Any]],
+    path: Path,
+    title: str,
+    metric: str = "posterior-weighted accuracy",
+    key: str = "weighted_accuracy",
 ) -> None:
     """Write a figure to `path`: accuracy and log evidence, against what the language model read.
 
@@ -118,17 +127,18 @@ def plot_reads(
         summary: records of `summarize`; each arm is a line through its numbers of particles.
         path: of the image.
         title: of the figure.
-        metric: what the task calls its accuracy.
+        metric: what is shown, in words.
+        key: where the summary has it, a share with the ends of its interval.
     """
     repeated = any(s["log_evidence_sd"] is not None for s in summary)
-    key = "log_evidence_sd" if repeated else "log_evidence"
+    shown = "log_evidence_sd" if repeated else "log_evidence"
 
     def draw(records: Records, panels: Sequence[Any]) -> None:
         left, right = panels
-        _accuracy(left, records, "read", metric)
+        _measure(left, records, "read", metric, key)
         for arm, rows in _lines(records):
-            some = [s for s in rows if s[key] is not None]
-            right.plot(_column(some, "read"), _column(some, key), **arm.style)
+            some = [s for s in rows if s[shown] is not None]
+            right.plot(_column(some, "read"), _column(some, shown), **arm.style)
         right.set_ylabel(
             "standard deviation of the log evidence" if repeated else "mean log evidence (nats)"
         )
@@ -139,7 +149,11 @@ def plot_reads(
 
 
 def plot_costs(
-    summary: Sequence[dict[str, Any]], path: Path, title: str, metric: str = "accuracy"
+    summary: Sequence[dict[str, Any]],
+    path: Path,
+    title: str,
+    metric: str = "posterior-weighted accuracy",
+    key: str = "weighted_accuracy",
 ) -> None:
     """Write a figure to `path`: accuracy against language model calls, and against seconds.
 
@@ -147,7 +161,8 @@ def plot_costs(
         summary: records of `summarize`; each arm is a line through its numbers of particles.
         path: of the image.
         title: of the figure.
-        metric: what the task calls its accuracy.
+        metric: what is shown, in words.
+        key: where the summary has it, a share with the ends of its interval.
     """
 
     def draw(records: Records, panels: Sequence[Any]) -> None:
@@ -155,9 +170,9 @@ def plot_costs(
             "lm_calls_each": "language model calls a request",
             "seconds_each": "seconds a request, its share of a batch",
         }
-        for axis, (key, label) in zip(panels, costs.items(), strict=True):
-            _accuracy(axis, records, key, metric)
-            _cost(axis, records, key, label)
+        for axis, (cost, label) in zip(panels, costs.items(), strict=True):
+            _measure(axis, records, cost, metric, key)
+            _cost(axis, records, cost, label)
 
     _figure(summary, path, title, draw)
 
@@ -202,17 +217,17 @@ def _cost(axis: Any, summary: Records, key: str, label: str) -> None:
     axis.set_xlabel(label)
 
 
-def _accuracy(axis: Any, summary: Records, key: str, metric: str) -> None:
-    """Accuracy against a column, with intervals where they can be told apart."""
+def _measure(axis: Any, summary: Records, column: str, metric: str, key: str) -> None:
+    """A measure against a column, with intervals where they can be told apart."""
     lines = _lines(summary)
     for arm, rows in lines:
-        x = _column(rows, key)
-        axis.plot(x, _column(rows, "weighted_accuracy"), **arm.style)
+        x = _column(rows, column)
+        axis.plot(x, _column(rows, key), **arm.style)
         if len(lines) <= _FEW:
-            low, high = (_column(rows, f"weighted_accuracy_{end}") for end in ("low", "high"))
+            low, high = (_column(rows, f"{key}_{end}") for end in ("low", "high"))
             axis.fill_between(x, low, high, color=arm.style["color"], alpha=0.12, linewidth=0)
     interval = " (95 % interval)" if len(lines) <= _FEW else ""
-    axis.set_ylabel(f"posterior-weighted {metric}{interval}")
+    axis.set_ylabel(f"{metric}{interval}")
     axis.set_ylim(bottom=0)
     axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 

@@ -7,8 +7,9 @@ method. To add one, write its proposal (in `smc`, or anywhere) and its entry her
 
 Methods that look ahead share the HMM of the run and the settings `hmm.*`. An HMM is over the
 vocabulary of one model and only as good as its likeness to that model, so `hmm.path` has no default
-but for the embedded model, which has its own (models/toolcall-hmm). To compare several, name them
-in `hmm.paths={H64: DIR, ...}`; `pgcd:H64` is P-GCD with that one, a method by itself in results.
+but for the model that comes with the project, which has one for some tasks (models/smollm2-*-hmm).
+To compare several, name them in `hmm.paths={H64: DIR, ...}`; `pgcd:H64` is P-GCD with that one, a
+method by itself in results.
 
 Most methods are proposals, and `smc.sample` draws from them. One that draws otherwise says how
 (`Method.sample`).
@@ -25,15 +26,13 @@ from typing import Any, Literal, cast
 from omegaconf import DictConfig, OmegaConf
 
 import smc
-from experiments.harness import awrs
+from experiments.harness import awrs, smollm2
 from experiments.harness.config import HMMConfig
 from experiments.harness.hmm_alone import HMMAlone
 from experiments.harness.models import ROOT, digest_of
 from hmm.checkpoint import load_any
 from hmm.model import HMM
 from smc.language_model import LanguageModel
-
-EMBEDDED_HMM = ROOT / "models" / "toolcall-hmm"
 
 
 def _sample(*arguments: Any, **options: Any) -> list[smc.Posterior]:
@@ -179,15 +178,16 @@ def hmm_directory(config: DictConfig, hmm: str = "") -> Path:
     if hmm:
         return existing_hmm(f"hmm.paths.{hmm}", config.hmm.paths[hmm])
     if config.hmm.path == "auto":
-        if config.model.path != "embedded":
+        own = ROOT / "models" / f"{smollm2.NAME}-{config.task.name}-hmm"
+        if config.model.path != smollm2.NAME or not own.is_dir():
             names = ", ".join(n for n in methods_of(config) if needs_hmm(n) and ":" not in n)
             raise ValueError(
                 f"task.methods has {names}, which needs an HMM distilled from "
-                f"model.path={config.model.path}: make one with `python -m scripts.distill_hmm "
-                f"model.path={config.model.path}` and give hmm.path=DIR, or leave {names} out of "
-                "task.methods"
+                f"model.path={config.model.path} for the task {config.task.name}: make one with "
+                f"`python -m scripts.distill_hmm model.path={config.model.path}` and give "
+                f"hmm.path=DIR, or leave {names} out of task.methods"
             )
-        return EMBEDDED_HMM
+        return own
     return existing_hmm("hmm.path", config.hmm.path)
 
 

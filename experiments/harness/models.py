@@ -12,12 +12,13 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from experiments.harness import smollm2
+from experiments.harness.adapters import check_base, existing_adapter, merged
 from experiments.harness.config import ModelConfig
 from gcd.errors import ConstraintError
 from smc.transformers_lm import TransformersLM
 
 ROOT = Path(__file__).resolve().parents[2]
-EMBEDDED = ROOT / "models" / "toolcall-lm"
 _HASHED_BYTES = 256 * 1024**2  # larger files are told apart by size and time
 _HASHED = (
     *(".safetensors", ".bin"),  # weights
@@ -25,16 +26,45 @@ _HASHED = (
 )
 
 
+def settle(model: ModelConfig, task: str) -> None:
+    """Replace what is left open in `model.*` by what it means for a task of this name.
+
+    The adapter becomes that of `models/smollm2-TASK`, where there is one and the model is its own;
+    the prompt becomes the compact one where there is an adapter.
+
+    Raises:
+        ValueError: no such adapter.
+    """
+    if model.adapter == "auto":
+        own = ROOT / "models" / f"{smollm2.NAME}-{task}"
+        fits = model.path == smollm2.NAME and own.is_dir()
+        model.adapter = str(own) if fits else "none"
+    elif model.adapter != "none":
+        existing_adapter(model.adapter)
+    if model.prompt == "auto" and model.adapter != "none":
+        model.prompt = "compact"
+
+
+def title_of(model: ModelConfig) -> str:
+    """Say in words which model it is, for tables."""
+    name = smollm2.TITLE if model.path == smollm2.NAME else model.path
+    return name if model.adapter == "none" else f"{name}, with {Path(model.adapter).name}"
+
+
 def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
     """Load a model, in evaluation mode on its device, and its tokenizer.
 
     Raises:
-        ValueError: no such directory or hub name, a damaged checkpoint, or no such device.
+        ValueError: no such directory or hub name, a damaged checkpoint, an adapter of another
+            model, or no such device.
         ConstraintError: a tokenizer without any end-of-sequence token.
     """
     device = resolve_device(settings.device)
     path = _found(settings.path)
     dtype = "auto" if settings.dtype == "auto" else getattr(torch, settings.dtype)
+    adapter = None if settings.adapter == "none" else existing_adapter(settings.adapter)
+    if adapter is not None:
+        check_base(adapter, identity_of(settings.path), settings.path)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
         model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
@@ -42,10 +72,12 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(
             f"model.path={settings.path}: cannot load it: {cause}; give a whole checkpoint "
-            "directory, a hub name that can be reached from here, or `embedded`"
+            f"directory, a hub name that can be reached from here, or `{smollm2.NAME}`"
         ) from error
+    if adapter is not None:
+        model = merged(model, adapter)
     model.to(device=device)
-    lm = TransformersLM(model, tokenizer)
+    lm = TransformersLM(model, tokenizer, prompt_bytes=settings.prompt_mib << 20)
     if not lm.vocabulary.eos_ids:
         raise ConstraintError(
             f"model.path={settings.path}: neither the tokenizer nor the generation config names an "
@@ -61,14 +93,15 @@ def _found(path: str) -> str:
     Raises:
         ValueError: a directory without a checkpoint.
     """
-    given, path = path, str(EMBEDDED) if path == "embedded" else path
+    if path == smollm2.NAME:
+        return str(smollm2.checkpoint())
     if not (path.startswith((".", "/", "~")) or Path(path).exists()):
         return path
     directory = Path(path).expanduser()
     if not (directory / "config.json").is_file():
         raise ValueError(
-            f"model.path={given}: no checkpoint there ({directory} has no config.json); give a "
-            "Hugging Face checkpoint directory, a hub name, or `embedded`"
+            f"model.path={path}: no checkpoint there ({directory} has no config.json); give a "
+            f"Hugging Face checkpoint directory, a hub name, or `{smollm2.NAME}`"
         )
     return str(directory)
 
@@ -97,8 +130,22 @@ def identity_of(path: str) -> str:
     Raises:
         ValueError: a directory without a checkpoint.
     """
+    if path == smollm2.NAME:
+        return smollm2.identity()
     found = _found(path)
     return digest_of(Path(found)) if Path(found).is_dir() else path
+
+
+def weights_of(settings: ModelConfig) -> dict[str, str]:
+    """Give what tells the weights from others, the adapter's too, once it is settled.
+
+    Raises:
+        ValueError: a directory without a checkpoint or adapter.
+    """
+    files = {"model_files": identity_of(settings.path)}
+    if settings.adapter != "none":
+        files["adapter_files"] = digest_of(existing_adapter(settings.adapter))
+    return files
 
 
 def digest_of(directory: Path) -> str:

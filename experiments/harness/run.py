@@ -32,7 +32,7 @@ from tqdm import tqdm
 
 from experiments.harness import tracking
 from experiments.harness.identity import Identity, fingerprint
-from experiments.harness.models import resolve_device
+from experiments.harness.models import resolve_device, settle
 from experiments.harness.processes import bar, processes, refuse_disagreement, wait_for_all
 from experiments.harness.results import Key, ResultStore, Row
 from experiments.harness.screen import show
@@ -83,6 +83,7 @@ def run_task(task: Task, config: DictConfig) -> Path:
         KeyboardInterrupt: as it came, after saying how far the run got.
     """
     device = resolve_device(config.model.device)
+    settle(config.model, _subject(config))
     rank, world = processes(device if task.processes == "tensors" else None)
     if world > 1 and task.processes == "nothing":
         raise ValueError(f"the task {task.name} is one process: run it without torchrun")
@@ -244,6 +245,12 @@ class Run:
         show(table)
         names = ", ".join(["table.md", "summary.json", *files])
         print(f"Results: {self.directory}/ ({names}){also}")
+
+
+def _subject(config: DictConfig) -> str:
+    """The task whose prompts the model answers: what is trained names it, what is run has it."""
+    task = config.get("task", "")
+    return task if isinstance(task, str) else task.name
 
 
 def _differences(before: Any, now: Any, key: str = "") -> list[str]:

@@ -24,6 +24,7 @@ def check_model(config: DictConfig) -> None:
     one_of("model.prompt", config.model.prompt, PROMPTS)
     one_of("model.dtype", config.model.dtype, DTYPES)
     one_of("wandb.mode", config.wandb.mode, WANDB_MODES)
+    at_least("model.prompt_mib", config.model.prompt_mib, 0)
     at_least("seed", config.seed, 0)
 
 
@@ -87,7 +88,7 @@ def _check_installed(name: str) -> None:
 
 
 def _check_named_hmms(config: DictConfig) -> None:
-    """Check that every HMM which a method names is in `hmm.paths`, and every one there is named."""
+    """Check that every HMM which a method names is in `hmm.paths`, which may hold others."""
     paths = list(config.hmm.paths)
     for method in config.task.methods:
         base, colon, name = method.partition(":")
@@ -101,12 +102,9 @@ def _check_named_hmms(config: DictConfig) -> None:
     for name in paths:
         if not re.fullmatch(r"[A-Za-z0-9]{1,12}", name):
             raise ValueError(f"hmm.paths has {name!r}: a name is up to 12 letters and digits")
-    unused = [name for name in paths if name not in hmms_of(config)]
-    if unused and hmms_of(config):
-        raise ValueError(
-            f"hmm.paths has {', '.join(unused)}, which no method of task.methods names: add "
-            f"pgcd:{unused[0]}, or leave it out"
-        )
+    if hmms_of(config) == [""]:
+        reason = "no method of task.methods names one of them (pgcd:NAME); leave it out"
+        left_alone(config, Config, ["hmm.paths"], reason)
 
 
 def check_algorithms(config: DictConfig) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig
 
+from experiments.harness import smollm2
 from experiments.harness.checks import at_least
 
 
@@ -28,7 +29,7 @@ class ShakespeareConfig:
 def check(config: DictConfig) -> None:
     """Refuse values that no run could honour: `ValueError` with the value and what to give."""
     task = config.task
-    if config.model.path != "embedded":
+    if config.model.path != smollm2.NAME:  # the default
         raise ValueError("+task=shakespeare trains its own model: leave model.path out")
     if config.data.hub or config.data.offset:
         raise ValueError("+task=shakespeare reads one text file: data.path=FILE and no more of it")

@@ -18,7 +18,7 @@ import gcd
 import smc
 from experiments.harness.comparison import compare, identity, report
 from experiments.harness.examples import Example, Handling
-from experiments.harness.models import load_model
+from experiments.harness.models import load_model, title_of
 from experiments.harness.records import ReadResult
 from experiments.harness.results import Row
 from experiments.harness.run import Run, Task
@@ -33,7 +33,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def _read(config: DictConfig) -> ReadResult[ToolRecord]:
-    return load_records(config.data, config.task.num_examples, config.seed)
+    return load_records(config.data, config.task.num_examples)
 
 
 class Request(NamedTuple):
@@ -90,7 +90,7 @@ def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
         listed = ", ".join(f"{name} ({n})" for name, n in unknown.most_common())
         _LOG.warning("parameter types read as any JSON value: %s", listed)
     summary = summarize(rows, config.seed)
-    source = config.data.path or config.data.hub or "embedded generator, held-out split"
+    source = config.data.path or config.data.hub or "xLAM 500 to 599"
     report(
         run,
         read,
@@ -99,7 +99,8 @@ def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
         title=(
             f"{task.name}: {len(prepared.examples)} requests ({source}), "
             f"{' and '.join(task.styles)} style, "
-            f"budget {task.budget}, temperature {config.smc.temperature:g}"
+            f"budget {task.budget}, temperature {config.smc.temperature:g}; "
+            f"{title_of(config.model)}"
         ),
         summary=summary,
         table=as_table(summary),

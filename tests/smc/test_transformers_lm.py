@@ -313,3 +313,39 @@ def test_a_real_checkpoint() -> None:
             assert found.diagnostics.share_finished == 1
             assert all(text.startswith(" The ") for text in found.texts)
             assert all(len(sample.ids) <= tokens for sample in found.particles)
+
+
+def test_kept_prompts_are_read_once_and_say_the_same(lm: smc.TransformersLM) -> None:
+    prompts = [[5, 7, 9], [5], [11, 12, 13, 14], [5]]
+    keeping = smc.TransformersLM(lm.model, lm.tokenizer, lm.vocabulary, prompt_bytes=1 << 30)
+    read: list[tuple[int, ...]] = []
+    handle = lm.model.register_forward_pre_hook(
+        lambda module, args, kwargs: read.append(tuple(kwargs["input_ids"].shape)),
+        with_kwargs=True,
+    )
+    try:
+        keeping.prefill(prompts)
+        assert read == [(3, 4)]  # three distinct ones
+        again, kept = keeping.prefill([*prompts[::-1], [6, 8]])
+        assert read == [(3, 4), (1, 2)]
+    finally:
+        handle.remove()
+    fresh, expected = lm.prefill([*prompts[::-1], [6, 8]])
+    torch.testing.assert_close(kept, expected)
+    runs, lengths = torch.tensor([[3, 4]] * 5), torch.tensor([2, 1, 2, 1, 2])
+    for rows in (again, fresh):
+        rows.reorder(torch.tensor([4, 2, 2, 0, 1]))
+    one, two = again.extend(runs, lengths), fresh.extend(runs, lengths)
+    for row, length in enumerate(lengths.tolist()):
+        torch.testing.assert_close(one[row, :length], two[row, :length])
+
+
+def test_kept_prompts_stay_within_their_memory() -> None:
+    lm = smc.TransformersLM(llama(), None, Vocabulary.from_bytes([b"x"] * V, [0]))
+    one = lm.prefill([[1, 2, 3]])[0].memory(0, torch.zeros(lm.vocabulary.size)).nbytes
+    keeping = smc.TransformersLM(lm.model, lm.tokenizer, lm.vocabulary, prompt_bytes=2 * one)
+    for prompt in ([1, 2, 3], [4, 5, 6], [1, 2, 3], [7, 8, 9]):
+        keeping.prefill([prompt])
+    assert list(keeping._kept._memories) == [(1, 2, 3), (7, 8, 9)]
+    keeping.prefill([[1] * 30])  # more than there is room for: read, not kept, and drives none out
+    assert list(keeping._kept._memories) == [(1, 2, 3), (7, 8, 9)]

@@ -32,7 +32,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from experiments.convergence.clones import k_means
+from experiments.distillation.clones import k_means
 from experiments.harness.seeds import derived_seed
 from hmm.model import HMM
 from hmm.transition import from_factors

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 import gcd
 from experiments.convergence.hmm import Recipe, distil, with_own_ends
 from experiments.harness.config import ModelConfig
-from experiments.harness.methods import EMBEDDED_HMM
-from experiments.harness.models import digest_of, identity_of, load_model
+from experiments.harness.models import ROOT, digest_of, identity_of, load_model
 from hmm.checkpoint import load
 from hmm.model import HMM
 from smc.transformers_lm import TransformersLM
 
+EMBEDDED_HMM = ROOT / "models" / "toolcall-hmm"
 SOURCES = ("toolcalls", "stories")
 LENGTH = 48
 BEGINNINGS = (

@@ -8,9 +8,10 @@ import math
 import pytest
 import torch
 
-from experiments.convergence import clones, visited
-from experiments.convergence.clones import cloned
+from experiments.convergence import visited
 from experiments.convergence.visited import Visited, visit
+from experiments.distillation import clones
+from experiments.distillation.clones import cloned
 from gcd import Vocabulary
 from hmm.inference import log_likelihood
 from hmm.model import HMM
@@ -181,7 +182,7 @@ def test_parameters_are_the_formula_s():
     lm = ToyLM(FIVE, seed=5)
     tree = Visited.joined([visit(lm, prompt, uniform(40, 4)) for prompt in ((0,), (1, 2))])
     ends = torch.arange(5) == 3
-    expected = clones._expected(tree, torch.zeros_like(tree.token), 1)[0]
+    expected = tree.expected(torch.zeros_like(tree.token), 1)[0]
     kind = clones._kinds(expected, ends, 12)
     assert sorted(kind.unique().tolist()) == [0, 1, 2, 3, 4]  # three of their own, rare, ends
     states, kind_of = clones._states(tree, kind, ends, 12, 0)

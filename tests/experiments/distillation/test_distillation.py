@@ -31,10 +31,11 @@ from experiments.distillation import sampling as distill_sampling
 from experiments.distillation import task as distillation
 from experiments.distillation import training as distill_training
 from experiments.distillation.data import Sequences
+from experiments.distillation.prompts import SOURCES
 from experiments.distillation.training import Training
 from experiments.harness import config as configuration
 from experiments.harness import run as harness_run
-from experiments.harness.config import DataConfig, ModelConfig
+from experiments.harness.config import ModelConfig
 from experiments.harness.models import load_model
 from experiments.small_lm import architecture as small_lm
 from experiments.tool_calling.generator import generate
@@ -220,13 +221,14 @@ def test_answers_have_the_language_models_law():
     lm = ToyLM(vocabulary, seed=5)
     generator = torch.Generator().manual_seed(0)
     num, longest = 4000, 3
-    answers, log_p = distill_sampling.sample_batch(lm, [[0, 1]] * num, longest, generator)
+    sampled = distill_sampling.sample_batch(lm, [[0, 1]] * num, longest, generator)
+    answers = [sampled.sequence(row) for row in range(num)]
 
     def exact(answer: tuple[int, ...]) -> float:
         prefixes = [(0, 1, *answer[:t]) for t in range(len(answer))]
         return sum(float(lm.log_p(p)[v]) for p, v in zip(prefixes, answer, strict=True))
 
-    for answer, value in zip(answers[:200], log_p, strict=False):
+    for answer, value in zip(answers[:200], sampled.log_likelihood.tolist(), strict=False):
         ended = answer[-1] in (2, 3)
         assert not {2, 3} & set(answer[:-1])
         assert ended or len(answer) == longest
@@ -243,7 +245,7 @@ def test_answers_have_the_language_models_law():
 
 def test_interrupted_and_shared_sampling_give_the_same_answers(tmp_path, tiny_lm):
     lm, tokenizer = load_model(ModelConfig(path=str(tiny_lm), device="cpu"))
-    prompts = distill_sampling.prompts_of(DataConfig(), "both", "auto", 5, 0, tokenizer)
+    prompts = SOURCES["xlam"].token_ids(composed("style=both"), 5, tokenizer)
     texts = [tokenizer.decode(prompt) for prompt in prompts]
     assert [text.endswith("JSON:\n") for text in texts] == [True, False, True, False, True]
     queries = [record.query for record in generate(5, 0, split="train")]
@@ -362,10 +364,11 @@ def test_hidden_tokens_do_not_depend_on_the_device(tmp_path, monkeypatch):
     sequences = Sequences.from_lists([[1, 2], [3], [4, 5, 6]])
     settings = Training(4, None, 1, 3, 5, 0.7, 0.01, 0.001, 0.3, 30, 0)
     start = em.Step(HMM.random(2, 8, generator=torch.Generator().manual_seed(0)))
+    background = distill_baselines.unigram(sequences, 8)
     for name in ("cpu", "meta"):
         worker = distill_training.Worker(tmp_path / name, torch.device(name))
         with pytest.raises(KeyboardInterrupt):
-            distill_training.train(start, sequences, sequences, settings, worker)
+            distill_training.train(start, sequences, sequences, background, settings, worker)
     assert [device for device, *_ in seen] == ["cpu", "meta"]
     assert seen[0][1:] == seen[1][1:]
     assert seen[0][1] == "cpu"

@@ -29,14 +29,13 @@ Cost: k-means, and passes over the distributions; seconds for a thousand states.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Float32, Float64, Int64
+from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
-from experiments.convergence.visited import Visited
-from experiments.distillation.training import derived_seed
+from experiments.harness.seeds import derived_seed
 from hmm.model import HMM
 from hmm.transition import from_factors
 
@@ -44,7 +43,6 @@ FEWEST_STATES = 2
 """All tokens together, and the ends of a text."""
 
 _DIMENSIONS = 128
-_ROWS = 8192  # distributions that are widened at once
 _ITERATIONS = 15
 _POINTS = 256  # that k-means sees, for each cluster
 _DECAY = 1.5  # 1 + 2/d
@@ -55,7 +53,46 @@ _TOKEN_PRIOR = 5.0  # pseudo-counts of a state, over the tokens of its kind
 _NOTHING = 1e-12  # a share of the average, for what was never read
 
 
-def cloned(visited: Visited, num_states: int, *, eos_ids: tuple[int, ...], seed: int = 0) -> HMM:
+@runtime_checkable
+class Prefixes(Protocol):
+    """Prefixes that sampled texts come by, and what the model said after them.
+
+    Attributes:
+        parent: of each prefix, the one that is a token shorter; -1 for the empty ones, the roots.
+        token: its last; -1 for a root.
+        weight: of each prefix; those of all roots sum to one.
+        read: the prefixes after which the model was asked. Others have ended, or were cut there.
+    """
+
+    @property
+    def parent(self) -> Int64[Tensor, "n"]: ...
+    @property
+    def token(self) -> Int64[Tensor, "n"]: ...
+    @property
+    def weight(self) -> Float64[Tensor, "n"]: ...
+    @property
+    def read(self) -> Int64[Tensor, "m"]: ...
+
+    @property
+    def num_tokens(self) -> int:
+        """V."""
+        ...
+
+    @property
+    def num_sequences(self) -> int:
+        """How many texts there were."""
+        ...
+
+    def expected(self, group: Int64[Tensor, "n"], num_groups: int) -> Float64[Tensor, "G V"]:
+        """Sums weight · p over the prefixes of each group that were read; p is what was said."""
+        ...
+
+    def features(self, projection: Float32[Tensor, "V D"]) -> Float32[Tensor, "m D"]:
+        """Projects the square roots of p after each prefix that was read."""
+        ...
+
+
+def cloned(visited: Prefixes, num_states: int, *, eos_ids: tuple[int, ...], seed: int = 0) -> HMM:
     """Make the HMM of these prefixes, in float32.
 
     Args:
@@ -72,8 +109,8 @@ def cloned(visited: Visited, num_states: int, *, eos_ids: tuple[int, ...], seed:
             f"a cloned HMM needs at least {FEWEST_STATES} states (tokens, and the ends of a text), "
             f"got {num_states}"
         )
-    ends = torch.isin(torch.arange(visited.log_p.shape[1]), torch.tensor(eos_ids).long())
-    expected = _expected(visited, torch.zeros_like(visited.token), 1)[0]
+    ends = torch.isin(torch.arange(visited.num_tokens), torch.tensor(eos_ids).long())
+    expected = visited.expected(torch.zeros_like(visited.token), 1)[0]
     kind = _kinds(expected, ends, num_states)
     states, kind_of = _states(visited, kind, ends, num_states, seed)
     # What a root would be comes behind the states: its row becomes the initial distribution.
@@ -81,21 +118,6 @@ def cloned(visited: Visited, num_states: int, *, eos_ids: tuple[int, ...], seed:
     root = len(kind_of)
     emission = _emission(visited, states, kind, kind_of, expected)
     return HMM(step[root].clone(), from_factors((step[:root].clone(),)), emission)
-
-
-def _distributions(visited: Visited) -> Iterator[tuple[Int64[Tensor, "R"], Float[Tensor, "R V"]]]:
-    """Prefixes that were read, and log p after them, some at a time."""
-    yield from zip(visited.read.split(_ROWS), visited.log_p.split(_ROWS), strict=True)
-
-
-def _expected(
-    visited: Visited, group: Int64[Tensor, "n"], num_groups: int
-) -> Float64[Tensor, "G V"]:
-    """Sums of weight · p over the prefixes of each group that were read."""
-    sums = torch.zeros(num_groups, visited.log_p.shape[1], dtype=torch.float64)
-    for at, log_p in _distributions(visited):
-        sums.index_add_(0, group[at], visited.weight[at, None] * log_p.double().exp())
-    return sums
 
 
 def _kinds(
@@ -113,7 +135,7 @@ def _kinds(
 
 
 def _states(
-    visited: Visited,
+    visited: Prefixes,
     kind: Int64[Tensor, "V"],
     ends: Bool[Tensor, "V"],
     num_states: int,
@@ -122,9 +144,7 @@ def _states(
     """The state of each prefix (H for roots, -1 for those of greatest length), and its kind."""
     generator = torch.Generator().manual_seed(derived_seed("clones", seed))
     projection = torch.randn(len(kind), _DIMENSIONS, generator=generator) / _DIMENSIONS**0.5
-    points = torch.cat(
-        [(0.5 * log_p.float()).exp() @ projection for _, log_p in _distributions(visited)]
-    )
+    points = visited.features(projection)
     inner = visited.parent[visited.read] >= 0
     at, points = visited.read[inner], points[inner]
     # Square roots: improbable prefixes are many, and have a say in what clones there are.
@@ -200,9 +220,9 @@ def _nearest(points: Float32[Tensor, "n D"], means: Float32[Tensor, "k D"]) -> I
     return (0.5 * means.square().sum(dim=1) - points @ means.T).argmin(dim=1)
 
 
-def _counts(visited: Visited, prefixes: Int64[Tensor, "c"]) -> Float64[Tensor, "c"]:
+def _counts(visited: Prefixes, prefixes: Int64[Tensor, "c"]) -> Float64[Tensor, "c"]:
     """Weights of prefixes as counts out of as many sequences as there were."""
-    return visited.weight[prefixes] * len(visited.last)
+    return visited.weight[prefixes] * visited.num_sequences
 
 
 def _with_state(states: Int64[Tensor, "n"], kind_of: Int64[Tensor, "H"]) -> Int64[Tensor, "c"]:
@@ -211,7 +231,7 @@ def _with_state(states: Int64[Tensor, "n"], kind_of: Int64[Tensor, "H"]) -> Int6
 
 
 def _transition(
-    visited: Visited,
+    visited: Prefixes,
     states: Int64[Tensor, "n"],
     kind: Int64[Tensor, "V"],
     kind_of: Int64[Tensor, "H"],
@@ -219,7 +239,7 @@ def _transition(
     """P(next state | state), the roots' in the last row."""
     num_states, num_kinds = len(kind_of), int(kind.max()) + 1
     # Prefixes without a state were not read, so none of them is summed up here.
-    expected = _expected(visited, states, num_states + 1)
+    expected = visited.expected(states, num_states + 1)
     by_kind = expected.new_zeros(num_states + 1, num_kinds).index_add_(1, kind, expected)
     by_kind += _NOTHING * by_kind.sum(dim=0)
     by_kind /= by_kind.sum(dim=1, keepdim=True)
@@ -243,7 +263,7 @@ def _within_kinds(
 
 
 def _emission(
-    visited: Visited,
+    visited: Prefixes,
     states: Int64[Tensor, "n"],
     kind: Int64[Tensor, "V"],
     kind_of: Int64[Tensor, "H"],

@@ -1,0 +1,141 @@
+"""Sampled answers and what the model said on the way are a tree of prefixes, for `clones`.
+
+What answers to one prompt begin with is one prefix, if they were sampled together. Its weight is
+the share of the answers that come by it, so that sums over prefixes are means over answers.
+
+**What is approximated.** Of what was said after a prefix the K most probable tokens are known
+(`said`). The rest, r = 1 - the sum of those, is shared out over all other tokens as they are on
+average,
+
+    p(v) = r b(v) / (sum of b over tokens that are not listed),    b = the mean of what is listed.
+
+Its size is exact; there is none where all V tokens are listed. Features for the clustering are made
+of the listed tokens alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float32, Float64, Int64
+from torch import Tensor
+from torch.nn.functional import embedding_bag
+
+from experiments.distillation.data import Sequences
+from experiments.distillation.said import Said
+from hmm.lumping import Lumping
+
+_FLOOR = 1e-6
+"""The least share of b that unlisted tokens are taken to have: where they have none, and nothing
+but rounding is left of p, that is not to be blown up."""
+
+
+@dataclass(frozen=True)
+class SaidPrefixes:
+    """Prefixes and what was said after them; see `experiments.distillation.clones.Prefixes`.
+
+    Attributes:
+        parent, token, weight, read: as there, tokens by their class; roots come first.
+        said: after each of `read`, in classes.
+        lumping: the classes of tokens.
+        num_sequences: how many answers there are.
+    """
+
+    parent: Int64[Tensor, "n"]
+    token: Int64[Tensor, "n"]
+    weight: Float64[Tensor, "n"]
+    read: Int64[Tensor, "m"]
+    said: Said
+    lumping: Lumping
+    num_sequences: int
+
+    @classmethod
+    def of(cls, sequences: Sequences, lumping: Lumping) -> SaidPrefixes:
+        """Make the tree of sequences that know what the model said before each of their tokens.
+
+        Raises:
+            ValueError: they do not.
+        """
+        if sequences.said is None or not sequences.answered:
+            raise ValueError("what the model said before each token of the sequences is not known")
+        classes = lumping.class_of[sequences.tokens]
+        assert bool((lumping.sizes[classes] == 1).all()), "tokens that occur are not lumped"
+        count, size = len(sequences), lumping.num_classes
+        records, asked = sequences.asked.unique(return_inverse=True)
+        first = torch.zeros(len(asked), dtype=torch.bool)
+        first[sequences.lengths.cumsum(0) - sequences.lengths] = True
+        after = torch.where(first.roll(-1), -1, asked.roll(-1))  # the record after each token
+        roots, passing = asked[first].unique(return_counts=True)
+        keys, which, times = torch.unique(
+            asked * size + classes, return_inverse=True, return_counts=True
+        )
+        record = torch.full_like(keys, -1).scatter_reduce_(0, which, after, "amax")
+        # The prefix at which each record was made: a root, or what a token led to.
+        prefix = torch.full((len(records),), -1)
+        prefix[roots] = torch.arange(len(roots))
+        goes_on = record >= 0
+        prefix[record[goes_on]] = len(roots) + goes_on.nonzero().squeeze(1)
+        nothing = torch.full_like(roots, -1)
+        return cls(
+            torch.cat([nothing, prefix[keys // size]]),
+            torch.cat([nothing, keys % size]),
+            torch.cat([passing, times]).double() / count,
+            prefix,
+            sequences.said.take(records).lumped(lumping),
+            lumping,
+            count,
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        """Classes, which are the tokens here."""
+        return self.lumping.num_classes
+
+    def expected(self, group: Int64[Tensor, "n"], num_groups: int) -> Float64[Tensor, "G V"]:
+        """Sums weight · p over the prefixes of each group that were read, rests included."""
+        size, base = self.num_tokens, self._base
+        sums = torch.zeros(num_groups * size, dtype=torch.float64)
+        rests = torch.zeros(num_groups, dtype=torch.float64)
+        for at, tokens, p, rest in self._lists():
+            places = (group[at, None] * size + tokens).flatten()
+            weight = self.weight[at]
+            sums.index_add_(0, places, (weight[:, None] * p).flatten())
+            # A class of several tokens may be listed in part: what it has of b stays in the rest.
+            listed = torch.where(self.lumping.sizes[tokens] == 1, base[tokens], 0.0)
+            scale = weight * rest / (1 - listed.sum(dim=1)).clamp(min=_FLOOR)
+            rests.index_add_(0, group[at], scale)
+            sums.index_add_(0, places, (-scale[:, None] * listed).flatten())
+        # Differences of equal numbers may be rounded to less than nothing.
+        return (sums.view(num_groups, size) + rests[:, None] * base).clamp_(min=0)
+
+    def features(self, projection: Float32[Tensor, "V D"]) -> Float32[Tensor, "m D"]:
+        """Projects the square roots of what is listed after each prefix."""
+        parts = [
+            embedding_bag(tokens, projection, per_sample_weights=p.sqrt().float(), mode="sum")
+            for _, tokens, p, _ in self._lists()
+        ]
+        return torch.cat(parts)
+
+    @property
+    def rest(self) -> float:
+        """The mean of r."""
+        total = sum(float((self.weight[at] * rest).sum()) for at, _, _, rest in self._lists())
+        return total / float(self.weight[self.read].sum())
+
+    @cached_property
+    def _base(self) -> Float64[Tensor, "V"]:
+        """b: the mean of what is listed."""
+        sums = torch.zeros(self.num_tokens, dtype=torch.float64)
+        for at, tokens, p, _ in self._lists():
+            sums.index_add_(0, tokens.flatten(), (self.weight[at, None] * p).flatten())
+        return sums / sums.sum()
+
+    def _lists(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Prefixes, what is listed after them, how probable that is, and what is left; in parts."""
+        whole = self.said.tokens.shape[1] == len(self.lumping.class_of)
+        for rows, tokens, p in self.said.pieces():
+            rest = (1 - p.sum(dim=1)).clamp(min=0)
+            yield self.read[rows], tokens, p, torch.zeros_like(rest) if whole else rest

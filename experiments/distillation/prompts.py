@@ -1,0 +1,65 @@
+"""Tasks say which prompts a language model answers, for an HMM to be distilled from its answers.
+
+A task is one entry of `SOURCES`: how its prompts are made, and how the model card calls them. None
+of their records may be among those that the task is measured on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omegaconf import DictConfig
+
+from experiments.harness.prompts import encode
+from experiments.tool_calling.answers import STYLES
+from experiments.tool_calling.data import load_records
+from experiments.tool_calling.prompts import build_prompt
+
+
+class PromptSource(NamedTuple):
+    """The prompts of a task.
+
+    Attributes:
+        token_ids: makes at most so many prompts, by the configuration (`records`, `model.prompt`,
+            `seed`) and the tokenizer, as the task itself would.
+        words: what they are, by the configuration, after "answers to".
+        settings: keys of the configuration that no other task reads.
+    """
+
+    token_ids: Callable[[DictConfig, int, Any], list[list[int]]]
+    words: Callable[[DictConfig], str]
+    settings: tuple[str, ...] = ()
+
+
+def _tool_calls(config: DictConfig, num: int, tokenizer: Any) -> list[list[int]]:
+    """Requests for tool calls, each in every style that is asked for.
+
+    Raises:
+        ValueError: no records are given.
+    """
+    if config.records.path is None and config.records.hub is None:
+        raise ValueError(
+            "an HMM of the task xlam is distilled from answers to its requests: give "
+            "records.path=FILE or records.hub=NAME (other ones than it is measured on)"
+        )
+    styles = STYLES if config.style == "both" else (config.style,)
+    found = load_records(config.records, math.ceil(num / len(styles))).records
+    kind = config.model.prompt
+    return [
+        list(encode(build_prompt(record, style, tokenizer=tokenizer, kind=kind), kind, tokenizer))
+        for record in found
+        for style in styles
+    ][:num]
+
+
+def _tool_calls_in_words(config: DictConfig) -> str:
+    kind = Path(config.records.path).name if config.records.path else config.records.hub
+    styles = "JSON and Python" if config.style == "both" else config.style
+    return f"requests of {kind}, {styles} style"
+
+
+SOURCES = {"xlam": PromptSource(_tool_calls, _tool_calls_in_words, ("style",))}
+"""The prompts of each task, by the name that it has after `+task=`."""

@@ -1,0 +1,165 @@
+"""A lesson is a prompt's beginning and the ways in which it may go on, to learn from.
+
+Requests in two styles, or several sentences with the same words, differ at their end only. What
+they begin with is read once for all of them: a lesson is a stem and branches, each of which sees
+the stem and itself (`experiments.finetuning.batches`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.tool_calling.answers import STYLES, write_answer
+from experiments.tool_calling.prompts import compact_prompt
+from experiments.tool_calling.records import ToolRecord, read_toolcalls, read_xlam
+
+
+class Answered(NamedTuple):
+    """A prompt, and an answer to it."""
+
+    prompt: str
+    answer: str
+
+
+class Branch(NamedTuple):
+    """What follows the stem.
+
+    Attributes:
+        tokens: the rest of the prompt, then the answer and the end of sequence.
+        learnt: how many of them are learnt: the answer's, and the end.
+    """
+
+    tokens: tuple[int, ...]
+    learnt: int
+
+
+class Lesson(NamedTuple):
+    """A stem and its branches, in token ids."""
+
+    stem: tuple[int, ...]
+    branches: tuple[Branch, ...]
+
+    @property
+    def size(self) -> int:
+        """Tokens of all."""
+        return len(self.stem) + sum(len(branch.tokens) for branch in self.branches)
+
+    @property
+    def learnt(self) -> int:
+        """Tokens that count."""
+        return sum(branch.learnt for branch in self.branches)
+
+
+class Source(NamedTuple):
+    """Where answers come from.
+
+    Attributes:
+        read: what the files hold; each item becomes a lesson.
+        answered: prompts and answers of an item, with choices that may differ in every epoch.
+    """
+
+    read: Callable[[Sequence[Path], int | None], list[Any]]
+    answered: Callable[[Any, random.Random], list[Answered]]
+
+
+def lesson_of(answered: Sequence[Answered], tokenizer: Any) -> Lesson:
+    """Make one lesson of prompts with the same beginning.
+
+    Answers are tokenised by themselves, as they are when the model writes them.
+    """
+    prompts = [_ids(tokenizer, each.prompt) for each in answered]
+    shared = (
+        min(map(len, prompts)) - 1
+    )  # the last token of a prompt predicts the first of its answer
+    for number in range(shared):
+        if any(prompt[number] != prompts[0][number] for prompt in prompts):
+            shared = number
+            break
+    branches = []
+    for prompt, each in zip(prompts, answered, strict=True):
+        answer = [*_ids(tokenizer, each.answer), tokenizer.eos_token_id]
+        branches.append(Branch((*prompt[shared:], *answer), len(answer)))
+    return Lesson(tuple(prompts[0][:shared]), tuple(branches))
+
+
+def _ids(tokenizer: Any, text: str) -> list[int]:
+    return list(tokenizer(text, verbose=False)["input_ids"])
+
+
+def _tool_records(paths: Sequence[Path], limit: int | None) -> list[ToolRecord]:
+    """Records whose answers can be written in both styles."""
+    records: list[ToolRecord] = []
+    for path in paths:
+        if path.suffix == ".jsonl":
+            records += read_xlam(path).records[:limit]
+        else:
+            records += read_toolcalls(path).records
+    return [record for record in records if _writable(record)]
+
+
+def _writable(record: ToolRecord) -> bool:
+    try:
+        for style in STYLES:
+            write_answer(record.calls, record.tools, style)
+    except ValueError:
+        return False
+    return bool(record.calls)
+
+
+def _tool_calls(record: ToolRecord, rng: random.Random) -> list[Answered]:
+    """Both styles; tools in an order that says nothing of which of them will be called."""
+    tools = list(record.tools)
+    rng.shuffle(tools)
+    record = dataclasses.replace(record, tools=tuple(tools))
+    return [
+        Answered(compact_prompt(record, style), write_answer(record.calls, record.tools, style))
+        for style in STYLES
+    ]
+
+
+def _concept_sets(paths: Sequence[Path], limit: int | None) -> list[tuple[str, list[str]]]:
+    """Sets of three to five concepts, each with its well-formed sentences."""
+    sets: dict[str, list[str]] = {}
+    for path in paths:
+        for line in path.read_text(encoding="utf-8").splitlines()[:limit]:
+            concepts, _, sentence = line.partition("\t")
+            sentence = _well_formed(sentence)
+            if sentence is not None and 3 <= len(concepts.split()) <= 5:
+                sets.setdefault(concepts, []).append(sentence)
+    return list(sets.items())
+
+
+def _well_formed(sentence: str) -> str | None:
+    """A sentence with a capital and a full stop; None for what is none (captions run on)."""
+    words = " ".join(sentence.split()).replace(" ,", ",").replace(" 's", "'s").rstrip(" .")
+    if not 4 <= len(words.split()) <= 24 or any(sign in words for sign in '.!?;:"()<>'):
+        return None
+    return words[0].upper() + words[1:] + "."
+
+
+def _sentences(item: tuple[str, list[str]], rng: random.Random) -> list[Answered]:
+    """At most four sentences; concepts in an order that says nothing of theirs."""
+    concepts = item[0].split()
+    rng.shuffle(concepts)
+    prompt = f"Concepts: {', '.join(concepts)}\nSentence:\n"
+    some = rng.sample(item[1], min(4, len(item[1])))
+    return [Answered(prompt, sentence) for sentence in some]
+
+
+SOURCES: dict[str, Source] = {
+    "xlam": Source(_tool_records, _tool_calls),
+    "commongen": Source(_concept_sets, _sentences),
+}
+
+
+def lessons(
+    items: Sequence[Any], source: str, tokenizer: Any, seed: int, epoch: int
+) -> Iterator[Lesson]:
+    """Yield the lesson of each item, as it is in this epoch."""
+    for number, item in enumerate(items):
+        rng = random.Random(f"{seed}-{epoch}-{number}")
+        yield lesson_of(SOURCES[source].answered(item, rng), tokenizer)

@@ -1,0 +1,131 @@
+"""An adapter is trained on a task's answers, saved with a card, and its curve reported."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from experiments.distillation.data import digest
+from experiments.finetuning import config as settings
+from experiments.finetuning.lessons import SOURCES
+from experiments.finetuning.training import CHECKPOINT, Trainer, adapted, split
+from experiments.harness.adapters import write_base
+from experiments.harness.identity import Identity, plain
+from experiments.harness.models import identity_of, load_model, title_of
+from experiments.harness.run import Run, Task, run_task
+
+
+def run(config: DictConfig) -> Path:
+    """Train one adapter to its end, or from where it stopped; returns the run directory.
+
+    Raises:
+        ValueError: for settings no run could honour, before anything is loaded.
+    """
+    settings.check(config)
+    return run_task(TASK, config)
+
+
+def _read(config: DictConfig) -> list[Any]:
+    paths = [Path(path).expanduser() for path in config.paths]
+    return SOURCES[config.source].read(paths, config.limit)
+
+
+def _identity(config: DictConfig, items: list[Any]) -> Identity:
+    """What determines the result: settings, files and weights."""
+    values = {k: v for k, v in plain(config).items() if k not in settings.NOT_IDENTITY}
+    for key in ("device", "prompt_mib"):
+        values["model"].pop(key)
+    files = [Path(path).expanduser() for path in config.paths]
+    return values | {"data": digest(files), "model_files": identity_of(config.model.path)}
+
+
+def _run(run: Run, items: list[Any]) -> None:
+    config = run.config
+    data = split(items, config.held_out, config.seed)
+    out = Path(config.out).expanduser() if config.out else run.directory / "adapter"
+    if out.exists() and out != run.directory / "adapter":
+        raise ValueError(f"out={out} exists: give another, or remove it")
+    lm, tokenizer = load_model(config.model)
+    run.open()
+    trainer = Trainer(run, adapted(lm.model, config), tokenizer, data)
+    if not trainer.train():
+        if run.rank == 0:
+            print(
+                f"stopped after step {trainer.step}; {run.same_command} without stop_after goes on"
+            )
+        return
+    if run.rank == 0:
+        _write(run, trainer, out, (len(data.training), len(data.held_out)))
+    run.wait()
+
+
+def _write(run: Run, trainer: Trainer, out: Path, counts: tuple[int, int]) -> None:
+    """Save the adapter in half precision, with its card, and report the curve."""
+    config = run.config
+    trainer.adapter.to(torch.float16).save_pretrained(out)
+    title = title_of(config.model)
+    write_base(out, identity_of(config.model.path), title)
+    points = [f"| {point.step} | {point.held_out:.4f} |" for point in trainer.curve]
+    curve = "\n".join(["| step | nats a token, held out |", "|---|---|", *points])
+    changed = [
+        f"{key}={value}"
+        for key, value in _changed(
+            plain(config), plain(OmegaConf.structured(settings.FinetuneConfig))
+        )
+        if not key.startswith("wandb") and key not in ("run_dir", "stop_after")
+    ]
+    names = ", ".join(f"`{Path(path).name}`" for path in config.paths)
+    card = f"""---
+library_name: peft
+license: apache-2.0
+---
+
+# {out.name}
+
+A LoRA adapter (Hu et al., arXiv 2106.09685; rank {config.lora.rank}, every linear layer, float16)
+of {title}, trained on {counts[0]} prompts of {names}; loss on the answers alone. Prompts are
+compact ones, as `experiments` writes them.
+
+{curve}
+
+{counts[1]} prompts were held out for the curve.
+
+    python -m scripts.finetune_lm {" ".join(map(shlex.quote, changed))}
+"""
+    (out / "README.md").write_text(card, encoding="utf-8")
+    summary = {"curve": [point._asdict() for point in trainer.curve], "out": os.fspath(out)}
+
+    def log(tracked: Any) -> None:
+        for point in trainer.curve:
+            tracked.log({"step": point.step, "held_out": point.held_out})
+
+    run.report(f"## {out.name}\n\n{curve}\n", summary, log, also=f"; adapter: {out}")
+
+
+def _changed(values: Any, usual: Any, prefix: str = "") -> list[tuple[str, str]]:
+    """Keys and values that are not as usual, lists as Hydra's command line has them."""
+    lines = []
+    for key, value in values.items():
+        if isinstance(value, dict):
+            lines += _changed(value, usual[key], f"{prefix}{key}.")
+        elif value != usual[key]:
+            shown = "[" + ",".join(map(str, value)) + "]" if isinstance(value, list) else value
+            lines.append((f"{prefix}{key}", str(shown)))
+    return lines
+
+
+TASK = Task(
+    "finetune",
+    settings.FinetuneConfig,
+    settings.check,
+    _read,
+    _identity,
+    _run,
+    processes="tensors",
+    kept=(CHECKPOINT, "curve.json"),
+)

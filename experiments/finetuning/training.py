@@ -1,0 +1,212 @@
+"""An adapter is trained with AdamW, in a number of steps that is known from the start.
+
+Batches depend on the seed and their number only, so a run that was interrupted ends where another
+would have ended; several processes share the passes of each step and add up their gradients.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from omegaconf import DictConfig
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+
+from experiments.finetuning.batches import batch_of, loss_of, pieces
+from experiments.finetuning.lessons import Lesson, lessons
+from experiments.harness.run import Run
+from gcd.support.files import read_json, write_json
+
+CHECKPOINT = "checkpoint.pt"
+_CURVE = "curve.json"
+
+
+class Point(NamedTuple):
+    """A point of the curve: steps so far, and nats a learnt token of what is held out."""
+
+    step: int
+    held_out: float
+
+
+class Split(NamedTuple):
+    """What is learnt, and what only the curve sees."""
+
+    training: list[Any]
+    held_out: list[Any]
+
+
+def split(items: Sequence[Any], share: float, seed: int) -> Split:
+    """Deal items out at random, at least one to each side.
+
+    Raises:
+        ValueError: there are fewer than two.
+    """
+    if len(items) < 2:
+        raise ValueError(f"{len(items)} usable records: at least two are needed")
+    order = list(items)
+    random.Random(f"split-{seed}").shuffle(order)
+    count = min(len(order) - 1, max(1, round(share * len(order))))
+    return Split(order[count:], order[:count])
+
+
+def adapted(model: Any, config: DictConfig) -> Any:
+    """Give the model with a fresh adapter on every linear layer; nothing else of it is trained."""
+    shape = LoraConfig(
+        r=config.lora.rank,
+        lora_alpha=config.lora.alpha,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(config.seed)
+        return get_peft_model(model, shape)
+
+
+def rate(step: int, total: int, warm_up: float) -> float:
+    """Give the share of the full learning rate: linear warm-up, then a half cosine to zero."""
+    first = max(1, round(warm_up * total))
+    if step < first:
+        return (step + 1) / first
+    return 0.5 * (1 + math.cos(math.pi * (step - first) / max(1, total - first)))
+
+
+class Trainer:
+    """One training, from its beginning or from its checkpoint.
+
+    Args:
+        run: the run, open.
+        adapter: the model with its adapter.
+        tokenizer: the model's.
+        data: what to learn from.
+    """
+
+    def __init__(self, run: Run, adapter: Any, tokenizer: Any, data: Split) -> None:
+        config = run.config
+        self._run, self._config, self._tokenizer = run, config, tokenizer
+        self.adapter = adapter
+        self._model = adapter.get_base_model()
+        self._data = data
+        self._weights = [each for each in adapter.parameters() if each.requires_grad]
+        self._optimizer = torch.optim.AdamW(self._weights, lr=config.learning_rate, weight_decay=0)
+        self._held_out = self._usable(data.held_out, epoch=0)
+        self.per_epoch = math.ceil(len(data.training) / config.batch)
+        self.total = config.epochs * self.per_epoch
+        self.step = 0
+        self.curve: list[Point] = []
+        self._resume()
+
+    def train(self) -> bool:
+        """Train to the end, or to `stop_after`; tells whether it is the end."""
+        config = self._config
+        last = self.total if config.stop_after is None else min(self.total, config.stop_after)
+        if not self.curve:
+            self._evaluate()
+        saved = time.monotonic()
+        with self._run.bar(self.total, "fine-tuning", "step", self.step) as shown:
+            epoch, order = -1, []
+            while self.step < last:
+                if self.step // self.per_epoch != epoch:
+                    epoch = self.step // self.per_epoch
+                    order = self._order(epoch)
+                began = time.monotonic()
+                at = self.step % self.per_epoch * config.batch
+                chosen = order[at : at + config.batch]
+                loss = self._learn(chosen)
+                self.step += 1
+                if self.step % self.per_epoch == 0:
+                    self._evaluate()
+                size = sum(lesson.size for lesson in chosen)
+                shown.set_postfix_str(
+                    f"{loss:.3f} nats a token, {self.curve[-1].held_out:.3f} held out, "
+                    f"{size / (time.monotonic() - began):.0f} tokens/s"
+                )
+                shown.update()
+                if time.monotonic() - saved > 60 * config.save_minutes or self.step == last:
+                    self._save()
+                    saved = time.monotonic()
+        return self.step == self.total
+
+    def _usable(self, items: Sequence[Any], epoch: int) -> list[Lesson]:
+        config = self._config
+        made = lessons(items, config.source, self._tokenizer, config.seed, epoch)
+        return [lesson for lesson in made if lesson.size <= config.longest]
+
+    def _order(self, epoch: int) -> list[Lesson]:
+        order = self._usable(self._data.training, epoch)
+        random.Random(f"order-{self._config.seed}-{epoch}").shuffle(order)
+        return order
+
+    def _learn(self, chosen: Sequence[Lesson]) -> float:
+        """Make one step; returns nats a learnt token."""
+        if not chosen:  # the last batch of an epoch, all of whose lessons are too long
+            return math.nan
+        count = sum(lesson.learnt for lesson in chosen)
+        self.adapter.train()
+        total = 0.0
+        for number, piece in enumerate(pieces(chosen, self._config.most_tokens)):
+            if number % self._run.world == self._run.rank:
+                loss = loss_of(self._model, batch_of(piece)) / count
+                loss.backward()
+                total += float(loss.detach())
+        if self._run.world > 1:
+            for weight in self._weights:
+                if weight.grad is None:
+                    weight.grad = torch.zeros_like(weight)
+                dist.all_reduce(weight.grad)
+        norm = torch.nn.utils.clip_grad_norm_(self._weights, self._config.clip)
+        if not math.isfinite(float(norm)):
+            raise ValueError(
+                f"the gradient is {float(norm)} at step {self.step}: lower learning_rate="
+                f"{self._config.learning_rate}"
+            )
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._config.learning_rate * rate(
+                self.step, self.total, self._config.warm_up
+            )
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        return total
+
+    @torch.no_grad()
+    def _evaluate(self) -> None:
+        """Add a point to the curve."""
+        self.adapter.eval()
+        total = sum(
+            float(loss_of(self._model, batch_of(piece)))
+            for piece in pieces(self._held_out, self._config.most_tokens)
+        )
+        count = sum(lesson.learnt for lesson in self._held_out)
+        self.curve.append(Point(self.step, total / count))
+
+    def _save(self) -> None:
+        if self._run.rank:
+            return
+        content = {
+            "step": self.step,
+            "adapter": get_peft_model_state_dict(self.adapter),
+            "optimizer": self._optimizer.state_dict(),
+        }
+        path = self._run.directory / CHECKPOINT
+        partial = path.with_suffix(".part")
+        torch.save(content, partial)
+        write_json([list(point) for point in self.curve], self._run.directory / _CURVE)
+        partial.replace(path)
+
+    def _resume(self) -> None:
+        path: Path = self._run.directory / CHECKPOINT
+        if not path.exists():
+            return
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        set_peft_model_state_dict(self.adapter, content["adapter"])
+        self._optimizer.load_state_dict(content["optimizer"])
+        self.step = content["step"]
+        saved = read_json(self._run.directory / _CURVE, remedy="give resume=false")
+        self.curve = [
+            point for point in (Point(*each) for each in saved) if point.step <= self.step
+        ]

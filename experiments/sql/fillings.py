@@ -1,0 +1,267 @@
+"""A filling is a database of a given schema with random rows, on which its gold queries say much.
+
+Public files of questions often come with schemas alone. Two queries can then be compared on random
+rows, and if they agree on several such fillings they most likely mean the same (Zhong, Yu, Klein,
+"Semantic Evaluation for Text-to-SQL with Distilled Test Suites", arXiv 2010.02840). Rows that are
+random without more would leave most results empty, so they are made to fit:
+
+* types: numbers where a column is declared as one, words or dates where not;
+* foreign keys: values of the column that is referred to, some often and some never;
+* the gold queries: half of the rows hold what one gold query asks for in all of its conditions at
+  once, and values elsewhere are often constants of the queries, or numbers near to them.
+
+Later fillings are larger. All is a function of the schema, the queries and the seed.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from experiments.sql.sandbox import Value
+from gcd.languages.sql.schema import Column, SqlSchema, Table, folded, quoted
+
+_NUMERIC = ("num", "int", "real", "float", "double", "dec", "bool")
+_WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "haven")
+_WISHED = 0.5  # share of rows that are made for a query
+_CONSTANT = 0.5  # share of the other values that are constants of queries
+_CHILDLESS = 0.25  # share of rows that no foreign key refers to
+Wishes = dict[str, Value]
+ColumnName = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What gold queries compare columns with.
+
+    Columns are known by their names alone, in lower case: a constant in a column of the same name
+    in another table does no harm.
+
+    Attributes:
+        wishes: for each query, values of columns that satisfy its conditions.
+        of_column: all constants of a column.
+        summed: columns whose sums or averages are asked for, so that they must hold numbers.
+    """
+
+    wishes: tuple[Wishes, ...] = ()
+    of_column: Mapping[str, list[Value]] = field(default_factory=dict)
+    summed: frozenset[str] = frozenset()
+
+
+def constants_of(queries: Sequence[str]) -> Constants:
+    """Find what queries compare columns with; one that cannot be read has nothing to say."""
+    wishes: list[Wishes] = []
+    of_column: dict[str, list[Value]] = defaultdict(list)
+    summed: set[str] = set()
+    for query in queries:
+        try:
+            tree = sqlglot.parse_one(query, read="sqlite")
+        except SqlglotError:
+            continue
+        wished: Wishes = {}
+        for condition in tree.find_all(exp.Predicate):
+            for name, value, wish in _compared(condition):
+                of_column[name].append(value)
+                wished[name] = wish
+        if wished:
+            wishes.append(wished)
+        sums = (node.this for node in tree.find_all(exp.Sum, exp.Avg))
+        summed |= {folded(node.name) for node in sums if isinstance(node, exp.Column)}
+    return Constants(tuple(wishes), dict(of_column), frozenset(summed))
+
+
+def _compared(condition: exp.Expression) -> list[tuple[str, Value, Value]]:
+    """The column, the constants, and for each a value for which the condition holds."""
+    column = condition.this
+    if not isinstance(column, exp.Column):
+        return []
+    name = folded(column.name)
+    if isinstance(condition, exp.Between):
+        low, high = _literal(condition.args["low"]), _literal(condition.args["high"])
+        return [(name, low, low), (name, high, low)]
+    if isinstance(condition, exp.In):
+        found = [_literal(option) for option in condition.expressions]
+        return [(name, value, value) for value in found if value is not None]
+    value = _literal(condition.expression)
+    if value is None:
+        return []
+    if isinstance(condition, exp.Like):
+        text = str(value).replace("%", "").replace("_", "x")
+        return [(name, text, text)]
+    step = {exp.GT: 1, exp.LT: -1, exp.NEQ: 1}.get(type(condition), 0)
+    if isinstance(value, str):
+        return [(name, value, f"{value} {_WORDS[0]}" if step else value)]
+    assert isinstance(value, int | float)
+    return [(name, value, value + step)]
+
+
+def _literal(node: exp.Expression | None) -> Value:
+    """The value of a constant; None where there is none. Double quotes are read as SQLite does."""
+    if isinstance(node, exp.Neg):
+        inner = _literal(node.this)
+        return -inner if isinstance(inner, int | float) else None
+    if isinstance(node, exp.Column) and not node.table and node.this.args.get("quoted"):
+        return str(node.name)
+    if not isinstance(node, exp.Literal):
+        return None
+    if node.is_string:
+        return str(node.this)
+    return float(node.this) if "." in node.this or "e" in node.this.lower() else int(node.this)
+
+
+def fill(schema: SqlSchema, constants: Constants, number: int, seed: int) -> sqlite3.Connection:
+    """Make a filling, in memory.
+
+    Args:
+        schema: of the database.
+        constants: of its gold queries.
+        number: of the filling, from zero; the larger, the more rows.
+        seed: of the random numbers.
+    """
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.execute("BEGIN")
+    filler = _Filler(schema, constants, number, random.Random(f"{seed} {number}"))
+    for table, statement in zip(schema.tables, schema.create_statements(), strict=True):
+        connection.execute(statement)
+        places = ", ".join("?" * len(table.columns))
+        insert = f"INSERT INTO {quoted(table.name)} VALUES ({places})"
+        connection.executemany(insert, filler.rows(table))
+    connection.execute("COMMIT")
+    return connection
+
+
+class _Filler:
+    """What rows of one filling have in common: the keys, and which are referred to how often."""
+
+    def __init__(
+        self, schema: SqlSchema, constants: Constants, number: int, rng: random.Random
+    ) -> None:
+        self._rng = rng
+        self._constants = constants
+        self._few, self._many = 6 * (number + 1), 20 * (number + 1) ** 2
+        self._family = _families(schema)
+        self._referred = {
+            (folded(key.referred_table), folded(key.referred_column)) for key in schema.foreign_keys
+        }
+        # Columns that foreign keys link hold values of one pool, each once where it is referred to.
+        self._pools: dict[ColumnName, list[Value]] = {}
+        self._weights = self._popularity()
+        places = {(folded(t.name), folded(c.name)): c for t in schema.tables for c in t.columns}
+        for root in dict.fromkeys(self._family.values()):
+            members = [place for place, its in self._family.items() if its == root]
+            known = [v for _, name in members for v in self._known(places[root], name)]
+            self._pools[root] = self._distinct(places[root], known, self._few)
+
+    def rows(self, table: Table) -> list[tuple[Value, ...]]:
+        """Make the rows of a table."""
+        places = {c.name: (folded(table.name), folded(c.name)) for c in table.columns}
+        has_children = any(place in self._referred for place in places.values())
+        count = self._few if has_children else self._many
+        columns = []
+        wishes = self._constants.wishes
+        own = {folded(c.name) for c in table.columns}
+        useful = [wish for wish in wishes if own & wish.keys()]
+        chosen = [
+            self._rng.choice(useful) if useful and self._rng.random() < _WISHED else {}
+            for _ in range(count)
+        ]
+        for column in table.columns:
+            place = places[column.name]
+            root = self._family.get(place)
+            if root is not None and place in self._referred:
+                columns.append(self._rng.sample(self._pools[root], count))
+            elif root is not None:
+                # Also where it is the primary key: of a key of several columns, public files often
+                # name the first alone.
+                columns.append([self._reference(root, place[1], wish) for wish in chosen])
+            elif table.primary_key == (column.name,):
+                columns.append(self._distinct(column, self._known(column), count))
+            else:
+                columns.append([self._value(column, wish) for wish in chosen])
+        return list(zip(*columns, strict=True))
+
+    def _popularity(self) -> list[float]:
+        """Weights of a pool's values: a few are frequent, some are never taken."""
+        weights = [1 / (rank + 1) for rank in range(self._few)]
+        for rank in range(1, max(2, int(self._few * _CHILDLESS) + 1)):
+            weights[-rank] = 0.0
+        return weights
+
+    def _reference(self, root: ColumnName, name: str, wish: Wishes) -> Value:
+        """A value of the pool: the one that a query asks for, or a popular one."""
+        if wish.get(name) in self._pools[root]:
+            return wish[name]
+        return self._rng.choices(self._pools[root], self._weights)[0]
+
+    def _distinct(self, column: Column, known: Sequence[Value], count: int) -> list[Value]:
+        """Values of a key, each once, the constants of queries among them."""
+        first = list(dict.fromkeys(known))[: count // 2]
+        if _is_number(column):
+            rest: list[Value] = [n for n in range(1, 2 * count + 1) if n not in first]
+        else:
+            rest = [f"{_WORDS[n % len(_WORDS)]} {n}" for n in range(count)]
+        values = [*first, *rest][:count]
+        self._rng.shuffle(values)
+        return values
+
+    def _known(self, column: Column, name: str | None = None) -> list[Value]:
+        """The constants of a column (or of those of another name) that its type can hold."""
+        values = self._constants.of_column.get(name or folded(column.name), [])
+        if _is_number(column):
+            return [value for value in values if isinstance(value, int | float)]
+        return [str(value) for value in values if value is not None]
+
+    def _value(self, column: Column, wish: Wishes) -> Value:
+        wished = wish.get(folded(column.name))
+        if wished is not None:
+            return wished
+        known = self._known(column)
+        if known and self._rng.random() < _CONSTANT:
+            return self._rng.choice(known)
+        numbers = [float(v) for v in known if isinstance(v, int | float) or _is_numeral(v)]
+        if _is_number(column) or numbers or folded(column.name) in self._constants.summed:
+            drawn = self._number(column, numbers)
+            return drawn if _is_number(column) else str(drawn)
+        if "date" in column.name.lower() or "time" in column.type.lower():
+            rng = self._rng
+            return f"{rng.randint(2000, 2023)}-{rng.randint(1, 12):02}-{rng.randint(1, 28):02}"
+        return self._rng.choice(_WORDS)
+
+    def _number(self, column: Column, known: Sequence[float]) -> int:
+        if known:
+            spread = max(5, (max(known) - min(known)) / 2, max(map(abs, known)) / 10)
+            low, high = min(known) - spread, max(known) + spread
+            return self._rng.randint(int(max(low, 0) if min(known) >= 0 else low), int(high))
+        if "year" in column.name.lower():
+            return self._rng.randint(1980, 2023)
+        return self._rng.randint(1, 100)
+
+
+def _families(schema: SqlSchema) -> dict[ColumnName, ColumnName]:
+    """For each column that foreign keys link with others, one that stands for all of them."""
+    root: dict[ColumnName, ColumnName] = {}
+
+    def find(place: ColumnName) -> ColumnName:
+        while root.setdefault(place, place) != place:
+            place = root[place]
+        return place
+
+    for key in schema.foreign_keys:
+        child = (folded(key.table), folded(key.column))
+        root[find(child)] = find((folded(key.referred_table), folded(key.referred_column)))
+    return {place: find(place) for place in root}
+
+
+def _is_number(column: Column) -> bool:
+    return any(kind in column.type.lower() for kind in _NUMERIC)
+
+
+def _is_numeral(value: Value) -> bool:
+    return isinstance(value, str) and value.replace(".", "", 1).isdigit()

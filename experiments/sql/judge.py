@@ -1,0 +1,102 @@
+"""The judge decides on answers by SQLite: do they compile, and do they give what gold queries give?
+
+An answer is right if its result equals that of the gold query on every filling of the database
+(execution accuracy). A gold query that gives nothing on any filling, or that fails, is no measure
+for answers: such questions are counted, and left out of execution accuracy alone. The judge knows
+nothing of automata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from experiments.sql.databases import Database
+from experiments.sql.expected import Expected, expected_of
+from experiments.sql.normalise import UnwritableQueryError, normalise
+from experiments.sql.questions import Question
+from experiments.sql.sandbox import QueryError, Sandbox
+from gcd.languages.sql.schema import SqlSchema
+
+
+class Judge:
+    """Decides on answers to these questions.
+
+    Args:
+        databases: by name.
+        questions: whose gold queries are run now.
+
+    Attributes:
+        unjudged: the questions without a measure, by id, each with the reason.
+    """
+
+    def __init__(self, databases: Mapping[str, Database], questions: Sequence[Question]) -> None:
+        self._databases = databases
+        self._expected: dict[str, list[tuple[Sandbox, Expected]]] = {}
+        self.unjudged: dict[str, str] = {}
+        for question in questions:
+            try:
+                self._expected[question.id] = self._measure(question)
+            except QueryError as error:
+                self.unjudged[question.id] = str(error)
+        # Particles and methods give the same answers again and again.
+        self.prepares = lru_cache(maxsize=4096)(self._prepares)
+        self.is_correct = lru_cache(maxsize=4096)(self._is_correct)
+        self.is_exact = lru_cache(maxsize=4096)(self._is_exact)
+
+    def _measure(self, question: Question) -> list[tuple[Sandbox, Expected]]:
+        """Run the gold query on every filling."""
+        fillings = self._databases[question.database].fillings
+        results = [(filling, expected_of(question.query, filling)) for filling in fillings]
+        decided = [(filling, result) for filling, result in results if result is not None]
+        if not decided:
+            raise QueryError("LIMIT leaves the result of the gold query to chance")
+        if all(result.says_nothing for _, result in decided):
+            raise QueryError("the gold query gives nothing")
+        return decided
+
+    def _prepares(self, question: Question, answer: bytes) -> bool:
+        """Tell whether SQLite compiles an answer."""
+        query = _text(answer)
+        filling = self._databases[question.database].fillings[0]
+        return query is not None and filling.prepares(query)
+
+    def _is_correct(self, question: Question, answer: bytes) -> bool:
+        """Tell whether an answer gives what the gold query gives, on every filling.
+
+        It is False for a question without a measure.
+        """
+        query = _text(answer)
+        measure = self._expected.get(question.id)
+        if query is None or measure is None:
+            return False
+        try:
+            # One row more than there should be is enough to see that there are too many.
+            return all(
+                expected.equals(filling.rows(query, most=expected.size + 1))
+                for filling, expected in measure
+            )
+        except QueryError:
+            return False
+
+
+    def _is_exact(self, question: Question, answer: bytes) -> bool:
+        """Tell whether an answer is the gold query, but for the spelling."""
+        query = _text(answer)
+        schema = self._databases[question.database].schema
+        return query is not None and _spelled(query, schema) == _spelled(question.query, schema)
+
+
+def _spelled(query: str, schema: SqlSchema) -> str:
+    """Spell a query in the one way there is, if it has one."""
+    try:
+        return normalise(query, schema)
+    except UnwritableQueryError:
+        return query.strip()
+
+
+def _text(answer: bytes) -> str | None:
+    try:
+        return answer.decode()
+    except UnicodeDecodeError:
+        return None

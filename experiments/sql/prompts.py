@@ -1,0 +1,103 @@
+"""The prompt of a question is a schema, examples, the question, and the wish for SQL alone.
+
+The form follows Loula et al. (arXiv 2504.13139): the CREATE TABLE statements of the database, three
+solved examples, and the request for nothing but the statement. The examples ask a small database of their own, which no question is about, so that their schema
+stands in the prompt once. They also show how columns are written, `table.column`.
+
+`compact` is plain text that ends with a line `SQL:`, so that the answer begins its own line; `chat`
+goes through the tokenizer's template.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from experiments.harness.prompts import chat, is_chat
+from gcd.languages.sql.schema import Column, ForeignKey, SqlSchema, Table, folded, quoted
+
+EXAMPLE_SCHEMA = SqlSchema(
+    (
+        Table(
+            "film",
+            (
+                Column("film_id", "INTEGER"),
+                Column("title", "TEXT"),
+                Column("director", "TEXT"),
+                Column("year", "INTEGER"),
+            ),
+            ("film_id",),
+        ),
+        Table(
+            "screening",
+            (
+                Column("screening_id", "INTEGER"),
+                Column("film_id", "INTEGER"),
+                Column("hall", "TEXT"),
+                Column("visitors", "INTEGER"),
+            ),
+            ("screening_id",),
+        ),
+    ),
+    (ForeignKey("screening", "film_id", "film", "film_id"),),
+)
+EXAMPLES = (
+    (
+        "List the titles of the films made before 1980.",
+        "SELECT film.title FROM film WHERE film.year < 1980",
+    ),
+    (
+        "How many screenings did each film have? Give the title and the number.",
+        "SELECT film.title, COUNT(*) FROM screening JOIN film ON screening.film_id = film.film_id "
+        "GROUP BY film.film_id",
+    ),
+    (
+        "Which hall had the screening with the most visitors?",
+        "SELECT screening.hall FROM screening ORDER BY screening.visitors DESC LIMIT 1",
+    ),
+)
+_INSTRUCTION = (
+    "You write SQLite queries that answer questions to a database. Write every column as "
+    "table.column, use only tables and columns of the schema, and reply with just the SQL "
+    "statement: no comment, no explanation, on one line."
+)
+
+
+def build_prompt(schema: SqlSchema, question: str, *, tokenizer: Any, kind: str) -> str:
+    """Build a prompt, ready to be tokenised without further special tokens.
+
+    Args:
+        schema: of the database that is asked.
+        question: in English.
+        tokenizer: whose chat template is used, if it has one.
+        kind: "compact", "chat", or "auto".
+
+    Raises:
+        ValueError: unknown kind, or `chat` without a chat template.
+    """
+    solved = "\n".join(f"Question: {asked}\nSQL:\n{query}" for asked, query in EXAMPLES)
+    known = f"{create_statements(EXAMPLE_SCHEMA)}\n{solved}"
+    asked = f"{create_statements(schema)}\nQuestion: {question}\nSQL:\n"
+    if not is_chat(kind, tokenizer):
+        return f"{known}\n\n{asked}"
+    instruction = f"{_INSTRUCTION}\n\nExamples, for another database:\n{known}"
+    return chat(tokenizer, instruction, asked.rstrip("\n"))
+
+
+def create_statements(schema: SqlSchema) -> str:
+    """Write a schema as CREATE TABLE statements, one a line, with keys and references."""
+    return "\n".join(
+        f"CREATE TABLE {quoted(table.name)} "
+        f"({', '.join(_column(schema, table, column) for column in table.columns)});"
+        for table in schema.tables
+    )
+
+
+def _column(schema: SqlSchema, table: Table, column: Column) -> str:
+    words = [quoted(column.name), column.type]
+    if table.primary_key == (column.name,):
+        words.append("PRIMARY KEY")
+    for key in schema.foreign_keys:
+        if (folded(key.table), folded(key.column)) == (folded(table.name), folded(column.name)):
+            target = f"{quoted(key.referred_table)} ({quoted(key.referred_column)})"
+            words.append(f"REFERENCES {target}")
+    return " ".join(word for word in words if word)

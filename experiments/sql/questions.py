@@ -1,0 +1,83 @@
+"""Questions are read from a file: each with the name of its database and the gold query.
+
+The form is Spider's: an object with `db_id`, `question` and `query`, one a line or in one list.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.harness.records import DataError, ReadResult, collect, read_lines, read_text
+
+_FIELDS = ("db_id", "question", "query")
+_NEEDS = "the fields db_id, question and query, with db_id one of the databases that are there"
+_NAMES = ("questions.jsonl", "dev.jsonl", "dev.json", "dev*.jsonl", "dev*.json")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question to a database.
+
+    Attributes:
+        id: its number in the file, with the name of the database.
+        database: the name.
+        text: the question.
+        query: a query that answers it.
+    """
+
+    id: str
+    database: str
+    text: str
+    query: str
+
+
+def find_questions(folder: Path) -> Path:
+    """Find the file of questions in a folder.
+
+    Raises:
+        DataError: there is none.
+    """
+    for name in _NAMES:
+        for path in sorted(folder.glob(name)):
+            return path
+    raise DataError(
+        f"data.path={folder}: no file of questions there; it must be called one of "
+        f"{', '.join(_NAMES)}, with an object of {', '.join(_FIELDS)} a line or in one list"
+    )
+
+
+def read_questions(path: Path, databases: Container[str]) -> ReadResult[Question]:
+    """Read the questions of a file; one about a database that is not there is malformed.
+
+    Raises:
+        DataError: the file cannot be read, or has no well-formed question.
+    """
+
+    def question_of(row: Any, default_id: str) -> Question:
+        if not isinstance(row, Mapping):
+            raise ValueError(f"a question is an object, not {type(row).__name__}")
+        values = []
+        for field in _FIELDS:
+            value = row.get(field)
+            if not isinstance(value, str) or not value.strip():
+                raise ValueError(f"{field} is a text that is not empty, not {value!r}")
+            values.append(value.strip())
+        database, text, query = values
+        if database not in databases:
+            raise ValueError(f"there is no database {database!r}")
+        return Question(f"{database}-{default_id}", database, text, query)
+
+    if path.suffix == ".jsonl":
+        return read_lines(path, question_of, _NEEDS)
+    try:
+        rows = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not JSON: {error}; JSON lines end in .jsonl") from error
+    if not isinstance(rows, list):
+        raise DataError(f"{path} holds a {type(rows).__name__}; a list of questions is needed")
+    named = ((number, str(number), row) for number, row in enumerate(rows, 1))
+    return collect(named, question_of, str(path), _NEEDS)

@@ -1,0 +1,173 @@
+"""The query task, `+task=sql`: methods, algorithms and particles on the same questions.
+
+For each question the schema of its database becomes the language of queries that one may ask, each
+method writes queries under it, and SQLite judges them: whether they compile, and whether they give
+what the gold query gives. Under `torchrun` the questions are dealt out over the processes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+import gcd
+import smc
+from experiments.harness import comparison
+from experiments.harness.comparison import compare, report
+from experiments.harness.examples import Example, Handling
+from experiments.harness.identity import Identity
+from experiments.harness.models import ROOT, load_model
+from experiments.harness.records import DataError, ReadResult
+from experiments.harness.results import Row
+from experiments.harness.run import Run, Task
+from experiments.sql.config import SqlConfig, check
+from experiments.sql.databases import Database, make_databases, read_sources
+from experiments.sql.judge import Judge
+from experiments.sql.prompts import build_prompt
+from experiments.sql.questions import Question, find_questions, read_questions
+from experiments.sql.summary import as_query_table, summarize_queries
+
+_LOG = logging.getLogger(__name__)
+OWN = ROOT / "data" / "sql"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a run works on.
+
+    Attributes:
+        questions: those of the run.
+        databases: by name.
+        judge: of answers to the questions.
+    """
+
+    questions: ReadResult[Question]
+    databases: Mapping[str, Database]
+    judge: Judge
+
+
+def read(config: DictConfig) -> Asked:
+    """Read questions and databases, and run all gold queries.
+
+    Raises:
+        DataError: a folder or file is missing or damaged, or there is no question that can be
+            judged.
+    """
+    folder = OWN if config.data.path is None else Path(config.data.path).expanduser()
+    sources = read_sources(folder)
+    everything = read_questions(find_questions(folder), sources)
+    databases = make_databases(sources, everything.records, config.task.fillings)
+    questions = everything.part(config.data.offset, config.task.num_examples)
+    judge = Judge(databases, questions.records)
+    if len(judge.unjudged) == len(questions.records):
+        name, reason = next(iter(judge.unjudged.items()))
+        raise DataError(
+            f"data.path={folder}: none of the {len(questions.records)} questions can be judged; "
+            f"the first, {name}: {reason}"
+        )
+    return Asked(questions, databases, judge)
+
+
+def _identity(config: DictConfig, asked: Asked) -> Identity:
+    named = sorted({question.database for question in asked.questions.records})
+    digests = {name: asked.databases[name].digest for name in named}
+    return {**comparison.identity(config, asked.questions), "databases": digests}
+
+
+def handling(config: DictConfig, asked: Asked, tokenizer: Any) -> Handling:
+    """Say what becomes of a question."""
+    task, judge = config.task, asked.judge
+
+    @cache
+    def language_of(database: str) -> gcd.Automaton:
+        schema = asked.databases[database].schema
+        wanted = gcd.SqlDialect(tables=task.tables, subquery_depth=task.subquery_depth)
+        dialect = gcd.widest_dialect(schema, task.max_states, wanted)
+        if dialect != wanted:
+            _LOG.warning("database %s: queries are of a narrower dialect, %s", database, dialect)
+        return gcd.sql(schema, dialect)
+
+    def prompt(question: Question) -> str:
+        schema = asked.databases[question.database].schema
+        return build_prompt(
+            schema, question.text, tokenizer=tokenizer, kind=config.model.prompt
+        )
+
+    def columns(example: Example, posterior: smc.Posterior) -> Row:
+        question: Any = example.record
+        pairs = list(zip(posterior.answers, posterior.probabilities, strict=True))
+        return {
+            "database": question.database,
+            "judged": question.id not in judge.unjudged,
+            "prepares": sum(p for answer, p in pairs if judge.prepares(question, answer)),
+            "exact_match": sum(p for answer, p in pairs if judge.is_exact(question, answer)),
+            "gold": question.query,
+        }
+
+    return Handling(
+        language=lambda question: language_of(question.database),
+        prompt=prompt,
+        is_correct=judge.is_correct,
+        columns=columns,
+    )
+
+
+def _run(run: Run, asked: Asked) -> None:
+    """Compile the languages, sample what is not there yet, and report."""
+    config, task = run.config, run.config.task
+    lm, tokenizer = load_model(config.model)
+    own = handling(config, asked, tokenizer)
+    prepared, rows = compare(run, asked.questions, own, lm, tokenizer)
+    if rows is None:
+        return
+    unjudged = _report_unjudged(run, asked)
+    summary = summarize_queries(rows, config.seed)
+    generated = sum(database.generated for database in asked.databases.values())
+    report(
+        run,
+        asked.questions,
+        prepared,
+        rows,
+        title=(
+            f"{task.name}: {len(prepared.examples)} questions to {len(asked.databases)} databases "
+            f"({config.data.path or 'our own'}), budget {task.budget}, "
+            f"temperature {config.smc.temperature:g}"
+        ),
+        summary=summary,
+        table=as_query_table(summary),
+        notes=[
+            "Execution accuracy: the share of probability on queries whose result equals that of "
+            "the gold query, with 95 % bootstrap intervals over questions; `prepares` is the share "
+            "on queries that SQLite compiles; exact match is that of normalised queries. Dead rows "
+            "count as wrong.",
+            f"{unjudged} questions are left out of execution accuracy, as their gold query gives "
+            "nothing, fails or leaves its result to chance (unjudged.jsonl).",
+            f"{generated} of {len(asked.databases)} databases have generated rows, "
+            f"{task.fillings} fillings each."
+            if generated
+            else "All databases have rows of their own.",
+            "Tokens are those the language model read, prompts included; `read` is the mean number "
+            "of prefixes that it read for one question, the prompt aside.",
+        ],
+        more={"unjudged": unjudged, "generated_databases": generated},
+        metric="execution accuracy",
+    )
+
+
+def _report_unjudged(run: Run, asked: Asked) -> int:
+    """Keep the list of questions without a measure; returns their number."""
+    unjudged = asked.judge.unjudged
+    lines = [json.dumps({"record": name, "reason": why}) for name, why in unjudged.items()]
+    path = run.directory / "unjudged.jsonl"
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return len(lines)
+
+
+TASK = Task("sql", SqlConfig, check, read, _identity, _run, processes="rows")

@@ -1,0 +1,1 @@
+"""This package turns database schemas into languages of SQL queries."""

@@ -1,0 +1,271 @@
+"""This module wires the language of SELECT statements over a schema.
+
+A statement is well-formed SQL by its local order of words, and refers to what is there if all its
+columns belong to tables that it joins. The second is what states are for:
+
+* The SELECT list comes before FROM. While it is written, the state holds the set of tables that
+  its columns belong to; FROM then has to list them. A column is only offered if some set of tables
+  that may be joined holds its table and those before it.
+* While FROM is written, the state holds the tables listed, and those still missing. The clauses
+  begin where none is missing.
+* From then on the state holds the set of joined tables alone. Every clause offers their columns.
+* Where a set operator may follow, the state holds the number of selected columns too, since both
+  sides have as many.
+
+So with T sets of tables that may be joined, and C bytes of column names in a set, there are O(T C)
+states for each clause: the construction is a union over table sets that shares what it can, and
+what is left of nondeterminism (a prefix that two tables share) is resolved by one subset
+construction. A sub-query closes its WHERE clause and its statement, so that the tables outside of
+it may be forgotten while it is written, and one copy of it serves all.
+
+What SQLite asks for besides: aggregates stand neither in WHERE nor in GROUP BY, are not nested, and
+are in ORDER BY only behind GROUP BY; HAVING needs a GROUP BY; a sub-query selects one column; ORDER
+BY and LIMIT close a statement, not one side of a set operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from itertools import chain, combinations
+from typing import Literal
+
+from gcd.automata.assembly import Assembly
+from gcd.automata.automaton import Automaton
+from gcd.languages.literal import choice, literal
+from gcd.languages.sql import words
+from gcd.languages.sql.dialect import SqlDialect
+from gcd.languages.sql.joins import Joins, TableSet
+from gcd.languages.sql.schema import SqlSchema, quoted
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """One SELECT, as far as others must know of it.
+
+    Attributes:
+        kind: the first or only one of a statement, the right side of a set operator, a sub-query.
+        columns: of `first`, how many columns a set operator's other side must have, 0 if none may
+            follow; of the others, how many columns must be selected.
+        depth: of a sub-query, how many statements it stands in.
+    """
+
+    kind: Literal["first", "right", "nested"]
+    columns: int = 0
+    depth: int = 0
+
+    @property
+    def alone(self) -> _Scope:
+        """The same, when it does not matter any more how many columns there are."""
+        return replace(self, columns=0)
+
+
+class Queries:
+    """The graph of all statements; see the module."""
+
+    def __init__(self, schema: SqlSchema, dialect: SqlDialect) -> None:
+        self._schema = schema
+        self._dialect = dialect
+        self._graph = Assembly()
+        self._nodes: dict[Hashable, int] = {}
+        self._words: dict[Hashable, Automaton] = {}
+        self._string = (
+            words.any_string() if dialect.values is None else words.string_of(dialect.values)
+        )
+        self._joins = Joins(schema, any_columns=dialect.any_join)
+        most = {
+            "first": dialect.tables,
+            "right": min(dialect.tables, dialect.compound_tables),
+            "nested": min(dialect.tables, dialect.subquery_tables),
+        }
+        # The tables that some set of tables which may be joined holds, by the kind of scope.
+        self._viable = {kind: _subsets(self._joins.table_sets(n)) for kind, n in most.items()}
+        self._end = self._graph.node()
+
+    def build(self) -> Automaton:
+        """Return the language of all statements."""
+        start = self._graph.node()
+        self._select(start, _Scope("first"))
+        return self._graph.build(start, self._end)
+
+    # -- SELECT ... FROM ... JOIN ... ----------------------------------------------------------
+
+    def _select(self, source: int, scope: _Scope) -> None:
+        self._graph.insert(
+            source, self._before_item(scope, 0, frozenset()), choice(["SELECT ", "SELECT DISTINCT "])
+        )
+
+    def _before_item(self, scope: _Scope, count: int, used: TableSet) -> int:
+        """The node where an item of the SELECT list begins, `count` ones being written."""
+        node, is_new = self._node("item", scope, count, used)
+        if is_new:
+            uncounted = self._dialect.compound_columns + 1
+            after = min(count + 1, uncounted) if scope.kind == "first" else count + 1
+            for table in self._schema.tables:
+                with_table = used | {table.name}
+                if with_table in self._viable[scope.kind]:
+                    target = self._after_item(scope, after, with_table)
+                    self._graph.insert(node, target, self._part("items", {table.name}))
+            self._graph.insert(node, self._after_item(scope, after, used), literal("COUNT(*)"))
+            if scope.kind == "first" and count == 0:
+                self._graph.insert(node, self._after_item(scope, uncounted, used), literal("*"))
+        return node
+
+    def _after_item(self, scope: _Scope, count: int, used: TableSet) -> int:
+        node, is_new = self._node("after item", scope, count, used)
+        if is_new:
+            is_first = scope.kind == "first"
+            if is_first or count < scope.columns:
+                self._graph.insert(node, self._before_item(scope, count, used), literal(", "))
+            if is_first and count <= self._dialect.compound_columns:
+                self._from(node, replace(scope, columns=count), used)
+            elif is_first or count == scope.columns:
+                self._from(node, scope.alone, used)
+        return node
+
+    def _from(self, source: int, scope: _Scope, used: TableSet) -> None:
+        node = self._graph.node()
+        self._graph.insert(source, node, literal(" FROM "))
+        for table in self._schema.tables:
+            name = table.name
+            if used | {name} in self._viable[scope.kind]:
+                target = self._joined(scope, frozenset([name]), used - {name})
+                self._graph.insert(node, target, literal(quoted(name)))
+
+    def _joined(self, scope: _Scope, listed: TableSet, missing: TableSet) -> int:
+        """The node behind the tables that FROM lists, some of those in use being still missing."""
+        if len(listed | missing) > self._dialect.compound_tables:
+            scope = scope.alone  # so no set operator may follow
+        node, is_new = self._node("joined", scope, listed, missing)
+        if is_new:
+            for table in self._schema.tables:
+                name = table.name
+                if name in listed or listed | missing | {name} not in self._viable[scope.kind]:
+                    continue
+                condition = self._joins.condition(listed, name)
+                if not condition.is_empty:
+                    self._graph.insert(
+                        node,
+                        self._joined(scope, listed | {name}, missing - {name}),
+                        literal(f" JOIN {quoted(name)} ON "),
+                        condition,
+                    )
+            if not missing:
+                self._clauses(node, scope, listed)
+        return node
+
+    # -- WHERE ... GROUP BY ... ORDER BY ... LIMIT ... ------------------------------------------
+
+    def _clauses(self, source: int, scope: _Scope, tables: TableSet) -> None:
+        graph = self._graph
+        where, condition, filtered = graph.node(), graph.node(), graph.node()
+        graph.insert(source, where, literal(" WHERE "))
+        graph.insert(where, condition, self._part("conditions", tables))
+        graph.insert(condition, where, choice(words.CONNECTIVES))
+        if scope.depth < self._dialect.subquery_depth:
+            nested = _Scope("nested", columns=1, depth=scope.depth + 1)
+            begin, is_new = self._node("nested", nested)
+            if is_new:
+                self._select(begin, nested)
+            graph.insert(where, begin, self._part("before_subquery", tables))
+        graph.skip(condition, filtered)
+        graph.skip(source, filtered)
+        self._group_by(filtered, scope, tables)
+        graph.insert(filtered, self._order_by(scope.alone, tables)[0], literal(" ORDER BY "))
+        self._close(filtered, scope)
+
+    def _group_by(self, source: int, scope: _Scope, tables: TableSet) -> None:
+        if not self._dialect.grouped_parts:
+            if scope.kind != "first":
+                return
+            scope = scope.alone
+        graph = self._graph
+        begin, is_new = self._node("group by", scope, tables)
+        graph.insert(source, begin, literal(" GROUP BY "))
+        if not is_new:
+            return
+        column, having, condition, grouped = (graph.node() for _ in range(4))
+        graph.insert(begin, column, self._part("columns", tables))
+        graph.insert(column, begin, literal(", "))
+        graph.skip(column, grouped)
+        graph.insert(column, having, literal(" HAVING "))
+        graph.insert(having, condition, self._part("group_conditions", tables))
+        graph.insert(condition, having, choice(words.CONNECTIVES))
+        graph.skip(condition, grouped)
+        if scope.kind != "right":
+            order, is_new = self._node("order groups by", scope.alone, tables)
+            graph.insert(grouped, order, literal(" ORDER BY "))
+            if is_new:
+                # Aggregates come first, so that what follows is as it is without groups.
+                item, ordered = self._order_by(scope.alone, tables)
+                graph.skip(order, item)
+                aggregate = self._part("aggregates", tables)
+                graph.insert(order, ordered, aggregate, choice(words.DIRECTIONS))
+        self._close(grouped, scope)
+
+    def _order_by(self, scope: _Scope, tables: TableSet) -> tuple[int, int]:
+        """The nodes before and after a column that rows are ordered by."""
+        graph = self._graph
+        item, is_new = self._node("order by", scope, tables)
+        ordered, _ = self._node("ordered", scope, tables)
+        if is_new and scope.kind != "right":
+            column = self._part("columns", tables)
+            graph.insert(item, ordered, column, choice(words.DIRECTIONS))
+            graph.insert(ordered, item, literal(", "))
+            self._close(ordered, scope)
+        return item, ordered
+
+    def _close(self, source: int, scope: _Scope) -> None:
+        """End a SELECT: by a limit, by a set operator and another one, or at once."""
+        graph = self._graph
+        limit, is_new = self._node("limit", scope.depth)
+        graph.insert(source, limit, literal(" LIMIT "))
+        if is_new:
+            graph.insert(limit, self._closed(scope.depth), words.limit())
+        graph.skip(source, self._closed(scope.depth))
+        if scope.kind == "first" and scope.columns:
+            right = _Scope("right", columns=scope.columns)
+            begin, is_new = self._node("right", right)
+            graph.insert(source, begin, choice(words.SET_OPERATORS))
+            if is_new:
+                self._select(begin, right)
+
+    def _closed(self, depth: int) -> int:
+        """The node behind a statement that stands in so many others: their parentheses follow."""
+        if depth == 0:
+            return self._end
+        node, is_new = self._node("closed", depth)
+        if is_new:
+            self._graph.insert(node, self._closed(depth - 1), literal(")"))
+        return node
+
+    # -- the parts -----------------------------------------------------------------------------
+
+    def _node(self, *key: Hashable) -> tuple[int, bool]:
+        """Return the node of this name, and whether it was made for this call."""
+        is_new = key not in self._nodes
+        if is_new:
+            self._nodes[key] = self._graph.node()
+        return self._nodes[key], is_new
+
+    def _part(self, what: str, names: TableSet | set[str]) -> Automaton:
+        """Return the words of one kind about a set of tables; each is built once."""
+        key = (what, frozenset(names))
+        if key not in self._words:
+            tables = [self._schema[name] for name in sorted(names)]
+            if what == "conditions":
+                self._words[key] = words.conditions(tables, self._string)
+            else:
+                self._words[key] = getattr(words, what)(tables)
+        return self._words[key]
+
+
+def _subsets(sets: set[TableSet]) -> set[TableSet]:
+    """All subsets of the sets: 2^n of each, and n is the number of tables joined."""
+    return {
+        frozenset(part)
+        for whole in sets
+        for part in chain.from_iterable(
+            combinations(sorted(whole), size) for size in range(len(whole) + 1)
+        )
+    }

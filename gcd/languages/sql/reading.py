@@ -1,0 +1,188 @@
+"""This module reads schemas, from SQLite files and from the `tables.json` of Spider."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import pathname2url
+
+from gcd.errors import ConstraintError
+from gcd.languages.sql.schema import Column, ForeignKey, SqlSchema, Table, folded, quoted
+
+_HEADER = b"SQLite format 3\0"
+
+
+def sql_schema(path: str | os.PathLike[str], name: str | None = None) -> SqlSchema:
+    """Return the schema of a SQLite file, or of one of the databases that a `tables.json` lists.
+
+    Args:
+        path: a SQLite database, which is opened for reading only; or, if it ends in `.json`, a list
+            of databases as Spider (Yu et al. 2018) writes them.
+        name: which database of the list, its `db_id`.
+
+    Raises:
+        ConstraintError: there is no such file, it is damaged or something else, it has no such
+            database, or the database has no tables.
+    """
+    file = Path(path)
+    if file.suffix == ".json":
+        return schema_of_entry(_entry(file, name))
+    if name is not None:
+        raise ConstraintError(f"{file} is one database, so it has none called {name!r}")
+    with _opened(file) as connection:
+        return _schema(connection)
+
+
+def sql_values(path: str | os.PathLike[str], *, most: int = 1000) -> tuple[str, ...]:
+    """Return the texts in the tables of a SQLite file, in order, for `SqlDialect.values`.
+
+    Texts with characters that cannot be printed are left out.
+
+    Raises:
+        ConstraintError: the file cannot be read (see `sql_schema`), or it has more than `most`
+            different texts.
+    """
+    file = Path(path)
+    values: set[str] = set()
+    with _opened(file) as connection:
+        connection.text_factory = lambda text: text.decode("utf-8", "replace")
+        for table in _schema(connection).tables:
+            for column in table.columns:
+                name = table.qualified(column.name)
+                rows = connection.execute(
+                    f"SELECT DISTINCT {name} FROM {quoted(table.name)} "
+                    f"WHERE typeof({name}) = 'text' LIMIT {most + 1}"
+                )
+                values |= {text for (text,) in rows if text.isprintable() and "\ufffd" not in text}
+                if len(values) > most:
+                    raise ConstraintError(
+                        f"{file} has more than {most} different texts, which would take a state "
+                        "for each of their letters in every clause; raise `most`, or use any string"
+                    )
+    return tuple(sorted(values))
+
+
+def schema_of_entry(entry: Mapping[str, Any]) -> SqlSchema:
+    """Return the schema that an entry of Spider's `tables.json` describes.
+
+    Raises:
+        ConstraintError: a field is missing or holds something else than it should.
+    """
+    try:
+        names = list(entry["table_names_original"])
+        columns = [(table, name) for table, name in entry["column_names_original"]]
+        primary = {key for keys in entry["primary_keys"] for key in _listed(keys)}
+        tables = tuple(
+            Table(
+                name,
+                tuple(
+                    Column(column, str(kind))
+                    for (owner, column), kind in zip(columns, entry["column_types"], strict=True)
+                    if owner == number
+                ),
+                tuple(columns[key][1] for key in sorted(primary) if columns[key][0] == number),
+            )
+            for number, name in enumerate(names)
+        )
+        keys = tuple(
+            ForeignKey(
+                names[columns[key][0]],
+                columns[key][1],
+                names[columns[referred][0]],
+                columns[referred][1],
+            )
+            for key, referred in entry["foreign_keys"]
+        )
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        if isinstance(error, ConstraintError):
+            raise
+        cause = f"{type(error).__name__}: {error}"
+        raise ConstraintError(
+            f"this is not an entry of Spider's tables.json ({cause}); it needs "
+            "table_names_original, column_names_original, column_types, primary_keys, foreign_keys"
+        ) from error
+    return SqlSchema(tables, keys)
+
+
+def _listed(keys: int | list[int]) -> list[int]:
+    return keys if isinstance(keys, list) else [keys]
+
+
+def _entry(file: Path, name: str | None) -> Mapping[str, Any]:
+    try:
+        entries = json.loads(file.read_text(encoding="utf-8"))
+        known = {entry["db_id"]: entry for entry in entries}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConstraintError(
+            f"{file} is not a list of databases ({type(error).__name__}: {error}); give Spider's "
+            "tables.json"
+        ) from error
+    if name not in known:
+        some = ", ".join(sorted(known)[:5])
+        raise ConstraintError(
+            f"{file} has no database called {name!r}, but {len(known)} others, such as {some}"
+        )
+    return known[name]
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[sqlite3.Connection]:
+    """Open a SQLite file for reading; damage that shows while it is open is a message too."""
+    try:
+        with file.open("rb") as opened:
+            header = opened.read(len(_HEADER))
+    except OSError as error:
+        raise ConstraintError(f"{file} cannot be read ({error}); give a SQLite file") from error
+    if header != _HEADER:
+        raise ConstraintError(
+            f"{file} is not a SQLite database: it begins with {header!r}, and not with {_HEADER!r}"
+        )
+    try:
+        with closing(
+            sqlite3.connect(f"file:{pathname2url(str(file.absolute()))}?mode=ro", uri=True)
+        ) as connection:
+            yield connection
+    except sqlite3.Error as error:
+        raise ConstraintError(
+            f"{file} is a damaged SQLite database ({error}); copy it again"
+        ) from error
+
+
+def _schema(connection: sqlite3.Connection) -> SqlSchema:
+    found = connection.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' "
+        "ESCAPE '\\' ORDER BY rowid"
+    )
+    names = [name for (name,) in found]
+    tables = tuple(_table(connection, name) for name in names)
+    known = {folded(table.name): table for table in tables}
+    keys = []
+    for name in names:
+        rows = connection.execute(
+            'SELECT "from", "table", "to", seq FROM pragma_foreign_key_list(?) ORDER BY id, seq',
+            (name,),
+        )
+        for column, referred, target, place in rows:
+            other = known.get(folded(referred))
+            if other is None:  # SQLite lets a key refer to a table that is not there
+                continue
+            if target is None and place < len(other.primary_key):
+                target = other.primary_key[place]
+            if target is not None and other.column(target) is not None:
+                keys.append(ForeignKey(name, column, other.name, target))
+    return SqlSchema(tables, tuple(keys))
+
+
+def _table(connection: sqlite3.Connection, name: str) -> Table:
+    rows = connection.execute("SELECT name, type, pk FROM pragma_table_info(?)", (name,)).fetchall()
+    primary = sorted((place, column) for column, _, place in rows if place)
+    return Table(
+        name,
+        tuple(Column(column, kind) for column, kind, _ in rows),
+        tuple(column for _, column in primary),
+    )

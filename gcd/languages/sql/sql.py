@@ -1,0 +1,74 @@
+"""This module turns a database schema into the language of the queries that one may ask of it."""
+
+from __future__ import annotations
+
+import os
+
+from gcd.automata.automaton import Automaton
+from gcd.automata.limits import metered, state_limit
+from gcd.errors import LimitError, StateLimitError
+from gcd.languages.sql.dialect import SqlDialect
+from gcd.languages.sql.queries import Queries
+from gcd.languages.sql.reading import sql_schema
+from gcd.languages.sql.schema import SqlSchema
+
+
+def sql(
+    schema: SqlSchema | str | os.PathLike[str], dialect: SqlDialect | None = None
+) -> Automaton:
+    """Return the language of SELECT statements that SQLite prepares on databases of this schema.
+
+    Every table and column in a statement exists, and every column belongs to a table that the
+    statement joins. There is one way of writing: keywords in capitals, single spaces, columns as
+    `table.column`, names spelled as in the schema, no aliases. `docs/sql.md` has the grammar.
+
+    Args:
+        schema: tables, columns and foreign keys (`gcd.sql_schema`), or the path of a SQLite file.
+        dialect: how much may be joined, nested and combined; the default if there is none.
+
+    Raises:
+        ConstraintError: the file is no SQLite database, or its schema has no tables.
+        StateLimitError: the schema has too many tables for the dialect; `widest_dialect` finds one
+            that fits.
+        WorkLimitError: compiling it takes too much work, for the same reason.
+    """
+    dialect = dialect or SqlDialect()
+    if not isinstance(schema, SqlSchema):
+        schema = sql_schema(schema)
+    with metered():
+        try:
+            return Queries(schema, dialect).build()
+        except LimitError as error:
+            what = (
+                f"the language of queries that join {dialect.tables} of "
+                f"{len(schema.tables)} tables (gcd.widest_dialect finds a dialect that fits)"
+            )
+            raise type(error)(error.limit, what) from error
+
+
+def widest_dialect(
+    schema: SqlSchema, max_states: int, dialect: SqlDialect | None = None
+) -> SqlDialect:
+    """Return the first of the ever narrower forms of a dialect whose language fits.
+
+    The order in which things are given up is `SqlDialect.narrower`'s. The result depends on the
+    schema and the number of states alone, not on the machine.
+
+    Args:
+        schema: tables, columns and foreign keys.
+        max_states: most states that the language's automaton may have. A token automaton takes
+            four bytes for each state and class of tokens, of which there are 400 to 1 000.
+        dialect: where to begin; the default if there is none.
+
+    Raises:
+        StateLimitError: even the narrowest has more states.
+    """
+    # Unminimised automata are larger, by less than this factor on all schemas that were looked at.
+    for narrower in (dialect or SqlDialect()).narrower():
+        try:
+            with state_limit(4 * max_states):
+                if sql(schema, narrower).num_states <= max_states:
+                    return narrower
+        except LimitError:
+            continue
+    raise StateLimitError(max_states, f"every language of queries on {len(schema.tables)} tables")

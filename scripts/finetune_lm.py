@@ -1,0 +1,34 @@
+"""Train a LoRA adapter of a language model on a task's answers, in one command.
+
+    python -m scripts.finetune_lm source=xlam limit=500 'paths=[FILE.jsonl,FILE.json]'
+    python -m scripts.finetune_lm source=commongen 'paths=[train.tsv]' epochs=1
+    torchrun --nproc-per-node=2 -m scripts.finetune_lm ...
+
+Checkpoints and the result lie in `runs/`; the same command goes on from there. The adapter is used
+with `model.adapter=DIR`. `experiments.finetuning.config` has every key.
+"""
+
+from __future__ import annotations
+
+import hydra
+from omegaconf import DictConfig
+
+from experiments.finetuning import config as finetune_config
+from experiments.finetuning import task as finetuning
+from experiments.harness import config as configuration
+from experiments.harness.command import errors_in_one_line
+from experiments.harness.models import ROOT
+
+configuration.register()
+finetune_config.register()
+
+
+@hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="finetune_lm")
+def main(config: DictConfig) -> None:
+    """Command line; see `experiments.harness.command` for how errors are told."""
+    with errors_in_one_line():
+        finetuning.run(config)
+
+
+if __name__ == "__main__":
+    main()

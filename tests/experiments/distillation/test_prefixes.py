@@ -1,0 +1,299 @@
+"""Answers that share what they read, what the model said on the way, and clones made of that."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from experiments.convergence.visited import Visited
+from experiments.distillation import data as distill_data
+from experiments.distillation import sampling
+from experiments.distillation.clones import Prefixes, cloned
+from experiments.distillation.data import Sequences
+from experiments.distillation.fit import lumping_of
+from experiments.distillation.prefixes import SaidPrefixes
+from experiments.distillation.said import Said
+from gcd import Vocabulary
+from hmm.inference import log_likelihood
+from hmm.lumping import Lumping
+from smc.language_model import Rows
+from smc.testing import ToyLM
+from smc.transformers_lm import TransformersLM
+
+SIX = Vocabulary.from_bytes([b"a", b"b", b"c", b"", b"d", b""], [3, 5])
+MANY = Vocabulary.from_bytes([b"a", b"b", b"c", b"", *(bytes([65 + i]) for i in range(40))], [3])
+
+
+class Markov(ToyLM):
+    """A toy whose next token depends on the last one alone."""
+
+    def log_p(self, tokens):
+        return super().log_p(tokens[-1:])
+
+
+class Counting(ToyLM):
+    """A toy that counts the prompts and the tokens that it reads."""
+
+    read = 0
+
+    def prefill(self, prompts):
+        self.read += sum(map(len, prompts))
+        rows, log_p = super().prefill(prompts)
+        return CountingRows(self, rows), log_p
+
+
+class CountingRows:
+    def __init__(self, lm: Counting, rows: Rows) -> None:
+        self.lm, self.rows = lm, rows
+        self.reorder = rows.reorder
+
+    def extend(self, runs, lengths):
+        self.lm.read += int(lengths.sum())
+        return self.rows.extend(runs, lengths)
+
+
+def sampled(lm, prompts, length: int, top: int, seed: int = 0) -> Sequences:
+    return sampling.sample_batch(lm, prompts, length, torch.Generator().manual_seed(seed), top)
+
+
+def everything(vocabulary: Vocabulary) -> Lumping:
+    return Lumping.all_but(torch.ones(vocabulary.size, dtype=torch.bool))
+
+
+def before(sequences: Sequences, row: int) -> list[tuple[int, tuple[int, ...]]]:
+    """The entry of what was said, and prompt and answer so far, before each token."""
+    start = int(sequences.lengths[:row].sum())
+    prompt, answer = tuple(sequences.prompt(row)), sequences.sequence(row)
+    return [(int(sequences.asked[start + t]), (*prompt, *answer[:t])) for t in range(len(answer))]
+
+
+@pytest.mark.parametrize("top", [1, 3, 6, 100])
+def test_the_most_probable_tokens_are_kept_and_ends_always(top):
+    log_p = torch.randn(9, 6, generator=torch.Generator().manual_seed(0)).log_softmax(dim=1)
+    said = Said.of(log_p, top, SIX.eos_ids)
+    size = max(2, min(top, 6))
+    assert said.tokens.shape == (9, size)
+    for row, tokens, values in zip(log_p, said.tokens.tolist(), said.log_p, strict=True):
+        others = sorted((v for v in range(6) if v not in (3, 5)), key=lambda v: -row[v])
+        assert sorted(tokens) == sorted([3, 5, *others[: size - 2]])
+        torch.testing.assert_close(values.float(), row[tokens], atol=2e-3, rtol=1e-3)
+
+
+def test_each_prefix_is_read_once_and_keeps_what_was_said():
+    lm = Counting(SIX, seed=3, spread=2.0)
+    prompts = [[0, 1]] * 30 + [[2]] + [[1, 1, 1]] * 9 + [[2]] * 10
+    found = sampled(lm, prompts, 4, 6)
+    assert [found.prompt(row) for row in range(50)] == prompts
+    # Prompts, and what goes on after them: ends and last tokens are not read.
+    prefixes = {prefix for row in range(50) for _, prefix in before(found, row)}
+    tokens = sum(len(prompt) for prompt in {tuple(p) for p in prompts})
+    assert lm.read == tokens + len(prefixes) - 3
+    entries = collections.defaultdict(set)
+    for row in range(50):
+        for entry, prefix in before(found, row):
+            entries[prefix].add(entry)
+            listed = torch.full((6,), -torch.inf).double()
+            listed[found.said.tokens[entry].long()] = found.said.log_p[entry].double()
+            torch.testing.assert_close(listed, lm.log_p(prefix), atol=2e-3, rtol=1e-3)
+    assert all(len(numbers) == 1 for numbers in entries.values())
+    assert len(prefixes) == len(found.said)
+    # The same answers, whether anything is kept or not.
+    bare = sampled(lm, prompts, 4, 0)
+    assert torch.equal(bare.tokens, found.tokens)
+    assert bare.said is None
+    assert not bare.answered
+
+
+def test_files_keep_what_was_said(tmp_path):
+    lm = ToyLM(SIX, seed=3)
+    parts = [sampled(lm, [[0]] * 5, 4, 4), sampled(lm, [[1]] * 4, 4, 4, seed=1)]
+    for name, part in zip("ab", parts, strict=True):
+        distill_data.save(part, tmp_path / f"{name}.safetensors")
+    both = distill_data.read(tmp_path)
+    assert both.answered
+    some = both.take(torch.tensor([7, 0]))
+    for row in range(2):
+        for entry, prefix in before(some, row):
+            tokens = some.said.tokens[entry].long()
+            expected = lm.log_p(prefix)[tokens]
+            torch.testing.assert_close(some.said.log_p[entry].double(), expected, atol=2e-3, rtol=0)
+    distill_data.save(replace(both, said=None), tmp_path / "b.safetensors")
+    with pytest.raises(ValueError, match=r"`asked` does not fit its \d+ tokens and 0 lists"):
+        distill_data.read(tmp_path)
+
+
+def naive(sequences: Sequences) -> dict[tuple, tuple[float, int | None]]:
+    """Of each (prompt, prefix) the share of the answers that come by, and what was said there."""
+    found: dict[tuple, tuple[float, int | None]] = {}
+    for row in range(len(sequences)):
+        prompt, answer = tuple(sequences.prompt(row)), tuple(sequences.sequence(row))
+        entries = [entry for entry, _ in before(sequences, row)]
+        for t in range(len(answer) + 1):
+            share, entry = found.get((prompt, answer[:t]), (0.0, None))
+            entry = entries[t] if t < len(answer) else entry
+            found[prompt, answer[:t]] = (share + 1 / len(sequences), entry)
+    return found
+
+
+def described(prefixes: SaidPrefixes, prompts: dict[int, tuple[int, ...]]) -> dict:
+    """The same of the tree; roots are told apart by their number."""
+    names: list[tuple] = []
+    read = {at: i for i, at in enumerate(prefixes.read.tolist())}
+    links = list(zip(prefixes.parent.tolist(), prefixes.token.tolist(), strict=True))
+    while len(names) < len(links):
+        names = []
+        for i in range(len(links)):
+            path, at = [], i
+            while links[at][0] >= 0:
+                path.append(links[at][1])
+                at = links[at][0]
+            names.append((prompts[at], tuple(path[::-1])))
+    return {
+        name: (weight, read.get(i))
+        for i, (name, weight) in enumerate(zip(names, prefixes.weight.tolist(), strict=True))
+    }
+
+
+PROMPTS = [[0, 1]] * 20 + [[2]] * 20
+
+
+def test_the_tree_is_that_of_the_answers():
+    found = sampled(ToyLM(SIX, seed=3, spread=1.5), PROMPTS, 4, 6)
+    prefixes = SaidPrefixes.of(found, everything(SIX))
+    assert isinstance(prefixes, Prefixes)
+    tree = described(prefixes, {0: (0, 1), 1: (2,)})
+    expected = naive(found)
+    assert tree.keys() == expected.keys()
+    for name, (weight, place) in tree.items():
+        share, entry = expected[name]
+        assert weight == pytest.approx(share)
+        assert (place is None) == (entry is None)
+        if entry is not None:
+            assert torch.equal(prefixes.said.tokens[place], found.said.tokens[entry])
+    with pytest.raises(ValueError, match="not known"):
+        SaidPrefixes.of(Sequences.from_lists([[0, 1]]), everything(SIX))
+
+
+def whole(prefixes: SaidPrefixes, log_p: torch.Tensor) -> Visited:
+    """The same prefixes with whole distributions."""
+    unused = torch.zeros_like(prefixes.weight)
+    last = torch.zeros(prefixes.num_sequences, dtype=torch.int64)
+    return Visited(
+        prefixes.parent, prefixes.token, unused, prefixes.weight, prefixes.read, log_p, last
+    )
+
+
+def test_lists_of_all_tokens_are_whole_distributions():
+    """Sums, features and the HMM are those that the distributions themselves give."""
+    found = sampled(ToyLM(SIX, seed=3, spread=1.5), PROMPTS, 5, 6)
+    prefixes = SaidPrefixes.of(found, everything(SIX))
+    log_p = torch.empty(len(prefixes.said), 6, dtype=torch.float16)
+    log_p.scatter_(1, prefixes.said.tokens.long(), prefixes.said.log_p)
+    reference = whole(prefixes, log_p)
+    group = torch.arange(len(prefixes.token)) % 3
+    torch.testing.assert_close(prefixes.expected(group, 3), reference.expected(group, 3))
+    projection = torch.randn(6, 7, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(prefixes.features(projection), reference.features(projection))
+    assert prefixes.rest == 0
+    ours, theirs = (cloned(p, 9, eos_ids=SIX.eos_ids) for p in (prefixes, reference))
+    torch.testing.assert_close(ours.transition.dense(), theirs.transition.dense())
+    torch.testing.assert_close(ours.emission, theirs.emission)
+
+
+def test_the_rest_is_shared_out_as_tokens_are_on_average():
+    """Against loops over prefixes and tokens, with a class of several tokens."""
+    found = sampled(ToyLM(MANY, seed=2, spread=3.0), [[0], [1]] * 10, 4, 5)
+    lumping = lumping_of(replace(found, said=None), MANY.size, MANY.eos_ids)
+    size = lumping.num_classes
+    assert 5 < size < MANY.size
+    prefixes = SaidPrefixes.of(found, lumping)
+    group = torch.arange(len(prefixes.token)) % 2
+    lists = []
+    for at, tokens, values in zip(
+        prefixes.read.tolist(), prefixes.said.tokens.tolist(), prefixes.said.log_p, strict=True
+    ):
+        lists.append((at, tokens, values.double().exp().tolist()))
+    base = [0.0] * size
+    for at, tokens, values in lists:
+        for token, p in zip(tokens, values, strict=True):
+            base[token] += float(prefixes.weight[at]) * p
+    base = [value / sum(base) for value in base]
+    expected = torch.zeros(2, size, dtype=torch.float64)
+    for at, tokens, values in lists:
+        weight = float(prefixes.weight[at])
+        for token, p in zip(tokens, values, strict=True):
+            expected[group[at], token] += weight * p
+        open_to = [c for c in range(size) if c == size - 1 or c not in tokens]
+        share = sum(base[c] for c in open_to)
+        for c in open_to:
+            expected[group[at], c] += weight * (1 - sum(values)) * base[c] / share
+    torch.testing.assert_close(prefixes.expected(group, 2), expected)
+    # Nothing is lost: every prefix that was read has a whole distribution.
+    total = float(prefixes.weight[prefixes.read].sum())
+    assert float(expected.sum()) == pytest.approx(total)
+    assert prefixes.rest > 0.05
+
+
+def divergence(lm: ToyLM, hmm, prompt: tuple[int, ...], num: int = 4000) -> float:
+    """KL(lm | hmm) a sequence in nats, on fresh answers."""
+    fresh = sampled(lm, [list(prompt)] * num, 6, 0, seed=9)
+    rows = fresh.batch(torch.arange(num))
+    mine = log_likelihood(hmm, *rows).double()
+    return float((fresh.log_likelihood - mine).mean())
+
+
+@pytest.mark.parametrize("top", [44, 30])
+def test_a_markov_chain_is_recovered(top):
+    """Its tokens are its states; what is not listed is small, and shared out."""
+    lm = Markov(MANY, seed=3, spread=2.0)
+    found = sampled(lm, [[0, 1]] * 300, 6, top)
+    lumping = lumping_of(found, MANY.size, MANY.eos_ids)
+    prefixes = SaidPrefixes.of(found, lumping)
+    ends = (int(lumping.class_of[3]),)
+    hmm = lumping.spread(cloned(prefixes, 200, eos_ids=ends))
+    hmm.check()
+    many, few = divergence(lm, hmm, (0, 1)), 0.0
+    few = divergence(lm, lumping.spread(cloned(prefixes, 4, eos_ids=ends)), (0, 1))
+    assert many < 0.1 < 0.5 < few
+
+
+class NoTokenizer:
+    eos_token_id = 3
+
+
+@pytest.fixture(scope="module")
+def small_lm() -> TransformersLM:
+    """An untrained model of 30 tokens."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=30, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=64,
+        initializer_range=0.5, eos_token_id=3,
+    )  # fmt: skip
+    names = [b"" if i == 3 else bytes([65 + i]) for i in range(30)]
+    return TransformersLM(LlamaForCausalLM(config), None, Vocabulary.from_bytes(names, [3]))
+
+
+def test_a_second_reading_says_what_was_said(small_lm):
+    """Also of sequences that came without; prefixes then are those of each sequence."""
+    prompts: Sequence[list[int]] = [[1, 2], [5, 6, 7], [1, 2], [8]] * 3
+    found = sampled(small_lm, prompts, 7, 8)
+    bare = Sequences.from_lists(
+        [found.sequence(row) for row in range(12)], [found.prompt(row) for row in range(12)]
+    )
+    again = sampling.asked_again(small_lm, bare, 8, 5)
+    assert again.answered
+    assert len(again.said) == again.num_tokens > len(found.said)
+    torch.testing.assert_close(
+        again.said.log_p[again.asked].float(), found.said.log_p[found.asked].float(),
+        atol=4e-3, rtol=1e-3,
+    )  # fmt: skip
+    known = sampling.log_likelihood(small_lm, bare, 5)
+    torch.testing.assert_close(known, found.log_likelihood, atol=1e-4, rtol=0)
+    everywhere = SaidPrefixes.of(again, everything(small_lm.vocabulary))
+    assert float(everywhere.weight[everywhere.parent < 0].sum()) == pytest.approx(1)

@@ -1,0 +1,91 @@
+"""EM over the tokens that occur, and one for all others, is EM over all tokens."""
+
+import pytest
+import torch
+
+from hmm import em
+from hmm.em import PseudoCounts, Step
+from hmm.inference import log_likelihood
+from hmm.lumping import Lumping
+from hmm.model import HMM
+from hmm.shared_rows import share_rows
+
+V, SEEN = 40, (3, 4, 11, 39)
+
+
+def data(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.tensor(SEEN)[torch.randint(0, len(SEEN), (30, 6), generator=generator)]
+    return tokens, torch.randint(1, 7, (30,), generator=generator)
+
+
+def lumping() -> Lumping:
+    return Lumping.all_but(torch.isin(torch.arange(V), torch.tensor(SEEN)))
+
+
+def parameters(hmm: HMM) -> list[torch.Tensor]:
+    return [hmm.initial, *hmm.transition.factors, hmm.emission]
+
+
+@pytest.mark.parametrize("monarch", [False, 2], ids=["dense", "monarch"])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_em_over_classes_is_em_over_tokens(monarch, dropout):
+    """Several steps of stepwise EM, with pseudo-counts that differ between tokens that occur."""
+    tokens, lengths = data(0)
+    classes = lumping()
+    assert classes.num_classes == len(SEEN) + 1
+    assert classes.sizes.tolist() == [1, 1, 1, 1, V - 4]
+    generator = torch.Generator().manual_seed(1)
+    start = HMM.random(6, V, generator=generator, monarch=monarch, dtype=torch.float64)
+    prior = torch.full((V,), 0.01, dtype=torch.float64)
+    prior[list(SEEN)] = torch.tensor([0.1, 0.4, 0.2, 0.7], dtype=torch.float64)
+
+    def trained(hmm: HMM, ids: torch.Tensor, pseudo: torch.Tensor) -> Step:
+        state = Step(hmm)
+        for step in range(4):
+            state = em.em_step(
+                state,
+                [(ids[10 * part : 10 * part + 15], lengths[10 * part : 10 * part + 15])
+                 for part in range(2)],
+                pseudo_counts=PseudoCounts(0.1, 0.2, pseudo),
+                step_size=em.step_size(step),
+                dropout=dropout,
+                generator=torch.Generator().manual_seed(step),
+                num_sequences=30,
+            )  # fmt: skip
+        return state
+
+    whole = trained(start, tokens, prior)
+    small = trained(classes.lumped(start), classes.class_of[tokens], classes.sums(prior))
+    assert small.hmm.num_tokens == 5
+    assert small.log_likelihood == pytest.approx(whole.log_likelihood, abs=1e-10)
+    again = classes.spread(small.hmm)
+    for mine, theirs in zip(parameters(again), parameters(whole.hmm), strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-12, rtol=1e-9)
+    torch.testing.assert_close(
+        log_likelihood(small.hmm, classes.class_of[tokens], lengths),
+        log_likelihood(whole.hmm, tokens, lengths),
+    )
+    # Tokens that never occur have the same row, in every type: one is stored for all.
+    for model in (whole.hmm, again):
+        for dtype in (torch.float64, torch.float32, torch.bfloat16):
+            assert len(share_rows(model.emission.to(dtype)).rows) == 5
+
+
+def test_a_model_with_equal_rows_comes_back():
+    hmm = HMM.random(3, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    classes = lumping()
+    spread = classes.spread(hmm)
+    spread.check()
+    assert spread.num_tokens == V
+    torch.testing.assert_close(spread.emission[0], hmm.emission[4] / 36)
+    torch.testing.assert_close(spread.emission[11], hmm.emission[2])
+    torch.testing.assert_close(classes.lumped(spread).emission, hmm.emission)
+
+
+def test_nothing_is_lumped_where_everything_occurs():
+    classes = Lumping.all_but(torch.ones(7, dtype=torch.bool))
+    assert classes.class_of.tolist() == list(range(7))
+    assert classes.sizes.tolist() == [1] * 7
+    nothing = Lumping.all_but(torch.zeros(7, dtype=torch.bool))
+    assert nothing.sizes.tolist() == [7]
