@@ -96,7 +96,9 @@ def handling(config: DictConfig, asked: Asked, tokenizer: Any) -> Handling:
 
     def prompt(question: Question) -> str:
         schema = asked.databases[question.database].schema
-        return build_prompt(schema, question.text, tokenizer=tokenizer, kind=config.model.prompt)
+        return build_prompt(
+            schema, question.text, tokenizer=tokenizer, kind=config.model.prompt
+        )
 
     def columns(example: Example, posterior: smc.Posterior) -> Row:
         question: Any = example.record

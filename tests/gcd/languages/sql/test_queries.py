@@ -151,9 +151,7 @@ def test_all_short_queries_are_those_that_the_grammar_writes() -> None:
     assert found == set(_written(most))
     assert len(found) > 10_000
     judge = Judge(TINY)
-    assert all(
-        judge.complaint(query) is None for query in random.Random(0).sample(sorted(found), 500)
-    )
+    assert all(judge.complaint(query) is None for query in random.Random(0).sample(sorted(found), 500))
 
 
 def _written(most: int) -> Iterator[str]:
@@ -187,10 +185,7 @@ def _written(most: int) -> Iterator[str]:
         ]
         for head in heads:
             room = most - len(head)
-            wheres = [
-                "",
-                *(f" WHERE {row}" for row in _rows(tests, tests, [" AND ", " OR "], room)),
-            ]
+            wheres = ["", *(f" WHERE {row}" for row in _rows(tests, tests, [" AND ", " OR "], room))]
             groups = [f" GROUP BY {row}" for row in _rows(columns, columns, [", "], room)]
             plain = ["", *(f" ORDER BY {row}" for row in _rows(orders, orders, [", "], room))]
             grouped = [f" ORDER BY {row}" for row in _rows([*first, *orders], orders, [", "], room)]
