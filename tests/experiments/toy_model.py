@@ -12,7 +12,7 @@ from tokenizers import decoders, models, pre_tokenizers
 EOS = "<eos>"
 
 
-def write_checkpoint(directory: Path, context: int = 2048) -> Path:
+def write_checkpoint(directory: Path, context: int = 8192) -> Path:
     """Write the checkpoint of a model that says anything, into a directory that it makes."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     names = {token: index for index, token in enumerate(alphabet)}
