@@ -188,7 +188,10 @@ def _run_script(script: Path, file: Path) -> None:
             made.executescript(text)
             made.commit()
             wrong = made.execute("PRAGMA foreign_key_check").fetchone()
+            empty = made.execute("SELECT 1 FROM sqlite_master").fetchone() is None
     except sqlite3.Error as error:
         raise DataError(f"{script}: SQLite refuses it: {error}; correct the text") from error
+    if empty:
+        raise DataError(f"{script} creates no table; it needs CREATE TABLE and INSERT")
     if wrong is not None:
         raise DataError(f"{script}: row {wrong[1]} of {wrong[0]} refers to no row of {wrong[2]}")
