@@ -1,8 +1,7 @@
 """These are the problems that come with the convergence task.
 
-`toolcalls` takes requests of the generator's held-out tools, in the prompt form of the embedded
-model, with the answer begun up to the value in question; `stories` begins short stories. The
-constraints are what such a place asks for: an enumeration, numbers in a range, an optional member,
+`toolcalls` takes the requests of toolcalls.jsonl, which lies beside this module, with the answer
+begun up to the value in question; `stories` begins short stories. The constraints are what such a place asks for: an enumeration, numbers in a range, an optional member,
 one of several names, inflections of a few words in a sentence.
 
 Budgets are *tight* (the shortest answer's tokens, or a few more) or *loose* (everything fits, or
@@ -14,27 +13,34 @@ They were written down before any of them was run, and all of them are reported.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import gcd
 import smc
 from experiments.convergence.problems import Problem, largest_budget
 from experiments.tool_calling.answers import write_answer
-from experiments.tool_calling.generator import generate
 from experiments.tool_calling.prompts import build_prompt
-from experiments.tool_calling.records import ToolRecord
+from experiments.tool_calling.records import ToolRecord, read_xlam
 
 LOOSE = 20_000
 """Prefixes of a loosely budgeted tree: a tenth of what could be enumerated, so that a run of all
 problems takes minutes."""
 
-_REQUESTS = 2000  # held-out requests that are looked through
+_REQUESTS = Path(__file__).with_name("toolcalls.jsonl")
 _LONGEST = 40  # tokens; no answer here needs more
 
 _PLACES = ("Oslo", "Munich", "Montreal", "Rio de Janeiro", "Cairo", "Copenhagen", "Paris")
 _DEVICES = ("projector", "heater", "dishwasher", "lamp", "fridge", "television")
+_TOOLS = (
+    "assign_code_reviewer blend_two_colors block_phone_number blood_pressure_entry cylinder_volume "
+    "dilute_solution estimate_mortgage_cost find_food_substitute get_dividend_yield "
+    "get_podcast_episodes get_power_usage get_stadium_capacity invite_guest_to_event "
+    "pollen_level_report polygon_interior_angle register_marathon_runner renew_ssl_certificate "
+    "rent_music_instrument request_product_refund reserve_ferry_seat rhyme_finder "
+    "river_length_lookup satellite_pass_times scale_recipe_servings water_garden_zone"
+)
 _NAMES = (
     "Lily Tom Tim Anna Ben Mia Sue Sam Max Lucy Sara Emma Jack Jane Molly Daisy Bella Rose Amy "
     "Kate Grace Sophie Elizabeth Charlotte"
@@ -94,15 +100,7 @@ def _spelling(lm: smc.TransformersLM, text: str) -> tuple[int, ...]:
 
 
 def _toolcalls(lm: smc.TransformersLM, tokenizer: Any, kind: str) -> list[Problem]:
-    requests = generate(_REQUESTS, 0, split="held_out")
-
-    def asked(tool: str, wanted: Callable[[ToolRecord], bool] = lambda _: True) -> ToolRecord:
-        """The first request that is answered by one call of this tool."""
-        return next(
-            record
-            for record in requests
-            if len(record.calls) == 1 and record.calls[0].name == tool and wanted(record)
-        )
+    requests = {record.id: record for record in read_xlam(_REQUESTS).records}
 
     def begun(record: ToolRecord, before: str) -> str:
         """Prompt and answer up to, and with, this text."""
@@ -113,16 +111,13 @@ def _toolcalls(lm: smc.TransformersLM, tokenizer: Any, kind: str) -> list[Proble
     def value(record: ToolRecord, name: str) -> Any:
         return record.calls[0].arguments[name]
 
-    days = asked("renew_ssl_certificate", lambda r: value(r, "days") >= 100)
-    pressure = asked("blood_pressure_entry")
-    pollen = asked("pollen_level_report")
-    power = asked("get_power_usage", lambda r: value(r, "device") in _DEVICES)
-    tools = asked("water_garden_zone", lambda r: len(r.tools) >= 3)
+    days = requests["renew_ssl_certificate"]
+    pressure = requests["blood_pressure_entry"]
+    pollen = requests["pollen_level_report"]
+    power = requests["get_power_usage"]
+    tools = requests["water_garden_zone"]
     places = sorted({*_PLACES, value(pollen, "place")})
-    names = sorted(
-        {r.calls[0].name for r in requests[:60] if len(r.calls) == 1}
-        | {tool["name"] for tool in tools.tools}
-    )
+    names = _TOOLS.split()
     end = gcd.literal("}}]")
     plants = gcd.choice(["grass", "birch", "ragweed"]) + gcd.literal('"')
     periods = gcd.choice(["today", "week", "month"]) + gcd.literal('"')

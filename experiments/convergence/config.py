@@ -7,6 +7,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from experiments.harness import smollm2
 from experiments.harness.algorithms import algorithms_of, is_discrete
 from experiments.harness.checks import at_least, inside, left_alone, one_of
 from experiments.harness.config import Config
@@ -59,7 +60,7 @@ def check(config: DictConfig) -> None:
         raise ValueError("task.problems are for one model: give model.path, leave task.models out")
     if task.problems is not None and not Path(task.problems).expanduser().is_file():
         raise ValueError(f"task.problems={task.problems}: there is no such file")
-    if task.models and config.model.path != "embedded":
+    if task.models and config.model.path != smollm2.NAME:
         raise ValueError(
             f"model.path={config.model.path} and task.models={list(task.models)}: give one of them"
         )

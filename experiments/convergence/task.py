@@ -46,14 +46,17 @@ from experiments.convergence.report import report
 from experiments.convergence.sampler import TreeLM, TreeProposal, sample_runs
 from experiments.convergence.tree import Tree
 from experiments.distillation.fit import at_random
+from experiments.harness import smollm2
 from experiments.harness.algorithms import ALGORITHMS, is_discrete
 from experiments.harness.config import ModelConfig
 from experiments.harness.identity import Identity, results_config
 from experiments.harness.methods import needs_hmm
-from experiments.harness.models import digest_of, identity_of, load_model
+from experiments.harness.models import digest_of, load_model, weights_of
 from experiments.harness.processes import bar
 from experiments.harness.results import Key, Row
 from experiments.harness.run import Run, Task
+
+_BARE = {"adapter": "none"}
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,14 @@ class Subject:
     Attributes:
         path: of the model.
         label: a short name, unlike those of the others.
+        model: its settings.
         problems: made ready.
         hmms: one for each problem; none where no method needs one.
     """
 
     path: str
     label: str
+    model: ModelConfig
     problems: tuple[Prepared, ...]
     hmms: tuple[Distilled, ...] = ()
 
@@ -95,10 +100,10 @@ def _read(config: DictConfig) -> list[Problem] | None:
 def _run(run: Run, own: list[Problem] | None) -> None:
     """Prepare all problems, then take them one by one, and report."""
     config = run.config
-    paths = _models(config)
+    models = _models(config)
     subjects = [
-        _subject(config, path, label, own)
-        for path, label in zip(paths, _labels(paths), strict=True)
+        _subject(config, model, label, own)
+        for model, label in zip(models, _labels([model.path for model in models]), strict=True)
     ]
     keys = [key for s in subjects for i in range(len(s.problems)) for key in s.keys(i, config.task)]
     run.open(keys, rows_in="rows")
@@ -113,8 +118,16 @@ def _run(run: Run, own: list[Problem] | None) -> None:
     report(run, reports, [note for subject in subjects for note in subject.notes])
 
 
-def _models(config: DictConfig) -> list[str]:
-    return list(config.task.models) or [config.model.path]
+def _models(config: DictConfig) -> list[ModelConfig]:
+    """The settings of each model; an adapter is of the configuration's own alone."""
+    own = config.model.path
+    return [
+        cast(
+            ModelConfig,
+            OmegaConf.merge(config.model, {"path": path} | ({} if path == own else _BARE)),
+        )
+        for path in config.task.models or [own]
+    ]
 
 
 def _labels(paths: Sequence[str]) -> list[str]:
@@ -135,7 +148,7 @@ def _title(subjects: Sequence[Subject], subject: Subject, number: int) -> str:
 def _identity(config: DictConfig, own: list[Problem] | None) -> Identity:
     """What determines the results: settings, the models' files, the file of problems, the HMM."""
     identity = results_config(config)
-    identity["model_files"] = [identity_of(path) for path in _models(config)]
+    identity["model_files"] = [weights_of(model) for model in _models(config)]
     if own is not None:
         content = Path(config.task.problems).expanduser().read_bytes()
         identity["problems_sha256"] = hashlib.sha256(content).hexdigest()[:16]
@@ -144,15 +157,17 @@ def _identity(config: DictConfig, own: list[Problem] | None) -> Identity:
     return identity
 
 
-def _subject(config: DictConfig, path: str, label: str, own: Sequence[Problem] | None) -> Subject:
+def _subject(
+    config: DictConfig, model: ModelConfig, label: str, own: Sequence[Problem] | None
+) -> Subject:
     """A model and its problems; nothing is asked of it yet."""
-    task = config.task
-    lm, tokenizer = load_model(cast(ModelConfig, OmegaConf.merge(config.model, {"path": path})))
-    suite = "toolcalls" if path == "embedded" else "stories"
-    problems = builtin(suite, lm, tokenizer, config.model.prompt) if own is None else own
+    task, path = config.task, model.path
+    lm, tokenizer = load_model(model)
+    suite = "toolcalls" if path == smollm2.NAME else "stories"
+    problems = builtin(suite, lm, tokenizer, model.prompt) if own is None else own
     prepared = tuple(prepare(p, lm, tokenizer, task.max_prefixes) for p in problems)
     if not any(map(needs_hmm, task.methods)):
-        return Subject(path, label, prepared)
+        return Subject(path, label, model, prepared)
     # What an HMM cannot do is refused now, not after the first of the methods has run.
     hmms: tuple[Distilled, ...] = ()
     if task.hmm is not None:
@@ -166,7 +181,7 @@ def _subject(config: DictConfig, path: str, label: str, own: Sequence[Problem] |
     sized = hmms[0].hmm if hmms else at_random(task.hmm_states, 1, seed=0)
     for one in prepared:
         refuse_large_tables(task.methods, one, sized, settings_of(config))
-    return Subject(path, label, prepared, hmms)
+    return Subject(path, label, model, prepared, hmms)
 
 
 def _with_hmm(config: DictConfig, subject: Subject, run_dir: Path) -> Subject:
@@ -175,7 +190,7 @@ def _with_hmm(config: DictConfig, subject: Subject, run_dir: Path) -> Subject:
     if subject.hmms or not any(map(needs_hmm, task.methods)):
         return subject
     lm = with_own_ends(subject.problems[0].lm)
-    model = {"files": identity_of(subject.path), "dtype": config.model.dtype}
+    model = {**weights_of(subject.model), "dtype": config.model.dtype}
 
     def made_for(problems: Sequence[Prepared]) -> Distilled:
         longest = max(prepared.problem.budget for prepared in problems)
@@ -336,4 +351,13 @@ def _log(ratio: float, log_evidence: float) -> float | None:
     return None if ratio <= 0 else float(np.log(ratio)) + log_evidence
 
 
-TASK = Task("convergence", ConvergenceConfig, check, _read, _identity, _run, kept=("values/*.npz",))
+TASK = Task(
+    "convergence",
+    ConvergenceConfig,
+    check,
+    _read,
+    _identity,
+    _run,
+    kept=("values/*.npz",),
+    adapter="xlam",
+)

@@ -58,6 +58,7 @@ class Task:
             rows; or tensors, which they exchange.
         kept: patterns of what an interrupted run leaves in its directory to go on from, beside
             rows; `resume=false` removes it.
+        adapter: name of the task whose adapter `model.adapter=auto` means; None: its own.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Task:
     run: Callable[[Run, Any], None]
     processes: Literal["nothing", "rows", "tensors"] = "nothing"
     kept: tuple[str, ...] = ()
+    adapter: str | None = None
 
 
 def run_task(task: Task, config: DictConfig) -> Path:
@@ -83,7 +85,7 @@ def run_task(task: Task, config: DictConfig) -> Path:
         KeyboardInterrupt: as it came, after saying how far the run got.
     """
     device = resolve_device(config.model.device)
-    settle(config.model, _subject(config))
+    settle(config.model, task.adapter or _subject(config))
     rank, world = processes(device if task.processes == "tensors" else None)
     if world > 1 and task.processes == "nothing":
         raise ValueError(f"the task {task.name} is one process: run it without torchrun")

@@ -32,7 +32,9 @@ class ScaleConfig:
     particles: list[int] = field(default_factory=lambda: [1, 4, 16, 64])
     seeds: int = 20  # independent runs of each
 
-    stories: str = "../shared/models/stories260K"  # the model that the HMM of stories is made of
+    toolcalls: str = "smollm2"  # the model of whose calls of tools there is an HMM,
+    toolcalls_hmm: str = "auto"  # which is in this directory; "auto": models/smollm2-xlam-hmm
+    stories: str = "tests/models/stories260K"  # the model that the HMM of stories is made of
     hmm_states: int = 1024  # of that HMM, at most
     hmm_sequences: int = 40000  # continuations that it is made of
 

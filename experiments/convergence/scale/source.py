@@ -1,6 +1,6 @@
 """This module loads the HMMs that are the language models of the problems at scale.
 
-    toolcalls    the embedded model's HMM, which lies beside it
+    toolcalls    an HMM of a model's calls of tools, by default the one that comes with the project
     stories      clones of the prefixes that continuations of twenty beginnings of stories come by
                  (`experiments.convergence.hmm`), of up to `LENGTH` tokens; three minutes of one
                  thread, made once and kept beside the run's directory
@@ -18,14 +18,16 @@ from typing import Any, NamedTuple
 
 import gcd
 from experiments.convergence.hmm import Recipe, distil, with_own_ends
+from experiments.convergence.scale.config import ScaleConfig
 from experiments.harness.config import ModelConfig
+from experiments.harness.methods import existing_hmm
 from experiments.harness.models import ROOT, digest_of, identity_of, load_model
-from hmm.checkpoint import load
+from hmm.checkpoint import load_any
 from hmm.model import HMM
 from smc.transformers_lm import TransformersLM
 
-EMBEDDED_HMM = ROOT / "models" / "toolcall-hmm"
 SOURCES = ("toolcalls", "stories")
+OWN_HMM = ROOT / "models" / "smollm2-xlam-hmm"
 LENGTH = 48
 BEGINNINGS = (
     "Once upon a time, there was a little girl named Lily. One day, she",
@@ -58,35 +60,38 @@ class Source(NamedTuple):
         name: one of `SOURCES`.
         lm: what the HMM is of.
         identity: what determines the HMM, as plain values.
+        hmm: its directory; None for one that is made when it is needed.
     """
 
     name: str
     lm: TransformersLM
     identity: dict[str, Any]
+    hmm: Path | None = None
 
     @property
     def vocabulary(self) -> gcd.Vocabulary:
         return self.lm.vocabulary
 
 
-def read_source(name: str, stories: str, states: int, sequences: int) -> Source:
+def read_source(name: str, task: ScaleConfig) -> Source:
     """Load the language model of a source.
 
     Args:
         name: one of `SOURCES`.
-        stories: directory of the model that writes stories.
-        states, sequences: of its HMM, which is made later.
+        task: settings of the task.
 
     Raises:
-        ValueError: there is no model in that directory.
+        ValueError: there is no such model, or no HMM.
     """
     if name == "toolcalls":
-        lm, _ = load_model(ModelConfig(device="cpu"))
-        return Source(name, lm, {"hmm_files": digest_of(EMBEDDED_HMM)})
-    lm, _ = load_model(ModelConfig(path=stories, device="cpu"))
-    recipe = {"states": states, "sequences": sequences, "length": LENGTH}
+        path = str(OWN_HMM) if task.toolcalls_hmm == "auto" else task.toolcalls_hmm
+        hmm = existing_hmm("task.toolcalls_hmm", path)
+        lm, _ = load_model(ModelConfig(path=task.toolcalls, device="cpu"))
+        return Source(name, lm, {"hmm_files": digest_of(hmm)}, hmm)
+    lm, _ = load_model(ModelConfig(path=task.stories, device="cpu"))
+    recipe = {"states": task.hmm_states, "sequences": task.hmm_sequences, "length": LENGTH}
     identity: dict[str, Any] = {
-        "model_files": identity_of(stories),
+        "model_files": identity_of(task.stories),
         "recipe": recipe,
         "prompts": BEGINNINGS,
     }
@@ -100,9 +105,12 @@ def hmm_of(source: Source, states: int, sequences: int, parent: Path) -> HMM:
         source: as read.
         states, sequences: of the HMM of stories.
         parent: directory in which one that is made is kept.
+
+    Raises:
+        ValueError: an HMM over another vocabulary (both are named), or a damaged one.
     """
-    if source.name == "toolcalls":
-        return load(EMBEDDED_HMM, vocabulary=source.vocabulary).hmm
+    if source.hmm is not None:
+        return load_any(source.hmm, vocabulary=source.vocabulary).hmm
     # The seed is part of the problem: runs with other seeds have the same truth.
     recipe = Recipe(states=states, sequences=sequences, length=LENGTH, temperature=1.0, seed=0)
     prompts = [source.lm.encode(text) for text in BEGINNINGS]

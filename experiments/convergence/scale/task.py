@@ -52,7 +52,7 @@ def _read(config: DictConfig) -> Subject:
     task = config.task
     problems = [PROBLEMS[name](name) for name in task.problems]
     sources = {
-        name: read_source(name, task.stories, task.hmm_states, task.hmm_sequences)
+        name: read_source(name, task)
         for name in dict.fromkeys(problem.source for problem in problems)
     }
     prepared = [problem.prepared(sources[problem.source].vocabulary) for problem in problems]

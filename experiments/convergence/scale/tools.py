@@ -1,13 +1,13 @@
-"""These problems are calls of tools, written by the HMM of the embedded model's answers.
+"""These problems are calls of tools, written by the HMM of a language model's answers.
 
     tool       which of six tools is called
     genre      which value an enumeration has
     members    which members are given, of four optional ones of which there must be two
 
 each with a *tight* budget, the shortest call and four tokens more, and an *ample* one. That two of
-four must be there is an obligation that can be put off until it is too late. The tools are ones
-that the HMM was distilled from, as no others have several answers that are about as probable; the
-four members are some of its usual ones, put together here.
+four must be there is an obligation that can be put off until it is too late. The tools are in
+tools.json, which lies beside this module: short ones, of which several answers are about as probable
+to an HMM that has not read a request; the four members are some of theirs, put together here.
 
 They were written down before any sampler was run on them, and all of them are reported.
 """
@@ -15,13 +15,15 @@ They were written down before any sampler was run on them, and all of them are r
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import gcd
 from experiments.convergence.scale.problem import Budget, Problem
 from experiments.convergence.scale.truth import Event
-from experiments.tool_calling.generator.catalogue import all_tools
 from gcd.automata.automaton import Automaton
 
 TIGHT, AMPLE = Budget(1, 4), Budget(2, 32)
@@ -106,9 +108,14 @@ def members(budget: Budget, name: str) -> Problem:
 
 
 def _declared(name: str) -> dict[str, Any]:
-    """A tool of the catalogue."""
-    [found] = [each.declaration() for each in all_tools() if each.name == name]
+    """A tool of tools.json, which lies beside this module."""
+    [found] = [each for each in _all_tools() if each["name"] == name]
     return found
+
+
+@cache
+def _all_tools() -> list[dict[str, Any]]:
+    return json.loads(Path(__file__).with_name("tools.json").read_text(encoding="utf-8"))
 
 
 def _tool(name: str, properties: Mapping[str, Any], required: Sequence[str]) -> dict[str, Any]:

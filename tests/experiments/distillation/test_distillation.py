@@ -37,8 +37,6 @@ from experiments.harness import config as configuration
 from experiments.harness import run as harness_run
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import load_model
-from experiments.small_lm import architecture as small_lm
-from experiments.tool_calling.generator import generate
 from gcd import Vocabulary
 from hmm import em, inference
 from hmm.checkpoint import load

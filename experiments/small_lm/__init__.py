@@ -1,1 +1,0 @@
-"""The embedded language model: its architecture, its optimiser, its greedy answers."""
