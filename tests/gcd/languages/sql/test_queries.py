@@ -185,7 +185,10 @@ def _written(most: int) -> Iterator[str]:
         ]
         for head in heads:
             room = most - len(head)
-            wheres = ["", *(f" WHERE {row}" for row in _rows(tests, tests, [" AND ", " OR "], room))]
+            wheres = [
+                "",
+                *(f" WHERE {row}" for row in _rows(tests, tests, [" AND ", " OR "], room)),
+            ]
             groups = [f" GROUP BY {row}" for row in _rows(columns, columns, [", "], room)]
             plain = ["", *(f" ORDER BY {row}" for row in _rows(orders, orders, [", "], room))]
             grouped = [f" ORDER BY {row}" for row in _rows([*first, *orders], orders, [", "], room)]
