@@ -66,10 +66,12 @@ class SqlDialect:
         dialect = self
         yield dialect
         for limits in (
+            {"any_join": False},
             {"compound_columns": 1},
             {"subquery_tables": 2, "compound_tables": 2},
             {"subquery_tables": 1},
             {"grouped_parts": False},
+            {"compound_tables": 1},
             {"compound_columns": 0},
             {"tables": 2},
             {"subquery_depth": 0},

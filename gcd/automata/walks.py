@@ -1,0 +1,69 @@
+"""This module draws random strings of a language, to try on whatever else claims to know it.
+
+A string is the labels of a walk from the initial state to an accepting one. At each state the next
+state is drawn first, evenly, and then a byte that leads there: so the one byte that closes a string
+literal is as likely as the two hundred that go on with it, and rare constructions are met early.
+After a number of steps the walk takes the shortest way to acceptance. This is no even distribution
+over any set of strings.
+
+Cost: O(states x byte classes) once, and a look at one row of the table for each byte.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+from gcd.automata.automaton import Automaton
+from gcd.automata.kernels import graph
+from gcd.errors import EmptyLanguageError
+
+
+class RandomWalks:
+    """Random strings of one language.
+
+    Raises:
+        EmptyLanguageError: it has none.
+    """
+
+    def __init__(self, automaton: Automaton) -> None:
+        if automaton.is_empty:
+            raise EmptyLanguageError("the language has no string, hence no random one")
+        self._automaton = automaton
+        self._distance = graph.distances_to_accept(automaton.delta, automaton.accepting)
+        classes = range(automaton.delta.shape[1])
+        self._bytes = [np.flatnonzero(automaton.class_of_byte == c).tolist() for c in classes]
+        self._ways: dict[tuple[int, bool], list[tuple[int, list[int]]]] = {}
+
+    def draw(self, rng: random.Random, patience: int, stop: float = 0.2) -> bytes:
+        """Return one string.
+
+        Args:
+            rng: where randomness comes from.
+            patience: bytes after which the shortest way to the end is taken.
+            stop: probability of ending wherever a string may end.
+        """
+        accepting = self._automaton.accepting
+        string = bytearray()
+        state = self._automaton.initial
+        while True:
+            is_late = len(string) >= patience
+            ways = self._ways_from(state, is_late)
+            if accepting[state] and (not ways or rng.random() < stop):
+                return bytes(string)
+            state, labels = rng.choice(ways)
+            string.append(rng.choice(labels))
+
+    def _ways_from(self, state: int, is_late: bool) -> list[tuple[int, list[int]]]:
+        """Next states, in the end only those that are nearer to acceptance, and bytes to them."""
+        ways = self._ways.get((state, is_late))
+        if ways is None:
+            found: dict[int, list[int]] = {}
+            row = self._automaton.delta[state]
+            for label in np.flatnonzero(row >= 0).tolist():
+                target = int(row[label])
+                if not is_late or self._distance[target] < self._distance[state]:
+                    found.setdefault(target, []).extend(self._bytes[label])
+            ways = self._ways[state, is_late] = list(found.items())
+        return ways

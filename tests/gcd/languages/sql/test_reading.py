@@ -1,0 +1,165 @@
+"""Schemas from files: what is read, and a clear message for whatever cannot be."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import gcd
+from gcd import Column, ConstraintError, ForeignKey, SqlDialect, SqlSchema, StateLimitError, Table
+from gcd.languages.sql.schema import quoted
+from tests.gcd.languages.sql.schemas import TINY, table
+
+ENTRY = {
+    "db_id": "shop",
+    "table_names_original": ["Buyer", "Sale"],
+    "column_names_original": [[-1, "*"], [0, "Id"], [0, "Name"], [1, "Buyer"], [1, "Day"]],
+    "column_types": ["text", "number", "text", "number", "time"],
+    "primary_keys": [1, [3, 4]],
+    "foreign_keys": [[3, 1]],
+}
+SHOP = SqlSchema(
+    (
+        Table("Buyer", (Column("Id", "number"), Column("Name", "text")), ("Id",)),
+        Table("Sale", (Column("Buyer", "number"), Column("Day", "time")), ("Buyer", "Day")),
+    ),
+    (ForeignKey("Sale", "Buyer", "Buyer", "Id"),),
+)
+
+
+def database(path: Path, script: str) -> Path:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(script)
+    return path
+
+
+def test_a_sqlite_file_is_read(tmp_path: Path) -> None:
+    path = database(
+        tmp_path / "shop.sqlite",
+        """
+        CREATE TABLE Buyer (Id INTEGER PRIMARY KEY, Name VARCHAR(20));
+        CREATE TABLE "Sale" (Buyer REFERENCES buyer, "Day of sale" TEXT, lost REFERENCES gone(x),
+                             FOREIGN KEY (Buyer) REFERENCES BUYER (ID));
+        CREATE VIEW seen AS SELECT * FROM Sale;
+        CREATE INDEX i ON Sale (Buyer);
+        INSERT INTO Buyer VALUES (1, 'it''s'), (2, 'b'), (3, 'b'), (4, NULL), (5, char(7));
+        INSERT INTO Sale VALUES ('text', 7, 'x');
+        """,
+    )
+    schema = gcd.sql_schema(path)
+    buyer, sale = schema.tables
+    assert buyer == Table(
+        "Buyer", (Column("Id", "INTEGER"), Column("Name", "VARCHAR(20)")), ("Id",)
+    )
+    assert [c.name for c in sale.columns] == ["Buyer", "Day of sale", "lost"]
+    assert set(schema.foreign_keys) == {  # one of them without a column: the primary key is meant
+        ForeignKey("Sale", "Buyer", "Buyer", "Id"),
+        ForeignKey("Sale", "Buyer", "Buyer", "ID"),
+    }
+    assert gcd.sql_values(path) == ("b", "it's", "text", "x")
+    with pytest.raises(ConstraintError, match="more than 2 different texts"):
+        gcd.sql_values(path, most=2)
+    language = gcd.sql(path, SqlDialect(values=gcd.sql_values(path)))
+    assert language.accepts("SELECT COUNT(*) FROM Sale WHERE Sale.\"Day of sale\" = 'it''s'")
+    assert not language.accepts("SELECT COUNT(*) FROM Sale WHERE Sale.\"Day of sale\" = 'its'")
+
+
+def test_an_entry_of_spiders_list_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "tables.json"
+    path.write_text(json.dumps([ENTRY, {**ENTRY, "db_id": "other"}]))
+    assert gcd.sql_schema(path, "shop") == SHOP
+    with pytest.raises(ConstraintError, match="'shops', but 2 others, such as other, shop"):
+        gcd.sql_schema(path, "shops")
+    path.write_text(json.dumps([{**ENTRY, "foreign_keys": [[3, 9]]}]))
+    with pytest.raises(ConstraintError, match="not an entry of Spider's tables.json"):
+        gcd.sql_schema(path, "shop")
+    path.write_text("{")
+    with pytest.raises(ConstraintError, match="not a list of databases"):
+        gcd.sql_schema(path, "shop")
+
+
+def test_bad_files_are_refused_with_a_reason(tmp_path: Path) -> None:
+    with pytest.raises(ConstraintError, match="cannot be read"):
+        gcd.sql(tmp_path / "nothing.sqlite")
+    text = tmp_path / "text.sqlite"
+    text.write_text("CREATE TABLE t (a);")
+    with pytest.raises(ConstraintError, match="not a SQLite database: it begins with b'CREATE"):
+        gcd.sql_schema(text)
+    empty = database(tmp_path / "empty.sqlite", "CREATE TABLE t (a); DROP TABLE t;")
+    with pytest.raises(ConstraintError, match="no tables"):
+        gcd.sql_schema(empty)
+    whole = database(tmp_path / "whole.sqlite", "CREATE TABLE t (a); INSERT INTO t VALUES (1);")
+    damaged = tmp_path / "damaged.sqlite"
+    damaged.write_bytes(whole.read_bytes()[:100] + b"\xff" * 4000)
+    with pytest.raises(ConstraintError, match="damaged SQLite database"):
+        gcd.sql_schema(damaged)
+    with pytest.raises(ConstraintError, match="none called 'shop'"):
+        gcd.sql_schema(whole, "shop")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SqlSchema(()), "no tables"),
+        (lambda: SqlSchema((Table("t", ()),)), "'t' has no columns"),
+        (lambda: SqlSchema((table("t", "a"), table("T", "a"))), "'t' and 'T'"),
+        (lambda: SqlSchema((table("t", "a", "A"),)), "'a' and 'A'"),
+        (lambda: SqlSchema((table("t", "a\n"),)), "cannot be printed"),
+        (
+            lambda: SqlSchema(TINY.tables, (ForeignKey("u", "c", "t", "a"),)),
+            "u.c -> t.a names u.c",
+        ),
+        (lambda: SqlDialect(tables=0), "tables must be a number from 1 on, got 0"),
+        (lambda: SqlDialect(subquery_depth=-1), "subquery_depth must be a number from 0 on"),
+        (lambda: SqlDialect(values=()), "values are empty"),
+        (lambda: SqlDialect(values=("a\0",)), "without zero bytes"),
+    ],
+)
+def test_bad_schemas_and_dialects_are_refused(make: object, message: str) -> None:
+    assert callable(make)
+    with pytest.raises(ConstraintError, match=message):
+        make()
+
+
+def test_names_are_quoted_where_sqlite_needs_it() -> None:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        for name in ("name", "_x1", "18_49", "order", "Key", 'a"b', "a.b", "naïve", "rowid", "é"):
+            connection.execute(f"CREATE TABLE {quoted(name)} ({quoted(name)})")
+            connection.execute(f"SELECT {quoted(name)}.{quoted(name)} FROM {quoted(name)}")
+    assert [quoted(n) for n in ("name", "Key", 'a"b')] == ["name", '"Key"', '"a""b"']
+
+
+def test_too_many_tables_are_refused_and_a_narrower_dialect_is_found() -> None:
+    star = _star(8)
+    with gcd.state_limit(5_000), pytest.raises(StateLimitError, match="3 of 8 tables"):
+        gcd.sql(star)
+    narrow = gcd.widest_dialect(star, 5_000)
+    assert narrow.tables < 3
+    assert gcd.sql(star, narrow).num_states <= 5_000
+    with pytest.raises(StateLimitError, match="every language of queries on 8 tables"):
+        gcd.widest_dialect(star, 100)
+    assert gcd.widest_dialect(TINY, 50_000) == SqlDialect()
+    # Sets of tables are counted before anything is built of them.
+    with pytest.raises(StateLimitError, match="9 of 40 tables"):
+        gcd.sql(_star(40), SqlDialect(tables=9, any_join=True))
+
+
+def _star(size: int) -> SqlSchema:
+    names = [f"table_{i}" for i in range(size)]
+    return SqlSchema(
+        tuple(table(name, "id", "other_id", "some_name") for name in names),
+        tuple(ForeignKey(name, "other_id", names[0], "id") for name in names[1:]),
+    )
+
+
+def test_each_narrower_dialect_is_a_part_of_the_one_before() -> None:
+    languages = [gcd.sql(TINY, dialect) for dialect in SqlDialect(any_join=True).narrower()]
+    assert len(languages) > 5
+    for wide, narrow in pairwise(languages):
+        assert narrow.num_states <= wide.num_states
+        assert (narrow - wide).is_empty
