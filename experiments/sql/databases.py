@@ -68,9 +68,7 @@ def read_sources(folder: Path) -> dict[str, Source]:
         DataError: no folder, no database in it, or one that is damaged or no database at all.
     """
     if not folder.is_dir():
-        raise DataError(
-            f"data.path={folder}: no such folder; give one with databases and questions"
-        )
+        raise DataError(f"data.path={folder}: no such folder; give one of databases")
     tables = folder / "tables.json"
     if tables.exists():
         return _read_spider(folder, tables)

@@ -42,7 +42,7 @@ PETS = "CREATE TABLE pet (id INTEGER PRIMARY KEY, name TEXT); INSERT INTO pet VA
 ASKED = {"db_id": "pets", "question": "Which pets?", "query": "SELECT pet.name FROM pet"}
 
 
-# -- our own data -----------------------------------------------------------------------------------
+# -- our own data
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +183,7 @@ def test_almost_all_of_spider_is_measured_and_other_spellings_are_right():
     assert spelled > 400
 
 
-# -- what is read -----------------------------------------------------------------------------------
+# -- what is read
 
 
 def test_a_folder_of_sqlite_files_is_read_too(tmp_path):
