@@ -100,14 +100,14 @@ class TransformersLM:
         if not self._kept.most_bytes:
             return self._read(prompts)
         wanted = [tuple(prompt) for prompt in prompts]
-        memories = {prompt: self._kept.get(prompt) for prompt in wanted}
-        missing = [prompt for prompt, memory in memories.items() if memory is None]
+        memories = {p: memory for p in wanted if (memory := self._kept.get(p)) is not None}
+        missing = [prompt for prompt in dict.fromkeys(wanted) if prompt not in memories]
         if missing:
             rows, log_p = self._read(missing)
             for number, prompt in enumerate(missing):
-                memories[prompt] = memory = rows.memory(number, log_p[number])
-                self._kept.put(prompt, memory)
-        known = [memory for prompt in wanted if (memory := memories[prompt]) is not None]
+                memories[prompt] = rows.memory(number, log_p[number])
+                self._kept.put(prompt, memories[prompt])
+        known = [memories[prompt] for prompt in wanted]
         return TransformersRows.after(self, known), torch.stack([each.log_p for each in known])
 
     def _read(

@@ -26,7 +26,7 @@ INSERT INTO coach VALUES
     (1, 'Nora Blake', 1, 2018),
     (2, 'Victor Hale', 2, 2021),
     (3, 'Simon Drew', 3, 2015),
-    (4, 'Paula Grey', 4, 2020),
+    (4, 'Paula Grey', 7, 2020),
     (5, 'Marcus Bell', 5, 2011),
     (6, 'Rita Snow', 6, 2023),
     (7, 'Oscar Flint', 8, 2019);

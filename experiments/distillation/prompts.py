@@ -7,12 +7,14 @@ of their records may be among those that the task is measured on.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
 
+from experiments.commongen.training import prompt_of, read_training
 from experiments.harness.prompts import encode
 from experiments.tool_calling.answers import STYLES
 from experiments.tool_calling.data import load_records
@@ -61,5 +63,29 @@ def _tool_calls_in_words(config: DictConfig) -> str:
     return f"requests of {kind}, {styles} style"
 
 
-SOURCES = {"xlam": PromptSource(_tool_calls, _tool_calls_in_words, ("style",))}
+def _concept_sets(config: DictConfig, num: int, tokenizer: Any) -> list[list[int]]:
+    """Sets of concepts to write sentences of.
+
+    Raises:
+        ValueError: no file of training sentences is given.
+    """
+    if config.records.path is None:
+        raise ValueError(
+            "an HMM of the task commongen is distilled from sentences with other concepts: give "
+            "records.path=FILE.tsv, CommonGen's training sentences"
+        )
+    if config.model.prompt != "compact":
+        raise ValueError(f"model.prompt={config.model.prompt}: give model.prompt=compact")
+    sets = read_training([Path(config.records.path).expanduser()])
+    rng = random.Random(f"concepts-{config.seed}")
+    some = rng.sample(sets, min(num, len(sets)))
+    return [list(encode(prompt_of(each, rng), "compact", tokenizer)) for each in some]
+
+
+SOURCES = {
+    "xlam": PromptSource(_tool_calls, _tool_calls_in_words, ("style",)),
+    "commongen": PromptSource(
+        _concept_sets, lambda config: f"concepts of {Path(config.records.path).name}"
+    ),
+}
 """The prompts of each task, by the name that it has after `+task=`."""

@@ -29,7 +29,8 @@ class FinetuneConfig:
 
     source: str = "xlam"  # whose prompts and answers: "xlam", "commongen"
     paths: list[str] = field(default_factory=list)  # files of records
-    limit: int | None = None  # of each .jsonl file, the first so many records; null: all
+    limit: int | None = None  # of each file of lines, the first so many; null: all
+    prompts: int | None = None  # to learn from, held-out ones included, at random; null: all
     model: ModelConfig = field(default_factory=ModelConfig)
     lora: LoraConfig = field(default_factory=LoraConfig)
 
@@ -71,6 +72,8 @@ def check(config: DictConfig) -> None:
             raise ValueError(f"paths: {path} does not exist; give files of records")
     if config.limit is not None:
         at_least("limit", config.limit, 1)
+    if config.prompts is not None:
+        at_least("prompts", config.prompts, 2)
     for key in ("epochs", "batch", "most_tokens", "longest", "lora.rank"):
         group, _, name = key.rpartition(".")
         at_least(key, (config[group] if group else config)[name], 1)

@@ -13,9 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.commongen.records import ConceptSet
+from experiments.commongen.training import prompt_of, read_training
 from experiments.tool_calling.answers import STYLES, write_answer
 from experiments.tool_calling.prompts import compact_prompt
 from experiments.tool_calling.records import ToolRecord, read_toolcalls, read_xlam
+
+_SENTENCES = 4  # of one set of concepts, in an epoch
 
 
 class Answered(NamedTuple):
@@ -72,9 +76,8 @@ def lesson_of(answered: Sequence[Answered], tokenizer: Any) -> Lesson:
     Answers are tokenised by themselves, as they are when the model writes them.
     """
     prompts = [_ids(tokenizer, each.prompt) for each in answered]
-    shared = (
-        min(map(len, prompts)) - 1
-    )  # the last token of a prompt predicts the first of its answer
+    # The last token of a prompt predicts the first of its answer: it stays with the branch.
+    shared = min(map(len, prompts)) - 1
     for number in range(shared):
         if any(prompt[number] != prompts[0][number] for prompt in prompts):
             shared = number
@@ -121,38 +124,16 @@ def _tool_calls(record: ToolRecord, rng: random.Random) -> list[Answered]:
     ]
 
 
-def _concept_sets(paths: Sequence[Path], limit: int | None) -> list[tuple[str, list[str]]]:
-    """Sets of three to five concepts, each with its well-formed sentences."""
-    sets: dict[str, list[str]] = {}
-    for path in paths:
-        for line in path.read_text(encoding="utf-8").splitlines()[:limit]:
-            concepts, _, sentence = line.partition("\t")
-            sentence = _well_formed(sentence)
-            if sentence is not None and 3 <= len(concepts.split()) <= 5:
-                sets.setdefault(concepts, []).append(sentence)
-    return list(sets.items())
-
-
-def _well_formed(sentence: str) -> str | None:
-    """A sentence with a capital and a full stop; None for what is none (captions run on)."""
-    words = " ".join(sentence.split()).replace(" ,", ",").replace(" 's", "'s").rstrip(" .")
-    if not 4 <= len(words.split()) <= 24 or any(sign in words for sign in '.!?;:"()<>'):
-        return None
-    return words[0].upper() + words[1:] + "."
-
-
-def _sentences(item: tuple[str, list[str]], rng: random.Random) -> list[Answered]:
-    """At most four sentences; concepts in an order that says nothing of theirs."""
-    concepts = item[0].split()
-    rng.shuffle(concepts)
-    prompt = f"Concepts: {', '.join(concepts)}\nSentence:\n"
-    some = rng.sample(item[1], min(4, len(item[1])))
+def _sentences(item: ConceptSet, rng: random.Random) -> list[Answered]:
+    """At most four sentences with the same concepts."""
+    prompt = prompt_of(item, rng)
+    some = rng.sample(item.references, min(_SENTENCES, len(item.references)))
     return [Answered(prompt, sentence) for sentence in some]
 
 
 SOURCES: dict[str, Source] = {
     "xlam": Source(_tool_records, _tool_calls),
-    "commongen": Source(_concept_sets, _sentences),
+    "commongen": Source(read_training, _sentences),
 }
 
 

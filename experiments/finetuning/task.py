@@ -14,10 +14,12 @@ from experiments.distillation.data import digest
 from experiments.finetuning import config as settings
 from experiments.finetuning.lessons import SOURCES
 from experiments.finetuning.training import CHECKPOINT, Trainer, adapted, split
+from experiments.harness import smollm2
 from experiments.harness.adapters import write_base
 from experiments.harness.identity import Identity, plain
 from experiments.harness.models import identity_of, load_model, title_of
 from experiments.harness.run import Run, Task, run_task
+from gcd.support.files import read_json, write_json
 
 
 def run(config: DictConfig) -> Path:
@@ -46,7 +48,7 @@ def _identity(config: DictConfig, items: list[Any]) -> Identity:
 
 def _run(run: Run, items: list[Any]) -> None:
     config = run.config
-    data = split(items, config.held_out, config.seed)
+    data = split(items, config.held_out, config.seed, config.prompts)
     out = Path(config.out).expanduser() if config.out else run.directory / "adapter"
     if out.exists() and out != run.directory / "adapter":
         raise ValueError(f"out={out} exists: give another, or remove it")
@@ -68,6 +70,10 @@ def _write(run: Run, trainer: Trainer, out: Path, counts: tuple[int, int]) -> No
     """Save the adapter in half precision, with its card, and report the curve."""
     config = run.config
     trainer.adapter.to(torch.float16).save_pretrained(out)
+    # Where the weights lay on this machine is nobody else's business; who made them is.
+    known = read_json(out / "adapter_config.json", remedy="train it again")
+    base = smollm2.HUB if config.model.path == smollm2.NAME else config.model.path
+    write_json({**known, "base_model_name_or_path": base}, out / "adapter_config.json")
     title = title_of(config.model)
     write_base(out, identity_of(config.model.path), title)
     points = [f"| {point.step} | {point.held_out:.4f} |" for point in trainer.curve]

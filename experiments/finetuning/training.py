@@ -41,8 +41,8 @@ class Split(NamedTuple):
     held_out: list[Any]
 
 
-def split(items: Sequence[Any], share: float, seed: int) -> Split:
-    """Deal items out at random, at least one to each side.
+def split(items: Sequence[Any], share: float, seed: int, most: int | None = None) -> Split:
+    """Deal items out at random, at most so many of them, at least one to each side.
 
     Raises:
         ValueError: there are fewer than two.
@@ -51,6 +51,7 @@ def split(items: Sequence[Any], share: float, seed: int) -> Split:
         raise ValueError(f"{len(items)} usable records: at least two are needed")
     order = list(items)
     random.Random(f"split-{seed}").shuffle(order)
+    order = order[:most]
     count = min(len(order) - 1, max(1, round(share * len(order))))
     return Split(order[count:], order[:count])
 

@@ -136,8 +136,9 @@ def report(
     text = f"## {title}\n\n{as_markdown(table)}\n\n{' '.join(notes)}\n"
     record["differences"] = differences(rows, config.seed)
     if record["differences"]:
+        what = metric if metric_key == "weighted_accuracy" else "share of right answers"
         text += (
-            f"\n### Difference to {METHODS[REFERENCE].title} at equal particles, {metric}\n\n"
+            f"\n### Difference to {METHODS[REFERENCE].title} at equal particles, {what}\n\n"
             f"{as_markdown(as_paired_table(record['differences']))}\n\nIntervals are of paired "
             "differences, 95 %, over the same resamples of requests for both methods; calls and "
             f"seconds are multiples of {METHODS[REFERENCE].title}'s.\n"

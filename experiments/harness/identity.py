@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.harness.algorithms import unread
-from experiments.harness.methods import methods_of, needs_hmm
+from experiments.harness.methods import hmms_of, methods_of, needs_hmm
 
 Identity = dict[str, Any]
 
@@ -42,6 +42,9 @@ def results_config(config: DictConfig) -> Identity:
     values["hmm"].pop("max_table_mib", None)
     if not any(map(needs_hmm, methods_of(config))):
         values.pop("hmm")
+    else:
+        named, paths = hmms_of(config), values["hmm"].pop("paths")
+        values["hmm"] |= {f"paths.{name}": paths[name] for name in named if name}
     for key in unread(config):
         group, _, option = key.partition(".")
         values[group].pop(option)

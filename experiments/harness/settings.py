@@ -5,6 +5,7 @@ A task checks its own settings beside these. All raise `ValueError`.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import re
 
@@ -57,6 +58,7 @@ def check_methods(config: DictConfig) -> None:
         distinct("task.particles", config.task.particles)
         for method in config.task.methods:
             one_of("task.methods", method.partition(":")[0], tuple(METHODS))
+            _check_installed(method)
         _check_named_hmms(config)
         for count in config.task.particles:
             at_least("task.particles", count, 1)
@@ -75,8 +77,18 @@ def check_methods(config: DictConfig) -> None:
     left_alone(config, Config, [f"hmm.{name}" for name in fixed], reason)
 
 
+def _check_installed(name: str) -> None:
+    """Check that the package is there which a method is made of."""
+    package = METHODS[name.partition(":")[0]].package
+    if package is not None and importlib.util.find_spec(package[0]) is None:
+        raise ValueError(
+            f"task.methods has {name}, which needs the package {package[0]}, and it is not "
+            f"installed: pip install '.[{package[1]}]', or leave {name} out"
+        )
+
+
 def _check_named_hmms(config: DictConfig) -> None:
-    """Check that every HMM which a method names is in `hmm.paths`, and every one there is named."""
+    """Check that every HMM which a method names is in `hmm.paths`, which may hold others."""
     paths = list(config.hmm.paths)
     for method in config.task.methods:
         base, colon, name = method.partition(":")
@@ -90,12 +102,9 @@ def _check_named_hmms(config: DictConfig) -> None:
     for name in paths:
         if not re.fullmatch(r"[A-Za-z0-9]{1,12}", name):
             raise ValueError(f"hmm.paths has {name!r}: a name is up to 12 letters and digits")
-    unused = [name for name in paths if name not in hmms_of(config)]
-    if unused and hmms_of(config):
-        raise ValueError(
-            f"hmm.paths has {', '.join(unused)}, which no method of task.methods names: add "
-            f"pgcd:{unused[0]}, or leave it out"
-        )
+    if hmms_of(config) == [""]:
+        reason = "no method of task.methods names one of them (pgcd:NAME); leave it out"
+        left_alone(config, Config, ["hmm.paths"], reason)
 
 
 def check_algorithms(config: DictConfig) -> None:
@@ -105,6 +114,14 @@ def check_algorithms(config: DictConfig) -> None:
         for name in config.task.algorithms:
             one_of("task.algorithms", name, tuple(ALGORITHMS))
     names = algorithms_of(config)
+    for method in methods_of(config):
+        known = method_of(method).algorithms
+        alien = [name for name in names if known is not None and name not in known]
+        if known is not None and alien:
+            raise ValueError(
+                f"task.methods has {method}, which cannot run with task.algorithms="
+                f"{','.join(alien)}: give some of {', '.join(known)}, or leave {method} out"
+            )
     reason = f"no algorithm of this run ({', '.join(names)}) reads it; leave it out"
     if "algorithms" in config.task:
         reason += ", or add one that does to task.algorithms"

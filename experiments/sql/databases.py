@@ -68,7 +68,7 @@ def read_sources(folder: Path) -> dict[str, Source]:
         DataError: no folder, no database in it, or one that is damaged or no database at all.
     """
     if not folder.is_dir():
-        raise DataError(f"data.path={folder}: no such folder; give one with databases and questions")
+        raise DataError(f"data.path={folder}: no such folder; give one of databases")
     tables = folder / "tables.json"
     if tables.exists():
         return _read_spider(folder, tables)
@@ -186,7 +186,10 @@ def _run_script(script: Path, file: Path) -> None:
             made.executescript(text)
             made.commit()
             wrong = made.execute("PRAGMA foreign_key_check").fetchone()
+            empty = made.execute("SELECT 1 FROM sqlite_master").fetchone() is None
     except sqlite3.Error as error:
         raise DataError(f"{script}: SQLite refuses it: {error}; correct the text") from error
+    if empty:
+        raise DataError(f"{script} creates no table; it needs CREATE TABLE and INSERT")
     if wrong is not None:
         raise DataError(f"{script}: row {wrong[1]} of {wrong[0]} refers to no row of {wrong[2]}")

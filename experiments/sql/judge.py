@@ -79,7 +79,6 @@ class Judge:
         except QueryError:
             return False
 
-
     def _is_exact(self, question: Question, answer: bytes) -> bool:
         """Tell whether an answer is the gold query, but for the spelling."""
         query = _text(answer)

@@ -96,9 +96,7 @@ def handling(config: DictConfig, asked: Asked, tokenizer: Any) -> Handling:
 
     def prompt(question: Question) -> str:
         schema = asked.databases[question.database].schema
-        return build_prompt(
-            schema, question.text, tokenizer=tokenizer, kind=config.model.prompt
-        )
+        return build_prompt(schema, question.text, tokenizer=tokenizer, kind=config.model.prompt)
 
     def columns(example: Example, posterior: smc.Posterior) -> Row:
         question: Any = example.record

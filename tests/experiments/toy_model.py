@@ -13,7 +13,7 @@ EOS = "<eos>"
 
 
 def write_checkpoint(
-    directory: Path, context: int = 2048, *, spread: float = 0.5, seed: int = 0
+    directory: Path, context: int = 8192, *, spread: float = 0.5, seed: int = 0
 ) -> Path:
     """Write the checkpoint of a model that says anything, into a directory that it makes.
 

@@ -31,7 +31,7 @@ from experiments.distillation import sampling as distill_sampling
 from experiments.distillation import task as distillation
 from experiments.distillation import training as distill_training
 from experiments.distillation.data import Sequences
-from experiments.distillation.prompts import SOURCES
+from experiments.distillation.prompts import SOURCES, PromptSource
 from experiments.distillation.training import Training
 from experiments.harness import config as configuration
 from experiments.harness import run as harness_run
@@ -285,13 +285,23 @@ def test_interrupted_and_shared_sampling_give_the_same_answers(tmp_path, tiny_lm
         distill_sampling.sample_to(tmp_path / "c", lm, prompts, 11, **options)
 
 
-@pytest.mark.parametrize("init", ["random", "latent"])
-def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init):
+@pytest.mark.parametrize(
+    ("init", "epochs"), [("random", 3), ("latent", 3), ("clones", 3), ("clones", 0)]
+)
+def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init, epochs):
     if init == "latent":
         pytest.importorskip("faiss")
+<<<<<<< HEAD
     where = [f"model.path={tiny_lm}", RECORDS, f"run_dir={tmp_path / 'run'}", f"init={init}"]
     sizes = ["num_sequences=12", "max_length=5", "sample_batch=6", "num_states=4", "held_out=0.2"]
     run_dir = run(*where, *sizes, "wandb=disabled", "epochs=3", "model.device=cpu")
+=======
+    where = [f"model.path={tiny_lm}", f"run_dir={tmp_path / 'run'}", f"init={init}"]
+    sizes = ["num_sequences=12", "max_length=5", "sample_batch=6", "num_states=4", "held_out=0.2",
+             "answers_per_prompt=2", f"epochs={epochs}", "wandb=disabled",
+             "model.device=cpu"]  # fmt: skip
+    run_dir = run(*where, *sizes)
+>>>>>>> origin/main
     nats = json.loads((run_dir / "summary.json").read_text())["nats_per_token"]
     # Untrained, it says nearly nothing: uniform over its 257 tokens.
     assert nats["language model, reading the prompt"] == pytest.approx(-math.log(257), abs=0.3)
@@ -301,14 +311,45 @@ def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init):
     assert stored.config["eos_token_id"] == [256]
     assert stored.config["vocabulary_digest"] == vocabulary.fingerprint.hex()
     first = model_of(run_dir)
+    # What never occurs is stored once, for 2 048 tokens less at most 61 (an end among them).
+    (sampled,) = tmp_path.glob("sequences-*")
+    answers = distill_data.read(sampled)
+    assert answers.groups.unique(return_counts=True)[1].tolist() == [2] * 6
+    own = len({*answers.tokens.tolist(), 1})
+    assert 2 < len(first["emission_rows"]) <= own + 1
+    unseen = torch.ones(2048, dtype=torch.bool)
+    unseen[answers.tokens] = unseen[1] = False
+    assert len(stored.hmm.emission[unseen].unique(dim=0)) == 1
+    curve = json.loads((run_dir / "curve.json").read_text())
+    assert curve[-1]["step"] == (3 if epochs else 0)
 
     # A second run in another directory finds the answers; the same seed gives the same model.
-    (sampled,) = tmp_path.glob("sequences-*")
     times = [path.stat().st_mtime_ns for path in sorted(sampled.iterdir())]
     shutil.rmtree(run_dir)
-    run(*where, *sizes, "wandb=disabled", "epochs=3", "model.device=cpu")
+    run(*where, *sizes)
     assert times == [path.stat().st_mtime_ns for path in sorted(sampled.iterdir())]
     assert same(first, model_of(run_dir))
+
+
+def test_another_task_is_an_entry(tmp_path, tiny_lm, monkeypatch):
+    asked = []
+
+    def counted(config, num, tokenizer):
+        asked.append(num)
+        return [[5, 6], [7]]
+
+    source = PromptSource(counted, lambda config: "two prompts")
+    monkeypatch.setitem(SOURCES, "toy", source)
+    common = ["task=toy", f"model.path={tiny_lm}", f"run_dir={tmp_path / 'run'}", "wandb=disabled",
+              "num_sequences=7", "answers_per_prompt=2", "max_length=4", "num_states=3",
+              "held_out=0.5", "epochs=2", "model.device=cpu"]  # fmt: skip
+    with pytest.raises(ValueError, match="style=python would be ignored: task=toy does not read"):
+        run(*common, "style=python")
+    run_dir = run(*common)
+    assert asked == [4]
+    sampled = distill_data.read(next(tmp_path.glob("sequences-*")))
+    assert sorted(map(tuple, map(sampled.prompt, range(7)))) == [(5, 6)] * 4 + [(7,)] * 3
+    assert "to two prompts." in (run_dir / "hmm" / "README.md").read_text()
 
 
 # Parts
@@ -466,6 +507,14 @@ def test_files_that_are_refused(tmp_path, content, message):
         (["transition=sparse"], "'sparse' for transition"),
         (["latent_sequences=0"], "latent_sequences must be at least 1, got 0"),
         (["init=best"], "'best' for init"),
+        (["init=clones", "transition=monarch"], "clones makes dense transitions"),
+        (["init=clones", "top=0"], r"top \(with init=clones, .*\) must be at least 1, got 0"),
+        (["init=clones", "num_states=1"], "at least 2, got 1"),
+        (["init=clones", "data.path=tests", "data.vocab_size=5"], "init=clones reads"),
+        (["top=5", "data.path=tests"], "top=5 would be ignored"),
+        (["task=chess"], "'chess' for task"),
+        (["answers_per_prompt=0"], "answers_per_prompt must be at least 1"),
+        (["epochs=0", "dropout=0.5"], "dropout=0.5 would be ignored: with epochs=0"),
         (["style=xml"], "'xml' for style"),
         (["save_dtype=int8"], "'int8' for save_dtype"),
         (["dropout=1"], r"dropout must lie in \[0, 1\), got 1"),

@@ -80,7 +80,9 @@ def test_sqlite_says_what_prepares(query, prepares):
 
 def test_a_query_that_never_ends_is_stopped():
     sandbox = database(instructions=100_000)
-    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n"
+    endless = (
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n"
+    )
     assert sandbox.prepares(endless)
     for query in (endless, "SELECT SUM(v.a) FROM t, t AS u, t AS v" + ", t" * 12):
         with pytest.raises(QueryError, match="takes too long"):

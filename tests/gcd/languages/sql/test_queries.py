@@ -38,7 +38,7 @@ def test_sqlite_prepares_every_random_query(schema: SqlSchema, name: str) -> Non
     judge = Judge(schema)
     rng = random.Random(name)
     seen = set()
-    for _ in range(200):
+    for _ in range(150):
         query = walks.draw(rng, patience=rng.choice([40, 120, 400]), stop=0.1).decode()
         assert judge.complaint(query) is None, query
         seen |= set(query.split())
@@ -149,9 +149,9 @@ def test_all_short_queries_are_those_that_the_grammar_writes() -> None:
     language = gcd.sql(TINY, dialect) & gcd.regex(r"[^0-9']*")
     found = {string.decode() for string in language.enumerate(language.count(most))}
     assert found == set(_written(most))
-    assert len(found) > 10_000
+    assert len(found) > 2_000
     judge = Judge(TINY)
-    assert all(judge.complaint(query) is None for query in random.Random(0).sample(sorted(found), 500))
+    assert all(judge.complaint(query) is None for query in found)
 
 
 def _written(most: int) -> Iterator[str]:
@@ -185,7 +185,10 @@ def _written(most: int) -> Iterator[str]:
         ]
         for head in heads:
             room = most - len(head)
-            wheres = ["", *(f" WHERE {row}" for row in _rows(tests, tests, [" AND ", " OR "], room))]
+            wheres = [
+                "",
+                *(f" WHERE {row}" for row in _rows(tests, tests, [" AND ", " OR "], room)),
+            ]
             groups = [f" GROUP BY {row}" for row in _rows(columns, columns, [", "], room)]
             plain = ["", *(f" ORDER BY {row}" for row in _rows(orders, orders, [", "], room))]
             grouped = [f" ORDER BY {row}" for row in _rows([*first, *orders], orders, [", "], room)]

@@ -1,0 +1,69 @@
+"""CommonGen's training sentences are read as sets of concepts with well-formed sentences.
+
+The file has a line for each sentence: concepts, a tab, the sentence. Many sentences are captions
+without a capital or a full stop, or go on and on; they are written as the task wants them, or left
+out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.commongen.prompts import build_prompt
+from experiments.commongen.records import ConceptSet
+from experiments.harness.records import DataError, read_text
+
+FEWEST, MOST = 3, 5  # concepts, as in the development set
+_WORDS = range(4, 25)
+_UNUSUAL = set('.!?;:"()<>[]/')
+_SPLIT = (" '", "'"), (" ,", ","), (" n't", "n't")  # tokenised contractions are joined again
+
+
+def read_training(paths: Sequence[Path], limit: int | None = None) -> list[ConceptSet]:
+    """Read sets of concepts that have a well-formed sentence.
+
+    Args:
+        paths: of the files.
+        limit: read so many lines of each; None for all.
+
+    Raises:
+        DataError: a file that cannot be read, or no such set in any of them.
+    """
+    sets: dict[str, list[str]] = {}
+    for path in paths:
+        for line in read_text(path).splitlines()[:limit]:
+            concepts, _, written = line.partition("\t")
+            sentence = well_formed(written)
+            if sentence is not None and FEWEST <= len(concepts.split()) <= MOST:
+                sets.setdefault(concepts, []).append(sentence)
+    if not sets:
+        raise DataError(
+            f"no set of {FEWEST} to {MOST} concepts with a sentence in "
+            f"{', '.join(map(str, paths))}: a line has concepts, a tab and a sentence"
+        )
+    return [
+        ConceptSet(concepts, tuple(concepts.split()), tuple(sentences), ())
+        for concepts, sentences in sets.items()
+    ]
+
+
+def well_formed(text: str) -> str | None:
+    """Write a sentence with a capital and a full stop; None for what is none."""
+    words = " ".join(text.split())
+    for apart, joined in _SPLIT:
+        words = words.replace(apart, joined)
+    words = words.rstrip(" .")
+    if len(words.split()) not in _WORDS or not words.isascii() or _UNUSUAL & set(words):
+        return None
+    return words[0].upper() + words[1:] + "." if words[0].isalpha() else None
+
+
+def prompt_of(concepts: ConceptSet, rng: random.Random) -> str:
+    """Write the compact prompt, concepts in an order that says nothing of the sentence's."""
+    words = list(concepts.concepts)
+    rng.shuffle(words)
+    return build_prompt(
+        ConceptSet(concepts.id, tuple(words), concepts.references, ()), kind="compact"
+    )

@@ -1,0 +1,216 @@
+"""A language model and a constraint of ours become potentials of `genlm-control`, which has AWRS.
+
+This module imports that package, so nothing but `experiments.harness.awrs` imports this one, and
+only when it is about to sample. Tokens are token ids; all EOS ids together are the package's one
+end of sequence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from genlm.control import AWRS, EOS, SMC, Potential
+from genlm.control.potential.autobatch import autobatched
+from jaxtyping import Float
+from torch import Tensor
+
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
+from smc.language_model import LanguageModel, Rows
+
+Context = tuple[int, ...]
+_NEVER = -math.inf
+
+
+class Drawn(NamedTuple):
+    """What a run of AWRS gives.
+
+    Attributes:
+        sequences: token ids of each particle, without EOS, and whether EOS followed.
+        log_weights: of each.
+        log_evidence: log of the mean weight.
+        ess: effective sample size.
+        lm_calls, tokens: forward passes, and tokens read, the prompt included.
+    """
+
+    sequences: list[tuple[Context, bool]]
+    log_weights: list[float]
+    log_evidence: float
+    ess: float
+    lm_calls: int
+    tokens: int
+
+
+class ModelPotential(Potential):
+    """The language model after a prompt; it reads each distinct prefix once, as our sampler does.
+
+    Args:
+        lm: the language model.
+        prompt: token ids.
+        temperature: part of the distribution.
+        tables: of the vocabulary, `tables_of(lm.vocabulary)`.
+    """
+
+    def __init__(
+        self, lm: LanguageModel, prompt: Sequence[int], temperature: float, tables: Any
+    ) -> None:
+        super().__init__(tables.vocab_eos[:-1], tables=tables)
+        self._lm, self._prompt, self._temperature = lm, list(prompt), temperature
+        self._ids = torch.tensor(self.vocab, device=lm.device)
+        self._eos = torch.tensor(list(lm.vocabulary.eos_ids), device=lm.device)
+        self._rows: Rows | None = None
+        self._known: dict[Context, Tensor] = {}  # of prefixes of one length, in the order of rows
+        self.lm_calls = self.tokens = 0
+
+    async def prefix(self, context: list[Any]) -> float:
+        """Give the weight of the empty prefix; particles are weighed token by token from there."""
+        if context:
+            raise ValueError("the language model weighs next tokens, not whole prefixes")
+        return 0.0
+
+    async def complete(self, context: list[Any]) -> float:
+        """Give the weight of ending here, which is that of EOS."""
+        return await self.logw_eos(context)
+
+    async def logw_eos(self, context: list[Any]) -> float:
+        """Give log p(EOS | context), asked together with other particles."""
+        return float((await autobatched(self).logw_next(context))[EOS])
+
+    async def logw_next(self, context: list[Any]) -> Any:
+        """Give log p(next token | context)."""
+        weights = await self.batch_logw_next([context])
+        return self.make_lazy_weights(weights.weights[0])
+
+    async def batch_logw_next(self, contexts: list[list[Any]]) -> Any:
+        """Do what `logw_next` does for prefixes of one length, in one forward pass."""
+        wanted = [tuple(context) for context in contexts]
+        new = list(dict.fromkeys(context for context in wanted if context not in self._known))
+        if new:
+            self._read(new)
+        return self.make_lazy_weights(torch.stack([self._known[context] for context in wanted]))
+
+    def _read(self, contexts: list[Context]) -> None:
+        """Read prefixes, whose parents must be what was read last."""
+        log_p: Float[Tensor, "R V"]
+        if self._rows is None:
+            self._rows, log_p = self._lm.prefill([self._prompt])
+            self.tokens += len(self._prompt)
+        else:
+            row = {context: number for number, context in enumerate(self._known)}
+            device = self._lm.device
+            parents = torch.tensor([row[context[:-1]] for context in contexts], device=device)
+            last = torch.tensor([[context[-1]] for context in contexts], device=device)
+            self._rows.reorder(parents)
+            log_p = self._rows.extend(last, torch.ones_like(parents))[:, 0]
+            self.tokens += len(contexts)
+        self.lm_calls += 1
+        log_p = (log_p.double() / self._temperature).log_softmax(dim=1)
+        eos = log_p[:, self._eos].logsumexp(dim=1, keepdim=True)
+        weights = torch.cat([log_p[:, self._ids], eos], dim=1)
+        self._known = dict(zip(contexts, weights, strict=True))
+
+
+class ConditionPotential(Potential):
+    """Whether a prefix can be completed: at some length, or within the budget.
+
+    Args:
+        automaton: the constraint.
+        budget: most tokens, EOS included; None to disregard it.
+        tables: of the vocabulary.
+    """
+
+    def __init__(self, automaton: TokenAutomaton, budget: int | None, tables: Any) -> None:
+        super().__init__(tables.vocab_eos[:-1], tables=tables)
+        self._automaton, self._budget = automaton, budget
+        self._eos = int(automaton.vocabulary.eos_ids[0])
+        self._states: dict[Context, int] = {(): int(automaton.initial)}
+
+    async def prefix(self, context: list[Any]) -> float:
+        """Give 0 where the prefix can be completed, else -inf."""
+        state = self._state(tuple(context))
+        if state < 0:
+            return _NEVER
+        if self._budget is None:
+            return 0.0
+        needed = int(self._automaton.steps_to_accept[state])
+        return 0.0 if needed <= self._budget - len(context) else _NEVER
+
+    async def complete(self, context: list[Any]) -> float:
+        """Give 0 where the text may end, else -inf."""
+        state = self._state(tuple(context))
+        ends = state >= 0 and self._automaton.step(state, self._eos) >= 0
+        return 0.0 if ends else _NEVER
+
+    def _state(self, context: Context) -> int:
+        """The state after a prefix; -1 if it is none of the language."""
+        if context not in self._states:
+            before = self._state(context[:-1])
+            after = -1 if before < 0 else int(self._automaton.step(before, context[-1]))
+            self._states[context] = after
+        return self._states[context]
+
+
+def tables_of(vocabulary: Vocabulary) -> Any:
+    """Make the package's tables of a vocabulary, which all potentials over it share."""
+    ends = set(vocabulary.eos_ids)
+    return Potential.build_tables([token for token in range(vocabulary.size) if token not in ends])
+
+
+def draw(
+    model: ModelPotential,
+    condition: ConditionPotential,
+    *,
+    budget: int,
+    particles: int,
+    resampling: str,
+    ess_threshold: float,
+    seed: int,
+) -> Drawn:
+    """Run sequential Monte Carlo with AWRS for one prompt, of which both potentials are fresh.
+
+    Args:
+        model: the language model.
+        condition: the constraint.
+        budget: most tokens, EOS included.
+        particles: N.
+        resampling, ess_threshold: as for `smc.algorithms.SMC`; all particles compete.
+        seed: of all random numbers.
+    """
+    # Conditions are lookups: queueing them one by one would cost more than answering.
+    sampler = AWRS(autobatched(model), condition, seed=seed, autobatch=False)
+    found = _with_numbers_of(
+        seed,
+        SMC(sampler)(
+            n_particles=particles,
+            ess_threshold=ess_threshold,
+            max_tokens=budget,
+            resampling_method=resampling,
+        ),
+    )
+    sequences = [
+        (tuple(token for token in context if token is not EOS), context[-1] is EOS)
+        for context in found.contexts
+    ]
+    return Drawn(
+        sequences=sequences,
+        log_weights=[float(weight) for weight in found.log_weights],
+        log_evidence=float(found.log_ml),
+        ess=float(found.ess),
+        lm_calls=model.lm_calls,
+        tokens=model.tokens,
+    )
+
+
+def _with_numbers_of(seed: int, work: Any) -> Any:
+    """Run it to its end; the package resamples with numpy's global generator, which is put back."""
+    before = np.random.get_state()  # noqa: NPY002
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    try:
+        return asyncio.run(work)
+    finally:
+        np.random.set_state(before)  # noqa: NPY002

@@ -1,0 +1,207 @@
+"""The whole task on a toy model that writes bytes: rows, resumption, table; and what is prompted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+import gcd
+import smc
+from experiments import run as experiment
+from experiments.sql import task as sql
+from experiments.sql.prompts import EXAMPLE_SCHEMA, EXAMPLES, build_prompt
+from experiments.sql.summary import as_query_table, summarize_queries
+from smc.testing import ToyLM
+
+ROOT = Path(__file__).resolve().parents[3]
+VOCABULARY = gcd.Vocabulary.from_bytes([b"", *(bytes([byte]) for byte in range(128))], eos_ids=[0])
+SCRIPT = """
+CREATE TABLE t (a INTEGER, b TEXT);
+INSERT INTO t VALUES (1, 'x'), (2, 'y');
+"""
+LINES = (
+    {"db_id": "toy", "question": "All?", "query": "SELECT * FROM t"},
+    {"db_id": "toy", "question": "Which a?", "query": "SELECT t.a FROM t"},
+    {"db_id": "toy", "question": "None?", "query": "SELECT t.a FROM t WHERE t.a > 9"},
+    {"db_id": "other", "question": "Who?", "query": "SELECT 1"},
+)
+
+
+class Tokenizer:
+    """One token a byte; there is no chat template."""
+
+    def __call__(self, text: str, **_: object) -> dict[str, list[int]]:
+        return {"input_ids": [1 + byte for byte in text.encode("ascii", "replace")][-8:]}
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    """A composed run, on data and with a model of its own."""
+    data, model = tmp_path / "data", tmp_path / "model"
+    data.mkdir()
+    model.mkdir()
+    (data / "toy.sql").write_text(SCRIPT)
+    (data / "questions.jsonl").write_text("\n".join(map(json.dumps, LINES)))
+    (model / "config.json").write_text("{}")
+    monkeypatch.setattr(sql, "load_model", lambda _: (ToyLM(VOCABULARY), Tokenizer()))
+
+    def made(name: str, *overrides: str):
+        with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+            return compose("config", [
+                "+task=sql", "wandb=disabled", "model.device=cpu", f"model.path={model}",
+                f"data.path={data}", f"run_dir={tmp_path / name}", "task.methods=[lcd,gcd]",
+                "task.algorithms=[smc]", "task.particles=[1,3]", "task.budget=22",
+                "task.subquery_depth=0", "task.tables=1", *overrides,
+            ])  # fmt: skip
+
+    return made
+
+
+def rows_of(run_dir: Path) -> list[dict]:
+    lines = (run_dir / "results.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+def test_a_run_writes_rows_and_a_table_and_goes_on_where_it_was_interrupted(config, monkeypatch):
+    sample, calls = smc.sample, []
+
+    def interrupted(*args, **kwargs):
+        calls.append(None)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return sample(*args, **kwargs)
+
+    monkeypatch.setattr(smc, "sample", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        experiment.run(config("run", "smc.max_rows=4"))
+    run_dir = experiment.run(config("run", "smc.max_rows=4"))
+    monkeypatch.setattr(smc, "sample", sample)
+    assert rows_of(run_dir) == rows_of(experiment.run(config("whole")))
+
+    rows = rows_of(run_dir)
+    assert len(rows) == 2 * 2 * 3
+    for row in rows:
+        assert row["judged"] == (not row["example"].endswith("toy-3"))
+        if row["method"] == "gcd":
+            assert row["complete"]
+            assert row["valid"]
+            assert row["prepares"] == pytest.approx(1)
+        assert row["exact_match"] <= row["prepares"] + 1e-9
+        assert row["dead"] or all(a["text"].startswith("SELECT ") for a in row["answers"])
+    refused = [json.loads(line) for line in (run_dir / "refused.jsonl").read_text().splitlines()]
+    assert [(r["record"], r["kind"]) for r in refused] == [(4, "malformed")]
+    [unjudged] = (run_dir / "unjudged.jsonl").read_text().splitlines()
+    assert json.loads(unjudged)["record"] == "toy-3"
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert (summary["malformed"], summary["unjudged"]) == (1, 1)
+    table = (run_dir / "table.md").read_text()
+    for column in (
+        "prepares %", "execution accuracy (weighted) %", "execution accuracy (majority) %",
+        "exact match %", "ESS/N", "log evidence", "read", "tokens", "seconds",
+    ):  # fmt: skip
+        assert f"| {column} " in table
+    for name in ("accuracy.png", "reads.png"):
+        assert (run_dir / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_row_says_what_its_answers_are_worth(config):
+    """Answers of one posterior: right in another spelling, right but another query, wrong, bad."""
+    made = config("run")
+    asked = sql.read(made)
+    handling = sql.handling(made, asked, Tokenizer())
+    question = asked.questions.records[1]
+    answers = {
+        b"select A from T;": 0.4,  # the gold query, as anybody may write it
+        b"SELECT t.a FROM t WHERE t.a < 3": 0.3,  # gives the same
+        b"SELECT t.b FROM t": 0.2,
+        b"SELECT t.c FROM t": 0.06,
+        b"DROP TABLE t": 0.04,
+    }
+    posterior = SimpleNamespace(answers=tuple(answers), probabilities=tuple(answers.values()))
+    row = handling.columns(SimpleNamespace(record=question), posterior)
+    assert row["prepares"] == pytest.approx(0.9)
+    assert row["exact_match"] == pytest.approx(0.4)
+    assert row["gold"] == question.query
+    assert [handling.is_correct(question, a) for a in answers] == [True, True, False, False, False]
+    assert not handling.is_correct(question, b"SELECT '\xff'")
+    assert not asked.judge.prepares(question, b"SELECT '\xff'")
+
+
+def test_an_answer_must_be_right_on_every_filling(tmp_path, config):
+    """By chance a wrong query gives the right rows on one filling; not on several."""
+    (tmp_path / "data" / "toy.sql").write_text("CREATE TABLE t (a INTEGER, b TEXT);")
+    gold = "SELECT t.b FROM t WHERE t.a = 7"
+    line = json.dumps({"db_id": "toy", "question": "?", "query": gold})
+    (tmp_path / "data" / "questions.jsonl").write_text(line)
+    asked = sql.read(config("run"))
+    [question] = asked.questions.records
+    fillings = asked.databases["toy"].fillings
+    same = [f.rows("SELECT t.b FROM t WHERE t.a = 7 OR t.a > 99") == f.rows(gold) for f in fillings]
+    other = b"SELECT t.b FROM t WHERE t.a = 7 OR t.a > 99"
+    assert asked.judge.is_correct(question, other) == all(same)
+    assert asked.judge.is_correct(question, b"SELECT t.b FROM t WHERE NOT t.a != 7")
+    smaller = b"SELECT t.b FROM t WHERE t.a = 7 LIMIT 2"
+    right = [f.rows(smaller.decode()) == f.rows(gold) for f in fillings]
+    assert any(right) or len(fillings[0].rows(gold)) > 2
+    assert not all(right)
+    assert not asked.judge.is_correct(question, smaller)
+
+
+def test_execution_accuracy_leaves_out_what_has_no_measure():
+    common = {
+        "method": "gcd", "algorithm": "smc", "particles": 1, "valid": True, "complete": True,
+        "share_finished": 1.0, "dead": False, "enumerated": False, "log_evidence": -1.0,
+        "ess": 1.0, "read": 3, "lm_calls": 3, "tokens": 9, "seconds": 0.1,
+    }  # fmt: skip
+
+    def row(example: str, judged: bool, right: float, prepares: float, exact: float) -> dict:
+        worth = {"weighted_accuracy": right, "majority_correct": right > 0.5}
+        shares = {"prepares": prepares, "exact_match": exact, "judged": judged}
+        return {**common, "example": example, **worth, **shares}
+
+    rows = [row("1", True, 1.0, 1.0, 1.0), row("2", True, 0.0, 0.5, 0.0),
+            row("3", False, 0.0, 0.0, 0.5)]  # fmt: skip
+    [record] = summarize_queries(rows)
+    assert (record["examples"], record["judged"]) == (3, 2)
+    assert record["weighted_accuracy"] == record["majority_accuracy"] == 0.5
+    assert record["prepares"] == record["exact_match"] == 0.5
+    assert 0 <= record["exact_match_low"] < 0.5 < record["exact_match_high"] <= 1
+    [line] = as_query_table([record]).to_dict("records")
+    assert line["prepares %"] == "50.0"
+    assert line["execution accuracy (weighted) %"] == "50.0 [0.0, 100.0]"
+
+
+def test_a_prompt_is_schema_examples_and_question_and_ends_where_the_answer_begins():
+    schema = gcd.SqlSchema(
+        (
+            gcd.Table("order", (gcd.Column("id", "INTEGER"), gcd.Column("who")), ("id",)),
+            gcd.Table("person", (gcd.Column("id", "INTEGER"),), ("id",)),
+        ),
+        (gcd.ForeignKey("order", "who", "person", "id"),),
+    )
+    compact = build_prompt(schema, "How many?", tokenizer=Tokenizer(), kind="auto")
+    assert compact.endswith(
+        'CREATE TABLE "order" (id INTEGER PRIMARY KEY, who REFERENCES person (id));\n'
+        "CREATE TABLE person (id INTEGER PRIMARY KEY);\nQuestion: How many?\nSQL:\n"
+    )
+    assert compact.count("Question:") == len(EXAMPLES) + 1 == 4
+    language = gcd.sql(EXAMPLE_SCHEMA, gcd.SqlDialect(tables=2, subquery_depth=0))
+    for question, query in EXAMPLES:
+        assert f"Question: {question}\nSQL:\n{query}\n" in compact
+        assert language.accepts(query)
+
+    class Template(Tokenizer):
+        chat_template = "there is one"
+
+        def apply_chat_template(self, turns, **_: object) -> str:
+            return "".join(f"<{turn['role']}>{turn['content']}" for turn in turns) + "<assistant>"
+
+    chat = build_prompt(schema, "How many?", tokenizer=Template(), kind="auto")
+    assert "just the SQL statement" in chat.partition("<user>")[0]
+    assert chat.endswith("Question: How many?\nSQL:<assistant>")
+    with pytest.raises(ValueError, match="no chat template"):
+        build_prompt(schema, "How many?", tokenizer=Tokenizer(), kind="chat")
