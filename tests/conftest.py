@@ -31,6 +31,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
         os.environ.setdefault(_variable, "1")
 
 # Vocabularies are cached for the length of one run, never in the user's own folder.
+USERS_CACHE = os.environ.get("GCD_CACHE_DIR")
 _CACHE = tempfile.TemporaryDirectory(prefix="gcd-cache-")
 os.environ["GCD_CACHE_DIR"] = _CACHE.name
 

@@ -10,8 +10,8 @@ import math
 import random
 import time
 from collections.abc import Sequence
-from pickle import UnpicklingError
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
 import torch
@@ -232,7 +232,7 @@ class Trainer:
         set_peft_model_state_dict(self.adapter, content["adapter"])
         self._optimizer.load_state_dict(content["optimizer"])
         self.step = content["step"]
-        saved = read_json(self._run.directory / _CURVE, remedy="give resume=false")
+        saved = read_json(self._run.directory / _CURVE, list, remedy="give resume=false")
         self.curve = [
             point for point in (Point(*each) for each in saved) if point.step <= self.step
         ]

@@ -147,9 +147,7 @@ def test_the_exact_answer_is_the_model_s(finished):
         return math.exp(total)
 
     masses = [
-        sum(
-            probability([*tokens, end]) for tokens in spellings(text.encode(), 3) for end in ends
-        )
+        sum(probability([*tokens, end]) for tokens in spellings(text.encode(), 3) for end in ends)
         for text in PROBLEMS[0]["strings"]
     ]
     report = results(finished)[0]

