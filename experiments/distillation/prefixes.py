@@ -9,8 +9,7 @@ average,
 
     p(v) = r b(v) / (sum of b over tokens that are not listed),    b = the mean of what is listed.
 
-Its size is exact; there is none where all V tokens are listed. Features for the clustering are made
-of the listed tokens alone.
+Its size is exact; there is none where all V tokens are listed.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from functools import cached_property
 import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
-from torch.nn.functional import embedding_bag
 
 from experiments.distillation.data import Sequences
 from experiments.distillation.said import Said
@@ -111,13 +109,11 @@ class SaidPrefixes:
         # Differences of equal numbers may be rounded to less than nothing.
         return (sums.view(num_groups, size) + rests[:, None] * base).clamp_(min=0)
 
-    def features(self, projection: Float32[Tensor, "V D"]) -> Float32[Tensor, "m D"]:
-        """Projects the square roots of what is listed after each prefix."""
-        parts = [
-            embedding_bag(tokens, projection, per_sample_weights=p.sqrt().float(), mode="sum")
-            for _, tokens, p, _ in self._lists()
-        ]
-        return torch.cat(parts)
+    def features(
+        self, dimensions: int, generator: torch.Generator
+    ) -> Float32[Tensor, "m dimensions"]:
+        """Gives the sketches of the logits, with as many dimensions as they have."""
+        return self.said.sketch.float()
 
     @property
     def rest(self) -> float:
