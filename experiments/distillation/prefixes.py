@@ -15,7 +15,7 @@ Its size is exact; there is none where all V tokens are listed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -135,3 +135,29 @@ class SaidPrefixes:
         for rows, tokens, p in self.said.pieces():
             rest = (1 - p.sum(dim=1)).clamp(min=0)
             yield self.read[rows], tokens, p, torch.zeros_like(rest) if whole else rest
+
+
+def after_each_token(
+    sequences: Sequences, eos_ids: tuple[int, ...]
+) -> tuple[Sequences, Float32[Tensor, "n D"]]:
+    """Give the sketch of what the model said after each token, for latent variable distillation.
+
+    Nothing was asked after the last token of a text. An end-of-sequence token has a vector of zeros,
+    which nobody reads; a text that was cut before its end loses its last token here.
+
+    Returns:
+        The sequences, and a vector for each of their tokens.
+    """
+    assert sequences.said is not None
+    last = torch.zeros(sequences.num_tokens, dtype=torch.bool)
+    last[sequences.lengths.cumsum(0) - 1] = True
+    cut = last & ~torch.isin(sequences.tokens, torch.tensor(eos_ids, dtype=torch.int64))
+    vectors = sequences.said.sketch[sequences.asked.roll(-1)].float()
+    vectors[last] = 0
+    shorter = replace(
+        sequences,
+        tokens=sequences.tokens[~cut],
+        asked=sequences.asked[~cut],
+        lengths=sequences.lengths - cut[last].long(),
+    )
+    return shorter.take(shorter.lengths.nonzero().squeeze(1)), vectors[~cut]

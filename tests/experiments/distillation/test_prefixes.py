@@ -16,7 +16,7 @@ from experiments.distillation import sampling
 from experiments.distillation.clones import Prefixes, cloned
 from experiments.distillation.data import Sequences
 from experiments.distillation.fit import lumping_of
-from experiments.distillation.prefixes import SaidPrefixes
+from experiments.distillation.prefixes import SaidPrefixes, after_each_token
 from experiments.distillation.said import Said
 from gcd import Vocabulary
 from hmm.inference import log_likelihood
@@ -138,6 +138,28 @@ def test_files_keep_what_was_said(tmp_path):
     distill_data.save(replace(both, said=None), tmp_path / "b.safetensors")
     with pytest.raises(ValueError, match=r"`asked` does not fit its \d+ tokens and 0 lists"):
         distill_data.read(tmp_path)
+
+
+def test_latent_variables_need_no_second_reading():
+    """The sketch after each token is that of what the model says there."""
+    lm = ToyLM(SIX, seed=3)
+    found = sampled(lm, [[0], [1]] * 20, 4, 4)
+    shorter, vectors = after_each_token(found, SIX.eos_ids)
+    ended = [found.sequence(row)[-1] in SIX.eos_ids for row in range(40)]
+    assert 0 < sum(ended) < 40
+    position = 0
+    rows = [row for row in range(40) if len(found.sequence(row)) > 1 or ended[row]]
+    assert len(shorter) == len(rows)
+    for place, row in enumerate(rows):
+        answer = found.sequence(row)[: None if ended[row] else -1]
+        assert shorter.sequence(place) == answer
+        for t, token in enumerate(answer):
+            prefix = (*found.prompt(row), *answer[: t + 1])
+            sketch = Said.of(lm.log_p(prefix)[None], 1, SIX.eos_ids).sketch[0].float()
+            expected = torch.zeros_like(sketch) if token in SIX.eos_ids else sketch
+            torch.testing.assert_close(vectors[position], expected)
+            position += 1
+    assert position == len(vectors)
 
 
 def naive(sequences: Sequences) -> dict[tuple, tuple[float, int | None]]:
