@@ -87,8 +87,10 @@ class Prefixes(Protocol):
         """Sums weight · p over the prefixes of each group that were read; p is what was said."""
         ...
 
-    def features(self, projection: Float32[Tensor, "V D"]) -> Float32[Tensor, "m D"]:
-        """Projects the square roots of p after each prefix that was read."""
+    def features(
+        self, dimensions: int, generator: torch.Generator
+    ) -> Float32[Tensor, "m dimensions"]:
+        """Gives points for the prefixes that were read; near ones are followed by the same."""
         ...
 
 
@@ -143,8 +145,7 @@ def _states(
 ) -> tuple[Int64[Tensor, "n"], Int64[Tensor, "H"]]:
     """The state of each prefix (H for roots, -1 for those of greatest length), and its kind."""
     generator = torch.Generator().manual_seed(derived_seed("clones", seed))
-    projection = torch.randn(len(kind), _DIMENSIONS, generator=generator) / _DIMENSIONS**0.5
-    points = visited.features(projection)
+    points = visited.features(_DIMENSIONS, generator)
     inner = visited.parent[visited.read] >= 0
     at, points = visited.read[inner], points[inner]
     # Square roots: improbable prefixes are many, and have a say in what clones there are.
@@ -191,6 +192,13 @@ def _shared_out(
             break
         clones[best] += 1
     return clones
+
+
+def random_projection(
+    size: int, dimensions: int, generator: torch.Generator
+) -> Float32[Tensor, "size dimensions"]:
+    """Draw a matrix that nearly keeps distances (Johnson and Lindenstrauss 1984)."""
+    return torch.randn(size, dimensions, generator=generator) / dimensions**0.5
 
 
 def k_means(

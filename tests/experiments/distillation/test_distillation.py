@@ -360,7 +360,8 @@ def test_latent_variables_come_from_so_many_sequences(tmp_path, tiny_lm, monkeyp
     hidden_states = distill_sampling.hidden_states
     monkeypatch.setattr(distill_sampling, "hidden_states", spy)
     sizes = ["num_sequences=12", "max_length=5", "sample_batch=6", "num_states=4", "held_out=0.2"]
-    where = [f"model.path={tiny_lm}", "model.device=cpu", "init=latent", "stop_after=1"]
+    where = [f"model.path={tiny_lm}", "model.device=cpu", "init=latent", "stop_after=1",
+             "top=0"]  # fmt: skip
     for number, limit in enumerate(("5", "null")):
         run(*where, *sizes, f"run_dir={tmp_path / str(number)}", f"latent_sequences={limit}")
     assert read[0] == 5 < read[1]
