@@ -53,8 +53,7 @@ class Automaton:
         class_of_byte: class of each byte; bytes with equal columns share one.
         max_bytes: the language is known for strings of at most so many bytes, and no longer one
             is in it (`gcd.automata.horizon`); None: for all strings.
-        factors: smaller automata that the language is a Boolean combination of, where somebody has
-            said so; products keep them. They are no part of the language, and make lifting cheap.
+        factors: automata that it is known to be a Boolean combination of; lifting makes use of it.
 
     State 0 is initial. The empty language has one state, which does not accept.
     """
@@ -351,10 +350,9 @@ class Automaton:
             kernel_limits(),
         )
         pay(count, work, "a product of automata")
-        product = Automaton.minimal(delta, accepting, class_of_byte)
-        if not (self.factors or other.factors):
-            return product
-        return replace(product, factors=(*(self.factors or (self,)), *(other.factors or (other,))))
+        known = self.factors or other.factors
+        factors = (*(self.factors or (self,)), *(other.factors or (other,))) if known else ()
+        return replace(Automaton.minimal(delta, accepting, class_of_byte), factors=factors)
 
     # -- asking questions -------------------------------------------------------------------
 
