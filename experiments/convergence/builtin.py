@@ -6,7 +6,8 @@ one of several names, inflections of a few words in a sentence.
 
 Budgets are *tight* (the shortest answer's tokens, or a few more) or *loose* (everything fits, or
 as many tokens as keep the tree at `LOOSE` prefixes). Where a value ends at its closing quote or its
-full stop, those tokens stand for the end of the text.
+full stop, the tokens that begin with it stand for the end of the text, as what else they hold (a
+comma, a bracket) follows the value.
 
 They were written down before any of them was run, and all of them are reported.
 """
@@ -63,7 +64,7 @@ def builtin(
         prompt_kind: of the prompts of tool calls; see `experiments.tool_calling.prompts`.
 
     Raises:
-        ValueError: no token of the model is exactly the text at which answers of the suite end.
+        ValueError: no token of the model begins with what answers of the suite end at.
     """
     make = {"toolcalls": _toolcalls, "stories": _stories}[suite]
     return [
@@ -87,14 +88,15 @@ def _budget(problem: Problem, lm: smc.TransformersLM, tokenizer: Any) -> int:
     return int(constraint.steps_to_accept[constraint.initial]) + problem.budget
 
 
-def _spelling(lm: smc.TransformersLM, text: str) -> tuple[int, ...]:
-    """All tokens that are exactly this text."""
+def _closing(lm: smc.TransformersLM, text: str) -> tuple[int, ...]:
+    """All tokens that begin with this text."""
     wanted = text.encode()
-    found = tuple(i for i, token in enumerate(lm.vocabulary.token_bytes) if token == wanted)
+    texts = enumerate(lm.vocabulary.token_bytes)
+    found = tuple(i for i, token in texts if token.startswith(wanted))
     if not found:
         raise ValueError(
-            f"the built-in problems end an answer at {text!r}, and no token of this model is "
-            "exactly that; give problems of your own (task.problems=FILE.json)"
+            f"the built-in problems end an answer at {text!r}, and no token of this model begins "
+            "with that; give problems of your own (task.problems=FILE.json)"
         )
     return found
 
@@ -158,7 +160,7 @@ def _toolcalls(lm: smc.TransformersLM, tokenizer: Any, kind: str) -> list[Proble
             begun(tools, '"name": "'),
             gcd.choice(names),
             _AS_MANY,
-            eos_ids=_spelling(lm, '"'),
+            eos_ids=_closing(lm, '"'),
             note=f"{len(names)} tools, {len(tools.tools)} of them offered",
         ),
     ]
@@ -166,7 +168,7 @@ def _toolcalls(lm: smc.TransformersLM, tokenizer: Any, kind: str) -> list[Proble
 
 def _stories(lm: smc.TransformersLM, tokenizer: Any, kind: str) -> list[Problem]:
     del tokenizer, kind  # plain text
-    stop = _spelling(lm, ".")
+    stop = _closing(lm, ".")
     things = gcd.choice(_THINGS.split())
     return [
         Problem(

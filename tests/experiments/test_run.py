@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,13 +23,31 @@ from hmm.checkpoint import save
 from hmm.model import HMM
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = ("+task=xlam", "task.num_examples=4", "task.particles=[1,3]", "wandb=disabled")
+STORIES = ROOT / "tests" / "models" / "stories260K"
+REQUESTS = ROOT / "experiments" / "convergence" / "toolcalls.jsonl"
+SMALL = (
+    "+task=xlam", "task.num_examples=4", "task.particles=[1,3]", "task.budget=tight",
+    "wandb=disabled", f"model.path={STORIES}", "model.device=cpu", f"data.path={REQUESTS}",
+)  # fmt: skip
 EXPERIMENT_ROWS = 4 * 3 * 2 * 2
+
+
+@cache
+def hmm() -> str:
+    """The directory of an HMM over the tokens of the model, which has read nothing."""
+    directory = Path(tempfile.mkdtemp(prefix="hmm-"))
+    atexit.register(shutil.rmtree, directory)
+    made = HMM.random(32, 512, generator=torch.Generator().manual_seed(0))
+    save(made, directory, config={"eos_token_id": [1, 2]})
+    return str(directory)
 
 
 def composed(*overrides: str):
     with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        return compose("config", [*SMALL, *overrides])
+        config = compose("config", [*SMALL, *overrides])
+    if "pgcd" in config.task.methods and not any(o.startswith("hmm.path=") for o in overrides):
+        config.hmm.path = hmm()
+    return config
 
 
 def rows_of(run_dir: Path) -> list[dict]:
@@ -165,20 +187,20 @@ def test_real_records_malformed_ones_and_infeasible_budgets(tmp_path):
     data = tmp_path / "records.jsonl"
     data.write_text("\n".join([json.dumps(good), "{not json", json.dumps(tight)]) + "\n")
     run_dir = tmp_path / "run"
-    experiment.run(composed(f"data.path={data}", f"run_dir={run_dir}", "task.budget=40"))
+    experiment.run(composed(f"data.path={data}", f"run_dir={run_dir}", "task.budget=70"))
     rows = rows_of(run_dir)
     assert {row["example"].split(":")[1] for row in rows} == {"0"}
     refused = [json.loads(x) for x in (run_dir / "refused.jsonl").read_text().splitlines()]
     assert [r["kind"] for r in refused] == ["malformed", "refused"]
-    assert "the budget is 40" in refused[1]["reason"]
+    assert "the budget is 70" in refused[1]["reason"]
     summary = json.loads((run_dir / "summary.json").read_text())
     assert (summary["records"], summary["malformed"], summary["refused"]) == (2, 1, 1)
 
 
 @pytest.mark.slow
 def test_another_configuration_in_the_same_directory_is_refused(finished):
-    with pytest.raises(ValueError, match=r"task\.budget was 'default', is 'tight'"):
-        experiment.run(composed(f"run_dir={finished}", "task.budget=tight"))
+    with pytest.raises(ValueError, match=r"task\.budget was 'tight', is 'default'"):
+        experiment.run(composed(f"run_dir={finished}", "task.budget=default"))
 
 
 @pytest.mark.slow
@@ -200,16 +222,15 @@ def test_other_records_under_the_same_name_are_refused(tmp_path):
 
 
 def test_an_hmm_over_another_vocabulary_is_refused_with_both_sizes(tmp_path):
-    hmm = HMM.random(4, 100, generator=torch.Generator().manual_seed(0))
-    save(hmm, tmp_path / "hmm")
-    with pytest.raises(ValueError, match=r"100.*2048|2048.*100"):
+    save(HMM.random(4, 100, generator=torch.Generator().manual_seed(0)), tmp_path / "hmm")
+    with pytest.raises(ValueError, match=r"100.*512|512.*100"):
         experiment.run(composed(f"run_dir={tmp_path / 'run'}", f"hmm.path={tmp_path / 'hmm'}"))
 
 
 def test_an_hmm_with_other_ends_is_refused_with_both(tmp_path):
-    hmm = HMM.random(4, 2048, generator=torch.Generator().manual_seed(0))
-    save(hmm, tmp_path / "hmm", config={"eos_token_id": [5]})
-    with pytest.raises(ValueError, match=r"ends its texts with token \[5\].* model with \[1\]"):
+    other = HMM.random(4, 512, generator=torch.Generator().manual_seed(0))
+    save(other, tmp_path / "hmm", config={"eos_token_id": [5]})
+    with pytest.raises(ValueError, match=r"ends its texts with token \[5\].* with \[1, 2\]"):
         experiment.run(composed(f"run_dir={tmp_path / 'run'}", f"hmm.path={tmp_path / 'hmm'}"))
 
 
@@ -266,7 +287,7 @@ def test_mistakes_are_one_line_before_any_model_work():
         (["model.device=cuda:99"], "model.device=cuda:99"),
         (["data.offset=4", "data.path=nowhere.json"], "nowhere.json"),
         (
-            ["model.path=some/model"],
+            ["model.path=some/model", "hmm.path=auto"],
             "HMM distilled from model.path=some/model",
         ),
         (["hmm.path=nowhere"], "hmm.path=nowhere: no HMM there"),

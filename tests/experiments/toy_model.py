@@ -12,8 +12,13 @@ from tokenizers import decoders, models, pre_tokenizers
 EOS = "<eos>"
 
 
-def write_checkpoint(directory: Path, context: int = 8192) -> Path:
-    """Write the checkpoint of a model that says anything, into a directory that it makes."""
+def write_checkpoint(
+    directory: Path, context: int = 8192, *, spread: float = 0.5, seed: int = 0
+) -> Path:
+    """Write the checkpoint of a model that says anything, into a directory that it makes.
+
+    With a small `spread` of its weights it gives all tokens about the same probability.
+    """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     names = {token: index for index, token in enumerate(alphabet)}
     tokenizer = tokenizers.Tokenizer(models.BPE(names, []))
@@ -29,13 +34,13 @@ def write_checkpoint(directory: Path, context: int = 8192) -> Path:
         num_hidden_layers=1,
         num_attention_heads=4,
         num_key_value_heads=2,
-        initializer_range=0.5,
+        initializer_range=spread,
         max_position_embeddings=context,
         bos_token_id=None,
         eos_token_id=len(names),
     )
     with torch.random.fork_rng():
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         model = transformers.LlamaForCausalLM(config)
     model.save_pretrained(directory)
     return directory

@@ -489,7 +489,7 @@ def test_bad_hmms() -> None:
     with pytest.raises(ValueError, match="initial"):
         PGCD(HMM(hmm.initial * torch.nan, hmm.transition, hmm.emission))
     with pytest.raises(ValueError, match=r"hmm is str.*hmm\.load"):
-        PGCD("models/toolcall-hmm")  # type: ignore[arg-type]
+        PGCD("models/some-hmm")  # type: ignore[arg-type]
     lm, automaton = ToyLM(VOCABULARY), few_words()
     for proposal, message in (
         (PGCD(random_hmm(9)), r"over 9 tokens.*of 6"),

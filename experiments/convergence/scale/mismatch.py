@@ -20,8 +20,9 @@ Both have distributions that sum to one in float64, and are functions of model, 
     the HMM of tool calls              0    0.39      0.75         2.20
     the HMM of stories                 0    0.60      1.15         2.55
 
-where the HMM that the convergence task distils from a real language model loses 0.26 and 0.59. The
-strengths were chosen by these numbers, before any sampler was run with them.
+where the HMMs that the convergence task distils from the language models lose 0.26 and 0.59. The
+first line, and 0.26, are of a language model that is no longer in the repository. The strengths
+were chosen by these numbers, before any sampler was run with them.
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ from experiments.convergence.problems import prepare, read_problems
 from experiments.harness.models import ROOT, load_model
 from tests.experiments.convergence.test_convergence import (
     QUICK,
-    STORIES,
     composed,
     results,
     written,
 )
+from tests.experiments.toy_model import write_checkpoint
 
 _OF_THE_FILE = [
     ("[{", "not JSON"),
@@ -70,13 +70,12 @@ _OF_THE_REGEX = [
 ]
 _OF_THE_MODEL = [
     ({"budget": 10**40}, "the model's context"),
-    ({"eos_ids": list(range(2048))}, "problem '0'.*no token"),
+    ({"eos_ids": list(range(512))}, "problem '0'.*no token"),
     ({"strings": ["wide and long"], "budget": 2}, "the budget is 2"),
-    ({"eos_ids": [2048]}, "eos_ids has 2048, but the model's ids are 0 to 2047"),
-    ({"prompt": [2048]}, "the prompt has token 2048"),
-    ({"prompt": ""}, "no tokens"),
-    ({"prompt": [5] * 2046}, "context"),
-    ({"strings": ["temperatureinformationregistration"], "budget": 36}, "distinct token pref"),
+    ({"eos_ids": [512]}, "eos_ids has 512, but the model's ids are 0 to 511"),
+    ({"prompt": [512]}, "the prompt has token 512"),
+    ({"prompt": [5] * 510}, "context"),
+    ({"strings": ["the " * 12], "budget": 49}, "distinct token pref"),
 ]
 
 
@@ -107,6 +106,17 @@ def test_bad_patterns_are_refused_before_a_model_is_loaded(value, message, tmp_p
     found = refusal(content, tmp_path)
     assert "problem 1" in found
     assert re.search(message, found)
+
+
+@pytest.mark.parametrize(("content", "message"), _OF_THE_MODEL)
+def test_what_a_model_has_no_room_or_token_for_is_refused(content, message, tmp_path):
+    assert re.search(message, refusal(content, tmp_path))
+
+
+def test_a_prompt_without_any_token_is_refused(tmp_path):
+    """The tokenizer of this toy adds none of its own."""
+    toy = write_checkpoint(tmp_path / "toy")
+    assert re.search("no tokens", refusal({"prompt": ""}, tmp_path, f"model.path={toy}"))
 
 
 @pytest.mark.parametrize("patterns", ["a(b|c)?", [".{1,3}", ".*b.*"], ["[ab]*", "a.*", ".{2,3}"]])
@@ -141,31 +151,26 @@ def test_a_problem_of_patterns_is_that_of_its_texts(tmp_path):
     assert "Ends in b. After `x`" in (tmp_path / "run" / "table.md").read_text()
 
 
-@pytest.mark.parametrize(
-    ("file", "overrides"),
-    [
-        ("convergence_check_embedded.json", ()),
-        ("convergence_new_embedded.json", ()),
-        ("convergence_check_stories.json", (f"model.path={STORIES}",)),
-        ("convergence_new_stories.json", (f"model.path={STORIES}",)),
-    ],
-)
-def test_the_page_s_own_problems_can_be_enumerated(file, overrides):
-    """Nothing is asked of the model; what the page says of budgets and sizes holds."""
-    if overrides and not STORIES.is_dir():
-        pytest.skip("needs ../shared/models/stories260K")
-    lm, tokenizer = load_model(composed(*overrides).model)
+@pytest.mark.parametrize("kind", ["check", "new"])
+def test_the_page_s_own_problems_can_be_enumerated(kind):
+    """Nothing is asked of the model; what the page says of budgets and sizes holds.
+
+    Problems of tool calls are for the tokens of another model (tests/experiments/harness).
+    """
+    lm, tokenizer = load_model(composed().model)
     lm.model.forward = Mock(side_effect=AssertionError("the model was asked"))
-    problems = read_problems(ROOT / "docs" / file)
+    problems = read_problems(ROOT / "docs" / f"convergence_{kind}_stories.json")
     rows = table_rows((ROOT / "docs" / "convergence.md").read_text(encoding="utf-8"))
     for problem in problems:
         ready = prepare(problem, lm, tokenizer, 200_000)
-        if "new" in file:
+        if kind == "new":
             tree = ready.tree()
             within = len(tree["text"].unique()) - 1  # -1 stands for prefixes
             found = [str(problem.budget), str(within), str(tree.num_prefixes)]
             assert any(row[0] == problem.name and row[3:6] == found for row in rows), found
-    assert len(problems) == (6 if "new" in file else 3)
+    calls = read_problems(ROOT / "docs" / f"convergence_{kind}_toolcalls.json")
+    assert len(problems) == len(calls) == (6 if kind == "new" else 3)
+    assert all(each.prompt.count("\nCalls in JSON:\n") == 1 for each in calls)
 
 
 def table_rows(page: str) -> list[list[str]]:
@@ -205,7 +210,7 @@ def test_bad_settings_are_named(override, message):
     [
         (["task.methods=[lcd,gcd]"], "add pgcd, or leave task.hmm out"),
         (["task.hmm_for=problem"], "one HMM for all problems"),
-        (["task.models=[embedded,other]"], "one vocabulary"),
+        (["task.models=[smollm2,other]"], "one vocabulary"),
     ],
 )
 def test_an_hmm_that_would_not_be_used_is_refused(overrides, message, tmp_path):

@@ -8,25 +8,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 
 import gcd
 import smc
 from experiments import run as experiment
 from experiments.convergence.scale import problem, sentences, source
-from experiments.convergence.scale.config import PROBLEMS
+from experiments.convergence.scale.config import PROBLEMS, ScaleConfig
 from experiments.convergence.scale.measures import measured, total_variation
 from experiments.convergence.scale.sentences import SENTENCES
 from experiments.convergence.scale.tools import TOOLS
 from experiments.convergence.scale.truth import Event, Truth, truth
+from hmm.checkpoint import save
+from hmm.model import HMM
 from smc.hmm_lm import in_double
 
 ROOT = Path(__file__).resolve().parents[3]
 QUIET = ("wandb=disabled", "model.device=cpu", "+task=convergence_scale")
-STORIES = Path("../shared/models/stories260K")
+STORIES = ROOT / "tests" / "models" / "stories260K"
 LITTLE = (
-    "task.problems=[tool-tight]", "task.methods=[gcd,pgcd]", "task.lookaheads=[strong]",
-    "task.particles=[1,2]", "task.seeds=3",
+    f"task.toolcalls={STORIES}", "task.problems=[tool-tight]", "task.methods=[gcd,pgcd]",
+    "task.lookaheads=[strong]", "task.particles=[1,2]", "task.seeds=3",
 )  # fmt: skip
 
 
@@ -43,8 +46,16 @@ def without_times(rows: list[dict]) -> list[dict]:
     return [{k: v for k, v in row.items() if "seconds" not in k} for row in rows]
 
 
-def test_a_run_is_complete_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
-    config = composed(*LITTLE, f"run_dir={tmp_path / 'run'}")
+@pytest.fixture(scope="module")
+def hmm(tmp_path_factory) -> str:
+    """An HMM over the tokens of a small model, which has read nothing."""
+    directory = tmp_path_factory.mktemp("hmm")
+    save(HMM.random(6, 512, generator=torch.Generator().manual_seed(0)), directory)
+    return f"task.toolcalls_hmm={directory}"
+
+
+def test_a_run_is_complete_and_goes_on_where_it_stopped(tmp_path, monkeypatch, hmm):
+    config = composed(*LITTLE, hmm, f"run_dir={tmp_path / 'run'}")
     sample, calls = smc.sample, []
 
     def interrupted(*args, **kwargs):
@@ -89,9 +100,21 @@ def test_a_run_is_complete_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="is the truth of another HMM than the one there is now"):
         experiment.run(config)
 
-    whole = composed(*LITTLE, f"run_dir={tmp_path / 'whole'}")
+    whole = composed(*LITTLE, hmm, f"run_dir={tmp_path / 'whole'}")
     experiment.run(whole)
     assert without_times(rows_of(tmp_path / "whole")) == without_times(rows)
+
+
+def test_an_hmm_that_is_not_there_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(source, "load_model", None)
+    monkeypatch.setattr(source, "OWN_HMM", tmp_path / "none")
+    for overrides, message in (
+        ([], r"task\.toolcalls_hmm=.*none: no HMM there .*scripts\.distill_hmm"),
+        (["task.toolcalls_hmm=/nowhere"], r"task\.toolcalls_hmm=/nowhere: no HMM there"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            experiment.run(composed(*LITTLE, *overrides, f"run_dir={tmp_path / 'run'}"))
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -171,10 +194,10 @@ def test_budgets_are_linear_in_the_fewest_tokens():
     assert problem.Budget(0, 60).tokens(constraint) == 60
 
 
-@pytest.mark.skipif(not STORIES.is_dir(), reason="no model of stories here")
 def test_sentences_have_an_exact_answer(tmp_path):
     """Of an HMM made of few continuations, which is as much of a model as a good one."""
-    stories = source.read_source("stories", str(STORIES), 64, 40)
+    settings = ScaleConfig(stories=str(STORIES), hmm_states=64, hmm_sequences=40)
+    stories = source.read_source("stories", settings)
     hmm = in_double(source.hmm_of(stories, 64, 40, tmp_path))
     assert source.hmm_of(stories, 64, 40, tmp_path).num_states == hmm.num_states
     assert len(list(tmp_path.iterdir())) == 1  # made once

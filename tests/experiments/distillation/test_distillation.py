@@ -37,13 +37,17 @@ from experiments.harness import config as configuration
 from experiments.harness import run as harness_run
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import load_model
+from experiments.tool_calling.records import read_xlam
 from gcd import Vocabulary
 from hmm import em, inference
 from hmm.checkpoint import load
 from hmm.model import HMM
 from smc.testing import ToyLM
+from tests.experiments.toy_model import write_checkpoint
 
 ROOT = Path(__file__).resolve().parents[3]
+REQUESTS = ROOT / "experiments" / "convergence" / "toolcalls.jsonl"
+RECORDS = f"records.path={REQUESTS}"
 V = 12
 FILE = ["data.vocab_size=12", "data.eos_ids=[0]", "wandb=disabled"]
 SMALL = ["num_states=6", "batch_size=80", "piece_size=50", "epochs=4", "held_out=0.2"]
@@ -94,12 +98,8 @@ def token_file(truth: HMM, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tiny_lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An untrained language model over the embedded model's tokens."""
-    path = tmp_path_factory.mktemp("lm") / "tiny"
-    tokenizer = small_lm.load_tokenizer(ROOT / "models" / "toolcall-lm")
-    model = small_lm.build_model(tokenizer, hidden=16, layers=1, heads=2, mlp=32, seed=0)
-    small_lm.export(path, model, tokenizer)
-    return path
+    """An untrained language model, to which all tokens are about the same."""
+    return write_checkpoint(tmp_path_factory.mktemp("lm") / "tiny", spread=0.02)
 
 
 # The whole of it
@@ -243,11 +243,11 @@ def test_answers_have_the_language_models_law():
 
 def test_interrupted_and_shared_sampling_give_the_same_answers(tmp_path, tiny_lm):
     lm, tokenizer = load_model(ModelConfig(path=str(tiny_lm), device="cpu"))
-    prompts = SOURCES["xlam"].token_ids(composed("style=both"), 5, tokenizer)
+    prompts = SOURCES["xlam"].token_ids(composed("style=both", RECORDS), 5, tokenizer)
     texts = [tokenizer.decode(prompt) for prompt in prompts]
     assert [text.endswith("JSON:\n") for text in texts] == [True, False, True, False, True]
-    queries = [record.query for record in generate(5, 0, split="train")]
-    assert all(query in text for query, text in zip(queries, texts, strict=True))
+    queries = [record.query for record in read_xlam(REQUESTS).records[:3]]
+    assert all(queries[i // 2] in text for i, text in enumerate(texts))
 
     options = {"max_length": 4, "batch": 3, "seed": 0}
     distill_sampling.sample_to(tmp_path / "a", lm, prompts, 11, **options)
@@ -291,28 +291,28 @@ def test_interrupted_and_shared_sampling_give_the_same_answers(tmp_path, tiny_lm
 def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init, epochs):
     if init == "latent":
         pytest.importorskip("faiss")
-    where = [f"model.path={tiny_lm}", f"run_dir={tmp_path / 'run'}", f"init={init}"]
+    where = [f"model.path={tiny_lm}", RECORDS, f"run_dir={tmp_path / 'run'}", f"init={init}"]
     sizes = ["num_sequences=12", "max_length=5", "sample_batch=6", "num_states=4", "held_out=0.2",
              "answers_per_prompt=2", f"epochs={epochs}", "wandb=disabled",
              "model.device=cpu"]  # fmt: skip
     run_dir = run(*where, *sizes)
     nats = json.loads((run_dir / "summary.json").read_text())["nats_per_token"]
-    # Untrained, it says nearly nothing: uniform over its 2 048 tokens.
-    assert nats["language model, reading the prompt"] == pytest.approx(-math.log(2048), abs=0.3)
+    # Untrained, it says nearly nothing: uniform over its 257 tokens.
+    assert nats["language model, reading the prompt"] == pytest.approx(-math.log(257), abs=0.3)
     vocabulary = load_model(ModelConfig(path=str(tiny_lm), device="cpu"))[0].vocabulary
     stored = load(run_dir / "hmm", vocabulary=vocabulary)
     assert stored.hmm.num_states == 4
-    assert stored.config["eos_token_id"] == [1]
+    assert stored.config["eos_token_id"] == [256]
     assert stored.config["vocabulary_digest"] == vocabulary.fingerprint.hex()
     first = model_of(run_dir)
-    # What never occurs is stored once, for 2 048 tokens less at most 61 (an end among them).
+    # What never occurs is stored once.
     (sampled,) = tmp_path.glob("sequences-*")
     answers = distill_data.read(sampled)
     assert answers.groups.unique(return_counts=True)[1].tolist() == [2] * 6
-    own = len({*answers.tokens.tolist(), 1})
+    own = len({*answers.tokens.tolist(), 256})
     assert 2 < len(first["emission_rows"]) <= own + 1
-    unseen = torch.ones(2048, dtype=torch.bool)
-    unseen[answers.tokens] = unseen[1] = False
+    unseen = torch.ones(257, dtype=torch.bool)
+    unseen[answers.tokens] = unseen[256] = False
     assert len(stored.hmm.emission[unseen].unique(dim=0)) == 1
     curve = json.loads((run_dir / "curve.json").read_text())
     assert curve[-1]["step"] == (3 if epochs else 0)
@@ -360,7 +360,7 @@ def test_latent_variables_come_from_so_many_sequences(tmp_path, tiny_lm, monkeyp
     hidden_states = distill_sampling.hidden_states
     monkeypatch.setattr(distill_sampling, "hidden_states", spy)
     sizes = ["num_sequences=12", "max_length=5", "sample_batch=6", "num_states=4", "held_out=0.2"]
-    where = [f"model.path={tiny_lm}", "model.device=cpu", "init=latent", "stop_after=1",
+    where = [f"model.path={tiny_lm}", RECORDS, "model.device=cpu", "init=latent", "stop_after=1",
              "top=0"]  # fmt: skip
     for number, limit in enumerate(("5", "null")):
         run(*where, *sizes, f"run_dir={tmp_path / str(number)}", f"latent_sequences={limit}")
@@ -627,7 +627,7 @@ def test_damaged_files_of_a_run_are_named_with_the_way_out(tmp_path, token_file)
 
 
 def test_a_damaged_file_of_answers_is_named_and_made_again(tmp_path, tiny_lm):
-    common = [f"model.path={tiny_lm}", f"run_dir={tmp_path / 'run'}", "wandb=disabled",
+    common = [f"model.path={tiny_lm}", RECORDS, f"run_dir={tmp_path / 'run'}", "wandb=disabled",
               "num_sequences=12", "max_length=5", "sample_batch=6", "stop_after=0",
               "num_states=4", "held_out=0.2", "model.device=cpu"]  # fmt: skip
     run(*common)
