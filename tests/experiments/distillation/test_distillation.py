@@ -308,7 +308,7 @@ def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init, epochs):
     # What never occurs is stored once.
     (sampled,) = tmp_path.glob("sequences-*")
     answers = distill_data.read(sampled)
-    assert answers.groups.unique(return_counts=True)[1].tolist() == [2] * 6
+    assert answers.groups.unique(return_counts=True)[1].min() >= 2  # answers to each prompt
     own = len({*answers.tokens.tolist(), 256})
     assert 2 < len(first["emission_rows"]) <= own + 1
     unseen = torch.ones(257, dtype=torch.bool)
