@@ -52,10 +52,8 @@ class DistillConfig:
     answers_per_prompt: int = 1  # at least: more, where there are fewer prompts
     max_length: int = 128  # tokens of an answer, EOS included; a longer one is cut there
     sample_batch: int = 64  # answers sampled together
-    top: int = (
-        64  # tokens kept of what the LM says at each prefix, with a sketch of its logits, for
-    )
-    # init=clones and latent; 0: nothing is kept, and latent reads the answers once more
+    top: int = 64  # tokens kept of what the LM says at each prefix, with a sketch of its logits;
+    # 0: nothing is kept, and init=latent reads the answers once more
     held_out: float = 0.05  # share of the prompts whose answers are kept for the comparison
 
     # The HMM.

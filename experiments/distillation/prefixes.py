@@ -142,8 +142,8 @@ def after_each_token(
 ) -> tuple[Sequences, Float32[Tensor, "n D"]]:
     """Give the sketch of what the model said after each token, for latent variable distillation.
 
-    Nothing was asked after the last token of a text. An end-of-sequence token has a vector of zeros,
-    which nobody reads; a text that was cut before its end loses its last token here.
+    Nothing was asked after the last token of a text. An end-of-sequence token has a vector of
+    zeros, which nobody reads; a text that was cut before its end loses its last token here.
 
     Returns:
         The sequences, and a vector for each of their tokens.

@@ -210,10 +210,10 @@ dropout {config.dropout:g}."""
 
 _INITIALS = {
     "random": "random parameters",
-    "latent": "latent variable distillation (k-means of the language model's last hidden states, or of "
-    "its logits)",
-    "clones": "clones of tokens (k-means of the language model's logits after prefixes; averages of "
-    "what it\nsays there as parameters)",
+    "latent": "latent variable distillation (k-means of the language model's last hidden states, "
+    "or logits)",
+    "clones": "clones of tokens (k-means of the language model's logits after prefixes; averages\n"
+    "of what it says there as parameters)",
 }
 
 

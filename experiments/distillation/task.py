@@ -43,6 +43,7 @@ from hmm.model import HMM
 from smc.transformers_lm import TransformersLM
 
 _LOG = logging.getLogger(__name__)
+_OWN = 0.05  # of the states; with more, EM gains less from clones (docs/distillation.md)
 
 
 def run(config: DictConfig) -> Path:
@@ -226,7 +227,7 @@ def _clones(
     if not training.answered:
         training = distill_sampling.asked_again(lm, training, config.top, config.sample_batch)
     prefixes = SaidPrefixes.of(training, lumping)
-    hmm = cloned(prefixes, config.num_states, eos_ids=ends, seed=config.seed)
+    hmm = cloned(prefixes, config.num_states, eos_ids=ends, own=_OWN, seed=config.seed)
     _LOG.info(
         "%d states of %d prefixes; the %d most probable tokens after each hold %.2f%% of what the "
         "language model expects",
