@@ -4,10 +4,9 @@ A language here is a set of byte strings, held as its **minimal deterministic au
 state reachable, every state with a way to acceptance, no two states alike, states numbered in
 breadth-first order. That form is unique, so two languages are equal exactly if their arrays are.
 
-Why bytes, and why automata. Tokens are byte strings that respect no character boundary, so a
-constraint at the byte level serves every tokenizer. And regular languages close under
-intersection, complement, concatenation and bounded repetition, none of which a grammar engine
-has: what users combine stays exact.
+Why bytes, and why automata. Tokens are byte strings that respect no character boundary, so
+constraints on bytes serve every tokenizer. And regular languages close under intersection,
+complement, concatenation and bounded repetition: what users combine stays exact.
 
 Costs, with S states, K byte classes: minimisation O(S K) where fingerprints settle it
 (`gcd.automata.kernels.residuals`), O(S K log S) at most (Valmari and Lehtinen 2008); a product of
@@ -20,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 from jaxtyping import Bool, Int32, Integer, UInt8
@@ -356,13 +355,11 @@ class Automaton:
 
     # -- asking questions -------------------------------------------------------------------
 
+    initial: ClassVar[int] = 0
+
     @property
     def num_states(self) -> int:
         return self.delta.shape[0]
-
-    @property
-    def initial(self) -> int:
-        return 0
 
     @property
     def is_empty(self) -> bool:
