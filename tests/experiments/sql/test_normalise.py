@@ -35,6 +35,11 @@ WRITTEN = [
         "(SELECT singer_in_concert.singer_id FROM singer_in_concert)",
     ),
     (
+        "SELECT age FROM singer WHERE NOT name NOT LIKE 'a' OR NOT name LIKE 'b' OR id NOT IN (1)",
+        "SELECT singer.age FROM singer WHERE singer.name LIKE 'a' OR singer.name NOT LIKE 'b' "
+        "OR singer.id NOT IN (1)",
+    ),
+    (
         "SELECT age FROM singer EXCEPT SELECT age FROM singer WHERE name IN ('a', 3)",
         "SELECT singer.age FROM singer EXCEPT SELECT singer.age FROM singer "
         "WHERE singer.name IN ('a', 3)",
@@ -52,7 +57,8 @@ REFUSED = [
     ("SELECT nome FROM singer", "belongs to no table"),
     ("SELECT id FROM singer JOIN concert ON singer.id = concert.id", "belongs to several tables"),
     ("SELECT a.name FROM singer a JOIN singer b ON a.id = b.id", "singer joined with itself"),
-    ("SELECT name FROM singer, concert", "without ON"),
+    ("SELECT name FROM singer, concert", "an outer, cross or natural join"),
+    ("SELECT name FROM singer JOIN concert", "a join on something else"),
     ("SELECT name FROM singer LEFT JOIN concert ON singer.id = concert.id", "an outer"),
     ("SELECT name FROM (SELECT name FROM singer)", "sub-query in FROM"),
     ("SELECT age + 1 FROM singer", "the expression age \\+ 1"),
