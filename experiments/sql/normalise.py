@@ -227,6 +227,8 @@ class _Select:
         if isinstance(tree, exp.Is) and isinstance(tree.expression, exp.Null):
             return f"{self._value(tree.this)} IS NULL"
         if isinstance(tree, exp.Like):
+            if tree.args.get("negate"):  # how sqlglot holds NOT LIKE since version 30
+                negation = "" if negation else "NOT "
             return f"{self._value(tree.this)} {negation}LIKE {self._operand(tree.expression)}"
         if isinstance(tree, exp.Between):
             bounds = (self._operand(tree.args[name]) for name in ("low", "high"))
