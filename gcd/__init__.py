@@ -19,6 +19,7 @@ from gcd.errors import (
 from gcd.languages.element_pattern import ASCII_CLASSES, pattern
 from gcd.languages.json_schema.ignored import IgnoredKeyword, IgnoredKeywordWarning
 from gcd.languages.json_schema.schema import ignored_keywords, json_schema
+from gcd.languages.keywords import keywords
 from gcd.languages.literal import choice, literal
 from gcd.languages.sql.dialect import SqlDialect
 from gcd.languages.sql.reading import sql_schema, sql_values
@@ -79,6 +80,7 @@ __all__ = [
     "ignored_keywords",
     "inspect_prefix",
     "json_schema",
+    "keywords",
     "lift",
     "literal",
     "parse_tools",

@@ -82,7 +82,8 @@ def report(
     table: pd.DataFrame,
     notes: Sequence[str],
     more: Mapping[str, Any] | None = None,
-    metric: str = "accuracy",
+    metric: str = "posterior-weighted accuracy",
+    metric_key: str = "weighted_accuracy",
 ) -> None:
     """Write table, summary and figures.
 
@@ -96,7 +97,8 @@ def report(
         table: the same for readers.
         notes: sentences below the table.
         more: further plain values of the task for `summary.json`.
-        metric: what `Handling.is_correct` decides, for the axes of figures.
+        metric: what figures show, in words.
+        metric_key: where the summary has it: a share, with the ends of its interval.
     """
     config = run.config
     record: dict[str, Any] = {
@@ -121,8 +123,8 @@ def report(
             "deviation of the log evidence is that of one request, averaged over requests."
         )
     figures = {"accuracy": run.directory / "accuracy.png", "reads": run.directory / "reads.png"}
-    plot_accuracy(summary, figures["accuracy"], title, metric)
-    plot_reads(summary, figures["reads"], title, metric)
+    plot_accuracy(summary, figures["accuracy"], title, metric, metric_key)
+    plot_reads(summary, figures["reads"], title, metric, metric_key)
     shown = pd.DataFrame(rows).drop(columns=["answers"])
     run.report(
         f"## {title}\n\n{as_markdown(table)}\n\n{' '.join(notes)}\n",

@@ -73,7 +73,11 @@ def legend_of(arms: Sequence[Arm], size: float = 6) -> list[Line2D]:
 
 
 def plot_accuracy(
-    summary: Sequence[dict[str, Any]], path: Path, title: str, metric: str = "accuracy"
+    summary: Sequence[dict[str, Any]],
+    path: Path,
+    title: str,
+    metric: str = "posterior-weighted accuracy",
+    key: str = "weighted_accuracy",
 ) -> None:
     """Write a figure to `path`: accuracy beside the share of finished answers, against particles.
 
@@ -81,11 +85,12 @@ def plot_accuracy(
         summary: records of `summarize`; each arm is a line, its bootstrap interval a band.
         path: of the image.
         title: of the figure.
-        metric: what the task calls its accuracy.
+        metric: what is shown, in words.
+        key: where the summary has it, a share with the ends of its interval.
     """
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
     counts = sorted({s["particles"] for s in summary})
-    _accuracy(left, summary, "particles", metric)
+    _measure(left, summary, "particles", metric, key)
     for arm, rows in _lines(summary):
         right.plot(_column(rows, "particles"), _column(rows, "complete"), **arm.style)
     right.set_ylabel("answers finished within the budget")
@@ -102,7 +107,11 @@ def plot_accuracy(
 
 
 def plot_reads(
-    summary: Sequence[dict[str, Any]], path: Path, title: str, metric: str = "accuracy"
+    summary: Sequence[dict[str, Any]],
+    path: Path,
+    title: str,
+    metric: str = "posterior-weighted accuracy",
+    key: str = "weighted_accuracy",
 ) -> None:
     """Write a figure to `path`: accuracy and log evidence, against what the language model read.
 
@@ -113,15 +122,16 @@ def plot_reads(
         summary: records of `summarize`; each arm is a line through its numbers of particles.
         path: of the image.
         title: of the figure.
-        metric: what the task calls its accuracy.
+        metric: what is shown, in words.
+        key: where the summary has it, a share with the ends of its interval.
     """
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
-    _accuracy(left, summary, "read", metric)
+    _measure(left, summary, "read", metric, key)
     repeated = any(s["log_evidence_sd"] is not None for s in summary)
-    key = "log_evidence_sd" if repeated else "log_evidence"
+    shown = "log_evidence_sd" if repeated else "log_evidence"
     for arm, rows in _lines(summary):
-        some = [s for s in rows if s[key] is not None]
-        right.plot(_column(some, "read"), _column(some, key), **arm.style)
+        some = [s for s in rows if s[shown] is not None]
+        right.plot(_column(some, "read"), _column(some, shown), **arm.style)
     right.set_ylabel(
         "standard deviation of the log evidence" if repeated else "mean log evidence (nats)"
     )
@@ -143,17 +153,19 @@ def _column(rows: Sequence[dict[str, Any]], key: str) -> list[float]:
     return [s[key] for s in rows]
 
 
-def _accuracy(axis: Any, summary: Sequence[dict[str, Any]], key: str, metric: str) -> None:
-    """Accuracy against a column, with intervals where they can be told apart."""
+def _measure(
+    axis: Any, summary: Sequence[dict[str, Any]], column: str, metric: str, key: str
+) -> None:
+    """A measure against a column, with intervals where they can be told apart."""
     lines = _lines(summary)
     for arm, rows in lines:
-        x = _column(rows, key)
-        axis.plot(x, _column(rows, "weighted_accuracy"), **arm.style)
+        x = _column(rows, column)
+        axis.plot(x, _column(rows, key), **arm.style)
         if len(lines) <= _FEW:
-            low, high = (_column(rows, f"weighted_accuracy_{end}") for end in ("low", "high"))
+            low, high = (_column(rows, f"{key}_{end}") for end in ("low", "high"))
             axis.fill_between(x, low, high, color=arm.style["color"], alpha=0.12, linewidth=0)
     interval = " (95 % interval)" if len(lines) <= _FEW else ""
-    axis.set_ylabel(f"posterior-weighted {metric}{interval}")
+    axis.set_ylabel(f"{metric}{interval}")
     axis.set_ylim(bottom=0)
     axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 

@@ -182,7 +182,9 @@ class _Select:
 
     def _column(self, column: exp.Expression) -> str:
         if not isinstance(column, exp.Column):
-            raise UnwritableQueryError(f"the expression {column.sql('sqlite')} in place of a column")
+            raise UnwritableQueryError(
+                f"the expression {column.sql('sqlite')} in place of a column"
+            )
         owner = self._owner(column)
         return owner.qualified(owner.spelling(column.name))
 

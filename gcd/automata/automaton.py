@@ -17,7 +17,7 @@ two automata O(S1 S2 K) over reachable pairs; determinisation as in `gcd.automat
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from typing import Final
@@ -53,6 +53,8 @@ class Automaton:
         class_of_byte: class of each byte; bytes with equal columns share one.
         max_bytes: the language is known for strings of at most so many bytes, and no longer one
             is in it (`gcd.automata.horizon`); None: for all strings.
+        factors: smaller automata that the language is a Boolean combination of, where somebody has
+            said so; products keep them. They are no part of the language, and make lifting cheap.
 
     State 0 is initial. The empty language has one state, which does not accept.
     """
@@ -61,6 +63,7 @@ class Automaton:
     accepting: Bool[np.ndarray, S]
     class_of_byte: UInt8[np.ndarray, 256]
     max_bytes: int | None = None
+    factors: tuple[Automaton, ...] = ()
 
     def __post_init__(self) -> None:
         for array in (self.delta, self.accepting, self.class_of_byte):
@@ -348,7 +351,10 @@ class Automaton:
             kernel_limits(),
         )
         pay(count, work, "a product of automata")
-        return Automaton.minimal(delta, accepting, class_of_byte)
+        product = Automaton.minimal(delta, accepting, class_of_byte)
+        if not (self.factors or other.factors):
+            return product
+        return replace(product, factors=(*(self.factors or (self,)), *(other.factors or (other,))))
 
     # -- asking questions -------------------------------------------------------------------
 

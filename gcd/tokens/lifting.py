@@ -18,6 +18,11 @@ counter by as many units as it completes, and only what follows a way out is wal
 different way. So an intersection with a length limit costs classes, not tokens, for each of its
 states. A state that is like such a boundary but for a few words is walked where the two differ.
 
+**Factors.** Where an automaton is known to be a Boolean combination of others
+(`Automaton.factors`), tokens with the same columns in all of these have the same column in it. So
+the vocabulary is walked for the states of the factors, which add up, and not for those of the
+product, which multiply. Representatives alone are walked from every state.
+
 **What is kept.** States that whole tokens reach and from which whole tokens lead to acceptance. A
 byte automaton may have others: with no token that begins in the middle of a character, the bytes
 of a character cannot be completed. They go, and classes that only they distinguished become one.
@@ -27,6 +32,9 @@ table itself, states x classes, which is written once.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int32, Int64, UInt8, UInt64
@@ -81,7 +89,9 @@ def lift(automaton: Automaton, vocabulary: Vocabulary, *, eos: str = "token") ->
     if eos == "accept":
         _refuse_continuations(automaton)
 
-    delta, class_of, edges = lift_arrays(automaton.delta, automaton.class_of_byte, vocabulary)
+    delta, class_of, edges = lift_arrays(
+        automaton.delta, automaton.class_of_byte, vocabulary, automaton.factors
+    )
     accepting = automaton.accepting
     if eos == "accept":
         delta, class_of = with_final(delta[:-1, :-1], accepting, class_of, eos)
@@ -102,8 +112,11 @@ def lift_arrays(
     delta: Int32[np.ndarray, "S K"],
     class_of_byte: UInt8[np.ndarray, "256"],
     vocabulary: Vocabulary,
+    factors: Sequence[Automaton] = (),
 ) -> tuple[Int32[np.ndarray, "S1 C1"], Int32[np.ndarray, "V"], Int32[np.ndarray, "E 2"]]:
     """Return the token transitions of a byte automaton with initial state 0, without those of EOS.
+
+    `factors` are automata that it is a Boolean combination of; none where they are not known.
 
     Returns:
         table: the state after a token of each class, -1 for none, from all states, whether whole
@@ -113,32 +126,11 @@ def lift_arrays(
         edges: (state, next state), each pair once.
     """
     trie = vocabulary.trie
-    delta = np.ascontiguousarray(delta)
-    label = read_only(labels(class_of_byte, trie.byte))
-    width = np.bincount(class_of_byte, minlength=delta.shape[1])
-    tree = (label, trie.depth, trie.skip, trie.entry)
-    cells = Cells(*find_cells(delta, width))
-    ways = Ways(*kernels.ways_out(delta, cells))
-    reference = kernels.references(delta, width, cells)
-
-    bounds = zip(cells.unit_start[:-1], cells.unit_start[1:], strict=True)
-    profiles = [
-        vocabulary.profile(np.ascontiguousarray(cells.units[i:j, class_of_byte])) for i, j in bounds
-    ]
-    counted = _is_counted(cells)
-    partition = _first_partition(profiles, counted, trie.num_entries)
-    for u, profile in enumerate(profiles):
-        kernels.split_by_exits(
-            partition,
-            delta,
-            tree,
-            trie.max_depth,
-            ways.state[ways.unit == u],
-            profile.exit_start,
-            profile.exits,
-            bool(counted[u]),
-        )
-    kernels.split_by_states(partition, delta, tree, trie.max_depth, cells.cell, reference)
+    runs = _Runs.of(delta, class_of_byte, vocabulary)
+    partition: tuple[np.ndarray, ...] | None = None
+    for part in [_Runs.of(f.delta, f.class_of_byte, vocabulary) for f in factors] or [runs]:
+        partition = _split(partition, part, vocabulary)
+    assert partition is not None
 
     # One representative entry for each class is enough for the table. Ids without bytes lead
     # nowhere.
@@ -148,7 +140,8 @@ def lift_arrays(
         partition[0], trie.entry_of_token, is_eos, 2 * trie.num_entries + 1
     )
     nodes, arrays = trie.part(trie.entry_of_token[first])
-    rows = (delta, (read_only(label[nodes]), *arrays), trie.max_depth, cells, ways)
+    tree = (read_only(runs.tree[0][nodes]), *arrays)
+    rows = (runs.delta, tree, trie.max_depth, runs.cells, runs.ways)
     total, live = np.zeros(first.size, np.uint64), np.zeros(first.size, np.int64)
     same = np.arange(first.size)
     pass_over_rows(*rows, total, live, same, same, np.zeros((0, 0), np.int32))
@@ -161,6 +154,70 @@ def lift_arrays(
         same, merged = alone, column[same]  # columns of one sum that differ: then none is merged
     rename(class_of, merged)
     return table, class_of, edges
+
+
+class _Runs(NamedTuple):
+    """What is known of an automaton before the vocabulary is walked: its counted runs.
+
+    Attributes:
+        delta: its transitions.
+        width: how many bytes each of its byte classes has.
+        tree: the prefix tree of the vocabulary, labelled with its byte classes.
+        cells, ways: its counted runs and the ways out of them.
+        profiles: of the units that repeat in them.
+    """
+
+    delta: Int32[np.ndarray, "S K"]
+    width: Int64[np.ndarray, "K"]
+    tree: tuple[np.ndarray, ...]
+    cells: Cells
+    ways: Ways
+    profiles: list[UnitProfile]
+
+    @classmethod
+    def of(
+        cls,
+        delta: Int32[np.ndarray, "S K"],
+        class_of_byte: UInt8[np.ndarray, "256"],
+        vocabulary: Vocabulary,
+    ) -> _Runs:
+        """Find the runs of an automaton."""
+        trie = vocabulary.trie
+        delta = np.ascontiguousarray(delta)
+        label = read_only(labels(class_of_byte, trie.byte))
+        width = np.bincount(class_of_byte, minlength=delta.shape[1])
+        cells = Cells(*find_cells(delta, width))
+        ways = Ways(*kernels.ways_out(delta, cells))
+        bounds = zip(cells.unit_start[:-1], cells.unit_start[1:], strict=True)
+        profiles = [
+            vocabulary.profile(np.ascontiguousarray(cells.units[i:j, class_of_byte]))
+            for i, j in bounds
+        ]
+        tree = (label, trie.depth, trie.skip, trie.entry)
+        return cls(delta, width, tree, cells, ways, profiles)
+
+
+def _split(
+    partition: tuple[np.ndarray, ...] | None, runs: _Runs, vocabulary: Vocabulary
+) -> tuple[np.ndarray, ...]:
+    """Part entries that lead to different states from some state of one automaton."""
+    trie, (delta, width, tree, cells, ways, profiles) = vocabulary.trie, runs
+    counted = _is_counted(cells)
+    partition = _by_profiles(partition, profiles, counted, trie.num_entries)
+    for u, profile in enumerate(profiles):
+        kernels.split_by_exits(
+            partition,
+            delta,
+            tree,
+            trie.max_depth,
+            ways.state[ways.unit == u],
+            profile.exit_start,
+            profile.exits,
+            bool(counted[u]),
+        )
+    reference = kernels.references(delta, width, cells)
+    kernels.split_by_states(partition, delta, tree, trie.max_depth, cells.cell, reference)
+    return partition
 
 
 def _equal_columns(
@@ -185,15 +242,20 @@ def _is_counted(cells: Cells) -> Bool[np.ndarray, "units"]:
     return np.bincount(chained, minlength=cells.unit_start.size - 1) > 0
 
 
-def _first_partition(
-    profiles: list[UnitProfile], counted: Bool[np.ndarray, "units"], num_entries: int
+def _by_profiles(
+    partition: tuple[np.ndarray, ...] | None,
+    profiles: list[UnitProfile],
+    counted: Bool[np.ndarray, "units"],
+    num_entries: int,
 ) -> tuple[np.ndarray, ...]:
-    """Entries that end differently inside the runs of some unit, parted."""
-    if not profiles:
-        return one_class(num_entries)
+    """Part entries that end differently inside the runs of some unit."""
     classes = [p.counted if c else p.uncounted for p, c in zip(profiles, counted, strict=True)]
-    partition = from_classes(classes[0], int(classes[0].max(initial=-1)) + 1)
-    for others in classes[1:]:
+    if partition is None:
+        if not classes:
+            return one_class(num_entries)
+        partition = from_classes(classes[0], int(classes[0].max(initial=-1)) + 1)
+        classes = classes[1:]
+    for others in classes:
         refine(partition, np.arange(num_entries, dtype=np.int32), others, num_entries)
     return partition
 

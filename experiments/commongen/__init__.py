@@ -1,0 +1,1 @@
+"""A sentence with every given concept, on the sets of CommonGen: `+task=commongen`."""

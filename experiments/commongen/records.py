@@ -1,0 +1,134 @@
+"""Concept sets of CommonGen are read from files and the hub, with the inflections that count.
+
+A record is a set of concepts, the sentences that people wrote of them, and, where they are known,
+the inflections of each concept. The public file has `field_N#look_V#stand_V` and all sentences of
+a set in one row; the hub has a list of concepts without parts of speech, and a sentence a row.
+
+Inflections are words as they stand inside of a sentence: a capitalised form beside the same word
+without a capital says nothing new, as the first word of a sentence has one anyway.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from experiments.commongen.config import AUTO, LEMMINFLECT
+from experiments.commongen.inflections import by_rule, without_capitals
+from experiments.harness import records as reading
+from experiments.harness.records import ReadResult
+
+_NEEDS = (
+    "concept_set, such as dog_N#run_V (or concepts, a list), and scene, a list of sentences (or "
+    "target, one sentence)"
+)
+
+
+@dataclass(frozen=True)
+class ConceptSet:
+    """Concepts, and what people wrote of them.
+
+    Attributes:
+        id: unique within its source.
+        concepts: the words as given, in their basic forms.
+        references: sentences.
+        inflections: for each concept the words that count as it; none of them is empty.
+    """
+
+    id: str
+    concepts: tuple[str, ...]
+    references: tuple[str, ...]
+    inflections: tuple[tuple[str, ...], ...]
+
+
+def read_file(path: str | Path, inflections: str = AUTO) -> ReadResult[ConceptSet]:
+    """Read the records of a JSON-lines file in the form of CommonGen's public one.
+
+    Args:
+        path: of the file.
+        inflections: where they come from: "auto", "lemminflect", or a file with a line for each
+            line of the first one, as in `CommonGenConfig`.
+
+    Raises:
+        DataError: no such file, not UTF-8, or no well-formed record in it.
+    """
+    if inflections in (AUTO, LEMMINFLECT):
+        return reading.read_lines(path, lambda row, line: record_of(row, line, inflections), _NEEDS)
+    known = dict(enumerate(reading.read_text(inflections).split("\n"), 1))
+
+    def make(row: Any, line: str) -> ConceptSet:
+        words = known.get(int(line), "")
+        if not words.strip():
+            raise ValueError(f"{inflections} has no line {line}")
+        return record_of({**_object(row), "inflections": json.loads(words)}, line)
+
+    return reading.read_lines(path, make, _NEEDS)
+
+
+def read_hub(name: str, split: str, inflections: str = AUTO) -> ReadResult[ConceptSet]:
+    """Read a set on the hub, in which every row has one of the sentences of its concepts.
+
+    Raises:
+        DataError: it cannot be loaded, or holds no well-formed record.
+    """
+    rows = reading.read_hub(name, split, lambda row, n: record_of(row, n, inflections), _NEEDS)
+    merged: dict[tuple[str, ...], ConceptSet] = {}
+    for record in rows.records:
+        first = merged.get(record.concepts, record)
+        references = dict.fromkeys((*first.references, *record.references))
+        merged[record.concepts] = replace(first, references=tuple(references))
+    return ReadResult(tuple(merged.values()), rows.skipped)
+
+
+def record_of(row: Any, default_id: str, inflections: str = AUTO) -> ConceptSet:
+    """Make one record of a parsed row; `ValueError` says what is wrong with it."""
+    fields = _object(row)
+    concepts = _concepts(fields)
+    references = fields.get("scene", fields.get("target"))
+    sentences = [references] if isinstance(references, str) else references
+    if not isinstance(sentences, list) or not all(isinstance(s, str) for s in sentences):
+        raise ValueError(f"no sentences: scene or target is {references!r}")
+    sentences = [sentence.strip() for sentence in sentences if sentence.strip()]
+    if not sentences:
+        raise ValueError("the set has no sentence to compare with")
+    given = fields.get("inflections") if inflections == AUTO else None
+    words = [by_rule(*each) for each in concepts] if given is None else _checked(given, concepts)
+    identity = fields.get("id")
+    return ConceptSet(
+        id=default_id if identity is None else str(identity),
+        concepts=tuple(word for word, _ in concepts),
+        references=tuple(sentences),
+        inflections=tuple(words),
+    )
+
+
+def _object(row: Any) -> dict[str, Any]:
+    if not isinstance(row, Mapping):
+        raise ValueError(f"a record is an object, not {type(row).__name__}")
+    return dict(row)
+
+
+def _concepts(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The concepts and their parts of speech, `""` where not given."""
+    given = fields.get("concept_set", fields.get("concepts"))
+    names = given.split("#") if isinstance(given, str) else given
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"no concepts: concept_set or concepts is {given!r}")
+    names = [name.strip() for name in names if name.strip()]
+    if not names:
+        raise ValueError("the set of concepts is empty")
+    return [(n[:-2], n[-1]) if n.endswith(("_N", "_V")) else (n, "") for n in names]
+
+
+def _checked(given: Any, concepts: Sequence[tuple[str, str]]) -> list[tuple[str, ...]]:
+    if not isinstance(given, list) or len(given) != len(concepts):
+        raise ValueError(f"{len(concepts)} concepts, but their inflections are {given!r}")
+    for (word, _), words in zip(concepts, given, strict=True):
+        if not isinstance(words, list) or not all(isinstance(each, str) for each in words):
+            raise ValueError(f"the inflections of {word!r} are {words!r}; a list of words is meant")
+        if not words:
+            raise ValueError(f"the concept {word!r} has no inflections")
+    return [without_capitals(words) for words in given]

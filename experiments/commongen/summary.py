@@ -1,0 +1,95 @@
+"""The rows of a run are summed up by coverage, BLEU, ROUGE-L and the model's own opinion.
+
+Every concept set counts in every mean but that of the log-probability, which only an answer has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.commongen.metrics import bleu_counts, corpus_bleu, rouge_l
+from experiments.harness.arms import Arm
+from experiments.harness.results import Row
+from experiments.harness.summary import Interval, bootstrap, summarize
+
+PUBLISHED = (  # system, metric, figure in percent
+    ("upper bound of the leaderboard v1.1 (people)", "BLEU-4", 46.49),
+    ("DKMR2, leaderboard v1.1", "BLEU-4", 44.33),
+    ("gpt-4-0613, CommonGen-lite", "coverage", 97.44),
+    ("Llama-2-7b-chat, CommonGen-lite", "coverage", 88.56),
+)
+MEASURES = ("coverage", "bleu", "rouge_l", "log_p_per_token")
+
+
+def summarize_text(
+    rows: Sequence[Row], references: Mapping[str, Sequence[str]], seed: int = 0
+) -> list[dict[str, Any]]:
+    """Sum up the rows of each arm and number of particles; `references` go by example."""
+    summary = summarize(rows, seed)
+    for record in summary:
+        arm, particles = Arm.of(record), record["particles"]
+        own = [r for r in rows if Arm.of(r) == arm and r["particles"] == particles]
+        examples: dict[str, list[Row]] = {}
+        for row in own:
+            examples.setdefault(row["example"], []).append(row)
+        measured = _measures(examples, references, seed)
+        for name, interval in measured.items():
+            record[name] = None if interval is None else interval.mean
+            record[f"{name}_low"] = None if interval is None else interval.low
+            record[f"{name}_high"] = None if interval is None else interval.high
+        record["seconds_per_row"] = float(np.mean([row["seconds"] for row in own]))
+    return summary
+
+
+def _measures(
+    examples: Mapping[str, Sequence[Row]], references: Mapping[str, Sequence[str]], seed: int
+) -> dict[str, Interval | None]:
+    """Every measure of the rows of one arm, an example's repetitions taken together."""
+    counts, rouge, coverage, log_p = [], [], [], []
+    for name, rows in examples.items():
+        texts = [row["answer"] or "" for row in rows]
+        counts.append(np.sum([bleu_counts(text, references[name]) for text in texts], axis=0))
+        rouge.append(float(np.mean([rouge_l(text, references[name]) for text in texts])))
+        coverage.append(float(np.mean([row["coverage"] for row in rows])))
+        known = [row["log_p_per_token"] for row in rows if row["log_p_per_token"] is not None]
+        log_p += [float(np.mean(known))] if known else []
+    return {
+        "coverage": bootstrap(coverage, seed),
+        "bleu": corpus_bleu(np.stack(counts), seed),
+        "rouge_l": bootstrap(rouge, seed),
+        "log_p_per_token": bootstrap(log_p, seed) if log_p else None,
+    }
+
+
+def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Turn the summary into a table; coverage, BLEU and ROUGE-L in percent, with intervals."""
+    return pd.DataFrame(
+        {
+            **Arm.of(s).titles,
+            "particles": s["particles"],
+            "sets": s["examples"],
+            "coverage %": _interval(s, "coverage", 1, 100),
+            "all concepts %": f"{100 * s['majority_accuracy']:.1f}",
+            "complete %": f"{100 * s['complete']:.1f}",
+            "dead rows": s["dead"],
+            "BLEU-4": _interval(s, "bleu", 1, 100),
+            "ROUGE-L": _interval(s, "rouge_l", 1, 100),
+            "log p a token": _interval(s, "log_p_per_token", 2, 1),
+            "log evidence": "–" if s["log_evidence"] is None else f"{s['log_evidence']:.2f}",
+            "read": f"{s['read']:.0f}",
+            "LM calls": s["lm_calls"],
+            "seconds a row": f"{s['seconds_per_row']:.2f}",
+        }
+        for s in summary
+    )
+
+
+def _interval(record: dict[str, Any], key: str, digits: int, scale: float) -> str:
+    if record[key] is None:
+        return "–"
+    mean, low, high = (scale * record[f"{key}{end}"] for end in ("", "_low", "_high"))
+    return f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"

@@ -1,0 +1,105 @@
+"""The CommonGen task, `+task=commongen`: a sentence that has every given concept.
+
+The constraint is `gcd.keywords`, one group of inflections for each concept, so coverage is certain
+under methods that finish what they begin; how good the sentences are is for BLEU, ROUGE-L and the
+model itself to say. Source: Lin et al., "CommonGen: A Constrained Text Generation Challenge for
+Generative Commonsense Reasoning" (Findings of EMNLP 2020).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import DictConfig
+
+import gcd
+import smc
+from experiments.commongen.config import CommonGenConfig, check
+from experiments.commongen.coverage import covered
+from experiments.commongen.data import load_records
+from experiments.commongen.prompts import build_prompt
+from experiments.commongen.records import ConceptSet
+from experiments.commongen.summary import PUBLISHED, as_table, summarize_text
+from experiments.harness.comparison import compare, identity, report
+from experiments.harness.examples import Example, Handling, name_of_example
+from experiments.harness.likelihood import log_probability, tokens_of
+from experiments.harness.models import load_model
+from experiments.harness.records import ReadResult
+from experiments.harness.results import Row
+from experiments.harness.run import Run, Task
+
+
+def handling(config: DictConfig, lm: smc.TransformersLM, tokenizer: Any) -> Handling:
+    """Say what becomes of a concept set."""
+    task = config.task
+
+    def language(record: ConceptSet) -> gcd.Automaton:
+        return gcd.keywords(
+            record.inflections,
+            max_words=task.max_words,
+            letters=task.letters,
+            punctuation=task.punctuation,
+        )
+
+    def columns(example: Example, posterior: smc.Posterior) -> Row:
+        record: Any = example.record
+        row: Row = {"concepts": list(record.concepts), "answer": posterior.majority}
+        if posterior.dead:
+            return row | {"coverage": 0.0, "answer_tokens": 0, "log_p_per_token": None}
+        found = covered(posterior.texts[0], record.inflections)
+        ids = tokens_of(posterior, posterior.answers[0])
+        return row | {
+            "coverage": sum(found) / len(found),
+            "answer_tokens": len(ids),
+            "log_p_per_token": log_probability(lm, example.prompt, ids) / len(ids),
+        }
+
+    def has_all(record: ConceptSet, answer: bytes) -> bool:
+        return all(covered(answer.decode(errors="replace"), record.inflections))
+
+    return Handling(
+        language=language,
+        prompt=lambda record: build_prompt(record, tokenizer=tokenizer, kind=config.model.prompt),
+        is_correct=has_all,
+        columns=columns,
+    )
+
+
+def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
+    """Compile the constraints, sample what is not there yet, and report."""
+    config, task = run.config, run.config.task
+    lm, tokenizer = load_model(config.model)
+    prepared, rows = compare(run, read, handling(config, lm, tokenizer), lm, tokenizer)
+    if rows is None:
+        return
+    records: list[tuple[str, Any]] = [(name_of_example(e), e.record) for e in prepared.examples]
+    summary = summarize_text(rows, {name: r.references for name, r in records}, config.seed)
+    source = config.data.path or config.data.hub or "CommonGen dev, in the repository"
+    published = "; ".join(f"{who}: {metric} {figure}" for who, metric, figure in PUBLISHED)
+    report(
+        run,
+        read,
+        prepared,
+        rows,
+        title=(
+            f"{task.name}: {len(prepared.examples)} concept sets ({source}), budget {task.budget}, "
+            f"temperature {config.smc.temperature:g}"
+        ),
+        summary=summary,
+        table=as_table(summary),
+        notes=[
+            "The answer of a row is the most probable one; dead rows are empty answers. Coverage "
+            "is the share of concepts that an independent check finds. BLEU-4 is sacrebleu's, of "
+            "the corpus, ROUGE-L the best F1 over references, both times 100; the log-probability "
+            "is the model's own, unconstrained, in nats. Brackets are 95 % bootstrap intervals "
+            "over concept sets. `read` is the mean number of prefixes that the model read for one "
+            "set, the prompt aside.",
+            f"Published, not the same model, not the same metric code: {published}.",
+        ],
+        more={"published": [list(each) for each in PUBLISHED]},
+        metric="corpus BLEU-4",
+        metric_key="bleu",
+    )
+
+
+TASK = Task("commongen", CommonGenConfig, check, load_records, identity, _run, processes="rows")

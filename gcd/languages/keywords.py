@@ -1,0 +1,268 @@
+"""One sentence that contains every given keyword, in any of its inflections and in any order.
+
+The language is an intersection of small ones, each a few dozen states:
+
+    well formed  words, single spaces, marks inside; a capital letter begins it, a stop ends it
+    counted      at most `max_words` words, that is so many spaces less one
+    contains g   for each group g of inflections: some word of the sentence is one of them
+
+**Words.** A word is what letters, digits, apostrophes and hyphens write without a break, and a
+keyword is found where a whole word is equal to it: "cat" is in "the cat." and `the "cat",`, but not
+in "category", "cat's" or "cat-like". So what is found here is found by every looser reading too.
+Letters are compared as given; only the first word of the sentence, which begins with a capital
+letter, is a keyword written with one. A word that is in two groups counts for both.
+
+**Size.** The product has a state for each set of groups still to come and each beginning of one of
+their words: 600 to 1 400 states for five groups of five. Whether the count of words matters, too,
+multiplies that by `max_words`. `gcd.lift` walks the vocabulary for the factors alone, not for their
+product (`Automaton.factors`).
+
+Source of the idea: keyword automata of Ctrl-G (Zhang et al., arXiv 2406.13892, section 4), which
+have no word boundaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool
+
+from gcd.automata.automaton import Automaton
+from gcd.automata.byte_classes import NUM_BYTES
+from gcd.automata.limits import metered, priced_cache, spend
+from gcd.errors import ConstraintError, StateLimitError, WorkLimitError
+from gcd.languages.literal import encodable
+from gcd.languages.text.regex import regex
+
+LETTERS = {  # those a sentence begins with, and all
+    "ascii": (r"A-Z", r"A-Za-z"),
+    "latin": (r"A-ZÀ-ÖØ-Þ", r"A-Za-zÀ-ÖØ-öø-ÿ"),
+    "unicode": (r"\p{Lu}\p{Lt}\p{Lo}", r"\p{L}\p{M}"),
+}
+MARKS = ",;:"  # behind a word
+JOINERS = "'’-"  # inside a word
+PAIRS = (('"', '"'), ("(", ")"))  # around words
+STOPS = ".!?"
+PUNCTUATION = ",;:'’-\""
+
+
+@dataclass(frozen=True)
+class _Alphabet:
+    """What sentences are written with, as pieces of regular expressions.
+
+    Attributes:
+        first: the first word of a sentence.
+        word: any word.
+        mark: what may stand behind a word, empty for nothing.
+        pairs: opening and closing marks.
+        between: bytes that are no part of a word.
+    """
+
+    first: str
+    word: str
+    mark: str
+    pairs: tuple[tuple[str, str], ...]
+    between: bytes
+
+    @classmethod
+    def of(cls, letters: str, punctuation: str) -> _Alphabet:
+        """Write them down, or raise `ConstraintError`."""
+        if letters not in LETTERS:
+            raise ConstraintError(f"letters must be one of {', '.join(LETTERS)}, got {letters!r}")
+        pairs = [pair for pair in PAIRS if pair[0] in punctuation and pair[1] in punctuation]
+        known = {*MARKS, *JOINERS, *(mark for pair in pairs for mark in pair)}
+        for mark in punctuation:
+            if mark not in known:
+                raise ConstraintError(
+                    f'punctuation must be some of {MARKS}{JOINERS}"(), brackets both or '
+                    f"neither, got {mark!r}"
+                )
+        marks = "".join(mark for mark in MARKS if mark in punctuation)
+        apostrophes = "".join(mark for mark in JOINERS if mark in punctuation and mark != "-")
+        joiners = apostrophes + ("\\-" if "-" in punctuation else "")
+        capital, letter = (f"[{each}0-9]" for each in LETTERS[letters])
+        rest = f"{letter}*" + (f"(?:[{joiners}]{letter}+)*" if joiners else "")
+        rest += f"[{apostrophes}]?" if apostrophes else ""
+        return cls(
+            first=capital + rest,
+            word=letter + rest,
+            mark=f"[{marks}]?" if marks else "",
+            pairs=tuple((f"[{a}]", f"[{b}]") for a, b in pairs),
+            between=f" {marks}{STOPS}{''.join(a + b for a, b in pairs)}".encode(),
+        )
+
+    def sentence(self) -> str:
+        """Write the pattern of a sentence."""
+        begins, goes_on = self._parts(self.first), self._parts(self.word)
+        whole, followed = 0, 1
+        longer = f"{begins[followed]}{goes_on[followed]}*{goes_on[whole]}"
+        return f"(?:{begins[whole]}|{longer})[{STOPS}]"
+
+    def _parts(self, first: str) -> tuple[str, str]:
+        """A word or words between marks, beginning with `first`: at the end, and with a space."""
+        inner = f"{first}(?:{self.mark} {self.word})*"
+        whole, followed = [first], [f"{first}{self.mark} "]
+        for opening, closing in self.pairs:
+            whole.append(f"{opening}{inner}{closing}")
+            mark = self.mark.rstrip("?")
+            behind = f"(?:{closing}{self.mark}|{mark}{closing})" if mark else closing
+            followed.append(f"{opening}{inner}{behind} ")
+        return f"(?:{'|'.join(whole)})", f"(?:{'|'.join(followed)})"
+
+
+def keywords(
+    groups: Iterable[Iterable[str]],
+    *,
+    max_words: int | None = None,
+    letters: str = "ascii",
+    punctuation: str = PUNCTUATION,
+) -> Automaton:
+    """Return the sentences in which each group has at least one of its words, as a whole word.
+
+    Args:
+        groups: for each concept its inflections, in any order; they are compared as given, but for
+            the capital letter that begins the sentence.
+        max_words: the most words of the sentence, those between single spaces; None for no limit.
+        letters: `"ascii"`, `"latin"` (and those of Latin-1), or `"unicode"`.
+        punctuation: marks that may be used inside, some of `,;:` behind words, `'’-` in words, and
+            `""` and `()` around words, not nested. A sentence ends with one of `.!?`, which stand
+            nowhere else.
+
+    Raises:
+        ConstraintError: no group, an empty one, an inflection that is no word of the alphabet,
+            concepts that need more words than `max_words`, or an unknown option.
+        StateLimitError, WorkLimitError: too many groups.
+    """
+    alphabet = _Alphabet.of(letters, punctuation)
+    concepts = _checked(groups)
+    if max_words is not None and max_words < 1:
+        raise ConstraintError(f"max_words must be at least 1, got {max_words}")
+    with metered():
+        sentences, first, word = _languages(alphabet)
+        for words in concepts:
+            for each in words:
+                if not word.accepts(each):
+                    raise ConstraintError(_no_word(each, letters, punctuation))
+        capitals = [[w[0].upper() + w[1:] for w in words if len(w[0].upper()) == 1]
+                    for words in concepts]  # fmt: skip
+        opening = [[word for word in words if first.accepts(word)] for words in capitals]
+        try:
+            _refuse_few_words(concepts, opening, max_words)
+            used = np.any(sentences.transitions >= 0, axis=0)
+            language = replace(sentences, factors=(sentences,))
+            for words, at_start in zip(concepts, opening, strict=True):
+                language &= _contains(words, at_start, alphabet.between, used)
+            return language if max_words is None else language & _counted(max_words, used)
+        except (StateLimitError, WorkLimitError) as error:
+            raise type(error)(
+                error.limit, f"a sentence with {len(concepts)} groups of keywords"
+            ) from error
+
+
+def _checked(groups: Iterable[Iterable[str]]) -> list[list[str]]:
+    """The words of each group, once each."""
+    if isinstance(groups, str) or not isinstance(groups, Iterable):
+        raise ConstraintError(f"keywords() got {groups!r}; give a list of groups of words")
+    concepts: list[list[str]] = []
+    for number, group in enumerate(groups, 1):
+        words: list[Any] = [group] if isinstance(group, str) else list(group)
+        if isinstance(group, str) or not all(isinstance(word, str) for word in words):
+            raise ConstraintError(
+                f"group {number} of keywords() is {group!r}; a group is a list of words"
+            )
+        if not words:
+            raise ConstraintError(
+                f"group {number} of keywords() is empty, so no sentence has one of its words; give "
+                "it an inflection, or leave it out"
+            )
+        concepts.append(list(dict.fromkeys(map(encodable, words))))
+    if not concepts:
+        raise ConstraintError("keywords() needs at least one group of words, got none")
+    return concepts
+
+
+@priced_cache(maxsize=8)
+def _languages(alphabet: _Alphabet) -> tuple[Automaton, Automaton, Automaton]:
+    """All sentences, the words that may begin one, and all words."""
+    return regex(alphabet.sentence()), regex(alphabet.first), regex(alphabet.word)
+
+
+def _no_word(text: str, letters: str, punctuation: str) -> str:
+    joiners = " ".join(mark for mark in JOINERS if mark in punctuation) or "nothing"
+    return (
+        f"the keyword {text!r} is no word: one is letters ({letters}) and digits, joined by "
+        f"{joiners}; write it so, or allow more by `letters` or `punctuation`"
+    )
+
+
+def _contains(
+    words: Sequence[str],
+    capitals: Sequence[str],
+    between: bytes,
+    used: Bool[np.ndarray, "256"],
+) -> Automaton:
+    """All strings of the `used` bytes with one of the words between bytes that are in none.
+
+    `capitals` are the words that count at the very beginning.
+    """
+    start, space, other, found = range(4)
+    rows = np.full((4, NUM_BYTES), other, np.int32)
+    rows[:, list(between)] = space
+    rows[start, list(between)] = start  # an opening quotation mark
+    rows[found] = found
+    inside = rows[other]
+    table = list(rows)
+    for root, texts in ((start, capitals), (space, words)):
+        for text in texts:
+            state = root
+            for byte in text.encode():
+                after = int(table[state][byte])
+                if after == other:
+                    after = table[state][byte] = len(table)
+                    table.append(inside.copy())
+                state = after
+            table[state][list(between)] = found
+    delta = np.where(used, np.stack(table), -1)
+    return Automaton.from_transitions(delta, np.arange(len(table)) == found)
+
+
+def _counted(max_words: int, used: Bool[np.ndarray, "256"]) -> Automaton:
+    """All strings of the `used` bytes with fewer spaces than `max_words`."""
+    rows = np.where(used, np.arange(max_words, dtype=np.int32)[:, None], -1)
+    rows[:, ord(" ")] = np.append(np.arange(1, max_words), -1)
+    return Automaton.from_transitions(rows, np.ones(max_words, bool))
+
+
+def _refuse_few_words(
+    concepts: Sequence[Sequence[str]], opening: Sequence[Sequence[str]], max_words: int | None
+) -> None:
+    """Refuse a limit below the fewest words that have one of each group.
+
+    A step adds a word, which is in a set of groups, to every set of groups that fewer words reach.
+    """
+    if max_words is None or max_words > len(concepts):
+        return  # a word for each group, and perhaps one that can begin the sentence
+    everything = (1 << len(concepts)) - 1
+    reached, count, later = {0}, 0, _served(concepts)
+    choices = _served(opening) | {0}
+    while everything not in reached:
+        spend(len(reached) * len(choices) * 64, "the fewest words")
+        reached = {before | more for before in reached for more in choices}
+        count, choices = count + 1, later
+    if count > max_words:
+        raise ConstraintError(
+            f"{len(concepts)} groups of keywords need a sentence of at least {count} words, and "
+            f"max_words is {max_words}; raise it"
+        )
+
+
+def _served(concepts: Sequence[Sequence[str]]) -> set[int]:
+    """For each word the groups that it is in, as bits."""
+    groups_of: dict[str, int] = {}
+    for number, words in enumerate(concepts):
+        for word in words:
+            groups_of[word] = groups_of.get(word, 0) | 1 << number
+    return set(groups_of.values())

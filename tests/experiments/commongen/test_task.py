@@ -1,0 +1,165 @@
+"""Small whole runs of the task: what it writes, resumption, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+import smc
+from experiments import run as experiment
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    """A random model over bytes: what matters here is what the constraint makes of it."""
+    path = tmp_path_factory.mktemp("model")
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {"</s>": 0} | {letter: i for i, letter in enumerate(letters, 1)}
+    core = Tokenizer(models.BPE(vocabulary, []))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    PreTrainedTokenizerFast(tokenizer_object=core, eos_token="</s>").save_pretrained(path)
+    config = LlamaConfig(
+        vocab_size=257, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, max_position_embeddings=256, bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(path)
+    return path
+
+
+def composed(model: Path, *overrides: str):
+    small = (
+        "+task=commongen", f"model.path={model}", "model.device=cpu", "wandb=disabled",
+        "task.methods=[lcd,gcd]", "task.particles=[2]", "task.num_examples=2", "task.budget=32",
+    )  # fmt: skip
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        return compose("config", [*small, *overrides])
+
+
+def rows_of(directory: Path) -> list[dict]:
+    return [json.loads(line) for line in (directory / "results.jsonl").read_text().splitlines()]
+
+
+def without_seconds(rows: list[dict]) -> list[dict]:
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+
+def test_a_run_writes_everything_and_goes_on_where_it_was(model, tmp_path, monkeypatch):
+    directory = tmp_path / "run"
+    config = composed(model, f"run_dir={directory}")
+    sample, calls = smc.sample, []
+
+    def interrupted(*args, **kwargs):
+        calls.append(None)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return sample(*args, **kwargs)
+
+    monkeypatch.setattr(smc, "sample", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        experiment.run(config)
+    kept = rows_of(directory)
+    assert len(kept) == 4
+    experiment.run(config)
+    rows = rows_of(directory)
+    assert len(rows) == 8
+    assert all(row in rows for row in kept)
+    experiment.run(composed(model, f"run_dir={tmp_path / 'whole'}"))
+    assert without_seconds(rows_of(tmp_path / "whole")) == without_seconds(rows)
+
+    for row in rows:
+        if row["method"] == "gcd":
+            assert row["valid"]
+            assert row["complete"]
+            assert row["coverage"] == row["weighted_accuracy"] == 1
+            assert row["log_p_per_token"] < 0
+            assert row["answer_tokens"] == len(row["answer"].encode()) + 1  # bytes, and EOS
+            assert row["answer"] == row["answers"][0]["text"]
+        assert len(row["concepts"]) in (3, 4, 5)
+    summary = json.loads((directory / "summary.json").read_text())
+    gcd_records = [m for m in summary["methods"] if m["method"] == "gcd"]
+    assert [m["coverage"] for m in gcd_records] == [1, 1]
+    assert all(0 <= m["bleu"] < 0.5 for m in gcd_records)
+    assert len(summary["published"]) == 4
+    table = (directory / "table.md").read_text()
+    assert table.count("\n| GCD") == 2
+    assert "not the same model, not the same metric code" in table
+    for name in ("accuracy.png", "reads.png"):
+        assert (directory / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_records_that_cannot_be_run_are_left_out_and_listed(model, tmp_path):
+    rows = [
+        {"concept_set": "dog_N#run_V", "scene": ["A dog ran."]},
+        {"concept_set": "", "scene": ["A dog ran."]},
+        {"concept_set": "dog_N#run_V#cat_N", "scene": ["A dog ran."]},
+        {"concept_set": "internationalisation_N#cat_N", "scene": ["A cat."]},
+        {"concepts": ["naïveté"], "scene": ["A cat."]},
+    ]
+    data = tmp_path / "sets.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    directory = tmp_path / "run"
+    experiment.run(
+        composed(model, f"run_dir={directory}", f"data.path={data}", "task.num_examples=9",
+                 "task.methods=[gcd]", "task.algorithms=[smc]", "task.max_words=2",
+                 "task.budget=20")
+    )  # fmt: skip
+    assert [row["example"] for row in rows_of(directory)] == ["0:1"]
+    refused = [json.loads(x) for x in (directory / "refused.jsonl").read_text().splitlines()]
+    assert [(r["record"], r["kind"]) for r in refused] == [
+        (2, "malformed"), ("3", "refused"), ("4", "refused"), ("5", "refused"),
+    ]  # fmt: skip
+    for line, reason in zip(
+        refused,
+        ["set of concepts is empty", "at least 3 words, and max_words is 2",
+         "needs at least 26 tokens", "'naïveté' is no word"],
+        strict=True,
+    ):  # fmt: skip
+        assert reason in line["reason"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["task.budget=5"], "none of the 2 records can be run; the first: .*the budget is 5"),
+        (["task.max_words=1"], "none of the 2 records can be run.*max_words is 1"),
+        (["task.max_words=0"], "task.max_words must be at least 1, got 0"),
+        (["task.budget=vast"], "'vast' for task.budget"),
+        (["task.letters=runes"], "task.letters, task.punctuation: letters must be one of"),
+        (["task.punctuation='&'"], "got '&'"),
+        (["task.inflections=nowhere"], "task.inflections=nowhere: no such file"),
+        ([f"task.inflections={__file__}"], "goes line by line with data.path"),
+        (["data.path=nowhere.jsonl"], "no such file: nowhere.jsonl"),
+        (["data.offset=100"], "data.offset=100 leaves none of the 100 records"),
+    ],
+)
+def test_bad_settings_are_one_message_and_leave_nothing(model, tmp_path, overrides, message):
+    with pytest.raises(ValueError, match=message):
+        experiment.run(composed(model, f"run_dir={tmp_path / 'run'}", *overrides))
+    assert not (tmp_path / "run").exists()
+
+
+SHARED = ROOT.parent / "shared"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared models and data are not here")
+def test_a_model_of_stories_writes_of_public_sets(tmp_path):
+    data = SHARED / "data" / "commongen"
+    experiment.run(
+        composed(SHARED / "models" / "stories260K", f"run_dir={tmp_path}",
+                 f"data.path={data / 'dev.jsonl'}", "data.offset=500", "task.methods=[gcd]",
+                 f"task.inflections={data / 'dev.inflections.jsonl'}", "task.algorithms=[smc]",
+                 "task.budget=default", "task.max_words=20")
+    )  # fmt: skip
+    rows = rows_of(tmp_path)
+    assert [row["example"] for row in rows] == ["0:501", "1:502"]
+    assert all(row["coverage"] == 1 and row["valid"] and row["complete"] for row in rows)
+    assert all(len(row["answer"].split()) <= 20 for row in rows)
