@@ -79,9 +79,12 @@ def loss_of(model: Any, batch: Batch) -> Float[Tensor, ""]:
     layer is a fifth of the model's work.
     """
     device = model.device
-    hidden = model.model(
+    # Added to the scores of attention, whichever of its implementations the model has.
+    mask = torch.zeros(batch.seen.shape, dtype=model.dtype)
+    mask.masked_fill_(~batch.seen, torch.finfo(model.dtype).min)
+    hidden = model.base_model(
         input_ids=batch.tokens.to(device),
-        attention_mask=batch.seen.to(device),
+        attention_mask=mask.to(device),
         position_ids=batch.positions.to(device),
         use_cache=False,
     ).last_hidden_state

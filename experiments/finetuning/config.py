@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from experiments.finetuning.lessons import SOURCES
 from experiments.harness.checks import at_least, distinct, inside, one_of
@@ -75,13 +75,20 @@ def check(config: DictConfig) -> None:
     if config.prompts is not None:
         at_least("prompts", config.prompts, 2)
     for key in ("epochs", "batch", "most_tokens", "longest", "lora.rank"):
-        group, _, name = key.rpartition(".")
-        at_least(key, (config[group] if group else config)[name], 1)
-    for key in ("learning_rate", "clip"):
-        inside(key, config[key], "(0, infinity)", 0 < config[key] < math.inf)
+        at_least(key, OmegaConf.select(config, key), 1)
+    for key in ("learning_rate", "clip", "lora.alpha"):
+        value = OmegaConf.select(config, key)
+        inside(key, value, "(0, infinity)", 0 < value < math.inf)
     inside("warm_up", config.warm_up, "[0, 1)", 0 <= config.warm_up < 1)
     inside("held_out", config.held_out, "(0, 1)", 0 < config.held_out < 1)
     if config.stop_after is not None:
         at_least("stop_after", config.stop_after, 0)
     if config.model.dtype not in ("float32", "bfloat16"):
         raise ValueError(f"model.dtype={config.model.dtype}: train in float32 or bfloat16")
+    if config.model.adapter not in ("none", "auto"):
+        raise ValueError(
+            f"model.adapter={config.model.adapter}: training begins with the model as it comes; "
+            "leave it out"
+        )
+    if config.model.prompt == "chat":
+        raise ValueError("model.prompt=chat: lessons are compact prompts; leave it out")

@@ -73,7 +73,8 @@ class Source(NamedTuple):
 def lesson_of(answered: Sequence[Answered], tokenizer: Any) -> Lesson:
     """Make one lesson of prompts with the same beginning.
 
-    Answers are tokenised by themselves, as they are when the model writes them.
+    Answers are tokenised by themselves, as they are when the model writes them, and without the
+    token that some tokenizers begin a text with.
     """
     prompts = [_ids(tokenizer, each.prompt) for each in answered]
     # The last token of a prompt predicts the first of its answer: it stays with the branch.
@@ -84,13 +85,13 @@ def lesson_of(answered: Sequence[Answered], tokenizer: Any) -> Lesson:
             break
     branches = []
     for prompt, each in zip(prompts, answered, strict=True):
-        answer = [*_ids(tokenizer, each.answer), tokenizer.eos_token_id]
+        answer = [*_ids(tokenizer, each.answer, begun=True), tokenizer.eos_token_id]
         branches.append(Branch((*prompt[shared:], *answer), len(answer)))
     return Lesson(tuple(prompts[0][:shared]), tuple(branches))
 
 
-def _ids(tokenizer: Any, text: str) -> list[int]:
-    return list(tokenizer(text, verbose=False)["input_ids"])
+def _ids(tokenizer: Any, text: str, begun: bool = False) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=not begun, verbose=False)["input_ids"])
 
 
 def _tool_records(paths: Sequence[Path], limit: int | None) -> list[ToolRecord]:

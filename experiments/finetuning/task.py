@@ -53,6 +53,11 @@ def _run(run: Run, items: list[Any]) -> None:
     if out.exists() and out != run.directory / "adapter":
         raise ValueError(f"out={out} exists: give another, or remove it")
     lm, tokenizer = load_model(config.model)
+    if tokenizer.eos_token_id is None:
+        raise ValueError(
+            f"model.path={config.model.path}: its tokenizer names no end-of-sequence token, which "
+            "answers are to be learnt to end with; set eos_token in tokenizer_config.json"
+        )
     run.open()
     trainer = Trainer(run, adapted(lm.model, config), tokenizer, data)
     if not trainer.train():
@@ -78,14 +83,14 @@ def _write(run: Run, trainer: Trainer, out: Path, counts: tuple[int, int]) -> No
     write_base(out, identity_of(config.model.path), title)
     points = [f"| {point.step} | {point.held_out:.4f} |" for point in trainer.curve]
     curve = "\n".join(["| step | nats a token, held out |", "|---|---|", *points])
+    names = [Path(path).name for path in config.paths]
+    usual = plain(OmegaConf.structured(settings.FinetuneConfig))
     changed = [
         f"{key}={value}"
-        for key, value in _changed(
-            plain(config), plain(OmegaConf.structured(settings.FinetuneConfig))
-        )
-        if not key.startswith("wandb") and key not in ("run_dir", "stop_after")
+        for key, value in _changed(plain(config) | {"paths": names}, usual)
+        if not key.startswith("wandb") and key not in ("run_dir", "resume", "stop_after", "out")
     ]
-    names = ", ".join(f"`{Path(path).name}`" for path in config.paths)
+    longer = f"; {trainer.too_long} longer than {config.longest} tokens were left out"
     card = f"""---
 library_name: peft
 license: apache-2.0
@@ -94,12 +99,12 @@ license: apache-2.0
 # {out.name}
 
 A LoRA adapter (Hu et al., arXiv 2106.09685; rank {config.lora.rank}, every linear layer, float16)
-of {title}, trained on {counts[0]} prompts of {names}; loss on the answers alone. Prompts are
-compact ones, as `experiments` writes them.
+of {title}, trained on {counts[0]} records of {", ".join(f"`{name}`" for name in names)}; loss on the
+answers alone. Prompts are compact ones, as `experiments` writes them.
 
 {curve}
 
-{counts[1]} prompts were held out for the curve.
+{counts[1]} records were held out for the curve{longer if trainer.too_long else ""}.
 
     python -m scripts.finetune_lm {" ".join(map(shlex.quote, changed))}
 """

@@ -10,6 +10,7 @@ import math
 import random
 import time
 from collections.abc import Sequence
+from pickle import UnpicklingError
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,22 +81,29 @@ def rate(step: int, total: int, warm_up: float) -> float:
 class Trainer:
     """One training, from its beginning or from its checkpoint.
 
+    The model is in evaluation mode throughout: nothing of it is dropped at random, so that no state
+    of a generator has to be kept.
+
     Args:
         run: the run, open.
         adapter: the model with its adapter.
         tokenizer: the model's.
         data: what to learn from.
+
+    Raises:
+        ValueError: all that is held out, or all the rest, is too long; a damaged checkpoint.
     """
 
     def __init__(self, run: Run, adapter: Any, tokenizer: Any, data: Split) -> None:
         config = run.config
         self._run, self._config, self._tokenizer = run, config, tokenizer
-        self.adapter = adapter
+        self.adapter = adapter.eval()
         self._model = adapter.get_base_model()
         self._data = data
         self._weights = [each for each in adapter.parameters() if each.requires_grad]
         self._optimizer = torch.optim.AdamW(self._weights, lr=config.learning_rate, weight_decay=0)
         self._held_out = self._usable(data.held_out, epoch=0)
+        self.too_long = self._refuse_long(self._usable(data.training, epoch=0))
         self.per_epoch = math.ceil(len(data.training) / config.batch)
         self.total = config.epochs * self.per_epoch
         self.step = 0
@@ -138,23 +146,36 @@ class Trainer:
         made = lessons(items, config.source, self._tokenizer, config.seed, epoch)
         return [lesson for lesson in made if lesson.size <= config.longest]
 
+    def _refuse_long(self, training: Sequence[Lesson]) -> int:
+        """Count the records that are too long to be learnt, or held out; not all of them may be."""
+        for kind, left, items in (
+            ("held-out", self._held_out, self._data.held_out),
+            ("training", training, self._data.training),
+        ):
+            if not left:
+                raise ValueError(
+                    f"all {len(items)} {kind} records are longer than longest="
+                    f"{self._config.longest} tokens: give more"
+                )
+        return sum(map(len, self._data)) - len(training) - len(self._held_out)
+
     def _order(self, epoch: int) -> list[Lesson]:
         order = self._usable(self._data.training, epoch)
         random.Random(f"order-{self._config.seed}-{epoch}").shuffle(order)
         return order
 
     def _learn(self, chosen: Sequence[Lesson]) -> float:
-        """Make one step; returns nats a learnt token."""
+        """Make one step; returns nats a learnt token, of this process's share."""
         if not chosen:  # the last batch of an epoch, all of whose lessons are too long
             return math.nan
         count = sum(lesson.learnt for lesson in chosen)
-        self.adapter.train()
-        total = 0.0
+        total, mine = 0.0, 0
         for number, piece in enumerate(pieces(chosen, self._config.most_tokens)):
             if number % self._run.world == self._run.rank:
                 loss = loss_of(self._model, batch_of(piece)) / count
                 loss.backward()
-                total += float(loss.detach())
+                total += float(loss.detach()) * count
+                mine += sum(lesson.learnt for lesson in piece)
         if self._run.world > 1:
             for weight in self._weights:
                 if weight.grad is None:
@@ -172,12 +193,11 @@ class Trainer:
             )
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        return total
+        return total / mine if mine else math.nan
 
     @torch.no_grad()
     def _evaluate(self) -> None:
         """Add a point to the curve."""
-        self.adapter.eval()
         total = sum(
             float(loss_of(self._model, batch_of(piece)))
             for piece in pieces(self._held_out, self._config.most_tokens)
@@ -203,7 +223,12 @@ class Trainer:
         path: Path = self._run.directory / CHECKPOINT
         if not path.exists():
             return
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
+            raise ValueError(
+                f"{path} is damaged; remove it, or give resume=false, and training starts over"
+            ) from error
         set_peft_model_state_dict(self.adapter, content["adapter"])
         self._optimizer.load_state_dict(content["optimizer"])
         self.step = content["step"]

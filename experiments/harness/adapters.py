@@ -53,11 +53,13 @@ def check_base(directory: Path, base: str, path: str) -> None:
         path: what `model.path` calls them.
 
     Raises:
-        ValueError: it belongs to others.
+        ValueError: it belongs to others, or the file that says so is damaged.
     """
     if not (directory / BASE).is_file():
         return
     known = read_json(directory / BASE, remedy="copy the adapter again")
+    if not isinstance(known, dict) or not {"base", "title"} <= known.keys():
+        raise ValueError(f"{directory / BASE} does not name a base; copy the adapter again")
     if known["base"] != base:
         raise ValueError(
             f"model.adapter={directory} was trained for {known['title']}, and model.path={path} "

@@ -17,7 +17,7 @@ from tests.smc.toys import CONSTRAINTS, VOCABULARY
 
 transformers = pytest.importorskip("transformers")
 
-STORIES = Path(__file__).resolve().parents[3] / "shared" / "models" / "stories260K"
+STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
 V = 29
 
 
@@ -292,7 +292,6 @@ def test_logits_that_are_not_numbers_are_an_error() -> None:
         smc.sample(lm, [[1]], CONSTRAINTS["forced"](), budget=4, particles=2, proposal=smc.GCD())
 
 
-@pytest.mark.skipif(not STORIES.is_dir(), reason="needs ../shared/models/stories260K")
 def test_a_real_checkpoint() -> None:
     lm = smc.TransformersLM(
         transformers.AutoModelForCausalLM.from_pretrained(STORIES),

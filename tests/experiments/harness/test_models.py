@@ -6,8 +6,19 @@ import shutil
 
 import pytest
 
+from experiments.harness import models, smollm2
 from experiments.harness.config import ModelConfig
-from experiments.harness.models import EMBEDDED, digest_of, identity_of, load_model
+from experiments.harness.models import (
+    ROOT,
+    digest_of,
+    identity_of,
+    load_model,
+    settle,
+    title_of,
+    weights_of,
+)
+
+STORIES = ROOT / "tests" / "models" / "stories260K"
 
 
 @pytest.mark.parametrize(
@@ -38,15 +49,71 @@ def test_a_card_is_not_in_the_digest(tmp_path):
     assert digest_of(tmp_path) == before
 
 
-def test_the_embedded_model_is_told_by_its_files_and_a_hub_name_by_itself():
-    assert identity_of("embedded") == digest_of(EMBEDDED)
+def test_a_directory_is_told_by_its_files_and_a_hub_name_by_itself():
+    assert identity_of(str(STORIES)) == digest_of(STORIES)
     assert identity_of("some/model") == "some/model"
+
+
+def test_the_default_model_is_told_by_its_file_without_reading_it(monkeypatch):
+    for name in ("checkpoint", "find"):
+        monkeypatch.setattr(smollm2, name, None)
+    assert smollm2.SHA256[:16] in identity_of("smollm2")
+    assert weights_of(ModelConfig()) == {"model_files": identity_of("smollm2")}
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
 def test_a_damaged_checkpoint_is_named(tmp_path, name):
-    shutil.copytree(EMBEDDED, tmp_path / "lm")
+    shutil.copytree(STORIES, tmp_path / "lm")
     content = (tmp_path / "lm" / name).read_bytes()
     (tmp_path / "lm" / name).write_bytes(content[: len(content) // 2])
     with pytest.raises(ValueError, match=r"model\.path=.*lm: cannot load it: .+; give a whole"):
         load_model(ModelConfig(path=str(tmp_path / "lm"), device="cpu"))
+
+
+# What `auto` means.
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A project in which the default model has an adapter for one task."""
+    directory = tmp_path / "models" / "smollm2-xlam"
+    directory.mkdir(parents=True)
+    (directory / "adapter_config.json").write_text("{}")
+    (directory / "adapter_model.safetensors").write_bytes(b"weights")
+    monkeypatch.setattr(models, "ROOT", tmp_path)
+    return directory
+
+
+def settled(task: str, **given: str) -> ModelConfig:
+    model = ModelConfig(**given)
+    settle(model, task)
+    return model
+
+
+def test_a_task_with_an_adapter_of_its_own_runs_on_it(own):
+    model = settled("xlam", adapter="auto")
+    assert (model.adapter, model.prompt) == (str(own), "compact")
+    assert title_of(model) == f"{smollm2.TITLE}, with smollm2-xlam"
+    assert weights_of(model)["adapter_files"] == digest_of(own)
+    assert settled("xlam", adapter="auto", prompt="chat").prompt == "chat"  # who asks, gets it
+
+
+@pytest.mark.parametrize(
+    ("task", "given"),
+    [
+        ("shakespeare", {"adapter": "auto"}),  # it has none
+        ("", {"adapter": "auto"}),
+        ("xlam", {"adapter": "auto", "path": "some/model"}),  # not its own model's
+        ("xlam", {}),  # none was asked for
+    ],
+)
+def test_other_tasks_and_models_run_without(own, task, given):
+    model = settled(task, **given)
+    assert (model.adapter, model.prompt) == ("none", "auto")
+    assert title_of(model) == given.get("path", smollm2.TITLE)
+    assert "adapter_files" not in weights_of(model)
+
+
+def test_an_adapter_that_is_not_there_is_named_at_once(tmp_path):
+    with pytest.raises(ValueError, match=r"model\.adapter=/nowhere: no adapter there .*`none`"):
+        settled("xlam", adapter="/nowhere")
