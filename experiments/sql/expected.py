@@ -66,7 +66,7 @@ def expected_of(query: str, database: Sandbox) -> Expected | None:
     """
     rows = [comparable(row) for row in database.rows(query)]
     try:
-        tree = sqlglot.parse_one(query, read="sqlite")
+        tree: Any = sqlglot.parse_one(query, read="sqlite")
     except SqlglotError as error:
         raise QueryError(f"it cannot be read: {error}") from error
     if any(_cuts_a_tie(select, database) for select in tree.find_all(exp.Query)):
