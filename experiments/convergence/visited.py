@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
+from experiments.distillation.clones import random_projection
 from experiments.distillation.data import Sequences
 from smc.draw import categorical
 from smc.language_model import LanguageModel
@@ -87,8 +88,11 @@ class Visited(NamedTuple):
             sums.index_add_(0, group[at], self.weight[at, None] * log_p.double().exp())
         return sums
 
-    def features(self, projection: Float32[Tensor, "V D"]) -> Float32[Tensor, "m D"]:
+    def features(
+        self, dimensions: int, generator: torch.Generator
+    ) -> Float32[Tensor, "m dimensions"]:
         """Projects the square roots of p after each prefix that was read."""
+        projection = random_projection(self.num_tokens, dimensions, generator)
         parts = [(0.5 * log_p.float()).exp() @ projection for _, log_p in self._distributions()]
         return torch.cat(parts)
 

@@ -6,9 +6,13 @@ HMMs; Dedieu et al., "Learning higher-order sequential structure with cloned HMM
 1905.00507, who train them by EM. Here each prefix is given its state beforehand.)
 
     kinds      frequent tokens, one each; all others together; the ends of a text together
-    clones     of a kind: weighted k-means of the prefixes that end in it, by the square roots of
-               the distributions that follow them (distances are then Hellinger's), projected to
-               `_DIMENSIONS` at random (Johnson and Lindenstrauss 1984)
+    clones     of a kind: weighted k-means of the prefixes that end in it, by features of what is
+               said after them: square roots of the distributions (distances are then Hellinger's),
+               or logits, projected at random (Johnson and Lindenstrauss 1984)
+
+Square roots tell apart what comes next. Logits are linear in the model's hidden state, and tell
+apart what else it knows; where the model reads a prompt and is sure of its next token, that is what
+matters.
 
 How many clones a kind has: k clusters in d dimensions leave a distortion of about S k^(-2/d)
 (Zador 1982), so the next one is worth S k^(-1 - 2/d). States go where that is most, S being the
@@ -42,12 +46,11 @@ from hmm.transition import from_factors
 FEWEST_STATES = 2
 """All tokens together, and the ends of a text."""
 
-_DIMENSIONS = 128
+_DIMENSIONS = 128  # of square roots
 _ITERATIONS = 15
 _POINTS = 256  # that k-means sees, for each cluster
 _DECAY = 1.5  # 1 + 2/d
-_COVERED = 0.995  # of all tokens by those that are kinds of their own,
-_OWN = 0.25  # which are at most that share of the states
+_COVERED = 0.995  # of all tokens by those that are kinds of their own
 _CLONE_PRIOR = 1.0  # m
 _TOKEN_PRIOR = 5.0  # pseudo-counts of a state, over the tokens of its kind
 _NOTHING = 1e-12  # a share of the average, for what was never read
@@ -87,18 +90,28 @@ class Prefixes(Protocol):
         """Sums weight · p over the prefixes of each group that were read; p is what was said."""
         ...
 
-    def features(self, projection: Float32[Tensor, "V D"]) -> Float32[Tensor, "m D"]:
-        """Projects the square roots of p after each prefix that was read."""
+    def features(
+        self, dimensions: int, generator: torch.Generator
+    ) -> Float32[Tensor, "m dimensions"]:
+        """Gives points for the prefixes that were read; near ones are followed by the same."""
         ...
 
 
-def cloned(visited: Prefixes, num_states: int, *, eos_ids: tuple[int, ...], seed: int = 0) -> HMM:
+def cloned(
+    visited: Prefixes,
+    num_states: int,
+    *,
+    eos_ids: tuple[int, ...],
+    own: float = 0.25,
+    seed: int = 0,
+) -> HMM:
     """Make the HMM of these prefixes, in float32.
 
     Args:
         visited: prefixes; roots are where an answer begins.
         num_states: at most; fewer where there are fewer different prefixes.
         eos_ids: tokens that end a text.
+        own: frequent tokens that are kinds of their own are at most this share of the states.
         seed: of projection and k-means.
 
     Raises:
@@ -111,7 +124,7 @@ def cloned(visited: Prefixes, num_states: int, *, eos_ids: tuple[int, ...], seed
         )
     ends = torch.isin(torch.arange(visited.num_tokens), torch.tensor(eos_ids).long())
     expected = visited.expected(torch.zeros_like(visited.token), 1)[0]
-    kind = _kinds(expected, ends, num_states)
+    kind = _kinds(expected, ends, int(own * num_states))
     states, kind_of = _states(visited, kind, ends, num_states, seed)
     # What a root would be comes behind the states: its row becomes the initial distribution.
     step = _transition(visited, states, kind, kind_of).float()
@@ -121,13 +134,16 @@ def cloned(visited: Prefixes, num_states: int, *, eos_ids: tuple[int, ...], seed
 
 
 def _kinds(
-    expected: Float64[Tensor, "V"], ends: Bool[Tensor, "V"], num_states: int
+    expected: Float64[Tensor, "V"], ends: Bool[Tensor, "V"], most: int
 ) -> Int64[Tensor, "V"]:
-    """The kind of each token: by falling expectation, then the rare ones', then the ends'."""
+    """The kind of each token: by falling expectation, then the rare ones', then the ends'.
+
+    At most so many have one of their own.
+    """
     ranked = torch.where(ends, -1.0, expected).argsort(descending=True, stable=True)
     mass = torch.where(ends, 0.0, expected)[ranked].cumsum(0)
     needed = int((mass < _COVERED * mass[-1]).sum()) + 1
-    own = ranked[: min(needed, int(_OWN * num_states), int((~ends).sum()))]
+    own = ranked[: min(needed, most, int((~ends).sum()))]
     kind = torch.full((len(expected),), len(own))
     kind[own] = torch.arange(len(own))
     kind[ends] = len(own) + 1
@@ -143,8 +159,7 @@ def _states(
 ) -> tuple[Int64[Tensor, "n"], Int64[Tensor, "H"]]:
     """The state of each prefix (H for roots, -1 for those of greatest length), and its kind."""
     generator = torch.Generator().manual_seed(derived_seed("clones", seed))
-    projection = torch.randn(len(kind), _DIMENSIONS, generator=generator) / _DIMENSIONS**0.5
-    points = visited.features(projection)
+    points = visited.features(_DIMENSIONS, generator)
     inner = visited.parent[visited.read] >= 0
     at, points = visited.read[inner], points[inner]
     # Square roots: improbable prefixes are many, and have a say in what clones there are.
@@ -179,7 +194,7 @@ def _shared_out(
 ) -> Int64[Tensor, "K"]:
     """Clones of each kind: at least one, and no more than it has points."""
     total = torch.zeros(num_kinds).index_add_(0, kinds, weight)
-    first = torch.zeros(num_kinds, _DIMENSIONS).index_add_(0, kinds, points * weight[:, None])
+    first = torch.zeros(num_kinds, points.shape[1]).index_add_(0, kinds, points * weight[:, None])
     second = torch.zeros(num_kinds).index_add_(0, kinds, points.square().sum(dim=1) * weight)
     scatter = (second - first.square().sum(dim=1) / total.clamp(min=1e-30)).clamp(min=0).double()
     available = torch.bincount(kinds, minlength=num_kinds)
@@ -191,6 +206,13 @@ def _shared_out(
             break
         clones[best] += 1
     return clones
+
+
+def random_projection(
+    size: int, dimensions: int, generator: torch.Generator
+) -> Float32[Tensor, "size dimensions"]:
+    """Draw a matrix that nearly keeps distances (Johnson and Lindenstrauss 1984)."""
+    return torch.randn(size, dimensions, generator=generator) / dimensions**0.5
 
 
 def k_means(

@@ -52,14 +52,16 @@ class DistillConfig:
     answers_per_prompt: int = 1  # at least: more, where there are fewer prompts
     max_length: int = 128  # tokens of an answer, EOS included; a longer one is cut there
     sample_batch: int = 64  # answers sampled together
-    top: int = 64  # tokens kept of what the LM says at each prefix, for init=clones; 0: none
+    top: int = 64  # tokens kept of what the LM says at each prefix, with a sketch of its logits;
+    # 0: nothing is kept, and init=latent reads the answers once more
     held_out: float = 0.05  # share of the prompts whose answers are kept for the comparison
 
     # The HMM.
     num_states: int = 512
     transition: str = "dense"  # or "monarch"
     block: int | None = None  # of the first Monarch factor; None: nearest to a square
-    init: str = "random"  # or "latent": k-means of the LM's hidden states; or "clones" of tokens
+    init: str = "random"  # or "latent": k-means of the LM's hidden states, or of sketches of its
+    # logits, where they are kept; or "clones": of tokens, by such sketches
 
     # Training.
     epochs: int = 10  # passes over the data, the first and the last ones in full batches included;

@@ -4,8 +4,8 @@ A sequence is what a language model answered, in token ids, EOS included if it c
 where they are known, the prompt and log P_lm(answer | prompt). Files are
 
 - `.safetensors` or `.npz` with the arrays of `Sequences` (`tokens` and `lengths` at least; what the
-  model said on the way is in `said_tokens` and `said_log_p`, see `said`), or a directory of such
-  files, as an earlier sampling has left it;
+  model said on the way is in `said_tokens`, `said_log_p` and `said_sketch`, see `said`), or a
+  directory of such files, as an earlier sampling has left it;
 - `.jsonl`, a sequence a line: a list of token ids, or an object with `tokens` and, if one likes,
   `prompt` (token ids) and `log_likelihood`.
 """
@@ -28,7 +28,7 @@ from gcd.support.files import COPY_AGAIN, read_tensors, write_tensors
 from hmm.lumping import Lumping
 
 ARRAYS = ("tokens", "lengths", "log_likelihood", "prompts", "prompt_lengths", "groups", "asked")
-_SAID = ("said_tokens", "said_log_p")
+_SAID = ("said_tokens", "said_log_p", "said_sketch")
 _LARGEST_ID = 2**31 - 1  # files hold 32 bits
 
 
@@ -201,7 +201,8 @@ def save(sequences: Sequences, path: Path) -> None:
         for name, array in ((name, getattr(sequences, name)) for name in ARRAYS)
     }
     if sequences.said is not None:
-        arrays |= dict(zip(_SAID, (sequences.said.tokens, sequences.said.log_p), strict=True))
+        said = sequences.said
+        arrays |= dict(zip(_SAID, (said.tokens, said.log_p, said.sketch), strict=True))
     write_tensors(arrays, path)
 
 

@@ -9,20 +9,18 @@ average,
 
     p(v) = r b(v) / (sum of b over tokens that are not listed),    b = the mean of what is listed.
 
-Its size is exact; there is none where all V tokens are listed. Features for the clustering are made
-of the listed tokens alone.
+Its size is exact; there is none where all V tokens are listed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
-from torch.nn.functional import embedding_bag
 
 from experiments.distillation.data import Sequences
 from experiments.distillation.said import Said
@@ -111,13 +109,11 @@ class SaidPrefixes:
         # Differences of equal numbers may be rounded to less than nothing.
         return (sums.view(num_groups, size) + rests[:, None] * base).clamp_(min=0)
 
-    def features(self, projection: Float32[Tensor, "V D"]) -> Float32[Tensor, "m D"]:
-        """Projects the square roots of what is listed after each prefix."""
-        parts = [
-            embedding_bag(tokens, projection, per_sample_weights=p.sqrt().float(), mode="sum")
-            for _, tokens, p, _ in self._lists()
-        ]
-        return torch.cat(parts)
+    def features(
+        self, dimensions: int, generator: torch.Generator
+    ) -> Float32[Tensor, "m dimensions"]:
+        """Gives the sketches of the logits, with as many dimensions as they have."""
+        return self.said.sketch.float()
 
     @property
     def rest(self) -> float:
@@ -139,3 +135,29 @@ class SaidPrefixes:
         for rows, tokens, p in self.said.pieces():
             rest = (1 - p.sum(dim=1)).clamp(min=0)
             yield self.read[rows], tokens, p, torch.zeros_like(rest) if whole else rest
+
+
+def after_each_token(
+    sequences: Sequences, eos_ids: tuple[int, ...]
+) -> tuple[Sequences, Float32[Tensor, "n D"]]:
+    """Give the sketch of what the model said after each token, for latent variable distillation.
+
+    Nothing was asked after the last token of a text. An end-of-sequence token has a vector of
+    zeros, which nobody reads; a text that was cut before its end loses its last token here.
+
+    Returns:
+        The sequences, and a vector for each of their tokens.
+    """
+    assert sequences.said is not None
+    last = torch.zeros(sequences.num_tokens, dtype=torch.bool)
+    last[sequences.lengths.cumsum(0) - 1] = True
+    cut = last & ~torch.isin(sequences.tokens, torch.tensor(eos_ids, dtype=torch.int64))
+    vectors = sequences.said.sketch[sequences.asked.roll(-1)].float()
+    vectors[last] = 0
+    shorter = replace(
+        sequences,
+        tokens=sequences.tokens[~cut],
+        asked=sequences.asked[~cut],
+        lengths=sequences.lengths - cut[last].long(),
+    )
+    return shorter.take(shorter.lengths.nonzero().squeeze(1)), vectors[~cut]

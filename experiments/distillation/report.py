@@ -210,9 +210,10 @@ dropout {config.dropout:g}."""
 
 _INITIALS = {
     "random": "random parameters",
-    "latent": "latent variable distillation (k-means of the language model's last hidden states)",
-    "clones": "clones of tokens (k-means of what the language model expects after prefixes;\n"
-    "averages of that as parameters)",
+    "latent": "latent variable distillation (k-means of the language model's last hidden states, "
+    "or logits)",
+    "clones": "clones of tokens (k-means of the language model's logits after prefixes; averages\n"
+    "of what it says there as parameters)",
 }
 
 

@@ -4,20 +4,30 @@ Whole distributions take V numbers a prefix: 8 GB for 80 000 prefixes of a vocab
 half precision. The 64 most probable tokens and their log-probabilities take 384 bytes, 31 MB in
 all. End-of-sequence tokens are always among them, however improbable: when a text ends is what
 lookahead asks first.
+
+Beside them is a *sketch* of the whole: all V logits, less their mean, projected to `SKETCH` numbers
+at random (256 bytes). Logits are a linear function of a language model's last hidden state, so
+places with near sketches have near hidden states. These know more than what comes next: a model
+that reads a prompt is sure of its next token nearly everywhere, and two places that agree in it
+need not be alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
-from jaxtyping import Float, Float16, Float64, Int32, Int64
+from jaxtyping import Float, Float16, Float32, Float64, Int32, Int64
 from torch import Tensor
 
 from hmm.lumping import Lumping
 
+SKETCH = 128
 _ROWS = 1 << 14  # prefixes whose lists are widened at once
+_LEAST = -100.0  # log-probability of what a model calls impossible, for the sketch
+_SEED = 0x5E7C4
 
 
 @dataclass(frozen=True)
@@ -27,30 +37,38 @@ class Said:
     Attributes:
         tokens: of each prefix, by falling probability; ends first.
         log_p: their log-probabilities.
+        sketch: of all logits.
     """
 
     tokens: Int32[Tensor, "M K"]
     log_p: Float16[Tensor, "M K"]
+    sketch: Float16[Tensor, "M D"]
 
     @classmethod
     def of(cls, log_p: Float[Tensor, "M V"], top: int, eos_ids: Sequence[int]) -> Said:
-        """Keep the `top` most probable tokens, the ends among them, of whole distributions."""
+        """Keep the `top` most probable tokens of whole distributions, the ends among them."""
         ranked = log_p.clone()
         ranked[:, list(eos_ids)] = torch.inf
         tokens = ranked.topk(min(max(top, len(eos_ids)), log_p.shape[1]), dim=1).indices
-        return cls(tokens.int().cpu(), log_p.gather(1, tokens).half().cpu())
+        logits = log_p.float().clamp(min=_LEAST)
+        sketch = (logits - logits.mean(dim=1, keepdim=True)) @ _projection(
+            logits.shape[1], logits.device
+        )
+        kept = (tokens.int(), log_p.gather(1, tokens).half(), sketch.half())
+        return cls(*(array.cpu() for array in kept))
 
     @classmethod
     def joined(cls, parts: Sequence[Said]) -> Said:
         """Join the lists of several files or steps."""
-        return cls(torch.cat([p.tokens for p in parts]), torch.cat([p.log_p for p in parts]))
+        columns = ((part.tokens, part.log_p, part.sketch) for part in parts)
+        return cls(*(torch.cat(column) for column in zip(*columns, strict=True)))
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def take(self, rows: Int64[Tensor, "m"]) -> Said:
         """Keep these prefixes alone."""
-        return Said(self.tokens[rows], self.log_p[rows])
+        return Said(self.tokens[rows], self.log_p[rows], self.sketch[rows])
 
     def lumped(self, lumping: Lumping) -> Said:
         """Name classes in place of tokens; one may be listed more than once then."""
@@ -68,3 +86,10 @@ class Said:
         for start in range(0, len(self), _ROWS):
             rows = slice(start, start + _ROWS)
             yield rows, self.tokens[rows].long(), self.log_p[rows].double().exp()
+
+
+@lru_cache(maxsize=1)
+def _projection(num_tokens: int, device: torch.device) -> Float32[Tensor, "V D"]:
+    """The projection of the sketch. It depends on V alone, so sketches of all files agree."""
+    generator = torch.Generator().manual_seed(_SEED)
+    return (torch.randn(num_tokens, SKETCH, generator=generator) / SKETCH**0.5).to(device)

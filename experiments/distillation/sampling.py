@@ -11,10 +11,11 @@ interrupted sampling goes on to the same sequences, and several processes share 
 **What is read once.** Answers to one prompt stand together in a chunk. The model reads the prompt
 once for all of them, and a token once for all that have been the same up to there: a step costs one
 forward pass of the *distinct* prefixes that are still going. log P_lm comes with it for nothing, as
-do the most probable tokens after each prefix (`said`), of which `init=clones` is made.
+do the most probable tokens after each prefix and a sketch of all logits (`said`), of which HMMs are
+made to begin with (`init=clones`, `init=latent`).
 
-Hidden states for latent variable distillation are read in a second pass over the finished text, as
-is what the model says in a text that it has not written.
+What was not kept while sampling, or what the model says in a text that it has not written, is read
+in a second pass over the text.
 """
 
 from __future__ import annotations

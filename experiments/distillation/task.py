@@ -29,7 +29,7 @@ from experiments.distillation.baselines import compare, unigram
 from experiments.distillation.clones import cloned
 from experiments.distillation.data import Sequences
 from experiments.distillation.fit import at_random, fit, from_vectors, lumping_of
-from experiments.distillation.prefixes import SaidPrefixes
+from experiments.distillation.prefixes import SaidPrefixes, after_each_token
 from experiments.distillation.prompts import SOURCES
 from experiments.distillation.report import Result, check_out, report
 from experiments.distillation.training import Training, Worker, mean_log_likelihood
@@ -43,6 +43,7 @@ from hmm.model import HMM
 from smc.transformers_lm import TransformersLM
 
 _LOG = logging.getLogger(__name__)
+_OWN = 0.05  # of the states; with more, EM gains less from clones (docs/distillation.md)
 
 
 def run(config: DictConfig) -> Path:
@@ -196,8 +197,7 @@ def _sampled(run: Run, source: _Source) -> Sequences:
 
 def _check_prompts(config: DictConfig, given: Sequences) -> None:
     """Refuse sequences that the language model would have to read, but cannot."""
-    read_again = config.init == "latent" or (config.init == "clones" and not given.answered)
-    if read_again and int(given.prompt_lengths.min()) < 1:
+    if config.init != "random" and not given.answered and int(given.prompt_lengths.min()) < 1:
         raise ValueError(
             f"init={config.init} reads each sequence after its prompt, and sequence "
             f"{int(given.prompt_lengths.argmin())} of data.path={config.data.path} has none; "
@@ -227,7 +227,7 @@ def _clones(
     if not training.answered:
         training = distill_sampling.asked_again(lm, training, config.top, config.sample_batch)
     prefixes = SaidPrefixes.of(training, lumping)
-    hmm = cloned(prefixes, config.num_states, eos_ids=ends, seed=config.seed)
+    hmm = cloned(prefixes, config.num_states, eos_ids=ends, own=_OWN, seed=config.seed)
     _LOG.info(
         "%d states of %d prefixes; the %d most probable tokens after each hold %.2f%% of what the "
         "language model expects",
@@ -249,8 +249,13 @@ def _latent(
         generator = torch.Generator().manual_seed(derived_seed("latent", config.seed))
         shuffled = torch.randperm(len(training), generator=generator)
         training = training.take(shuffled[: config.latent_sequences].sort().values)
+    if training.answered:
+        # Sketches of the logits are a linear function of the hidden states, and need no reading.
+        training, vectors = after_each_token(training, lm.vocabulary.eos_ids)
+    else:
+        vectors = distill_sampling.hidden_states(lm, training, config.sample_batch)
     return from_vectors(
-        distill_sampling.hidden_states(lm, training, config.sample_batch),
+        vectors,
         training.lumped(lumping),
         config.num_states,
         lumping.num_classes,

@@ -8,8 +8,8 @@ method. To add one, write its proposal (in `smc`, or anywhere) and its entry her
 Methods that look ahead share the HMM of the run and the settings `hmm.*`. An HMM is over the
 vocabulary of one model and only as good as its likeness to that model, so `hmm.path` has no default
 but for the model that comes with the project, which has one for some tasks (models/smollm2-*-hmm).
-To compare several, name them in `hmm.paths={H64: DIR, ...}`; `pgcd:H64` is P-GCD with that one, a
-method by itself in results.
+To compare several, name them, `+hmm.paths.H64=DIR`; `pgcd:H64` is P-GCD with that one, a method by
+itself in results.
 
 Most methods are proposals, and `smc.sample` draws from them. One that draws otherwise says how
 (`Method.sample`).

@@ -97,7 +97,7 @@ def _check_named_hmms(config: DictConfig) -> None:
         if colon and name not in paths:
             raise ValueError(
                 f"task.methods has {method}, but hmm.paths has no {name!r} "
-                f"({', '.join(paths) or 'it is empty'}): give hmm.paths={{{name}: DIR}}"
+                f"({', '.join(paths) or 'it is empty'}): give +hmm.paths.{name}=DIR"
             )
     for name in paths:
         if not re.fullmatch(r"[A-Za-z0-9]{1,12}", name):

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import sqlglot
 from sqlglot import exp
@@ -65,7 +66,7 @@ def expected_of(query: str, database: Sandbox) -> Expected | None:
     """
     rows = [comparable(row) for row in database.rows(query)]
     try:
-        tree = sqlglot.parse_one(query, read="sqlite")
+        tree: Any = sqlglot.parse_one(query, read="sqlite")
     except SqlglotError as error:
         raise QueryError(f"it cannot be read: {error}") from error
     if any(_cuts_a_tie(select, database) for select in tree.find_all(exp.Query)):
@@ -84,7 +85,7 @@ def _cuts_a_tie(query: exp.Query, database: Sandbox) -> bool:
     ends = _ends(query)
     if ends is None:
         return False
-    whole = query.copy()
+    whole: Any = query.copy()
     whole.set("limit", None)
     whole.set("offset", None)
     try:
@@ -116,7 +117,7 @@ def _keys(query: exp.Query, database: Sandbox) -> list[Row] | None:
     """What each row is ordered by, in the order of the rows; None where that cannot be asked."""
     if not isinstance(query, exp.Select) or query.args.get("distinct"):
         return None
-    asked = query.copy()
+    asked: Any = query.copy()
     try:
         terms = [_term(ordered.this, query) for ordered in query.args["order"].expressions]
         asked.set("expressions", terms)
@@ -125,7 +126,7 @@ def _keys(query: exp.Query, database: Sandbox) -> list[Row] | None:
         return None
 
 
-def _term(term: exp.Expression, query: exp.Select) -> exp.Expression:
+def _term(term: Any, query: exp.Select) -> Any:
     """What a term of ORDER BY stands for: a whole number is the number of a column, from one."""
     if isinstance(term, exp.Literal) and not term.is_string:
         return query.expressions[int(term.this) - 1].unalias().copy()

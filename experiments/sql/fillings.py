@@ -20,6 +20,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import sqlglot
 from sqlglot import exp
@@ -77,7 +78,7 @@ def constants_of(queries: Sequence[str]) -> Constants:
     return Constants(tuple(wishes), dict(of_column), frozenset(summed))
 
 
-def _compared(condition: exp.Expression) -> list[tuple[str, Value, Value]]:
+def _compared(condition: Any) -> list[tuple[str, Value, Value]]:
     """The column, the constants, and for each a value for which the condition holds."""
     column = condition.this
     if not isinstance(column, exp.Column):
@@ -95,14 +96,15 @@ def _compared(condition: exp.Expression) -> list[tuple[str, Value, Value]]:
     if isinstance(condition, exp.Like):
         text = str(value).replace("%", "").replace("_", "x")
         return [(name, text, text)]
-    step = {exp.GT: 1, exp.LT: -1, exp.NEQ: 1}.get(type(condition), 0)
+    steps: dict[type, int] = {exp.GT: 1, exp.LT: -1, exp.NEQ: 1}
+    step = steps.get(type(condition), 0)
     if isinstance(value, str):
         return [(name, value, f"{value} {_WORDS[0]}" if step else value)]
     assert isinstance(value, int | float)
     return [(name, value, value + step)]
 
 
-def _literal(node: exp.Expression | None) -> Value:
+def _literal(node: Any) -> Value:
     """The value of a constant; None where there is none. Double quotes are read as SQLite does."""
     if isinstance(node, exp.Neg):
         inner = _literal(node.this)
@@ -225,7 +227,7 @@ class _Filler:
         known = self._known(column)
         if known and self._rng.random() < _CONSTANT:
             return self._rng.choice(known)
-        numbers = [float(v) for v in known if isinstance(v, int | float) or _is_numeral(v)]
+        numbers = [float(str(v)) for v in known if isinstance(v, int | float) or _is_numeral(v)]
         if _is_number(column) or numbers or folded(column.name) in self._constants.summed:
             drawn = self._number(column, numbers)
             return drawn if _is_number(column) else str(drawn)

@@ -1,8 +1,9 @@
 """The prompt of a question is a schema, examples, the question, and the wish for SQL alone.
 
 The form follows Loula et al. (arXiv 2504.13139): the CREATE TABLE statements of the database, three
-solved examples, and the request for nothing but the statement. The examples ask a small database of their own, which no question is about, so that their schema
-stands in the prompt once. They also show how columns are written, `table.column`.
+solved examples, and the request for nothing but the statement. The examples ask a small database of
+their own, which no question is about, so that their schema stands in the prompt once. They also
+show how columns are written, `table.column`.
 
 `compact` is plain text that ends with a line `SQL:`, so that the answer begins its own line; `chat`
 goes through the tokenizer's template.

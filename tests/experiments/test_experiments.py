@@ -41,7 +41,7 @@ def tiny(tmp_path_factory) -> tuple[str, ...]:
     hmms = f"{{H64:{directory}/hmm2,H256:{directory}/hmm3}}"
     return (
         f"model.path={model}", f"data.path={records}", "wandb=disabled", "task.num_examples=2",
-        "task.particles=[1,2]", "task.budget=tight", "task.max_calls=1", f"hmms={hmms}",
+        "task.particles=[2]", "task.budget=tight", "task.max_calls=1", f"hmms={hmms}",
         f"hmm.path={directory}/hmm3", "model.device=cpu", "task.repeats=1",
     )  # fmt: skip
 
@@ -75,6 +75,7 @@ def test_the_paper_s_model_is_a_ready_config():
     assert (config.model.dtype, config.model.prompt) == ("bfloat16", "chat")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["table1_satisfaction", "table3_hmm_size", "figure2_accuracy"])
 def test_an_experiment_runs_and_prints_ours_beside_the_paper_s(name, tiny, tmp_path):
     config = composed(*overrides_of(name, tiny), f"run_dir={tmp_path}")
@@ -102,6 +103,7 @@ def test_an_experiment_runs_and_prints_ours_beside_the_paper_s(name, tiny, tmp_p
         assert (tmp_path / f"{figure}.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["commongen", "sql"])
 def test_an_experiment_of_another_task_runs(name, tiny, tmp_path):
     """One example, on the data of the repository."""
@@ -119,10 +121,16 @@ def test_an_experiment_of_another_task_runs(name, tiny, tmp_path):
     assert (tmp_path / "costs.png").exists()
 
 
+@pytest.mark.slow
 def test_a_table_by_hmms_goes_on_from_its_rows(tiny, tmp_path, monkeypatch):
     import smc
 
-    config = composed(*overrides_of("table3_hmm_size", tiny), f"run_dir={tmp_path}", "paper=null")
+    config = composed(
+        *overrides_of("table3_hmm_size", tiny),
+        f"run_dir={tmp_path}",
+        "paper=null",
+        "task.particles=[1,2]",
+    )
     sample, calls = smc.sample, []
 
     def interrupted(*args, **kwargs):
@@ -151,6 +159,7 @@ def test_a_table_by_hmms_goes_on_from_its_rows(tiny, tmp_path, monkeypatch):
     assert identity["hmm_files.H64"] != identity["hmm_files.H256"]
 
 
+@pytest.mark.slow
 def test_all_baselines_stand_side_by_side_in_one_run(tiny, tmp_path):
     """Rejection, LCD, GCD with and without resampling, greedy closing, the HMM alone."""
     hmm = next(each for each in tiny if each.startswith("hmm.path="))
@@ -182,13 +191,13 @@ def test_all_baselines_stand_side_by_side_in_one_run(tiny, tmp_path):
     [
         (["task.methods=[gcd:H64]"], "task.methods has gcd:H64, but gcd needs no HMM"),
         (["task.methods=[gcd,pgcd:H9]"], "hmm.paths has no 'H9'"),
-        (["task.methods=[pgcd]", "hmm.paths={H64:DIR}"], "hmm.paths=.* would be ignored"),
-        (["task.methods=[pgcd:H_4]", "hmm.paths={H_4:DIR}"], "up to 12 letters and digits"),
+        (["task.methods=[pgcd]", "+hmm.paths.H64=DIR"], "hmm.paths=.* would be ignored"),
+        (["task.methods=[pgcd:H_4]", "+hmm.paths.H_4=DIR"], "up to 12 letters and digits"),
         (
-            ["task.methods=[pgcd:H64]", "hmm.paths={H64:DIR}", "hmm.path=DIR"],
+            ["task.methods=[pgcd:H64]", "+hmm.paths.H64=DIR", "hmm.path=DIR"],
             "hmm.path=DIR would be ignored",
         ),
-        (["task.methods=[gcd]", "hmm.paths={H64:DIR}"], "hmm.paths=.* would be ignored"),
+        (["task.methods=[gcd]", "+hmm.paths.H64=DIR"], "hmm.paths=.* would be ignored"),
         (["task.methods=[wild:H64]"], "'wild' for task.methods"),
     ],
 )

@@ -183,7 +183,7 @@ def test_parameters_are_the_formula_s():
     tree = Visited.joined([visit(lm, prompt, uniform(40, 4)) for prompt in ((0,), (1, 2))])
     ends = torch.arange(5) == 3
     expected = tree.expected(torch.zeros_like(tree.token), 1)[0]
-    kind = clones._kinds(expected, ends, 12)
+    kind = clones._kinds(expected, ends, 3)
     assert sorted(kind.unique().tolist()) == [0, 1, 2, 3, 4]  # three of their own, rare, ends
     states, kind_of = clones._states(tree, kind, ends, 12, 0)
     H, kinds = len(kind_of), kind_of.tolist()

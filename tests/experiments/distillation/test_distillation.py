@@ -291,17 +291,11 @@ def test_interrupted_and_shared_sampling_give_the_same_answers(tmp_path, tiny_lm
 def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init, epochs):
     if init == "latent":
         pytest.importorskip("faiss")
-<<<<<<< HEAD
     where = [f"model.path={tiny_lm}", RECORDS, f"run_dir={tmp_path / 'run'}", f"init={init}"]
-    sizes = ["num_sequences=12", "max_length=5", "sample_batch=6", "num_states=4", "held_out=0.2"]
-    run_dir = run(*where, *sizes, "wandb=disabled", "epochs=3", "model.device=cpu")
-=======
-    where = [f"model.path={tiny_lm}", f"run_dir={tmp_path / 'run'}", f"init={init}"]
     sizes = ["num_sequences=12", "max_length=5", "sample_batch=6", "num_states=4", "held_out=0.2",
              "answers_per_prompt=2", f"epochs={epochs}", "wandb=disabled",
              "model.device=cpu"]  # fmt: skip
     run_dir = run(*where, *sizes)
->>>>>>> origin/main
     nats = json.loads((run_dir / "summary.json").read_text())["nats_per_token"]
     # Untrained, it says nearly nothing: uniform over its 257 tokens.
     assert nats["language model, reading the prompt"] == pytest.approx(-math.log(257), abs=0.3)
@@ -311,14 +305,14 @@ def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init, epochs):
     assert stored.config["eos_token_id"] == [256]
     assert stored.config["vocabulary_digest"] == vocabulary.fingerprint.hex()
     first = model_of(run_dir)
-    # What never occurs is stored once, for 2 048 tokens less at most 61 (an end among them).
+    # What never occurs is stored once.
     (sampled,) = tmp_path.glob("sequences-*")
     answers = distill_data.read(sampled)
-    assert answers.groups.unique(return_counts=True)[1].tolist() == [2] * 6
-    own = len({*answers.tokens.tolist(), 1})
+    assert answers.groups.unique(return_counts=True)[1].min() >= 2  # answers to each prompt
+    own = len({*answers.tokens.tolist(), 256})
     assert 2 < len(first["emission_rows"]) <= own + 1
-    unseen = torch.ones(2048, dtype=torch.bool)
-    unseen[answers.tokens] = unseen[1] = False
+    unseen = torch.ones(257, dtype=torch.bool)
+    unseen[answers.tokens] = unseen[256] = False
     assert len(stored.hmm.emission[unseen].unique(dim=0)) == 1
     curve = json.loads((run_dir / "curve.json").read_text())
     assert curve[-1]["step"] == (3 if epochs else 0)
@@ -366,7 +360,8 @@ def test_latent_variables_come_from_so_many_sequences(tmp_path, tiny_lm, monkeyp
     hidden_states = distill_sampling.hidden_states
     monkeypatch.setattr(distill_sampling, "hidden_states", spy)
     sizes = ["num_sequences=12", "max_length=5", "sample_batch=6", "num_states=4", "held_out=0.2"]
-    where = [f"model.path={tiny_lm}", RECORDS, "model.device=cpu", "init=latent", "stop_after=1"]
+    where = [f"model.path={tiny_lm}", RECORDS, "model.device=cpu", "init=latent", "stop_after=1",
+             "top=0"]  # fmt: skip
     for number, limit in enumerate(("5", "null")):
         run(*where, *sizes, f"run_dir={tmp_path / str(number)}", f"latent_sequences={limit}")
     assert read[0] == 5 < read[1]

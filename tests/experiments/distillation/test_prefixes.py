@@ -16,7 +16,7 @@ from experiments.distillation import sampling
 from experiments.distillation.clones import Prefixes, cloned
 from experiments.distillation.data import Sequences
 from experiments.distillation.fit import lumping_of
-from experiments.distillation.prefixes import SaidPrefixes
+from experiments.distillation.prefixes import SaidPrefixes, after_each_token
 from experiments.distillation.said import Said
 from gcd import Vocabulary
 from hmm.inference import log_likelihood
@@ -84,6 +84,19 @@ def test_the_most_probable_tokens_are_kept_and_ends_always(top):
         torch.testing.assert_close(values.float(), row[tokens], atol=2e-3, rtol=1e-3)
 
 
+def test_sketches_keep_distances():
+    """Of logits, whatever was subtracted from them; in any file they are projected alike."""
+    logits = torch.randn(40, 2000, generator=torch.Generator().manual_seed(0))
+    one, other = (
+        Said.of(x.log_softmax(dim=1), 2, [3]).sketch.float() for x in (logits, logits[:9] + 5)
+    )
+    torch.testing.assert_close(one[:9], other, atol=0.1, rtol=1e-2)
+    ratio = torch.pdist(one) / torch.pdist(logits)
+    assert 0.7 < float(ratio.min()) <= float(ratio.max()) < 1.3
+    impossible = Said.of(torch.tensor([[0.0, -torch.inf, -torch.inf]]), 3, [1])
+    assert bool(impossible.sketch.isfinite().all())
+
+
 def test_each_prefix_is_read_once_and_keeps_what_was_said():
     lm = Counting(SIX, seed=3, spread=2.0)
     prompts = [[0, 1]] * 30 + [[2]] + [[1, 1, 1]] * 9 + [[2]] * 10
@@ -125,6 +138,28 @@ def test_files_keep_what_was_said(tmp_path):
     distill_data.save(replace(both, said=None), tmp_path / "b.safetensors")
     with pytest.raises(ValueError, match=r"`asked` does not fit its \d+ tokens and 0 lists"):
         distill_data.read(tmp_path)
+
+
+def test_latent_variables_need_no_second_reading():
+    """The sketch after each token is that of what the model says there."""
+    lm = ToyLM(SIX, seed=3)
+    found = sampled(lm, [[0], [1]] * 20, 4, 4)
+    shorter, vectors = after_each_token(found, SIX.eos_ids)
+    ended = [found.sequence(row)[-1] in SIX.eos_ids for row in range(40)]
+    assert 0 < sum(ended) < 40
+    position = 0
+    rows = [row for row in range(40) if len(found.sequence(row)) > 1 or ended[row]]
+    assert len(shorter) == len(rows)
+    for place, row in enumerate(rows):
+        answer = found.sequence(row)[: None if ended[row] else -1]
+        assert shorter.sequence(place) == answer
+        for t, token in enumerate(answer):
+            prefix = (*found.prompt(row), *answer[: t + 1])
+            sketch = Said.of(lm.log_p(prefix)[None], 1, SIX.eos_ids).sketch[0].float()
+            expected = torch.zeros_like(sketch) if token in SIX.eos_ids else sketch
+            torch.testing.assert_close(vectors[position], expected)
+            position += 1
+    assert position == len(vectors)
 
 
 def naive(sequences: Sequences) -> dict[tuple, tuple[float, int | None]]:
@@ -188,17 +223,25 @@ def whole(prefixes: SaidPrefixes, log_p: torch.Tensor) -> Visited:
     )
 
 
+class Whole(Visited):
+    """Whole distributions, clustered by given points."""
+
+    points: torch.Tensor
+
+    def features(self, dimensions, generator):
+        return self.points
+
+
 def test_lists_of_all_tokens_are_whole_distributions():
-    """Sums, features and the HMM are those that the distributions themselves give."""
+    """Sums and the HMM are those that the distributions themselves give."""
     found = sampled(ToyLM(SIX, seed=3, spread=1.5), PROMPTS, 5, 6)
     prefixes = SaidPrefixes.of(found, everything(SIX))
     log_p = torch.empty(len(prefixes.said), 6, dtype=torch.float16)
     log_p.scatter_(1, prefixes.said.tokens.long(), prefixes.said.log_p)
-    reference = whole(prefixes, log_p)
+    reference = Whole(*whole(prefixes, log_p))
+    reference.points = prefixes.said.sketch.float()
     group = torch.arange(len(prefixes.token)) % 3
     torch.testing.assert_close(prefixes.expected(group, 3), reference.expected(group, 3))
-    projection = torch.randn(6, 7, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(prefixes.features(projection), reference.features(projection))
     assert prefixes.rest == 0
     ours, theirs = (cloned(p, 9, eos_ids=SIX.eos_ids) for p in (prefixes, reference))
     torch.testing.assert_close(ours.transition.dense(), theirs.transition.dense())
@@ -292,6 +335,10 @@ def test_a_second_reading_says_what_was_said(small_lm):
     torch.testing.assert_close(
         again.said.log_p[again.asked].float(), found.said.log_p[found.asked].float(),
         atol=4e-3, rtol=1e-3,
+    )  # fmt: skip
+    torch.testing.assert_close(
+        again.said.sketch[again.asked].float(), found.said.sketch[found.asked].float(),
+        atol=0.02, rtol=1e-2,
     )  # fmt: skip
     known = sampling.log_likelihood(small_lm, bare, 5)
     torch.testing.assert_close(known, found.log_likelihood, atol=1e-4, rtol=0)

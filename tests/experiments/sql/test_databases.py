@@ -88,7 +88,7 @@ def test_no_two_of_our_questions_have_answers_that_are_mistaken_for_each_other(o
     assert mistaken == []
 
 
-# -- generated rows ---------------------------------------------------------------------------------
+# -- generated rows ------------------------------------------------------------
 
 
 SCHEMA = gcd.SqlSchema(

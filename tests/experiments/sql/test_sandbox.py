@@ -1,4 +1,4 @@
-"""Any query may be tried: none writes, none runs for ever, and results are compared as multisets."""
+"""Any query may be tried: none writes, none runs for ever. Results are compared row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole task on a toy model that writes bytes: rows, resumption, table; and what is prompted."""
+"""The whole task on a toy model that writes bytes: rows, resumption, table, prompt."""
 
 from __future__ import annotations
 
