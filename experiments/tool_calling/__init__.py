@@ -1,1 +1,1 @@
-"""Tool calling on the records of xLAM or of the embedded generator: `+task=xlam`."""
+"""Tool calling on the records of xLAM, or of others in its form: `+task=xlam`."""

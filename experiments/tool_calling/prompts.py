@@ -1,6 +1,6 @@
 """The prompt of a request is what the model reads before its answer.
 
-`compact` is the form the embedded model is trained on: a signature a line (types, defaults, a
+`compact` is the form that adapters are trained on: a signature a line (types, defaults, a
 short description), the request, and the style wanted. A short prompt is a cheap one, and most of
 what a parameter's description says stands in its name and type, so those descriptions stay out.
 

