@@ -1,8 +1,9 @@
 """These are the problems that come with the convergence task.
 
 `toolcalls` takes the requests of toolcalls.jsonl, which lies beside this module, with the answer
-begun up to the value in question; `stories` begins short stories. The constraints are what such a place asks for: an enumeration, numbers in a range, an optional member,
-one of several names, inflections of a few words in a sentence.
+begun up to the value in question; `stories` begins short stories. The constraints are what such a
+place asks for: an enumeration, numbers in a range, an optional member, one of several names,
+inflections of a few words in a sentence.
 
 Budgets are *tight* (the shortest answer's tokens, or a few more) or *loose* (everything fits, or
 as many tokens as keep the tree at `LOOSE` prefixes). Where a value ends at its closing quote or its

@@ -90,6 +90,7 @@ def _write(run: Run, trainer: Trainer, out: Path, counts: tuple[int, int]) -> No
         for key, value in _changed(plain(config) | {"paths": names}, usual)
         if not key.startswith("wandb") and key not in ("run_dir", "resume", "stop_after", "out")
     ]
+    listed = ", ".join(f"`{name}`" for name in names)
     longer = f"; {trainer.too_long} longer than {config.longest} tokens were left out"
     card = f"""---
 library_name: peft
@@ -99,7 +100,7 @@ license: apache-2.0
 # {out.name}
 
 A LoRA adapter (Hu et al., arXiv 2106.09685; rank {config.lora.rank}, every linear layer, float16)
-of {title}, trained on {counts[0]} records of {", ".join(f"`{name}`" for name in names)}; loss on the
+of {title}, trained on {counts[0]} records of {listed}; loss on the
 answers alone. Prompts are compact ones, as `experiments` writes them.
 
 {curve}

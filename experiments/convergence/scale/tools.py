@@ -6,8 +6,8 @@
 
 each with a *tight* budget, the shortest call and four tokens more, and an *ample* one. That two of
 four must be there is an obligation that can be put off until it is too late. The tools are in
-tools.json, which lies beside this module: short ones, of which several answers are about as probable
-to an HMM that has not read a request; the four members are some of theirs, put together here.
+tools.json, which lies beside this module: short ones, of which several answers are about as
+probable to an HMM that has not read a request; the four members are some of theirs, put together.
 
 They were written down before any sampler was run on them, and all of them are reported.
 """
