@@ -13,9 +13,11 @@ import pytest
 from experiments import run as experiment
 from experiments.convergence import task
 from experiments.convergence.problems import prepare, read_problems
+from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, load_model
 from tests.experiments.convergence.test_convergence import (
     QUICK,
+    STORIES,
     composed,
     results,
     written,
@@ -157,7 +159,7 @@ def test_the_page_s_own_problems_can_be_enumerated(kind):
 
     Problems of tool calls are for the tokens of another model (tests/experiments/harness).
     """
-    lm, tokenizer = load_model(composed().model)
+    lm, tokenizer = load_model(ModelConfig(path=str(STORIES), device="cpu"))
     lm.model.forward = Mock(side_effect=AssertionError("the model was asked"))
     problems = read_problems(ROOT / "docs" / f"convergence_{kind}_stories.json")
     rows = table_rows((ROOT / "docs" / "convergence.md").read_text(encoding="utf-8"))
@@ -210,7 +212,7 @@ def test_bad_settings_are_named(override, message):
     [
         (["task.methods=[lcd,gcd]"], "add pgcd, or leave task.hmm out"),
         (["task.hmm_for=problem"], "one HMM for all problems"),
-        (["task.models=[smollm2,other]"], "one vocabulary"),
+        (["model.path=smollm2", "task.models=[smollm2,other]"], "one vocabulary"),
     ],
 )
 def test_an_hmm_that_would_not_be_used_is_refused(overrides, message, tmp_path):
