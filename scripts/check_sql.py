@@ -1,4 +1,4 @@
-"""This script says which gold queries the SQL language has, and whether SQLite prepares what it has.
+"""This script says which gold queries the SQL language has, and what of it SQLite prepares.
 
     python -m scripts.check_sql ../shared/data/spider
     python -m scripts.check_sql ../shared/data/spider --any-join --vocabulary ranks.tiktoken
@@ -109,11 +109,12 @@ def why_missing(query: str, schema: gcd.SqlSchema, language: gcd.Automaton) -> s
         return None
     raw = written.encode()
     length = next(i for i in range(len(raw), -1, -1) if language.run(raw[:i]) >= 0)
-    return f"not in this dialect: {written[:length][-40:]!r} cannot be followed by {raw[length:][:30].decode(errors='replace')!r}"
+    before, after = (part.decode(errors="replace") for part in (raw[:length], raw[length:]))
+    return f"not in this dialect: after {before[-40:]!r} it has no {after[:30]!r}"
 
 
 def complaint_of_sqlite(query: str, schema: gcd.SqlSchema, file: Path | None) -> str | None:
-    """Return why SQLite does not prepare a query, on empty tables or on the file; None if it does."""
+    """Return why SQLite does not prepare a query, on empty tables or on the file, or None."""
     for connection in _connections(schema, file):
         with closing(connection):
             try:
@@ -149,7 +150,8 @@ def report(results: Sequence[Checked]) -> Iterator[str]:
     gold, missed = sum(r.gold for r in results), sum(len(r.missed) for r in results)
     drawn, refused = sum(r.drawn for r in results), sum(len(r.refused) for r in results)
     yield ""
-    yield f"gold queries in the language: {gold - missed} of {gold} ({1 - missed / max(gold, 1):.1%})"
+    share = 1 - missed / max(gold, 1)
+    yield f"gold queries in the language: {gold - missed} of {gold} ({share:.1%})"
     yield f"random queries that SQLite prepares: {drawn - refused} of {drawn}"
     yield ""
     for r in results:

@@ -1,9 +1,9 @@
 """This module writes queries in the one spelling that `gcd.sql` has for them.
 
-People write `SELECT T2.name, count(*) FROM concert AS T1 JOIN stadium AS T2 ON ...`; the language has
-full table names, the schema's spelling and capital keywords. `sqlglot` parses the query; what it
-found is then written down anew, name by name and clause by clause. What the language has no words
-for is refused, with the reason.
+People write `SELECT T2.name, count(*) FROM concert AS T1 JOIN stadium AS T2 ON ...`; the language
+has full table names, the schema's spelling and capital keywords. `sqlglot` parses the query; what
+it found is then written down anew, name by name and clause by clause. What the language has no
+words for is refused, with the reason.
 
 Nothing is changed but the spelling, except for four things that leave the result as it is: a
 condition with a sub-query goes to the end of its WHERE clause if all of them are joined by AND, a
@@ -14,6 +14,7 @@ string (as it is to SQLite), and `a < b` with the column on the right becomes `b
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import sqlglot
 from sqlglot import exp
@@ -61,7 +62,7 @@ def normalise(query: str, schema: SqlSchema) -> str:
             something that no dialect has.
     """
     try:
-        tree = sqlglot.parse_one(query, read="sqlite")
+        tree: Any = sqlglot.parse_one(query, read="sqlite")
     except SqlglotError as error:
         raise UnwritableQueryError(f"not SQL: {str(error).splitlines()[0]}") from error
     return _statement(tree, schema)
@@ -226,6 +227,8 @@ class _Select:
         if isinstance(tree, exp.Is) and isinstance(tree.expression, exp.Null):
             return f"{self._value(tree.this)} IS NULL"
         if isinstance(tree, exp.Like):
+            if tree.args.get("negate"):  # how sqlglot holds NOT LIKE since version 30
+                negation = "" if negation else "NOT "
             return f"{self._value(tree.this)} {negation}LIKE {self._operand(tree.expression)}"
         if isinstance(tree, exp.Between):
             bounds = (self._operand(tree.args[name]) for name in ("low", "high"))

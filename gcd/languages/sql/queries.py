@@ -92,7 +92,9 @@ class Queries:
 
     def _select(self, source: int, scope: _Scope) -> None:
         self._graph.insert(
-            source, self._before_item(scope, 0, frozenset()), choice(["SELECT ", "SELECT DISTINCT "])
+            source,
+            self._before_item(scope, 0, frozenset()),
+            choice(["SELECT ", "SELECT DISTINCT "]),
         )
 
     def _before_item(self, scope: _Scope, count: int, used: TableSet) -> int:

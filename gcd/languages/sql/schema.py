@@ -16,8 +16,7 @@ from gcd.errors import ConstraintError
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-KEYWORDS = frozenset(
-    """
+_WORDS = """
     abort action add after all alter always analyze and as asc attach autoincrement before begin
     between by cascade case cast check collate column commit conflict constraint create cross
     current current_date current_time current_timestamp database default deferrable deferred delete
@@ -29,8 +28,8 @@ KEYWORDS = frozenset(
     references regexp reindex release rename replace restrict returning right rollback row rows
     savepoint select set table temp temporary then ties to transaction trigger unbounded union
     unique update using vacuum values view virtual when where window with without
-    """.split()
-)
+"""
+KEYWORDS = frozenset(_WORDS.split())
 """The words of SQLite's grammar: a table or column of such a name is written in quotes."""
 
 

@@ -13,9 +13,7 @@ from gcd.languages.sql.reading import sql_schema
 from gcd.languages.sql.schema import SqlSchema
 
 
-def sql(
-    schema: SqlSchema | str | os.PathLike[str], dialect: SqlDialect | None = None
-) -> Automaton:
+def sql(schema: SqlSchema | str | os.PathLike[str], dialect: SqlDialect | None = None) -> Automaton:
     """Return the language of SELECT statements that SQLite prepares on databases of this schema.
 
     Every table and column in a statement exists, and every column belongs to a table that the

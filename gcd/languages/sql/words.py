@@ -76,9 +76,7 @@ def conditions(tables: Sequence[Table], string: Automaton) -> Automaton:
         choice(COMPARISONS) + value,
         Automaton.concatenate([optional_not, literal("LIKE "), any_string()]),
         Automaton.concatenate([optional_not, literal("IN ("), _listed(value), literal(")")]),
-        Automaton.concatenate(
-            [optional_not, literal("BETWEEN "), value, literal(" AND "), value]
-        ),
+        Automaton.concatenate([optional_not, literal("BETWEEN "), value, literal(" AND "), value]),
         choice([" IS NULL", " IS NOT NULL"]),
     ]
     return Automaton.concatenate(

@@ -30,10 +30,10 @@ def test_a_walk_turns_home_when_its_patience_ends() -> None:
 
 
 def test_the_one_byte_that_closes_is_as_likely_as_all_that_go_on() -> None:
-    walks = RandomWalks(gcd.regex('"[^"]*"'))
+    walks = RandomWalks(gcd.regex('"[ !#-~]*"'))
     rng = random.Random(0)
     empty = sum(walks.draw(rng, patience=50) == b'""' for _ in range(400))
-    assert 100 < empty  # one byte of more than two hundred would be met twice
+    assert empty > 100  # evenly over bytes it would be four or so
 
 
 def test_an_empty_language_has_no_walk() -> None:
