@@ -116,7 +116,7 @@ PAIRS = [(p, s) for p in ("gcd", "tilted") for s in SCHEMES] + [
 
 
 @pytest.mark.parametrize(("proposal", "resampling"), PAIRS)
-def test_every_proposal_and_every_scheme(proposal: str, resampling: str) -> None:
+def test_every_proposal_with_every_scheme(proposal: str, resampling: str) -> None:
     assert_exact(
         CONSTRAINTS["few_words"](), 3, proposal=PROPOSALS[proposal](), resampling=resampling
     )

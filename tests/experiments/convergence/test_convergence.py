@@ -367,10 +367,11 @@ def test_the_built_in_problems_can_be_enumerated(suite):
     lm, tokenizer = load_model(ModelConfig(path=str(STORIES), device="cpu"))
     problems = builtin.builtin(suite, lm, tokenizer)
     for problem in problems:
-        ready = prepare(problem, lm, tokenizer, 20_000)
+        ready = prepare(problem, lm, tokenizer, 10**9)
         assert 10 <= problem.language.count(100) <= 5000  # type: ignore[operator]
         assert ready.prompt == tuple(lm.encode(problem.prompt))
-        assert ready.prefixes <= builtin.LOOSE
+        if "loose" in problem.name or suite == "stories":  # calls are tight for other tokens
+            assert ready.prefixes <= builtin.LOOSE
         if "tight" in problem.name:
             fewest = int(ready.constraint.steps_to_accept[ready.constraint.initial])
             assert 0 <= problem.budget - fewest <= 3

@@ -29,7 +29,7 @@ QUIET = ("wandb=disabled", "model.device=cpu", "+task=convergence_scale")
 STORIES = ROOT / "tests" / "models" / "stories260K"
 LITTLE = (
     f"task.toolcalls={STORIES}", "task.problems=[tool-tight]", "task.methods=[gcd,pgcd]",
-    "task.lookaheads=[strong]", "task.particles=[1,2]", "task.seeds=3",
+    "task.lookaheads=[strong]", "task.particles=[1,2]", "task.seeds=2",
 )  # fmt: skip
 
 
@@ -84,7 +84,7 @@ def test_a_run_is_complete_and_goes_on_where_it_stopped(tmp_path, monkeypatch, h
     exact = json.loads(truths.read_text())
     assert sum(exact["marginal"]) == pytest.approx(1)
     for row in rows:
-        assert len(row["log_evidences"]) == row["runs"] == 3
+        assert len(row["log_evidences"]) == row["runs"] == 2
         assert row["dead"] == 0
         shares = np.array(row["marginals"])
         np.testing.assert_allclose(shares.sum(axis=1), 1, atol=1e-6)
@@ -194,8 +194,9 @@ def test_budgets_are_linear_in_the_fewest_tokens():
     assert problem.Budget(0, 60).tokens(constraint) == 60
 
 
-def test_sentences_have_an_exact_answer(tmp_path):
+def test_sentences_have_an_exact_answer(tmp_path, monkeypatch):
     """Of an HMM made of few continuations, which is as much of a model as a good one."""
+    monkeypatch.setattr(source, "LENGTH", 12)
     settings = ScaleConfig(stories=str(STORIES), hmm_states=64, hmm_sequences=40)
     stories = source.read_source("stories", settings)
     hmm = in_double(source.hmm_of(stories, 64, 40, tmp_path))
