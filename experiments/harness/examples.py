@@ -117,7 +117,9 @@ def prepare(
     """
     examples: list[Example] = []
     refused: list[tuple[str, str]] = []
+    # What records have in common is made once: lifted languages, and the memory of their tables.
     lifted: dict[int, tuple[gcd.Automaton, gcd.TokenAutomaton]] = {}  # by identity of the language
+    table_bytes: dict[tuple[int, int], dict[str, int]] = {}  # and by budget
     started = time.perf_counter()
     for number, record in enumerate(records):
         try:
@@ -129,7 +131,11 @@ def prepare(
             gcd.check_budget(constraint, budget)
             prompt = encode(handling.prompt(record), config.model.prompt, tokenizer)
             smc.check_prompts(lm, [prompt], [budget])
-            tables = {m: p.memory(constraint, budget) for m, p in proposals.items()}
+            place = id(language), budget
+            if place not in table_bytes:
+                needed = {m: p.memory(constraint, budget) for m, p in proposals.items()}
+                table_bytes[place] = needed
+            tables = table_bytes[place]
         except (gcd.ConstraintError, smc.PromptTooLongError) as error:
             refused.append((record.id, str(error)))
         else:

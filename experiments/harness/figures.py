@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from experiments.harness.summary import styles_in
 
 Records = Sequence[dict[str, Any]]
 """Those of `summarize`."""
+_TITLE_WIDTH = 95  # letters of a line over both panels
 _FEW = 3  # so many intervals can be told apart in one panel
 
 
@@ -195,7 +197,7 @@ def _figure(
     figure.legend(
         handles=handles, loc="outside lower center", ncols=min(6, len(handles)), frameon=False
     )
-    figure.suptitle(title)
+    figure.suptitle(textwrap.fill(title, _TITLE_WIDTH))
     figure.savefig(path, dpi=150)
     plt.close(figure)
 

@@ -18,9 +18,9 @@ class XlamConfig:
 
     name: str = "xlam"
     styles: list[str] = field(default_factory=lambda: ["json"])  # each request in every style
-    num_examples: int = 48
+    num_examples: int = 24
     methods: list[str] = field(default_factory=lambda: ["lcd", "gcd", "pgcd"])
-    algorithms: list[str] = field(default_factory=lambda: ["smc", "discrete"])
+    algorithms: list[str] = field(default_factory=lambda: ["smc"])
     particles: list[int] = field(default_factory=lambda: [1, 4, 16])
     repeats: int = 1  # independent runs of every row
     budget: Any = "default"  # a number of tokens, or "tight", "default", "loose"
