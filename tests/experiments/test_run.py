@@ -27,7 +27,8 @@ STORIES = ROOT / "tests" / "models" / "stories260K"
 REQUESTS = Path(__file__).with_name("requests.jsonl")
 SMALL = (
     "+task=xlam", "task.num_examples=4", "task.particles=[1,3]", "task.budget=tight",
-    "task.max_calls=1", "wandb=disabled", f"model.path={STORIES}", "model.device=cpu",
+    "task.max_calls=1", "task.methods=[lcd,gcd,pgcd]", "task.algorithms=[smc,discrete]",
+    "wandb=disabled", f"model.path={STORIES}", "model.device=cpu",
     f"data.path={REQUESTS}",
 )  # fmt: skip
 EXPERIMENT_ROWS = 4 * 3 * 2 * 2
