@@ -100,19 +100,25 @@ def test_the_law_of_one_sample_is_the_sampler_s(method, name):
         assert law.share_valid == pytest.approx(total, abs=1e-10)
 
 
-@pytest.mark.parametrize("method", list(METHODS)[1:])
-@pytest.mark.parametrize("name", list(CONSTRAINTS))
+RUNS = 12
+CASES = [
+    (1, SMC("systematic", 0.5), PLAIN),
+    (5, SMC("systematic", 0.9, "state"), PLAIN),
+    (4, SMC("multinomial", 1.0), replace(PLAIN, potential=False)),
+    (1, PLAINLY, PLAIN),
+    (3, replace(PLAINLY, share=0.5), PLAIN),
+    (3, Discrete(), replace(PLAIN, defence=0.3, exact_top_k=2)),
+    (5, Discrete(count_finished=True, floor=0.1), replace(PLAIN, defence=0.0)),
+    (1 << 12, PLAINLY, PLAIN),
+]
+
+
 @pytest.mark.parametrize(
-    ("particles", "algorithm", "settings"),
-    [
-        (1, SMC("systematic", 0.5), PLAIN),
-        (5, SMC("systematic", 0.9, "state"), PLAIN),
-        (4, SMC("multinomial", 1.0), replace(PLAIN, potential=False)),
-        (1, PLAINLY, PLAIN),
-        (3, replace(PLAINLY, share=0.5), PLAIN),
-        (3, Discrete(), replace(PLAIN, defence=0.3, exact_top_k=2)),
-        (5, Discrete(count_finished=True, floor=0.1), replace(PLAIN, defence=0.0)),
-        (1 << 12, PLAINLY, PLAIN),
+    ("method", "name", "particles", "algorithm", "settings"),
+    [  # every method in every case, and both under every constraint
+        (method, list(CONSTRAINTS)[(i + j) % len(CONSTRAINTS)], *case)
+        for i, method in enumerate(list(METHODS)[1:])
+        for j, case in enumerate(CASES)
     ],
 )
 def test_a_run_on_the_tree_is_the_real_run(method, name, particles, algorithm, settings):
@@ -123,14 +129,14 @@ def test_a_run_on_the_tree_is_the_real_run(method, name, particles, algorithm, s
         on_tree(method, restriction, tree, settings),
         algorithm=algorithm,
         particles=particles,
-        runs=30,
+        runs=RUNS,
         seed=5,
     )
     kind = "smc" if isinstance(algorithm, SMC) else "discrete"
     options = {"algorithm": kind, **vars(algorithm)}
     real = smc.sample(
         LM,
-        [PROMPT] * 30,
+        [PROMPT] * RUNS,
         constraint,
         budget=3,
         proposal=METHODS[method].proposal(settings, HMM_),
