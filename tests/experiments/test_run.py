@@ -28,7 +28,7 @@ REQUESTS = Path(__file__).with_name("requests.jsonl")
 SMALL = (
     "+task=xlam", "task.num_examples=4", "task.particles=[1,3]", "task.budget=tight",
     "task.max_calls=1", "wandb=disabled", f"model.path={STORIES}", "model.device=cpu",
-    f"data.path={REQUESTS}",
+    f"data.path={REQUESTS}", "task.algorithms=[smc,discrete]",
 )  # fmt: skip
 EXPERIMENT_ROWS = 4 * 3 * 2 * 2
 
@@ -270,7 +270,7 @@ def test_too_little_memory_for_one_record_ends_the_run(tmp_path):
 def test_mistakes_are_one_line_before_any_model_work():
     command = [sys.executable, "-m", "experiments.run"]
     for overrides, message in [
-        ([], "no task was chosen: add one of +task=xlam, +task=shakespeare"),
+        ([], "no task was chosen: add one of +task=xlam, +task=commongen"),
         (["+task=xlam", "task.methods=[magic]"], "'magic' for task.methods"),
     ]:
         done = subprocess.run(
