@@ -90,8 +90,8 @@ class DistillConfig:
 
 
 _SAMPLING = (
-    "source", "records", "style", "num_sequences", "answers_per_prompt", "max_length", "sample_batch",
-    "top", "seed",
+    "source", "records", "style", "num_sequences", "answers_per_prompt", "max_length",
+    "sample_batch", "top", "seed",
 )  # fmt: skip
 _NOT_IDENTITY = (
     "evaluations", "save_minutes", "save_dtype", "out", "stop_after", "wandb", "run_dir", "resume",

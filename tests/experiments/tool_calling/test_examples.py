@@ -16,7 +16,9 @@ VOCABULARY = gcd.Vocabulary.from_bytes([bytes([b]) for b in range(256)] + [b""],
 TOOL = {"name": "f", "description": "", "parameters": {"a": {"type": "int"}}}
 LANGUAGE = gcd.tool_calls([TOOL])
 RECORD = ToolRecord("7", "Call f with 1.", (TOOL,), (Call("f", {"a": 1}),))
-EXAMPLE = Example(3, Request(RECORD, "json"), LANGUAGE, gcd.lift(LANGUAGE, VOCABULARY), (1,), 60, {})
+EXAMPLE = Example(
+    3, Request(RECORD, "json"), LANGUAGE, gcd.lift(LANGUAGE, VOCABULARY), (1,), 60, {}
+)
 RIGHT = b'[{"name": "f", "arguments": {"a": 1}}]'
 WRONG = b'[{"name": "f", "arguments": {"a": 2}}]'
 HANDLING = handling(SimpleNamespace(task=SimpleNamespace(max_calls=None)), None, Counter())
