@@ -335,8 +335,8 @@ def test_another_task_is_an_entry(tmp_path, tiny_lm, monkeypatch):
     source = PromptSource(counted, lambda config: "two prompts")
     monkeypatch.setitem(SOURCES, "toy", source)
     common = ["source=toy", f"model.path={tiny_lm}", f"run_dir={tmp_path / 'run'}",
-              "wandb=disabled", "num_sequences=7", "answers_per_prompt=2", "max_length=4", "num_states=3",
-              "held_out=0.5", "epochs=2", "model.device=cpu"]  # fmt: skip
+              "wandb=disabled", "num_sequences=7", "answers_per_prompt=2", "max_length=4",
+              "num_states=3", "held_out=0.5", "epochs=2", "model.device=cpu"]  # fmt: skip
     with pytest.raises(ValueError, match="style=python would be ignored: source=toy does not read"):
         run(*common, "style=python")
     run_dir = run(*common)
