@@ -4,10 +4,9 @@ A language here is a set of byte strings, held as its **minimal deterministic au
 state reachable, every state with a way to acceptance, no two states alike, states numbered in
 breadth-first order. That form is unique, so two languages are equal exactly if their arrays are.
 
-Why bytes, and why automata. Tokens are byte strings that respect no character boundary, so a
-constraint at the byte level serves every tokenizer. And regular languages close under
-intersection, complement, concatenation and bounded repetition, none of which a grammar engine
-has: what users combine stays exact.
+Why bytes, and why automata. Tokens are byte strings that respect no character boundary, so
+constraints on bytes serve every tokenizer. And regular languages close under intersection,
+complement, concatenation and bounded repetition: what users combine stays exact.
 
 Costs, with S states, K byte classes: minimisation O(S K) where fingerprints settle it
 (`gcd.automata.kernels.residuals`), O(S K log S) at most (Valmari and Lehtinen 2008); a product of
@@ -20,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 from jaxtyping import Bool, Int32, Integer, UInt8
@@ -53,8 +52,7 @@ class Automaton:
         class_of_byte: class of each byte; bytes with equal columns share one.
         max_bytes: the language is known for strings of at most so many bytes, and no longer one
             is in it (`gcd.automata.horizon`); None: for all strings.
-        factors: smaller automata that the language is a Boolean combination of, where somebody has
-            said so; products keep them. They are no part of the language, and make lifting cheap.
+        factors: automata that it is known to be a Boolean combination of; lifting makes use of it.
 
     State 0 is initial. The empty language has one state, which does not accept.
     """
@@ -351,20 +349,17 @@ class Automaton:
             kernel_limits(),
         )
         pay(count, work, "a product of automata")
-        product = Automaton.minimal(delta, accepting, class_of_byte)
-        if not (self.factors or other.factors):
-            return product
-        return replace(product, factors=(*(self.factors or (self,)), *(other.factors or (other,))))
+        known = self.factors or other.factors
+        factors = (*(self.factors or (self,)), *(other.factors or (other,))) if known else ()
+        return replace(Automaton.minimal(delta, accepting, class_of_byte), factors=factors)
 
     # -- asking questions -------------------------------------------------------------------
+
+    initial: ClassVar[int] = 0
 
     @property
     def num_states(self) -> int:
         return self.delta.shape[0]
-
-    @property
-    def initial(self) -> int:
-        return 0
 
     @property
     def is_empty(self) -> bool:

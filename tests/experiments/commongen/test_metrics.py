@@ -77,7 +77,6 @@ def test_log_probability_is_the_models_own():
     ids = [1, 2, 2, 0]
     by_hand = 0.0
     for t in range(len(ids)):
-        _, log_p = lm.prefill([[1, *ids[:t]]]) if t == 0 else (None, None)
         rows, log_p = lm.prefill([[1]])
         if t:
             log_p = rows.extend(torch.tensor([ids[:t]]), torch.tensor([t]))[:, -1]
