@@ -44,10 +44,10 @@ class DistillConfig:
 
     # What the model is learnt from.
     data: TokenFileConfig = field(default_factory=TokenFileConfig)
-    task: str = "xlam"  # whose prompts are answered; see `prompts`
+    source: str = "xlam"  # whose prompts are answered; see `prompts`
     records: DataConfig = field(default_factory=DataConfig)  # requests to answer
     model: ModelConfig = field(default_factory=ModelConfig)
-    style: str = "json"  # with task=xlam: "json", "python", "both" (each request twice)
+    style: str = "json"  # with source=xlam: "json", "python", "both" (each request twice)
     num_sequences: int = 20000  # to sample, held-out ones included
     answers_per_prompt: int = 1  # at least: more, where there are fewer prompts
     max_length: int = 128  # tokens of an answer, EOS included; a longer one is cut there
@@ -90,8 +90,8 @@ class DistillConfig:
 
 
 _SAMPLING = (
-    "task", "records", "style", "num_sequences", "answers_per_prompt", "max_length", "sample_batch",
-    "top", "seed",
+    "source", "records", "style", "num_sequences", "answers_per_prompt", "max_length",
+    "sample_batch", "top", "seed",
 )  # fmt: skip
 _NOT_IDENTITY = (
     "evaluations", "save_minutes", "save_dtype", "out", "stop_after", "wandb", "run_dir", "resume",
@@ -128,7 +128,7 @@ def check(config: DictConfig) -> None:
     """Refuse values that no run could honour: `ValueError` with the value and what to give."""
     one_of("transition", config.transition, TRANSITIONS)
     one_of("init", config.init, INITS)
-    one_of("task", config.task, tuple(SOURCES))
+    one_of("source", config.source, tuple(SOURCES))
     one_of("style", config.style, (*STYLES, "both"))
     one_of("save_dtype", config.save_dtype, SAVE_DTYPES)
     check_model(config)
@@ -237,12 +237,12 @@ def _check_ignored(config: DictConfig) -> None:
             "with epochs=0 there is no training; leave it out",
         )  # fmt: skip
     others = {key for source in SOURCES.values() for key in source.settings}
-    others -= {*SOURCES[config.task].settings}
-    ignored(tuple(sorted(others)), f"task={config.task} does not read it; leave it out")
+    others -= {*SOURCES[config.source].settings}
+    ignored(tuple(sorted(others)), f"source={config.source} does not read it; leave it out")
     if config.data.path is None:
         return
     ignored(
-        ("task", "style", "num_sequences", "answers_per_prompt", "max_length", "model.prompt",
+        ("source", "style", "num_sequences", "answers_per_prompt", "max_length", "model.prompt",
          "records.split", "records.offset"),
         "data.path holds the sequences, so none are sampled; leave it out",
     )  # fmt: skip

@@ -178,7 +178,7 @@ def _sampled(run: Run, source: _Source) -> Sequences:
     settings |= weights_of(config.model) | _records_identity(config)
     directory = run.directory.parent / f"sequences-{fingerprint(settings)}"
     num = math.ceil(config.num_sequences / config.answers_per_prompt)
-    prompts = SOURCES[config.task].token_ids(config, num, source.tokenizer)
+    prompts = SOURCES[config.source].token_ids(config, num, source.tokenizer)
     distill_sampling.sample_to(
         directory,
         source.lm,
@@ -293,7 +293,7 @@ def _in_words(config: DictConfig) -> str:
     if config.data.path is not None:
         return f"the sequences of {Path(config.data.path).name}"
     model = title_of(config.model)
-    return f"{config.num_sequences} answers of {model} to {SOURCES[config.task].words(config)}"
+    return f"{config.num_sequences} answers of {model} to {SOURCES[config.source].words(config)}"
 
 
 TASK = Task(

@@ -250,9 +250,8 @@ class Run:
 
 
 def _subject(config: DictConfig) -> str:
-    """The task whose prompts the model answers: what is trained names it, what is run has it."""
-    task = config.get("task", "")
-    return task if isinstance(task, str) else task.name
+    """The task whose prompts the model answers: what is run has it, what is trained names it."""
+    return str(config.task.name if "task" in config else config.get("source", ""))
 
 
 def _differences(before: Any, now: Any, key: str = "") -> list[str]:

@@ -25,7 +25,7 @@ GROUPS = {"smc": SMCConfig, "discrete": DiscreteConfig}
 
 def composed(*overrides: str):
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return compose("config", ["+task=xlam", *overrides])
+        return compose("config", ["+task=xlam", "task.algorithms=[smc,discrete]", *overrides])
 
 
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)

@@ -89,7 +89,7 @@ def test_the_paper_resamples_every_step():
 )
 def test_bad_values_are_named(override, message):
     with pytest.raises(ValueError, match=message.replace("[", r"\[")):
-        experiment.check(composed("+task=xlam", override))
+        experiment.check(composed("+task=xlam", "task.algorithms=[smc,discrete]", override))
 
 
 @pytest.mark.parametrize(

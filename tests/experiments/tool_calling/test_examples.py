@@ -9,19 +9,19 @@ import gcd
 from experiments.harness.examples import Example, Trial, row_of, trials_of
 from experiments.tool_calling.answers import Call
 from experiments.tool_calling.records import ToolRecord
-from experiments.tool_calling.task import handling
+from experiments.tool_calling.task import Request, handling
 from smc.posterior import Diagnostics
 
 VOCABULARY = gcd.Vocabulary.from_bytes([bytes([b]) for b in range(256)] + [b""], [256])
 TOOL = {"name": "f", "description": "", "parameters": {"a": {"type": "int"}}}
 LANGUAGE = gcd.tool_calls([TOOL])
 RECORD = ToolRecord("7", "Call f with 1.", (TOOL,), (Call("f", {"a": 1}),))
-EXAMPLE = Example(3, RECORD, LANGUAGE, gcd.lift(LANGUAGE, VOCABULARY), (1,), 60, {})
+EXAMPLE = Example(
+    3, Request(RECORD, "json"), LANGUAGE, gcd.lift(LANGUAGE, VOCABULARY), (1,), 60, {}
+)
 RIGHT = b'[{"name": "f", "arguments": {"a": 1}}]'
 WRONG = b'[{"name": "f", "arguments": {"a": 2}}]'
-HANDLING = handling(
-    SimpleNamespace(task=SimpleNamespace(style="json", max_calls=None)), None, Counter()
-)
+HANDLING = handling(SimpleNamespace(task=SimpleNamespace(max_calls=None)), None, Counter())
 FOUR = Trial("gcd", "smc", 4)
 BROKEN = b'[{"name": "f", "argu'
 

@@ -135,13 +135,13 @@ def test_names_are_quoted_where_sqlite_needs_it() -> None:
 
 
 def test_too_many_tables_are_refused_and_a_narrower_dialect_is_found() -> None:
-    star = _star(8)
-    with gcd.state_limit(5_000), pytest.raises(StateLimitError, match="3 of 8 tables"):
+    star = _star(4)
+    with gcd.state_limit(3_500), pytest.raises(StateLimitError, match="3 of 4 tables"):
         gcd.sql(star)
-    narrow = gcd.widest_dialect(star, 5_000)
+    narrow = gcd.widest_dialect(star, 3_500)
     assert narrow.tables < 3
-    assert gcd.sql(star, narrow).num_states <= 5_000
-    with pytest.raises(StateLimitError, match="every language of queries on 8 tables"):
+    assert gcd.sql(star, narrow).num_states <= 3_500
+    with pytest.raises(StateLimitError, match="every language of queries on 4 tables"):
         gcd.widest_dialect(star, 100)
     assert gcd.widest_dialect(TINY, 50_000) == SqlDialect()
     # Sets of tables are counted before anything is built of them.

@@ -170,7 +170,7 @@ SCHEMAS = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(SCHEMAS, min_size=1, max_size=3))
 def test_a_list_in_the_dialect_is_the_list_that_it_stands_for(schemas: list[Any]) -> None:
     dialect = [_tools(written, f"f{i}")[0] for i, (written, _) in enumerate(schemas)]
@@ -325,15 +325,15 @@ def test_what_no_person_writes_is_refused_by_name() -> None:
 
 
 @pytest.mark.skipif(not BFCL.is_dir(), reason="the shared BFCL questions are not there")
-@pytest.mark.parametrize("style", STYLES)
-def test_the_leaderboards_tool_lists_compile(style: str) -> None:
+def test_the_leaderboards_tool_lists_compile() -> None:
+    """Each list in one style, in turn; `scripts.check_tools` has all of them in both."""
     refused, total = [], 0
     for path in sorted(BFCL.glob("*.json")):
         for line in path.read_text().splitlines():
             record = json.loads(line)
             total += 1
             try:
-                tool_calls(record["function"], style=style)
+                tool_calls(record["function"], style=STYLES[total % len(STYLES)])
             except ConstraintError as error:
                 refused.append(f"{record['id']}: {error}")
     assert total >= 350
