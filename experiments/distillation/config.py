@@ -44,7 +44,7 @@ class DistillConfig:
 
     # What the model is learnt from.
     data: TokenFileConfig = field(default_factory=TokenFileConfig)
-    source: str = "xlam"  # whose prompts are answered; see `prompts`
+    source: str = "xlam"  # whose prompts are answered: "xlam", "commongen", "sql"
     records: DataConfig = field(default_factory=DataConfig)  # requests to answer
     model: ModelConfig = field(default_factory=ModelConfig)
     style: str = "json"  # with source=xlam: "json", "python", "both" (each request twice)

@@ -16,6 +16,9 @@ from omegaconf import DictConfig
 
 from experiments.commongen.training import prompt_of, read_training
 from experiments.harness.prompts import encode
+from experiments.sql.databases import read_sources
+from experiments.sql.prompts import build_prompt as build_query_prompt
+from experiments.sql.questions import find_questions, read_questions
 from experiments.tool_calling.answers import STYLES
 from experiments.tool_calling.data import load_records
 from experiments.tool_calling.prompts import build_prompt
@@ -82,10 +85,39 @@ def _concept_sets(config: DictConfig, num: int, tokenizer: Any) -> list[list[int
     return [list(encode(prompt_of(each, rng), "compact", tokenizer)) for each in some]
 
 
+def _questions(config: DictConfig, num: int, tokenizer: Any) -> list[list[int]]:
+    """Questions to databases, drawn at random: what one question needs says little of the next.
+
+    Raises:
+        ValueError: no folder of questions is given.
+        DataError: the folder has no databases or questions, or damaged ones.
+    """
+    if config.records.path is None:
+        raise ValueError(
+            "an HMM of the task sql is distilled from queries to other databases: give "
+            "records.path=FOLDER of questions and schemas, in Spider's form"
+        )
+    folder = Path(config.records.path).expanduser()
+    sources = read_sources(folder)
+    questions = read_questions(find_questions(folder), sources).records
+    rng = random.Random(f"questions-{config.seed}")
+    kind = config.model.prompt
+    prompts = (
+        build_query_prompt(
+            sources[question.database].schema, question.text, tokenizer=tokenizer, kind=kind
+        )
+        for question in rng.sample(questions, min(num, len(questions)))
+    )
+    return [list(encode(prompt, kind, tokenizer)) for prompt in prompts]
+
+
 SOURCES = {
     "xlam": PromptSource(_tool_calls, _tool_calls_in_words, ("style",)),
     "commongen": PromptSource(
         _concept_sets, lambda config: f"concepts of {Path(config.records.path).name}"
+    ),
+    "sql": PromptSource(
+        _questions, lambda config: f"questions of {Path(config.records.path).name}"
     ),
 }
 """The prompts of each task, by the name that it has after `+task=`."""

@@ -165,9 +165,10 @@ def _records_identity(config: DictConfig) -> dict[str, str]:
     if config.records.path is None:
         return {}
     path = Path(config.records.path).expanduser()
-    if not path.is_file():
+    if not path.exists():
         raise ValueError(f"records.path={config.records.path} does not exist")
-    return {"records_sha256": distill_data.digest([path])}
+    files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+    return {"records_sha256": distill_data.digest(files)}
 
 
 def _sampled(run: Run, source: _Source) -> Sequences:

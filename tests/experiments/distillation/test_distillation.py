@@ -241,6 +241,21 @@ def test_answers_have_the_language_models_law():
     assert chi_square < 100  # 21 degrees of freedom: chance goes beyond 70 once in a million times
 
 
+def test_questions_to_databases_can_be_answered_too(tiny_lm):
+    _, tokenizer = load_model(ModelConfig(path=str(tiny_lm), device="cpu"))
+    folder = ROOT / "data" / "sql"
+    config = composed("source=sql", f"records.path={folder}", "model.prompt=compact")
+    prompts = SOURCES["sql"].token_ids(config, 30, tokenizer)
+    texts = [tokenizer.decode(prompt) for prompt in prompts]
+    asked = [json.loads(line) for line in (folder / "questions.jsonl").read_text().splitlines()]
+    known = [next(q for q in asked if f"Question: {q['question']}\nSQL:" in text) for text in texts]
+    assert len({question["question"] for question in known}) == 30
+    assert len({question["db_id"] for question in known}) == 5
+    assert SOURCES["sql"].words(config) == "questions of sql"
+    with pytest.raises(ValueError, match="give records.path=FOLDER"):
+        SOURCES["sql"].token_ids(composed("source=sql"), 30, tokenizer)
+
+
 def test_interrupted_and_shared_sampling_give_the_same_answers(tmp_path, tiny_lm):
     lm, tokenizer = load_model(ModelConfig(path=str(tiny_lm), device="cpu"))
     prompts = SOURCES["xlam"].token_ids(composed("style=both", RECORDS), 5, tokenizer)
