@@ -169,13 +169,13 @@ class Trainer:
         if not chosen:  # the last batch of an epoch, all of whose lessons are too long
             return math.nan
         count = sum(lesson.learnt for lesson in chosen)
-        total, mine = 0.0, 0
-        for number, piece in enumerate(pieces(chosen, self._config.most_tokens)):
-            if number % self._run.world == self._run.rank:
-                loss = loss_of(self._model, batch_of(piece)) / count
-                loss.backward()
-                total += float(loss.detach()) * count
-                mine += sum(lesson.learnt for lesson in piece)
+        # Dealt out by size, so that a small batch keeps all processes at work, and equally so.
+        share = sorted(chosen, key=lambda each: each.size)[self._run.rank :: self._run.world]
+        total, mine = 0.0, sum(lesson.learnt for lesson in share)
+        for piece in pieces(share, self._config.most_tokens):
+            loss = loss_of(self._model, batch_of(piece)) / count
+            loss.backward()
+            total += float(loss.detach()) * count
         if self._run.world > 1:
             for weight in self._weights:
                 if weight.grad is None:
