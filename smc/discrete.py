@@ -36,19 +36,55 @@ answers end, where a choice is to be made, how many prefixes go on.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Generic
+from typing import Generic, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from smc.draw import Breaks, Draw, Keys, Purpose
-from smc.outcome import Outcome, StepRecord, count_of
+from smc.outcome import Outcome, Read, StepRecord, count_of, start_record
 from smc.pool import Pool, effective
-from smc.prefixes import Prefixes, Reader
+from smc.prefixes import Fate, Prefixes, Reader
 from smc.proposals import State
 from smc.scores import Competition, Scores, compete
 from smc.selection import Fixed, Group, Selection, select
+
+
+class Texts(NamedTuple):
+    """What prefixes say so far, and their weights.
+
+    Attributes:
+        example: index in the batch of the example that each belongs to, rising.
+        tokens: theirs; -1 beyond their length.
+        log_weight: log of W.
+    """
+
+    example: Int64[Tensor, "M"]
+    tokens: Int64[Tensor, "M T"]
+    log_weight: Float64[Tensor, "M"]
+
+    @property
+    def length(self) -> Int64[Tensor, "M"]:
+        """Tokens of each."""
+        return (self.tokens >= 0).sum(dim=1)
+
+    def take(self, rows: Int64[Tensor, "K"] | Bool[Tensor, "M"]) -> Texts:
+        """Returns some of them."""
+        return Texts(*(field[rows] for field in self))
+
+    def after(self, fate: Fate, gain: Float64[Tensor, "M"] | float = 0.0) -> Texts:
+        """Returns them with the tokens that each was extended by.
+
+        `gain` is that of the tokens which were chosen; those forced behind them have their own.
+        """
+        row, column = (fate.tokens >= 0).nonzero(as_tuple=True)
+        place = (row, self.length[row] + column)
+        return Texts(
+            self.example,
+            self.tokens.index_put(place, fate.tokens[row, column]),
+            self.log_weight + gain + fate.log_p,
+        )
 
 
 class DiscreteFilter(Generic[State]):
@@ -95,38 +131,44 @@ class DiscreteFilter(Generic[State]):
         B, budgets = len(prompts), self.batch.budgets
         pool = Pool(B, int(budgets.max()), budgets.device)
         fate, prefixes = self.reader.start(prompts)
+        every = torch.arange(B, device=budgets.device)
         tokens = pool.tokens.new_full((B, pool.tokens.shape[1]), -1)
-        log_weight = pool.log_weight.new_zeros(B)
-        empty = fate.finished.nonzero().squeeze(1)
-        pool.add_empty(empty)
-        tokens, log_weight = tokens[prefixes.example], log_weight[prefixes.example]
+        texts = Texts(every, tokens, pool.log_weight.new_zeros(B)).after(fate)
+        self.records += start_record(Read.of(fate, every, B), 1)
         whole = torch.ones(B, dtype=torch.bool, device=budgets.device)
         step = 0
-        while prefixes.num_rows:
+        while True:
+            # What was forced to its end has nothing left to compete for.
+            self._end(texts.take(fate.finished), pool, step)
+            texts = texts.take(fate.runs)
+            if not prefixes.num_rows:
+                return self._outcome(pool, whole)
             scores = self.reader.score(prefixes)
-            self._end(prefixes, scores, tokens, log_weight, pool, step)
+            self._end_by_choice(prefixes, scores, texts, pool, step)
+            log_weight = texts.log_weight
             rivals = compete(scores, prefixes.log_p, log_weight, prefixes.example, B, self.share)
             kept = self._select(prefixes, rivals, pool, step)
             fate, after = self.reader.extend(prefixes, kept.row, kept.token)
-            self._note(prefixes, log_weight, scores, kept, after)
+            read = Read.of(fate, prefixes.example[kept.row], B)
+            self._note(prefixes, log_weight, scores, kept, read)
             gain = prefixes.log_p[kept.row, kept.token].double() - kept.log_pi
-            goes = fate.runs
-            log_weight = (log_weight[kept.row] + gain)[goes]
-            tokens = tokens[kept.row]
-            tokens[:, step] = kept.token
-            tokens, prefixes = tokens[goes], after
+            texts = texts.take(kept.row).after(fate, gain)
+            prefixes = after
             whole &= ~kept.dropped
             step += 1
-        return self._outcome(pool, whole)
 
-    def _end(
-        self,
-        prefixes: Prefixes[State],
-        scores: Scores,
-        tokens: Int64[Tensor, "R T"],
-        log_weight: Float64[Tensor, "R"],
-        pool: Pool,
-        step: int,
+    def _end(self, texts: Texts, pool: Pool, step: int) -> None:
+        """Puts complete texts into the pool."""
+        if len(texts.example):
+            pool.add(
+                texts.example,
+                texts.log_weight,
+                lambda some: texts.tokens[some],
+                self._pool_number(step, first=2),
+            )
+
+    def _end_by_choice(
+        self, prefixes: Prefixes[State], scores: Scores, texts: Texts, pool: Pool, step: int
     ) -> None:
         """Puts the candidates that complete a text into the pool."""
         outlook = scores.outlook
@@ -138,12 +180,16 @@ class DiscreteFilter(Generic[State]):
         within = torch.arange(len(pair), device=row.device) - (size.cumsum(dim=0) - size)[pair]
         token = outlook.classes.tokens[number[pair], start[pair] + within].long()
         row = row[pair]
-        weight = log_weight[row] + prefixes.log_p[row, token].double()
+        weight = texts.log_weight[row] + prefixes.log_p[row, token].double()
         some = ~weight.isneginf()
         row, token = row[some], token[some]
-        pool.add(
-            prefixes.example[row], tokens, (row, token, step), weight[some], self._pool_number(step)
-        )
+
+        def tokens_of(kept: Int64[Tensor, "K"]) -> Int64[Tensor, "K T"]:
+            ended = texts.tokens[row[kept]]
+            ended.scatter_(1, texts.length[row[kept]].unsqueeze(1), token[kept].unsqueeze(1))
+            return ended
+
+        pool.add(texts.example[row], weight[some], tokens_of, self._pool_number(step, first=0))
 
     def _select(
         self, prefixes: Prefixes[State], rivals: Competition, pool: Pool, step: int
@@ -168,12 +214,12 @@ class DiscreteFilter(Generic[State]):
             fixed=fixed,
         )
 
-    def _pool_number(self, step: int) -> Callable[[int, int, Breaks], float]:
-        """Uniform numbers by which the pool of an example is pruned in this step."""
+    def _pool_number(self, step: int, first: int) -> Callable[[int, int, Breaks], float]:
+        """Uniform numbers, from number `first` on, by which the pool is pruned in this step."""
 
         def uniform(number: int, b: int, breaks: Breaks) -> float:
             name = self.examples[b : b + 1]
-            keys = Keys(name, torch.full_like(name, number), step, Purpose.POOL)
+            keys = Keys(name, torch.full_like(name, first + number), step, Purpose.POOL)
             return float(self.draw(keys, breaks))
 
         return uniform
@@ -184,7 +230,7 @@ class DiscreteFilter(Generic[State]):
         log_weight: Float64[Tensor, "R"],
         scores: Scores,
         kept: Selection,
-        after: Prefixes[State],
+        read: Read,
     ) -> None:
         """Keeps the step's record, which stays on the device until the end."""
         B = len(self.examples)
@@ -198,8 +244,9 @@ class DiscreteFilter(Generic[State]):
                 resampled=kept.dropped,
                 running=running,
                 alive=running,
-                rows=count_of(after.example, B),
                 fallbacks=fallbacks,
+                read=read.tokens,
+                forced=read.forced,
             )
         )
 

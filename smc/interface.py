@@ -51,6 +51,7 @@ def sample(
     seed: int = 0,
     example_ids: Sequence[int] | None = None,
     max_rows: int = 256,
+    forced_runs: bool = True,
     draw: Draw | None = None,
     progress: Callable[[int], object] | None = None,
     **options: Unpack[Options],
@@ -72,6 +73,8 @@ def sample(
         example_ids: identities that name each prompt's random numbers; 0, 1, 2, … if not given.
             A prompt sampled alone under its id gives what it gives among others.
         max_rows: most particles in one batch; a single prompt's particles are never split.
+        forced_runs: whether tokens that are the only ones allowed are taken together, in one pass
+            of the model (`smc.forced`). The target is the same, and so is each text's weight.
         draw: replaces the random number generator (and `seed`).
         progress: called with the number of examples finished since the last call.
         options: of the algorithm: `resampling`, `ess_threshold`, `strata` of "smc"
@@ -110,6 +113,7 @@ def sample(
         temperature=float(temperature),
         top_p=float(top_p),
         max_rows=_whole("max_rows", max_rows),
+        forced_runs=bool(forced_runs),
     )
     tasks = [
         Task(name, tuple(lm.encode(prompt)), automaton, n)
@@ -172,6 +176,7 @@ class Settings:
     temperature: float
     top_p: float
     max_rows: int
+    forced_runs: bool
 
     def __post_init__(self) -> None:
         if self.particles < 1:
@@ -256,6 +261,7 @@ def _sample_group(
             batch,
             temperature=settings.temperature,
             top_p=settings.top_p,
+            forced_runs=settings.forced_runs,
         ),
         [task.prompt for task in tasks],
         torch.tensor([task.name for task in tasks], device=lm.device),
@@ -295,19 +301,20 @@ def _posteriors(
             ids = tuple(tokens[p][: lengths[p]])
             answer = task.automaton.vocabulary.decode(content(ids, eos))
             samples.append(Sample(ids, answer, log_weights[p], finished[p]))
-        steps = int((history.running[:, b] > 0).sum())
-        read = history.rows[:steps, b]
+        steps = history.running[:, b] > 0
+        read = history.read[steps, b]
         diagnostics = Diagnostics(
-            ess=tuple(history.ess[:steps, b].tolist()),
-            resampled=tuple(history.resampled[:steps, b].tolist()),
-            running=tuple(history.running[:steps, b].tolist()),
-            alive=tuple(history.alive[:steps, b].tolist()),
+            ess=tuple(history.ess[steps, b].tolist()),
+            resampled=tuple(history.resampled[steps, b].tolist()),
+            running=tuple(history.running[steps, b].tolist()),
+            alive=tuple(history.alive[steps, b].tolist()),
             lm_calls=1 + int((read > 0).sum()),
             tokens=len(task.prompt) + int(read.sum()),
             generated=sum(len(sample.ids) for sample in samples),
             share_finished=_share(sample.finished for sample in samples),
             seconds=0.0,
-            fallbacks=int(history.fallbacks[:steps, b].sum()),
+            fallbacks=int(history.fallbacks[steps, b].sum()),
+            forced=int(history.forced[steps, b].sum()),
         )
         whole = enumerated[b]
         if settings.algorithm.answers is not None:

@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from smc.prefixes import Fate
+
 
 class StepRecord(NamedTuple):
     """What happened in one step, per example.
@@ -18,16 +20,46 @@ class StepRecord(NamedTuple):
         resampled: whether the step resampled, or left candidates out.
         running: particles (or distinct prefixes) due another token when the step began.
         alive: particles of positive weight, after weighing; or prefixes that run.
-        rows: distinct prefixes that the language model read at the end of the step.
         fallbacks: distinct prefixes at which the proposal knew nothing (`Guide.fallback`).
+        read: distinct prefixes that the language model read at the end of the step, those in the
+            middle of a forced run included: one for each token.
+        forced: tokens that distinct prefixes took without a choice.
     """
 
     ess: Float64[Tensor, "B"]
     resampled: Bool[Tensor, "B"]
     running: Int64[Tensor, "B"]
     alive: Int64[Tensor, "B"]
-    rows: Int64[Tensor, "B"]
     fallbacks: Int64[Tensor, "B"]
+    read: Int64[Tensor, "B"]
+    forced: Int64[Tensor, "B"]
+
+
+class Read(NamedTuple):
+    """What the language model read in a step, per example.
+
+    Attributes:
+        tokens: distinct prefixes, one for each token.
+        forced: tokens that followed without a choice, the ends of texts among them.
+    """
+
+    tokens: Int64[Tensor, "B"]
+    forced: Int64[Tensor, "B"]
+
+    @classmethod
+    def of(cls, fate: Fate, example: Int64[Tensor, "M"], count: int) -> Read:
+        """Sums up over the prefixes of each example."""
+        return cls(count_of(example, count, fate.read), count_of(example, count, fate.forced))
+
+
+def start_record(read: Read, particles: int) -> list[StepRecord]:
+    """Returns the record of what was forced before the first choice: a step without one."""
+    if not bool((read.forced > 0).any()):
+        return []
+    started = (read.forced > 0).long() * particles
+    nothing = torch.zeros_like(started)
+    record = StepRecord(started.double(), nothing.bool(), started, started, nothing, *read)
+    return [record]
 
 
 class Outcome(NamedTuple):
@@ -59,7 +91,7 @@ class Outcome(NamedTuple):
     def history(self) -> StepRecord:
         """The records on the host, one row a step."""
         # Without a step, where all answers are empty, the history is of length zero.
-        fields = zip(*self.records, strict=True) if self.records else [()] * 6
+        fields = zip(*self.records, strict=True) if self.records else [()] * 7
         none = torch.zeros(0, len(self.log_evidence))
         return StepRecord(*(torch.stack(field).cpu() if field else none for field in fields))
 

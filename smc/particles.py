@@ -46,17 +46,20 @@ class Particles(NamedTuple):
     def append(
         self,
         which: Int64[Tensor, "M"],
-        tokens: Int64[Tensor, "M"],
+        tokens: Int64[Tensor, "M K"],
         *,
         increment: Float64[Tensor, "M"],
         log_potential: Float64[Tensor, "M"],
         finished: Bool[Tensor, "M"],
         row: Int64[Tensor, "M"],
     ) -> Particles:
-        """Returns the particles after these have drawn one token each."""
+        """Returns the particles after these have taken some tokens each; -1 stands for none."""
+        taken = tokens >= 0
+        one, column = taken.nonzero(as_tuple=True)
+        place = (which[one], self.length[which[one]] + column)
         return Particles(
-            tokens=self.tokens.index_put((which, self.length[which]), tokens),
-            length=self.length.index_add(0, which, torch.ones_like(which)),
+            tokens=self.tokens.index_put(place, tokens[one, column]),
+            length=self.length.index_add(0, which, taken.sum(dim=1)),
             log_weight=self.log_weight.index_add(0, which, increment),
             log_potential=self.log_potential.index_copy(0, which, log_potential),
             finished=self.finished.index_copy(0, which, finished),

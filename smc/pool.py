@@ -44,40 +44,26 @@ class Pool:
     def add(
         self,
         example: Int64[Tensor, "M"],
-        prefixes: Int64[Tensor, "R T"],
-        last: tuple[Int64[Tensor, "M"], Int64[Tensor, "M"], int],
         log_weight: Float64[Tensor, "M"],
+        tokens_of: Callable[[Int64[Tensor, "K"]], Int64[Tensor, "K T"]],
         uniform: Callable[[int, int, Callable[[], Tensor]], float],
     ) -> None:
         """Adds answers.
 
         Args:
             example: index in the batch, rising.
-            prefixes: tokens of R prefixes; -1 beyond their length.
-            last: of which prefix each answer is the end, its last token, and where that goes.
             log_weight: log of the weight of each answer.
+            tokens_of: writes out the tokens of some of them; -1 beyond their length.
             uniform: uniform numbers of an example whose pool must be pruned, by index and number.
         """
-        row, token, step = last
         # What is new is pruned before its tokens are written out.
         stays, log_weight = self._pruned(example, log_weight, partial(uniform, 0))
-        row, token = row[stays], token[stays]
-        tokens = prefixes[row]
-        tokens[:, step] = token
         self.example = torch.cat([self.example, example[stays]])
-        self.tokens = torch.cat([self.tokens, tokens])
+        self.tokens = torch.cat([self.tokens, tokens_of(stays)])
         self.log_weight = torch.cat([self.log_weight, log_weight])
         stays, self.log_weight = self._pruned(self.example, self.log_weight, partial(uniform, 1))
         if len(stays) < len(self.example):
             self.example, self.tokens = self.example[stays], self.tokens[stays]
-
-    def add_empty(self, example: Int64[Tensor, "M"]) -> None:
-        """Adds the empty answer to these examples, with weight one."""
-        self.example = torch.cat([self.example, example])
-        self.tokens = torch.cat(
-            [self.tokens, self.tokens.new_full((len(example), self.budget), -1)]
-        )
-        self.log_weight = torch.cat([self.log_weight, self.log_weight.new_zeros(len(example))])
 
     def _pruned(
         self,

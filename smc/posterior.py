@@ -60,13 +60,14 @@ class Diagnostics:
         alive: particles of positive weight at each step, after weighing; or those prefixes.
         lm_calls: forward passes of the language model that this example took part in.
         tokens: tokens that the language model read for it: its prompt once, then one per distinct
-            prefix and step.
+            prefix.
         generated: tokens of all particles, or of all answers of the pool.
         share_finished: share of the particles that completed their answer; of a pool 1, as it holds
             nothing else, and 0 of an empty one.
         seconds: its share, by tokens read, of the wall time of the batch that it was part of.
         fallbacks: prefixes, each counted once a step, at which the proposal's lookahead knew
             nothing, so that it did what GCD does; see `smc.twisted`.
+        forced: tokens that distinct prefixes took without a choice (`smc.forced`).
     """
 
     ess: tuple[float, ...]
@@ -79,6 +80,7 @@ class Diagnostics:
     share_finished: float
     seconds: float
     fallbacks: int = 0
+    forced: int = 0
 
 
 @dataclass(frozen=True)

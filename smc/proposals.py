@@ -30,7 +30,7 @@ from abc import abstractmethod
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int, Int32, Int64
+from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
 from torch import Tensor
 
 from gcd.tokens.batch import AutomatonBatch
@@ -88,6 +88,15 @@ class Walk(NamedTuple):
     def which(self) -> Int64[Tensor, "R"]:
         """The automaton of each prefix; any, once it left the language."""
         return self.automata.automaton_of[self.states.clamp(min=0)]
+
+    def only(self, alive: Bool[Tensor, "R C"]) -> Int64[Tensor, "R"]:
+        """Returns the one token of these classes, where there is one and no other, or -1."""
+        start = self.automata.classes.start[self.which]
+        sizes = torch.where(alive, start.diff(dim=1), 0)
+        klass = sizes.argmax(dim=1, keepdim=True)
+        first = start.gather(1, klass).squeeze(1).clamp(max=self.automata.classes.of.shape[1] - 1)
+        token = self.automata.classes.tokens[self.which, first].long()
+        return torch.where(self.running & (sizes.sum(dim=1) == 1), token, -1)
 
     def outlook(self) -> Outlook:
         """Returns where each class of tokens leads."""
@@ -204,6 +213,19 @@ class Proposal(Tabled, Protocol[State]):
         """Returns log g and log Z, given the log-probabilities of the next token."""
         ...
 
+    def forced(self, state: State) -> Int64[Tensor, "R"]:
+        """Returns the only token that g allows after each prefix, -1 where there are several.
+
+        The language model need not be asked before such a token (`smc.forced`). A proposal that
+        does not know returns -1 everywhere, which is the default, and is asked token by token.
+        """
+        states = state.walk.states
+        return torch.full_like(states, -1)
+
+    def log_g_of_forced(self, state: State, tokens: Int64[Tensor, "R"]) -> Float64[Tensor, "R"]:
+        """Returns log g of tokens that `forced` gave, as `guide` would."""
+        return torch.zeros_like(tokens, dtype=torch.float64)
+
     @abstractmethod
     def advance(self, state: State, tokens: Int[Tensor, "R T"]) -> State:
         """Returns the state after one or several more tokens; -1 stands for no token."""
@@ -261,23 +283,40 @@ class LM(MaskProposal):
         return after._replace(states=torch.where(late, -1, after.states))
 
 
-class LCD(MaskProposal):
+class ClassMaskProposal(MaskProposal):
+    """The base of proposals that allow some classes of tokens; they give `alive` alone."""
+
+    @abstractmethod
+    def alive(self, walk: Walk) -> Bool[Tensor, "R C"]:
+        """Returns the classes that are allowed after each prefix."""
+        ...
+
+    def guide(self, state: Walk, log_p: Float[Tensor, "R V"]) -> MaskGuide:
+        """Returns g = 1{allowed}."""
+        return MaskGuide(log_p, self.alive(state), state.automata.classes, state.which)
+
+    def forced(self, state: Walk) -> Int64[Tensor, "R"]:
+        """Returns the only token that is allowed, or -1."""
+        return state.only(self.alive(state))
+
+
+class LCD(ClassMaskProposal):
     """Locally constrained decoding allows what can be completed at some length."""
 
-    def guide(self, state: Walk, log_p: Float[Tensor, "R V"]) -> MaskGuide:
-        """Returns g = 1{completable at some length}."""
-        return _masked(state, log_p, state.mask.lcd_class_mask(state.states))
+    def alive(self, walk: Walk) -> Bool[Tensor, "R C"]:
+        """Returns the classes after which the text is completable at some length."""
+        return walk.mask.lcd_class_mask(walk.states)
 
 
-class GCD(MaskProposal):
+class GCD(ClassMaskProposal):
     """Globally constrained decoding allows what can be completed within the budget."""
 
-    def guide(self, state: Walk, log_p: Float[Tensor, "R V"]) -> MaskGuide:
-        """Returns g = 1{completable within the remaining budget}."""
-        return _masked(state, log_p, state.mask.class_mask(state.states, state.remaining))
+    def alive(self, walk: Walk) -> Bool[Tensor, "R C"]:
+        """Returns the classes after which the text is completable within the budget."""
+        return walk.mask.class_mask(walk.states, walk.remaining)
 
 
-class GreedyClose(MaskProposal):
+class GreedyClose(ClassMaskProposal):
     """Greedy closing is LCD that heads for a shortest completion when the budget runs low.
 
     It is the best that an engine can do which masks by a grammar and knows how far each state is
@@ -292,13 +331,8 @@ class GreedyClose(MaskProposal):
     mask has every token of GCD's (for r = d it *is* GCD's), so weights are exact.
     """
 
-    def guide(self, state: Walk, log_p: Float[Tensor, "R V"]) -> MaskGuide:
-        """Returns g = 1{completable at some length}, or, where time is up, within the budget."""
-        needed = state.automata.steps_to_accept[state.states.clamp(min=0)]
-        left = torch.where(needed < state.remaining, UNREACHABLE, state.remaining)
-        return _masked(state, log_p, state.mask.class_mask(state.states, left))
-
-
-def _masked(walk: Walk, log_p: Float[Tensor, "R V"], alive: Bool[Tensor, "R C"]) -> MaskGuide:
-    """g = 1 for these classes of tokens, 0 for the others."""
-    return MaskGuide(log_p, alive, walk.automata.classes, walk.which)
+    def alive(self, walk: Walk) -> Bool[Tensor, "R C"]:
+        """Returns what is completable at some length, or, where time is up, within the budget."""
+        needed = walk.automata.steps_to_accept[walk.states.clamp(min=0)]
+        left = torch.where(needed < walk.remaining, UNREACHABLE, walk.remaining)
+        return walk.mask.class_mask(walk.states, left)

@@ -36,9 +36,9 @@ from torch import Tensor
 
 from smc.draw import Breaks, Draw, Keys, Purpose, categorical
 from smc.guide import Guide
-from smc.outcome import Outcome, StepRecord, count_of
+from smc.outcome import Outcome, Read, StepRecord, start_record
 from smc.particles import Particles, start_particles
-from smc.prefixes import Prefixes, Reader
+from smc.prefixes import Fate, Prefixes, Reader
 from smc.proposals import State
 from smc.resampling import Scheme, Uniform
 from smc.weights import Weights
@@ -98,8 +98,8 @@ class Sampler(Generic[State]):
             chosen, resampled = self._resample(weighed, prefixes, step)
             tokens = self._draw(chosen, prefixes, guide, step)
             fallbacks = self._fallbacks(prefixes, guide)
-            after, prefixes = self._advance(chosen, prefixes, guide, tokens)
-            self._note(particles, weighed, resampled, fallbacks, prefixes)
+            after, prefixes, read = self._advance(chosen, prefixes, guide, tokens)
+            self._note(particles, weighed, resampled, fallbacks, read)
             particles = after
             step += 1
         return self._outcome(particles)
@@ -110,9 +110,19 @@ class Sampler(Generic[State]):
         B, device = len(prompts), budgets.device
         particles = start_particles(B, self.num_particles, int(budgets.max()), device)
         fate, prefixes = self.reader.start(prompts)
-        each = torch.arange(B, device=device).repeat_interleave(self.num_particles)
-        particles = particles._replace(finished=fate.finished[each], row=fate.row[each])
-        return particles, prefixes
+        every = torch.arange(len(particles.row), device=device)
+        each = every // self.num_particles
+        log_potential = self._log_potential(fate, torch.zeros_like(fate.log_p))
+        after = particles.append(
+            every,
+            fate.tokens[each],
+            increment=(fate.log_p + log_potential)[each],
+            log_potential=log_potential[each],
+            finished=fate.finished[each],
+            row=fate.row[each],
+        )
+        self.records += start_record(Read.of(fate, every[:B], B), self.num_particles)
+        return after, prefixes
 
     def _weigh(self, particles: Particles, guide: Guide) -> Particles:
         """Running particles are weighed by Z_t / psi_{t-1}; with no token to draw, they die."""
@@ -196,31 +206,39 @@ class Sampler(Generic[State]):
         prefixes: Prefixes[State],
         guide: Guide,
         tokens: Int64[Tensor, "M"],
-    ) -> tuple[Particles, Prefixes[State]]:
-        """Appends the tokens; each distinct new prefix goes through proposal and model once."""
+    ) -> tuple[Particles, Prefixes[State], Read]:
+        """Appends the tokens, and those forced behind them.
+
+        Each distinct new prefix goes through proposal and model once.
+        """
         running = particles.running.nonzero().squeeze(1)
         rows = particles.row[running]
         V = prefixes.log_p.shape[1]
         child, child_of = torch.unique(rows * V + tokens, return_inverse=True)
         fate, after = self.reader.extend(prefixes, child // V, child % V)
-        finished, runs = fate.finished[child_of], fate.runs[child_of]
+        read = Read.of(fate, prefixes.example[child // V], len(self.examples))
+        row = fate.row[child_of]
+        fate = Fate(*(field[child_of] for field in fate))
 
         log_g = guide.at(rows, tokens)
-        if self.proposal.potential:
-            log_potential = torch.where(runs, log_g, 0.0)
-            increment = log_potential - log_g
-        else:
-            log_potential = torch.zeros_like(log_g)
-            increment = guide.log_z[rows] - log_g
+        log_potential = self._log_potential(fate, log_g)
+        gained = log_potential if self.proposal.potential else guide.log_z[rows]
+        increment = gained - log_g + fate.log_p
         particles = particles.append(
             running,
-            tokens,
-            increment=torch.where(finished | runs, increment, -torch.inf),
+            fate.tokens,
+            increment=torch.where(fate.finished | fate.runs, increment, -torch.inf),
             log_potential=log_potential,
-            finished=finished,
-            row=fate.row[child_of],
+            finished=fate.finished,
+            row=row,
         )
-        return particles, after
+        return particles, after, read
+
+    def _log_potential(self, fate: Fate, log_g: Float64[Tensor, "M"]) -> Float64[Tensor, "M"]:
+        """log psi of prefixes whose last drawn token has this log g."""
+        if not self.proposal.potential:
+            return torch.zeros_like(log_g)
+        return torch.where(fate.runs, torch.where(fate.forced > 0, fate.log_g, log_g), 0.0)
 
     def _outcome(self, particles: Particles) -> Outcome:
         """The particles, example by example."""
@@ -255,7 +273,7 @@ class Sampler(Generic[State]):
         weighed: Particles,
         resampled: Bool[Tensor, "B"],
         fallbacks: Int64[Tensor, "B"],
-        after: Prefixes[State],
+        read: Read,
     ) -> None:
         """Keeps the step's record, which stays on the device until the end."""
         N = self.num_particles
@@ -265,7 +283,8 @@ class Sampler(Generic[State]):
                 resampled=resampled,
                 running=before.running.view(-1, N).sum(dim=1),
                 alive=(~weighed.log_weight.isneginf()).view(-1, N).sum(dim=1),
-                rows=count_of(after.example, len(self.examples)),
                 fallbacks=fallbacks,
+                read=read.tokens,
+                forced=read.forced,
             )
         )

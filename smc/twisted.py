@@ -222,6 +222,23 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         self._count(len(log_p), mixture.fallback, mixture.floored)
         return guide
 
+    def forced(self, state: TwistedState[ModelState]) -> Int64[Tensor, "R"]:
+        """Returns the only token of GCD's mask, or -1."""
+        walk = state.walk
+        return walk.only(_alive(walk, walk.steps_after_classes()))
+
+    def log_g_of_forced(
+        self, state: TwistedState[ModelState], tokens: Int64[Tensor, "R"]
+    ) -> Float64[Tensor, "R"]:
+        """Returns log g' of the only token that is allowed: g, or one where g is zero."""
+        item = tokens.unsqueeze(1)
+        steps = state.walk.steps_after_tokens(item)
+        expected = self.lookahead.tokens(state.model, state.walk, item)
+        log_g = self._log_g(expected, steps, _alive(state.walk, steps)).squeeze(1)
+        if bool(log_g.isnan().any()):
+            raise FloatingPointError(self._not_numbers())
+        return log_g.masked_fill(log_g.isneginf(), 0.0)
+
     @property
     def counts(self) -> Counts:
         """How often the lookahead had nothing to say since this object was made."""

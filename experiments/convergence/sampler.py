@@ -353,7 +353,7 @@ def sample_runs(
             ((log_weight - total[owner]).exp().numpy(), (owner.numpy(), text[alive].numpy())),
             shape=(count, len(tree.texts)),
         )
-        read = found.history.rows.sum(dim=0)
+        read = found.history.read.sum(dim=0)
         values = (found.log_evidence, found.ess, read, found.enumerated)
         parts.append((posterior, *(value.numpy() for value in values)))
         if not first and bool(found.enumerated.all()):
