@@ -27,7 +27,7 @@ class LoraConfig:
 class FinetuneConfig:
     """The whole of one fine-tuning."""
 
-    source: str = "xlam"  # whose prompts and answers: "xlam", "commongen"
+    source: str = "xlam"  # whose prompts and answers: "xlam", "commongen", "sql"
     paths: list[str] = field(default_factory=list)  # files of records
     limit: int | None = None  # of each file of lines, the first so many; null: all
     prompts: int | None = None  # to learn from, held-out ones included, at random; null: all

@@ -1,8 +1,8 @@
 """A lesson is a prompt's beginning and the ways in which it may go on, to learn from.
 
-Requests in two styles, or several sentences with the same words, differ at their end only. What
-they begin with is read once for all of them: a lesson is a stem and branches, each of which sees
-the stem and itself (`experiments.finetuning.batches`).
+Requests in two styles, several sentences with the same words, or questions to one database differ
+at their end only. What they begin with is read once for all of them: a lesson is a stem and
+branches, each of which sees the stem and itself (`experiments.finetuning.batches`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,17 @@ from typing import Any, NamedTuple
 
 from experiments.commongen.records import ConceptSet
 from experiments.commongen.training import prompt_of, read_training
+from experiments.harness.records import DataError
+from experiments.sql.databases import read_sources
+from experiments.sql.normalise import UnwritableQueryError, normalise
+from experiments.sql.prompts import build_prompt as build_query_prompt
+from experiments.sql.questions import read_questions
 from experiments.tool_calling.answers import STYLES, write_answer
 from experiments.tool_calling.prompts import compact_prompt
 from experiments.tool_calling.records import ToolRecord, read_toolcalls, read_xlam
 
 _SENTENCES = 4  # of one set of concepts, in an epoch
+_QUESTIONS = 6  # to one database, in a lesson
 
 
 class Answered(NamedTuple):
@@ -27,6 +33,12 @@ class Answered(NamedTuple):
 
     prompt: str
     answer: str
+
+
+class AskedTogether(NamedTuple):
+    """Questions to one database, whose prompts begin alike."""
+
+    answered: tuple[Answered, ...]
 
 
 class Branch(NamedTuple):
@@ -132,9 +144,44 @@ def _sentences(item: ConceptSet, rng: random.Random) -> list[Answered]:
     return [Answered(prompt, sentence) for sentence in some]
 
 
+def _asked(paths: Sequence[Path], limit: int | None) -> list[AskedTogether]:
+    """Questions to databases whose gold queries can be written, some of one database together.
+
+    Raises:
+        DataError: the folder of a file has no databases, or the file has no such question.
+    """
+    together = []
+    for path in paths:
+        sources = read_sources(path.parent)
+        by_database: dict[str, list[Answered]] = {}
+        for question in read_questions(path, sources).records[:limit]:
+            schema = sources[question.database].schema
+            try:
+                query = normalise(question.query, schema)
+            except UnwritableQueryError:
+                continue
+            prompt = build_query_prompt(schema, question.text, tokenizer=None, kind="compact")
+            by_database.setdefault(question.database, []).append(Answered(prompt, query))
+        for answered in by_database.values():
+            together += [
+                AskedTogether(tuple(answered[i : i + _QUESTIONS]))
+                for i in range(0, len(answered), _QUESTIONS)
+            ]
+    if not together:
+        raise DataError(f"no question with a query that can be written in {paths}")
+    return together
+
+
+def _queries(item: AskedTogether, rng: random.Random) -> list[Answered]:
+    """The questions as they are."""
+    del rng
+    return list(item.answered)
+
+
 SOURCES: dict[str, Source] = {
     "xlam": Source(_tool_records, _tool_calls),
     "commongen": Source(read_training, _sentences),
+    "sql": Source(_asked, _queries),
 }
 
 
