@@ -1,0 +1,259 @@
+"""Forced runs: the weights of token-by-token sampling, and fewer passes of the language model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+import smc
+import smc.prefixes
+from gcd.automata.automaton import Automaton
+from gcd.languages.text.regex import regex
+from gcd.tokens.lifting import lift
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
+from smc.testing import ToyLM, ToyRows, target, walk
+from tests.smc.test_pgcd import random_hmm
+from tests.smc.toys import choice
+
+STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
+# One end-of-text id, so that the end can be forced, too; some texts can be spelled in two ways.
+VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"ab", b"c", b""], [4])
+PROMPT = (0, 1)
+TOY = ToyLM(VOCABULARY, seed=3, spread=1.5)
+LANGUAGES: dict[str, Callable[[], Automaton]] = {
+    "forced_between": lambda: choice("acca", "accb", "ba", "bcbb"),
+    "forced_first": lambda: choice("cca", "ccb", "ccaa"),
+    "forced_last": lambda: choice("accc", "bccb"),
+    "all_forced": lambda: choice("ccca"),
+    "by_the_budget": lambda: Automaton.literal("c").star() + Automaton.literal("a"),
+}
+PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
+    "lm": smc.LM,
+    "lcd": smc.LCD,
+    "gcd": smc.GCD,
+    "greedy_close": smc.GreedyClose,
+    "conditional": lambda: smc.PGCD(random_hmm(5, seed=7), exact_top_k=1),
+    "in_time": lambda: smc.PGCD(random_hmm(5, seed=7), lookahead="in_time", temper=0.7),
+    "joint": lambda: smc.PGCD(random_hmm(5, seed=7), lookahead="joint", exact_top_k=None),
+    "no_potential": lambda: smc.PGCD(random_hmm(5, seed=7), potential=False),
+}
+
+
+def automaton_of(name: str) -> TokenAutomaton:
+    return lift(LANGUAGES[name](), VOCABULARY)
+
+
+def budget_of(automaton: TokenAutomaton) -> int:
+    """Room for every spelling but the longest, so that the budget matters."""
+    return int(automaton.steps_to_accept[automaton.initial]) + 1
+
+
+def walks(
+    automaton: TokenAutomaton, budget: int, **options: object
+) -> list[tuple[float, smc.Posterior]]:
+    def run(draw: smc.Draw, ids: list[int]) -> list[smc.Posterior]:
+        return smc.sample(
+            TOY, [PROMPT] * len(ids), automaton, budget=budget, example_ids=ids,
+            max_rows=1 << 20, draw=draw, **options,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    return list(walk(run))
+
+
+def outcomes(automaton: TokenAutomaton, budget: int, **options: object) -> dict:
+    """Of one particle: the probability of every sequence, and its weight."""
+    found: dict[tuple[int, ...], tuple[float, float]] = {}
+    for probability, posterior in walks(automaton, budget, particles=1, **options):
+        (sample,) = posterior.particles
+        if sample.log_weight > -math.inf:
+            before, _ = found.get(sample.ids, (0.0, 0.0))
+            found[sample.ids] = (before + probability, sample.log_weight)
+    return found
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("proposal", PROPOSALS)
+def test_every_sequence_has_the_weight_it_has_token_by_token(language: str, proposal: str) -> None:
+    automaton = automaton_of(language)
+    options = {"proposal": PROPOSALS[proposal](), "temperature": 0.7}
+    budget = budget_of(automaton)
+    together = outcomes(automaton, budget, **options)
+    one_by_one = outcomes(automaton, budget, forced_runs=False, **options)
+    assert together.keys() == one_by_one.keys()
+    for ids, (probability, log_weight) in one_by_one.items():
+        assert together[ids] == pytest.approx((probability, log_weight), abs=1e-12)
+
+
+@pytest.mark.parametrize("forced_runs", [True, False])
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize(
+    ("proposal", "options"),
+    [
+        ("gcd", {}),
+        ("gcd", {"strata": "none", "ess_threshold": 1.0}),
+        ("conditional", {"strata": "none", "ess_threshold": 1.0}),
+        ("in_time", {"ess_threshold": 1.0}),
+        ("no_potential", {"strata": "none", "ess_threshold": 1.0}),
+        ("gcd", {"algorithm": "discrete"}),
+        ("lcd", {"algorithm": "discrete", "count_finished": False}),
+        ("in_time", {"algorithm": "discrete", "floor": 0.0}),
+    ],
+)
+def test_the_walk_over_all_choices_gives_the_target(
+    language: str, proposal: str, options: dict, forced_runs: bool
+) -> None:
+    automaton = automaton_of(language)
+    budget = budget_of(automaton)
+    expected = target(TOY, PROMPT, automaton, budget)
+    mass = dict.fromkeys(expected, 0.0)
+    N = 2
+    for probability, posterior in walks(
+        automaton, budget, particles=N, proposal=PROPOSALS[proposal](),
+        forced_runs=forced_runs, **options,
+    ):  # fmt: skip
+        share = 1 if options.get("algorithm") == "discrete" else N
+        for sample in posterior.particles:
+            if sample.log_weight > -math.inf:
+                mass[sample.ids] += probability * math.exp(sample.log_weight) / share
+    assert mass == pytest.approx(expected, abs=1e-12)
+
+
+class Counted(ToyLM):
+    """Counts its passes, and what it read in each."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(VOCABULARY, seed=3, spread=1.5, **options)  # type: ignore[arg-type]
+        self.passes: list[int] = []
+
+    def prefill(self, prompts: list) -> tuple[ToyRows, Float[Tensor, "B V"]]:
+        rows, log_p = super().prefill(prompts)
+        rows.__class__ = CountedRows
+        return rows, log_p
+
+
+class CountedRows(ToyRows):
+    def extend(self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]) -> Float[Tensor, "R T V"]:
+        self._lm.passes.append(int(lengths.sum()))  # type: ignore[attr-defined]
+        return super().extend(runs, lengths)
+
+
+@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
+def test_a_run_is_one_pass_and_is_accounted_for(algorithm: str) -> None:
+    automaton = automaton_of("all_forced")
+    lm = Counted()
+    (found,) = smc.sample(
+        lm, [PROMPT], automaton, budget=9, particles=3, proposal=smc.GCD(), algorithm=algorithm
+    )
+    assert lm.passes == [4]  # c c c a, and no pass for the end of text
+    assert (found.diagnostics.lm_calls, found.diagnostics.tokens) == (2, len(PROMPT) + 4)
+    assert found.diagnostics.forced == 5
+    assert found.texts == ("ccca",)
+    assert found.log_evidence == pytest.approx(
+        math.log(sum(target(lm, PROMPT, automaton, 9).values())), abs=1e-12
+    )
+
+    lm = Counted()
+    (slow,) = smc.sample(
+        lm, [PROMPT], automaton, budget=9, particles=3, proposal=smc.GCD(), algorithm=algorithm,
+        forced_runs=False,
+    )  # fmt: skip
+    assert lm.passes == [1, 1, 1, 1]
+    assert (slow.diagnostics.lm_calls, slow.diagnostics.tokens) == (5, len(PROMPT) + 4)
+    assert slow.diagnostics.forced == 0
+    assert slow.log_evidence == pytest.approx(found.log_evidence, abs=1e-12)
+
+
+@pytest.mark.parametrize("most_read", [1, 2 * 5 * 2, 1 << 26])
+@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
+def test_a_batch_gives_what_each_example_alone_gives(
+    algorithm: str, most_read: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of all lengths, none among them, in one batch; and passes of bounded width."""
+    automata = [automaton_of(name) for name in LANGUAGES]
+    options = {"proposal": smc.GCD(), "particles": 4, "algorithm": algorithm, "seed": 5}
+    budgets = [budget_of(automaton) + 1 for automaton in automata]
+    alone = [
+        smc.sample(TOY, [PROMPT], a, budget=n, example_ids=[i], **options)[0]  # type: ignore[arg-type]
+        for i, (a, n) in enumerate(zip(automata, budgets, strict=True))
+    ]
+    monkeypatch.setattr(smc.prefixes, "MOST_READ", most_read)
+    together = smc.sample(TOY, [PROMPT] * len(automata), automata, budget=budgets, **options)  # type: ignore[arg-type]
+    for one, other in zip(alone, together, strict=True):
+        assert one.answers == other.answers
+        assert one.probabilities == pytest.approx(other.probabilities, abs=1e-12)
+        assert one.log_evidence == pytest.approx(other.log_evidence, abs=1e-12)
+        for field in ("ess", "running", "alive", "lm_calls", "tokens", "forced"):
+            assert getattr(one.diagnostics, field) == getattr(other.diagnostics, field)
+
+
+class Refusing(ToyLM):
+    """Gives the token c no chance."""
+
+    def log_p(self, tokens: tuple[int, ...]) -> Float[Tensor, "V"]:
+        log_p = super().log_p(tokens).clone()
+        log_p[3] = -torch.inf
+        return log_p
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
+def test_an_impossible_run_is_dead(algorithm: str, temperature: float) -> None:
+    lm = Refusing(VOCABULARY, seed=3)
+    for language in ("forced_between", "all_forced", "forced_first"):
+        (found,) = smc.sample(
+            lm, [PROMPT], automaton_of(language), budget=9, particles=8, proposal=smc.GCD(),
+            algorithm=algorithm, temperature=temperature,
+        )  # fmt: skip
+        assert found.dead == (language != "forced_between")
+        assert set(found.texts) <= {"ba"}
+        finished = [sample for sample in found.particles if sample.finished]
+        assert all(sample.log_weight > -math.inf for sample in finished)
+
+
+def test_a_real_model_reads_runs_as_it_reads_tokens() -> None:
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForCausalLM.from_pretrained(STORIES).double()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(STORIES)
+    lm = smc.TransformersLM(model, tokenizer)
+    automaton = lift(regex(r"Once upon a (time|day), there was a (cat|dog)\."), lm.vocabulary)
+    budget = int(automaton.steps_to_accept[automaton.initial])  # which leaves few spellings
+    options = {"budget": budget, "particles": 6, "ess_threshold": 0.0, "proposal": smc.GCD()}
+    ours = smc.sample(lm, ["Lily", "A big"], automaton, **options)  # type: ignore[arg-type]
+    slow = smc.sample(lm, ["Lily", "A big"], automaton, forced_runs=False, **options)  # type: ignore[arg-type]
+    checked = 0
+    for prompt, found, other in zip(("Lily", "A big"), ours, slow, strict=True):
+        assert found.diagnostics.forced > 0
+        assert found.diagnostics.lm_calls < other.diagnostics.lm_calls
+        for sample in found.particles:
+            weight = token_by_token(lm, prompt, automaton, sample.ids, budget)
+            assert sample.log_weight == pytest.approx(weight, abs=1e-8)
+            checked += 1
+    assert checked == 12
+
+
+def token_by_token(
+    lm: smc.TransformersLM,
+    prompt: str,
+    automaton: TokenAutomaton,
+    ids: tuple[int, ...],
+    budget: int,
+) -> float:
+    """The weight of a sequence under GCD: the mass that each mask leaves, in one plain pass."""
+    known = lm.encode(prompt)
+    with torch.no_grad():
+        logits = lm.model(torch.tensor([[*known, *ids]])).logits[0].double()
+    log_weight, state = 0.0, automaton.initial
+    for t, token in enumerate(ids):
+        allowed = torch.from_numpy(automaton.allowed(state, budget - t))
+        log_p = logits[len(known) - 1 + t].log_softmax(dim=0)
+        log_weight += float(log_p[allowed].logsumexp(dim=0))
+        state = automaton.step(state, token)
+    assert state == automaton.final
+    return log_weight
