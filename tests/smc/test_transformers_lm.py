@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,7 +13,9 @@ import smc
 from gcd.languages.text.regex import regex
 from gcd.tokens.lifting import lift
 from gcd.tokens.vocabulary import Vocabulary
+from smc.shared_prompts import SharedPrompts
 from smc.testing import ToyLM
+from smc.transformers_rows import SharingRows, shares_prompts
 from tests.smc.toys import CONSTRAINTS, VOCABULARY
 
 transformers = pytest.importorskip("transformers")
@@ -317,6 +320,7 @@ def test_a_real_checkpoint() -> None:
 def test_kept_prompts_are_read_once_and_say_the_same(lm: smc.TransformersLM) -> None:
     prompts = [[5, 7, 9], [5], [11, 12, 13, 14], [5]]
     keeping = smc.TransformersLM(lm.model, lm.tokenizer, lm.vocabulary, prompt_bytes=1 << 30)
+    keeping.prefill([[1]])  # the first call finds out what the model can do
     read: list[tuple[int, ...]] = []
     handle = lm.model.register_forward_pre_hook(
         lambda module, args, kwargs: read.append(tuple(kwargs["input_ids"].shape)),
@@ -324,9 +328,9 @@ def test_kept_prompts_are_read_once_and_say_the_same(lm: smc.TransformersLM) -> 
     )
     try:
         keeping.prefill(prompts)
-        assert read == [(3, 4)]  # three distinct ones
+        assert read == [(1, 3), (1, 1), (1, 4)]  # three distinct ones, each alone
         again, kept = keeping.prefill([*prompts[::-1], [6, 8]])
-        assert read == [(3, 4), (1, 2)]
+        assert read[3:] == [(1, 2)]
     finally:
         handle.remove()
     fresh, expected = lm.prefill([*prompts[::-1], [6, 8]])
@@ -341,10 +345,57 @@ def test_kept_prompts_are_read_once_and_say_the_same(lm: smc.TransformersLM) -> 
 
 def test_kept_prompts_stay_within_their_memory() -> None:
     lm = smc.TransformersLM(llama(), None, Vocabulary.from_bytes([b"x"] * V, [0]))
-    one = lm.prefill([[1, 2, 3]])[0].memory(0, torch.zeros(lm.vocabulary.size)).nbytes
+    keys_and_values = lm._read([[1, 2, 3]])[0].prompts().layers
+    one = sum(k.nbytes + v.nbytes for k, v in keys_and_values) + 4 * lm.vocabulary.size
     keeping = smc.TransformersLM(lm.model, lm.tokenizer, lm.vocabulary, prompt_bytes=2 * one)
     for prompt in ([1, 2, 3], [4, 5, 6], [1, 2, 3], [7, 8, 9]):
         keeping.prefill([prompt])
     assert list(keeping._kept._memories) == [(1, 2, 3), (7, 8, 9)]
     keeping.prefill([[1] * 30])  # more than there is room for: read, not kept, and drives none out
     assert list(keeping._kept._memories) == [(1, 2, 3), (7, 8, 9)]
+
+
+SHARING = {"llama", "gpt2", "gpt_neox", "opt"}  # the others have windows, biases or softcaps
+
+
+def test_prompts_are_shared_where_attention_is_plain(
+    lm: smc.TransformersLM, request: pytest.FixtureRequest
+) -> None:
+    name = request.node.callspec.id
+    assert shares_prompts(lm.model) == (name in SHARING)
+    rows, _ = lm.prefill([[1, 2, 3]])
+    assert isinstance(rows, SharingRows) == (name in SHARING)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_shared_prompt_is_as_good_as_copies(seed: int) -> None:
+    """Rows that move, grow by runs and are cut, their prompts shared or copied."""
+    lm = smc.TransformersLM(llama().float(), None, Vocabulary.from_bytes([b"x"] * V, [0]))
+    rng = np.random.default_rng(seed)
+    prompts = [rng.integers(0, V, size=n).tolist() for n in rng.integers(1, 9, size=4)]
+    copied, _ = lm._read(prompts)
+    shared = SharingRows(
+        lm.model,
+        SharedPrompts(copied.lengths, [(k.clone(), v.clone()) for k, v in copied.prompts().layers]),
+    )
+    held = len(prompts)
+    for count in (9, 9, 5, 3, 6, 1, 4):  # towards the end, prompts have lost their rows
+        ancestors = torch.from_numpy(np.sort(rng.integers(0, held, size=count)))
+        if rng.random() < 0.3:
+            ancestors = ancestors[torch.randperm(count)]
+        held = count
+        lengths = torch.from_numpy(rng.integers(1, 4, size=count))
+        runs = torch.from_numpy(rng.integers(0, V, size=(count, int(lengths.max()))))
+        cut = torch.from_numpy(rng.integers(0, 6, size=count)) if rng.random() < 0.4 else None
+        results = []
+        for rows in (copied, shared):
+            rows.reorder(ancestors)
+            if cut is not None:
+                rows.truncate(cut)
+            results.append(rows.extend(runs, lengths))
+        for row, length in enumerate(lengths.tolist()):
+            torch.testing.assert_close(
+                results[0][row, :length], results[1][row, :length], atol=1e-4, rtol=0
+            )
+    assert len(shared._prompts.lengths) < len(prompts)
+    assert shared._cache.layers[0].keys.shape[2] < copied._cache.layers[0].keys.shape[2]

@@ -1,0 +1,142 @@
+"""Rows that go on from the same prompt attend to one copy of its keys and values.
+
+Sixteen particles of an example share their prompt, which is most of what they attend to. A cache
+with a row for each of them holds it sixteen times, copies all of that whenever rows move or grow,
+and reads it sixteen times in every step. Here a prompt is kept once, [heads, L, d] in each layer;
+the cache has the generated tokens alone, so little moves when rows are resampled; and the queries
+of all rows of a prompt meet its keys in one matrix product. Scores of both parts go through one
+softmax, so nothing is approximated (the shared part of attention by itself: Juravsky et al.,
+"Hydragen", arXiv 2402.05099).
+
+This replaces the attention function of a `transformers` model for the time of a pass. It is right
+for plain causal attention with positions given by rotation or embedding. Models with windows,
+softcaps or biases, and those that do not call an attention function, are found out beforehand, by
+their configuration and by comparison with the plain cache (`TransformersLM`), and copy their
+prompts as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+NAME = "shared_prompts"
+_UNKNOWN = ("sliding_window", "softcap", "s_aux", "position_bias")
+
+
+class SharedPrompts(NamedTuple):
+    """Keys and values of B prompts, padded on the left.
+
+    Attributes:
+        lengths: tokens of each prompt, its last columns.
+        layers: keys and values of each layer.
+    """
+
+    lengths: Int64[Tensor, "B"]
+    layers: Sequence[tuple[Float[Tensor, "B heads L d"], Float[Tensor, "B heads L d2"]]]
+
+    def take(self, which: Int64[Tensor, "C"]) -> SharedPrompts:
+        """Copies some of them."""
+        return SharedPrompts(self.lengths[which], [(k[which], v[which]) for k, v in self.layers])
+
+
+class _Seating(NamedTuple):
+    """Which rows go on from which prompt.
+
+    Attributes:
+        prompts: of B examples.
+        row: the rows of each prompt, side by side; any row where there are no more.
+        seat: where each row sits in that table, counted through.
+        columns: which columns of the prompts are no padding.
+    """
+
+    prompts: SharedPrompts
+    row: Int64[Tensor, "B M"]
+    seat: Int64[Tensor, "R"]
+    columns: Bool[Tensor, "B 1 1 L"]
+
+
+_SEATING: ContextVar[_Seating] = ContextVar("seating")
+
+
+@contextmanager
+def attending(model: Any, prompts: SharedPrompts, owner: Int64[Tensor, "R"]) -> Iterator[None]:
+    """Has the rows of passes in this context attend to the prompts that `owner` says, too.
+
+    Raises:
+        NotImplementedError: the model's attention has something that this one has not.
+    """
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, _attend)
+    config = model.config.get_text_config()
+    before = config._attn_implementation
+    token = _SEATING.set(_seated(prompts, owner))
+    config._attn_implementation = NAME
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+        _SEATING.reset(token)
+
+
+def _seated(prompts: SharedPrompts, owner: Int64[Tensor, "R"]) -> _Seating:
+    B, R = len(prompts.lengths), len(owner)
+    counts = torch.bincount(owner, minlength=B)
+    most = int(counts.max())
+    order = torch.argsort(owner, stable=True)
+    first = counts.cumsum(dim=0) - counts
+    within = torch.arange(R, device=owner.device) - first[owner[order]]
+    seat = torch.empty_like(owner)
+    seat[order] = owner[order] * most + within
+    row = torch.zeros(B * most, dtype=torch.int64, device=owner.device)
+    row[seat] = torch.arange(R, device=owner.device)
+    width = prompts.layers[0][0].shape[2]
+    columns = torch.arange(width, device=owner.device) >= width - prompts.lengths.unsqueeze(1)
+    return _Seating(prompts, row.view(B, most), seat, columns[:, None, None])
+
+
+def _attend(
+    module: Any,
+    query: Float[Tensor, "R H T d"],
+    key: Float[Tensor, "R heads W d"],
+    value: Float[Tensor, "R heads W d2"],
+    attention_mask: Bool[Tensor, "R 1 T W"],
+    scaling: float | None = None,
+    **options: Any,
+) -> tuple[Float[Tensor, "R T H d2"], None]:
+    """Attends to the prompts and to what was generated; an attention function of `transformers`."""
+    unknown = [name for name in _UNKNOWN if options.get(name) is not None]
+    if unknown:
+        raise NotImplementedError(f"attention with {', '.join(unknown)}")
+    prompts, row, seat, columns = _SEATING.get()
+    keys, values = prompts.layers[module.layer_idx]
+    R, H, T, d = query.shape
+    heads = key.shape[1]
+    B, M = row.shape
+    group = H // heads * T  # queries of one row that meet the same keys
+    query = (query * (d**-0.5 if scaling is None else scaling)).reshape(R, heads, group, d)
+
+    def seated(x: Tensor) -> Tensor:
+        """[R heads group n] -> [B heads M*group n]"""
+        return x[row].transpose(1, 2).reshape(B, heads, M * group, x.shape[-1])
+
+    def unseated(x: Tensor) -> Tensor:
+        """[B heads M*group n] -> [R heads group n]"""
+        apart = x.view(B, heads, M, group, x.shape[-1]).transpose(1, 2)
+        return apart.reshape(B * M, heads, group, x.shape[-1])[seat]
+
+    before = (seated(query) @ keys.mT).masked_fill_(~columns, -torch.inf)
+    since = (query @ key.mT).view(R, heads, -1, T, key.shape[2])
+    since = since.masked_fill(~attention_mask.unsqueeze(2), -torch.inf).view(R, heads, group, -1)
+    scores = torch.cat([unseated(before), since], dim=-1)
+    share = scores.softmax(dim=-1, dtype=torch.float32).to(query.dtype)
+    of_prompt, of_rest = share.split([keys.shape[2], key.shape[2]], dim=-1)
+    out = unseated(seated(of_prompt) @ values) + of_rest @ value
+    return out.view(R, H, T, -1).transpose(1, 2).contiguous(), None

@@ -1,0 +1,307 @@
+"""Rows of a `transformers` model: the KV caches of prefixes in progress.
+
+Rows of different lengths share one rectangular cache.  The invariant that keeps this simple: the
+valid columns of row r are always its *last* `lengths[r]` ones, padding being on the left.  Then the
+attention mask and the positions follow from the lengths alone, and a sliding attention window,
+which models count in columns, counts tokens.  Prefilling pads on the left by itself.  Runs of
+unequal lengths, and cutting rows back, leave padding on the right, so the columns of each row are
+shifted to restore the invariant (`_align`, one gather per layer).
+
+Padding does not change what is computed for a row beyond the order of floating-point sums: masked
+columns have weight exactly zero, and positions count real tokens.
+
+Two kinds. `TransformersRows` holds prompt and answer of every row, and serves any model with an
+ordinary cache. `SharingRows` holds the answers, and each prompt once (`smc.shared_prompts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int, Int64
+from torch import Tensor
+
+from smc.shared_prompts import SharedPrompts, attending
+
+
+class PromptMemory(NamedTuple):
+    """What the model remembers of one prompt.
+
+    Attributes:
+        length: its tokens.
+        layers: keys and values of each layer.
+        log_p: log-probabilities of the token after it.
+    """
+
+    length: int
+    layers: tuple[tuple[Float[Tensor, "heads L d"], Float[Tensor, "heads L d2"]], ...]
+    log_p: Float[Tensor, "V"]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of it."""
+        return self.log_p.nbytes + sum(k.nbytes + v.nbytes for k, v in self.layers)
+
+
+def together(memories: Sequence[PromptMemory]) -> SharedPrompts:
+    """Puts prompts beside each other, padded on the left; one alone is not copied."""
+    lengths = torch.tensor([memory.length for memory in memories], device=memories[0].log_p.device)
+    layers = [
+        (_padded([keys for keys, _ in same]), _padded([values for _, values in same]))
+        for same in zip(*(memory.layers for memory in memories), strict=True)
+    ]
+    return SharedPrompts(lengths, layers)
+
+
+class TransformersRows:
+    """The KV cache of R prefixes; see `smc.language_model.Rows`.
+
+    Attributes:
+        lengths: valid columns of each row, its last ones.
+        prompt_lengths: how many of them are the prompt's.
+
+    Raises:
+        ValueError: the model has no such cache.
+    """
+
+    def __init__(self, model: Any, prompt_lengths: Int64[Tensor, "R"]) -> None:
+        from transformers import DynamicCache
+
+        _check_plain(model)
+        self._model = model
+        # Without a config every layer keeps all columns: sliding windows are left to the mask.
+        self._cache: Any = DynamicCache()
+        self.prompt_lengths = prompt_lengths
+        self.lengths = prompt_lengths
+
+    @classmethod
+    def after(cls, model: Any, prompts: SharedPrompts) -> TransformersRows:
+        """Makes rows of prompts that were read before."""
+        rows = cls(model, prompts.lengths)
+        for number, (keys, values) in enumerate(prompts.layers):
+            rows._cache.update(keys, values, number)
+        return rows
+
+    def prompts(self) -> SharedPrompts:
+        """Returns what is remembered of all rows; nothing is copied."""
+        layers = [(layer.keys, layer.values) for layer in self._cache.layers]
+        return SharedPrompts(self.lengths, layers)
+
+    def memory(self, row: int, log_p: Float[Tensor, "V"]) -> PromptMemory:
+        """Copies what is remembered of one row."""
+        length = int(self.lengths[row])
+        layers = tuple(
+            (layer.keys[row, :, -length:].clone(), layer.values[row, :, -length:].clone())
+            for layer in self._cache.layers
+        )
+        return PromptMemory(length, layers, log_p.clone())
+
+    def extend(self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]) -> Float[Tensor, "R T V"]:
+        """Reads all runs in one forward pass."""
+        run_length = runs.shape[1]
+        before = self.lengths
+        self.lengths = before + lengths
+        # The run's padding is on its right: as columns it is cut off again below.
+        full = torch.arange(run_length, device=runs.device) < lengths.unsqueeze(1)
+        log_p = self.read(torch.where(full, runs, 0), before + run_length)
+        if not bool(full.all()):
+            self._align(before + run_length, self.lengths)
+        return log_p
+
+    def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
+        """Moves cache rows; nothing moves where each row is its own ancestor."""
+        same = torch.arange(self.lengths.shape[0], device=ancestors.device)
+        if torch.equal(ancestors.long(), same):
+            return
+        self.lengths = self.lengths[ancestors]
+        self.prompt_lengths = self.prompt_lengths[ancestors]
+        for layer in self._cache.layers:
+            layer.keys = layer.keys.index_select(0, ancestors)
+            layer.values = layer.values.index_select(0, ancestors)
+
+    def truncate(self, lengths: Int[Tensor, "R"]) -> None:
+        """Cuts columns off, then restores the padding to the left."""
+        kept = torch.minimum(self.prompt_lengths + lengths, self.lengths)
+        self._align(self.lengths, kept)
+        self.lengths = kept
+
+    @torch.inference_mode()
+    def read(
+        self, tokens: Int[Tensor, "R T"], valid: Int64[Tensor, "R"], **options: int
+    ) -> Float[Tensor, "R T2 V"]:
+        """Reads `tokens` in a forward pass, after which the last `valid` columns of a row count.
+
+        Returns:
+            Log-probabilities of the next token after each of the tokens (or after the last one,
+            where `options` say so).
+        """
+        mask = _last_columns(valid, self._width + tokens.shape[1])
+        return self._pass(tokens, mask.long(), _positions(mask, tokens.shape[1]), options)
+
+    def _pass(
+        self,
+        tokens: Int[Tensor, "R T"],
+        mask: Tensor,
+        positions: Int64[Tensor, "R T"],
+        options: dict[str, int],
+    ) -> Float[Tensor, "R T2 V"]:
+        width = self._width + tokens.shape[1]
+        output = self._model(
+            input_ids=tokens,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=self._cache,
+            use_cache=True,
+            **options,
+        )
+        self._check_memory(width)
+        logits = output.logits
+        precision = torch.promote_types(logits.dtype, torch.float32)
+        return logits.log_softmax(dim=-1, dtype=precision)
+
+    def _align(self, valid: Int64[Tensor, "R"], kept: Int64[Tensor, "R"]) -> None:
+        """Keeps the first `kept` of each row's last `valid` columns, and moves them to the end."""
+        width = self._width
+        new_width = int(kept.max())
+        columns = torch.arange(new_width, device=kept.device) - new_width
+        source = (width - valid + kept).unsqueeze(1) + columns
+        # What falls before the row's first token becomes padding; any column will do for it.
+        source = source.clamp(min=0)[:, None, :, None]
+        for layer in self._cache.layers:
+            for name in ("keys", "values"):
+                old = getattr(layer, name)
+                index = source.expand(-1, old.shape[1], -1, old.shape[3])
+                setattr(layer, name, old.gather(2, index))
+
+    @property
+    def _width(self) -> int:
+        """Columns of the cache, padding included."""
+        return self._cache.get_seq_length()
+
+    def _check_memory(self, width: int) -> None:
+        """Every layer must now hold `width` columns of keys and values, and nothing else.
+
+        Models with another memory (recurrent states, or a cache that they alone know of) leave the
+        one they were given empty, and would silently forget all but the last tokens.
+        """
+        for layer in self._cache.layers or [None]:
+            keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+            for columns in (keys, values):
+                if not isinstance(columns, Tensor) or columns.shape[2] != width:
+                    raise ValueError(_no_kv_cache(self._model))
+
+
+class SharingRows(TransformersRows):
+    """The KV cache of what R prefixes have beyond their prompts; lengths are without these.
+
+    Args:
+        model: with plain causal attention.
+        prompts: what it remembers of B prompts, a row for each to begin with.
+    """
+
+    def __init__(self, model: Any, prompts: SharedPrompts) -> None:
+        super().__init__(model, torch.zeros_like(prompts.lengths))
+        self._prompts = prompts
+        self._owner = torch.arange(len(prompts.lengths), device=prompts.lengths.device)
+
+    def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
+        """Moves rows; prompts stay where they are, until most of them have no row any more."""
+        self._owner = self._owner[ancestors]
+        used = torch.unique(self._owner)
+        if len(used) and 2 * len(used) <= len(self._prompts.lengths):
+            self._prompts = self._prompts.take(used)
+            self._owner = torch.searchsorted(used, self._owner)
+        super().reorder(ancestors)
+
+    @torch.inference_mode()
+    def read(
+        self, tokens: Int[Tensor, "R T"], valid: Int64[Tensor, "R"], **options: int
+    ) -> Float[Tensor, "R T2 V"]:
+        """Reads `tokens`, after which the last `valid` columns of a row count."""
+        T = tokens.shape[1]
+        mask = _last_columns(valid, self._width + T)
+        columns = torch.arange(mask.shape[1], device=mask.device)
+        past = columns <= columns[-T:].unsqueeze(1)
+        positions = _positions(mask, T) + self._prompts.lengths[self._owner].unsqueeze(1)
+        with attending(self._model, self._prompts, self._owner):
+            return self._pass(tokens, mask[:, None, None] & past, positions, options)
+
+
+def shares_prompts(model: Any) -> bool:
+    """Finds out whether rows of this model can share their prompts.
+
+    They can if all layers attend to everything before, and if a few tokens, read both ways, get
+    the same log-probabilities: what a model does beyond plain attention would show there.
+    """
+    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicLayer
+
+    config = model.config.get_text_config()
+    layers = DynamicCache(config=model.config).layers
+    if {type(layer) for layer in layers} != {DynamicLayer} or not hasattr(
+        config, "_attn_implementation"
+    ):
+        return False
+    ids = torch.arange(8, device=model.device) * 7 % model.get_output_embeddings().weight.shape[0]
+    lengths = torch.tensor([2, 4], device=model.device)
+    plain = TransformersRows(model, lengths)
+    plain.read(ids.view(2, 4), lengths)
+    sharing = SharingRows(model, SharedPrompts(
+        lengths, [(k.clone(), v.clone()) for k, v in plain.prompts().layers]
+    ))  # fmt: skip
+    found = []
+    for rows in (plain, sharing):
+        rows.reorder(torch.tensor([1, 0, 1], device=model.device))
+        try:
+            runs = ids[:6].view(3, 2)
+            first = rows.extend(runs, torch.tensor([2, 1, 2], device=model.device))[:, 0]
+            last = rows.extend(runs[:, :1], torch.ones_like(runs[:, 0]))
+        except Exception:  # whatever a model cannot do with this attention, it keeps to its own
+            if rows is plain:
+                raise
+            return False
+        found.append(torch.stack([first, last[:, 0]]))
+    tolerance = min(1000 * torch.finfo(model.dtype).eps, 0.25)
+    return bool((found[0] - found[1]).abs().max() < tolerance)
+
+
+def _check_plain(model: Any) -> None:
+    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+    # Asked beforehand, as hybrids fail in the middle of a pass when given a plain cache.
+    planned = DynamicCache(config=model.config).layers
+    plain = {type(layer) for layer in planned} <= {DynamicLayer, DynamicSlidingWindowLayer}
+    if getattr(model, "_is_stateful", False) or not plain:
+        raise ValueError(_no_kv_cache(model))
+
+
+def _padded(parts: Sequence[Float[Tensor, "heads _ d"]]) -> Float[Tensor, "B heads L d"]:
+    """Stacks keys or values of unequal lengths, zeros before them."""
+    if len(parts) == 1:
+        return parts[0].unsqueeze(0)
+    width = max(part.shape[1] for part in parts)
+    return torch.stack(
+        [torch.nn.functional.pad(part, (0, 0, width - part.shape[1], 0)) for part in parts]
+    )
+
+
+def _no_kv_cache(model: Any) -> str:
+    """What is wrong with a model whose rows cannot be moved."""
+    return (
+        f"{type(model).__name__} does not keep its memory as one column of keys and values per "
+        "token in each layer, so its rows cannot be moved; use a model with an ordinary KV cache"
+    )
+
+
+def _last_columns(lengths: Int64[Tensor, "R"], width: int) -> Bool[Tensor, "R L"]:
+    """True in the last `lengths[r]` of `width` columns."""
+    columns = torch.arange(width, device=lengths.device)
+    return columns >= width - lengths.unsqueeze(1)
+
+
+def _positions(mask: Bool[Tensor, "R L"], count: int) -> Int64[Tensor, "R T"]:
+    """The positions of the last columns, which count what is no padding."""
+    return (mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, -count:]
