@@ -21,7 +21,7 @@ class CommonGenConfig:
 
     name: str = "commongen"
     num_examples: int = 100
-    methods: list[str] = field(default_factory=lambda: ["lcd", "gcd"])  # "pgcd" needs an HMM
+    methods: list[str] = field(default_factory=lambda: ["lcd", "gcd", "pgcd"])
     algorithms: list[str] = field(default_factory=lambda: ["smc", "discrete"])
     particles: list[int] = field(default_factory=lambda: [1, 4, 16])
     repeats: int = 1  # independent runs of every row
