@@ -225,6 +225,7 @@ def _expect(
         predicted.contiguous(),
         emission,
         batch.num_classes[batch.automaton_of[states.clamp(min=0)]],
+        batch.first_state[states.clamp(min=0)],
         batch.row_start,
         batch.delta_flat,
         batch.steps_after_flat,
@@ -275,7 +276,8 @@ def _columns(
     index = batch.row_start[here].unsqueeze(1) + torch.minimum(symbols, width - 1)
     alive = (symbols < width) & (states >= 0).unsqueeze(1)
     alive &= batch.steps_after_flat[index] < remaining.unsqueeze(1)
-    target = table.number[torch.where(alive, batch.delta_flat[index].long(), 0)]
+    after = batch.delta_flat[index] + batch.first_state[here].unsqueeze(1)
+    target = table.number[torch.where(alive, after, 0)]
     entry = _entry(table, remaining, target, alive)
     R, rows = len(states), len(table.completion.b)
     row, symbol = alive.nonzero(as_tuple=True)

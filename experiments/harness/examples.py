@@ -210,11 +210,14 @@ def _groups(
     group: list[Example] = []
     taken = batched = 0
     for example in examples:
-        needed, entries = example.table_bytes[method], example.constraint.delta.size
+        needed = example.table_bytes[method]
+        # Examples with the same automaton share its table.
+        known = any(example.constraint is other.constraint for other in group)
+        entries = 0 if known else example.constraint.delta.size
         full = taken + needed > room or batched + 8 * entries > _BATCH_BYTES
         if group and (len(group) == size or full):
             yield group
-            group, taken, batched = [], 0, 0
+            group, taken, batched, entries = [], 0, 0, example.constraint.delta.size
         group.append(example)
         taken += needed
         batched += 8 * entries

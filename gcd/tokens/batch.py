@@ -3,11 +3,13 @@
 The states of all automata are numbered consecutively, those of the first automaton first. One
 integer for each particle then says both which automaton it is under and in which of its states. The
 rows of all transition tables lie one after another in `delta_flat`, that of state s from
-`row_start[s]` on, so that
+`row_start[s]` on, with states numbered as in their own automaton, so that
 
-    next(s, v) = delta_flat[ row_start[s] + class_of[automaton_of[s], v] ]
+    next(s, v) = first_state[s]
+                 + delta_flat[ row_start[s] + class_of[automaton_of[s], v] ]
 
-takes two gathers, whatever the sizes of the automata. Nothing here waits for the device.
+takes a few gathers, whatever the sizes of the automata. Nothing here waits for the device. Examples
+with the same automaton share its table, which may take hundreds of megabytes.
 
 `steps_after_flat` holds `steps_to_accept` of the state in every entry of that table (`UNREACHABLE`
 where there is no state), which makes the budget mask of `gcd.tokens.budget` one gather and one
@@ -65,11 +67,12 @@ class AutomatonBatch:
         automata: the automata, in the order of the examples; one may occur more than once.
         device: where the tensors are.
         class_of: class of each token, for each automaton.
-        delta_flat: next states, -1 for none; the row of state s is
-            `delta_flat[row_start[s] : row_start[s] + num_classes[automaton_of[s]]]`.
+        delta_flat: next states, counted from the first one of their automaton, -1 for none; the row
+            of state s is `delta_flat[row_start[s] : row_start[s] + num_classes[automaton_of[s]]]`.
         steps_after_flat: `steps_to_accept` of each entry of `delta_flat`.
         row_start: start of each state's row.
         automaton_of: index of the automaton that each state belongs to.
+        first_state: number of the first state of that automaton.
         num_classes: number of token classes of each automaton.
         initial: initial state of each automaton.
         final: the state of each automaton after the end of the text.
@@ -89,6 +92,7 @@ class AutomatonBatch:
     steps_after_flat: Int32[Tensor, "entries"] = field(init=False)
     row_start: Int64[Tensor, "S"] = field(init=False)
     automaton_of: Int64[Tensor, "S"] = field(init=False)
+    first_state: Int64[Tensor, "S"] = field(init=False)
     num_classes: Int64[Tensor, "B"] = field(init=False)
     initial: Int64[Tensor, "B"] = field(init=False)
     final: Int64[Tensor, "B"] = field(init=False)
@@ -106,20 +110,24 @@ class AutomatonBatch:
         owner = np.repeat(np.arange(len(automata)), sizes)
         is_final = np.zeros(offset[-1], np.bool_)
         is_final[offset[1:] - 1] = True
-        delta = [
-            np.where(a.delta >= 0, a.delta + first, DEAD).ravel()
-            for a, first in zip(automata, offset[:-1], strict=True)
-        ]
+        distinct = {id(a): a for a in automata}
+        starts = np.cumsum([0, *(a.delta.size for a in distinct.values())])
+        start_of = dict(zip(distinct, starts[:-1].tolist(), strict=True))
         steps_after = [
             np.where(a.delta >= 0, a.steps_to_accept[a.delta], UNREACHABLE).ravel()
-            for a in automata
+            for a in distinct.values()
         ]
+        row_start = [start_of[id(a)] + a.num_classes * np.arange(a.num_states) for a in automata]
         arrays = {
             "class_of": (np.stack([a.class_of for a in automata]), torch.int32),
-            "delta_flat": (np.concatenate(delta), torch.int32),
+            "delta_flat": (
+                np.concatenate([a.delta.ravel() for a in distinct.values()]),
+                torch.int32,
+            ),
             "steps_after_flat": (np.concatenate(steps_after), torch.int32),
-            "row_start": (np.cumsum(widths[owner]) - widths[owner], torch.int64),
+            "row_start": (np.concatenate(row_start), torch.int64),
             "automaton_of": (owner, torch.int64),
+            "first_state": (offset[owner], torch.int64),
             "num_classes": (widths, torch.int64),
             "initial": (offset[:-1] + np.array([a.initial for a in automata]), torch.int64),
             "final": (offset[1:] - 1, torch.int64),
@@ -176,8 +184,8 @@ class AutomatonBatch:
         """
         here = states.clamp(min=0)
         classes = self.class_of[self.automaton_of[here], tokens]
-        after = self.delta_flat[self.row_start[here] + classes].long()
-        return torch.where(states >= 0, after, DEAD)
+        after = self.delta_flat[self.row_start[here] + classes]
+        return torch.where((states >= 0) & (after >= 0), after + self.first_state[here], DEAD)
 
     def entries(self, states: Int[Tensor, "N"]) -> Int64[Tensor, "N C"]:
         """Return where the row of each state lies in `delta_flat`, class by class.
@@ -193,7 +201,9 @@ class AutomatonBatch:
     def next_by_class(self, states: Int[Tensor, "N"]) -> Int64[Tensor, "N C"]:
         """Return the state after one token of each class; -1 where there is none."""
         entries = self.entries(states)
-        return torch.where(entries >= 0, self.delta_flat[entries.clamp(min=0)].long(), DEAD)
+        after = self.delta_flat[entries.clamp(min=0)]
+        first = self.first_state[states.clamp(min=0)].unsqueeze(-1)
+        return torch.where((entries >= 0) & (after >= 0), after + first, DEAD)
 
     def add(self, automaton: TokenAutomaton) -> AutomatonBatch:
         """Return a batch with one more automaton at the end; states keep their numbers."""

@@ -33,6 +33,7 @@ def expect(
     predicted: np.ndarray,
     emission: np.ndarray,
     num_classes: np.ndarray,
+    first_state: np.ndarray,
     row_start: np.ndarray,
     delta: np.ndarray,
     steps_after: np.ndarray,
@@ -48,8 +49,9 @@ def expect(
     """Computes what is expected of some items of each row: its classes, or some of its tokens.
 
     An item is a class of tokens, which says where it leads to (`symbol`), and a row of `emission`,
-    which says how probable it is (`item`). `num_classes` is that of each row's automaton; `missing`
-    tells rows with an item alive of which the table knows nothing.
+    which says how probable it is (`item`). `num_classes` and `first_state` are those of each row's
+    automaton, from which `delta` counts; `missing` tells rows with an item alive of which the table
+    knows nothing.
     """
     levels = entry.shape[0]
     for row in range(first, last):
@@ -64,7 +66,7 @@ def expect(
             target = delta[at]
             if target < 0 or not fits(steps_after[at], r):
                 continue
-            e = entry[level, number[target]]
+            e = entry[level, number[first_state[row] + target]]
             if e < 0 or not known:
                 missing[row] = True
                 continue

@@ -110,6 +110,7 @@ def test_removing_renumbers_as_it_says(index: int) -> None:
 def test_the_same_automaton_may_serve_several_examples() -> None:
     (automaton,) = _lifted("a+b")
     _check_against_each_alone(AutomatonBatch([automaton, automaton]))
+    assert batch.delta_flat.numel() == sum({id(a): a.delta.size for a in batch.automata}.values())
 
 
 def test_equal_vocabularies_need_not_be_the_same_object() -> None:
