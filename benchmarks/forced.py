@@ -131,9 +131,7 @@ def measure(cases: Iterator[Case], vocabulary: gcd.Vocabulary, show: int) -> dic
             "worst": worst}  # fmt: skip
 
 
-def walk(
-    automaton: gcd.TokenAutomaton, ids: Sequence[int], text: str
-) -> Iterator[tuple[int, int]]:
+def walk(automaton: gcd.TokenAutomaton, ids: Sequence[int], text: str) -> Iterator[tuple[int, int]]:
     """Each token with the number of tokens that were allowed in its place."""
     counts = automaton.tokens_per_class
     ends = len(automaton.vocabulary.eos_ids) - 1  # several of them are one way to end
