@@ -9,13 +9,13 @@ see and holds for Unigram models too: no merge crosses the boundaries of a pair 
 sequence, so the same merges happen when the pair stands alone.
 
 **Contexts.** Before tokens are merged, most tokenizers cut text by a pattern that looks at the
-neighbourhood: in `it's` the letters `'s` are one piece, in `"'s` they are not; of several spaces the
-last one belongs to the word after them. A pair that is canonical in some text may therefore come
-out otherwise when it stands alone. So it is tried alone, and then beside a letter, a digit, a space,
-a line feed and a sign. These are rare characters, which are part of no merge, so that they say what
-kind of neighbour there is and nothing else. A pair that comes out once is **admitted**. That admits
-a few pairs too many, which is harmless (a text can then be spelled in more ways than one), and none
-too few, which would lose texts.
+neighbourhood: in `it's` the letters `'s` are one piece, in `"'s` they are not; digits are counted
+off in threes; of several spaces the last one belongs to the word after them. A pair that is
+canonical in some text may therefore come out otherwise when it stands alone. So it is tried alone,
+and then beside a letter, a digit or two, a space, a line feed, a sign. These are rare characters,
+which are part of no merge, so that they say what kind of neighbour there is and nothing else. A
+pair that comes out once is **admitted**. That admits a few pairs too many, which is harmless (a
+text can then be spelled in more ways than one); too few would lose texts.
 
 Where a pair is no valid UTF-8, the tokenizer cannot be asked, and it is admitted.
 
@@ -30,16 +30,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from hashlib import blake2b
+from itertools import product
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int, Int64, UInt8
 
 _LETTER, _DIGIT, _SPACE, _SIGN = "ʬ", "௧", "\u2003", "§"
-_CONTEXTS = [
-    (left, right) for right in ("", _LETTER) for left in ("", _SIGN, _LETTER, _SPACE, _DIGIT, "\n")
-]
-"""What is written before and after a pair, the likeliest to help first; nothing comes first."""
+_BEFORE = ("", _SIGN, _LETTER, _SPACE, _DIGIT, 2 * _DIGIT, "\n", f"{_LETTER}'")
+"""What a pair is written after, in turn: what stands before it decides where text is cut."""
+
+_AFTER = ("", _LETTER)
+"""And what is written after a pair, which matters where that ends in a space."""
 
 _MOST_PAIRS = 1 << 22
 """Pairs whose answers are kept, at nine bytes each."""
@@ -118,16 +120,13 @@ class Segmentation:
             else:
                 open_pairs.append((place, tokens, text))
         for tokenizer in self._tokenizers:
-            for before, after in _CONTEXTS:
-                around = [_ids(tokenizer, [text])[0] if text else [] for text in (before, after)]
-                found = _ids(tokenizer, [before + text + after for _, _, text in open_pairs])
-                rest = []
-                for (place, tokens, text), ids in zip(open_pairs, found, strict=True):
-                    if ids == [*around[0], *tokens, *around[1]]:
-                        admitted[place] = True
-                    else:
-                        rest.append((place, tokens, text))
-                open_pairs = rest
+            for after, before in product(_AFTER, _BEFORE):
+                tried = [pair for pair in open_pairs if not after or pair[2][-1].isspace()]
+                found = _ids(tokenizer, [before + text + after for _, _, text in tried])
+                first, last = _ids(tokenizer, [before, after])
+                for (place, tokens, _), ids in zip(tried, found, strict=True):
+                    admitted[place] = ids == [*first, *tokens, *last]
+                open_pairs = [pair for pair in open_pairs if not admitted[pair[0]]]
         return admitted
 
     def _stand_apart(

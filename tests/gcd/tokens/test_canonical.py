@@ -27,14 +27,14 @@ from tests.gcd.tokens.bpe import CUTS, train, vocabulary_of
 pytestmark = checked_inside_strategies
 
 ABC = tuple("abcabcaabbcabaacbaccabbaabcabcbcbacabcab"[i : i + 9] for i in range(0, 32, 3))
-CALLS = tuple(
-    json.dumps([{"name": name, "arguments": {"orderId": number, "city": city, "on": True}}])
-    for number, (name, city) in enumerate(
-        itertools.product(
-            ["get_weather", "orderName", "search_flights"], ["Rome", "it's", "New York"]
-        )
-    )
-) + ("orderId = 'x', orderName = [1, 2.5, 30]\n  return it's \"quoted\"  \n\n",)
+CALLS = (
+    "orderId = 'x', orderName = [1, 2.5, 30]\n  return it's \"quoted\"  \n\n",
+    *(
+        json.dumps([{"name": name, "arguments": {"orderId": number, "city": city, "on": True}}])
+        for number, name in enumerate(["get_weather", "orderName", "search_flights"])
+        for city in ["Rome", "it's", "New York"]
+    ),
+)
 
 
 def sequences(automaton: TokenAutomaton, most: int) -> Iterator[tuple[int, ...]]:
