@@ -24,6 +24,7 @@ automata over the same vocabulary; the rest is linear in the pairs and in the ta
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -357,7 +358,7 @@ def _part(
     label: Int64[np.ndarray, "n"],
 ) -> None:
     """Part tokens that have different labels at one place; `place` ascends."""
-    starts = np.flatnonzero(np.diff(place, prepend=-1))
+    bounds = np.append(np.flatnonzero(np.diff(place, prepend=-1)), place.size)
     token, label = token.astype(np.int32), label.astype(np.int32)
-    for first, last in zip(starts, np.append(starts[1:], place.size), strict=True):
+    for first, last in pairwise(bounds):
         refine(partition, token[first:last].copy(), label[first:last].copy(), last - first)
