@@ -121,13 +121,28 @@ class Segmentation:
                 open_pairs.append((place, tokens, text))
         for tokenizer in self._tokenizers:
             for after, before in product(_AFTER, _BEFORE):
-                tried = [pair for pair in open_pairs if not after or pair[2][-1].isspace()]
+                tried = [pair for pair in open_pairs if self._may_matter(before, after, *pair[1:])]
                 found = _ids(tokenizer, [before + text + after for _, _, text in tried])
                 first, last = _ids(tokenizer, [before, after])
                 for (place, tokens, _), ids in zip(tried, found, strict=True):
                     admitted[place] = ids == [*first, *tokens, *last]
                 open_pairs = [pair for pair in open_pairs if not admitted[pair[0]]]
         return admitted
+
+    def _may_matter(self, before: str, after: str, tokens: list[int], text: str) -> bool:
+        """Return whether a pair must be looked at in this context.
+
+        What comes after a pair matters if that ends in a space. After a letter and an apostrophe,
+        the `s` of `it's` is the end of a piece, but then it is a token of its own only where the
+        two are no token together.
+        """
+        if after and not text[-1].isspace():
+            return False
+        return not before.endswith("'") or b"'" + self._bytes[tokens[0]] not in self._words
+
+    @cached_property
+    def _words(self) -> frozenset[bytes]:
+        return frozenset(self._bytes)
 
     def _stand_apart(
         self, left: Int64[np.ndarray, "pairs"], right: Int64[np.ndarray, "pairs"]
