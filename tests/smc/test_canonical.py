@@ -14,7 +14,7 @@ from smc.testing import ToyLM, target, walk
 from tests.gcd.tokens.bpe import train, vocabulary_of
 
 TEXTS = ("orderId", "orderName", "order", "name")
-TOKENIZER = train(("orderId orderName order name", "order order orderI orderN name"), 266)
+TOKENIZER = train(("orderId orderName order name", "order order orderI orderN name"), 266, "none")
 VOCABULARY = vocabulary_of(TOKENIZER)
 AUTOMATON = lift(choice(TEXTS), VOCABULARY, literals="canonical")
 EVERY = lift(choice(TEXTS), VOCABULARY)
