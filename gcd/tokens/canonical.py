@@ -40,8 +40,9 @@ from gcd.tokens.trimming import TokenTable, add_end, trim
 
 LITERALS = ("all", "canonical")
 
-MOST_LIVE = 128
-"""A state that allows more tokens than this is not literal."""
+MOST_LIVE = 63
+"""A state that allows more tokens is not literal. The 64 bytes that continue a character are more:
+else the inside of each character of a free string would be taken once for each first byte."""
 
 MOST_PAIRS = 1 << 15
 """Nor is one with more pairs of a token that leads to it and a token that leads on."""
