@@ -34,6 +34,8 @@ from experiments.harness.records import ReadResult
 from experiments.tool_calling.answers import write_answer
 from experiments.tool_calling.records import ToolRecord, read_xlam
 from gcd.tokens.canonical import LITERALS
+from gcd.tokens.distances import steps_to_accept
+from gcd.tokens.trimming import add_end
 
 XLAM = Path(__file__).resolve().parent.parent / "data" / "xlam" / "records_500_599.jsonl"
 LONG = 40
@@ -68,7 +70,10 @@ def schemas(paths: Sequence[Path], rng: random.Random) -> Iterator[Case]:
 def random_text(language: gcd.Automaton, rng: random.Random) -> str:
     """A text of the language; printable bytes only, where there is the choice."""
     table = language.delta[:, language.class_of_byte]
-    steps = distances(table, language.accepting)
+    ended = np.full((table.shape[0] + 1, language.delta.shape[1] + 1), -1, np.int32)
+    ended[:-1, :-1] = language.delta
+    add_end(ended, language.accepting)
+    steps = steps_to_accept(ended, table.shape[0])
     state, written = 0, bytearray()
     while True:
         following = np.flatnonzero(table[state] >= 0)
@@ -85,17 +90,6 @@ def random_text(language: gcd.Automaton, rng: random.Random) -> str:
         byte = int(rng.choice(printable.tolist()))
         written.append(byte)
         state = int(table[state, byte])
-
-
-def distances(table: np.ndarray, accepting: np.ndarray) -> np.ndarray:
-    """The fewest bytes from each state to acceptance."""
-    steps = np.where(accepting, 0, 1 << 30)
-    while True:
-        after = np.where(table >= 0, steps[table], 1 << 30).min(axis=1)
-        found = np.minimum(steps, after + 1)
-        if (found == steps).all():
-            return steps
-        steps = found
 
 
 def measure(cases: Iterator[Case], vocabulary: gcd.Vocabulary, show: int) -> dict[str, float]:
@@ -150,6 +144,7 @@ def main() -> None:
     parser.add_argument("--schemas", type=Path, help="folder of schemas")
     parser.add_argument("--records", type=int, default=100, help="at most so many of xLAM's")
     parser.add_argument("--sample", type=int, default=200, help="at most so many schemas")
+    parser.add_argument("--most-bytes", type=int, default=1 << 20, help="of a schema's file")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--free", type=int, default=0, help="list so many of the free tokens")
     arguments = parser.parse_args()
@@ -164,7 +159,8 @@ def main() -> None:
     }
     if arguments.schemas is not None:
         rng = random.Random(arguments.seed)
-        paths = sorted(arguments.schemas.glob("*.json"))
+        every = sorted(arguments.schemas.glob("*.json"))
+        paths = [path for path in every if path.stat().st_size <= arguments.most_bytes]
         chosen = rng.sample(paths, min(arguments.sample, len(paths)))
         sources["public schemas"] = lambda: schemas(chosen, rng)
     print(
