@@ -10,7 +10,8 @@ from omegaconf import DictConfig
 
 import gcd
 from experiments.harness.budgets import check_budget
-from experiments.harness.checks import at_least
+from experiments.harness.checks import at_least, one_of
+from gcd.tokens.canonical import LITERALS
 
 AUTO, LEMMINFLECT = "auto", "lemminflect"
 
@@ -26,6 +27,7 @@ class CommonGenConfig:
     particles: list[int] = field(default_factory=lambda: [1, 4, 16])
     repeats: int = 1  # independent runs of every row
     budget: Any = "default"  # a number of tokens, or "tight", "default", "loose"
+    literals: str = "all"  # "canonical": text without choice as the tokenizer spells it
     max_words: int | None = None  # null: as many as the budget allows
     letters: str = "ascii"  # or "latin", "unicode"
     punctuation: str = ",;:'’-"  # inside the sentence; see `gcd.keywords`
@@ -42,6 +44,7 @@ def check(config: DictConfig) -> None:
     if task.max_words is not None:
         at_least("task.max_words", task.max_words, 1)
     check_budget("task.budget", task.budget)
+    one_of("task.literals", task.literals, LITERALS)
     if task.inflections not in (AUTO, LEMMINFLECT):
         if not Path(task.inflections).is_file():
             raise ValueError(

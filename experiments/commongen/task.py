@@ -83,7 +83,7 @@ def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
         rows,
         title=(
             f"{task.name}: {len(prepared.examples)} concept sets ({source}), budget {task.budget}, "
-            f"temperature {config.smc.temperature:g}"
+            f"literals={task.literals}, temperature {config.smc.temperature:g}"
         ),
         summary=summary,
         table=as_table(summary),

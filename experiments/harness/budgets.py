@@ -10,7 +10,8 @@ nor a terse notation for being terse; the gold answer is never looked at.
     default   2 x fewest + 32           72 %,  82 %
     loose     4 x fewest + 96          100 %, 100 %
 
-Of 99 records: one has two tools of one name, and is refused.
+Of 99 records: one has two tools of one name, and is refused. Measured with `task.literals=all`;
+with canonical spellings the fewest tokens in JSON are 0.4 % more, and one answer more fits `tight`.
 """
 
 from __future__ import annotations

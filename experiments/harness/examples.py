@@ -125,7 +125,8 @@ def prepare(
         try:
             language = handling.language(record)
             if id(language) not in lifted:
-                lifted[id(language)] = language, gcd.lift(language, lm.vocabulary)
+                constraint = gcd.lift(language, lm.vocabulary, literals=config.task.literals)
+                lifted[id(language)] = language, constraint
             constraint = lifted[id(language)][1]
             budget = budget_of(config.task.budget, constraint)
             gcd.check_budget(constraint, budget)

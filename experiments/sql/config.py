@@ -8,7 +8,8 @@ from typing import Any
 from omegaconf import DictConfig
 
 from experiments.harness.budgets import check_budget
-from experiments.harness.checks import at_least
+from experiments.harness.checks import at_least, one_of
+from gcd.tokens.canonical import LITERALS
 
 
 @dataclass
@@ -22,6 +23,7 @@ class SqlConfig:
     particles: list[int] = field(default_factory=lambda: [1, 4, 16])
     repeats: int = 1  # independent runs of every row
     budget: Any = 96  # a number of tokens, or "tight", "default", "loose"
+    literals: str = "all"  # "canonical": text without choice as the tokenizer spells it
     tables: int = 3  # most tables that one SELECT joins
     subquery_depth: int = 1
     max_states: int = 60_000  # of a language; a schema with many tables gets a narrower dialect
@@ -35,6 +37,7 @@ def check(config: DictConfig) -> None:
         at_least(f"task.{name}", task[name], 1)
     at_least("task.subquery_depth", task.subquery_depth, 0)
     check_budget("task.budget", task.budget)
+    one_of("task.literals", task.literals, LITERALS)
     if config.data.hub is not None:
         raise ValueError(
             f"data.hub={config.data.hub}: questions need their databases, which a hub's data set "

@@ -135,7 +135,7 @@ def _run(run: Run, asked: Asked) -> None:
         rows,
         title=(
             f"{task.name}: {len(prepared.examples)} questions to {len(asked.databases)} databases "
-            f"({config.data.path or 'our own'}), budget {task.budget}, "
+            f"({config.data.path or 'our own'}), budget {task.budget}, literals={task.literals}, "
             f"temperature {config.smc.temperature:g}"
         ),
         summary=summary,

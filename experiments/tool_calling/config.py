@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from experiments.harness.budgets import check_budget
 from experiments.harness.checks import at_least, distinct, one_of
 from experiments.tool_calling.answers import STYLES
+from gcd.tokens.canonical import LITERALS
 
 
 @dataclass
@@ -24,6 +25,7 @@ class XlamConfig:
     particles: list[int] = field(default_factory=lambda: [1, 4, 16])
     repeats: int = 1  # independent runs of every row
     budget: Any = "default"  # a number of tokens, or "tight", "default", "loose"
+    literals: str = "canonical"  # how text without choice is spelled; "all": in all ways
     max_calls: int | None = None  # None: as many as the budget allows
 
 
@@ -38,3 +40,4 @@ def check(config: DictConfig) -> None:
     if task.max_calls is not None:
         at_least("task.max_calls", task.max_calls, 1)
     check_budget("task.budget", task.budget)
+    one_of("task.literals", task.literals, LITERALS)

@@ -99,7 +99,8 @@ def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
         title=(
             f"{task.name}: {len(prepared.examples)} requests ({source}), "
             f"{' and '.join(task.styles)} style, "
-            f"budget {task.budget}, temperature {config.smc.temperature:g}; "
+            f"budget {task.budget}, literals={task.literals}, "
+            f"temperature {config.smc.temperature:g}; "
             f"{title_of(config.model)}"
         ),
         summary=summary,

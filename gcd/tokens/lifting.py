@@ -41,6 +41,7 @@ from jaxtyping import Bool, Int32, Int64, UInt8, UInt64
 
 from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError, EmptyLanguageError
+from gcd.tokens.canonical import LITERALS, canonical
 from gcd.tokens.kernels import lifting as kernels
 from gcd.tokens.kernels.classes import (
     from_classes,
@@ -60,7 +61,9 @@ from gcd.tokens.trimming import ENDINGS, add_end, trim, with_final
 from gcd.tokens.vocabulary import Vocabulary
 
 
-def lift(automaton: Automaton, vocabulary: Vocabulary, *, eos: str = "token") -> TokenAutomaton:
+def lift(
+    automaton: Automaton, vocabulary: Vocabulary, *, eos: str = "token", literals: str = "all"
+) -> TokenAutomaton:
     """Return the token automaton of a language of byte strings.
 
     Args:
@@ -70,13 +73,20 @@ def lift(automaton: Automaton, vocabulary: Vocabulary, *, eos: str = "token") ->
             exactly where a string of the language ends. `"accept"`, for models that have no
             such id: by itself, on entering an accepting state; this costs no token, and asks
             for a language in which no string is the beginning of another.
+        literals: how text that leaves little choice may be spelled. `"all"`: in all ways.
+            `"canonical"`: as the tokenizer spells it (`gcd.tokens.canonical`), so that most of it
+            is determined. The texts are the same, but a text may take more tokens than in its
+            shortest spelling, which is what budgets then count.
 
     Raises:
         EmptyLanguageError: if the language is empty, or no string of it can be written with
-            the vocabulary's tokens.
+            the vocabulary's tokens; with `"canonical"`, none that the tokenizer can write.
         ConstraintError: if the vocabulary has no EOS id and `eos` is `"token"`; if `eos` is
-            `"accept"` and a string of the language begins another one.
+            `"accept"` and a string of the language begins another one; if `literals` is
+            `"canonical"` and the vocabulary was not made from a tokenizer.
     """
+    if literals not in LITERALS:
+        raise ConstraintError(f"literals must be one of {LITERALS}, got {literals!r}")
     if eos not in ENDINGS:
         raise ConstraintError(f"eos must be one of {ENDINGS}, got {eos!r}")
     if eos == "token" and not vocabulary.eos_ids:
@@ -105,6 +115,15 @@ def lift(automaton: Automaton, vocabulary: Vocabulary, *, eos: str = "token") ->
         table = trim(delta, class_of, 0, edges)
     if table is None:
         raise EmptyLanguageError(_why_unwritable(automaton, vocabulary))
+    lifted = TokenAutomaton(vocabulary, *table, max_bytes=automaton.max_bytes)
+    if literals == "all":
+        return lifted
+    table = canonical(lifted)
+    if table is None:
+        raise EmptyLanguageError(
+            "the tokenizer itself can write no string of the language, such as "
+            f'{automaton.shortest()[:60]!r}; lift it with literals="all"'
+        )
     return TokenAutomaton(vocabulary, *table, max_bytes=automaton.max_bytes)
 
 

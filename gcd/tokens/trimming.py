@@ -60,10 +60,13 @@ def trim(
     class_of: Int32[np.ndarray, "V"],
     initial: int,
     edges: Int32[np.ndarray, "E 2"] | None = None,
+    *,
+    merge: bool = False,
 ) -> TokenTable | None:
     """Keep what lies between `initial` and the final state (the last), and classes it tells apart.
 
-    `edges` are the pairs (state, next state) of the table, if they are known. None if no tokens
+    `edges` are the pairs (state, next state) of the table, if they are known. Classes are known to
+    be told apart by the whole table, unless `merge` says that they may not be. None if no tokens
     lead from one to the other.
     """
     edges = graph.edges(delta) if edges is None else edges
@@ -75,7 +78,7 @@ def trim(
     ahead = graph.distances(edges, num_states, initial, UNREACHABLE, False)
     alive = (ahead < UNREACHABLE) & (steps < UNREACHABLE)
     alive[final] = True
-    if not alive.all():
+    if merge or not alive.all():
         number = np.full(num_states + 1, -1, np.int32)
         number[:-1][alive] = np.arange(alive.sum())
         delta = number[delta[alive]]

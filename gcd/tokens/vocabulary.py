@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -22,6 +22,7 @@ from jaxtyping import Int16
 from gcd.errors import ConstraintError
 from gcd.tokens import disk_cache as vocabulary_cache
 from gcd.tokens.profiles import UnitProfile
+from gcd.tokens.segmentation import Segmentation
 from gcd.tokens.token_bytes import bytes_of_tokenizer
 from gcd.tokens.trie import Trie
 
@@ -48,6 +49,8 @@ class Vocabulary:
         size: number of ids V, the width of the model's logits.
         token_bytes: the bytes of each id, `b""` for ids that are never part of an answer.
         eos_ids: the ids that end a text, ascending; may be empty (see `gcd.lift`).
+        segmentation: how the tokenizer itself spells a text, if it is known. It is no part of the
+            vocabulary's identity: the same ids with the same bytes are the same vocabulary.
 
     Raises:
         ConstraintError: if an EOS id lies outside the vocabulary or there are no ids at all.
@@ -56,6 +59,7 @@ class Vocabulary:
     size: int
     token_bytes: tuple[bytes, ...]
     eos_ids: tuple[int, ...]
+    segmentation: Segmentation | None = None
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -151,7 +155,8 @@ class Vocabulary:
 
         Byte-level BPE and SentencePiece-style tokenizers (`▁` for a space, `<0xAB>` for a byte)
         are read exactly; which of the two a tokenizer is, its own decoder says. Special tokens
-        have no bytes; added tokens that are not special have the bytes of their text.
+        have no bytes; added tokens that are not special have the bytes of their text. How the
+        tokenizer cuts text is kept as it is now (`segmentation`).
 
         Args:
             tokenizer: a fast tokenizer of `transformers`, or a `tokenizers.Tokenizer`.
@@ -165,7 +170,10 @@ class Vocabulary:
         tokens = bytes_of_tokenizer(tokenizer)
         if eos_ids is None:
             eos_ids = eos_ids_of(None, tokenizer)
-        return cls.from_bytes(tokens, eos_ids, size)
+        vocabulary = cls.from_bytes(tokens, eos_ids, size)
+        backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+        own = Segmentation(backend.to_str(), type(backend).from_str, vocabulary.token_bytes)
+        return replace(vocabulary, segmentation=own)
 
     def decode(self, ids: Iterable[int]) -> bytes:
         """Concatenate the bytes of these ids; nothing is stripped, and EOS adds no bytes."""

@@ -1,0 +1,185 @@
+"""How many tokens of structured answers are forced, with all spellings and with canonical ones.
+
+A token is forced where the constraint allows no other, EOS included and without any budget: the
+language model need not be asked for it. Counted along answers in the tokenizer's own spelling:
+
+* xLAM: the gold calls of its records, in JSON and in Python style;
+* public schemas: answers drawn at random, each byte uniformly among those that may come next, and
+  after 40 bytes a shortest way to the end.
+
+Only SmolLM2's tokenizer is used, so no weights are read. `added s` is what canonical spellings add
+to a lift, summed over constraints, with the answers about pairs of tokens that earlier ones left;
+`states` and `classes` are sums too, of both forms of the automata.
+
+    python benchmarks/forced.py --schemas ../shared/data/public_schemas
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from transformers import AutoTokenizer
+
+import gcd
+from experiments.harness import smollm2
+from experiments.harness.records import ReadResult
+from experiments.tool_calling.answers import write_answer
+from experiments.tool_calling.records import ToolRecord, read_xlam
+from gcd.tokens.canonical import LITERALS
+from gcd.tokens.distances import steps_to_accept
+from gcd.tokens.trimming import add_end
+
+XLAM = Path(__file__).resolve().parent.parent / "data" / "xlam" / "records_500_599.jsonl"
+LONG = 40
+
+Case = tuple[gcd.Automaton, list[str]]
+"""A language, and answers in it."""
+
+
+def calls(records: ReadResult[ToolRecord], style: str) -> Iterator[Case]:
+    """The languages of records' tools, with the gold calls, where these are in them."""
+    for record in records.records:
+        try:
+            language = gcd.tool_calls(record.tools, style=style)
+        except gcd.ConstraintError:
+            continue
+        text = write_answer(record.calls, record.tools, style)
+        if language.accepts(text):
+            yield language, [text]
+
+
+def schemas(paths: Sequence[Path], rng: random.Random) -> Iterator[Case]:
+    """The languages of schemas that compile, with three random answers each."""
+    for path in paths:
+        try:
+            language = gcd.json_schema(json.loads(path.read_text())["schema"])
+        except (gcd.ConstraintError, RecursionError):
+            continue
+        if not language.is_empty:
+            yield language, [random_text(language, rng) for _ in range(3)]
+
+
+def random_text(language: gcd.Automaton, rng: random.Random) -> str:
+    """A text of the language; printable bytes only, where there is the choice."""
+    table = language.delta[:, language.class_of_byte]
+    ended = np.full((table.shape[0] + 1, language.delta.shape[1] + 1), -1, np.int32)
+    ended[:-1, :-1] = language.delta
+    add_end(ended, language.accepting)
+    steps = steps_to_accept(ended, table.shape[0])
+    state, written = 0, bytearray()
+    while True:
+        following = np.flatnonzero(table[state] >= 0)
+        shorter = following[steps[table[state, following]] < steps[state]]
+        if len(written) >= LONG:
+            if language.accepting[state]:
+                return written.decode()
+            following = shorter
+        elif language.accepting[state] and (not following.size or rng.random() < 0.1):
+            return written.decode()
+        printable = following[(following >= 32) & (following < 127) & (following != 92)]
+        if not printable.size:
+            printable = following[following < 128] if (following < 128).any() else shorter
+        byte = int(rng.choice(printable.tolist()))
+        written.append(byte)
+        state = int(table[state, byte])
+
+
+def measure(cases: Iterator[Case], vocabulary: gcd.Vocabulary, show: int) -> dict[str, float]:
+    """Count forced tokens, and what canonical spellings cost."""
+    assert vocabulary.segmentation is not None
+    count: Counter[str] = Counter()
+    seconds: Counter[str] = Counter()
+    free: Counter[str] = Counter()
+    worst = 0.0
+    for language, texts in cases:
+        automata = {}
+        for literals in LITERALS:
+            start = time.process_time()
+            automata[literals] = gcd.lift(language, vocabulary, literals=literals)
+            seconds[literals] += (took := time.process_time() - start)
+            count[f"{literals} states"] += automata[literals].num_states
+            count[f"{literals} classes"] += automata[literals].num_classes
+        worst = max(worst, took)
+        count["constraints"] += 1
+        for text in texts:
+            ids = [*vocabulary.segmentation.encode(text), vocabulary.eos_ids[0]]
+            count["answers"] += 1
+            count["tokens"] += len(ids)
+            for literals, automaton in automata.items():
+                for token, others in walk(automaton, ids, text):
+                    count[f"{literals} forced"] += others == 1
+                    if others > 1 and literals == "canonical":
+                        wide = "many" if others > 200 else "few"
+                        free[f"{vocabulary.token_bytes[token]!r} ({wide})"] += 1
+    if show:
+        print("\nfree tokens:", ", ".join(f"{t} {n}" for t, n in free.most_common(show)), "\n")
+    return {**count, "added": seconds["canonical"] - seconds["all"], "lift": seconds["all"],
+            "worst": worst}  # fmt: skip
+
+
+def walk(automaton: gcd.TokenAutomaton, ids: Sequence[int], text: str) -> Iterator[tuple[int, int]]:
+    """Each token with the number of tokens that were allowed in its place."""
+    counts = automaton.tokens_per_class
+    ends = len(automaton.vocabulary.eos_ids) - 1  # several of them are one way to end
+    state = automaton.initial
+    for token in ids:
+        after = automaton.delta[state]
+        allowed = int(counts[after >= 0].sum()) - (ends if automaton.accepting[state] else 0)
+        state = automaton.step(state, token)
+        assert state >= 0, f"the tokenizer's own spelling of {text!r} is refused"
+        yield token, allowed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--xlam", type=Path, default=XLAM, help="records, JSON lines")
+    parser.add_argument("--schemas", type=Path, help="folder of schemas")
+    parser.add_argument("--records", type=int, default=100, help="at most so many of xLAM's")
+    parser.add_argument("--sample", type=int, default=200, help="at most so many schemas")
+    parser.add_argument("--most-bytes", type=int, default=1 << 20, help="of a schema's file")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--free", type=int, default=0, help="list so many of the free tokens")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+
+    tokenizer = AutoTokenizer.from_pretrained(smollm2.checkpoint())
+    vocabulary = gcd.Vocabulary.from_tokenizer(tokenizer)
+    records = read_xlam(arguments.xlam).part(0, arguments.records)
+    sources: dict[str, Callable[[], Iterator[Case]]] = {
+        "xLAM, JSON": lambda: calls(records, "json"),
+        "xLAM, Python": lambda: calls(records, "python"),
+    }
+    if arguments.schemas is not None:
+        rng = random.Random(arguments.seed)
+        every = sorted(arguments.schemas.glob("*.json"))
+        paths = [path for path in every if path.stat().st_size <= arguments.most_bytes]
+        chosen = rng.sample(paths, min(arguments.sample, len(paths)))
+        sources["public schemas"] = lambda: schemas(chosen, rng)
+    print(
+        "| answers | constraints | answers | tokens | forced, all % | forced, canonical % | states "
+        "| classes | lift, s | added, s | slowest, s |"
+    )
+    print("|---" * 11 + "|")
+    for name, cases in sources.items():
+        m = measure(cases(), vocabulary, arguments.free)
+        print(
+            f"| {name} | {m['constraints']} | {m['answers']} | {m['tokens']} "
+            f"| {100 * m['all forced'] / m['tokens']:.1f} "
+            f"| {100 * m['canonical forced'] / m['tokens']:.1f} "
+            f"| {m['all states']} → {m['canonical states']} "
+            f"| {m['all classes']} → {m['canonical classes']} "
+            f"| {m['lift']:.1f} | {m['added']:.1f} | {m['worst']:.2f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,284 @@
+"""Canonical spellings, against the tokenizer itself by enumeration."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from gcd.automata.automaton import Automaton
+from gcd.errors import ConstraintError
+from gcd.languages.literal import choice, literal
+from gcd.languages.text.regex import regex
+from gcd.languages.tools.tool_calls import tool_calls
+from gcd.tokens import canonical as module
+from gcd.tokens.lifting import lift
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
+from tests.gcd.oracles import ALPHABET, byte_automata, checked_inside_strategies
+from tests.gcd.tokens import bpe
+from tests.gcd.tokens.bpe import CUTS, train, vocabulary_of
+
+pytestmark = checked_inside_strategies
+
+STORIES = Path(__file__).resolve().parents[2] / "models" / "stories260K"
+
+ABC = tuple("abcabcaabbcabaacbaccabbaabcabcbcbacabcab"[i : i + 9] for i in range(0, 32, 3))
+CALLS = (
+    10 * "I'd can't I'm we're I've we'll it's ",
+    "orderId = 'x', orderName = [1, 2.5, 30]\n  return it's \"quoted\"  \n\n",
+    *(
+        json.dumps([{"name": name, "arguments": {"orderId": number, "city": city, "on": True}}])
+        for number, name in enumerate(["get_weather", "orderName", "search_flights"])
+        for city in ["Rome", "it's", "New York"]
+    ),
+)
+
+
+def sequences(automaton: TokenAutomaton, most: int) -> Iterator[tuple[int, ...]]:
+    """All sequences of at most so many tokens that are accepted, without EOS."""
+    waiting: list[tuple[tuple[int, ...], int]] = [((), automaton.initial)]
+    while waiting:
+        ids, state = waiting.pop()
+        if automaton.accepting[state]:
+            yield ids
+        if len(ids) < most:
+            following = automaton.allowed(state).tolist()
+            usual = [t for t in following if t not in automaton.vocabulary.eos_ids]
+            waiting += [((*ids, token), automaton.step(state, token)) for token in usual]
+
+
+def own(vocabulary: Vocabulary, text: str) -> tuple[int, ...]:
+    """The tokenizer's own spelling."""
+    assert vocabulary.segmentation is not None
+    return tuple(vocabulary.segmentation.encode(text))
+
+
+def only_way(automaton: TokenAutomaton, ids: tuple[int, ...]) -> list[bool]:
+    """Which tokens of a text, EOS included, are the only ones allowed."""
+    found, state = [], automaton.initial
+    for token in (*ids, automaton.vocabulary.eos_ids[0]):
+        found.append(automaton.allowed(state).size == 1)
+        state = automaton.step(state, token)
+        assert state >= 0
+    return found
+
+
+@cache
+def spellings(size: int) -> dict[bytes, tuple[tuple[int, ...], set[tuple[int, ...]]]]:
+    """All texts of at most five letters: the tokenizer's own spelling of each, and all of them."""
+    vocabulary = vocabulary_of(train(ABC, size, "none"))
+    tokens = [(i, t) for i, t in enumerate(vocabulary.token_bytes) if t and set(t) <= set(ALPHABET)]
+    found: dict[bytes, set[tuple[int, ...]]] = {b"": {()}}
+    for length in range(1, 6):
+        for letters in itertools.product(ALPHABET, repeat=length):
+            text = bytes(letters)
+            found[text] = {
+                (*ids, token)
+                for token, raw in tokens
+                if text.endswith(raw)
+                for ids in found[text[: -len(raw)]]
+            }
+    return {text: (own(vocabulary, text.decode()), ways) for text, ways in found.items()}
+
+
+@st.composite
+def languages(draw: st.DrawFn) -> Automaton:
+    """Languages over three letters, not empty."""
+    language = draw(byte_automata()) & regex("[abc]*")
+    assume(not language.is_empty)
+    return language
+
+
+@settings(deadline=None, max_examples=100)
+@given(languages(), st.sampled_from([262, 270, 290]))
+def test_literal_languages_have_the_tokenizers_own_spelling_and_no_other(
+    language: Automaton, size: int
+) -> None:
+    """Without a pattern that cuts text first, pairs decide exactly."""
+    vocabulary = vocabulary_of(train(ABC, size, "none"))
+    narrow = lift(language, vocabulary, literals="canonical")
+    narrow.check()
+    for text, (own_one, ways) in spellings(size).items():
+        expected = {own_one} if language.accepts(text) else set()
+        assert {ids for ids in ways if narrow.accepts(ids)} == expected
+
+
+@settings(deadline=None, max_examples=100)
+@given(languages(), st.sampled_from([262, 290]), st.integers(0, 6), st.integers(1, 60))
+def test_the_texts_are_the_same_whatever_counts_as_literal(
+    language: Automaton, size: int, most_live: int, most_pairs: int
+) -> None:
+    vocabulary = vocabulary_of(train(ABC, size, "none"))
+    every = lift(language, vocabulary)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "MOST_LIVE", most_live)
+        patch.setattr(module, "MOST_PAIRS", most_pairs)
+        narrow = lift(language, vocabulary, literals="canonical")
+    narrow.check()
+    _check_classes(narrow)
+    for text, (own_one, ways) in spellings(size).items():
+        accepted = {ids for ids in ways if narrow.accepts(ids)}
+        assert (own_one in accepted) if language.accepts(text) else not accepted
+    assert narrow.steps_to_accept[narrow.initial] >= every.steps_to_accept[every.initial]
+
+
+def _check_classes(automaton: TokenAutomaton) -> None:
+    """No two classes have the same column, and all of them have tokens."""
+    assert np.unique(automaton.delta, axis=1).shape[1] == automaton.num_classes
+    assert (automaton.tokens_per_class > 0).all()
+
+
+TEXTS = [
+    '{"orderId": 1, "orderName": "x"}',
+    "it's", "\"'s", "x  y", " \n\n y", "\n x", "12345", "-3.50", "a,\n\nb", '"', '""', '","', "",
+    "Zürich 東京 🙂", "f(a='it', b=[1, 2])", "orderIdorderName", "  return", "'t'sve", "a1b22c333",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_the_tokenizers_own_spelling_of_every_text_is_kept(cut: str) -> None:
+    vocabulary = vocabulary_of(train(CALLS, 400, cut))
+    automaton = lift(choice(TEXTS), vocabulary, literals="canonical")
+    for text in TEXTS:
+        assert automaton.accepts(own(vocabulary, text)), text
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@settings(deadline=None, max_examples=60)
+@given(text=st.text(st.sampled_from("ab'sd12 \n\"{,.é東"), max_size=9))
+def test_the_tokenizers_own_spelling_of_any_text_is_kept(cut: str, text: str) -> None:
+    vocabulary = vocabulary_of(train(CALLS, 400, cut))
+    automaton = lift(literal(text), vocabulary, literals="canonical")
+    assert automaton.accepts(own(vocabulary, text))
+    assert {vocabulary.decode(ids) for ids in sequences(automaton, 20)} == {text.encode()}
+
+
+def test_a_tokenizer_of_sentence_pieces() -> None:
+    """It writes a space before a text, which an answer does not have: it follows a prompt."""
+    tokenizer = bpe.tokenizers.Tokenizer.from_file(str(STORIES / "tokenizer.json"))
+    vocabulary = Vocabulary.from_tokenizer(tokenizer, eos_ids=[2])
+    for text in (*TEXTS, "once upon a time", " there was", "Lily and Tom"):
+        after_line = tokenizer.encode(f"\n{text}", add_special_tokens=False).ids
+        ids = tuple(after_line[2:])  # a space and the line feed, which is part of no merge
+        assert ids == own(vocabulary, text)
+        automaton = lift(literal(text), vocabulary, literals="canonical")
+        assert automaton.accepts(ids), text
+        if text.isascii():
+            assert set(sequences(automaton, 40)) == {ids}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_member_name_is_forced_and_names_part_where_their_spellings_do(cut: str) -> None:
+    vocabulary = vocabulary_of(train(CALLS, 420, cut))
+    names = choice(['"orderId"', '"orderName"'])
+    automaton = lift(names, vocabulary, literals="canonical")
+    both = [own(vocabulary, f'"order{end}"') for end in ("Id", "Name")]
+    assert set(sequences(automaton, 12)) == set(both)
+    parting = next(i for i, (a, b) in enumerate(zip(*both, strict=False)) if a != b)
+    for ids in both:
+        assert only_way(automaton, ids) == [i != parting for i in range(len(ids) + 1)]
+
+
+def test_a_quote_that_closes_a_string_takes_the_comma_with_it() -> None:
+    vocabulary = vocabulary_of(train(CALLS, 420, "gpt2"))
+    closing = vocabulary.token_bytes.index(b'",')
+    language = literal('{"city": "') + regex('[^"\\\\]*') + literal('", "on": true}')
+    every = lift(language, vocabulary)
+    narrow = lift(language, vocabulary, literals="canonical")
+    inside = own(vocabulary, '{"city": "') + own(vocabulary, "Rome")
+    before = set(every.allowed(every.run(inside)).tolist())
+    after = set(narrow.allowed(narrow.run(inside)).tolist())
+    assert closing in before & after
+    quote = vocabulary.token_bytes.index(b'"')
+    assert quote in before - after  # no text needs it
+    assert before - after == {t for t in before - after if b'"' in vocabulary.token_bytes[t]}
+    text = '{"city": "Rome", "on": true}'
+    rest = own(vocabulary, text)
+    assert only_way(narrow, rest)[-5:] == [True] * 5
+
+
+@pytest.mark.parametrize("style", ["json", "python"])
+@pytest.mark.parametrize("cut", CUTS)
+def test_calls_of_tools(style: str, cut: str) -> None:
+    vocabulary = vocabulary_of(train(CALLS, 420, cut))
+    tools = [
+        {"name": "get_weather", "parameters": {"city": {"type": "str"}, "n": {"type": "int"}}},
+        {"name": "search_flights", "parameters": {"price": {"type": "float"}}},
+    ]
+    language = tool_calls(tools, style=style)
+    every = lift(language, vocabulary)
+    narrow = lift(language, vocabulary, literals="canonical")
+    narrow.check()
+    _check_classes(narrow)
+    texts = {
+        "json": [
+            '[{"name": "get_weather", "arguments": {"city": "Rome", "n": 12}}]',
+            '[{"name": "get_weather", "arguments": {"city": "it\'s, \\"New\\" Zürich.", "n": -7}}'
+            ', {"name": "search_flights", "arguments": {"price": 12.5}}]',
+            '[{"name": "get_weather", "arguments": {"city": "", "n": 0}}]',
+        ],
+        "python": [
+            "[get_weather(city='Rome', n=12), search_flights(price=-0.25)]",
+            '[get_weather(city="", n=0)]',
+            "[search_flights(price=100.0)]",
+        ],
+    }[style]
+    written = [text for text in texts if language.accepts(text)]
+    assert len(written) >= 2
+    more = 0
+    for text in written:
+        ids = own(vocabulary, text)
+        assert narrow.accepts(ids), text
+        one, other = only_way(narrow, ids), only_way(every, ids)
+        assert all(a >= b for a, b in zip(one, other, strict=True))
+        more += sum(one) - sum(other)
+    assert more > 0
+    fewest = len(own(vocabulary, min(written, key=len)))
+    assert narrow.steps_to_accept[narrow.initial] <= fewest + 1
+    assert narrow.steps_to_accept[narrow.initial] >= every.steps_to_accept[every.initial]
+
+
+@pytest.mark.parametrize("cut", ["smollm", "llama3"])
+def test_numbers(cut: str) -> None:
+    vocabulary = vocabulary_of(train(CALLS, 420, cut))
+    language = literal('{"orderId": ') + regex("-?(0|[1-9][0-9]*)([.][0-9]+)?") + literal("}")
+    automaton = lift(language, vocabulary, literals="canonical")
+    for number in ("0", "-1", "12.75", "1234567", "-0.5", "10.000"):
+        assert automaton.accepts(own(vocabulary, f'{{"orderId": {number}}}')), number
+    if cut == "smollm":  # digits stand alone, so every number has one spelling
+        texts = {vocabulary.decode(ids) for ids in sequences(automaton, 7)}
+        assert len(texts) == len(set(sequences(automaton, 7))) > 100
+
+
+def test_languages_of_bytes_that_are_no_text_stay_writable() -> None:
+    vocabulary = vocabulary_of(train(ABC, 290, "none"))
+    for raw in (b"\xff", b"abc\xff\xfeabc", b"\xe6\x9d", b"ab\xe6\x9d\xb1ab"):
+        automaton = lift(literal(raw), vocabulary, literals="canonical")
+        assert {vocabulary.decode(ids) for ids in sequences(automaton, 12)} == {raw}
+
+
+def test_what_cannot_be_honoured_is_refused() -> None:
+    plain = Vocabulary.from_bytes([b"a", b"b", b""], [2])
+    with pytest.raises(ConstraintError, match="from_tokenizer"):
+        lift(literal("ab"), plain, literals="canonical")
+    with pytest.raises(ConstraintError, match="literals must be one of"):
+        lift(literal("ab"), plain, literals="own")
+
+
+def test_without_an_end_token_a_text_ends_by_itself() -> None:
+    tokenizer = train(CALLS, 420, "gpt2")
+    vocabulary = Vocabulary.from_tokenizer(tokenizer, eos_ids=[])
+    automaton = lift(choice(["orderId\n", "orderName\n"]), vocabulary, eos="accept",
+                     literals="canonical")  # fmt: skip
+    assert set(sequences(automaton, 9)) == {
+        own(vocabulary, "orderId\n"),
+        own(vocabulary, "orderName\n"),
+    }
