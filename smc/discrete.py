@@ -36,6 +36,7 @@ answers end, where a choice is to be made, how many prefixes go on.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Generic
 
 import torch
@@ -43,6 +44,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from smc.draw import Breaks, Draw, Keys, Purpose
+from smc.observation import Observation, Population, Watch
 from smc.outcome import Outcome, StepRecord, count_of
 from smc.pool import Pool, effective
 from smc.prefixes import Prefixes, Reader
@@ -62,6 +64,7 @@ class DiscreteFilter(Generic[State]):
         share: part of the places that is given out by automaton state; see `smc.scores`.
         floor: least c, as a part of the sum of all scores; see `smc.selection.select`.
         draw: the seam of randomness.
+        watch: is shown every step; nothing is made for it where there is none.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class DiscreteFilter(Generic[State]):
         share: float,
         floor: float,
         draw: Draw,
+        watch: Watch | None = None,
     ) -> None:
         self.reader = reader
         self.batch = reader.batch
@@ -83,6 +87,7 @@ class DiscreteFilter(Generic[State]):
         self.share = share
         self.floor = floor
         self.draw = draw
+        self.watch = watch
         self.records: list[StepRecord] = []
 
     @torch.inference_mode()
@@ -104,17 +109,21 @@ class DiscreteFilter(Generic[State]):
         step = 0
         while prefixes.num_rows:
             scores = self.reader.score(prefixes)
-            self._end(prefixes, scores, tokens, log_weight, pool, step)
+            new = self._end(prefixes, scores, tokens, log_weight, pool, step)
             rivals = compete(scores, prefixes.log_p, log_weight, prefixes.example, B, self.share)
             kept = self._select(prefixes, rivals, pool, step)
             fate, after = self.reader.extend(prefixes, kept.row, kept.token)
             self._note(prefixes, log_weight, scores, kept, after)
+            before = prefixes, log_weight
             gain = prefixes.log_p[kept.row, kept.token].double() - kept.log_pi
             goes = fate.runs
             log_weight = (log_weight[kept.row] + gain)[goes]
             tokens = tokens[kept.row]
             tokens[:, step] = kept.token
             tokens, prefixes = tokens[goes], after
+            if self.watch is not None:
+                running = _population(after.example, kept.row[goes], tokens, log_weight, step)
+                self.watch(_observation(*before, scores, running, new))
             whole &= ~kept.dropped
             step += 1
         return self._outcome(pool, whole)
@@ -127,8 +136,8 @@ class DiscreteFilter(Generic[State]):
         log_weight: Float64[Tensor, "R"],
         pool: Pool,
         step: int,
-    ) -> None:
-        """Puts the candidates that complete a text into the pool."""
+    ) -> Population | None:
+        """Puts the candidates that complete a text into the pool; returns them if watched."""
         outlook = scores.outlook
         row, klass = (scores.alive & outlook.ends).nonzero(as_tuple=True)
         number = outlook.which[row]
@@ -144,6 +153,12 @@ class DiscreteFilter(Generic[State]):
         pool.add(
             prefixes.example[row], tokens, (row, token, step), weight[some], self._pool_number(step)
         )
+        if self.watch is None:
+            return None
+        whole = tokens[row]
+        whole[:, step] = token
+        example = prefixes.example[row]
+        return _population(example, row, whole, weight[some], step, finished=True)
 
     def _select(
         self, prefixes: Prefixes[State], rivals: Competition, pool: Pool, step: int
@@ -218,3 +233,37 @@ class DiscreteFilter(Generic[State]):
             enumerated=whole & ~pool.pruned & (self.reader.top_p == 1),
             records=self.records,
         )
+
+
+def _population(
+    example: Int64[Tensor, "Q"],
+    ancestor: Int64[Tensor, "Q"],
+    tokens: Int64[Tensor, "Q T"],
+    log_weight: Float64[Tensor, "Q"],
+    step: int,
+    *,
+    finished: bool = False,
+) -> Population:
+    """The prefixes that run after a step, or the answers that ended in it, for who looks on."""
+    flag = torch.full_like(example, finished, dtype=torch.bool)
+    length = torch.full_like(example, step + 1)
+    return Population(example, ancestor, tokens, length, log_weight, flag, ~flag)
+
+
+def _observation(
+    prefixes: Prefixes[State],
+    log_weight: Float64[Tensor, "R"],
+    scores: Scores,
+    after: Population,
+    ended: Population | None,
+) -> Observation:
+    """What a step was, for who looks on."""
+    return Observation(
+        prefixes=prefixes,
+        tilted=partial(scores.factors.applied, prefixes.log_p),
+        example=prefixes.example,
+        row=torch.arange(prefixes.num_rows, device=log_weight.device),
+        log_weight=log_weight,
+        after=after,
+        ended=ended,
+    )
