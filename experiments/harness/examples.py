@@ -25,8 +25,7 @@ from experiments.harness.methods import method_of, refuse_little_memory
 from experiments.harness.prompts import encode
 from experiments.harness.results import Key, ResultStore, Row
 from experiments.harness.seeds import derived_seed
-from experiments.report.traces import Recorder, TraceStore
-from smc.observation import Observe
+from experiments.report.traces import Tracing
 
 _SHOWN_ANSWERS = 16  # the most probable ones are written out; their number is in the row
 _BATCH_BYTES = 2 << 30  # of the automata's tables in one batch, each eight bytes an entry there
@@ -175,7 +174,8 @@ def sample_examples(
         progress: called with the number of rows done.
         traced: numbers of the examples whose traces are kept beside the rows.
     """
-    tracing = Tracing(store, examples, traced, lm.vocabulary, config.trace.particles)
+    named = {e.number: (name_of_example(e), _about(e)) for e in examples if e.number in traced}
+    tracing = Tracing(store, named, lm.vocabulary, config.trace.particles)
     trials = trials_of(config.task)
     for trial, after in zip(trials, [*trials[1:], None], strict=True):
         method, proposal = method_of(trial.method), proposals[trial.method]
@@ -197,7 +197,7 @@ def sample_examples(
                 seed=trial.seed(config.seed),
                 example_ids=[e.number for e in group],
                 max_rows=config.smc.max_rows,
-                observe=tracing.of(trial),
+                observe=tracing.of(*trial),
             )
             tracing.write()  # first, so that a row which is there has its trace
             store.append(
@@ -207,63 +207,6 @@ def sample_examples(
             progress(len(group))
         if after is None or after.method != trial.method:
             proposal.free()  # tables of several methods would not fit side by side
-
-
-class Tracing:
-    """Traces of some examples of a run, written beside its rows.
-
-    Args:
-        store: of the rows.
-        examples: those of this process.
-        traced: numbers of the examples that are wanted.
-        vocabulary: of the language model.
-        particles: trials with more are left out, and so are repetitions.
-    """
-
-    def __init__(
-        self,
-        store: ResultStore,
-        examples: Sequence[Example],
-        traced: Collection[int],
-        vocabulary: gcd.Vocabulary,
-        particles: int,
-    ) -> None:
-        self._examples = {e.number: e for e in examples if e.number in traced}
-        self._vocabulary = vocabulary
-        self._particles = particles
-        self._store = TraceStore(
-            store.path.with_name(store.path.name.replace("results", "traces", 1))
-        )
-        self._waiting: list[tuple[Trial, Sequence[int], Recorder]] = []
-
-    def of(self, trial: Trial) -> Observe | None:
-        """Give what `smc.sample` is to ask about its batches; None where nothing is wanted."""
-        if not self._examples or trial.particles > self._particles or trial.repeat:
-            return None
-
-        def observe(names: Sequence[int]) -> Recorder | None:
-            places = [place for place, name in enumerate(names) if name in self._examples]
-            if not places:
-                return None
-            recorder = Recorder(places, self._vocabulary)
-            self._waiting.append((trial, names, recorder))
-            return recorder
-
-        return observe
-
-    def write(self) -> None:
-        """Write what was recorded since the last call."""
-        for trial, names, recorder in self._waiting:
-            self._store.append(
-                (trial.key(example), self._about(example), trace)
-                for place, trace in recorder.traces().items()
-                for example in [self._examples[names[place]]]
-            )
-        self._waiting.clear()
-
-    def _about(self, example: Example) -> Row:
-        prompt = self._vocabulary.decode(example.prompt).decode(errors="replace")
-        return {"budget": example.budget, "prompt": prompt}
 
 
 def _groups(
@@ -284,6 +227,12 @@ def _groups(
         batched += 8 * entries
     if group:
         yield group
+
+
+def _about(example: Example) -> Row:
+    """What a trace says of its example."""
+    prompt = example.constraint.vocabulary.decode(example.prompt).decode(errors="replace")
+    return {"budget": example.budget, "prompt": prompt}
 
 
 def name_of_example(example: Example) -> str:

@@ -52,7 +52,7 @@ def check_shared(config: DictConfig) -> None:
         raise ValueError(f"smc.temperature must be positive and finite, got {temperature}")
     inside("smc.top_p", config.smc.top_p, "(0, 1]", 0 < config.smc.top_p <= 1)
     _check_hmm(config.hmm)
-    _check_trace(config.trace)
+    _check_trace(config)
 
 
 def check_methods(config: DictConfig) -> None:
@@ -137,7 +137,11 @@ def check_algorithms(config: DictConfig) -> None:
             raise ValueError(f"{ALGORITHMS[name].algorithm}.*, for {name}: {error}") from error
 
 
-def _check_trace(trace: TraceConfig) -> None:
+def _check_trace(config: DictConfig) -> None:
+    if not {"num_examples", "num_lines"} & set(config.task):
+        keys = [f"trace.{name}" for name in TraceConfig.__dataclass_fields__]
+        left_alone(config, Config, keys, f"+task={config.task.name} traces nothing; leave it out")
+    trace = config.trace
     at_least("trace.examples", trace.examples, 0)
     at_least("trace.particles", trace.particles, 1)
     size = trace.examples * trace.particles

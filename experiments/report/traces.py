@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.harness.results import Key, key_of, read_rows
+from experiments.harness.results import Key, ResultStore, key_of, read_rows
 from gcd.tokens.vocabulary import Vocabulary
-from smc.observation import Observation, Population
+from smc.observation import Observation, Observe, Population
 
 _LOG = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Recorder:
             members = (seen.example == place).nonzero().flatten().tolist()
             number = {row: i for i, row in enumerate(rows)}
             local = {member: i for i, member in enumerate(members)}
-            at = [number.get(seen.row[member].item(), -1) for member in members]
+            at = [number.get(row, -1) for row in seen.row[members].tolist()]
             after, *ended = (
                 _plain(population, tokens, place, local, most)
                 for population, tokens, most in zip(
@@ -120,7 +120,9 @@ class Recorder:
                 )
                 if value > -math.inf
             ]
-            tokens = sorted({*likely[r], *best, *others}, key=lambda v: (-tilted[r, v], -log_p[r, v]))
+            tokens = sorted(
+                {*likely[r], *best, *others}, key=lambda v: (-tilted[r, v], -log_p[r, v])
+            )
             log_q = tilted[r, tokens] - log_z[r] if log_z[r] > -math.inf else tilted[r, tokens]
             shown = zip(tokens, _rounded(log_p[r, tokens]), _rounded(log_q), strict=True)
             found.append(
@@ -144,7 +146,9 @@ class Recorder:
                   for t in ts),
             )
         }  # fmt: skip
-        return {t: (self._vocabulary.token_bytes[t] or b"").decode("latin-1") for t in sorted(named)}
+        return {
+            t: (self._vocabulary.token_bytes[t] or b"").decode("latin-1") for t in sorted(named)
+        }
 
 
 class TraceStore:
@@ -170,6 +174,60 @@ class TraceStore:
                 return
             with self.path.open("a", encoding="ascii") as file:
                 file.write(line)
+
+
+class Tracing:
+    """The traces of some examples of a run, which are written beside its rows.
+
+    Args:
+        store: of the rows.
+        named: of each example that is wanted, by its number, the name and what else to say of it.
+        vocabulary: of the language model.
+        particles: trials with more are left out, and so are repetitions.
+    """
+
+    def __init__(
+        self,
+        store: ResultStore,
+        named: Mapping[int, tuple[str, Mapping[str, Any]]],
+        vocabulary: Vocabulary,
+        particles: int,
+    ) -> None:
+        self._named = named
+        self._vocabulary = vocabulary
+        self._particles = particles
+        path = store.path.with_name(store.path.name.replace("results", "traces", 1))
+        self._store = TraceStore(path)
+        self._waiting: list[tuple[Recorder, dict[int, Key]]] = []
+
+    def of(self, method: str, algorithm: str, particles: int, repeat: int = 0) -> Observe | None:
+        """Give what `smc.sample` is to ask about the batches of a trial; None for nothing."""
+        if not self._named or particles > self._particles or repeat:
+            return None
+
+        def observe(numbers: Sequence[int]) -> Recorder | None:
+            keys = {
+                place: Key(self._named[number][0], method, algorithm, particles)
+                for place, number in enumerate(numbers)
+                if number in self._named
+            }
+            if not keys:
+                return None
+            recorder = Recorder(list(keys), self._vocabulary)
+            self._waiting.append((recorder, keys))
+            return recorder
+
+        return observe
+
+    def write(self) -> None:
+        """Write what was recorded since the last call."""
+        about = dict(self._named.values())
+        for recorder, keys in self._waiting:
+            self._store.append(
+                (keys[place], about[keys[place].example], trace)
+                for place, trace in recorder.traces().items()
+            )
+        self._waiting.clear()
 
 
 def read_traces(directory: Path) -> list[Trace]:

@@ -22,9 +22,11 @@ function startExplorer() {
 /** Shows what the address says; what it leaves out stays as it is, or is what there is first. */
 function openAddress() {
   const asked = readAddress();
-  const wanted = { ...(explorer.trace ?? {}), ...asked };
+  // At first the last trial of the first example: that of most particles, as runs are ordered.
+  const usual = data.traces.filter((trace) => trace.example === data.traces[0].example).at(-1);
+  const wanted = { ...(explorer.trace ?? usual), ...asked };
   if (asked.run !== undefined) wanted.run = data.runs.indexOf(asked.run);
-  choose(wanted, asked.example !== undefined ? TRIAL : []);
+  choose(wanted);
   explorer.off = asked.off === "1";
   byId("off").checked = explorer.off;
   if (asked.sequence !== undefined) explorer.sequence = Number(asked.sequence) || 0;
@@ -151,6 +153,7 @@ function showTree() {
   branches.sort((a, b) => a[0] - b[0]);
   tree.replaceChildren(draw("line", { class: "now", x1: x(step), x2: x(step), y1: 0, y2: H }),
     ...branches.map(([, line]) => line), ...nodes);
+  tree.parentElement.scrollLeft = x(step) - tree.parentElement.clientWidth / 2;
 }
 
 function bar(log, kind) {
@@ -188,7 +191,7 @@ function showTokens() {
   const next = off ? [...prefix.next].sort((a, b) => (b[1] ?? -Infinity) - (a[1] ?? -Infinity)).slice(0, data.top) : prefix.next;
   byId("tokens").append(
     el("tr", {}, el("th", {}, "token"), el("th", {}, "model"), off ? null : el("th", {}, "after the constraint"),
-      off || !looksAhead ? null : el("th", { class: "number" }, "log g"), el("th", {}, "drawn")),
+      off || !looksAhead ? null : el("th", { class: "number" }, "log g"), el("th", {}, trace.algorithm.startsWith("discrete") ? "kept" : "drawn")),
     ...next.map((each) => {
       const [token, logP, logQ] = each;
       const times = drawn.get(token);

@@ -34,7 +34,8 @@ function startMethods() {
       methods.hidden[event.target.checked ? "delete" : "add"](armKey(arm));
       showMethods();
     } }),
-    el("span", { class: "swatch", style: `background: ${colourOf(arm, arms)}` }),
+    draw("svg", { width: 28, height: 10 }, draw("line", { x1: 0, x2: 28, y1: 5, y2: 5,
+      stroke: colourOf(arm, arms), "stroke-width": 3, "stroke-dasharray": dashOf(arm) })),
     armTitle(arm))));
   byId("measures").replaceChildren(
     chooser("measure", measures.map((m) => [m, titleOf(m)]), methods.measure,
