@@ -1,8 +1,8 @@
-"""One page and one table over several runs: `python -m experiments.compare RUN RUN ... [--out DIR]`.
+"""One page and one table over several runs: `python -m experiments.compare RUN RUN ...`.
 
 Runs are directories of one task, which may differ in models, methods, seeds or anything else. The
-page is that of a run, with the runs laid over each other and compared example by example; `rows.csv`
-holds their rows, and what sets each run apart, in one table.
+page is that of a run, with the runs laid over each other and compared example by example;
+`rows.csv` has their rows, and what sets each run apart, in one table.
 """
 
 from __future__ import annotations

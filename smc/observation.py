@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
@@ -84,6 +85,8 @@ class Timed:
 
     def __call__(self, observation: Observation) -> None:
         """Shows the step."""
+        if observation.row.is_cuda:  # what is under way there is the algorithm's
+            torch.cuda.synchronize(observation.row.device)
         started = time.perf_counter()
         self._watch(observation)
         self.seconds += time.perf_counter() - started

@@ -97,10 +97,12 @@ def names_of(runs: Sequence[RunData]) -> list[str]:
     flat = [_flat(run.identity) for run in runs]
     keys = sorted({key for each in flat for key in each})
     # Digests of files say the same as the paths beside them, less readably.
+    digests = ("_files", "_sha256")
     varying = [
-        key for key in keys
-        if len({repr(each.get(key)) for each in flat}) > 1 and not key.endswith(("_files", "_sha256"))
-    ]  # fmt: skip
+        key
+        for key in keys
+        if len({repr(each.get(key)) for each in flat}) > 1 and not key.endswith(digests)
+    ]
     names = [
         ", ".join(f"{key.rpartition('.')[2]}={each.get(key)}" for key in varying[:4])
         for each in flat

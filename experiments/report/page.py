@@ -58,7 +58,9 @@ def render(content: Content, title: str) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    markdown = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["link", "image"])
+    # Answers may hold addresses and markup: nothing of it becomes an element of the page.
+    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
+    markdown.disable(["link", "image", "autolink", "reference"])
     return environment.get_template("report.html").render(
         title=title,
         style=Markup(_text("report.css")),

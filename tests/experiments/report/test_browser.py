@@ -94,13 +94,15 @@ def test_the_stepper_moves_and_the_address_says_where(run):
     found = ask(
         page,
         """
-        const texts = () => [...document.querySelectorAll("#texts .text")].map((t) => t.textContent);
+        const all = () => [...document.querySelectorAll("#texts .text")];
+        const texts = () => all().map((text) => text.textContent);
         found.start = [byId("where").textContent, texts()];
         byId("forth").click();
         found.forth = [byId("where").textContent, texts()];
         byId("back").click(); byId("back").click();
         found.back = [byId("where").textContent, texts()];
-        document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true }));
+        const right = { key: "ArrowRight", bubbles: true };
+        document.body.dispatchEvent(new KeyboardEvent("keydown", right));
         found.key = texts();
         document.querySelectorAll("#texts li")[3].click();
         found.chosen = document.querySelector("#texts li.chosen .text").textContent;
@@ -181,7 +183,6 @@ def test_search_and_filters_find_what_is_there(run):
     page, rows = run
     dead = sum(row["dead"] for row in rows)
     wrong = sum(not row["dead"] and not row["majority_correct"] for row in rows)
-    wanted = "HTTP://x"
     holding = sum(any("http://x" in a["text"] for a in row["answers"]) for row in rows)
     assert min(dead, wrong, holding) > 0
     found = ask(
@@ -202,10 +203,9 @@ def test_search_and_filters_find_what_is_there(run):
           byId("q").dispatchEvent(new Event("input"));
           return count();
         };
-        found.search = search(%s);
+        found.search = search("HTTP://x");
         found.nothing = search("in no text");
-        """
-        % json.dumps(wanted),
+        """,
     )
     assert found["dead"] == dead
     assert found["wrong"] == wrong

@@ -53,14 +53,14 @@ def test_what_does_not_belong_together_is_refused_by_name(runs, tmp_path):
     with pytest.raises(ValueError, match="two or more different runs"):
         compare([first, first])
     other, _ = write_run(tmp_path / "words", *ONE, "task.methods=[gcd]", task="commongen")
-    with pytest.raises(ValueError, match="words is a run of the task commongen.* one of xlam"):
+    with pytest.raises(ValueError, match=r"words is a run of the task commongen.* one of xlam"):
         compare([first, second, other])
     (other / "run.json").write_text(json.dumps({"task": "xlam", "form": 2}))
     with pytest.raises(ValueError, match="words is a run of another version"):
         compare([first, other])
     (other / "run.json").write_text((first / "run.json").read_text())
     write_json({"seed": 0, "records_sha256": "1"}, other / "identity.json")
-    with pytest.raises(ValueError, match="words has other records than .*run0"):
+    with pytest.raises(ValueError, match=r"words has other records than .*run0"):
         compare([first, other])
 
 

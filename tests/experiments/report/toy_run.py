@@ -38,12 +38,12 @@ class Word:
 
 @cache
 def examples() -> list[Example]:
-    made = []
-    for number, pattern in enumerate(LANGUAGES):
-        language = gcd.regex(pattern)
-        constraint = gcd.lift(language, VOCABULARY)
-        made.append(Example(number, Word(f"w{number}"), language, constraint, (1, 2), BUDGET, {}))
-    return [Example(**{**vars(each), "table_bytes": {m: 0 for m in METHODS}}) for each in made]
+    """One for each language, all with the same prompt."""
+    memory = dict.fromkeys(METHODS, 0)
+    return [
+        Example(n, Word(f"w{n}"), language, gcd.lift(language, VOCABULARY), (1, 2), BUDGET, memory)
+        for n, language in enumerate(map(gcd.regex, LANGUAGES))
+    ]
 
 
 HANDLING = Handling(
