@@ -66,7 +66,7 @@ def content_of(runs: Sequence[RunData], seed: int = 0) -> Content:
             f"Answers of {len(_examples(rows)) - dropped} of {len(_examples(rows))} examples are "
             f"on this page ({len(shown)} of {len(rows)} rows); all are in results.jsonl."
         )
-    traces = [{"run": r, **trace} for r, run in enumerate(runs) for trace in run.traces]
+    traces = [{"run": r, **trace} for r, run in enumerate(runs) for trace in _in_order(run)]
     traced, untraced = _fitting(traces, TRACE_BYTES)
     if untraced:
         notes.append(
@@ -212,6 +212,12 @@ def _fitting(rows: Sequence[Row], most: int) -> tuple[list[Row], int]:
             kept.add(example)
             taken += size
     return [row for row in rows if row["example"] in kept], len(sizes) - len(kept)
+
+
+def _in_order(run: RunData) -> list[Trace]:
+    """The traces of a run by example, as its rows are; they were written as they were made."""
+    place = {example: i for i, example in enumerate(_examples(filter(_is_row, run.rows)))}
+    return sorted(run.traces, key=lambda trace: place.get(trace["example"], len(place)))
 
 
 def _tokens_apart(traces: Sequence[Trace], runs: int) -> tuple[list[dict[str, str]], list[Trace]]:

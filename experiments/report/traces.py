@@ -146,8 +146,11 @@ class Recorder:
                   for t in ts),
             )
         }  # fmt: skip
+        token_bytes, eos = self._vocabulary.token_bytes, set(self._vocabulary.eos_ids)
         return {
-            t: (self._vocabulary.token_bytes[t] or b"").decode("latin-1") for t in sorted(named)
+            token: token_bytes[token].decode("latin-1")
+            for token in sorted(named)
+            if token_bytes[token] or token in eos
         }
 
 

@@ -115,14 +115,16 @@ function showTexts() {
   byId("texts").replaceChildren(...generations[step].map((one, i) => {
     const state = describe(i);
     const all = tokensOf(generations, step, i);
-    const before = decode(trace.run, all.slice(0, all.length - one.tokens.length));
+    const text = decode(trace.run, all);
+    const old = decode(trace.run, all.slice(0, all.length - one.tokens.length));
+    const kept = old.length - (text.startsWith(old) ? 0 : 1); // a character was completed
     const select = () => { explorer.sequence = i; show(); };
     return el("li", {
       class: [i === sequence ? "chosen" : "", state === "running" ? "" : "over"].join(" ").trim(), tabindex: 0,
       onclick: select, onkeydown: (event) => { if (event.key === "Enter") select(); },
     },
     el("span", { class: "weight", style: `width: ${(100 * part[i]).toFixed(1)}%`, title: `weight ${number(part[i])}` }),
-    el("span", { class: "text" }, before, el("mark", {}, decode(trace.run, all).slice(before.length))),
+    el("span", { class: "text" }, text.slice(0, kept), el("mark", {}, text.slice(kept))),
     el("span", { class: "small" }, ` ${state}, weight ${number(part[i], 2)}${one.lives ? "" : ", no descendant in the end"}`));
   }));
 }

@@ -48,6 +48,7 @@ function decode(run, tokens) {
 
 /** A token by itself, with what is invisible made visible. */
 function tokenTitle(run, token) {
+  if (data.tokens[run][token] === undefined) return `⟨token ${token}⟩`; // it stands for no text
   const text = decode(run, [token]);
   return text === "" ? "⟨end⟩" : text.replaceAll(" ", "␣").replaceAll("\n", "↵").replaceAll("\t", "⇥");
 }

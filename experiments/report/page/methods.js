@@ -136,8 +136,9 @@ function showDifferences() {
   const counts = distinct(found.map((d) => d.particles));
   const rows = counts.map((n) => el("tr", {}, el("td", { class: "number" }, String(n)), ...measures.map((m) => {
     const d = found.find((each) => each.particles === n && each.measure === m);
-    const text = d ? withInterval(d.mean, d.low, d.high) : "–";
-    return el("td", { class: "number" }, d && (d.low > 0 || d.high < 0) ? el("b", {}, text) : text);
+    const near = (value) => (Math.abs(value) < 1e-6 ? 0 : value); // what rounding leaves
+    const text = d ? withInterval(near(d.mean), near(d.low), near(d.high)) : "–";
+    return el("td", { class: "number" }, d && (near(d.low) > 0 || near(d.high) < 0) ? el("b", {}, text) : text);
   })));
   byId("differences").replaceChildren(...(found.length ? [
     el("tr", {}, el("th", { class: "number" }, "N"), ...measures.map((m) => el("th", { class: "number" }, titleOf(m)))),

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from experiments.harness.paired import differences as paired
+from experiments.harness.results import key_of
 from experiments.report import content as module
 from experiments.report.content import content_of, differences, embedded, records_of
 from experiments.report.directory import RunData, read_run
@@ -96,9 +97,13 @@ def test_the_page_holds_every_row_and_trace(run, page):
         for record in json.loads((directory / "summary.json").read_text())["methods"]
     ]
     tokens = data["tokens"][0]
-    traces = read_traces(directory)
-    assert len(data["traces"]) == len(traces) > 0
-    for shown, trace in zip(data["traces"], traces, strict=True):
+    traces = {key_of(trace): trace for trace in read_traces(directory)}
+    assert [trace["example"] for trace in data["traces"]] == [
+        f"{n}:w{n}" for n in (0, 1, 2) for _ in range(8)
+    ]
+    assert {key_of(trace) for trace in data["traces"]} == traces.keys()
+    for shown in data["traces"]:
+        trace = traces[key_of(shown)]
         assert {**shown, "tokens": None} == {"run": 0, **trace, "tokens": None}
         assert trace["tokens"].items() <= tokens.items()
     assert "Toys &lt;&amp;&gt;" in page  # the table's heading
