@@ -145,7 +145,7 @@ def large(run: RunData, examples: int, **changes) -> RunData:
 def test_a_large_run_is_cut_by_examples_and_the_page_says_so(run, tmp_path):
     image = tmp_path / "huge.png"
     image.write_bytes(b"\x89PNG" + bytes(3_000_000))
-    big = large(read_run(run[0]), 60, figures=(image,))
+    big = large(read_run(run[0]), 40, figures=(image,))
     content = content_of([big])
     shown, given = len(content.data["rows"]), len(big.rows)
     assert 0 < shown < given
@@ -153,7 +153,7 @@ def test_a_large_run_is_cut_by_examples_and_the_page_says_so(run, tmp_path):
     assert shown % per_example == 0  # whole examples
     assert any(f"({shown} of {given} rows)" in note for note in content.notes)
     kept = {trace["example"] for trace in content.data["traces"]}
-    assert any(f"Traces of {len(kept)} of 180 examples" in note for note in content.notes)
+    assert any(f"Traces of {len(kept)} of 120 examples" in note for note in content.notes)
     assert any("huge" in note for note in content.notes)
     text = render(content, "large")
     assert len(text.encode()) < module.MOST_BYTES
