@@ -23,8 +23,8 @@ from experiments.report.traces import TOP, Trace
 
 MOST_BYTES = 10_000_000
 FIGURE_BYTES, ROW_BYTES, TRACE_BYTES, TABLE_BYTES = 1_500_000, 3_200_000, 2_400_000, 300_000
-"""Shares of figures (base64 adds a third), rows, traces, and Markdown tables (HTML is thrice as long);
-a million is left for the rest."""
+"""Shares of figures (base64 adds a third), rows, traces, and Markdown tables (longer in HTML, by some
+three times); a million is left for the rest."""
 _PAIRS = 150
 """Most pairs of arms that are compared; each takes milliseconds for every measure."""
 _COMPARED = (
@@ -139,8 +139,6 @@ def differences(rows: Sequence[Row], seed: int = 0) -> tuple[list[dict[str, Any]
     for (style, particles), first, second in pairs[:_PAIRS]:
         both = [groups[style, particles][arm] for arm in (first, second)]
         for measure in _COMPARED:
-            if not all(_is_number(row.get(measure)) for own in both for row in own[:1]):
-                continue
             ours, theirs = (_means(own, measure) for own in both)
             common = [example for example in ours if example in theirs]
             if not common:

@@ -39,13 +39,16 @@ class Page(HTMLParser):
         self.ids += [value for name, value in attributes if name == "id"]
         if tag not in VOID:
             self.open.append(tag)
+        if tag in ("script", "style"):
+            (self.scripts if tag == "script" else self.styles).append("")
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
     def handle_data(self, text):
         if self.open and self.open[-1] in ("script", "style"):
-            (self.scripts if self.open[-1] == "script" else self.styles).append(text)
+            parts = self.scripts if self.open[-1] == "script" else self.styles
+            parts[-1] += text  # it comes in pieces
 
 
 @pytest.fixture(scope="module")
