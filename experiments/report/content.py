@@ -23,8 +23,8 @@ from experiments.report.traces import TOP, Trace
 
 MOST_BYTES = 10_000_000
 FIGURE_BYTES, ROW_BYTES, TRACE_BYTES, TABLE_BYTES = 1_500_000, 3_200_000, 2_400_000, 300_000
-"""Shares of figures (base64 adds a third), rows, traces, and Markdown tables (longer in HTML, by some
-three times); a million is left for the rest."""
+"""Shares of figures (base64 adds a third), rows, traces, and Markdown tables (longer in HTML).
+A million is left for the rest."""
 _PAIRS = 150
 """Most pairs of arms that are compared; each takes milliseconds for every measure."""
 _COMPARED = (
