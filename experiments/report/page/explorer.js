@@ -168,6 +168,10 @@ function showTokens() {
   const prefix = trace.steps[step]?.prefixes[prefixOf(sequence)];
   byId("heading").textContent = off ? "What the model would have said" : `Next token of ${sequence}`;
   byId("tokens").replaceChildren();
+  if (!generations[step].length) {
+    byId("outlook").textContent = "No prefix is left; answers ended in the steps before, if any did.";
+    return;
+  }
   if (!prefix) {
     const state = describe(sequence);
     byId("outlook").textContent = state === "dead" ? "Dead: no next token is allowed, or the budget is spent."
