@@ -57,12 +57,22 @@ function armTitle([run, method, algorithm]) {
   return parts.join(", ");
 }
 
-/** The address behind `#` holds what is being looked at, so that a view can be linked to. */
+/**
+ * The address behind `#` holds what is being looked at, so that a view can be linked to. It is
+ * written a moment later, and once for all changes until then: browsers refuse too many.
+ */
+let unwritten = null;
 function readAddress() {
-  return Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+  return Object.fromEntries(new URLSearchParams(unwritten ?? location.hash.slice(1)));
 }
 function writeAddress(changes) {
   const values = { ...readAddress(), ...changes };
   const kept = Object.entries(values).filter(([, value]) => value !== "" && value != null);
-  history.replaceState(null, "", `#${new URLSearchParams(kept)}`);
+  if (unwritten === null) {
+    setTimeout(() => {
+      if (unwritten !== null) history.replaceState(null, "", `#${unwritten}`);
+      unwritten = null;
+    }, 150);
+  }
+  unwritten = String(new URLSearchParams(kept));
 }

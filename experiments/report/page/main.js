@@ -14,6 +14,7 @@ for (const link of document.querySelectorAll("nav a")) {
 }
 if (asked.example !== undefined && data.traces.length) byId("explorer").scrollIntoView();
 window.addEventListener("hashchange", () => {
+  unwritten = null; // the new address counts
   if (!data.traces.length) return;
   openAddress();
   byId("explorer").scrollIntoView();

@@ -32,10 +32,12 @@ ASK = """
 <script>
 const found = {};
 try { (() => { %s })(); } catch (error) { errors.push(String(error)); }
-const result = document.createElement("pre");
-result.id = "result";
-result.textContent = JSON.stringify({ ...found, errors, hash: location.hash });
-document.body.append(result);
+setTimeout(() => {  // when the address has been written
+  const result = document.createElement("pre");
+  result.id = "result";
+  result.textContent = JSON.stringify({ ...found, errors, hash: location.hash });
+  document.body.append(result);
+}, 500);
 </script>
 """
 
