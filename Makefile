@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 MODEL := $(VENV)/.model
 WARM := $(VENV)/.warm
 
-.PHONY: run test lint format clean
+.PHONY: run test lint format browser clean
 
 ## Compare LCD, GCD and P-GCD on SmolLM2; ARGS="key=value ..." changes anything.
 run: $(MODEL) $(WARM)
@@ -24,6 +24,11 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+## Chromium, from Debian's packages, for the tests of the report; they are skipped without one.
+browser:
+	$$(test "$$(id -u)" = 0 || echo sudo) apt-get install --yes --no-install-recommends \
+		chromium fonts-dejavu-core
 
 ## Also compiled code.
 clean:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from smc.discrete import DiscreteFilter
 from smc.draw import Draw
+from smc.observation import Watch
 from smc.outcome import Outcome
 from smc.prefixes import Reader
 from smc.resampling import Scheme, scheme
@@ -52,6 +53,7 @@ class Algorithm(Protocol):
         examples: Int64[Tensor, "B"],
         particles: int,
         draw: Draw,
+        watch: Watch | None = None,
     ) -> Outcome:
         """Finds weighted answers to the prompts (token ids) of one batch."""
         ...
@@ -96,6 +98,7 @@ class SMC:
         examples: Int64[Tensor, "B"],
         particles: int,
         draw: Draw,
+        watch: Watch | None = None,
     ) -> Outcome:
         """Samples N answers to each prompt."""
         sampler = Sampler(
@@ -106,6 +109,7 @@ class SMC:
             ess_threshold=float(self.ess_threshold),
             strata=self.strata,
             draw=draw,
+            watch=watch,
         )
         return sampler.run(prompts)
 
@@ -153,6 +157,7 @@ class Discrete:
         examples: Int64[Tensor, "B"],
         particles: int,
         draw: Draw,
+        watch: Watch | None = None,
     ) -> Outcome:
         """Finds answers to each prompt."""
         found = DiscreteFilter(
@@ -163,6 +168,7 @@ class Discrete:
             share=float(self.share),
             floor=float(self.floor),
             draw=draw,
+            watch=watch,
         )
         return found.run(prompts)
 

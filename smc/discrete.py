@@ -36,6 +36,7 @@ answers end, where a choice is to be made, how many prefixes go on.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Generic, NamedTuple
 
 import torch
@@ -43,6 +44,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from smc.draw import Breaks, Draw, Keys, Purpose
+from smc.observation import Observation, Population, Watch
 from smc.outcome import Outcome, Read, StepRecord, count_of, start_record
 from smc.pool import Pool, effective
 from smc.prefixes import Fate, Prefixes, Reader
@@ -98,6 +100,7 @@ class DiscreteFilter(Generic[State]):
         share: part of the places that is given out by automaton state; see `smc.scores`.
         floor: least c, as a part of the sum of all scores; see `smc.selection.select`.
         draw: the seam of randomness.
+        watch: is shown every step; nothing is made for it where there is none.
     """
 
     def __init__(
@@ -110,6 +113,7 @@ class DiscreteFilter(Generic[State]):
         share: float,
         floor: float,
         draw: Draw,
+        watch: Watch | None = None,
     ) -> None:
         self.reader = reader
         self.batch = reader.batch
@@ -119,6 +123,7 @@ class DiscreteFilter(Generic[State]):
         self.share = share
         self.floor = floor
         self.draw = draw
+        self.watch = watch
         self.records: list[StepRecord] = []
 
     @torch.inference_mode()
@@ -144,7 +149,7 @@ class DiscreteFilter(Generic[State]):
             if not prefixes.num_rows:
                 return self._outcome(pool, whole)
             scores = self.reader.score(prefixes)
-            self._end_by_choice(prefixes, scores, texts, pool, step)
+            ends = self._end_by_choice(prefixes, scores, texts, pool, step)
             log_weight = texts.log_weight
             rivals = compete(scores, prefixes.log_p, log_weight, prefixes.example, B, self.share)
             kept = self._select(prefixes, rivals, pool, step)
@@ -152,7 +157,11 @@ class DiscreteFilter(Generic[State]):
             read = Read.of(fate, prefixes.example[kept.row], B)
             self._note(prefixes, log_weight, scores, kept, read)
             gain = prefixes.log_p[kept.row, kept.token].double() - kept.log_pi
-            texts = texts.take(kept.row).after(fate, gain)
+            before, texts = texts, texts.take(kept.row).after(fate, gain)
+            if self.watch is not None:
+                goes = _population(texts, kept.row, fate.runs, finished=False)
+                forced = _population(texts, kept.row, fate.finished, finished=True)
+                self.watch(_observation(prefixes, before, scores, goes, [*ends, forced]))
             prefixes = after
             whole &= ~kept.dropped
             step += 1
@@ -169,8 +178,8 @@ class DiscreteFilter(Generic[State]):
 
     def _end_by_choice(
         self, prefixes: Prefixes[State], scores: Scores, texts: Texts, pool: Pool, step: int
-    ) -> None:
-        """Puts the candidates that complete a text into the pool."""
+    ) -> list[Population]:
+        """Puts the candidates that complete a text into the pool; returns them if watched."""
         outlook = scores.outlook
         row, klass = (scores.alive & outlook.ends).nonzero(as_tuple=True)
         number = outlook.which[row]
@@ -189,7 +198,13 @@ class DiscreteFilter(Generic[State]):
             ended.scatter_(1, texts.length[row[kept]].unsqueeze(1), token[kept].unsqueeze(1))
             return ended
 
-        pool.add(texts.example[row], weight[some], tokens_of, self._pool_number(step, first=0))
+        ended = texts.example[row], weight[some]
+        pool.add(*ended, tokens_of, self._pool_number(step, first=0))
+        if self.watch is None:
+            return []
+        every = torch.arange(len(row), device=row.device)
+        whole = Texts(ended[0], tokens_of(every), ended[1])
+        return [_population(whole, row, every >= 0, finished=True)]
 
     def _select(
         self, prefixes: Prefixes[State], rivals: Competition, pool: Pool, step: int
@@ -265,3 +280,41 @@ class DiscreteFilter(Generic[State]):
             enumerated=whole & ~pool.pruned & (self.reader.top_p == 1),
             records=self.records,
         )
+
+
+def _population(
+    texts: Texts,
+    ancestor: Int64[Tensor, "M"],
+    some: Bool[Tensor, "M"],
+    *,
+    finished: bool,
+) -> Population:
+    """Some texts that run after a step, or that ended in it, for who looks on."""
+    texts = texts.take(some)
+    flag = torch.full_like(texts.example, finished, dtype=torch.bool)
+    return Population(
+        texts.example, ancestor[some], texts.tokens, texts.length, texts.log_weight, flag, ~flag
+    )
+
+
+def _observation(
+    prefixes: Prefixes[State],
+    before: Texts,
+    scores: Scores,
+    after: Population,
+    ended: Sequence[Population],
+) -> Observation:
+    """What a step was, for who looks on."""
+    joined = Population(*(torch.cat(fields) for fields in zip(*ended, strict=True)))
+    order = torch.argsort(joined.example, stable=True)
+    return Observation(
+        prefixes=prefixes,
+        tilted=partial(scores.factors.applied, prefixes.log_p),
+        example=prefixes.example,
+        row=torch.arange(prefixes.num_rows, device=before.log_weight.device),
+        tokens=before.tokens,
+        length=before.length,
+        log_weight=before.log_weight,
+        after=after,
+        ended=Population(*(field[order] for field in joined)),
+    )

@@ -28,6 +28,7 @@ from smc import algorithms
 from smc.algorithms import SMC, Discrete, Options
 from smc.draw import CounterDraw, Draw, Keys, Purpose
 from smc.language_model import LanguageModel, Prompt, check_prompts
+from smc.observation import Observe, Timed
 from smc.outcome import Outcome
 from smc.posterior import Diagnostics, Posterior, Sample, content, posterior, prune
 from smc.prefixes import Reader
@@ -54,6 +55,7 @@ def sample(
     forced_runs: bool = True,
     draw: Draw | None = None,
     progress: Callable[[int], object] | None = None,
+    observe: Observe | None = None,
     **options: Unpack[Options],
 ) -> list[Posterior]:
     """Samples answers x to each prompt from p_lm(x | x in C, |x| <= budget).
@@ -77,6 +79,7 @@ def sample(
             of the model (`smc.forced`). The target is the same, and so is each text's weight.
         draw: replaces the random number generator (and `seed`).
         progress: called with the number of examples finished since the last call.
+        observe: is asked about each batch, and shown its steps (`smc.observation`).
         options: of the algorithm: `resampling`, `ess_threshold`, `strata` of "smc"
             (`smc.algorithms.SMC`); `count_finished`, `share`, `floor`, `answers` of "discrete"
             (`smc.algorithms.Discrete`).
@@ -129,7 +132,7 @@ def sample(
     for group in groups:
         proposal.check([tasks[i].automaton for i in group], [tasks[i].budget for i in group])
     for group in groups:
-        found = _sample_group(lm, [tasks[i] for i in group], settings, draw)
+        found = _sample_group(lm, [tasks[i] for i in group], settings, draw, observe)
         results.update(zip(group, found, strict=True))
         if progress is not None:
             progress(len(group))
@@ -246,9 +249,15 @@ def _check_vocabulary(model: Vocabulary, constraint: Vocabulary, example: int) -
 
 
 def _sample_group(
-    lm: LanguageModel, tasks: Sequence[Task], settings: Settings, draw: Draw
+    lm: LanguageModel,
+    tasks: Sequence[Task],
+    settings: Settings,
+    draw: Draw,
+    observe: Observe | None,
 ) -> list[Posterior]:
     """Samples one batch of examples."""
+    watch = None if observe is None else observe([task.name for task in tasks])
+    timed = None if watch is None else Timed(watch)
     started = time.perf_counter()
     batch = Batch(
         AutomatonBatch([task.automaton for task in tasks], device=lm.device),
@@ -267,9 +276,10 @@ def _sample_group(
         torch.tensor([task.name for task in tasks], device=lm.device),
         settings.particles,
         draw,
+        timed,
     )
     found = _posteriors(tasks, settings, outcome, draw)
-    seconds = time.perf_counter() - started
+    seconds = time.perf_counter() - started - (timed.seconds if timed else 0.0)
     read = sum(result.diagnostics.tokens for result in found)
     return [
         replace(

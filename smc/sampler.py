@@ -28,6 +28,7 @@ language model, should it want to know whether rows move.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Generic
 
 import torch
@@ -36,6 +37,7 @@ from torch import Tensor
 
 from smc.draw import Breaks, Draw, Keys, Purpose, categorical
 from smc.guide import Guide
+from smc.observation import Observation, Population, Watch
 from smc.outcome import Outcome, Read, StepRecord, start_record
 from smc.particles import Particles, start_particles
 from smc.prefixes import Fate, Prefixes, Reader
@@ -56,6 +58,7 @@ class Sampler(Generic[State]):
             step, 0 never.
         strata: "none", or "state": particles compete with those in the same automaton state.
         draw: the seam of randomness.
+        watch: is shown every step; nothing is made for it where there is none.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class Sampler(Generic[State]):
         ess_threshold: float,
         strata: str,
         draw: Draw,
+        watch: Watch | None = None,
     ) -> None:
         self.reader = reader
         self.proposal = reader.proposal
@@ -78,6 +82,7 @@ class Sampler(Generic[State]):
         self.ess_threshold = ess_threshold
         self.strata = strata
         self.draw = draw
+        self.watch = watch
         self.records: list[StepRecord] = []
 
     @torch.inference_mode()
@@ -95,12 +100,15 @@ class Sampler(Generic[State]):
         while prefixes.num_rows:
             guide = self.reader.guide(prefixes)
             weighed = self._weigh(particles, guide)
-            chosen, resampled = self._resample(weighed, prefixes, step)
+            chosen, resampled, ancestors = self._resample(weighed, prefixes, step)
             tokens = self._draw(chosen, prefixes, guide, step)
             fallbacks = self._fallbacks(prefixes, guide)
-            after, prefixes, read = self._advance(chosen, prefixes, guide, tokens)
+            after, reached, read = self._advance(chosen, prefixes, guide, tokens)
             self._note(particles, weighed, resampled, fallbacks, read)
-            particles = after
+            if self.watch is not None:
+                seen = particles, weighed, ancestors, after
+                self.watch(self._observation(prefixes, guide, *seen))
+            particles, prefixes = after, reached
             step += 1
         return self._outcome(particles)
 
@@ -137,11 +145,11 @@ class Sampler(Generic[State]):
 
     def _resample(
         self, particles: Particles, prefixes: Prefixes[State], step: int
-    ) -> tuple[Particles, Bool[Tensor, "B"]]:
+    ) -> tuple[Particles, Bool[Tensor, "B"], Int64[Tensor, "P"]]:
         """Replaces the particles of each system of low ESS by equally weighted copies of them.
 
         Returns:
-            The particles, and the examples with such a system.
+            The particles, the examples with such a system, and of which particle each is a copy.
         """
         ancestors = torch.arange(len(particles.row), device=particles.row.device)
         log_weight = particles.log_weight.clone()
@@ -156,7 +164,7 @@ class Sampler(Generic[State]):
                 ancestors[members] = members.gather(1, chosen)
                 log_weight[members] = system.log_mean.unsqueeze(1).expand_as(members)
                 resampled[members[:, 0] // self.num_particles] = True
-        return particles.take(ancestors)._replace(log_weight=log_weight), resampled
+        return particles.take(ancestors)._replace(log_weight=log_weight), resampled, ancestors
 
     def _systems(
         self, particles: Particles, prefixes: Prefixes[State]
@@ -239,6 +247,31 @@ class Sampler(Generic[State]):
         if not self.proposal.potential:
             return torch.zeros_like(log_g)
         return torch.where(fate.runs, torch.where(fate.forced > 0, fate.log_g, log_g), 0.0)
+
+    def _observation(
+        self,
+        prefixes: Prefixes[State],
+        guide: Guide,
+        before: Particles,
+        weighed: Particles,
+        ancestors: Int64[Tensor, "P"],
+        after: Particles,
+    ) -> Observation:
+        """What the step was, for who looks on."""
+        example = torch.arange(len(after.row), device=after.row.device) // self.num_particles
+        return Observation(
+            prefixes=prefixes,
+            tilted=partial(guide.tilted, prefixes.log_p),
+            example=example,
+            row=before.row,
+            tokens=before.tokens,
+            length=before.length,
+            log_weight=weighed.log_weight,
+            after=Population(
+                example, ancestors, after.tokens, after.length, after.log_weight, after.finished,
+                after.running,
+            ),
+        )  # fmt: skip
 
     def _outcome(self, particles: Particles) -> Outcome:
         """The particles, example by example."""

@@ -30,6 +30,7 @@ from experiments.harness.records import ReadResult
 from experiments.harness.results import Row
 from experiments.harness.run import Run
 from experiments.harness.summary import as_markdown
+from experiments.report.traces import chosen_for_tracing
 
 _LOG = logging.getLogger(__name__)
 
@@ -69,7 +70,8 @@ def compare(
         _report_refusals(run, read, prepared)
     mine = run.share(prepared.examples)
     with run.sampling(keys_of(mine, config.task)) as progress:
-        sample_examples(mine, handling, lm, config, methods, run.store, progress)
+        traced = chosen_for_tracing([e.number for e in prepared.examples], config.trace.examples)
+        sample_examples(mine, handling, lm, config, methods, run.store, progress, traced)
     return prepared, run.merged()
 
 

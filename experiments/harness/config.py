@@ -82,6 +82,14 @@ class HMMConfig:
 
 
 @dataclass
+class TraceConfig:
+    """What `report.html` shows token by token; results do not depend on it."""
+
+    examples: int = 8  # so many, evenly spread over the run; 0 for none
+    particles: int = 64  # trials with more are not traced
+
+
+@dataclass
 class WandbConfig:
     """Logging to Weights & Biases; without a login it stays on disk."""
 
@@ -101,6 +109,7 @@ class Config:
     smc: SMCConfig = field(default_factory=SMCConfig)
     discrete: DiscreteConfig = field(default_factory=DiscreteConfig)
     hmm: HMMConfig = field(default_factory=HMMConfig)
+    trace: TraceConfig = field(default_factory=TraceConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
     paper: str | None = None  # a table of the paper to print beside the results: `harness.paper`
     seed: int = 0

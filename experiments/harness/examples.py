@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple, Protocol
@@ -25,6 +25,7 @@ from experiments.harness.methods import method_of, refuse_little_memory
 from experiments.harness.prompts import encode
 from experiments.harness.results import Key, ResultStore, Row
 from experiments.harness.seeds import derived_seed
+from experiments.report.traces import Tracing
 
 _SHOWN_ANSWERS = 16  # the most probable ones are written out; their number is in the row
 _BATCH_BYTES = 2 << 30  # of the automata's tables in one batch, each eight bytes an entry there
@@ -160,6 +161,7 @@ def sample_examples(
     proposals: Mapping[str, smc.Proposal],
     store: ResultStore,
     progress: Callable[[int], object] = lambda _: None,
+    traced: Collection[int] = (),
 ) -> None:
     """Sample the rows that the store does not hold yet, and add them to it.
 
@@ -171,7 +173,10 @@ def sample_examples(
         proposals: by method.
         store: of rows.
         progress: called with the number of rows done.
+        traced: numbers of the examples whose traces are kept beside the rows.
     """
+    named = {e.number: (name_of_example(e), _about(e)) for e in examples if e.number in traced}
+    tracing = Tracing(store, named, lm.vocabulary, config.trace.particles)
     trials = trials_of(config.task)
     for trial, after in zip(trials, [*trials[1:], None], strict=True):
         method, proposal = method_of(trial.method), proposals[trial.method]
@@ -193,7 +198,9 @@ def sample_examples(
                 seed=trial.seed(config.seed),
                 example_ids=[e.number for e in group],
                 max_rows=config.smc.max_rows,
+                observe=tracing.of(*trial),
             )
+            tracing.write()  # first, so that a row which is there has its trace
             store.append(
                 row_of(example, trial, handling, posterior)
                 for example, posterior in zip(group, posteriors, strict=True)
@@ -224,6 +231,12 @@ def _groups(
         batched += 8 * entries
     if group:
         yield group
+
+
+def _about(example: Example) -> Row:
+    """What a trace says of its example."""
+    prompt = example.constraint.vocabulary.decode(example.prompt).decode(errors="replace")
+    return {"budget": example.budget, "prompt": prompt}
 
 
 def name_of_example(example: Example) -> str:

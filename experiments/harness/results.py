@@ -117,11 +117,12 @@ class ResultStore:
     def reload(self) -> None:
         """Take in what other processes have written."""
         for path in sorted(self.run_dir.glob("results*.jsonl")):
-            for row in _read_rows(path):
+            for row in read_rows(path):
                 self._rows.setdefault(key_of(row), row)
 
 
-def _read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[Row]:
+    """Read the whole rows of a file; `ValueError` names the line that is none."""
     # What follows the last newline was cut short by an interruption: the row is made again. Not
     # `splitlines`, which would also break at the line separators that JSON strings may hold.
     *lines, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")

@@ -36,6 +36,9 @@ from experiments.harness.models import resolve_device, settle
 from experiments.harness.processes import bar, processes, refuse_disagreement, wait_for_all
 from experiments.harness.results import Key, ResultStore, Row
 from experiments.harness.screen import show
+from experiments.report.directory import write_about
+from experiments.report.page import NAME as REPORT
+from experiments.report.page import write_report
 from gcd.support.files import read_json, write_json
 
 _LOG = logging.getLogger(__name__)
@@ -165,7 +168,8 @@ class Run:
         if self.rank == 0:
             rows_dir.mkdir(parents=True, exist_ok=True)
             if not self.config.resume:
-                for pattern in (f"{rows_in}/results*.jsonl", *self._task.kept):
+                rows = (f"{rows_in}/{name}*.jsonl" for name in ("results", "traces"))
+                for pattern in (*rows, *self._task.kept):
                     for path in self.directory.glob(pattern):
                         shutil.rmtree(path) if path.is_dir() else path.unlink()
             OmegaConf.save(self.config, self.directory / "config.yaml", resolve=True)
@@ -228,7 +232,7 @@ class Run:
         files: Sequence[str] = (),
         also: str = "",
     ) -> None:
-        """Write, print and log the results.
+        """Write, print and log the results, and the page on all that the directory holds.
 
         Args:
             table: Markdown, for `table.md` and the screen.
@@ -239,13 +243,15 @@ class Run:
         """
         (self.directory / "table.md").write_text(table, encoding="utf-8")
         write_json(summary, self.directory / "summary.json")
+        write_about(self.directory, self._task.name)
+        write_report(self.directory)
         settings, run_id = self.config.wandb, fingerprint(self.identity)
         with tracking.start(
             settings, self.directory, self.identity, self.directory.name, run_id
         ) as tracked:
             log(tracked)
         show(table)
-        names = ", ".join(["table.md", "summary.json", *files])
+        names = ", ".join([REPORT, "table.md", "summary.json", *files])
         print(f"Results: {self.directory}/ ({names}){also}")
 
 

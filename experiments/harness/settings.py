@@ -13,10 +13,13 @@ from omegaconf import DictConfig
 
 from experiments.harness.algorithms import ALGORITHMS, algorithms_of, unread
 from experiments.harness.checks import at_least, distinct, inside, left_alone, one_of
-from experiments.harness.config import DTYPES, PROMPTS, WANDB_MODES, Config, HMMConfig
+from experiments.harness.config import DTYPES, PROMPTS, WANDB_MODES, Config, HMMConfig, TraceConfig
 from experiments.harness.methods import METHODS, hmms_of, method_of, methods_of, needs_hmm
 from experiments.harness.paper import PAPER
 from smc.twisted import TWISTS
+
+MOST_TRACED = 4096
+"""Particles of one trial that are traced, over all examples: some 20 MB at 60 tokens each."""
 
 
 def check_model(config: DictConfig) -> None:
@@ -49,6 +52,7 @@ def check_shared(config: DictConfig) -> None:
         raise ValueError(f"smc.temperature must be positive and finite, got {temperature}")
     inside("smc.top_p", config.smc.top_p, "(0, 1]", 0 < config.smc.top_p <= 1)
     _check_hmm(config.hmm)
+    _check_trace(config)
 
 
 def check_methods(config: DictConfig) -> None:
@@ -131,6 +135,22 @@ def check_algorithms(config: DictConfig) -> None:
             ALGORITHMS[name].make(config)
         except ValueError as error:
             raise ValueError(f"{ALGORITHMS[name].algorithm}.*, for {name}: {error}") from error
+
+
+def _check_trace(config: DictConfig) -> None:
+    if not {"num_examples", "num_lines"} & set(config.task):
+        keys = [f"trace.{name}" for name in TraceConfig.__dataclass_fields__]
+        left_alone(config, Config, keys, f"+task={config.task.name} traces nothing; leave it out")
+    trace = config.trace
+    at_least("trace.examples", trace.examples, 0)
+    at_least("trace.particles", trace.particles, 1)
+    size = trace.examples * trace.particles
+    inside(
+        "trace.examples times trace.particles",
+        size,
+        f"[0, {MOST_TRACED}], as traces would be too large: give fewer of either",
+        size <= MOST_TRACED,
+    )
 
 
 def _check_hmm(hmm: HMMConfig) -> None:

@@ -31,6 +31,7 @@ from experiments.harness.models import resolve_device
 from experiments.harness.results import Key, ResultStore, Row
 from experiments.harness.run import Run, Task
 from experiments.harness.summary import as_markdown
+from experiments.report.traces import Tracing, chosen_for_tracing
 from experiments.shakespeare.char_lm import CHECKPOINT, CharacterLM, Training, train_characters
 from experiments.shakespeare.config import ShakespeareConfig, check
 from experiments.shakespeare.play import write_play
@@ -152,6 +153,9 @@ def _sample(
     task = config.task
     due = [i for i in range(task.num_lines) if _key(name, i, task.particles) not in store]
     size = max(1, config.smc.max_rows // task.particles)
+    traced = chosen_for_tracing(range(task.num_lines), config.trace.examples)
+    named = {line: (str(line), {"budget": task.budget, "prompt": "\n"}) for line in traced}
+    tracing = Tracing(store, named, trained.lm.vocabulary, config.trace.particles)
     for start in range(0, len(due), size):
         group = due[start : start + size]
         posteriors = smc.sample(
@@ -167,7 +171,9 @@ def _sample(
             seed=config.seed,
             example_ids=group,
             max_rows=config.smc.max_rows,
+            observe=tracing.of(name, "smc", task.particles),
         )
+        tracing.write()
         rows: list[Row] = []
         for line, posterior in zip(group, posteriors, strict=True):
             seed = config.seed * task.num_lines + line

@@ -252,7 +252,7 @@ def test_questions_to_databases_can_be_answered_too(tiny_lm):
     assert len({question["question"] for question in known}) == 30
     assert len({question["db_id"] for question in known}) == 5
     assert SOURCES["sql"].words(config) == "questions of sql"
-    with pytest.raises(ValueError, match="give records.path=FOLDER"):
+    with pytest.raises(ValueError, match=r"give records\.path=FOLDER"):
         SOURCES["sql"].token_ids(composed("source=sql"), 30, tokenizer)
 
 

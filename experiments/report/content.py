@@ -1,0 +1,273 @@
+"""What a page shows is plain values, cut to size: summaries, differences, rows, traces.
+
+A page is one file of less than `MOST_BYTES`. Figures, rows and traces have a share each; what does
+not fit is left out by whole examples (whole figures), and a note says what and how much.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from typing import Any, NamedTuple
+
+from experiments.harness.algorithms import ALGORITHMS
+from experiments.harness.methods import METHODS, method_of
+from experiments.harness.paired import REFERENCE
+from experiments.harness.results import Row
+from experiments.harness.summary import bootstrap, by_example
+from experiments.report.directory import RunData, names_of
+from experiments.report.traces import TOP, Trace
+
+MOST_BYTES = 10_000_000
+FIGURE_BYTES, ROW_BYTES, TRACE_BYTES, TABLE_BYTES = 1_500_000, 3_200_000, 2_400_000, 300_000
+"""Shares of figures (base64 adds a third), rows, traces, and Markdown tables (longer in HTML).
+A million is left for the rest."""
+_PAIRS = 150
+"""Most pairs of arms that are compared; each takes milliseconds for every measure."""
+_COMPARED = (
+    "weighted_accuracy", "majority_correct", "valid", "log_evidence", "coverage", "exact_match",
+    "prepares", "ess", "read", "seconds",
+)  # fmt: skip
+"""Columns of rows whose differences are shown, where rows have them."""
+
+
+class Content(NamedTuple):
+    """What goes onto a page.
+
+    Attributes:
+        data: for the scripts.
+        tables: of each run, in Markdown.
+        figures: name and `data:` address of each.
+        notes: what was left out.
+    """
+
+    data: dict[str, Any]
+    tables: tuple[tuple[str, str], ...]
+    figures: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+
+
+def content_of(runs: Sequence[RunData], seed: int = 0) -> Content:
+    """Gather what a page shows of these runs, and leave out what does not fit.
+
+    Args:
+        runs: of one task, one or several.
+        seed: of the resamples behind intervals.
+    """
+    names = names_of(runs) if len(runs) > 1 else [runs[0].directory.name]
+    notes: list[str] = []
+    rows = [{"run": r, **row} for r, run in enumerate(runs) for row in run.rows if _is_row(row)]
+    summary = [{"run": r, **record} for r, run in enumerate(runs) for record in records_of(run)]
+    shown, dropped = _fitting(rows, ROW_BYTES)
+    if dropped:
+        notes.append(
+            f"Answers of {len(_examples(rows)) - dropped} of {len(_examples(rows))} examples are "
+            f"on this page ({len(shown)} of {len(rows)} rows); all are in results.jsonl."
+        )
+    traces = [{"run": r, **trace} for r, run in enumerate(runs) for trace in _in_order(run)]
+    traced, untraced = _fitting(traces, TRACE_BYTES)
+    if untraced:
+        notes.append(
+            f"Traces of {len(_examples(traces)) - untraced} of {len(_examples(traces))} examples "
+            "are on this page; all are in traces.jsonl."
+        )
+    tokens, traced = _tokens_apart(traced, len(runs))
+    found, compared = differences(rows, seed)
+    if not compared:
+        notes.append(f"Differences are shown for the first {_PAIRS} pairs of methods only.")
+    data = {
+        "top": TOP,
+        "runs": names,
+        "titles": _titles([*rows, *summary]),
+        "summary": summary,
+        "differences": found,
+        "rows": shown,
+        "tokens": tokens,
+        "traces": traced,
+    }
+    figures = _figures(runs, names, notes)
+    return Content(data, _tables(runs, names, notes), figures, tuple(notes))
+
+
+def records_of(run: RunData) -> list[dict[str, Any]]:
+    """Give what the summary of a run says of each arm and number of particles.
+
+    A record's `style` is the part of the run that it is about: a style of answers, a problem.
+    """
+    summary = run.summary
+    if isinstance(summary.get("methods"), list):
+        return list(summary["methods"])
+    if isinstance(summary.get("problems"), list):
+        found = [
+            {"style": problem.get("name", ""), **estimate}
+            for problem in summary["problems"] if isinstance(problem, dict)
+            for estimate in problem.get("estimates", ())
+        ]  # fmt: skip
+    else:
+        rows = summary.get("rows")
+        found = [{"style": row.get("example", ""), **row}
+                 for row in (rows if isinstance(rows, list) else ()) if _is_row(row)]  # fmt: skip
+    flat = (int, float, str, bool, type(None))
+    return [{k: v for k, v in record.items() if isinstance(v, flat)} for record in found]
+
+
+def differences(rows: Sequence[Row], seed: int = 0) -> tuple[list[dict[str, Any]], bool]:
+    """Compare the arms with each other, example by example, at equal particles.
+
+    A record says how much more `first` has than `second` of a measure, with the ends of the 95 %
+    interval over the same resamples of examples (`experiments.harness.paired`).
+
+    Returns:
+        The records, and whether no pair was left out.
+    """
+    groups: dict[tuple[str, int], dict[tuple[int, str, str], list[Row]]] = {}
+    for row in rows:
+        arm = (row["run"], row["method"], row["algorithm"])
+        by_arm = groups.setdefault((row.get("style", ""), row["particles"]), {})
+        by_arm.setdefault(arm, []).append(row)
+    pairs = [
+        (group, first, second)
+        for group, arms in groups.items()
+        for first, second in combinations(arms, 2)
+    ]
+    # What is cut off are pairs far from the reference.
+    pairs.sort(key=lambda p: REFERENCE not in (p[1][1], p[2][1]))
+    found = []
+    for (style, particles), first, second in pairs[:_PAIRS]:
+        both = [groups[style, particles][arm] for arm in (first, second)]
+        for measure in _COMPARED:
+            ours, theirs = (_means(own, measure) for own in both)
+            common = [example for example in ours if example in theirs]
+            if not common:
+                continue
+            interval = bootstrap([ours[e] - theirs[e] for e in common], seed)
+            found.append(
+                {
+                    "style": style,
+                    "particles": particles,
+                    "first": list(first),
+                    "second": list(second),
+                    "measure": measure,
+                    "examples": len(common),
+                    **interval._asdict(),
+                }
+            )
+    return found, len(pairs) <= _PAIRS
+
+
+def embedded(values: Any) -> str:
+    """Write plain values as JSON that may stand inside of a script element."""
+    text = json.dumps(_finite(values), ensure_ascii=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _means(rows: Sequence[Row], measure: str) -> dict[str, float]:
+    return by_example([row for row in rows if _is_number(row.get(measure))], lambda r: r[measure])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _is_row(row: Any) -> bool:
+    """Whether it is about one example under one method; problems of a task are not."""
+    return isinstance(row, dict) and {"example", "method", "algorithm", "particles"} <= row.keys()
+
+
+def _finite(values: Any) -> Any:
+    """The same with None for what JSON does not have: infinities, and what is no number."""
+    if isinstance(values, dict):
+        return {key: _finite(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [_finite(value) for value in values]
+    return None if isinstance(values, float) and not math.isfinite(values) else values
+
+
+def _examples(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["example"], []).append(row)
+    return found
+
+
+def _fitting(rows: Sequence[Row], most: int) -> tuple[list[Row], int]:
+    """Keep the examples, each with all its rows, that fit into so many bytes, in order.
+
+    Returns:
+        Their rows in the order given, and how many examples were left out.
+    """
+    sizes = {
+        example: sum(len(embedded(row).encode()) + 1 for row in own)
+        for example, own in _examples(rows).items()
+    }
+    kept, taken = set(), 0
+    for example, size in sizes.items():
+        if taken + size <= most:
+            kept.add(example)
+            taken += size
+    return [row for row in rows if row["example"] in kept], len(sizes) - len(kept)
+
+
+def _in_order(run: RunData) -> list[Trace]:
+    """The traces of a run by example, as its rows are; they were written as they were made."""
+    place = {example: i for i, example in enumerate(_examples(filter(_is_row, run.rows)))}
+    return sorted(run.traces, key=lambda trace: place.get(trace["example"], len(place)))
+
+
+def _tokens_apart(traces: Sequence[Trace], runs: int) -> tuple[list[dict[str, str]], list[Trace]]:
+    """Gather the bytes of tokens by run, as traces of one run share them."""
+    tokens: list[dict[str, str]] = [{} for _ in range(runs)]
+    for trace in traces:
+        tokens[trace["run"]].update(trace["tokens"])
+    return tokens, [{k: v for k, v in trace.items() if k != "tokens"} for trace in traces]
+
+
+def _titles(records: Iterable[Row]) -> dict[str, dict[str, Any]]:
+    """Titles and colours of methods, titles of algorithms; names that no table has stay."""
+    methods, algorithms = {}, {}
+    for record in records:
+        method, algorithm = str(record["method"]), str(record["algorithm"])
+        known = method.partition(":")[0] in METHODS
+        methods[method] = (
+            {"title": method_of(method).title, "colour": method_of(method).colour}
+            if known
+            else {"title": method, "colour": None}
+        )
+        algorithms[algorithm] = (
+            ALGORITHMS[algorithm].title if algorithm in ALGORITHMS else algorithm
+        )
+    return {"methods": methods, "algorithms": algorithms}
+
+
+def _figures(
+    runs: Sequence[RunData], names: Sequence[str], notes: list[str]
+) -> tuple[tuple[str, str], ...]:
+    found, taken = [], 0
+    for run, name in zip(runs, names, strict=True):
+        for path in run.figures:
+            title = f"{path.stem} ({name})" if len(runs) > 1 else path.stem
+            size = path.stat().st_size
+            if taken + size > FIGURE_BYTES:
+                notes.append(f"The figure {title} is left out for its size: {path.name}.")
+                continue
+            taken += size
+            image = base64.b64encode(path.read_bytes()).decode()
+            found.append((title, f"data:image/png;base64,{image}"))
+    return tuple(found)
+
+
+def _tables(
+    runs: Sequence[RunData], names: Sequence[str], notes: list[str]
+) -> tuple[tuple[str, str], ...]:
+    found = []
+    for run, name in zip(runs, names, strict=True):
+        if len(run.table.encode()) <= TABLE_BYTES // len(runs):
+            found.append((name, run.table))
+        else:
+            notes.append(f"The table of {name} is left out for its size: table.md.")
+    return tuple(found)

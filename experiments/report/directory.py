@@ -1,0 +1,122 @@
+"""A run directory is read as a whole, whatever its task: table, summary, rows, traces, figures.
+
+`run.json` says which task it is of and which form its files have, so that what was written in
+another form is refused by name, and not misread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.harness.results import Row, read_rows
+from experiments.report.traces import Trace, read_traces
+from gcd.support.files import read_json, write_json
+
+FORM = 1
+"""The form of the files of a run directory; one more when rows or summaries come to mean something
+else."""
+_ABOUT = "run.json"
+
+
+@dataclass(frozen=True)
+class RunData:
+    """What a finished run left.
+
+    Attributes:
+        directory: where.
+        task: its name.
+        identity: what determined the results.
+        summary: plain values.
+        table: Markdown.
+        rows: lines of `results.jsonl`; none in a task without.
+        traces: of some examples; see `experiments.report.traces`.
+        figures: images.
+    """
+
+    directory: Path
+    task: str
+    identity: dict[str, Any]
+    summary: dict[str, Any]
+    table: str
+    rows: tuple[Row, ...]
+    traces: tuple[Trace, ...]
+    figures: tuple[Path, ...]
+
+    @property
+    def title(self) -> str:
+        """The first heading of its table."""
+        for line in self.table.splitlines():
+            if line.startswith("#"):
+                return line.lstrip("# ")
+        return self.directory.name
+
+
+def write_about(directory: Path, task: str) -> None:
+    """Note which task a run directory is of, and the form of its files."""
+    write_json({"task": task, "form": FORM}, directory / _ABOUT)
+
+
+def read_run(directory: Path) -> RunData:
+    """Read a finished run.
+
+    Raises:
+        ValueError: nothing finished is there, a file is damaged, or it has another form.
+    """
+    again = "give the directory of a finished run, or make it anew with the command that made it"
+    if not (directory / "table.md").is_file():
+        raise ValueError(f"{directory} holds no finished run (no table.md): {again}")
+    if not (directory / _ABOUT).is_file():
+        raise ValueError(
+            f"{directory} was written by an earlier version (it has no {_ABOUT}): give the command "
+            "that made it once more, which keeps its rows"
+        )
+    about = read_json(directory / _ABOUT, remedy=again)
+    if about.get("form") != FORM or not isinstance(about.get("task"), str):
+        raise ValueError(
+            f"{directory} is a run of another version (form {about.get('form')!r}, this is "
+            f"{FORM}): make it anew, or report on it with the version that made it"
+        )
+    results = directory / "results.jsonl"
+    return RunData(
+        directory=directory,
+        task=about["task"],
+        identity=read_json(directory / "identity.json", remedy=again),
+        summary=read_json(directory / "summary.json", remedy=again),
+        table=(directory / "table.md").read_text(encoding="utf-8"),
+        rows=tuple(read_rows(results)) if results.is_file() else (),
+        traces=tuple(read_traces(directory)),
+        figures=tuple(sorted(directory.glob("*.png"))),
+    )
+
+
+def names_of(runs: Sequence[RunData]) -> list[str]:
+    """Name runs by what sets them apart: the settings in which they differ, else the directory."""
+    flat = [_flat(run.identity) for run in runs]
+    keys = sorted({key for each in flat for key in each})
+    # Digests of files say the same as the paths beside them, less readably.
+    digests = ("_files", "_sha256")
+    varying = [
+        key
+        for key in keys
+        if len({repr(each.get(key)) for each in flat}) > 1 and not key.endswith(digests)
+    ]
+    names = [
+        ", ".join(f"{key.rpartition('.')[2]}={each.get(key)}" for key in varying[:4])
+        for each in flat
+    ]
+    if all(names) and len(set(names)) == len(names):
+        return names
+    return [f"{i + 1}: {run.directory.name}" for i, run in enumerate(runs)]
+
+
+def _flat(values: Any, key: str = "") -> dict[str, Any]:
+    if not isinstance(values, dict):
+        return {key: values}
+    return {
+        name: value
+        for inner, each in values.items()
+        for name, value in _flat(each, f"{key}.{inner}".strip(".")).items()
+    }

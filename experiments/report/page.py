@@ -1,0 +1,76 @@
+"""This module writes `report.html`: one file that needs nothing else, neither network nor server.
+
+The page is a template with style sheet and scripts written into it, figures as `data:` addresses,
+and the values of `experiments.report.content` as JSON, from which the scripts make tables, curves
+and the particle explorer. Its content security policy forbids it to load anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import jinja2
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+
+from experiments.report.content import MOST_BYTES, Content, content_of, embedded
+from experiments.report.directory import RunData, read_run
+
+NAME = "report.html"
+_HERE = Path(__file__).parent / "page"
+_SCRIPTS = ("base.js", "methods.js", "answers.js", "genealogy.js", "explorer.js", "main.js")
+
+
+def write_report(directory: Path) -> Path:
+    """Write the page of a finished run into its directory; returns the file.
+
+    Raises:
+        ValueError: the directory is not that of a finished run.
+    """
+    run = read_run(directory)
+    return write_page([run], directory / NAME, run.title)
+
+
+def write_page(runs: Sequence[RunData], path: Path, title: str) -> Path:
+    """Write a page on one or several runs of a task; returns the file.
+
+    Raises:
+        ValueError: the page is too large, though rows, traces and figures were cut.
+    """
+    page = render(content_of(runs), title)
+    size = len(page.encode())
+    if size >= MOST_BYTES:
+        raise ValueError(
+            f"{path} would have {size} bytes, {MOST_BYTES} are the most: give fewer runs, or fewer "
+            "methods and particles"
+        )
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def render(content: Content, title: str) -> str:
+    """Make the page."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    # Answers may hold addresses and markup: nothing of it becomes an element of the page.
+    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
+    markdown.disable(["link", "image", "autolink", "reference"])
+    return environment.get_template("report.html").render(
+        title=title,
+        style=Markup(_text("report.css")),
+        scripts=[Markup(_text(name)) for name in _SCRIPTS],
+        data=Markup(embedded(content.data)),
+        tables=[(name, Markup(markdown.render(text))) for name, text in content.tables],
+        figures=content.figures,
+        notes=content.notes,
+    )
+
+
+def _text(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")

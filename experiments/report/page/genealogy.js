@@ -1,0 +1,63 @@
+// A trace as generations of sequences: who goes on from whom, and what everybody has written.
+
+const RUNNING = 0, FINISHED = 1, DEAD = 2;
+
+/**
+ * The generations of a trace: generation 0 before the first token, one more for each step. A
+ * sequence has `ancestor` (in the generation before), `tokens` appended by the step that made it,
+ * `fate`, `weight` (log), and `lives`: whether a final answer of positive weight descends from it.
+ * Those that `ended` left with that step: they stand behind the others, and have no descendants.
+ */
+function generationsOf(trace) {
+  const first = trace.steps.length ? trace.steps[0].at.map(() => (
+    { ancestor: null, tokens: trace.start ?? [], fate: RUNNING, weight: 0, ended: false, lives: false })) : [];
+  const generations = [first];
+  for (const step of trace.steps) {
+    const made = (part, ended) => (part ? part.from.map((ancestor, i) => ({
+      ancestor, tokens: part.tokens[i], fate: part.fate[i], weight: part.log_weight[i], ended, lives: false })) : []);
+    generations.push([...made(step.after, false), ...made(step.ended, true)]);
+  }
+  markLives(generations);
+  return generations;
+}
+
+function markLives(generations) {
+  const last = generations.length - 1;
+  for (let g = last; g >= 0; g--) {
+    for (const one of generations[g]) {
+      if ((g === last || one.ended) && one.fate === FINISHED && one.weight !== null) one.lives = true;
+      if (one.lives && one.ancestor !== null) generations[g - 1][one.ancestor].lives = true;
+    }
+  }
+}
+
+/** All tokens of a sequence. */
+function tokensOf(generations, g, i) {
+  const parts = [];
+  for (let one = generations[g][i]; one; one = one.ancestor === null ? null : generations[--g][one.ancestor]) {
+    parts.push(one.tokens);
+  }
+  return parts.reverse().flat();
+}
+
+/** Text of tokens: their bytes together, as a character may be spread over several of them. */
+function decode(run, tokens) {
+  const bytes = tokens.map((token) => data.tokens[run][token] ?? "").join("");
+  return new TextDecoder().decode(Uint8Array.from(bytes, (c) => c.charCodeAt(0)));
+}
+
+/** A token by itself, with what is invisible made visible. */
+function tokenTitle(run, token) {
+  if (data.tokens[run][token] === undefined) return `⟨token ${token}⟩`; // it stands for no text
+  const text = decode(run, [token]);
+  return text === "" ? "⟨end⟩" : text.replaceAll(" ", "␣").replaceAll("\n", "↵").replaceAll("\t", "⇥");
+}
+
+/** Log-weights (null: none) as shares of their sum. */
+function shares(logs) {
+  const top = Math.max(...logs.map((w) => w ?? -Infinity));
+  if (top === -Infinity) return logs.map(() => 0);
+  const weights = logs.map((w) => (w === null ? 0 : Math.exp(w - top)));
+  const sum = weights.reduce((a, b) => a + b, 0);
+  return weights.map((w) => w / sum);
+}

@@ -1,0 +1,300 @@
+"""A trace says what every sequence of one example did in every step, for a few examples of a run.
+
+A `Recorder` watches batches (`smc.observation`) and turns the steps of the examples that are wanted
+into plain values; `TraceStore` writes them to `traces.jsonl`, one line for each example and trial.
+For each distinct prefix the line has some next tokens alone: those that the language model likes
+best, those that the proposal likes best, and all that were drawn. `docs/report.md` has the format.
+
+Cost: for batches with a traced example, one pass over their R x V numbers and two searches for the
+greatest few in the rows of that example. It is not counted in the seconds of rows.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from experiments.harness.results import Key, ResultStore, key_of, read_rows
+from gcd.tokens.vocabulary import Vocabulary
+from smc.observation import Observation, Observe, Population
+
+_LOG = logging.getLogger(__name__)
+
+TOP = 6
+"""Next tokens of a prefix that are noted before the constraint, and as many after it."""
+MOST_ENDED = 16
+"""Answers of one step that are noted; a pool may take in thousands. The heaviest are kept."""
+MOST_BYTES = 64 << 20
+"""Of all traces that one process of a run writes."""
+
+Trace = dict[str, Any]
+RUNNING, FINISHED, DEAD = range(3)
+
+
+class Recorder:
+    """Watches one batch, and notes the steps of some of its examples.
+
+    Args:
+        places: where in the batch the examples are.
+        vocabulary: of the language model.
+    """
+
+    def __init__(self, places: Sequence[int], vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._steps: dict[int, list[dict[str, Any]]] = {place: [] for place in places}
+        self._start: dict[int, list[int]] = {}  # tokens that were forced before the first step
+
+    def __call__(self, seen: Observation) -> None:
+        """Note a step."""
+        populations = [p for p in (seen.after, seen.ended) if p is not None]
+        appended = [_appended(population, seen.length) for population in populations]
+        log_p, tilted = seen.prefixes.log_p, seen.tilted()
+        example = seen.prefixes.example.tolist()
+        for place, steps in self._steps.items():
+            rows = [row for row, of in enumerate(example) if of == place]
+            if not rows:
+                continue  # this example is over, others of the batch are not
+            members = (seen.example == place).nonzero().flatten().tolist()
+            first = members[0]
+            self._start.setdefault(place, seen.tokens[first, : seen.length[first]].tolist())
+            number = {row: i for i, row in enumerate(rows)}
+            local = {member: i for i, member in enumerate(members)}
+            at = [number.get(row, -1) for row in seen.row[members].tolist()]
+            after, *ended = (
+                _plain(population, tokens, place, local, most)
+                for population, tokens, most in zip(
+                    populations, appended, (None, MOST_ENDED), strict=False
+                )
+            )
+            drawn: list[set[int]] = [set() for _ in rows]
+            for part in (after, *ended):
+                for ancestor, tokens in zip(part["from"], part["tokens"], strict=True):
+                    if tokens:
+                        drawn[at[ancestor]].add(tokens[0])
+            step = {
+                "prefixes": self._prefixes(seen, log_p[rows], tilted[rows], rows, drawn),
+                "at": at,
+                "log_weight": _rounded(seen.log_weight[members]),
+                "after": after,
+            }
+            if ended and ended[0]["from"]:
+                step["ended"] = ended[0]
+            steps.append(step)
+
+    def traces(self) -> dict[int, Trace]:
+        """Give the steps of each example, and the bytes of the tokens in them as Latin-1 text."""
+        return {
+            place: {
+                "tokens": self._bytes_of(steps, self._start.get(place, [])),
+                "start": self._start.get(place, []),
+                "steps": steps,
+            }
+            for place, steps in self._steps.items()
+        }
+
+    def _prefixes(
+        self,
+        seen: Observation,
+        log_p: Tensor,
+        tilted: Tensor,
+        rows: Sequence[int],
+        drawn: Sequence[set[int]],
+    ) -> list[dict[str, Any]]:
+        """What was known at each of these prefixes, and what might come next."""
+        log_p, tilted = log_p.double().cpu(), tilted.cpu()
+        log_z = torch.logsumexp(tilted, dim=1)
+        allowed = log_p.masked_fill(tilted.isneginf(), -torch.inf).logsumexp(dim=1)
+        k = min(TOP, log_p.shape[1])
+        likely, chosen = log_p.topk(k, dim=1).indices.tolist(), tilted.topk(k, dim=1)
+        walk = seen.prefixes.state.walk
+        needed, left = _walked(walk, rows)
+        found = []
+        for r, others in enumerate(drawn):
+            best = [
+                token
+                for token, value in zip(
+                    chosen.indices[r].tolist(), chosen.values[r].tolist(), strict=True
+                )
+                if value > -math.inf
+            ]
+            tokens = sorted(
+                {*likely[r], *best, *others}, key=lambda v: (-tilted[r, v], -log_p[r, v])
+            )
+            log_q = tilted[r, tokens] - log_z[r] if log_z[r] > -math.inf else tilted[r, tokens]
+            shown = zip(tokens, _rounded(log_p[r, tokens]), _rounded(log_q), strict=True)
+            found.append(
+                {
+                    "left": left[r],
+                    "needed": needed[r],
+                    "log_allowed": _round(allowed[r].item()),
+                    "log_z": _round(log_z[r].item()),
+                    "next": [list(each) for each in shown],
+                }
+            )
+        return found
+
+    def _bytes_of(self, steps: Iterable[dict[str, Any]], start: Sequence[int]) -> dict[int, str]:
+        named = {*start} | {
+            token
+            for step in steps
+            for token in (
+                *(each[0] for prefix in step["prefixes"] for each in prefix["next"]),
+                *(t for part in ("after", "ended") if part in step for ts in step[part]["tokens"]
+                  for t in ts),
+            )
+        }  # fmt: skip
+        token_bytes, eos = self._vocabulary.token_bytes, set(self._vocabulary.eos_ids)
+        return {
+            token: token_bytes[token].decode("latin-1")
+            for token in sorted(named)
+            if token_bytes[token] or token in eos
+        }
+
+
+class TraceStore:
+    """The traces of one run directory, or of one process of the run.
+
+    Args:
+        path: of the file; lines are added to what is there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._full = False
+
+    def append(self, traces: Iterable[tuple[Key, Mapping[str, Any], Trace]]) -> None:
+        """Write traces to disk, with what else is to be said of each, until there is no room."""
+        for key, about, trace in traces:
+            line = json.dumps({**key._asdict(), **about, **trace}, separators=(",", ":")) + "\n"
+            written = self.path.stat().st_size if self.path.exists() else 0
+            if written + len(line) > MOST_BYTES:
+                if not self._full:
+                    _LOG.warning("%s is full (%d MiB): no more traces", self.path, MOST_BYTES >> 20)
+                self._full = True
+                return
+            with self.path.open("a", encoding="ascii") as file:
+                file.write(line)
+
+
+class Tracing:
+    """The traces of some examples of a run, which are written beside its rows.
+
+    Args:
+        store: of the rows.
+        named: of each example that is wanted, by its number, the name and what else to say of it.
+        vocabulary: of the language model.
+        particles: trials with more are left out, and so are repetitions.
+    """
+
+    def __init__(
+        self,
+        store: ResultStore,
+        named: Mapping[int, tuple[str, Mapping[str, Any]]],
+        vocabulary: Vocabulary,
+        particles: int,
+    ) -> None:
+        self._named = named
+        self._vocabulary = vocabulary
+        self._particles = particles
+        path = store.path.with_name(store.path.name.replace("results", "traces", 1))
+        self._store = TraceStore(path)
+        self._waiting: list[tuple[Recorder, dict[int, Key]]] = []
+
+    def of(self, method: str, algorithm: str, particles: int, repeat: int = 0) -> Observe | None:
+        """Give what `smc.sample` is to ask about the batches of a trial; None for nothing."""
+        if not self._named or particles > self._particles or repeat:
+            return None
+
+        def observe(numbers: Sequence[int]) -> Recorder | None:
+            keys = {
+                place: Key(self._named[number][0], method, algorithm, particles)
+                for place, number in enumerate(numbers)
+                if number in self._named
+            }
+            if not keys:
+                return None
+            recorder = Recorder(list(keys), self._vocabulary)
+            self._waiting.append((recorder, keys))
+            return recorder
+
+        return observe
+
+    def write(self) -> None:
+        """Write what was recorded since the last call."""
+        about = dict(self._named.values())
+        for recorder, keys in self._waiting:
+            self._store.append(
+                (keys[place], about[keys[place].example], trace)
+                for place, trace in recorder.traces().items()
+            )
+        self._waiting.clear()
+
+
+def read_traces(directory: Path) -> list[Trace]:
+    """Read the traces of a run directory; of two of the same trial the later counts."""
+    found = {
+        key_of(trace): trace
+        for path in sorted(directory.glob("traces*.jsonl"))
+        for trace in read_rows(path)
+    }
+    return list(found.values())
+
+
+def chosen_for_tracing(numbers: Sequence[int], most: int) -> frozenset[int]:
+    """Choose at most so many of these examples, evenly spread."""
+    if most <= 0:
+        return frozenset()
+    return frozenset(numbers[:: math.ceil(len(numbers) / most)])
+
+
+def _appended(population: Population, before: Tensor) -> list[list[int]]:
+    """The tokens that each sequence has beyond its ancestor's, one or several."""
+    start = before[population.ancestor].tolist()
+    whole, end = population.tokens.tolist(), population.length.tolist()
+    return [ids[a:b] for ids, a, b in zip(whole, start, end, strict=True)]
+
+
+def _plain(
+    population: Population,
+    tokens: Sequence[list[int]],
+    place: int,
+    local: Mapping[int, int],
+    most: int | None = None,
+) -> dict[str, list[Any]]:
+    """The sequences of one example, or so many of them; `local` numbers their ancestors."""
+    mine = (population.example == place).nonzero().flatten()
+    if most is not None:
+        heaviest = population.log_weight[mine].argsort(descending=True, stable=True)[:most]
+        mine = mine[heaviest.sort().values]
+    fates = torch.where(population.finished, FINISHED, torch.where(population.running, 0, DEAD))
+    return {
+        "from": [local[a] for a in population.ancestor[mine].tolist()],
+        "tokens": [tokens[q] for q in mine.tolist()],
+        "log_weight": _rounded(population.log_weight[mine]),
+        "fate": fates[mine].tolist(),
+    }
+
+
+def _walked(walk: Any, rows: Sequence[int]) -> tuple[list[int | None], list[int | None]]:
+    """The fewest tokens to the end, and those left of the budget, where the proposal knows them."""
+    unknown: list[int | None] = [None] * len(rows)
+    if not hasattr(walk, "remaining"):
+        return unknown, unknown
+    states = walk.states[rows].clamp(min=0)
+    return walk.automata.steps_to_accept[states].tolist(), walk.remaining[rows].tolist()
+
+
+def _rounded(values: Tensor) -> list[float | None]:
+    return [_round(value) for value in values.tolist()]
+
+
+def _round(value: float) -> float | None:
+    """Six digits; None for minus infinity, which JSON does not have."""
+    return None if value == -math.inf else float(f"{value:.6g}")

@@ -1,0 +1,263 @@
+"""The page in headless Chromium: it renders, steps, searches, filters, and follows its address."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from experiments.compare import compare
+from experiments.report.page import write_report
+from tests.experiments.report.toy_run import write_run
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: `make browser` installs it")
+
+# Runs in the page, behind its own scripts; what it collects becomes an element.
+HARNESS = """
+<script>
+const errors = [];
+window.addEventListener("error", (event) => errors.push(event.message));
+document.addEventListener("securitypolicyviolation", (event) => errors.push(event.blockedURI));
+</script>
+"""
+ASK = """
+<script>
+const found = {};
+try { (() => { %s })(); } catch (error) { errors.push(String(error)); }
+setTimeout(() => {  // when the address has been written
+  const result = document.createElement("pre");
+  result.id = "result";
+  result.textContent = JSON.stringify({ ...found, errors, hash: location.hash });
+  document.body.append(result);
+}, 500);
+</script>
+"""
+
+
+def ask(page: Path, script: str, address: str = "", width: int = 1000) -> dict:
+    """Opens the page, runs the script in it, and returns what it put into `found`."""
+    text = page.read_text(encoding="utf-8")
+    text = text.replace("<style>", HARNESS + "<style>", 1)
+    text = text.replace("</body>", ASK % script + "</body>")
+    copy = page.with_name(f"asked-{abs(hash((script, address, width)))}.html")
+    copy.write_text(text, encoding="utf-8")
+    shown = subprocess.run(
+        [
+            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000",
+            f"--window-size={width},900", "--enable-logging=stderr", "--dump-dom",
+            f"file://{copy}{address}",
+        ],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    [result] = re.findall(r'<pre id="result">(.*?)</pre>', shown.stdout, re.S)
+    found = json.loads(result.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+    assert found["errors"] == []
+    assert "CONSOLE" not in shown.stderr
+    return found
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    directory, rows = write_run(tmp_path_factory.mktemp("toy") / "run")
+    return write_report(directory), rows
+
+
+def test_everything_is_rendered(run):
+    page, rows = run
+    found = ask(
+        page,
+        """
+        found.arms = document.querySelectorAll("#arms label").length;
+        found.points = document.querySelectorAll("#chart circle").length;
+        found.hidden = [...document.querySelectorAll("main > section[hidden]")].map((s) => s.id);
+        found.rows = document.querySelectorAll("#examples .answer").length;
+        found.differences = document.querySelectorAll("#differences tr").length;
+        document.querySelector("#arms input").click();
+        found.fewer = document.querySelectorAll("#chart circle").length;
+        """,
+    )
+    assert (found["arms"], found["points"], found["fewer"]) == (4, 8, 6)
+    assert found["hidden"] == []
+    assert found["rows"] == len(rows)
+    assert found["differences"] == 3  # a heading, and one and four particles
+
+
+def test_the_stepper_moves_and_the_address_says_where(run):
+    page, _ = run
+    address = "#example=1%3Aw1&method=gcd&algorithm=smc&particles=4&step=2"
+    found = ask(
+        page,
+        """
+        const all = () => [...document.querySelectorAll("#texts .text")];
+        const texts = () => all().map((text) => text.textContent);
+        found.start = [byId("where").textContent, texts()];
+        byId("forth").click();
+        found.forth = [byId("where").textContent, texts()];
+        byId("back").click(); byId("back").click();
+        found.back = [byId("where").textContent, texts()];
+        const right = { key: "ArrowRight", bubbles: true };
+        document.body.dispatchEvent(new KeyboardEvent("keydown", right));
+        found.key = texts();
+        document.querySelectorAll("#texts li")[3].click();
+        found.chosen = document.querySelector("#texts li.chosen .text").textContent;
+        """,
+        address,
+    )
+    assert found["start"][0].startswith("step 2 of ")
+    assert found["forth"][0].startswith("step 3 of ")
+    assert found["back"][0].startswith("step 1 of ")
+    assert found["key"] == found["start"][1]
+    assert len(found["key"]) == 4
+    assert found["chosen"] == found["key"][3]
+    assert found["forth"][1] != found["key"] != found["back"][1]
+    for part in ("example=1%3Aw1", "method=gcd", "particles=4", "step=2", "sequence=3"):
+        assert part in found["hash"]
+
+
+def test_texts_and_tokens_are_those_of_the_trace(run):
+    """Every step of every trace is opened, and read back from the page."""
+    page, rows = run
+    found = ask(
+        page,
+        """
+        const marks = () =>
+          [...document.querySelectorAll("#tokens .drawn")].filter((c) => c.textContent).length;
+        found.traces = data.traces.map((trace) => {
+          Object.assign(explorer, { trace, generations: generationsOf(trace), sequence: 0 });
+          showTrial();
+          const drawn = [];
+          for (let step = 0; step < trace.steps.length; step++) {
+            go(step);
+            document.querySelectorAll("#texts li").forEach((_, i) => {
+              explorer.sequence = i;
+              show();
+              drawn.push([prefixOf(i) >= 0, marks()]);
+            });
+          }
+          go(trace.steps.length);
+          const ends = [...document.querySelectorAll("#texts li")].map((item) =>
+            [item.querySelector(".text").textContent, item.querySelector(".small").textContent]);
+          return [trace.example, trace.method, trace.algorithm, trace.particles, ends, drawn];
+        });
+        """,
+    )
+    by_key = {(r["example"], r["method"], r["algorithm"], r["particles"]): r for r in rows}
+    assert len(found["traces"]) == 3 * 8
+    for *key, ends, drawn in found["traces"]:
+        row = by_key[tuple(key)]
+        if key[2] == "smc" and not row["dead"]:
+            texts = {text for text, state in ends if "finished" in state}
+            assert {answer["text"] for answer in row["answers"]} <= texts
+        # A running particle of SMC under GCD draws; what is over has no next token.
+        for running, marks in drawn:
+            assert running or not marks
+            assert not (running and tuple(key[1:3]) == ("gcd", "smc") and key[3] == 1) or marks == 1
+
+
+def test_the_constraint_can_be_switched_off(run):
+    page, _ = run
+    script = """
+        const first = () => document.querySelector("#tokens tr:nth-child(2)").className;
+        found.on = [first(), document.querySelectorAll("#tokens th").length];
+        byId("off").click();
+        const p = [...document.querySelectorAll("#tokens tr:not(:first-child) td:nth-child(2)")];
+        found.off = [byId("heading").textContent, document.querySelectorAll("#tokens th").length,
+          p.map((cell) => Number(cell.textContent))];
+    """
+    found = ask(page, script, "#example=0%3Aw0&method=gcd&algorithm=smc&particles=1&step=1")
+    assert found["on"] == ["", 4]  # an allowed token comes first
+    heading, columns, p = found["off"]
+    assert heading == "What the model would have said"
+    assert columns == 3
+    assert p == sorted(p, reverse=True)
+    assert "off=1" in found["hash"]
+
+
+def test_search_and_filters_find_what_is_there(run):
+    page, rows = run
+    dead = sum(row["dead"] for row in rows)
+    wrong = sum(not row["dead"] and not row["majority_correct"] for row in rows)
+    holding = sum(any("http://x" in a["text"] for a in row["answers"]) for row in rows)
+    assert min(dead, wrong, holding) > 0
+    found = ask(
+        page,
+        """
+        const pick = (value) => {
+          const list = byId("filters").querySelector("select");
+          list.selectedIndex = [...list.options].findIndex((o) => o.text === value);
+          list.dispatchEvent(new Event("change"));
+        };
+        const count = () => document.querySelectorAll("#examples .answer").length;
+        for (const value of ["dead", "wrong", "differs between methods", "all"]) {
+          pick(value);
+          found[value] = count();
+        }
+        const search = (text) => {
+          byId("q").value = text;
+          byId("q").dispatchEvent(new Event("input"));
+          return count();
+        };
+        found.search = search("HTTP://x");
+        found.nothing = search("in no text");
+        """,
+    )
+    assert found["dead"] == dead
+    assert found["wrong"] == wrong
+    assert found["all"] == len(rows)
+    assert found["search"] == holding
+    assert found["nothing"] == 0
+    texts: dict[tuple, set] = {}
+    for row in rows:
+        text = row["answers"][0]["text"] if row["answers"] else None
+        texts.setdefault((row["example"], row["algorithm"], row["particles"]), set()).add(text)
+    differing = {key[0] for key, own in texts.items() if len(own) > 1}
+    assert found["differs between methods"] == sum(row["example"] in differing for row in rows)
+
+
+def test_an_address_with_a_search_opens_it(run):
+    page, rows = run
+    found = ask(
+        page,
+        'found.count = document.querySelectorAll("#examples .answer").length;'
+        'found.q = byId("q").value;',
+        f"#q={quote('http://x')}",
+    )
+    assert found["q"] == "http://x"
+    assert 0 < found["count"] < len(rows)
+
+
+def test_a_phone_needs_no_scrolling_sideways(run):
+    page, _ = run
+    found = ask(
+        page,
+        "found.width = [document.documentElement.scrollWidth, innerWidth];",
+        "#example=0%3Aw0&step=3",
+        width=500,
+    )
+    page_width, window_width = found["width"]
+    assert page_width <= window_width
+
+
+def test_runs_are_laid_over_each_other(tmp_path):
+    runs = [
+        write_run(tmp_path / f"run{i}", "task.particles=[4]", "task.methods=[gcd]", f"seed={i}")[0]
+        for i in range(2)
+    ]
+    page = compare(runs, tmp_path / "both") / "report.html"
+    found = ask(
+        page,
+        """
+        found.arms = [...document.querySelectorAll("#arms label")].map((l) => l.textContent);
+        found.runs = byId("trial").querySelector("select").options.length;
+        """,
+    )
+    assert len(found["arms"]) == len(set(found["arms"])) == 4
+    assert found["runs"] == 2

@@ -1,0 +1,73 @@
+"""Several runs become one page and one table."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from experiments.compare import compare
+from gcd.support.files import write_json
+from tests.experiments.report.test_page import data_of
+from tests.experiments.report.toy_run import CONFIGS, write_run
+
+ONE = ("task.particles=[4]",)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    base = tmp_path_factory.mktemp("runs")
+    settings = (("seed=0",), ("seed=1",), ("seed=1", "task.methods=[gcd]"))
+    return [write_run(base / f"run{i}", *ONE, *each) for i, each in enumerate(settings)]
+
+
+def test_three_runs_are_joined(runs, tmp_path):
+    out = compare([directory for directory, _ in runs], tmp_path / "joined")
+    frame = pd.read_csv(out / "rows.csv")
+    given = [row for _, rows in runs for row in rows]
+    assert len(frame) == len(given)
+    assert list(frame["example"]) == [row["example"] for row in given]
+    assert list(frame["ess"]) == pytest.approx([row["ess"] for row in given])
+    assert frame["run"].nunique() == 3
+    assert frame["run"][0] == "seed=0, methods=['lcd', 'gcd']"
+    data = data_of((out / "report.html").read_text(encoding="utf-8"))
+    assert data["runs"] == list(dict.fromkeys(frame["run"]))
+    assert [row["run"] for row in data["rows"]] == [
+        number for number, (_, rows) in enumerate(runs) for _ in rows
+    ]
+    # The last two runs have the same seed: what both have is equal.
+    same = [
+        d for d in data["differences"]
+        if d["first"] == [1, "gcd", "smc"] and d["second"] == [2, "gcd", "smc"]
+    ]  # fmt: skip
+    assert {d["measure"] for d in same} >= {"weighted_accuracy", "log_evidence", "valid"}
+    assert all(d["mean"] == 0 for d in same if d["measure"] != "seconds")
+    assert {trace["run"] for trace in data["traces"]} == {0, 1, 2}
+
+
+def test_what_does_not_belong_together_is_refused_by_name(runs, tmp_path):
+    first, second = runs[0][0], runs[1][0]
+    with pytest.raises(ValueError, match="two or more different runs"):
+        compare([first, first])
+    other, _ = write_run(tmp_path / "words", *ONE, "task.methods=[gcd]", task="commongen")
+    with pytest.raises(ValueError, match=r"words is a run of the task commongen.* one of xlam"):
+        compare([first, second, other])
+    (other / "run.json").write_text(json.dumps({"task": "xlam", "form": 2}))
+    with pytest.raises(ValueError, match="words is a run of another version"):
+        compare([first, other])
+    (other / "run.json").write_text((first / "run.json").read_text())
+    write_json({"seed": 0, "records_sha256": "1"}, other / "identity.json")
+    with pytest.raises(ValueError, match=r"words has other records than .*run0"):
+        compare([first, other])
+
+
+@pytest.mark.slow
+def test_errors_are_one_line(tmp_path):
+    command = [sys.executable, "-m", "experiments.compare", str(tmp_path), str(tmp_path / "x")]
+    found = subprocess.run(command, cwd=CONFIGS.parent, capture_output=True, text=True)
+    assert found.returncode == 2
+    assert found.stderr.startswith(f"error: {tmp_path} holds no finished run")
+    assert found.stderr.count("\n") == 1

@@ -1,0 +1,199 @@
+"""The page stands by itself, is small enough, and holds what the run left."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from experiments.harness.paired import differences as paired
+from experiments.harness.results import key_of
+from experiments.report import content as module
+from experiments.report.content import content_of, differences, embedded, records_of
+from experiments.report.directory import RunData, read_run
+from experiments.report.page import render, write_report
+from experiments.report.traces import read_traces
+from tests.experiments.report.toy_run import write_run
+
+VOID = {"meta", "input", "img", "br", "hr", "link"}
+
+
+class Page(HTMLParser):
+    """The elements of a page, refused where they are not nested well."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.attributes: list[tuple[str, str, str | None]] = []
+        self.scripts: list[str] = []
+        self.styles: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.attributes += [(tag, name, value) for name, value in attributes]
+        self.ids += [value for name, value in attributes if name == "id"]
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag in ("script", "style"):
+            (self.scripts if tag == "script" else self.styles).append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, text):
+        if self.open and self.open[-1] in ("script", "style"):
+            parts = self.scripts if self.open[-1] == "script" else self.styles
+            parts[-1] += text  # it comes in pieces
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("toy") / "run")
+
+
+@pytest.fixture(scope="module")
+def page(run) -> str:
+    return write_report(run[0]).read_text(encoding="utf-8")
+
+
+def data_of(text: str) -> dict:
+    data, _ = Page(text).scripts
+    return json.loads(data)
+
+
+def test_the_page_is_well_formed_and_needs_nothing_else(page):
+    parsed = Page(page)
+    assert page.startswith("<!doctype html>")
+    assert len(set(parsed.ids)) == len(parsed.ids)
+    for tag, name, value in parsed.attributes:
+        if name in ("src", "href", "action", "srcset", "poster", "data"):
+            assert value.startswith(("#", "data:")), (tag, name, value)
+        assert not name.startswith("on")
+    assert not {tag for tag, _, _ in parsed.attributes} & {"link", "iframe", "object", "base"}
+    code = "".join((*parsed.styles, parsed.scripts[1]))
+    assert not re.search(r"https?:|//\w+\.|@import|url\(|fetch\(|XMLHttp|import\(", code)
+    [policy] = [v for _, n, v in parsed.attributes if n == "content" and "default-src" in v]
+    assert "default-src 'none'" in policy
+    assert "http" not in policy
+
+
+def test_every_element_that_scripts_ask_for_is_there(page):
+    parsed = Page(page)
+    wanted = set(re.findall(r'byId\("(\w+)"\)', parsed.scripts[1]))
+    assert wanted
+    assert wanted <= set(parsed.ids)
+
+
+def test_the_page_holds_every_row_and_trace(run, page):
+    directory, rows = run
+    data = data_of(page)
+    written = [json.loads(line) for line in (directory / "results.jsonl").read_text().splitlines()]
+    assert [{k: v for k, v in row.items() if k != "run"} for row in data["rows"]] == written == rows
+    assert {row["run"] for row in data["rows"]} == {0}
+    assert data["summary"] == [
+        {"run": 0, **record}
+        for record in json.loads((directory / "summary.json").read_text())["methods"]
+    ]
+    tokens = data["tokens"][0]
+    traces = {key_of(trace): trace for trace in read_traces(directory)}
+    assert [trace["example"] for trace in data["traces"]] == [
+        f"{n}:w{n}" for n in (0, 1, 2) for _ in range(8)
+    ]
+    assert {key_of(trace) for trace in data["traces"]} == traces.keys()
+    for shown in data["traces"]:
+        trace = traces[key_of(shown)]
+        assert {**shown, "tokens": None} == {"run": 0, **trace, "tokens": None}
+        assert trace["tokens"].items() <= tokens.items()
+    assert "Toys &lt;&amp;&gt;" in page  # the table's heading
+    assert page.count("</script>") == 2  # though answers have it
+
+
+def test_differences_are_those_of_the_table(run):
+    rows = [{**row, "run": 0} for row in run[1]]
+    for number, row in enumerate(rows):  # accuracies that differ
+        row["weighted_accuracy"] = (number * 7 % 11) / 11
+    ours, whole = differences(rows, seed=3)
+    assert whole
+    theirs = paired(rows, seed=3)
+    assert theirs
+    for each in theirs:
+        arms = [[0, each["method"], each["algorithm"]], [0, "gcd", each["algorithm"]]]
+        [found] = [
+            d for d in ours
+            if d["measure"] == "weighted_accuracy" and d["particles"] == each["particles"]
+            and sorted([d["first"], d["second"]]) == sorted(arms)
+        ]  # fmt: skip
+        sign = 1 if found["first"] == arms[0] else -1
+        assert sign * found["mean"] == pytest.approx(each["difference"])
+        ends = sorted([sign * found["low"], sign * found["high"]])
+        assert ends == pytest.approx([each["difference_low"], each["difference_high"]])
+        assert found["examples"] == each["examples"]
+
+
+def large(run: RunData, examples: int, **changes) -> RunData:
+    rows = [
+        {**row, "example": f"{n}:{row['example']}", "gold": "é<" * 2000}
+        for n in range(examples) for row in run.rows
+    ]  # fmt: skip
+    traces = [{**t, "example": f"{n}:{t['example']}"} for n in range(examples) for t in run.traces]
+    made = {**vars(run), "rows": tuple(rows), "traces": tuple(traces), **changes}
+    return RunData(**made)
+
+
+def test_a_large_run_is_cut_by_examples_and_the_page_says_so(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "TRACE_BYTES", 500_000)
+    image = tmp_path / "huge.png"
+    image.write_bytes(b"\x89PNG" + bytes(3_000_000))
+    big = large(read_run(run[0]), 40, figures=(image,))
+    content = content_of([big])
+    shown, given = len(content.data["rows"]), len(big.rows)
+    assert 0 < shown < given
+    per_example = len(run[1]) / 4
+    assert shown % per_example == 0  # whole examples
+    assert any(f"({shown} of {given} rows)" in note for note in content.notes)
+    kept = {trace["example"] for trace in content.data["traces"]}
+    assert any(f"Traces of {len(kept)} of 120 examples" in note for note in content.notes)
+    assert any("huge" in note for note in content.notes)
+    text = render(content, "large")
+    assert len(text.encode()) < module.MOST_BYTES
+    assert all(note.split(":")[0] in text for note in content.notes)
+
+
+def test_embedded_values_end_no_script_and_come_back():
+    values = {"a": "</script><!-- & \u2028", "b": [float("inf"), -1.5, None], "é": "\ud83d\ude00"}
+    values["é"] = "😀"
+    text = embedded(values)
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == {**values, "b": [None, -1.5, None]}
+
+
+def test_tasks_without_methods_in_their_summary_have_records_all_the_same(run):
+    base = read_run(run[0])
+    estimate = {"method": "gcd", "algorithm": "smc", "particles": 4, "tv": 0.1, "posterior": [1]}
+    problems = {"problems": [{"name": "p", "estimates": [estimate]}]}
+    [record] = records_of(RunData(**{**vars(base), "summary": problems}))
+    assert record == {"style": "p", **{k: v for k, v in estimate.items() if k != "posterior"}}
+    rows = {"problems": {"p": {}}, "rows": [{"example": "p", **estimate}]}
+    [record] = records_of(RunData(**{**vars(base), "summary": rows}))
+    assert record["style"] == "p"
+    nothing = RunData(**{**vars(base), "summary": {"losses": [1]}, "rows": (), "traces": ()})
+    assert records_of(nothing) == []
+    assert "Toys" in render(content_of([nothing]), "only a table")
+
+
+def test_other_directories_are_refused_by_name(run, tmp_path):
+    with pytest.raises(ValueError, match="holds no finished run"):
+        read_run(tmp_path)
+    other, _ = write_run(tmp_path / "other", "task.methods=[gcd]", "task.particles=[1]")
+    about = other / "run.json"
+    about.write_text('{"task": "xlam", "form": 99}')
+    with pytest.raises(ValueError, match=r"other is a run of another version \(form 99"):
+        write_report(other)
+    about.unlink()
+    with pytest.raises(ValueError, match="an earlier version"):
+        write_report(other)

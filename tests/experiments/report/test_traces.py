@@ -1,0 +1,158 @@
+"""Traces say what the language model and the sampler did: checked by replaying every token."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from experiments.harness.results import key_of
+from experiments.report import traces as module
+from experiments.report.traces import FINISHED, chosen_for_tracing, read_traces
+from tests.experiments.report.toy_run import BUDGET, LM, VOCABULARY, examples, write_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("toy") / "run")
+
+
+def histories(trace: dict) -> list[list[list[int]]]:
+    """The tokens of every sequence, by generation; those that ended stand last."""
+    found = [[[] for _ in trace["steps"][0]["at"]]]
+    for step in trace["steps"]:
+        parts = [step["after"], *([step["ended"]] if "ended" in step else [])]
+        found.append(
+            [
+                found[-1][a] + tokens
+                for part in parts
+                for a, tokens in zip(part["from"], part["tokens"], strict=True)
+            ]
+        )
+    return found
+
+
+def close(found: float | None, expected: float) -> bool:
+    if found is None:
+        return expected == -math.inf
+    return found == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+def test_every_trial_of_a_traced_example_has_one_trace(run):
+    directory, rows = run
+    traces = {key_of(trace) for trace in read_traces(directory)}
+    assert traces == {key_of(row) for row in rows if row["example"][0] in "012"}
+
+
+def test_prefixes_are_those_of_the_model_and_of_the_budget(run):
+    by_name = {f"{e.number}:{e.record.id}": e for e in examples()}
+    for trace in read_traces(run[0]):
+        example = by_name[trace["example"]]
+        automaton, steps_to_accept = example.constraint, example.constraint.steps_to_accept
+        assert (trace["budget"], trace["prompt"]) == (BUDGET, "ab")
+        for step, sequences in zip(trace["steps"], histories(trace), strict=False):
+            for place, tokens in zip(step["at"], sequences, strict=False):
+                if place < 0:
+                    continue
+                prefix = step["prefixes"][place]
+                state = automaton.initial
+                for token in tokens:
+                    state = automaton.step(state, token)
+                assert prefix["left"] == BUDGET - len(tokens)
+                assert prefix["needed"] == steps_to_accept[state]
+                log_p = LM.log_p((*example.prompt, *tokens)).tolist()
+                after = [automaton.step(state, v) for v in range(VOCABULARY.size)]
+                room = prefix["left"] - 1 if trace["method"] == "gcd" else math.inf
+                allowed = {v for v, s in enumerate(after) if s >= 0 and steps_to_accept[s] <= room}
+                mass = (
+                    math.log(total)
+                    if (total := sum(math.exp(log_p[v]) for v in allowed))
+                    else -math.inf
+                )
+                assert close(prefix["log_allowed"], mass)
+                assert close(prefix["log_z"], mass)  # g is zero or one
+                shown = {token: (p, q) for token, p, q in prefix["next"]}
+                for token, (p, q) in shown.items():
+                    assert close(p, log_p[token])
+                    assert close(q, log_p[token] - mass if token in allowed else -math.inf)
+                for law in (range(VOCABULARY.size), allowed):  # before and after the constraint
+                    best = sorted(law, key=lambda v: -log_p[v])[: module.TOP]
+                    assert set(best) <= set(shown)
+
+
+def test_drawn_tokens_are_among_those_shown_and_have_their_bytes(run):
+    for trace in read_traces(run[0]):
+        for step in trace["steps"]:
+            for part in ("after", "ended"):
+                for a, tokens in zip(
+                    *(step.get(part, {}).get(k, ()) for k in ("from", "tokens")), strict=True
+                ):
+                    for token in tokens[:1]:
+                        shown = [each[0] for each in step["prefixes"][step["at"][a]]["next"]]
+                        assert token in shown
+                    for token in tokens:
+                        text = trace["tokens"][str(token)]
+                        assert text.encode("latin-1") == VOCABULARY.token_bytes[token]
+
+
+def test_the_end_of_a_trace_is_the_row(run):
+    """Weights and texts at the end make the answers and the evidence of the results."""
+    directory, rows = run
+    by_key = {key_of(row): row for row in rows}
+    for trace in read_traces(directory):
+        row = by_key[key_of(trace)]
+        weights: dict[str, float] = {}
+        discrete = trace["algorithm"] == "discrete"
+        for g, step in enumerate(trace["steps"]):
+            sequences = histories(trace)[g + 1]
+            offset = len(step["after"]["from"])
+            last = g == len(trace["steps"]) - 1
+            parts = [(step.get("ended"), offset)] if discrete else [(step["after"], 0)] * last
+            for part, start in parts:
+                for i, log_weight in enumerate(part["log_weight"] if part else ()):
+                    if log_weight is None:
+                        continue
+                    assert part["fate"][i] == FINISHED
+                    text = VOCABULARY.decode(sequences[start + i]).decode(errors="replace")
+                    weights[text] = weights.get(text, 0.0) + math.exp(log_weight)
+        total = sum(weights.values())
+        assert row["dead"] == (not weights)
+        if weights:
+            n = 1 if discrete else row["particles"]
+            assert math.log(total / n) == pytest.approx(row["log_evidence"], abs=1e-4)
+            for answer in row["answers"]:
+                share = weights[answer["text"]] / total
+                assert share == pytest.approx(answer["probability"], abs=1e-4)
+
+
+def test_results_are_the_same_without_traces(run, tmp_path):
+    _, rows = run
+    directory, others = write_run(tmp_path / "untraced", traced=0)
+    assert not list(directory.glob("traces*"))
+    timeless = [[{**row, "seconds": 0} for row in each] for each in (rows, others)]
+    assert timeless[0] == timeless[1]
+
+
+def test_what_would_be_too_large_is_not_traced(tmp_path, monkeypatch, caplog):
+    directory, rows = write_run(tmp_path / "few", "trace.particles=1")
+    assert {trace["particles"] for trace in read_traces(directory)} == {1}
+    monkeypatch.setattr(module, "MOST_BYTES", 20_000)
+    full, _ = write_run(tmp_path / "full")
+    path = full / "traces.jsonl"
+    assert 0 < path.stat().st_size <= 20_000
+    assert "no more traces" in caplog.text
+    assert all(json.loads(line) for line in path.read_text().splitlines())
+    assert len((full / "results.jsonl").read_text().splitlines()) == len(rows)
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 100])
+@pytest.mark.parametrize("most", [0, 1, 3, 8])
+def test_traced_examples_are_spread(count, most):
+    chosen = chosen_for_tracing(range(10, 10 + count), most)
+    assert len(chosen) <= most
+    if most:
+        assert 10 in chosen
+        assert len(chosen) >= min(count, most) / 2
+        gaps = {b - a for a, b in zip(sorted(chosen), sorted(chosen)[1:], strict=False)}
+        assert len(gaps) <= 1

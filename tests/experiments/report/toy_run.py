@@ -1,0 +1,77 @@
+"""Small finished runs of a toy language model: the rows, traces and files that a task leaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+
+import gcd
+from experiments.harness.examples import Example, Handling, keys_of, sample_examples
+from experiments.harness.methods import METHODS, hmm_settings
+from experiments.harness.results import ResultStore
+from experiments.harness.summary import as_markdown, as_table, summarize
+from experiments.report.directory import write_about
+from experiments.tasks import register
+from gcd.support.files import write_json
+from smc.testing import ToyLM
+
+CONFIGS = Path(__file__).resolve().parents[3] / "configs"
+VOCABULARY = gcd.Vocabulary.from_bytes(
+    [b"", b"a", b"b", b"</script>", b" http://x.org/<b>", "é".encode()[:1], "é".encode()[1:]],
+    eos_ids=[0],
+)
+register()
+LM = ToyLM(VOCABULARY, seed=1, spread=2.0)
+LANGUAGES = (r"(a|b){1,6}", r"(a|b)*(é|</script>)", r"a*b( http://x\.org/<b>)?", r"b{7,30}")
+BUDGET = 8
+
+
+@dataclass(frozen=True)
+class Word:
+    """A toy record."""
+
+    id: str
+
+
+@cache
+def examples() -> list[Example]:
+    """One for each language, all with the same prompt."""
+    memory = dict.fromkeys(METHODS, 0)
+    return [
+        Example(n, Word(f"w{n}"), language, gcd.lift(language, VOCABULARY), (1, 2), BUDGET, memory)
+        for n, language in enumerate(map(gcd.regex, LANGUAGES))
+    ]
+
+
+HANDLING = Handling(
+    language=lambda record: None,
+    prompt=lambda record: "",
+    is_correct=lambda record, answer: answer.startswith(b"a"),
+    columns=lambda example, posterior: {"gold": "a & <i>"},
+)
+
+
+def write_run(
+    directory: Path, *overrides: str, task: str = "xlam", traced: int = 3
+) -> tuple[Path, list[dict]]:
+    """Samples, and leaves all files but the page; returns the directory and its rows."""
+    given = ("task.methods=[lcd,gcd]", "task.algorithms=[smc,discrete]", "task.particles=[1,4]")
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        config = compose("config", ["+task=xlam", *given, "trace.particles=4", *overrides])
+    directory.mkdir(exist_ok=True)
+    store = ResultStore(directory)
+    proposals = {m: METHODS[m].proposal(hmm_settings(config)) for m in config.task.methods}
+    numbers = range(traced)
+    sample_examples(examples(), HANDLING, LM, config, proposals, store, traced=numbers)
+    rows = store.merge(keys_of(examples(), config.task))
+    summary = summarize(rows)
+    write_json({"methods": summary}, directory / "summary.json")
+    settings = {"seed": config.seed, "task": {"methods": list(config.task.methods)}}
+    write_json({**settings, "records_sha256": "0"}, directory / "identity.json")
+    table = f"## Toys <&>\n\n{as_markdown(as_table(summary))}\n"
+    (directory / "table.md").write_text(table, encoding="utf-8")
+    write_about(directory, task)
+    return directory, rows
