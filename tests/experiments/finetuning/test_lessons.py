@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from experiments.finetuning.batches import batch_of, loss_of, pieces
 from experiments.finetuning.lessons import SOURCES, Answered, Branch, Lesson, lesson_of, lessons
 from experiments.harness.models import ROOT
+from experiments.harness.records import DataError
 from experiments.tool_calling.answers import STYLES
 from experiments.tool_calling.prompts import compact_prompt
 from tests.experiments.toy_model import write_checkpoint
@@ -172,3 +174,25 @@ def test_records_without_calls_or_in_one_style_alone_are_left_out(tmp_path):
     path.write_text(f'{good}\n{{"query": "x", "tools": [{tool}], "answers": []}}\n')
     assert len(SOURCES["xlam"].read([path], None)) == 1
     assert len(SOURCES["xlam"].read([Path(REQUESTS)], 2)) == 2
+
+
+def test_questions_to_one_database_are_learnt_together(tokenizer):
+    folder = ROOT / "data" / "sql"
+    items = SOURCES["sql"].read([folder / "questions.jsonl"], None)
+    gold = {row["question"]: row for row in map(json.loads, (folder / "questions.jsonl").open())}
+    asked = []
+    for made, item in zip(lessons(items, "sql", tokenizer, seed=0, epoch=0), items, strict=True):
+        assert len(made.branches) == len(item.answered) <= 6
+        named = []
+        for each in item.answered:
+            question = each.prompt.rsplit("Question: ", 1)[1].removesuffix("\nSQL:\n")
+            named.append(gold[question]["db_id"])
+            # The gold queries of these databases are written as the language writes them.
+            assert each.answer == gold[question]["query"]
+            asked.append(question)
+        assert len(set(named)) == 1
+        shared = tokenizer.decode(made.stem, skip_special_tokens=True)
+        assert all(f"CREATE TABLE {table}" in shared for table in ("film", "screening"))
+    assert sorted(asked) == sorted(gold)
+    with pytest.raises(DataError, match="no database there"):
+        SOURCES["sql"].read([REQUESTS], None)
