@@ -215,12 +215,23 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         Raises:
             FloatingPointError: the lookahead's expectations are not numbers.
         """
-        make = self._dense if self.exact_top_k is None else self._tied
-        mixture, guide = make(state, log_p)
+        mixture, guide = self._made(state, log_p)
         if bool(mixture.log_z.isnan().any()):
             raise FloatingPointError(self._not_numbers())
         self._count(len(log_p), mixture.fallback, mixture.floored)
         return guide
+
+    def unchecked_guide(
+        self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]
+    ) -> Guide:
+        """Does what `guide` does, but neither counts nor waits to see whether log Z is a number."""
+        return self._made(state, log_p)[1]
+
+    def _made(
+        self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]
+    ) -> tuple[_Mixture, Guide]:
+        make = self._dense if self.exact_top_k is None else self._tied
+        return make(state, log_p)
 
     @property
     def counts(self) -> Counts:
