@@ -41,7 +41,7 @@ def moves(ancestors: Int64[Tensor, "P"], row: Int64[Tensor, "P"], N: int) -> Mov
     number = torch.arange(N, device=row.device)
     earlier = (groups.unsqueeze(2) == groups.unsqueeze(1)) & (number < number.unsqueeze(1))
     again = earlier.any(dim=2).flatten()
-    childless = torch.ones_like(again).index_fill(0, each, True)
+    childless = torch.ones_like(again)
     childless = childless.scatter(0, ancestors, False)
     # The k-th of the further copies of an example takes the k-th of its rows that are free.
     place = again.view(-1, N).cumsum(dim=1) - 1

@@ -1,4 +1,4 @@
-"""This module has one step of sequential Monte Carlo in static shapes: weigh, resample, draw, advance.
+"""This module has one step of the particle filter in static shapes: weigh, resample, draw, advance.
 
 It does what `smc.sampler` does, for the same random numbers with the same result, but nothing in it
 waits for the host and no shape depends on data: there is one row for each of P = B·N particles from

@@ -1,0 +1,246 @@
+"""Triton kernels read the logits of P particles once: mask, temperature, log Z, sums for a draw.
+
+As in `smc.static.blocks`, of which these are the form for accelerators: `weigh` sums the weights
+exp(logit / T + log g) of each block of tokens, and exp(logit / T) beside them, every block on its
+own scale; `draw` finds a block among the sums, and the token in it. g comes by class of token, so
+that what is read is 4 bytes of class beside each logit and a small table; where tokens have their
+own g, a map of two bytes a token says which. Exponentials are in the precision of the logits,
+float32 at least, sums in float64.
+
+The oracle is `smc.static.passes.TorchPass`. Tested in Triton's interpreter, on CPU tensors; not
+measured, as no machine with a GPU was at hand.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float, Float64, Int16, Int64
+from torch import Tensor
+
+from smc.draw import categorical
+from smc.guide import Factors
+from smc.proposals import Proposal
+from smc.static.passes import factors_of, guide_of, tempered
+
+BLOCK = 1024
+"""Tokens of a block."""
+
+
+@triton.jit
+def _tilted(
+    logits, row, class_of, which, by_class, own, by_token, p, block, inverse_temperature,
+    V, C, K, OWN: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """A block of a particle's scores, logit / T, and of these plus log g."""
+    v = block * BLOCK + tl.arange(0, BLOCK)
+    inside = v < V
+    r = tl.load(row + p)
+    x = tl.load(logits + r * V + v, mask=inside, other=float("-inf")).to(WIDE)
+    x = x.to(tl.float64) * inverse_temperature
+    c = tl.load(class_of + tl.load(which + p) * V + v, mask=inside, other=0)
+    g = tl.load(by_class + p * C + c, mask=inside, other=float("-inf"))
+    if OWN:
+        k = tl.load(own + p * V + v, mask=inside, other=0).to(tl.int32)
+        mine = tl.load(by_token + p * K + k - 1, mask=k > 0, other=0.0)
+        g = tl.where(k > 0, mine, g)
+    return v, x, x + g
+
+
+@triton.jit
+def _scaled(x, WIDE: tl.constexpr):
+    """The largest of a block, and exp(x - largest), zero where there is none."""
+    top = tl.max(x, axis=0)
+    finite = tl.where(top == float("-inf"), 0.0, top)
+    return top, tl.exp((x - finite).to(WIDE)).to(tl.float64)
+
+
+@triton.jit
+def _weigh(
+    logits, row, class_of, which, by_class, own, by_token,
+    top_all, sum_all, top, total, inverse_temperature,
+    V, C, K, blocks, OWN: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    p, block = tl.program_id(0), tl.program_id(1)
+    _, x, tilted = _tilted(
+        logits, row, class_of, which, by_class, own, by_token, p, block, inverse_temperature,
+        V, C, K, OWN, BLOCK, WIDE,
+    )  # fmt: skip
+    here = p * blocks + block
+    most, share = _scaled(x, WIDE)
+    tl.store(top_all + here, most)
+    tl.store(sum_all + here, tl.sum(share, axis=0))
+    most, share = _scaled(tilted, WIDE)
+    tl.store(top + here, most)
+    tl.store(total + here, tl.sum(share, axis=0))
+
+
+@triton.jit
+def _draw(
+    logits, row, class_of, which, by_class, own, by_token,
+    top, total, rows, u, out, inverse_temperature,
+    V, C, K, blocks, OWN: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+    BLOCKS: tl.constexpr,
+):  # fmt: skip
+    i = tl.program_id(0)
+    p = tl.load(rows + i)
+    number = tl.arange(0, BLOCKS)
+    there = number < blocks
+    tops = tl.load(top + p * blocks + number, mask=there, other=float("-inf"))
+    sums = tl.load(total + p * blocks + number, mask=there, other=0.0)
+    most = tl.max(tops, axis=0)
+    finite = tl.where(most == float("-inf"), 0.0, most)
+    weights = sums * tl.exp(tops - finite)
+    ends = tl.cumsum(weights, axis=0)
+    point = tl.load(u + i) * tl.sum(weights, axis=0)
+    # The first block of any weight that ends beyond the point; the last one, should none.
+    last = tl.max(tl.where(weights > 0, number, 0), axis=0)
+    block = tl.min(tl.where((weights > 0) & (ends > point), number, last), axis=0)
+    before = tl.sum(tl.where(number < block, weights, 0.0), axis=0)
+    scale = tl.exp(tl.max(tl.where(number == block, tops, float("-inf")), axis=0) - finite)
+    inner = (point - before) / tl.where(scale > 0, scale, 1.0)
+    v, _, tilted = _tilted(
+        logits, row, class_of, which, by_class, own, by_token, p, block, inverse_temperature,
+        V, C, K, OWN, BLOCK, WIDE,
+    )  # fmt: skip
+    _, share = _scaled(tilted, WIDE)
+    ends = tl.cumsum(share, axis=0)
+    last = tl.max(tl.where(share > 0, v, 0), axis=0)
+    tl.store(out + i, tl.min(tl.where((share > 0) & (ends > inner), v, last), axis=0))
+
+
+class TritonSums(NamedTuple):
+    """The rows of P particles summed by blocks, each over exp of its own scale.
+
+    Attributes:
+        top_all, sum_all: of exp(logit / T): scale and sum of each block.
+        top, total: likewise, of exp(logit / T) g.
+    """
+
+    top_all: Float64[Tensor, "P blocks"]
+    sum_all: Float64[Tensor, "P blocks"]
+    top: Float64[Tensor, "P blocks"]
+    total: Float64[Tensor, "P blocks"]
+
+    @property
+    def log_z(self) -> Float64[Tensor, "P"]:
+        """log of the share of the total that g leaves."""
+        every = (self.top_all + self.sum_all.log()).logsumexp(dim=1)
+        return (self.top + self.total.log()).logsumexp(dim=1) - every
+
+
+class TritonWeighed(NamedTuple):
+    """What `TritonPass` knows; see `smc.static.passes.Weighed`.
+
+    Attributes:
+        logits: by rows of the model, and the row of each particle.
+        own: for each token the place of its own g, from 1; 0 for none. None where no token has one.
+        log_z: log of the sum over v of p(v) g(v).
+    """
+
+    logits: Float[Tensor, "R V"]
+    row: Int64[Tensor, "P"]
+    temperature: float
+    factors: Factors
+    own: Int16[Tensor, "P V"] | None
+    sums: TritonSums
+    log_z: Float64[Tensor, "P"]
+
+    def draw(self, rows: Int64[Tensor, "P"], u: Float64[Tensor, "P"]) -> Int64[Tensor, "P"]:
+        """Returns the token at u of the distribution of each of these rows."""
+        out = torch.empty_like(rows)
+        blocks = self.sums.top.shape[1]
+        _draw[(len(rows),)](
+            *_tables(self.logits, self.row, self.factors, self.own), self.sums.top,
+            self.sums.total, rows, u, out, 1 / self.temperature,
+            *_sizes(self.logits, self.factors), blocks,
+            **_options(self.logits, self.own), BLOCKS=triton.next_power_of_2(blocks),
+        )  # fmt: skip
+        return out
+
+    def breaks(self, rows: Int64[Tensor, "P"]) -> Float64[Tensor, "P V"]:
+        """Returns where in (0, 1) the token drawn from each of these rows changes."""
+        scores = self.logits[self.row].double() / self.temperature
+        return categorical(self.factors.applied(scores)).breaks(rows)
+
+    def log_g(self, rows: Int64[Tensor, "P"], tokens: Int64[Tensor, "P"]) -> Float64[Tensor, "P"]:
+        """Returns log g of one token in each of these rows."""
+        return self.factors.at(rows, tokens)
+
+
+class TritonPass:
+    """Two kernels, one to weigh and one to draw; see `smc.static.passes.Pass`."""
+
+    def weigh(
+        self,
+        proposal: Proposal[Any],
+        state: Any,
+        logits: Float[Tensor, "R V"],
+        row: Int64[Tensor, "P"],
+        temperature: float,
+    ) -> TritonWeighed:
+        """Weighs the next tokens; see `Pass`."""
+        factors = factors_of(proposal, state, logits)
+        if factors is not None:
+            sums = block_sums(logits, row, temperature, factors, None)
+            return TritonWeighed(logits, row, temperature, factors, None, sums, sums.log_z)
+        # A lookahead asks for probabilities, of the model's favourites and of classes.
+        log_p = tempered(logits, temperature)[row]
+        guide: Any = guide_of(proposal, state, log_p)
+        each, own = torch.arange(len(row), device=row.device), own_tokens(guide.factors, log_p)
+        sums = block_sums(log_p, each, 1.0, guide.factors, own)
+        return TritonWeighed(log_p, each, 1.0, guide.factors, own, sums, guide.log_z.double())
+
+
+def own_tokens(factors: Factors, log_p: Float[Tensor, "P V"]) -> Int16[Tensor, "P V"] | None:
+    """Maps each token to the place of its own g, from 1; 0 for none."""
+    K = factors.tokens.shape[1]
+    if not K:
+        return None
+    place = torch.arange(1, K + 1, dtype=torch.int16, device=log_p.device)
+    none = torch.zeros(log_p.shape, dtype=torch.int16, device=log_p.device)
+    return none.scatter(1, factors.tokens, place.expand(len(log_p), K))
+
+
+def block_sums(
+    logits: Float[Tensor, "R V"],
+    row: Int64[Tensor, "P"],
+    temperature: float,
+    factors: Factors,
+    own: Int16[Tensor, "P V"] | None,
+) -> TritonSums:
+    """Sums up the row of each particle, by blocks of tokens."""
+    P, blocks = len(row), triton.cdiv(logits.shape[1], BLOCK)
+    sums = TritonSums(
+        *(torch.empty(P, blocks, dtype=torch.float64, device=row.device) for _ in range(4))
+    )
+    _weigh[(P, blocks)](
+        *_tables(logits, row, factors, own), *sums, 1 / temperature,
+        *_sizes(logits, factors), blocks, **_options(logits, own),
+    )  # fmt: skip
+    return sums
+
+
+def _tables(
+    logits: Tensor, row: Tensor, factors: Factors, own: Tensor | None
+) -> tuple[Tensor, ...]:
+    """What both kernels read; where there is no map, any tensor stands for it."""
+    by_class, by_token = factors.by_class.contiguous(), factors.by_token.contiguous()
+    classes = factors.classes.of
+    return (
+        logits.contiguous(), row, classes, factors.which, by_class,
+        classes if own is None else own, by_class if own is None else by_token,
+    )  # fmt: skip
+
+
+def _sizes(logits: Tensor, factors: Factors) -> tuple[int, int, int]:
+    """V, C and K."""
+    return logits.shape[1], factors.by_class.shape[1], factors.tokens.shape[1]
+
+
+def _options(logits: Tensor, own: Tensor | None) -> dict[str, Any]:
+    wide = tl.float64 if logits.dtype == torch.float64 else tl.float32
+    return {"OWN": own is not None, "BLOCK": BLOCK, "WIDE": wide}
