@@ -44,6 +44,7 @@ Cost of a step: that of the lookahead, plus the passes of `smc.tying` over R x V
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Generic, NamedTuple
@@ -188,6 +189,12 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
     def free(self) -> None:
         """Gives back the tables that are kept for the next call with the same constraints."""
         self.lookahead.free()
+
+    def in_static_shapes(self) -> Twisted[ModelState]:
+        """Returns this proposal as one that never waits for the device; see `smc.static`."""
+        other = copy(self)
+        other.lookahead = self.lookahead.in_static_shapes()
+        return other
 
     def start(self, batch: Batch) -> TwistedState[ModelState]:
         """Returns one empty prefix per example.

@@ -24,7 +24,7 @@ from smc.resampling import SCHEMES, scheme
 from smc.static.forward import Forward
 from smc.static.passes import Pass, TorchPass
 from smc.static.step import Rules, Slots, start, step
-from smc.twisted import Twisted
+from smc.twisted import Twisted, TwistedState
 from smc.weights import Weights
 
 _AHEAD = 4
@@ -68,6 +68,8 @@ class StaticSampler:
         draw: the seam of randomness.
         whole_vocabulary: how to go over the vocabulary; tensor operations if not given.
         graph: whether to capture the step; only on a CUDA device.
+        script: tokens that every particle takes whatever it draws, to measure time: at least as
+            many as steps.
 
     Raises:
         ValueError: an argument that the static step cannot honour.
@@ -88,6 +90,7 @@ class StaticSampler:
         draw: Draw,
         whole_vocabulary: Pass | None = None,
         graph: bool = False,
+        script: Int64[Tensor, "T"] | None = None,
     ) -> None:
         check_static(proposal, resampling)
         device = batch.budgets.device
@@ -96,7 +99,7 @@ class StaticSampler:
         self.batch = batch
         self.graph = graph
         self.rules = Rules(
-            proposal=proposal,
+            proposal=proposal.in_static_shapes() if isinstance(proposal, Twisted) else proposal,
             forward=forward,
             examples=examples.repeat_interleave(num_particles),
             num_particles=num_particles,
@@ -106,6 +109,7 @@ class StaticSampler:
             temperature=float(temperature),
             draw=draw,
             whole_vocabulary=whole_vocabulary or TorchPass(),
+            script=script,
         )
 
     @torch.inference_mode()
@@ -265,8 +269,6 @@ def _own(slots: Slots) -> Slots:
 
 def _own_state(state: Any) -> Any:
     """The proposal's state, taken anew; tables that all steps share stay."""
-    from smc.twisted import TwistedState
-
     if isinstance(state, TwistedState):
         model = state.model
         own = {

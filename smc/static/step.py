@@ -66,6 +66,7 @@ class Rules(NamedTuple):
         examples: identity of each particle's example, which names its random numbers.
         num_particles: N, of each example.
         whole_vocabulary: how to go over the vocabulary.
+        script: tokens that every particle takes whatever it draws, where only the time matters.
     """
 
     proposal: Proposal[Any]
@@ -78,6 +79,7 @@ class Rules(NamedTuple):
     temperature: float
     draw: Draw
     whole_vocabulary: Pass
+    script: Int64[Tensor, "T"] | None = None
 
 
 def start(rules: Rules, batch: Batch, logits: Float[Tensor, "P V"], columns: int) -> Slots:
@@ -134,6 +136,8 @@ def step(rules: Rules, slots: Slots) -> Slots:
     number = torch.arange(len(runs), device=runs.device) % N
     u = rules.draw(Keys(rules.examples, number, slots.step, Purpose.TOKEN), breaks)
     drawn = weighed.draw(ancestors, u)
+    if rules.script is not None:
+        drawn = rules.script[slots.step].expand_as(drawn)
 
     state = proposal.advance(
         proposal.take(slots.state, ancestors), torch.where(runs, drawn, -1).unsqueeze(1)

@@ -7,26 +7,13 @@ Not measured, as no machine with a GPU was at hand; the oracle is the tensor ope
 from __future__ import annotations
 
 import triton
-import triton.language as tl
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from smc.kernels.triton_rows import move
+
 BLOCK = 1024
 """Numbers that one program copies."""
-
-
-@triton.jit
-def _move(piece, source, rows, start, size, stride, width, BLOCK: tl.constexpr):
-    """One stretch of one head of one row of one layer."""
-    row, head, block = tl.program_id(0) % rows, tl.program_id(1), tl.program_id(2)
-    layer = tl.program_id(0) // rows
-    other = tl.load(source + row)
-    if other != row:
-        place = block * BLOCK + tl.arange(0, BLOCK)
-        inside = place < size
-        here = (layer * rows + row).to(tl.int64) * stride + head * width + start
-        there = (layer * rows + other).to(tl.int64) * stride + head * width + start
-        tl.store(piece + here + place, tl.load(piece + there + place, mask=inside), mask=inside)
 
 
 def move_rows(
@@ -39,6 +26,6 @@ def move_rows(
     layers, P, heads, columns, d = piece.shape
     size = (columns - first) * d
     grid = (layers * P, heads, triton.cdiv(size, BLOCK))
-    _move[grid](
+    move[grid](
         piece, source, P, first * d, size, heads * columns * d, columns * d, BLOCK=BLOCK
     )  # fmt: skip
