@@ -31,6 +31,7 @@ class LatencyConfig:
     lookahead: str = "conditional"  # of pgcd, as in the paper; or "in_time"
     exact_top_k: int = 64
     whole_vocabulary: str = "auto"  # "torch", "blocks" (CPU), "triton" (CUDA): `smc.static.passes`
+    max_table_mib: int = 2048  # memory of the lookahead tables; results do not depend on it
     graph: bool | None = None  # capture the step; null: on CUDA devices
 
 
@@ -54,7 +55,7 @@ def check(config: DictConfig) -> None:
         keys = ("task.hidden", "task.lookahead", "task.exact_top_k")
         left_alone(config, {"task": LatencyConfig}, keys, reason)
     for key, least in (("batch", 1), ("tokens", 8), ("prompt_tokens", 1), ("warm_up", 0),
-                       ("repeats", 1), ("exact_top_k", 0)):  # fmt: skip
+                       ("repeats", 1), ("exact_top_k", 0), ("max_table_mib", 1)):  # fmt: skip
         at_least(f"task.{key}", getattr(task, key), least)
     one_of("task.lookahead", task.lookahead, LOOKAHEADS)
     one_of("task.whole_vocabulary", task.whole_vocabulary, PASSES)

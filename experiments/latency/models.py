@@ -1,4 +1,4 @@
-"""The model that is timed, a vocabulary for one without a tokenizer, and tokens fixed in advance."""
+"""The model that is timed, a vocabulary where there is no tokenizer, tokens fixed in advance."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class Bench:
             hmm,
             lookahead=self.config.task.lookahead,
             exact_top_k=self.config.task.exact_top_k,
-            max_bytes=self.config.hmm.max_table_mib << 20,
+            max_bytes=self.config.task.max_table_mib << 20,
         )
         proposal.check([self.constraint], batch.budgets.tolist())
         self.table_seconds[method] = _timed(lambda: proposal.start(batch), device)
