@@ -4,8 +4,6 @@ Token v of class c weighs exp(logit / T + g[c]), or with its own g where it has 
 `smc.static.passes.TorchPass`.
 """
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 
@@ -20,7 +18,7 @@ def _tilted(
     inside = v < V
     r = tl.load(row + p)
     x = tl.load(logits + r * V + v, mask=inside, other=float("-inf")).to(WIDE)
-    x = x.to(tl.float64) * inverse_temperature
+    x = x.to(tl.float64) * tl.load(inverse_temperature)  # a plain number would come in float32
     c = tl.load(class_of + tl.load(which + p) * V + v, mask=inside, other=0)
     g = tl.load(by_class + p * C + c, mask=inside, other=float("-inf"))
     if OWN:

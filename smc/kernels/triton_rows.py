@@ -1,7 +1,5 @@
 """This Triton kernel copies rows of a cache in place; see `smc.static.triton_rows`."""
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

@@ -145,6 +145,7 @@ class StaticSampler:
             over.ask(self.slots.goes_on)
         return self.most
 
+    @torch.inference_mode()
     def _eager(self) -> None:
         self.slots = step(self.rules, self.slots)
 
@@ -203,7 +204,7 @@ class _Over:
 
     def __init__(self, goes_on: Tensor) -> None:
         self._cuda = goes_on.is_cuda
-        self._goes_on = bool(goes_on)
+        self._goes_on = self._cuda or bool(goes_on)
         self._asked: list[tuple[Tensor, torch.cuda.Event]] = []
 
     def ask(self, goes_on: Tensor) -> None:

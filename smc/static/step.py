@@ -137,7 +137,8 @@ def step(rules: Rules, slots: Slots) -> Slots:
     u = rules.draw(Keys(rules.examples, number, slots.step, Purpose.TOKEN), breaks)
     drawn = weighed.draw(ancestors, u)
     if rules.script is not None:
-        drawn = rules.script[slots.step].expand_as(drawn)
+        # Not script[step]: that would bring the number to the host.
+        drawn = rules.script.index_select(0, slots.step.view(1)).expand_as(drawn)
 
     state = proposal.advance(
         proposal.take(slots.state, ancestors), torch.where(runs, drawn, -1).unsqueeze(1)

@@ -74,7 +74,7 @@ class TritonWeighed(NamedTuple):
         blocks = self.sums.top.shape[1]
         kernels.draw[(len(rows),)](
             *_tables(self.logits, self.row, self.factors, self.own), self.sums.top,
-            self.sums.total, rows, u, out, 1 / self.temperature,
+            self.sums.total, rows, u, out, _inverse(self.temperature, rows),
             *_sizes(self.logits, self.factors), blocks,
             **_options(self.logits, self.own), BLOCKS=triton.next_power_of_2(blocks),
         )  # fmt: skip
@@ -137,7 +137,7 @@ def block_sums(
         *(torch.empty(P, blocks, dtype=torch.float64, device=row.device) for _ in range(4))
     )
     kernels.weigh[(P, blocks)](
-        *_tables(logits, row, factors, own), *sums, 1 / temperature,
+        *_tables(logits, row, factors, own), *sums, _inverse(temperature, row),
         *_sizes(logits, factors), blocks, **_options(logits, own),
     )  # fmt: skip
     return sums
@@ -158,6 +158,11 @@ def _tables(
 def _sizes(logits: Tensor, factors: Factors) -> tuple[int, int, int]:
     """V, C and K."""
     return logits.shape[1], factors.by_class.shape[1], factors.tokens.shape[1]
+
+
+def _inverse(temperature: float, like: Tensor) -> Float64[Tensor, "1"]:
+    """1/T where the kernels read it; filled on the device, so that nothing is waited for."""
+    return torch.full((1,), 1 / temperature, dtype=torch.float64, device=like.device)
 
 
 def _options(logits: Tensor, own: Tensor | None) -> dict[str, Any]:
