@@ -252,20 +252,10 @@ def _assign(old: Any, new: Any) -> None:
 
 def _own(slots: Slots) -> Slots:
     """A copy with memory of its own, apart from what no step changes."""
-
-    def copied(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return value.clone()
-        return value
-
-    return slots._replace(
-        **{
-            name: copied(value)
-            for name, value in slots._asdict().items()
-            if isinstance(value, Tensor)
-        },
-        state=_own_state(slots.state),
-    )
+    fresh = {
+        name: value.clone() for name, value in slots._asdict().items() if isinstance(value, Tensor)
+    }
+    return slots._replace(**fresh, state=_own_state(slots.state))
 
 
 def _own_state(state: Any) -> Any:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from smc.draw import Categorical, categorical
@@ -138,8 +138,3 @@ def factors_of(proposal: Proposal[Any], state: Any, logits: Float[Tensor, "R V"]
         return None
     guide = proposal.guide(state, logits)
     return guide.factors if isinstance(guide, MaskGuide) else None
-
-
-def is_possible(log_z: Float64[Tensor, "P"]) -> Bool[Tensor, "P"]:
-    """True where there is a token to draw."""
-    return ~log_z.isneginf()

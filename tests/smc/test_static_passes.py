@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import hmm.lookahead
 import smc
 from gcd.languages.text.regex import regex
 from gcd.tokens.batch import AutomatonBatch
@@ -85,6 +86,24 @@ def tokens_of(weighed, P: int) -> torch.Tensor:
 @pytest.mark.parametrize("name", PROPOSALS)
 def test_blocks_are_the_reference(name: str, dtype: torch.dtype) -> None:
     compare(BlockPass(), PROPOSALS[name](), dtype)
+
+
+def test_sums_over_every_class_are_those_over_live_ones(monkeypatch) -> None:
+    """What a device computes that nobody waits for, beside the compiled loops."""
+    for proposal in (pgcd(exact_top_k=7), pgcd(exact_top_k=0)):
+        batch = Batch(AutomatonBatch(AUTOMATA), torch.tensor([3, 4]))
+        state = proposal.start(batch)
+        generator = torch.Generator().manual_seed(1)
+        for token in (None, 5):
+            if token is not None:
+                state = proposal.advance(state, torch.full((2, 1), token))
+            log_p = torch.randn(2, V, generator=generator).log_softmax(dim=1)
+            expected = proposal.guide(state, log_p)
+            with monkeypatch.context() as elsewhere:
+                elsewhere.setattr(hmm.lookahead, "_COMPILED", ())
+                found = proposal.in_static_shapes().unchecked_guide(state, log_p)
+            assert torch.allclose(found.log_z, expected.log_z, rtol=0, atol=1e-5)
+            assert torch.allclose(found.log_g, expected.log_g, rtol=0, atol=1e-5)
 
 
 def test_what_the_model_finds_impossible_is_still_told_apart() -> None:
