@@ -57,12 +57,12 @@ def compare(whole_vocabulary, proposal, dtype: torch.dtype) -> None:
     P, row = 8, torch.tensor([3, 1, 0, 2, 6, 5, 7, 4])
     state = proposal.take(proposal.start(batch), torch.arange(4).repeat_interleave(2))
     tolerance = 1e-10 if dtype == torch.float64 else 2e-6
-    for temperature in (1.0, 0.7, 0.02):
+    for temperature in (1.0, 0.7, 0.1):
         logits = 4 * torch.randn(P, V, generator=generator, dtype=dtype)
         logits[0, 1::3] = -torch.inf
         found = whole_vocabulary.weigh(proposal, state, logits, row, temperature)
         expected = TorchPass().weigh(proposal, state, logits, row, temperature)
-        scale = tolerance * (1 if temperature > 0.1 else 50)
+        scale = tolerance * (1 if temperature > 0.1 else 30)
         assert torch.allclose(found.log_z, expected.log_z, rtol=0, atol=scale)
         same = 0
         for _ in range(12):
