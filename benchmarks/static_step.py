@@ -96,7 +96,8 @@ def main() -> None:
     constraint = gcd.lift(gcd.json_schema(SCHEMA), vocabulary)
     lm = Table(vocabulary, given.spread)
     hmm = HMM.random(given.hidden, vocabulary.size, generator=torch.Generator().manual_seed(0))
-    proposals = {"LM": smc.LM(), "LCD": smc.LCD(), "GCD": smc.GCD(), "P-GCD": smc.PGCD(hmm)}
+    # Not LM: under a table of random numbers its particles are dead after a token or two.
+    proposals = {"LCD": smc.LCD(), "GCD": smc.GCD(), "P-GCD": smc.PGCD(hmm)}
 
     def waiting(proposal: smc.Proposal, seed: int) -> int:
         (found,) = smc.sample(
@@ -119,25 +120,29 @@ def main() -> None:
         return run
 
     loops = {"waits": waiting, "torch": static("torch"), "blocks": static("blocks")}
+    read: dict[str, list[float]] = {title: [] for title in proposals}
     times: dict[tuple[str, str], list[float]] = {(p, name): [] for p in proposals for name in loops}
     for repeat in range(given.repeats + 1):
         for title, proposal in proposals.items():
             for name, run in loops.items():
-                lm.seconds, lm.calls = 0.0, 0
+                lm.seconds, lm.calls, lm.rows_read = 0.0, 0, 0
                 started = time.process_time()
                 steps = run(proposal, repeat)
                 spent = time.process_time() - started - lm.seconds
                 if repeat:  # the first run compiles, and makes tables
                     times[title, name].append(1e3 * spent / steps)
+                    if name == "waits":
+                        read[title].append(lm.rows_read / steps)
     print(f"{vocabulary.size} tokens, {torch.get_num_threads()} threads, N = {given.particles}")
     print(f"{constraint.num_states} states, {constraint.num_classes} classes\n")
-    print("| proposal | waits, ms | static, torch, ms | static, blocks, ms | waits / blocks |")
-    print("|---|---|---|---|---|")
+    print("| proposal | rows that the waiting loop reads a step | waits, ms | static, torch, ms "
+          "| static, blocks, ms | waits / blocks |")  # fmt: skip
+    print("|---|---|---|---|---|---|")
     for title in proposals:
         each = [times[title, name] for name in loops]
         ratio = statistics.median(a / b for a, b in zip(each[0], each[2], strict=True))
         cells = " | ".join(f"{statistics.median(values):.1f}" for values in each)
-        print(f"| {title} | {cells} | {ratio:.2f} |")
+        print(f"| {title} | {statistics.median(read[title]):.1f} | {cells} | {ratio:.2f} |")
 
 
 if __name__ == "__main__":

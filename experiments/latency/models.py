@@ -121,7 +121,7 @@ def fixed_tokens(constraint: gcd.TokenAutomaton, budget: int) -> list[int]:
         smc.sample(
             _Even(constraint.vocabulary), [[0]], constraint, budget=budget, particles=1,
             proposal=smc.GCD(), seed=seed,
-        )[0].samples[0].ids
+        )[0].particles[0].ids
         for seed in range(8)
     ]  # fmt: skip
     return list(max(drawn, key=len))
