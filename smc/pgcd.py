@@ -70,7 +70,7 @@ class HMMLookahead(Lookahead[HMMState]):
         self.hmm = hmm
         self.eventual = eventual
         self.max_bytes = max_bytes
-        self._wait: dict[str, bool] = {}
+        self._wait = True
         self._tables = TableCache(max_bytes, eventual=eventual)
 
     def check(self, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
@@ -93,7 +93,7 @@ class HMMLookahead(Lookahead[HMMState]):
     def in_static_shapes(self) -> HMMLookahead:
         """Returns this lookahead, with the same tables, as one that never waits for the device."""
         other = copy(self)
-        other._wait = {"wait": False}
+        other._wait = False
         return other
 
     def start(self, batch: Batch) -> HMMState:
@@ -121,11 +121,11 @@ class HMMLookahead(Lookahead[HMMState]):
 
     def classes(self, state: HMMState, walk: Walk) -> Expectation:
         """Returns what the HMM expects of every class of each prefix's automaton."""
-        return self._expect(partial(expect_classes, **self._wait), state, walk)
+        return self._expect(partial(expect_classes, wait=self._wait), state, walk)
 
     def tokens(self, state: HMMState, walk: Walk, tokens: Int64[Tensor, "R K"]) -> Expectation:
         """Returns what the HMM expects of these tokens."""
-        return self._expect(partial(expect_tokens, **self._wait), state, walk, tokens)
+        return self._expect(partial(expect_tokens, wait=self._wait), state, walk, tokens)
 
     def all_tokens(self, state: HMMState, walk: Walk) -> Expectation:
         """Returns what the HMM expects of every token, by one matrix product."""

@@ -112,7 +112,7 @@ class _Even:
 
 
 def fixed_tokens(constraint: gcd.TokenAutomaton, budget: int) -> list[int]:
-    """Draw a text of the constraint, its end included, of at most so many tokens: the longest of 8.
+    """Draw a text of the constraint, its end included, of at most so many tokens: the longest of 4.
 
     Under random weights the model's own texts would never obey the constraint, and every method
     would write others; so all of them write this one.
@@ -122,6 +122,6 @@ def fixed_tokens(constraint: gcd.TokenAutomaton, budget: int) -> list[int]:
             _Even(constraint.vocabulary), [[0]], constraint, budget=budget, particles=1,
             proposal=smc.GCD(), seed=seed,
         )[0].particles[0].ids
-        for seed in range(8)
+        for seed in range(4)
     ]  # fmt: skip
-    return list(max(drawn, key=len))
+    return list(max(drawn, key=lambda ids: len(ids)))

@@ -125,7 +125,7 @@ class StaticTransformer:
         self.width, self.columns = width, width + budget
         self._lengths = lengths[each]
         self._first = (width - lengths)[each].unsqueeze(1)
-        self._cache = StaticCache(config=self.model.config, max_cache_len=self.columns)
+        self._cache: Any = StaticCache(config=self.model.config, max_cache_len=self.columns)
         # All layers in one piece of memory, so that rows are moved in one operation.
         pieces = []
         for side in ("keys", "values"):
