@@ -81,6 +81,8 @@ def expect_classes(
     predicted: Float[Tensor, "R H"],
     states: Int64[Tensor, "R"],
     remaining: Int64[Tensor, "R"],
+    *,
+    wait: bool = True,
 ) -> Expected:
     """Computes what the HMM expects of every class of each prefix's automaton.
 
@@ -92,6 +94,9 @@ def expect_classes(
         states: where the prefixes are in their automata (numbered through as in `table.batch`); -1
             is nowhere.
         remaining: tokens left, the next one included.
+        wait: whether the host may wait for the device: to compute only what is alive, and to see
+            whether the table has it. Otherwise shapes do not depend on data, every class costs
+            O(H), and a table without a row gives numbers of no meaning.
 
     Raises:
         ValueError: more tokens are left than the table has rows for.
@@ -102,6 +107,8 @@ def expect_classes(
         last = len(table.class_emission) - 1
         item = (table.first_class[automaton].unsqueeze(1) + symbol).clamp(max=last)
         return _expect(table, predicted, states, remaining, symbol, item, table.class_emission)
+    if not wait:
+        return _every_class(table, predicted, states, remaining)
     columns = _columns(table, predicted, states, remaining)
     row, symbol = columns.alive.nonzero(as_tuple=True)
     joint, mass = _class_sums(table, columns, states, row, symbol).double().log()
@@ -117,6 +124,8 @@ def expect_tokens(
     states: Int64[Tensor, "R"],
     remaining: Int64[Tensor, "R"],
     tokens: Int64[Tensor, "R K"],
+    *,
+    wait: bool = True,
 ) -> Expected:
     """Computes what is expected of these tokens, as `expect_classes` does. Cost O(R K H)."""
     if predicted.device.type in _COMPILED:
@@ -131,10 +140,28 @@ def expect_tokens(
     steps = table.batch.steps_to_accept[after.clamp(min=0)]
     alive = (after >= 0) & fits(steps, remaining.unsqueeze(1))
     target = table.number[after.clamp(min=0)]
-    entry = _entry(table, remaining, target, alive)
-    joint, mass = _token_sums(table, predicted, tokens, entry)
-    log_joint = joint.double().log() + table.completion.log_scale[entry]
-    return _alive_only(log_joint, mass, alive)
+    entry = _entry(table, remaining, target, alive, wait=wait)
+    return _item_sums(table, predicted, tokens, table.hmm.emission, entry, alive)
+
+
+def _every_class(
+    table: LookaheadTable,
+    predicted: Float[Tensor, "R H"],
+    states: Int64[Tensor, "R"],
+    remaining: Int64[Tensor, "R"],
+) -> Expected:
+    """What is expected of all classes, alive or not, in static shapes."""
+    batch = table.batch
+    places = batch.entries(states)
+    alive = (places >= 0) & (batch.steps_after_flat[places.clamp(min=0)] < remaining.unsqueeze(1))
+    first = batch.first_state[states.clamp(min=0)].unsqueeze(1)
+    after = batch.delta_flat[places.clamp(min=0)] + first
+    target = table.number[torch.where(alive, after, 0)]
+    entry = _entry(table, remaining, target, alive, wait=False)
+    first = table.first_class[batch.automaton_of[states.clamp(min=0)]].unsqueeze(1)
+    symbols = torch.arange(batch.widest, device=states.device)
+    item = (first + symbols).clamp(max=len(table.class_emission) - 1)
+    return _item_sums(table, predicted, item, table.class_emission, entry, alive)
 
 
 def expect_all_tokens(
@@ -173,6 +200,8 @@ def _entry(
     remaining: Int64[Tensor, "R"],
     target: Int64[Tensor, "R K"],
     alive: Bool[Tensor, "R K"],
+    *,
+    wait: bool = True,
 ) -> Int64[Tensor, "R K"]:
     """Rows that hold beta of states (of the table) after the next token; any, if not alive.
 
@@ -180,7 +209,7 @@ def _entry(
         ValueError: there is none.
     """
     entry = table.row((remaining - 1).unsqueeze(1).expand_as(target), target)
-    if bool((alive & (entry < 0)).any()):
+    if wait and bool((alive & (entry < 0)).any()):
         raise _no_row(table, remaining)
     return entry.clamp(min=0)
 
@@ -245,22 +274,25 @@ def _expect(
     return Expected(log_joint, log_mass)
 
 
-def _token_sums(
+def _item_sums(
     table: LookaheadTable,
     predicted: Float[Tensor, "R H"],
-    tokens: Int64[Tensor, "R K"],
+    item: Int64[Tensor, "R K"],
+    emission: Float[Tensor, "items H"],
     entry: Int64[Tensor, "R K"],
-) -> tuple[Float[Tensor, "R K"], Float[Tensor, "R K"]]:
-    """For these tokens the sum over h with b, and the one without. For any device."""
-    R, K = tokens.shape
+    alive: Bool[Tensor, "R K"],
+) -> Expected:
+    """For these rows of emissions the sum over h with b, and the one without. For any device."""
+    R, K = item.shape
     joint, mass = predicted.new_zeros(R, K), predicted.new_zeros(R, K)
     step = max(1, _AT_ONCE // max(1, R * predicted.shape[1]))
     for first in range(0, K, step):
         some = slice(first, first + step)
-        each = table.hmm.emission[tokens[:, some]].to(predicted.dtype) * predicted.unsqueeze(1)
+        each = emission[item[:, some]].to(predicted.dtype) * predicted.unsqueeze(1)
         mass[:, some] = each.sum(dim=2)
         joint[:, some] = (each * table.completion.b[entry[:, some]]).sum(dim=2)
-    return joint, mass
+    log_joint = joint.double().log() + table.completion.log_scale[entry]
+    return _alive_only(log_joint, mass, alive)
 
 
 def _columns(

@@ -43,13 +43,13 @@ class Keys(NamedTuple):
     Attributes:
         example: identity of the example (not its place in the batch).
         particle: number of the particle within its example.
-        step: number of the step, from 0.
+        step: number of the step, from 0; on the device where a step must not wait for the host.
         purpose: what all these numbers are for.
     """
 
     example: Int64[Tensor, "*M"]
     particle: Int64[Tensor, "*M"]
-    step: int
+    step: int | Int64[Tensor, ""]
     purpose: Purpose
 
 

@@ -65,6 +65,12 @@ class Lookahead(Tabled, Protocol[ModelState]):
 
     eventual: bool = False
 
+    def in_static_shapes(self) -> Lookahead[ModelState]:
+        """Returns a lookahead that never waits for the device, for `smc.static`; itself, if not
+        overridden, which is right on the CPU.
+        """
+        return self
+
     @abstractmethod
     def start(self, batch: Batch) -> ModelState:
         """Returns the state of B empty prefixes, one per example.

@@ -13,6 +13,8 @@ one product with the transition matrix for the filter.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -68,6 +70,7 @@ class HMMLookahead(Lookahead[HMMState]):
         self.hmm = hmm
         self.eventual = eventual
         self.max_bytes = max_bytes
+        self._wait = True
         self._tables = TableCache(max_bytes, eventual=eventual)
 
     def check(self, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
@@ -86,6 +89,12 @@ class HMMLookahead(Lookahead[HMMState]):
     def free(self) -> None:
         """Gives back the tables that are kept for the next call with the same constraints."""
         self._tables.clear()
+
+    def in_static_shapes(self) -> HMMLookahead:
+        """Returns this lookahead, with the same tables, as one that never waits for the device."""
+        other = copy(self)
+        other._wait = False
+        return other
 
     def start(self, batch: Batch) -> HMMState:
         """Returns one empty prefix per example; computes the table, unless it is kept.
@@ -112,11 +121,11 @@ class HMMLookahead(Lookahead[HMMState]):
 
     def classes(self, state: HMMState, walk: Walk) -> Expectation:
         """Returns what the HMM expects of every class of each prefix's automaton."""
-        return self._expect(expect_classes, state, walk)
+        return self._expect(partial(expect_classes, wait=self._wait), state, walk)
 
     def tokens(self, state: HMMState, walk: Walk, tokens: Int64[Tensor, "R K"]) -> Expectation:
         """Returns what the HMM expects of these tokens."""
-        return self._expect(expect_tokens, state, walk, tokens)
+        return self._expect(partial(expect_tokens, wait=self._wait), state, walk, tokens)
 
     def all_tokens(self, state: HMMState, walk: Walk) -> Expectation:
         """Returns what the HMM expects of every token, by one matrix product."""

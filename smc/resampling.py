@@ -11,7 +11,9 @@ the schemes differ in the variance they add (Douc, Cappé & Moulines, 2005):
 
 Each is a function of the weights and of `uniform`, which gives M uniform numbers per system and may
 ask where the outcome of each choice changes (`smc.draw`).  Schemes work on B
-independent systems at once, at O(B·N log N).
+independent systems at once, at O(B·N log N). Systems of fewer than N particles have room for N too,
+with weights of zero where they have no particle, and say their `size`, m: they have m ancestors,
+the first m of the result, and what follows means nothing (`smc.static.systems`).
 
 A particle of weight zero must never survive.  With a float32 running sum, a binary search and a
 clip at the end it does, about once in 10⁴ steps at N = 1024; here sums are in float64 and the
@@ -31,40 +33,46 @@ from torch import Tensor
 Uniform = Callable[[int, Callable[[], Tensor]], Tensor]
 """(M, breaks of M choices in each of B systems, on demand) -> uniform numbers Float64["B M"]."""
 
-Scheme = Callable[[Tensor, Uniform], Tensor]
-"""Normalised weights Float64["B N"], and uniform numbers on demand -> ancestors Int64["B N"]."""
+Scheme = Callable[..., Tensor]
+"""Normalised weights Float64["B N"], uniform numbers on demand, and perhaps the size of each system
+Int64["B"] -> ancestors Int64["B N"]."""
 
 
-def multinomial(weights: Float64[Tensor, "B N"], uniform: Uniform) -> Int64[Tensor, "B N"]:
+def multinomial(
+    weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"] | None = None
+) -> Int64[Tensor, "B N"]:
     """Draws N times independently from the weights."""
+    del size  # draws do not know of each other
     B, N = weights.shape
     cumulative = _cumulative(weights)
     u = uniform(N, lambda: cumulative.unsqueeze(1).expand(B, N, N))
     return _inverse(weights, cumulative, u)
 
 
-def stratified(weights: Float64[Tensor, "B N"], uniform: Uniform) -> Int64[Tensor, "B N"]:
+def stratified(
+    weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"] | None = None
+) -> Int64[Tensor, "B N"]:
     """Draws once in each slice ((i - 1)/N, i/N)."""
-    N = weights.shape[1]
-    cumulative = _cumulative(weights)
-    slices = torch.arange(N, dtype=torch.float64, device=weights.device)
-    u = uniform(N, lambda: cumulative.unsqueeze(1) * N - slices.unsqueeze(1))
-    return _inverse(weights, cumulative, (slices + u) / N)
+    m, cumulative, slices = _size(weights, size), _cumulative(weights), _slices(weights)
+    u = uniform(weights.shape[1], lambda: (cumulative * m).unsqueeze(1) - slices.unsqueeze(1))
+    return _inverse(weights, cumulative, (slices + u) / m)
 
 
-def systematic(weights: Float64[Tensor, "B N"], uniform: Uniform) -> Int64[Tensor, "B N"]:
+def systematic(
+    weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"] | None = None
+) -> Int64[Tensor, "B N"]:
     """Takes the same point of each slice, hence a single uniform number per system."""
-    N = weights.shape[1]
-    cumulative = _cumulative(weights)
-    slices = torch.arange(N, dtype=torch.float64, device=weights.device)
-    u = uniform(1, lambda: (cumulative * N).frac().unsqueeze(1))
-    return _inverse(weights, cumulative, (slices + u) / N)
+    m, cumulative, slices = _size(weights, size), _cumulative(weights), _slices(weights)
+    u = uniform(1, lambda: (cumulative * m).frac().unsqueeze(1))
+    return _inverse(weights, cumulative, (slices + u) / m)
 
 
-def residual(weights: Float64[Tensor, "B N"], uniform: Uniform) -> Int64[Tensor, "B N"]:
+def residual(
+    weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"] | None = None
+) -> Int64[Tensor, "B N"]:
     """Copies particle n floor(N·W_n) times, and draws what is missing to N from the remainders."""
     B, N = weights.shape
-    expected = weights * N
+    expected = weights * _size(weights, size)
     copies = expected.floor()
     remainder = expected - copies
     # Where rounding leaves no remainder although copies are missing, draw from the weights.
@@ -73,7 +81,7 @@ def residual(weights: Float64[Tensor, "B N"], uniform: Uniform) -> Int64[Tensor,
     cumulative = _cumulative(remainder)
 
     certain = copies.cumsum(dim=1)
-    slots = torch.arange(N, dtype=torch.float64, device=weights.device).expand(B, N).contiguous()
+    slots = _slices(weights).expand(B, N).contiguous()
     missing = slots >= certain[:, -1:]
     # Slots already filled ask for numbers too, so that shapes are fixed; those decide nothing.
     u = uniform(N, lambda: torch.where(missing.unsqueeze(2), cumulative.unsqueeze(1), 0.0))
@@ -103,6 +111,20 @@ def scheme(name: str | Scheme) -> Scheme:
     if name not in SCHEMES:
         raise ValueError(f"unknown resampling scheme {name!r}; choose one of {', '.join(SCHEMES)}")
     return SCHEMES[name]
+
+
+def _size(
+    weights: Float64[Tensor, "B N"], size: Int64[Tensor, "B"] | None
+) -> Float64[Tensor, "B 1"]:
+    """How many particles each system has."""
+    if size is None:
+        return weights.new_full((len(weights), 1), weights.shape[1])
+    return size.double().unsqueeze(1)
+
+
+def _slices(weights: Float64[Tensor, "B N"]) -> Float64[Tensor, "N"]:
+    """Numbers of the slices of (0, 1)."""
+    return torch.arange(weights.shape[1], dtype=torch.float64, device=weights.device)
 
 
 def _cumulative(weights: Float64[Tensor, "B N"]) -> Float64[Tensor, "B N"]:

@@ -44,6 +44,7 @@ Cost of a step: that of the lookahead, plus the passes of `smc.tying` over R x V
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Generic, NamedTuple
@@ -189,6 +190,12 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         """Gives back the tables that are kept for the next call with the same constraints."""
         self.lookahead.free()
 
+    def in_static_shapes(self) -> Twisted[ModelState]:
+        """Returns this proposal as one that never waits for the device; see `smc.static`."""
+        other = copy(self)
+        other.lookahead = self.lookahead.in_static_shapes()
+        return other
+
     def start(self, batch: Batch) -> TwistedState[ModelState]:
         """Returns one empty prefix per example.
 
@@ -215,8 +222,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         Raises:
             FloatingPointError: the lookahead's expectations are not numbers.
         """
-        make = self._dense if self.exact_top_k is None else self._tied
-        mixture, guide = make(state, log_p)
+        mixture, guide = self._made(state, log_p)
         if bool(mixture.log_z.isnan().any()):
             raise FloatingPointError(self._not_numbers())
         self._count(len(log_p), mixture.fallback, mixture.floored)
@@ -238,6 +244,18 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         if bool(log_g.isnan().any()):
             raise FloatingPointError(self._not_numbers())
         return log_g.masked_fill(log_g.isneginf(), 0.0)
+
+    def unchecked_guide(
+        self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]
+    ) -> Guide:
+        """Does what `guide` does, but neither counts nor waits to see whether log Z is a number."""
+        return self._made(state, log_p)[1]
+
+    def _made(
+        self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]
+    ) -> tuple[_Mixture, Guide]:
+        make = self._dense if self.exact_top_k is None else self._tied
+        return make(state, log_p)
 
     @property
     def counts(self) -> Counts:

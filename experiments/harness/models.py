@@ -18,6 +18,8 @@ from experiments.harness.config import ModelConfig
 from gcd.errors import ConstraintError
 from smc.transformers_lm import TransformersLM
 
+SHAPE = "llama3_1_8b_shape"
+"""The path of a model with random weights (`experiments.latency.models`)."""
 ROOT = Path(__file__).resolve().parents[2]
 _HASHED_BYTES = 256 * 1024**2  # larger files are told apart by size and time
 _HASHED = (
@@ -95,6 +97,11 @@ def _found(path: str) -> str:
     """
     if path == smollm2.NAME:
         return str(smollm2.checkpoint())
+    if path == SHAPE:
+        raise ValueError(
+            f"model.path={path} has the shape of a model and no weights: it is for +task=latency; "
+            "give a checkpoint directory, a hub name, or `smollm2`"
+        )
     if not (path.startswith((".", "/", "~")) or Path(path).exists()):
         return path
     directory = Path(path).expanduser()

@@ -1,0 +1,149 @@
+"""A step outside of the language model: the loop that waits, and the static one by its passes.
+
+The language model is a table of random log-probabilities, and its own time is taken off. 16
+particles, one prompt, a schema with free strings, 49 152 tokens that are made up. All go through
+the same constraint with the same random numbers, in turns, on one thread. What is counted is
+processor time, which other work on the machine changes less than it does the clock; medians over
+runs, of the milliseconds of a step.
+
+    OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python benchmarks/static_step.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+# Run as a file, Python looks for modules in this folder first, and takes `hmm.py` for the package.
+_HERE = Path(__file__).resolve().parent
+sys.path[:] = [str(_HERE.parent), *(e for e in sys.path if Path(e or ".").resolve() != _HERE)]
+
+import gcd  # noqa: E402
+import smc  # noqa: E402
+from experiments.latency.models import SCHEMA, made_up_vocabulary  # noqa: E402
+from hmm.model import HMM  # noqa: E402
+from smc.draw import CounterDraw  # noqa: E402
+from smc.proposals import Batch  # noqa: E402
+from smc.static import StaticSampler, pass_of  # noqa: E402
+
+
+class Table:
+    """A language model that answers with rows of a table, and keeps the time that it takes."""
+
+    context = None
+    device = torch.device("cpu")
+
+    def __init__(self, vocabulary: gcd.Vocabulary, spread: float) -> None:
+        self.vocabulary = vocabulary
+        generator = torch.Generator().manual_seed(0)
+        logits = spread * torch.randn(64, vocabulary.size, generator=generator)
+        self.rows = logits.log_softmax(dim=1)
+        self.seconds, self.calls, self.rows_read = 0.0, 0, 0
+
+    def read(self, count: int) -> torch.Tensor:
+        started = time.process_time()
+        first = (17 * self.calls) % (len(self.rows) - count)
+        found = self.rows[first : first + count].clone()
+        self.calls += 1
+        self.rows_read += count
+        self.seconds += time.process_time() - started
+        return found
+
+    # As a language model of `smc.sample`.
+    def encode(self, prompt: Sequence[int]) -> list[int]:
+        return list(prompt)
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Table, torch.Tensor]:
+        return self, self.rows[: len(prompts)]
+
+    def extend(self, runs: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return self.read(len(runs)).unsqueeze(1)
+
+    def reorder(self, ancestors: torch.Tensor) -> None:
+        pass
+
+    def truncate(self, lengths: torch.Tensor) -> None:
+        raise NotImplementedError
+
+    # As a `Forward` of the static step.
+    def start(self, prompts: Sequence[Sequence[int]], particles: int, budget: int) -> torch.Tensor:
+        return self.rows[: len(prompts)].repeat_interleave(particles, dim=0)
+
+    def step(self, tokens: torch.Tensor, source: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+        return self.read(len(tokens))
+
+    def rewind(self) -> None:
+        raise NotImplementedError
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--tokens", type=int, default=49152)
+    parser.add_argument("--budget", type=int, default=60)
+    parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--particles", type=int, default=16)
+    parser.add_argument("--spread", type=float, default=3.0, help="of the logits")
+    parser.add_argument("--repeats", type=int, default=5)
+    given = parser.parse_args()
+
+    vocabulary = made_up_vocabulary(given.tokens)
+    constraint = gcd.lift(gcd.json_schema(SCHEMA), vocabulary)
+    lm = Table(vocabulary, given.spread)
+    hmm = HMM.random(given.hidden, vocabulary.size, generator=torch.Generator().manual_seed(0))
+    # Not LM: under a table of random numbers its particles are dead after a token or two.
+    proposals = {"LCD": smc.LCD(), "GCD": smc.GCD(), "P-GCD": smc.PGCD(hmm)}
+
+    def waiting(proposal: smc.Proposal, seed: int) -> int:
+        (found,) = smc.sample(
+            lm, [[0]], constraint, budget=given.budget, particles=given.particles,
+            proposal=proposal, seed=seed, forced_runs=False,
+        )  # fmt: skip
+        return len(found.diagnostics.ess)
+
+    def static(name: str) -> Callable[[smc.Proposal, int], int]:
+        def run(proposal: smc.Proposal, seed: int) -> int:
+            batch = Batch(gcd.AutomatonBatch([constraint]), torch.tensor([given.budget]))
+            sampler = StaticSampler(
+                lm, proposal, batch, examples=torch.zeros(1, dtype=torch.int64),
+                num_particles=given.particles, draw=CounterDraw(seed),
+                whole_vocabulary=pass_of(name, lm.device),
+            )  # fmt: skip
+            sampler.prepare([[0]])
+            return sampler.finish()
+
+        return run
+
+    loops = {"waits": waiting, "torch": static("torch"), "blocks": static("blocks")}
+    read: dict[str, list[float]] = {title: [] for title in proposals}
+    times: dict[tuple[str, str], list[float]] = {(p, name): [] for p in proposals for name in loops}
+    for repeat in range(given.repeats + 1):
+        for title, proposal in proposals.items():
+            for name, run in loops.items():
+                lm.seconds, lm.calls, lm.rows_read = 0.0, 0, 0
+                started = time.process_time()
+                steps = run(proposal, repeat)
+                spent = time.process_time() - started - lm.seconds
+                if repeat:  # the first run compiles, and makes tables
+                    times[title, name].append(1e3 * spent / steps)
+                    if name == "waits":
+                        read[title].append(lm.rows_read / steps)
+    print(f"{vocabulary.size} tokens, {torch.get_num_threads()} threads, N = {given.particles}")
+    print(f"{constraint.num_states} states, {constraint.num_classes} classes\n")
+    print("| proposal | rows that the waiting loop reads a step | waits, ms | static, torch, ms "
+          "| static, blocks, ms | waits / blocks |")  # fmt: skip
+    print("|---|---|---|---|---|---|")
+    for title in proposals:
+        each = [times[title, name] for name in loops]
+        ratio = statistics.median(a / b for a, b in zip(each[0], each[2], strict=True))
+        cells = " | ".join(f"{statistics.median(values):.1f}" for values in each)
+        print(f"| {title} | {statistics.median(read[title]):.1f} | {cells} | {ratio:.2f} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""The model that is timed, a vocabulary where there is no tokenizer, tokens fixed in advance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice, product
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import gcd
+import smc
+from experiments.harness.models import SHAPE, load_model, resolve_device
+from smc.transformers_lm import TransformersLM
+
+SHAPE_TOKENS = 128_256
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 200},
+        "kind": {"enum": ["request", "answer", "remark"]},
+        "count": {"type": "integer", "minimum": 0, "maximum": 99999},
+        "parts": {"type": "array", "items": {"type": "string", "maxLength": 40}, "maxItems": 3},
+    },
+    "required": ["name", "kind", "count", "parts"],
+    "additionalProperties": False,
+}
+"""The constraint: free strings, a choice, a number, a list."""
+
+
+def timed_model(config: DictConfig) -> TransformersLM:
+    """Load the model of the run, or make one of the paper's shape, with random weights.
+
+    Raises:
+        ValueError: it cannot be loaded.
+    """
+    if config.model.path != SHAPE:
+        return load_model(config.model)[0]
+    shape = LlamaConfig(
+        vocab_size=SHAPE_TOKENS,
+        hidden_size=4096,
+        intermediate_size=14336,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        max_position_embeddings=131072,
+        bos_token_id=0,
+        eos_token_id=SHAPE_TOKENS - 1,
+    )
+    device, before = resolve_device(config.model.device), torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, config.model.dtype))
+    try:
+        with device, torch.random.fork_rng():
+            torch.manual_seed(0)
+            model: Any = LlamaForCausalLM(shape)
+    finally:
+        torch.set_default_dtype(before)
+    return TransformersLM(model, None, made_up_vocabulary(SHAPE_TOKENS))
+
+
+def made_up_vocabulary(size: int) -> gcd.Vocabulary:
+    """Make a vocabulary of so many tokens: bytes, what JSON is written with, and words of letters.
+
+    The last one ends a text. A real tokenizer's classes are more, by what its tokens happen to
+    join; the words here are as many and as long.
+    """
+    tokens = list(islice(dict.fromkeys(_tokens()), size - 1))
+    return gcd.Vocabulary.from_bytes([*tokens, b""], [size - 1])
+
+
+def _tokens() -> Iterator[bytes]:
+    yield from (bytes([byte]) for byte in range(256))
+    marks = (b'{"', b'":', b'": ', b'", "', b'","', b'"}', b'["', b'"]', b'"]}', b", ", b": ")
+    yield from marks
+    yield from (b"%d" % number for number in range(10, 1000))
+    letters = b"etaoinshrdlucmfwypvbgkjqxz"
+    for length in range(2, 5):
+        for word in product(letters, repeat=length):
+            yield bytes(word)
+            yield b" " + bytes(word)
+
+
+class _Even:
+    """A language model to which all tokens are equally probable."""
+
+    context = None
+    device = torch.device("cpu")
+
+    def __init__(self, vocabulary: gcd.Vocabulary) -> None:
+        self.vocabulary = vocabulary
+
+    def encode(self, prompt: Any) -> list[int]:
+        return list(prompt)
+
+    def prefill(self, prompts: Any) -> tuple[_Even, torch.Tensor]:
+        return self, self._even(len(prompts))
+
+    def extend(self, runs: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return self._even(len(runs)).unsqueeze(1)
+
+    def reorder(self, ancestors: torch.Tensor) -> None:
+        """Nothing is remembered."""
+
+    def truncate(self, lengths: torch.Tensor) -> None:
+        """Nothing is remembered."""
+
+    def _even(self, rows: int) -> torch.Tensor:
+        V = self.vocabulary.size
+        return torch.zeros(rows, V).log_softmax(dim=1)
+
+
+def fixed_tokens(constraint: gcd.TokenAutomaton, budget: int) -> list[int]:
+    """Draw a text of the constraint, its end included, of at most so many tokens: the longest of 4.
+
+    Under random weights the model's own texts would never obey the constraint, and every method
+    would write others; so all of them write this one.
+    """
+    drawn: list[tuple[int, ...]] = [
+        smc.sample(
+            _Even(constraint.vocabulary), [[0]], constraint, budget=budget, particles=1,
+            proposal=smc.GCD(), seed=seed,
+        )[0].particles[0].ids
+        for seed in range(4)
+    ]  # fmt: skip
+    return list(max(drawn, key=len))

@@ -1,0 +1,158 @@
+"""`+task=latency` measures milliseconds a token: the paper's Table 2.
+
+What is timed is the static loop (`smc.static`), with the proposals of the paper, for `task.batch`
+particles of one prompt; on a CUDA device a step with the model's forward pass is one captured
+graph. The floor is the same loop without a constraint, captured just as well, and, weaker,
+`transformers.generate`. Tokens are fixed in advance, so that all methods write the same and runs
+end, whatever the weights. Runs that warm up do not count; what is prepared once is told apart.
+
+    python -m experiments.run +task=latency                       # SmolLM2, on the CPU
+    python -m experiments.run +experiment=table2_latency          # on a GPU
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+from typing import Any
+
+import pandas as pd
+import torch
+from omegaconf import DictConfig
+
+from experiments.harness.identity import Identity, results_config
+from experiments.harness.models import SHAPE, resolve_device, title_of, weights_of
+from experiments.harness.results import Key, Row
+from experiments.harness.run import Run, Task
+from experiments.harness.seeds import derived_seed
+from experiments.harness.summary import as_markdown
+from experiments.latency.config import LatencyConfig, check
+from experiments.latency.models import timed_model
+from experiments.latency.timing import Bench, methods_of
+
+PAPER = {"lm": 1.69, "lcd": 1.83, "gcd": 1.86, "pgcd:H1024": 5.26, "pgcd:H4096": 8.23,
+         "pgcd:H16384": 17.30}  # fmt: skip
+"""Table 2: milliseconds a token, Llama-3.1-8B, batch 16, one H100."""
+
+
+def _machine(device: torch.device) -> str:
+    """What times are of, in words."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"{platform.processor() or platform.machine()}, {threads} thread{'s'[: threads != 1]}"
+
+
+def _read(config: DictConfig) -> str:
+    return _machine(resolve_device(config.model.device))
+
+
+def _identity(config: DictConfig, machine: str) -> Identity:
+    weights = {"model_files": SHAPE} if config.model.path == SHAPE else weights_of(config.model)
+    return {**results_config(config), **weights, "machine": machine}
+
+
+def _run(run: Run, machine: str) -> None:
+    """Time every method, in turns, and report."""
+    task = run.config.task
+    methods = methods_of(task.kinds, task.hidden)
+    keys = [
+        Key("latency", method, "smc", task.batch, repeat)
+        for repeat in range(task.repeats)
+        for method in methods
+    ]
+    run.open(keys)
+    due = [key for key in keys if key not in run.store]
+    if due:
+        bench = Bench(timed_model(run.config), run.config)
+        warm: set[str] = set()
+        with run.sampling(keys) as progress:
+            for key in due:
+                if key.method not in warm:
+                    for _ in range(task.warm_up):
+                        bench.seconds(key.method, 0)
+                    warm.add(key.method)
+                run.store.append([_row(key, bench, run.config.seed, machine)])
+                progress(1)
+    rows = run.merged()
+    assert rows is not None, "one process"
+    _report(run, rows, methods)
+
+
+def _row(key: Key, bench: Bench, seed: int, machine: str) -> Row:
+    seconds = bench.seconds(key.method, derived_seed(seed, key.repeat) % 2**31)
+    return {
+        **key._asdict(),
+        "ms_per_token": 1e3 * seconds / len(bench.tokens),
+        "tokens": len(bench.tokens),
+        "automaton_seconds": bench.automaton_seconds,
+        "table_seconds": bench.table_seconds.get(key.method),
+        "states": bench.constraint.num_states,
+        "classes": bench.constraint.num_classes,
+        "machine": machine,
+    }
+
+
+def _report(run: Run, rows: list[Row], methods: list[str]) -> None:
+    """Make the table: medians, ratios of the runs of one turn, and the paper's beside ours."""
+    frame = pd.DataFrame(rows)
+    times = frame.pivot(index="repeat", columns="method", values="ms_per_token")
+    records = [_record(method, frame, times) for method in methods]
+    table = pd.DataFrame(
+        {
+            "method": record["method"],
+            "ms a token": f"{record['ms_per_token']:.2f}",
+            "least to greatest": f"{record['least']:.2f} to {record['greatest']:.2f}",
+            "x lm": _times(record["slowdown"]),
+            "x generate": _times(record["slowdown_generate"]),
+            "table, s": _seconds(record["table_seconds"]),
+            "paper, ms": _paper(method),
+            "paper, x lm": _times(PAPER[method] / PAPER["lm"] if method in PAPER else None),
+        }
+        for method, record in zip(methods, records, strict=True)
+    )
+    first = rows[0]
+    text = (
+        f"## Milliseconds a token\n\n{as_markdown(table)}\n\n"
+        f"{title_of(run.config.model)} on {first['machine']}; {first['particles']} particles, "
+        f"{first['tokens']} tokens fixed in advance, medians of {len(times)} runs in turns, of "
+        f"ratios those of runs of the same turn. Not in these times: reading the prompt, the "
+        f"constraint ({first['states']} states, {first['classes']} classes, "
+        f"{first['automaton_seconds']:.2f} s), and the table of P-GCD. HMMs have random "
+        "parameters. The paper's (arXiv 2606.01926, Table 2): Llama-3.1-8B, batch 16, one H100.\n"
+    )
+    summary = {"machine": first["machine"], "tokens": first["tokens"], "rows": records}
+    run.report(text, summary, lambda tracked: None, files=("results.jsonl",))
+
+
+def _record(method: str, frame: pd.DataFrame, times: pd.DataFrame) -> dict[str, Any]:
+    mine = times[method]
+    tables = frame[frame.method == method].table_seconds.dropna()
+    ratios = {
+        floor: statistics.median(mine / times[floor]) if floor in times else None
+        for floor in ("lm", "generate")
+    }
+    return {
+        "method": method,
+        "ms_per_token": statistics.median(mine),
+        "least": float(mine.min()),
+        "greatest": float(mine.max()),
+        "slowdown": ratios["lm"],
+        "slowdown_generate": ratios["generate"],
+        "table_seconds": float(tables.iloc[0]) if len(tables) else None,
+    }
+
+
+def _times(ratio: float | None) -> str:
+    return "–" if ratio is None else f"{ratio:.2f}"
+
+
+def _seconds(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{seconds:.2f}"
+
+
+def _paper(method: str) -> str:
+    return f"{PAPER[method]:.2f}" if method in PAPER else "–"
+
+
+TASK = Task("latency", LatencyConfig, check, _read, _identity, _run)

@@ -1,0 +1,90 @@
+"""These Triton kernels sum rows of tokens by blocks, and find one: `smc.static.triton_blocks`.
+
+Token v of class c weighs exp(logit / T + g[c]), or with its own g where it has one. The oracle is
+`smc.static.passes.TorchPass`.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _tilted(
+    logits, row, class_of, which, by_class, own, by_token, p, block, inverse_temperature,
+    V, C, K, OWN: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """A block of a particle's scores, logit / T, and of these plus log g."""
+    v = block * BLOCK + tl.arange(0, BLOCK)
+    inside = v < V
+    r = tl.load(row + p)
+    x = tl.load(logits + r * V + v, mask=inside, other=float("-inf")).to(WIDE)
+    x = x.to(tl.float64) * tl.load(inverse_temperature)  # a plain number would come in float32
+    c = tl.load(class_of + tl.load(which + p) * V + v, mask=inside, other=0)
+    g = tl.load(by_class + p * C + c, mask=inside, other=float("-inf"))
+    if OWN:
+        k = tl.load(own + p * V + v, mask=inside, other=0).to(tl.int32)
+        mine = tl.load(by_token + p * K + k - 1, mask=k > 0, other=0.0)
+        g = tl.where(k > 0, mine, g)
+    return v, x, x + g
+
+
+@triton.jit
+def _scaled(x, WIDE: tl.constexpr):
+    """The largest of a block, and exp(x - largest), zero where there is none."""
+    top = tl.max(x, axis=0)
+    finite = tl.where(top == float("-inf"), 0.0, top)
+    return top, tl.exp((x - finite).to(WIDE)).to(tl.float64)
+
+
+@triton.jit
+def weigh(
+    logits, row, class_of, which, by_class, own, by_token,
+    top_all, sum_all, top, total, inverse_temperature,
+    V, C, K, blocks, OWN: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    p, block = tl.program_id(0), tl.program_id(1)
+    _, x, tilted = _tilted(
+        logits, row, class_of, which, by_class, own, by_token, p, block, inverse_temperature,
+        V, C, K, OWN, BLOCK, WIDE,
+    )  # fmt: skip
+    here = p * blocks + block
+    most, share = _scaled(x, WIDE)
+    tl.store(top_all + here, most)
+    tl.store(sum_all + here, tl.sum(share, axis=0))
+    most, share = _scaled(tilted, WIDE)
+    tl.store(top + here, most)
+    tl.store(total + here, tl.sum(share, axis=0))
+
+
+@triton.jit
+def draw(
+    logits, row, class_of, which, by_class, own, by_token,
+    top, total, rows, u, out, inverse_temperature,
+    V, C, K, blocks, OWN: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+    BLOCKS: tl.constexpr,
+):  # fmt: skip
+    i = tl.program_id(0)
+    p = tl.load(rows + i)
+    number = tl.arange(0, BLOCKS)
+    there = number < blocks
+    tops = tl.load(top + p * blocks + number, mask=there, other=float("-inf"))
+    sums = tl.load(total + p * blocks + number, mask=there, other=0.0)
+    most = tl.max(tops, axis=0)
+    finite = tl.where(most == float("-inf"), 0.0, most)
+    weights = sums * tl.exp(tops - finite)
+    ends = tl.cumsum(weights, axis=0)
+    point = tl.load(u + i) * tl.sum(weights, axis=0)
+    # The first block of any weight that ends beyond the point; the last one, should none.
+    last = tl.max(tl.where(weights > 0, number, 0), axis=0)
+    block = tl.min(tl.where((weights > 0) & (ends > point), number, last), axis=0)
+    before = tl.sum(tl.where(number < block, weights, 0.0), axis=0)
+    scale = tl.exp(tl.max(tl.where(number == block, tops, float("-inf")), axis=0) - finite)
+    inner = (point - before) / tl.where(scale > 0, scale, 1.0)
+    v, _, tilted = _tilted(
+        logits, row, class_of, which, by_class, own, by_token, p, block, inverse_temperature,
+        V, C, K, OWN, BLOCK, WIDE,
+    )  # fmt: skip
+    _, share = _scaled(tilted, WIDE)
+    ends = tl.cumsum(share, axis=0)
+    last = tl.max(tl.where(share > 0, v, 0), axis=0)
+    tl.store(out + i, tl.min(tl.where((share > 0) & (ends > inner), v, last), axis=0))

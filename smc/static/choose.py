@@ -1,0 +1,42 @@
+"""This module chooses how to go over the vocabulary, by name or by device."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import torch
+
+from smc.static.passes import Pass, TorchPass
+
+PASSES = ("auto", "torch", "blocks", "triton")
+"""See `smc.static.passes`; "blocks" is compiled for the CPU, "triton" for CUDA devices."""
+
+
+def pass_of(name: str, device: torch.device) -> Pass:
+    """Returns the pass of this name; "auto" is the fused one of the device, if it is installed.
+
+    Raises:
+        ValueError: there is none of this name, it is for another device, or Triton is missing.
+    """
+    if name not in PASSES:
+        raise ValueError(f"unknown pass {name!r}; choose one of {', '.join(PASSES)}")
+    installed = importlib.util.find_spec("triton") is not None
+    if name == "auto":
+        fused = {"cpu": "blocks", "cuda": "triton" if installed else "torch"}
+        name = fused.get(device.type, "torch")
+    if name == "blocks":
+        if device.type != "cpu":
+            raise ValueError(f"the pass 'blocks' is for the CPU, not for {device}; take 'triton'")
+        from smc.static.blocks import BlockPass
+
+        return BlockPass()
+    if name == "triton":
+        if not installed or device.type != "cuda":
+            raise ValueError(
+                f"the pass 'triton' needs the package triton and a CUDA device, not {device}; take "
+                "'auto' or 'torch'"
+            )
+        from smc.static.triton_blocks import TritonPass
+
+        return TritonPass()
+    return TorchPass()

@@ -1,0 +1,181 @@
+"""A language model in static shapes reads one token of each of P rows, and gives P rows of logits.
+
+Rows are in lock step: after t tokens every row has t generated columns, those of rows that are over
+being of no meaning. So positions are the same for all rows but for the lengths of their prompts,
+nothing is ever aligned, and shapes stay as they are from the first step to the last, which is what
+a captured graph needs.
+
+`StaticTransformer` does that for causal models of `transformers`, with their `StaticCache`. Prompts
+are read once each, then stand in the cache once for every particle. They are the same for all
+particles of an example, so rows that become copies of others copy generated columns only.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from smc.transformers_lm import TransformersLM
+
+
+@runtime_checkable
+class Forward(Protocol):
+    """A language model that reads in static shapes; its memory changes in place."""
+
+    def start(
+        self, prompts: Sequence[Sequence[int]], num_particles: int, budget: int
+    ) -> Float[Tensor, "P V"]:
+        """Reads each prompt (token ids), and makes N rows of each, with room for `budget` tokens.
+
+        Returns:
+            Log-probabilities of the first token, to an added constant.
+        """
+        ...
+
+    def step(
+        self, tokens: Int64[Tensor, "P"], source: Int64[Tensor, "P"], step: Int64[Tensor, ""]
+    ) -> Float[Tensor, "P V"]:
+        """Makes row r a copy of what was row `source[r]`, and appends `tokens[r]` to it.
+
+        Args:
+            tokens: any id for a row that is over.
+            source: a row that is its own source, wherever another row has it as its source.
+            step: how many tokens have been appended before.
+
+        Returns:
+            Log-probabilities of the next token, to an added constant.
+        """
+        ...
+
+    def rewind(self) -> None:
+        """Forgets all generated tokens."""
+        ...
+
+
+class StaticTransformer:
+    """A `Forward` of a causal `transformers` model.
+
+    Args:
+        lm: the model; it must attend to all that came before, and its attention must take a mask
+            with a value for each column ("sdpa" or "eager").
+
+    Raises:
+        ValueError: it does not.
+    """
+
+    def __init__(self, lm: TransformersLM) -> None:
+        from transformers import DynamicCache
+        from transformers.cache_utils import DynamicLayer
+
+        model = lm.model
+        planned = {type(layer) for layer in DynamicCache(config=model.config).layers}
+        if getattr(model, "_is_stateful", False) or not planned <= {DynamicLayer}:
+            raise ValueError(
+                f"{type(model).__name__} does not attend to all columns in every layer (a sliding "
+                "window, or a recurrent state); the static step cannot serve it: take smc.sample"
+            )
+        attention = getattr(model.config, "_attn_implementation", "eager")
+        if attention not in ("sdpa", "eager"):
+            raise ValueError(
+                f"the model's attention is {attention!r}, which takes no mask of its own columns; "
+                "load it with attn_implementation='sdpa'"
+            )
+        self.model = model
+        self._last_only = (
+            {"logits_to_keep": 1}
+            if "logits_to_keep" in inspect.signature(model.forward).parameters
+            else {}
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """The model's device."""
+        return self.model.device
+
+    @torch.inference_mode()
+    def start(
+        self, prompts: Sequence[Sequence[int]], num_particles: int, budget: int
+    ) -> Float[Tensor, "P V"]:
+        """Reads all prompts in one forward pass, padded on the left; see `Forward`."""
+        from transformers import DynamicCache, StaticCache
+
+        lengths = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
+        width = max(len(prompt) for prompt in prompts)
+        tokens = torch.tensor(
+            [[0] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=self.device
+        )
+        column = torch.arange(width, device=self.device)
+        full = column >= (width - lengths).unsqueeze(1)
+        read = DynamicCache()
+        logits = self.model(
+            input_ids=tokens,
+            attention_mask=full.long(),
+            position_ids=(full.long().cumsum(dim=1) - 1).clamp(min=0),
+            past_key_values=read,
+            use_cache=True,
+            **self._last_only,
+        ).logits[:, -1]
+
+        each = torch.arange(len(prompts), device=self.device).repeat_interleave(num_particles)
+        self.width, self.columns = width, width + budget
+        self._lengths = lengths[each]
+        self._first = (width - lengths)[each].unsqueeze(1)
+        self._cache: Any = StaticCache(config=self.model.config, max_cache_len=self.columns)
+        # All layers in one piece of memory, so that rows are moved in one operation.
+        pieces = []
+        for side in ("keys", "values"):
+            parts = [getattr(layer, side) for layer in read.layers]
+            heads, size = parts[0].shape[1], parts[0].shape[3]
+            piece = parts[0].new_zeros(len(parts), len(each), heads, self.columns, size)
+            for number, part in enumerate(parts):
+                piece[number, :, :, :width] = part[each]
+            pieces.append(piece)
+        self._keys, self._values = pieces
+        layers: list[Any] = self._cache.layers
+        for number, layer in enumerate(layers):
+            layer.lazy_initialization(self._keys[number], self._values[number])
+            layer.keys, layer.values = self._keys[number], self._values[number]
+        self.rewind()
+        return logits[each]
+
+    @torch.inference_mode()
+    def step(
+        self, tokens: Int64[Tensor, "P"], source: Int64[Tensor, "P"], step: Int64[Tensor, ""]
+    ) -> Float[Tensor, "P V"]:
+        """Moves rows and reads a token of each; see `Forward`."""
+        for piece in (self._keys, self._values):
+            move_rows(piece, source, self.width)
+        column = torch.arange(self.columns, device=self.device)
+        seen = (column >= self._first) & (column <= self.width + step)
+        lowest = torch.finfo(self.model.dtype).min
+        mask = torch.zeros_like(seen, dtype=self.model.dtype).masked_fill(~seen, lowest)
+        return self.model(
+            input_ids=tokens.unsqueeze(1),
+            attention_mask=mask[:, None, None, :],
+            position_ids=(self._lengths + step).unsqueeze(1),
+            past_key_values=self._cache,
+            use_cache=True,
+        ).logits[:, 0]
+
+    def rewind(self) -> None:
+        """Forgets all generated tokens; see `Forward`."""
+        for layer in self._cache.layers:
+            layer.cumulative_length.fill_(self.width)
+
+
+def move_rows(
+    piece: Float[Tensor, "layers P heads columns d"], source: Int64[Tensor, "P"], first: int
+) -> None:
+    """Makes row r a copy of row `source[r]` in every layer, from column `first` on, in place."""
+    if piece.is_cuda:
+        from smc.static.triton_rows import move_rows as in_place
+
+        in_place(piece, source, first)
+        return
+    generated = piece[:, :, :, first:]
+    generated.copy_(generated.index_select(1, source))

@@ -1,0 +1,219 @@
+"""The static step against the loop that waits, and against the exact walk over all its choices."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+
+import smc
+from gcd.languages.text.regex import regex
+from gcd.tokens.batch import AutomatonBatch
+from gcd.tokens.lifting import lift
+from hmm.model import HMM
+from smc.draw import CounterDraw
+from smc.prefixes import Reader
+from smc.proposals import Batch
+from smc.resampling import SCHEMES, scheme
+from smc.sampler import Sampler
+from smc.static import StaticSampler, StaticTransformer, check_static
+from smc.static.moves import moves
+from smc.testing import ToyLM, walk
+from tests.smc.test_walk import PROMPT, TOY, truth
+from tests.smc.toys import CONSTRAINTS, VOCABULARY
+
+
+class ToyForward:
+    """A toy language model in static shapes."""
+
+    def __init__(self, lm: ToyLM) -> None:
+        self.lm = lm
+
+    def start(self, prompts, num_particles, budget):
+        self.rows, log_p = self.lm.prefill(prompts)
+        each = torch.arange(len(prompts)).repeat_interleave(num_particles)
+        self.rows.reorder(each)
+        return log_p[each]
+
+    def step(self, tokens, source, step):
+        self.rows.reorder(source)
+        return self.rows.extend(tokens.unsqueeze(1), torch.ones_like(tokens))[:, 0]
+
+    def rewind(self):
+        raise NotImplementedError("only captured steps are taken twice")
+
+
+def pgcd(twist: str = "conditional", **options) -> smc.PGCD:
+    generator = torch.Generator().manual_seed(5)
+    hmm = HMM.random(3, VOCABULARY.size, generator=generator, dtype=torch.float64)
+    return smc.PGCD(hmm, lookahead=twist, **options)
+
+
+PROPOSALS = {
+    "lm": smc.LM,
+    "lcd": smc.LCD,
+    "gcd": smc.GCD,
+    "pgcd": lambda: pgcd(exact_top_k=2),
+    "in_time": lambda: pgcd("in_time", exact_top_k=0, defence=0.1),
+    "no_potential": lambda: pgcd(exact_top_k=1, potential=False),
+}
+
+
+def both(
+    lm,
+    forward,
+    prompts,
+    automata,
+    budgets,
+    proposal,
+    *,
+    particles,
+    seed=0,
+    draw=None,
+    temperature=1.0,
+    ids=None,
+    whole_vocabulary=None,
+    **options,
+):
+    """The outcomes of both loops."""
+    options = {"resampling": "systematic", "ess_threshold": 0.5, "strata": "state", **options}
+    batch = Batch(AutomatonBatch(automata), torch.tensor(budgets))
+    ids = torch.arange(len(prompts)) if ids is None else torch.tensor(ids)
+    shared = {"examples": ids, "num_particles": particles, "draw": draw or CounterDraw(seed)}
+    static = StaticSampler(
+        forward,
+        proposal,
+        batch,
+        temperature=temperature,
+        whole_vocabulary=whole_vocabulary,
+        **shared,
+        **options,
+    )
+    found = static.run(prompts)
+    reader = Reader(lm, proposal, batch, temperature=temperature, top_p=1.0, forced_runs=False)
+    named = {**options, "scheme": scheme(options.pop("resampling"))}
+    named.pop("resampling", None)
+    return found, Sampler(reader, **shared, **named).run(prompts)
+
+
+def assert_same(found, expected, tolerance=1e-9):
+    assert torch.equal(found.tokens[:, : expected.tokens.shape[1]], expected.tokens)
+    assert torch.equal(found.length, expected.length)
+    assert torch.equal(found.finished, expected.finished)
+    assert torch.allclose(found.log_weight, expected.log_weight, rtol=0, atol=tolerance)
+    assert torch.allclose(found.log_evidence, expected.log_evidence, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("strata", ["none", "state"])
+@pytest.mark.parametrize("name", PROPOSALS)
+def test_the_same_tokens_as_the_loop_that_waits(name: str, strata: str) -> None:
+    automata = [CONSTRAINTS[each]() for each in ("few_words", "a_star_b", "forced", "a_star_b")]
+    prompts, budgets = [[0], [1, 2], [2, 2, 1], [0, 0]], [4, 6, 3, 8]
+    resampled = 0
+    for seed in range(2):
+        for threshold, resampling in zip((0.5, 0.9, 1.0, 0.7), SCHEMES, strict=True):
+            found, expected = both(
+                TOY, ToyForward(TOY), prompts, automata, budgets, PROPOSALS[name](), particles=7,
+                seed=seed, strata=strata, ess_threshold=threshold, resampling=resampling,
+                temperature=(1.0, 0.6)[seed % 2], ids=[3, 9, 0, 4],
+            )  # fmt: skip
+            assert_same(found, expected)
+            resampled += int(expected.history.resampled.sum())
+    assert resampled > 5
+
+
+@pytest.mark.parametrize("resampling", ["systematic", "residual"])
+@pytest.mark.parametrize("strata", ["none", "state"])
+@pytest.mark.parametrize("name", ["gcd", "pgcd"])
+def test_the_walk_over_all_choices_sums_to_the_target(
+    name: str, strata: str, resampling: str
+) -> None:
+    automaton, budget = CONSTRAINTS["a_star_b"](), 3
+    mass: dict[bytes, float] = defaultdict(float)
+    total = 0.0
+
+    def run(draw, ids):
+        batch = Batch(AutomatonBatch([automaton] * len(ids)), torch.full((len(ids),), budget))
+        sampler = StaticSampler(
+            ToyForward(TOY), PROPOSALS[name](), batch, examples=torch.tensor(ids), num_particles=2,
+            resampling=resampling, ess_threshold=1.0, strata=strata, draw=draw,
+        )  # fmt: skip
+        outcome = sampler.run([PROMPT] * len(ids))
+        parts = zip(outcome.tokens.view(len(ids), 2, -1).tolist(),
+                    outcome.log_weight.view(len(ids), 2).exp().tolist(), strict=True)  # fmt: skip
+        return list(parts)
+
+    for probability, (sequences, weights) in walk(run):
+        total += probability
+        for tokens, weight in zip(sequences, weights, strict=True):
+            if weight > 0:
+                ids = [token for token in tokens if token >= 0]
+                mass[VOCABULARY.decode(ids)] += probability * weight / 2
+    expected = truth(automaton, budget)
+    assert total == pytest.approx(1, abs=1e-10)
+    assert dict(mass) == pytest.approx(expected, abs=1e-10)
+
+
+def test_copies_take_rows_that_nobody_has() -> None:
+    generator = torch.Generator().manual_seed(3)
+    for N in (1, 2, 5, 16):
+        row, cache = torch.randperm(N, generator=generator), torch.arange(N)
+        row = torch.cat([row, N + torch.randperm(N, generator=generator)])
+        cache = torch.arange(2 * N)
+        for _ in range(20):
+            owned = cache[row]
+            ancestors = torch.randint(0, N, (2 * N,), generator=generator)
+            ancestors[N:] += N
+            moved = moves(ancestors, row, N)
+            assert torch.equal(moved.row.sort().values, torch.arange(2 * N))
+            # In place: no row is read that another row is written to.
+            assert torch.equal(moved.source[moved.source], moved.source)
+            stays = moved.source == torch.arange(2 * N)
+            assert int(stays.sum()) == len(ancestors.unique())
+            row, cache = moved.row, cache[moved.source]
+            assert torch.equal(cache[row], owned[ancestors])
+
+
+STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
+
+
+@pytest.fixture(scope="module")
+def stories() -> smc.TransformersLM:
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForCausalLM.from_pretrained(STORIES, dtype=torch.float64)
+    return smc.TransformersLM(model, transformers.AutoTokenizer.from_pretrained(STORIES))
+
+
+@pytest.mark.parametrize("name", ["lm", "lcd", "gcd"])
+def test_a_real_model_gives_the_same_tokens(stories: smc.TransformersLM, name: str) -> None:
+    automaton = lift(regex(r"(Once|One day|Tom)[a-z ,]{0,40}\."), stories.vocabulary)
+    found, expected = both(
+        stories, StaticTransformer(stories), [stories.encode("A story. "), stories.encode("The ")],
+        [automaton, automaton], [12, 9], PROPOSALS[name](), particles=6, ess_threshold=0.9,
+    )  # fmt: skip
+    assert_same(found, expected)
+
+
+def test_refusals_name_what_was_wrong(stories: smc.TransformersLM) -> None:
+    with pytest.raises(ValueError, match="not GreedyClose"):
+        check_static(smc.GreedyClose(), "systematic")
+    with pytest.raises(ValueError, match="exact_top_k is None"):
+        check_static(pgcd(exact_top_k=None), "systematic")
+    with pytest.raises(ValueError, match="not 'best'"):
+        check_static(smc.GCD(), "best")
+    batch = Batch(AutomatonBatch([CONSTRAINTS["forced"]()]), torch.tensor([3]))
+    with pytest.raises(ValueError, match="CUDA devices only, not on cpu"):
+        StaticSampler(
+            ToyForward(TOY), smc.GCD(), batch, examples=torch.tensor([0]), num_particles=2,
+            draw=CounterDraw(0), graph=True,
+        )  # fmt: skip
+    transformers = pytest.importorskip("transformers")
+    config = transformers.MistralConfig(
+        vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, sliding_window=4,
+        num_attention_heads=2, num_key_value_heads=2,
+    )  # fmt: skip
+    windowed = smc.TransformersLM(transformers.MistralForCausalLM(config), None)
+    with pytest.raises(ValueError, match="MistralForCausalLM does not attend to all columns"):
+        StaticTransformer(windowed)

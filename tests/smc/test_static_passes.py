@@ -1,0 +1,132 @@
+"""Every way to go over the vocabulary gives the reference's log Z, and its tokens."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import hmm.lookahead
+import smc
+from gcd.languages.text.regex import regex
+from gcd.tokens.batch import AutomatonBatch
+from gcd.tokens.lifting import lift
+from gcd.tokens.vocabulary import Vocabulary
+from hmm.model import HMM
+from smc.proposals import Batch
+from smc.static.blocks import BlockPass
+from smc.static.passes import TorchPass
+
+ROOT = Path(__file__).resolve().parents[2]
+V = 2300
+"""Tokens: more than two blocks of either kind, the last one not full."""
+
+
+def vocabulary() -> Vocabulary:
+    words = [bytes([65 + i // 230, 97 + i // 10 % 23, 97 + i % 10]) for i in range(V - 1)]
+    return Vocabulary.from_bytes([b"", *words], [0])
+
+
+WORDS = vocabulary()
+AUTOMATA = [lift(regex(pattern), WORDS) for pattern in ("([A-E][a-z]+)*", "(Aaa|Bcd)?J[a-z]*")]
+
+
+def pgcd(**options) -> smc.PGCD:
+    generator = torch.Generator().manual_seed(2)
+    return smc.PGCD(HMM.random(5, V, generator=generator), lookahead="in_time", **options)
+
+
+PROPOSALS = {
+    "lm": smc.LM,
+    "lcd": smc.LCD,
+    "gcd": smc.GCD,
+    "pgcd": lambda: pgcd(exact_top_k=7),
+    "tied": lambda: pgcd(exact_top_k=0),
+}
+
+
+def compare(whole_vocabulary, proposal, dtype: torch.dtype) -> None:
+    """A pass beside the reference, at a start and after tokens, at three temperatures."""
+    generator = torch.Generator().manual_seed(1)
+    budgets = torch.tensor([3, 5, 3, 4])
+    batch = Batch(AutomatonBatch([AUTOMATA[i % 2] for i in range(4)]), budgets)
+    P, row = 8, torch.tensor([3, 1, 0, 2, 6, 5, 7, 4])
+    state = proposal.take(proposal.start(batch), torch.arange(4).repeat_interleave(2))
+    tolerance = 1e-10 if dtype == torch.float64 else 2e-6
+    for temperature in (1.0, 0.7, 0.1):
+        logits = 4 * torch.randn(P, V, generator=generator, dtype=dtype)
+        logits[0, 1::3] = -torch.inf
+        found = whole_vocabulary.weigh(proposal, state, logits, row, temperature)
+        expected = TorchPass().weigh(proposal, state, logits, row, temperature)
+        scale = tolerance * (1 if temperature > 0.1 else 30)
+        assert torch.allclose(found.log_z, expected.log_z, rtol=0, atol=scale)
+        same = 0
+        for _ in range(12):
+            rows = torch.randint(0, P, (P,), generator=generator)
+            u = torch.rand(P, generator=generator, dtype=torch.float64)
+            tokens = found.draw(rows, u)
+            same += int((tokens == expected.draw(rows, u)).sum())
+            assert not bool(found.log_g(rows, tokens).isneginf().any())
+            log_g = expected.log_g(rows, tokens)
+            assert torch.allclose(found.log_g(rows, tokens), log_g, rtol=0, atol=1e-6)
+        assert same == 12 * P
+        assert torch.allclose(found.breaks(row), expected.breaks(row), rtol=0, atol=scale)
+        state = proposal.advance(state, tokens_of(expected, P).unsqueeze(1))
+
+
+def tokens_of(weighed, P: int) -> torch.Tensor:
+    return weighed.draw(torch.arange(P), torch.full((P,), 0.37, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", PROPOSALS)
+def test_blocks_are_the_reference(name: str, dtype: torch.dtype) -> None:
+    compare(BlockPass(), PROPOSALS[name](), dtype)
+
+
+def test_sums_over_every_class_are_those_over_live_ones(monkeypatch) -> None:
+    """What a device computes that nobody waits for, beside the compiled loops."""
+    for proposal in (pgcd(exact_top_k=7), pgcd(exact_top_k=0)):
+        batch = Batch(AutomatonBatch(AUTOMATA), torch.tensor([3, 4]))
+        state = proposal.start(batch)
+        generator = torch.Generator().manual_seed(1)
+        for token in (None, 5):
+            if token is not None:
+                state = proposal.advance(state, torch.full((2, 1), token))
+            log_p = torch.randn(2, V, generator=generator).log_softmax(dim=1)
+            expected = proposal.guide(state, log_p)
+            with monkeypatch.context() as elsewhere:
+                elsewhere.setattr(hmm.lookahead, "_COMPILED", ())
+                found = proposal.in_static_shapes().unchecked_guide(state, log_p)
+            assert torch.allclose(found.log_z, expected.log_z, rtol=0, atol=1e-5)
+            assert torch.allclose(found.log_g, expected.log_g, rtol=0, atol=1e-5)
+
+
+def test_what_the_model_finds_impossible_is_still_told_apart() -> None:
+    """All that the mask leaves is e^-150 as likely as the rest: beyond float32's exponentials."""
+    proposal, batch = smc.GCD(), Batch(AutomatonBatch([AUTOMATA[1]]), torch.tensor([2]))
+    state = proposal.start(batch)
+    logits = torch.zeros(1, V)
+    mask = state.mask.mask(state.states, state.remaining)
+    logits[mask] = -150 + torch.randn(int(mask.sum()), generator=torch.Generator().manual_seed(4))
+    row = torch.zeros(1, dtype=torch.int64)
+    found = BlockPass().weigh(proposal, state, logits, row, 1.0)
+    expected = TorchPass().weigh(proposal, state, logits, row, 1.0)
+    assert float(found.log_z) == pytest.approx(float(expected.log_z), abs=1e-4)
+    for u in torch.linspace(0.001, 0.999, 60, dtype=torch.float64):
+        assert torch.equal(found.draw(row, u[None]), expected.draw(row, u[None]))
+
+
+def test_triton_is_the_reference_in_its_interpreter() -> None:
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("triton is not installed")
+    result = subprocess.run(
+        [sys.executable, "-m", "tests.smc.triton_oracle"],
+        cwd=ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert result.stdout.split("\n")[:-1] == [*(f"{n} agrees" for n in PROPOSALS), "rows agree"]

@@ -1,0 +1,31 @@
+"""What tests/smc/test_static_triton.py runs in a process of its own, where Triton interprets."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
+
+import torch
+
+from smc.static.triton_blocks import TritonPass
+from smc.static.triton_rows import move_rows
+from tests.smc import test_static_passes as cases
+
+
+def main() -> None:
+    for name, proposal in cases.PROPOSALS.items():
+        for dtype in (torch.float32, torch.float64):
+            cases.compare(TritonPass(), proposal(), dtype)
+        print(name, "agrees")
+    piece = torch.randn(3, 4, 2, 9, 5)
+    source = torch.tensor([0, 0, 2, 2])
+    expected = piece.clone()
+    expected[:, :, :, 4:] = piece[:, source][:, :, :, 4:]
+    move_rows(piece, source, 4)
+    assert torch.equal(piece, expected)
+    print("rows agree")
+
+
+if __name__ == "__main__":
+    main()
