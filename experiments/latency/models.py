@@ -95,10 +95,10 @@ class _Even:
         return list(prompt)
 
     def prefill(self, prompts: Any) -> tuple[_Even, torch.Tensor]:
-        return self, self._even(len(prompts))
+        return self, self._even(len(prompts), 1)[:, 0]
 
     def extend(self, runs: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        return self._even(len(runs)).unsqueeze(1)
+        return self._even(*runs.shape)
 
     def reorder(self, ancestors: torch.Tensor) -> None:
         """Nothing is remembered."""
@@ -106,9 +106,8 @@ class _Even:
     def truncate(self, lengths: torch.Tensor) -> None:
         """Nothing is remembered."""
 
-    def _even(self, rows: int) -> torch.Tensor:
-        V = self.vocabulary.size
-        return torch.zeros(rows, V).log_softmax(dim=1)
+    def _even(self, rows: int, tokens: int) -> torch.Tensor:
+        return torch.zeros(rows, tokens, self.vocabulary.size).log_softmax(dim=2)
 
 
 def fixed_tokens(constraint: gcd.TokenAutomaton, budget: int) -> list[int]:
@@ -124,4 +123,5 @@ def fixed_tokens(constraint: gcd.TokenAutomaton, budget: int) -> list[int]:
         )[0].particles[0].ids
         for seed in range(4)
     ]  # fmt: skip
-    return list(max(drawn, key=len))
+    longest = max(map(len, drawn))
+    return list(next(ids for ids in drawn if len(ids) == longest))
