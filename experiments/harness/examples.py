@@ -302,6 +302,7 @@ def row_of(example: Example, trial: Trial, handling: Handling, posterior: smc.Po
         "tokens": posterior.diagnostics.tokens,
         # A method that leaves the language model alone does not even read the prompt.
         "read": max(0, posterior.diagnostics.tokens - len(example.prompt)),
+        "forced": posterior.diagnostics.forced,
         "seconds": round(posterior.diagnostics.seconds, 4),
         "num_answers": len(posterior.answers),
         "answers": [

@@ -29,7 +29,7 @@ _PAIRS = 150
 """Most pairs of arms that are compared; each takes milliseconds for every measure."""
 _COMPARED = (
     "weighted_accuracy", "majority_correct", "valid", "log_evidence", "coverage", "exact_match",
-    "prepares", "ess", "read", "seconds",
+    "prepares", "ess", "read", "forced", "seconds",
 )  # fmt: skip
 """Columns of rows whose differences are shown, where rows have them."""
 

@@ -94,7 +94,7 @@ def test_dead_rows_count_in_every_denominator():
             "log_p_per_token": None if answer is None else -2.0, "weighted_accuracy": 1.0,
             "majority_correct": answer is not None, "valid": True, "complete": True,
             "share_finished": 1.0, "enumerated": False, "ess": 1.0, "log_evidence": -1.0,
-            "read": 3, "lm_calls": 4, "tokens": 5, "seconds": 0.5, **more,
+            "read": 3, "forced": 1, "lm_calls": 4, "tokens": 5, "seconds": 0.5, **more,
         }  # fmt: skip
 
     references = {"0": ["The dog ran home today."], "1": ["A cat sat on the mat."]}

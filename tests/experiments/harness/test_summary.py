@@ -29,6 +29,7 @@ def row(
         "lm_calls": 10,
         "tokens": 100,
         "read": 40,
+        "forced": 10,
         "seconds": 0.5,
     }
 

@@ -155,7 +155,7 @@ def test_execution_accuracy_leaves_out_what_has_no_measure():
     common = {
         "method": "gcd", "algorithm": "smc", "particles": 1, "valid": True, "complete": True,
         "share_finished": 1.0, "dead": False, "enumerated": False, "log_evidence": -1.0,
-        "ess": 1.0, "read": 3, "lm_calls": 3, "tokens": 9, "seconds": 0.1,
+        "ess": 1.0, "read": 3, "forced": 1, "lm_calls": 3, "tokens": 9, "seconds": 0.1,
     }  # fmt: skip
 
     def row(example: str, judged: bool, right: float, prepares: float, exact: float) -> dict:
