@@ -123,8 +123,9 @@ def report(
     ]
     notes.append(
         "`read`, `forced`, LM calls, tokens and seconds are means for one request: prefixes that "
-        "the language model read, the prompt aside; tokens that were the only ones allowed; forward "
-        "passes that the request took part in; tokens read, the prompt included; its share, by tokens, of the time of its batches."
+        "the language model read, the prompt aside; tokens that were the only ones allowed; "
+        "forward passes that the request took part in; tokens read, the prompt included; its "
+        "share, by tokens, of the time of its batches."
     )
     if config.task.repeats > 1:
         notes.append(
