@@ -117,11 +117,11 @@ def fixed_tokens(constraint: gcd.TokenAutomaton, budget: int) -> list[int]:
     Under random weights the model's own texts would never obey the constraint, and every method
     would write others; so all of them write this one.
     """
-    drawn = [
+    drawn: list[tuple[int, ...]] = [
         smc.sample(
             _Even(constraint.vocabulary), [[0]], constraint, budget=budget, particles=1,
             proposal=smc.GCD(), seed=seed,
         )[0].particles[0].ids
         for seed in range(4)
     ]  # fmt: skip
-    return list(max(drawn, key=lambda ids: len(ids)))
+    return list(max(drawn, key=len))
