@@ -1,4 +1,4 @@
-"""What tests/smc/test_static_triton.py runs in a process of its own, where Triton interprets."""
+"""What tests/smc/test_static_passes.py runs in a process of its own, where Triton interprets."""
 
 from __future__ import annotations
 
