@@ -124,4 +124,5 @@ def fixed_tokens(constraint: gcd.TokenAutomaton, budget: int) -> list[int]:
         )[0].particles[0].ids
         for seed in range(4)
     ]  # fmt: skip
-    return list(max(drawn, key=len))
+    longest = max(drawn, key=len)
+    return list(longest)
