@@ -123,5 +123,5 @@ def fixed_tokens(constraint: gcd.TokenAutomaton, budget: int) -> list[int]:
         )[0].particles[0].ids
         for seed in range(4)
     ]  # fmt: skip
-    longest = max(map(len, drawn))
-    return list(next(ids for ids in drawn if len(ids) == longest))
+    longest = max(drawn, key=len)
+    return list(longest)

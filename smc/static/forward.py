@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int64
@@ -136,10 +136,10 @@ class StaticTransformer:
                 piece[number, :, :, :width] = part[each]
             pieces.append(piece)
         self._keys, self._values = pieces
-        layers: list[Any] = self._cache.layers
-        for number, layer in enumerate(layers):
-            layer.lazy_initialization(self._keys[number], self._values[number])
-            layer.keys, layer.values = self._keys[number], self._values[number]
+        layers = cast(Any, self._cache).layers
+        for layer, keys, values in zip(layers, self._keys, self._values, strict=True):
+            layer.lazy_initialization(keys, values)
+            layer.keys, layer.values = keys, values
         self.rewind()
         return logits[each]
 

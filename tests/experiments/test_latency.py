@@ -26,8 +26,8 @@ def test_every_method_is_timed(tmp_path):
     model = write_checkpoint(tmp_path / "model")
     config = composed(
         f"model.path={model}", f"run_dir={tmp_path / 'run'}", "task.hidden=[3]", "task.batch=3",
-        "task.tokens=66", "task.prompt_tokens=5", "task.repeats=2",
-        "task.warm_up=0", "task.exact_top_k=4",
+        "task.tokens=66", "task.prompt_tokens=5", "task.repeats=2", "task.warm_up=0",
+        "task.exact_top_k=4",
     )  # fmt: skip
     experiment.run(config)
     rows = [json.loads(line) for line in (tmp_path / "run" / "results.jsonl").open()]

@@ -273,7 +273,8 @@ def test_too_little_memory_for_one_record_ends_the_run(tmp_path):
 
 
 def test_too_little_memory_for_every_record_is_refused(tmp_path):
-    large = (f"hmm.path={hmm(256)}", "task.budget=loose", "hmm.max_table_mib=1")
+    large = (f"hmm.path={hmm(256)}", "task.budget=loose", "task.literals=all",
+             "hmm.max_table_mib=1")  # fmt: skip
     message = r"tables of 4 of 4 records are larger than hmm\.max_table_mib=1, .*: give hmm\.max_"
     with pytest.raises(ValueError, match=message):
         experiment.run(composed(f"run_dir={tmp_path / 'run'}", *large))

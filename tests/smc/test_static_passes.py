@@ -49,7 +49,7 @@ PROPOSALS = {
 }
 
 
-def compare(whole_vocabulary, proposal, dtype: torch.dtype) -> None:
+def compare(whole_vocabulary, proposal, dtype: torch.dtype, draws: int = 12) -> None:
     """A pass beside the reference, at a start and after tokens, at three temperatures."""
     generator = torch.Generator().manual_seed(1)
     budgets = torch.tensor([3, 5, 3, 4])
@@ -65,7 +65,7 @@ def compare(whole_vocabulary, proposal, dtype: torch.dtype) -> None:
         scale = tolerance * (1 if temperature > 0.1 else 30)
         assert torch.allclose(found.log_z, expected.log_z, rtol=0, atol=scale)
         same = 0
-        for _ in range(12):
+        for _ in range(draws):
             rows = torch.randint(0, P, (P,), generator=generator)
             u = torch.rand(P, generator=generator, dtype=torch.float64)
             tokens = found.draw(rows, u)
@@ -73,7 +73,7 @@ def compare(whole_vocabulary, proposal, dtype: torch.dtype) -> None:
             assert not bool(found.log_g(rows, tokens).isneginf().any())
             log_g = expected.log_g(rows, tokens)
             assert torch.allclose(found.log_g(rows, tokens), log_g, rtol=0, atol=1e-6)
-        assert same == 12 * P
+        assert same == draws * P
         assert torch.allclose(found.breaks(row), expected.breaks(row), rtol=0, atol=scale)
         state = proposal.advance(state, tokens_of(expected, P).unsqueeze(1))
 
@@ -126,7 +126,7 @@ def test_triton_is_the_reference_in_its_interpreter() -> None:
         pytest.skip("triton is not installed")
     result = subprocess.run(
         [sys.executable, "-m", "tests.smc.triton_oracle"],
-        cwd=ROOT, capture_output=True, text=True, timeout=300,
+        cwd=ROOT, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-3000:]
-    assert result.stdout.split("\n")[:-1] == [*(f"{n} agrees" for n in PROPOSALS), "rows agree"]
+    assert result.stdout.split("\n")[:-1] == ["gcd agrees", "pgcd agrees", "rows agree"]

@@ -143,6 +143,7 @@ def test_a_run_on_the_tree_is_the_real_run(method, name, particles, algorithm, s
         particles=particles,
         seed=5,
         max_rows=1 << 20,
+        forced_runs=False,  # the tree is walked token by token
         **options,
     )
     if found.enumerated[0]:  # then all runs are this one
