@@ -25,7 +25,7 @@ from experiments.harness.budgets import budget_of
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, load_model
 from experiments.tool_calling.prompts import compact_prompt
-from experiments.tool_calling.records import read_xlam
+from experiments.tool_calling.records import ToolRecord, read_xlam
 
 
 def unconstrained(lm: smc.TransformersLM, prompt: list[int], rows: int, tokens: int) -> None:
@@ -76,16 +76,16 @@ def main() -> None:
 
 
 def measure(
-    lm: smc.TransformersLM, record: object, style: str, particles: int
+    lm: smc.TransformersLM, record: ToolRecord, style: str, particles: int
 ) -> tuple[float, ...] | None:
     """Tokens of an answer, passes, and ratios of times; None for a record that is refused."""
     try:
-        language = gcd.tool_calls(record.tools, style=style)  # type: ignore[attr-defined]
+        language = gcd.tool_calls(record.tools, style=style)
         canonical = gcd.lift(language, lm.vocabulary, literals="canonical")
         plain = gcd.lift(language, lm.vocabulary)
     except gcd.ConstraintError:
         return None
-    prompt = lm.encode(compact_prompt(record, style))  # type: ignore[arg-type]
+    prompt = lm.encode(compact_prompt(record, style))
     lm.prefill([prompt])  # kept from here on
 
     def run(constraint: gcd.TokenAutomaton, forced: bool) -> smc.Posterior:

@@ -46,6 +46,7 @@ from torch import Tensor
 from smc.draw import Breaks, Draw, Keys, Purpose
 from smc.observation import Observation, Population, Watch
 from smc.outcome import Outcome, Read, StepRecord, count_of, start_record
+from smc.particles import appended
 from smc.pool import Pool, effective
 from smc.prefixes import Fate, Prefixes, Reader
 from smc.proposals import State
@@ -80,11 +81,10 @@ class Texts(NamedTuple):
 
         `gain` is that of the tokens which were chosen; those forced behind them have their own.
         """
-        row, column = (fate.tokens >= 0).nonzero(as_tuple=True)
-        place = (row, self.length[row] + column)
+        every = torch.arange(len(self.example), device=self.example.device)
         return Texts(
             self.example,
-            self.tokens.index_put(place, fate.tokens[row, column]),
+            appended(self.tokens, self.length, every, fate.tokens),
             self.log_weight + gain + fate.log_p,
         )
 

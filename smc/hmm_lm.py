@@ -111,11 +111,7 @@ class HMMRows:
     def extend(
         self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]
     ) -> Float64[Tensor, "R T V"]:
-        """Appends runs of tokens; see `smc.language_model.Rows`.
-
-        Raises:
-            ValueError: a row would be impossible, so that nothing can follow it.
-        """
+        """Appends runs of tokens; see `smc.language_model.Rows`."""
         shape = (*runs.shape, self._hmm.num_tokens)
         log_p = torch.full(shape, torch.nan, dtype=torch.float64, device=self._hmm.device)
         for t in range(runs.shape[1]):
@@ -140,14 +136,8 @@ class HMMRows:
             self._read(torch.tensor(on, device=self._hmm.device), tokens)
 
     def _read(self, rows: Int64[Tensor, "n"], tokens: Int64[Tensor, "n"]) -> None:
-        """Appends one token to each of these rows."""
+        """Appends one token to each of these rows; nothing can follow an impossible one."""
         step = filter_step(self._hmm, self._predicted[rows], tokens)
-        if bool(step.log_likelihood.isneginf().any()):
-            row = int(rows[step.log_likelihood.isneginf()][0])
-            raise ValueError(
-                f"row {row} goes on with a token of probability zero after {self._tokens[row]}: "
-                "nothing can follow; extend rows by tokens that the model gives a probability"
-            )
         self._predicted[rows] = self._hmm.transition.forward(step.filtered)
         for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):
             self._tokens[row] = (*self._tokens[row], token)

@@ -59,7 +59,7 @@ class Rows(Protocol):
 
         Returns:
             log p(next token | row up to and including runs[r, t]) for t < lengths[r]; what lies
-            past a run's length is undefined.
+            past a run's length is undefined, as is what follows a token of probability zero.
         """
         ...
 

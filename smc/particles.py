@@ -54,17 +54,26 @@ class Particles(NamedTuple):
         row: Int64[Tensor, "M"],
     ) -> Particles:
         """Returns the particles after these have taken some tokens each; -1 stands for none."""
-        taken = tokens >= 0
-        one, column = taken.nonzero(as_tuple=True)
-        place = (which[one], self.length[which[one]] + column)
         return Particles(
-            tokens=self.tokens.index_put(place, tokens[one, column]),
-            length=self.length.index_add(0, which, taken.sum(dim=1)),
+            tokens=appended(self.tokens, self.length, which, tokens),
+            length=self.length.index_add(0, which, (tokens >= 0).sum(dim=1)),
             log_weight=self.log_weight.index_add(0, which, increment),
             log_potential=self.log_potential.index_copy(0, which, log_potential),
             finished=self.finished.index_copy(0, which, finished),
             row=self.row.index_copy(0, which, row),
         )
+
+
+def appended(
+    tokens: Int64[Tensor, "P T"],
+    length: Int64[Tensor, "P"],
+    which: Int64[Tensor, "M"],
+    runs: Int64[Tensor, "M K"],
+) -> Int64[Tensor, "P T"]:
+    """Returns sequences of these lengths, some of which go on with runs; -1 stands for no token."""
+    row, column = (runs >= 0).nonzero(as_tuple=True)
+    place = (which[row], length[which[row]] + column)
+    return tokens.index_put(place, runs[row, column])
 
 
 def start_particles(

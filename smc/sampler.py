@@ -124,7 +124,9 @@ class Sampler(Generic[State]):
         after = particles.append(
             every,
             fate.tokens[each],
-            increment=(fate.log_p + log_potential)[each],
+            increment=torch.where(
+                fate.finished | fate.runs, fate.log_p + log_potential, -torch.inf
+            )[each],
             log_potential=log_potential[each],
             finished=fate.finished[each],
             row=fate.row[each],

@@ -22,7 +22,7 @@ from smc.draw import categorical
 from smc.guide import Factors, unsigned
 from smc.kernels import blocks as kernels
 from smc.proposals import Proposal
-from smc.static.passes import factors_of, guide_of, tempered
+from smc.static.passes import weighable
 from smc.tying import exponentials
 
 _LEAST = 1e-20
@@ -91,19 +91,12 @@ class BlockPass:
         temperature: float,
     ) -> BlockWeighed:
         """Weighs the next tokens; see `Pass`."""
-        factors = factors_of(proposal, state, logits)
-        if factors is not None:
-            precision = torch.promote_types(logits.dtype, torch.float32)
-            scores = logits.to(precision)
-            scores = scores if temperature == 1 else scores / temperature
-            sums = block_sums(scores, row, factors)
-            return BlockWeighed(scores, row, factors, sums, sums.log_z)
-        # A lookahead asks for probabilities, of the model's favourites and of classes.
-        log_p = tempered(logits, temperature)[row]
-        guide: Any = guide_of(proposal, state, log_p)
-        own = torch.arange(len(row), device=row.device)
-        sums = block_sums(log_p, own, guide.factors)
-        return BlockWeighed(log_p, own, guide.factors, sums, guide.log_z.double())
+        given = weighable(proposal, state, logits, row, temperature)
+        scores = given.scores.to(torch.promote_types(given.scores.dtype, torch.float32))
+        scores = scores if given.temperature == 1 else scores / given.temperature
+        sums = block_sums(scores, given.row, given.factors)
+        log_z = sums.log_z if given.log_z is None else given.log_z
+        return BlockWeighed(scores, given.row, given.factors, sums, log_z)
 
 
 def block_sums(

@@ -120,6 +120,45 @@ def tempered(logits: Float[Tensor, "R V"], temperature: float) -> Float[Tensor, 
     return log_p if temperature == 1 else (log_p / temperature).log_softmax(dim=1)
 
 
+class Weighable(NamedTuple):
+    """What fused passes sum up: scores of tokens, and factors g of classes and of a few tokens.
+
+    Attributes:
+        scores: logits by rows of the model, or log p by particle.
+        row: the row of each particle.
+        temperature: that the scores are still to be divided by.
+        factors: log g.
+        log_z: where it is known already.
+    """
+
+    scores: Float[Tensor, "R V"]
+    row: Int64[Tensor, "P"]
+    temperature: float
+    factors: Factors
+    log_z: Float64[Tensor, "P"] | None
+
+
+def weighable(
+    proposal: Proposal[Any],
+    state: Any,
+    logits: Float[Tensor, "R V"],
+    row: Int64[Tensor, "P"],
+    temperature: float,
+) -> Weighable:
+    """Asks the proposal for factors; the arguments are those of `Pass.weigh`.
+
+    A lookahead wants probabilities, of the model's favourites and of classes; others are content
+    with logits, whose normaliser then is one of the sums.
+    """
+    factors = factors_of(proposal, state, logits)
+    if factors is not None:
+        return Weighable(logits, row, temperature, factors, None)
+    log_p = tempered(logits, temperature)[row]
+    guide: Any = guide_of(proposal, state, log_p)
+    own = torch.arange(len(row), device=row.device)
+    return Weighable(log_p, own, 1.0, guide.factors, guide.log_z.double())
+
+
 def guide_of(proposal: Proposal[Any], state: Any, log_p: Float[Tensor, "P V"]) -> Guide:
     """Returns what the proposal says, without waiting to see whether it is a number."""
     if isinstance(proposal, Twisted):

@@ -25,7 +25,7 @@ from smc.draw import categorical
 from smc.guide import Factors
 from smc.kernels import triton_blocks as kernels
 from smc.proposals import Proposal
-from smc.static.passes import factors_of, guide_of, tempered
+from smc.static.passes import weighable
 
 BLOCK = 1024
 """Tokens of a block."""
@@ -102,16 +102,12 @@ class TritonPass:
         temperature: float,
     ) -> TritonWeighed:
         """Weighs the next tokens; see `Pass`."""
-        factors = factors_of(proposal, state, logits)
-        if factors is not None:
-            sums = block_sums(logits, row, temperature, factors, None)
-            return TritonWeighed(logits, row, temperature, factors, None, sums, sums.log_z)
-        # A lookahead asks for probabilities, of the model's favourites and of classes.
-        log_p = tempered(logits, temperature)[row]
-        guide: Any = guide_of(proposal, state, log_p)
-        each, own = torch.arange(len(row), device=row.device), own_tokens(guide.factors, log_p)
-        sums = block_sums(log_p, each, 1.0, guide.factors, own)
-        return TritonWeighed(log_p, each, 1.0, guide.factors, own, sums, guide.log_z.double())
+        given = weighable(proposal, state, logits, row, temperature)
+        own = own_tokens(given.factors, given.scores)
+        sums = block_sums(given.scores, given.row, given.temperature, given.factors, own)
+        log_z = sums.log_z if given.log_z is None else given.log_z
+        scores, factors = given.scores, given.factors
+        return TritonWeighed(scores, given.row, given.temperature, factors, own, sums, log_z)
 
 
 def own_tokens(factors: Factors, log_p: Float[Tensor, "P V"]) -> Int16[Tensor, "P V"] | None:

@@ -106,15 +106,17 @@ def test_rows_are_extended_copied_and_cut_back():
         torch.testing.assert_close(after[row, 0], fresh.extend(runs, lengths)[0, -1])
 
 
-def test_an_impossible_row_and_another_vocabulary_are_refused():
+def test_nothing_follows_an_impossible_row_and_another_vocabulary_is_refused():
     model = toy()
     emission = model.emission.clone()
     emission[2] = 0
     lm = HMMLanguageModel(HMM(model.initial, model.transition, emission), VOCABULARY)
     rows, first = lm.prefill([PROMPT])
     assert float(first[0, 2]) == -math.inf
-    with pytest.raises(ValueError, match=r"row 0 goes on with a token of probability zero"):
-        rows.extend(torch.tensor([[2]]), torch.tensor([1]))
+    rows.reorder(torch.tensor([0, 0]))
+    after = rows.extend(torch.tensor([[2, 1], [1, 1]]), torch.tensor([2, 2]))
+    assert bool(after[0].isneginf().all())
+    assert bool(after[1].logsumexp(dim=1).exp().allclose(torch.ones((), dtype=torch.float64)))
     with pytest.raises(ValueError, match="over 7 tokens, the vocabulary has 6"):
         HMMLanguageModel(HMM.random(2, 7), VOCABULARY)
 
