@@ -22,7 +22,7 @@ PUBLISHED = (  # system, metric, figure in percent
     ("gpt-4-0613, CommonGen-lite", "coverage", 97.44),
     ("Llama-2-7b-chat, CommonGen-lite", "coverage", 88.56),
 )
-MEASURES = ("coverage", "bleu", "rouge_l", "log_p_per_token")
+MEASURES = ("coverage", "bleu", "rouge_l", "expected_rouge_l", "log_p_per_token")
 
 
 def summarize_text(
@@ -49,11 +49,13 @@ def _measures(
     examples: Mapping[str, Sequence[Row]], references: Mapping[str, Sequence[str]], seed: int
 ) -> dict[str, Interval | None]:
     """Every measure of the rows of one arm, an example's repetitions taken together."""
-    counts, rouge, coverage, log_p = [], [], [], []
+    counts, rouge, expected, coverage, log_p = [], [], [], [], []
     for name, rows in examples.items():
         texts = [row["answer"] or "" for row in rows]
         counts.append(np.sum([bleu_counts(text, references[name]) for text in texts], axis=0))
         rouge.append(float(np.mean([rouge_l(text, references[name]) for text in texts])))
+        means = [_expected_rouge_l(row["answers"], references[name]) for row in rows]
+        expected.append(float(np.mean(means)))
         coverage.append(float(np.mean([row["coverage"] for row in rows])))
         known = [row["log_p_per_token"] for row in rows if row["log_p_per_token"] is not None]
         log_p += [float(np.mean(known))] if known else []
@@ -61,8 +63,17 @@ def _measures(
         "coverage": bootstrap(coverage, seed),
         "bleu": corpus_bleu(np.stack(counts), seed),
         "rouge_l": bootstrap(rouge, seed),
+        "expected_rouge_l": bootstrap(expected, seed),
         "log_p_per_token": bootstrap(log_p, seed) if log_p else None,
     }
+
+
+def _expected_rouge_l(answers: Sequence[Mapping[str, Any]], references: Sequence[str]) -> float:
+    """The posterior's mean of ROUGE-L, over the answers that the row keeps; 0 without any."""
+    if not answers:
+        return 0.0
+    weights = [answer["probability"] for answer in answers]
+    return float(np.average([rouge_l(a["text"], references) for a in answers], weights=weights))
 
 
 def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
@@ -78,6 +89,7 @@ def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
             "dead rows": s["dead"],
             "BLEU-4": _interval(s, "bleu", 1, 100),
             "ROUGE-L": _interval(s, "rouge_l", 1, 100),
+            "ROUGE-L (weighted)": _interval(s, "expected_rouge_l", 1, 100),
             "log p a token": _interval(s, "log_p_per_token", 2, 1),
             "log evidence": "–" if s["log_evidence"] is None else f"{s['log_evidence']:.2f}",
             "read": f"{s['read']:.0f}",

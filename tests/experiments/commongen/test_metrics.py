@@ -94,13 +94,19 @@ def test_dead_rows_count_in_every_denominator():
             "log_p_per_token": None if answer is None else -2.0, "weighted_accuracy": 1.0,
             "majority_correct": answer is not None, "valid": True, "complete": True,
             "share_finished": 1.0, "enumerated": False, "ess": 1.0, "log_evidence": -1.0,
-            "read": 3, "forced": 1, "lm_calls": 4, "tokens": 5, "seconds": 0.5, **more,
+            "read": 3, "forced": 1, "lm_calls": 4, "tokens": 5, "seconds": 0.5,
+            "answers": [
+                {"text": answer, "probability": 0.75},
+                {"text": "nothing alike", "probability": 0.25},
+            ] if answer else [],
+            **more,
         }  # fmt: skip
 
     references = {"0": ["The dog ran home today."], "1": ["A cat sat on the mat."]}
     [record] = summarize_text([row("0", "The dog ran home today."), row("1", None)], references)
     assert record["coverage"] == 0.5
     assert record["rouge_l"] == 0.5
+    assert record["expected_rouge_l"] == 0.375  # three quarters of one set, nothing of the other
     assert record["log_p_per_token"] == -2.0
     assert record["seconds_per_row"] == 0.5
     # 6 of 13 reference tokens were written, all matched: the brevity penalty alone.
