@@ -61,6 +61,19 @@ class _Seating(NamedTuple):
     seat: Int64[Tensor, "R"]
     columns: Bool[Tensor, "B 1 1 L"]
 
+    def together(self, x: Float[Tensor, "R heads n d"]) -> Float[Tensor, "B heads m d"]:
+        """Lays what belongs to the rows of a prompt side by side, m = M n."""
+        _, heads, n, d = x.shape
+        B, M = self.row.shape
+        return x[self.row].transpose(1, 2).reshape(B, heads, M * n, d)
+
+    def apart(self, x: Float[Tensor, "B heads m d"]) -> Float[Tensor, "R heads n d"]:
+        """Undoes `together`."""
+        B, heads, m, d = x.shape
+        M = self.row.shape[1]
+        rows = x.view(B, heads, M, m // M, d).transpose(1, 2)
+        return rows.reshape(B * M, heads, m // M, d)[self.seat]
+
 
 _SEATING: ContextVar[_Seating] = ContextVar("seating")
 
@@ -115,28 +128,18 @@ def _attend(
     unknown = [name for name in _UNKNOWN if options.get(name) is not None]
     if unknown:
         raise NotImplementedError(f"attention with {', '.join(unknown)}")
-    prompts, row, seat, columns = _SEATING.get()
-    keys, values = prompts.layers[module.layer_idx]
+    seating = _SEATING.get()
+    keys, values = seating.prompts.layers[module.layer_idx]
     R, H, T, d = query.shape
     heads = key.shape[1]
-    B, M = row.shape
     group = H // heads * T  # queries of one row that meet the same keys
     query = (query * (d**-0.5 if scaling is None else scaling)).reshape(R, heads, group, d)
 
-    def seated(x: Tensor) -> Tensor:
-        """[R heads group n] -> [B heads M*group n]"""
-        return x[row].transpose(1, 2).reshape(B, heads, M * group, x.shape[-1])
-
-    def unseated(x: Tensor) -> Tensor:
-        """[B heads M*group n] -> [R heads group n]"""
-        apart = x.view(B, heads, M, group, x.shape[-1]).transpose(1, 2)
-        return apart.reshape(B * M, heads, group, x.shape[-1])[seat]
-
-    before = (seated(query) @ keys.mT).masked_fill_(~columns, -torch.inf)
+    before = (seating.together(query) @ keys.mT).masked_fill_(~seating.columns, -torch.inf)
     since = (query @ key.mT).view(R, heads, -1, T, key.shape[2])
     since = since.masked_fill(~attention_mask.unsqueeze(2), -torch.inf).view(R, heads, group, -1)
-    scores = torch.cat([unseated(before), since], dim=-1)
+    scores = torch.cat([seating.apart(before), since], dim=-1)
     share = scores.softmax(dim=-1, dtype=torch.float32).to(query.dtype)
     of_prompt, of_rest = share.split([keys.shape[2], key.shape[2]], dim=-1)
-    out = unseated(seated(of_prompt) @ values) + of_rest @ value
+    out = seating.apart(seating.together(of_prompt) @ values) + of_rest @ value
     return out.view(R, H, T, -1).transpose(1, 2).contiguous(), None

@@ -11,6 +11,8 @@ from pathlib import Path
 import jaxtyping
 import pytest
 
+import tests.typechecker  # by this name the hook below finds it
+
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -39,7 +41,7 @@ os.environ["GCD_CACHE_DIR"] = _CACHE.name
 sys.setrecursionlimit(5 * sys.getrecursionlimit())
 
 # In place before any of the packages is imported, hence at collection.
-_HOOK = jaxtyping.install_import_hook(_checked_modules(), "beartype.beartype")
+_HOOK = jaxtyping.install_import_hook(_checked_modules(), f"{tests.typechecker.__name__}.checked")
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from typing import Any
 
 import gcd
 import smc
-from experiments.convergence.problems import Problem, largest_budget
+from experiments.convergence.problems import Problem, largest_budget, vocabulary_of
 from experiments.tool_calling.answers import write_answer
 from experiments.tool_calling.prompts import build_prompt
 from experiments.tool_calling.records import ToolRecord, read_xlam
@@ -80,9 +80,7 @@ _SHORTEST, _ONE_MORE, _THREE_MORE, _AS_MANY = 0, 1, 3, -1
 
 def _budget(problem: Problem, lm: smc.TransformersLM, tokenizer: Any) -> int:
     eos_ids = problem.eos_ids or lm.vocabulary.eos_ids
-    vocabulary = gcd.Vocabulary.from_tokenizer(
-        tokenizer, size=lm.vocabulary.size, eos_ids=list(eos_ids)
-    )
+    vocabulary = vocabulary_of(tokenizer, lm.vocabulary.size, tuple(eos_ids))
     constraint = gcd.lift(problem.language, vocabulary)
     if problem.budget == _AS_MANY:
         return largest_budget(constraint, LOOSE, _LONGEST)

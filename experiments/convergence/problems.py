@@ -22,7 +22,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import and_
 from pathlib import Path
 from typing import Any
@@ -217,6 +217,12 @@ def _eos_ids(value: Any, where: str) -> tuple[int, ...]:
     return tuple(sorted(set(value)))
 
 
+@lru_cache(maxsize=4)
+def vocabulary_of(tokenizer: Any, size: int, eos_ids: tuple[int, ...]) -> gcd.Vocabulary:
+    """Read a tokenizer's vocabulary, with these ends of a text; problems share theirs."""
+    return gcd.Vocabulary.from_tokenizer(tokenizer, size=size, eos_ids=eos_ids)
+
+
 def prepare(
     problem: Problem, lm: smc.TransformersLM, tokenizer: Any, most_prefixes: int
 ) -> Prepared:
@@ -238,7 +244,7 @@ def prepare(
                 raise ValueError(
                     f"eos_ids has {outside[0]}, but the model's ids are 0 to {size - 1}"
                 )
-            vocabulary = gcd.Vocabulary.from_tokenizer(tokenizer, size=size, eos_ids=eos_ids)
+            vocabulary = vocabulary_of(tokenizer, size, tuple(eos_ids))
             ended = smc.TransformersLM(lm.model, tokenizer, vocabulary)
         prompt = tuple(lm.encode(problem.prompt))
         for token in prompt:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from peft import PeftModel
 from safetensors import SafetensorError
 
 from gcd.support.files import read_json, write_json
@@ -73,6 +72,8 @@ def merged(model: Any, directory: Path) -> Any:
     Raises:
         ValueError: the adapter is damaged, or of a model of another shape.
     """
+    from peft import PeftModel  # seconds, which runs without an adapter need not wait for
+
     try:
         return PeftModel.from_pretrained(model, directory).merge_and_unload()
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
