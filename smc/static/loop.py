@@ -37,7 +37,9 @@ def check_static(proposal: Proposal[Any], resampling: str) -> None:
     Raises:
         ValueError: a proposal that waits for the device, or a scheme that is not known by name.
     """
-    if type(proposal) not in (LM, LCD, GCD) and not isinstance(proposal, Twisted):
+    # A class derived from `Twisted` may have a guide of its own, which would not be asked.
+    twisted = isinstance(proposal, Twisted) and type(proposal).guide is Twisted.guide
+    if type(proposal) not in (LM, LCD, GCD) and not twisted:
         raise ValueError(
             f"the static step knows LM, LCD, GCD and twisted proposals such as PGCD, not "
             f"{type(proposal).__name__}; take smc.sample"

@@ -199,6 +199,13 @@ def test_a_real_model_gives_the_same_tokens(stories: smc.TransformersLM, name: s
 def test_refusals_name_what_was_wrong(stories: smc.TransformersLM) -> None:
     with pytest.raises(ValueError, match="not GreedyClose"):
         check_static(smc.GreedyClose(), "systematic")
+
+    class Own(smc.PGCD):
+        def guide(self, state, log_p):
+            return super().guide(state, log_p)
+
+    with pytest.raises(ValueError, match="not Own"):
+        check_static(Own(pgcd().hmm), "systematic")
     with pytest.raises(ValueError, match="exact_top_k is None"):
         check_static(pgcd(exact_top_k=None), "systematic")
     with pytest.raises(ValueError, match="not 'best'"):
