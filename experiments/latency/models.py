@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig
-from transformers import LlamaConfig, LlamaForCausalLM
 
 import gcd
 import smc
@@ -38,6 +37,8 @@ def timed_model(config: DictConfig) -> TransformersLM:
     """
     if config.model.path != SHAPE:
         return load_model(config.model)[0]
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     shape = LlamaConfig(
         vocab_size=SHAPE_TOKENS,
         hidden_size=4096,

@@ -11,14 +11,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
-from transformers import LlamaConfig, LlamaForCausalLM
 
 import gcd
 from smc import TransformersLM
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
 
 CHECKPOINT = "character_lm.pt"
 
@@ -123,6 +126,8 @@ def held_out_loss(model: LlamaForCausalLM, ids: Tensor, training: Training) -> f
 
 
 def _new_model(size: int, training: Training, device: torch.device) -> LlamaForCausalLM:
+    from transformers import LlamaConfig, LlamaForCausalLM  # seconds that other tasks need not wait
+
     config = LlamaConfig(
         vocab_size=size,
         hidden_size=training.hidden,

@@ -154,8 +154,9 @@ def test_negative_control_of_equal_weights(options: dict) -> None:
 
 
 @pytest.mark.parametrize("twist", TWISTS)
-@pytest.mark.parametrize("exact_top_k", [0, 1, None])
-@pytest.mark.parametrize("never", [(), (1,), (3, 5)])
+@pytest.mark.parametrize(
+    ("exact_top_k", "never"), [(0, ()), (1, ()), (None, ()), (0, (1,)), (1, (3, 5)), (None, (3, 5))]
+)
 def test_weights_sum_to_the_target(
     twist: str, exact_top_k: int | None, never: tuple[int, ...]
 ) -> None:

@@ -105,6 +105,7 @@ def test_a_task_without_algorithms_reads_those_of_smc():
 
 @pytest.mark.parametrize("shared", ["smc.temperature=0.5", "smc.top_p=0.5", "smc.max_rows=3"])
 def test_what_all_algorithms_read_is_refused_for_none(shared):
+    """Nothing is raised."""
     for name in ALGORITHMS:
         experiment.check(composed(f"task.algorithms=[{name}]", shared))
 
