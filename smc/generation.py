@@ -13,7 +13,7 @@ given a function; nobody can refuse them here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Unpack
@@ -78,7 +78,7 @@ class GenerateSMCOutput(ModelOutput):
 
 
 def generate(
-    constraint: TokenAutomaton | list[TokenAutomaton],
+    constraint: TokenAutomaton | Sequence[TokenAutomaton],
     *,
     particles: int = 16,
     proposal: Proposal[Any] | None = None,
@@ -187,8 +187,9 @@ def _refuse(config: Any, processors: Any, criteria: Any) -> None:
         if (value := getattr(config, name, None)) not in neutral
         and not (name == "top_k" and value == _DEFAULT_TOP_K and not config.do_sample)
     ]
-    found += [type(each).__name__ for each in processors if not isinstance(each, _HONOURED)]
-    found += [type(each).__name__ for each in criteria if not isinstance(each, _CRITERIA)]
+    if not found:  # which may have made processors
+        found += [type(each).__name__ for each in processors if not isinstance(each, _HONOURED)]
+        found += [type(each).__name__ for each in criteria if not isinstance(each, _CRITERIA)]
     if found:
         hint = (
             f" ({_DEFAULT_TOP_K} is the default of generate with do_sample=True: pass top_k=0)"

@@ -152,26 +152,25 @@ class BudgetLogitsProcessor(LogitsProcessor):
         alive &= walk.automata.steps_to_accept[walk.states.clamp(min=0)] <= walk.remaining
         if call is not None and call.plain and not bool((alive | walk.finished).all()):
             self._refuse_strays(generated, alive | walk.finished)
+        if bool(alive.all()):
+            return self._scores(known, scores, call)
         # What is over ends again, whatever else is said of it: in beams such rows stay.
         found = torch.full_like(scores, -torch.inf)
         found[:, list(self.vocabulary.eos_ids)] = 0.0
-        if bool(alive.all()):
-            return self._scores(known, scores, call).to(scores.dtype)
         some = alive.nonzero().squeeze(1)
         if len(some):
             rest = known._replace(
                 state=self.proposal.take(known.state, some), log_potential=known.log_potential[some]
             )
-            found[some] = self._scores(rest, scores[some], call).to(scores.dtype)
+            found[some] = self._scores(rest, scores[some], call)
         return found
 
     def _scores(
         self, known: _Known, scores: Float[Tensor, "R V"], call: GenerateCall | None
-    ) -> Float64[Tensor, "R V"]:
+    ) -> Float[Tensor, "R V"]:
         """The scores after prefixes that go on."""
         walk: Walk = known.state.walk
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32)).contiguous()
-        masked = GCD().guide(walk, scores).tilted(scores)
+        masked = scores.masked_fill(~walk.mask.mask(walk.states, walk.remaining), -torch.inf)
         forbidden = masked.amax(dim=1).isneginf()
         if bool(forbidden.any()):
             self._refuse_forbidden(walk.take(forbidden.nonzero().squeeze(1)[:1]))
@@ -179,9 +178,11 @@ class BudgetLogitsProcessor(LogitsProcessor):
             return masked
         # The temperature belongs to p_lm and not to g, but divides what is returned here.
         temperature = 1.0 if call is None else call.temperature
-        log_p = (scores / temperature).log_softmax(dim=1)
+        precision = torch.promote_types(scores.dtype, torch.float32)
+        log_p = (scores / temperature).log_softmax(dim=1, dtype=precision)
         log_g = self.proposal.guide(known.state, log_p).log_g
-        return scores + temperature * (log_g - known.log_potential.unsqueeze(1))
+        twisted = scores + temperature * (log_g - known.log_potential.unsqueeze(1))
+        return twisted.to(scores.dtype)
 
     def _prompt_length(self, input_ids: Int64[Tensor, "R L"], call: GenerateCall | None) -> int:
         """Where answers begin."""

@@ -404,6 +404,7 @@ def test_outside_of_generate_the_prompt_must_be_known() -> None:
         both(torch.ones(3, 2, dtype=torch.int64), scores)
 
 
+@pytest.mark.usefixtures("unchecked_annotations")
 def test_arguments_that_make_no_sense() -> None:
     automaton = CONSTRAINTS["a_star_b"]()
     with pytest.raises(InfeasibleBudgetError, match="constraint 1: needs at least 2 tokens"):
