@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from tests.smc.test_pgcd import random_hmm
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
 
 transformers = pytest.importorskip("transformers")
+generate_call = pytest.importorskip("smc.generate_call")
 
 STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
 Answer = tuple[int, ...]
@@ -285,6 +287,36 @@ def test_one_processor_serves_many_calls() -> None:
         assert torch.equal(beams, fresh)
 
 
+def test_threads_share_a_processor() -> None:
+    automata = [CONSTRAINTS["a_star_b"](), CONSTRAINTS["few_words"]()]
+    processor = smc.BudgetLogitsProcessor(automata, 4)
+
+    def decode(turn: int) -> torch.Tensor:
+        return generate(
+            [PROMPTS[turn % 3], PROMPTS[turn % 2]], 4, processor, num_beams=1 + turn % 4
+        )
+
+    alone = [decode(turn) for turn in range(12)]
+    with ThreadPoolExecutor(4) as threads:
+        assert all(map(torch.equal, threads.map(decode, range(12)), alone))
+
+
+def test_an_encoder_and_a_decoder() -> None:
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=VOCABULARY.size, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2,
+        eos_token_id=[3, 5], pad_token_id=4, decoder_start_token_id=4,
+    )  # fmt: skip
+    both = transformers.T5ForConditionalGeneration(config).eval()
+    automata = [CONSTRAINTS["few_words"](), CONSTRAINTS["forced"]()]
+    processor = smc.BudgetLogitsProcessor(automata, 4)
+    found = both.generate(
+        **padded(PROMPTS[1:]), logits_processor=[processor], max_new_tokens=4, num_beams=3
+    )
+    for row, automaton in zip(found, automata, strict=True):
+        assert answer_of(row, 1) in answers(automaton, 4)
+
+
 def test_a_part_of_the_answer_is_given() -> None:
     automaton = CONSTRAINTS["a_star_b"]()
     first = greedy([0, 1], automaton, 6)
@@ -402,6 +434,14 @@ def test_outside_of_generate_the_prompt_must_be_known() -> None:
     both = smc.BudgetLogitsProcessor([automaton] * 2, 6, prompt_length=2)
     with pytest.raises(ValueError, match="2 constraints but 3 rows"):
         both(torch.ones(3, 2, dtype=torch.int64), scores)
+
+
+def test_a_version_of_transformers_that_names_things_differently(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(generate_call, "_NEEDED", {"input_ids_length", "something_else"})
+    with pytest.raises(ValueError, match="make it with prompt_length"):
+        generate([[1]], 6, smc.BudgetLogitsProcessor(CONSTRAINTS["a_star_b"](), 6))
 
 
 @pytest.mark.usefixtures("unchecked_annotations")
