@@ -4,6 +4,9 @@ budgets.
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from smc.draw import CounterDraw, Draw
 from smc.guide import DenseGuide, Guide, TiedGuide
 from smc.interface import sample
@@ -22,12 +25,22 @@ from smc.transformers_lm import TransformersLM
 from smc.twisted import Twisted
 from smc.weights import Weights
 
+if TYPE_CHECKING:
+    from smc.generation import generate
+    from smc.logits_processor import BudgetLogitsProcessor
+
+_WITH_TRANSFORMERS = {
+    "BudgetLogitsProcessor": "smc.logits_processor",
+    "generate": "smc.generation",
+}
+
 __all__ = [
     "GCD",
     "LCD",
     "LM",
     "PGCD",
     "Batch",
+    "BudgetLogitsProcessor",
     "CounterDraw",
     "DenseGuide",
     "Diagnostics",
@@ -50,6 +63,15 @@ __all__ = [
     "Walk",
     "Weights",
     "check_prompts",
+    "generate",
     "prompt_lengths",
     "sample",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs `transformers` is loaded when it is asked for: not everybody has that library."""
+    if name not in _WITH_TRANSFORMERS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_WITH_TRANSFORMERS[name]), name)
+    return value

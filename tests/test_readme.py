@@ -24,6 +24,32 @@ def test_the_example_runs(monkeypatch, capsys):
     assert "tokens may come first" in printed
 
 
+def test_the_example_of_transformers_runs_on_any_model(capsys):
+    transformers = pytest.importorskip("transformers")
+    import gcd
+    import smc
+
+    path = ROOT / "tests" / "models" / "stories260K"
+    names = ["input_ids", "attention_mask"]
+    model = transformers.AutoModelForCausalLM.from_pretrained(path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path, model_input_names=names)
+    lm = smc.TransformersLM(model, tokenizer)
+    given = {
+        "smc": smc,
+        "lm": lm,
+        "model": model,
+        "prompt": "Tom had a ball.",
+        "constraint": gcd.lift(gcd.regex(r" The ball (was|is) [a-z ]{3,30}\."), lm.vocabulary),
+    }
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
+    (code,) = [block for block in blocks if "custom_generate" in block]
+    assert "BudgetLogitsProcessor" in code
+    exec(compile(code, "README.md", "exec"), given)
+    for line in capsys.readouterr().out.splitlines():
+        assert re.fullmatch(r".*The ball (was|is) [a-z ]{3,30}\..*", line), line
+
+
 def test_what_the_readme_links_to_exists():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#:]+)\)", readme):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gcd.automata.automaton import Automaton
 from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
@@ -32,3 +34,23 @@ def forced() -> TokenAutomaton:
 
 
 CONSTRAINTS = {"a_star_b": a_star_b, "few_words": few_words, "forced": forced}
+
+
+def tiny_model(seed: int = 1) -> Any:
+    """A model of `transformers` over these tokens; token 4, which has no bytes, is its padding."""
+    import torch
+    from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY.size,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        max_position_embeddings=64,
+        initializer_range=1.0,
+    )
+    model = LlamaForCausalLM(config).eval()
+    model.generation_config = GenerationConfig(eos_token_id=[3, 5], pad_token_id=4)
+    return model

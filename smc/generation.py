@@ -1,0 +1,269 @@
+"""`model.generate` of `transformers` samples answers by sequential Monte Carlo.
+
+    model.generate(**inputs, custom_generate=smc.generate(constraint), max_new_tokens=60)
+
+`generate` prepares prompts and configuration as always, and then leaves the decoding to a function,
+which here is `smc.sample`: each row of `inputs` is a prompt, `max_new_tokens` the budget,
+`temperature` a part of the language model and `top_p` of the proposal. What is returned are
+sequences, drawn from each prompt's posterior; with `return_dict_in_generate=True` the posteriors
+come along. What the sampler cannot honour (beams, penalties, stop strings, …) is refused by name,
+before the model does any work. `generate` itself drops `assistant_model` and `streamer` when it is
+given a function; nobody can refuse them here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Unpack
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+from transformers import LogitNormalization, TemperatureLogitsWarper, TopPLogitsWarper
+from transformers.generation import EosTokenCriteria, MaxLengthCriteria
+from transformers.utils import ModelOutput
+
+from gcd.errors import ConstraintError
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import eos_ids_of
+from smc import algorithms
+from smc.algorithms import Options
+from smc.draw import Keys, Purpose, categorical, uniform
+from smc.interface import sample
+from smc.logits_processor import one_or_more
+from smc.posterior import Posterior, Sample
+from smc.proposals import GCD, Proposal
+from smc.transformers_lm import TransformersLM
+
+# What of the generation configuration would be ignored, and its values that ask for nothing. What
+# is not listed is honoured, needs nothing done, or becomes a processor or criterion, see below.
+_REFUSED: dict[str, tuple[Any, ...]] = {
+    "num_beams": (None, 1),
+    "num_beam_groups": (None, 1),
+    "penalty_alpha": (None, 0.0),
+    "prompt_lookup_num_tokens": (None,),
+    "assistant_early_exit": (None,),
+    "use_mtp": (None, False),
+    "dola_layers": (None,),
+    "top_k": (None, 0),
+    "top_h": (None,),
+    "min_p": (None,),
+    "typical_p": (None, 1.0),
+    "epsilon_cutoff": (None, 0.0),
+    "eta_cutoff": (None, 0.0),
+    "output_scores": (None, False),
+    "output_logits": (None, False),
+    "output_attentions": (None, False),
+    "output_hidden_states": (None, False),
+}
+_DEFAULT_TOP_K = 50  # which `generate` fills in, and itself reads with do_sample=True alone
+_HONOURED = (TemperatureLogitsWarper, TopPLogitsWarper, LogitNormalization)
+_CRITERIA = (MaxLengthCriteria, EosTokenCriteria)
+_PLUMBING = {"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep"}
+
+
+@dataclass
+class GenerateSMCOutput(ModelOutput):
+    """What `generate` returns with `return_dict_in_generate=True`.
+
+    Attributes:
+        sequences: prompts and answers, padded; `num_return_sequences` rows for each prompt.
+        posteriors: the whole distribution over answers, one for each prompt.
+    """
+
+    sequences: Tensor | None = None
+    posteriors: tuple[Posterior, ...] | None = None
+
+
+def generate(
+    constraint: TokenAutomaton | Sequence[TokenAutomaton],
+    *,
+    particles: int = 16,
+    proposal: Proposal[Any] | None = None,
+    seed: int | None = None,
+    algorithm: str = "smc",
+    max_rows: int = 256,
+    forced_runs: bool = True,
+    **options: Unpack[Options],
+) -> Callable[..., Tensor | GenerateSMCOutput]:
+    """Makes `model.generate` sample from p_lm(x | x in C, |x| <= max_new_tokens).
+
+    Pass what is returned as `custom_generate`. Particles, not `do_sample`, decide how it samples;
+    `temperature` and `top_p` count even without it. The sequences of a prompt are independent draws
+    from its posterior, with replacement: of the N weighted token sequences, by their weights. So
+    one may come twice, and the most probable answer need not come at all: it is
+    `posteriors[i].majority`. A prompt whose particles have all died, which does not happen under
+    GCD and P-GCD, gets padding alone.
+
+    Args:
+        constraint: the constraint C of all prompts, or one for each, lifted to the model's
+            vocabulary (`smc.TransformersLM(model, tokenizer).vocabulary`).
+        particles, proposal, algorithm, max_rows, forced_runs: as for `smc.sample`; the proposal is
+            `smc.GCD()` if none is given.
+        seed: of all random numbers; if not given, it is drawn from torch's generator, so that
+            `torch.manual_seed` decides.
+        options: of the algorithm, see `smc.sample`.
+
+    Returns:
+        A function for `custom_generate`. It raises what `smc.sample` raises, and `ValueError` for
+        arguments of `generate` that it cannot honour. It may be used many times.
+
+    Raises:
+        ConstraintError: a constraint is not over tokens.
+        ValueError: an option that the algorithm does not read.
+    """
+    constraints = one_or_more(constraint)
+    vocabulary = constraints[0].vocabulary
+    algorithms.algorithm(algorithm, options)
+    language_model = lru_cache(maxsize=1)(lambda model: TransformersLM(model, None, vocabulary))
+
+    def decode(
+        model: Any,
+        input_ids: Tensor,
+        *,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        **model_kwargs: Any,
+    ) -> Tensor | GenerateSMCOutput:
+        config = generation_config
+        _refuse(config, logits_processor, stopping_criteria)
+        _check_model(model, constraints[0], eos_ids_of(config))
+        mask = _prompt_mask(input_ids, model_kwargs)
+        pad = _padding(config)
+        copies = config.num_return_sequences or 1
+        prompts = [row[here].tolist() for row, here in zip(input_ids, mask, strict=True)][::copies]
+        number = int(torch.randint(1 << 62, ())) if seed is None else seed
+        posteriors = sample(
+            language_model(model),
+            prompts,
+            constraint,
+            budget=config.max_length - input_ids.shape[1],
+            particles=particles,
+            proposal=GCD() if proposal is None else proposal,
+            algorithm=algorithm,
+            temperature=1.0 if config.temperature is None else config.temperature,
+            top_p=1.0 if config.top_p is None else config.top_p,
+            seed=number,
+            max_rows=max_rows,
+            forced_runs=forced_runs,
+            **options,
+        )
+        answers = [
+            list(drawn.ids)
+            for index, posterior in enumerate(posteriors)
+            for drawn in _draw(posterior, copies, number, index)
+        ]
+        width = max(map(len, answers))
+        padded = [answer + [pad] * (width - len(answer)) for answer in answers]
+        sequences = torch.cat([input_ids, torch.tensor(padded).to(input_ids)], dim=1)
+        if not config.return_dict_in_generate:
+            return sequences
+        return GenerateSMCOutput(sequences=sequences, posteriors=tuple(posteriors))
+
+    return decode
+
+
+def _draw(posterior: Posterior, count: int, seed: int, example: int) -> list[Sample]:
+    """Draws token sequences by their weights; empty ones where the posterior is dead."""
+    if posterior.dead:
+        return [Sample((), b"", -torch.inf, False)] * count
+    numbers = torch.arange(count)
+    keys = Keys(torch.full_like(numbers, example), numbers, 0, Purpose.POSTERIOR)
+    log_weight = torch.tensor(
+        [[particle.log_weight for particle in posterior.particles]], dtype=torch.float64
+    )
+    chosen = categorical(log_weight).at(torch.zeros_like(numbers), uniform(seed, keys))
+    return [posterior.particles[index] for index in chosen.tolist()]
+
+
+def _refuse(config: Any, processors: Any, criteria: Any) -> None:
+    """Refuses what decides about answers in `generate` and would be ignored here."""
+    found = [
+        f"{name}={value!r}"
+        for name, neutral in _REFUSED.items()
+        if (value := getattr(config, name, None)) not in neutral
+        and not (name == "top_k" and value == _DEFAULT_TOP_K and not config.do_sample)
+    ]
+    if not found:  # which may have made processors
+        found += [type(each).__name__ for each in processors if not isinstance(each, _HONOURED)]
+        found += [type(each).__name__ for each in criteria if not isinstance(each, _CRITERIA)]
+    if found:
+        hint = (
+            f" ({_DEFAULT_TOP_K} is the default of generate with do_sample=True: pass top_k=0)"
+            if f"top_k={_DEFAULT_TOP_K}" in found
+            else ""
+        )
+        raise ValueError(
+            f"smc.generate cannot honour {', '.join(found)}{hint}; leave this out, or decode with "
+            "smc.BudgetLogitsProcessor, which works beside it"
+        )
+
+
+def _check_model(model: Any, constraint: TokenAutomaton, eos_ids: tuple[int, ...]) -> None:
+    """Refuses models that the sampler would misuse, and ends of text that it does not know."""
+    if model.config.is_encoder_decoder:
+        raise ValueError(
+            f"{type(model).__name__} is an encoder and a decoder, and smc.generate samples from "
+            "decoders alone; use smc.BudgetLogitsProcessor"
+        )
+    if model.training:
+        raise ValueError(
+            "the model is in training mode, where dropout makes its probabilities random; call "
+            "model.eval() first"
+        )
+    vocabulary = constraint.vocabulary
+    width = int(model.get_output_embeddings().weight.shape[0])
+    if width != vocabulary.size:
+        raise ConstraintError(
+            f"the model predicts {width} tokens, the constraint knows {vocabulary.size}; lift it "
+            "with gcd.lift(constraint, smc.TransformersLM(model, tokenizer).vocabulary)"
+        )
+    unknown = [token for token in eos_ids if token not in vocabulary.eos_ids]
+    if unknown:
+        raise ConstraintError(
+            f"generate is to stop at tokens {unknown}, which do not end a text of the constraint, "
+            f"as {list(vocabulary.eos_ids)} do; lift it to "
+            "smc.TransformersLM(model, tokenizer).vocabulary, or pass "
+            f"eos_token_id={list(vocabulary.eos_ids)}"
+        )
+
+
+def _prompt_mask(input_ids: Int64[Tensor, "R L"], given: dict[str, Any]) -> Bool[Tensor, "R L"]:
+    """Which ids are prompt and not padding; other inputs of the model are refused."""
+    others = [name for name, value in given.items() if name not in _PLUMBING and value is not None]
+    if others:
+        raise ValueError(
+            f"smc.generate reads token ids and attention_mask alone, not {', '.join(others)}"
+        )
+    cache = given.get("past_key_values")
+    if cache is not None and cache.get_seq_length():
+        raise ValueError(
+            f"past_key_values holds {cache.get_seq_length()} tokens; smc.generate reads its "
+            "prompts itself: leave it out, and give whole prompts"
+        )
+    mask = given.get("attention_mask")
+    mask = torch.ones_like(input_ids) if mask is None else mask.to(input_ids.device)
+    if mask.shape != input_ids.shape or bool((mask.diff(dim=1) < 0).any()):
+        raise ValueError(
+            "attention_mask must be zero before each prompt and one from there on; pad on the "
+            "left: tokenizer.padding_side = 'left'"
+        )
+    positions = given.get("position_ids")
+    if positions is not None:
+        expected = mask.cumsum(dim=1) - 1
+        if positions.shape != mask.shape or not torch.equal(positions * mask, expected * mask):
+            raise ValueError("smc.generate counts positions from 0 in each prompt; leave out yours")
+    return mask.bool()
+
+
+def _padding(config: Any) -> int:
+    """The token behind answers that are shorter than others, as `generate` chooses it."""
+    ends = config.eos_token_id
+    first = ends[0] if isinstance(ends, list) and ends else ends
+    pad = first if config.pad_token_id is None else config.pad_token_id
+    if not isinstance(pad, int):
+        raise ValueError("the model has no padding token; pass pad_token_id to generate")
+    return pad

@@ -1,0 +1,266 @@
+"""`generate` of `transformers`, with particles: what `smc.sample` finds, in its form and by its
+rules, or a refusal by name.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import smc
+from gcd.errors import ConstraintError, InfeasibleBudgetError
+from gcd.languages.text.regex import regex
+from gcd.tokens.lifting import lift
+from gcd.tokens.vocabulary import Vocabulary
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
+
+transformers = pytest.importorskip("transformers")
+
+ROOT = Path(__file__).resolve().parents[2]
+STORIES = ROOT / "tests" / "models" / "stories260K"
+PAD = 4
+SEVERAL = {"do_sample": True, "top_k": 0}  # without which generate returns one sequence alone
+PROMPTS = [[1], [0, 1, 2, 2], [2, 1]]
+INPUTS = {
+    "input_ids": torch.tensor([[PAD, PAD, PAD, 1], [0, 1, 2, 2], [PAD, PAD, 2, 1]]),
+    "attention_mask": torch.tensor([[0, 0, 0, 1], [1, 1, 1, 1], [0, 0, 1, 1]]),
+}
+
+
+@cache
+def model() -> Any:
+    return tiny_model()
+
+
+def automata() -> list[Any]:
+    return [CONSTRAINTS[name]() for name in ("a_star_b", "few_words", "a_star_b")]
+
+
+def test_the_posteriors_are_those_of_the_sampler() -> None:
+    """Left padding, a constraint for each prompt, temperature and top_p."""
+    found = model().generate(
+        **INPUTS,
+        custom_generate=smc.generate(automata(), particles=8, seed=5, resampling="residual"),
+        max_new_tokens=6,
+        temperature=0.7,
+        top_p=0.95,
+        return_dict_in_generate=True,
+    )
+    expected = smc.sample(
+        smc.TransformersLM(model(), None, VOCABULARY), PROMPTS, automata(), budget=6,
+        particles=8, proposal=smc.GCD(), seed=5, temperature=0.7, top_p=0.95,
+        resampling="residual",
+    )  # fmt: skip
+    assert len(found.posteriors) == 3
+    for one, other in zip(found.posteriors, expected, strict=True):
+        assert one.particles == other.particles
+        assert one.answers == other.answers
+        assert not one.exact
+    assert found["sequences"] is found.sequences
+
+
+@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
+def test_sequences_are_draws_from_the_posterior(algorithm: str) -> None:
+    many = 3000
+    found = model().generate(
+        **INPUTS,
+        custom_generate=smc.generate(automata(), particles=4, seed=1, algorithm=algorithm),
+        max_new_tokens=5,
+        num_return_sequences=many,
+        **SEVERAL,
+        return_dict_in_generate=True,
+    )
+    assert found.sequences.shape[0] == 3 * many
+    assert torch.equal(found.sequences[:, :4], INPUTS["input_ids"].repeat_interleave(many, dim=0))
+    for i, posterior in enumerate(found.posteriors):
+        rows = found.sequences[i * many : (i + 1) * many, 4:].tolist()
+        counts = Counter(tuple(token for token in row if token != PAD) for row in rows)
+        weights: dict[tuple[int, ...], float] = {}
+        for particle in posterior.particles:
+            weight = math.exp(particle.log_weight)
+            weights[particle.ids] = weights.get(particle.ids, 0.0) + weight
+        total = sum(weights.values())
+        assert set(counts) <= set(weights)
+        for ids, weight in weights.items():
+            share = weight / total
+            error = 4.5 * math.sqrt(share * (1 - share) / many) + 1e-9
+            assert counts[ids] / many == pytest.approx(share, abs=error)
+
+
+def test_answers_of_different_lengths_are_padded_behind_their_end() -> None:
+    found = model().generate(
+        **INPUTS,
+        custom_generate=smc.generate(automata()),
+        max_new_tokens=9,
+        num_return_sequences=9,
+        **SEVERAL,
+    )
+    lengths = set()
+    for row in found[:, 4:].tolist():
+        end = next(t for t, token in enumerate(row) if token in VOCABULARY.eos_ids)
+        assert set(row[end + 1 :]) <= {PAD}
+        lengths.add(end)
+    assert len(lengths) > 1
+    assert max(lengths) + 5 == found.shape[1]
+
+
+def test_the_generator_of_torch_decides_where_no_seed_is_given() -> None:
+    decode, seeded = smc.generate(automata()), smc.generate(automata(), seed=3)
+
+    def draw(custom: Any) -> list[list[int]]:
+        options = {"max_new_tokens": 8, "num_return_sequences": 5, **SEVERAL}
+        return model().generate(**INPUTS, custom_generate=custom, **options).tolist()
+
+    torch.manual_seed(0)
+    first, second = draw(decode), draw(decode)
+    torch.manual_seed(0)
+    assert draw(decode) == first != second
+    assert draw(seeded) == draw(seeded)
+
+
+def test_a_prompt_without_a_mask_and_max_length() -> None:
+    found = model().generate(
+        torch.tensor([[0, 1]]), custom_generate=smc.generate(CONSTRAINTS["forced"]()), max_length=5
+    )
+    assert VOCABULARY.decode(found[0, 2:].tolist()) == b"ba"
+    assert found.shape[1] <= 5
+
+
+def test_the_dead_get_padding() -> None:
+    bare = smc.generate(CONSTRAINTS["forced"](), particles=1, proposal=smc.LM(), seed=0)
+    found = model().generate(
+        torch.tensor([[0, 1]]), custom_generate=bare, max_new_tokens=3,
+        return_dict_in_generate=True, num_return_sequences=2, **SEVERAL,
+    )  # fmt: skip
+    assert found.posteriors[0].dead
+    assert found.sequences.tolist() == [[0, 1]] * 2
+
+
+def test_a_real_checkpoint() -> None:
+    lm = transformers.AutoModelForCausalLM.from_pretrained(STORIES)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(STORIES)
+    vocabulary = smc.TransformersLM(lm, tokenizer).vocabulary
+    sentence = lift(regex(r" The [a-z]{2,8} (was|is) [a-z ]{3,30}\."), vocabulary)
+    budget = int(sentence.steps_to_accept[sentence.initial]) + 6
+    prompts = ["Once upon a time there was a dog.", "Tom had a ball."]
+    inputs = tokenizer(prompts, return_tensors="pt", padding=True, return_token_type_ids=False)
+    decode = smc.generate(sentence, particles=6, seed=1)
+    found = lm.generate(
+        **inputs, custom_generate=decode, max_new_tokens=budget, return_dict_in_generate=True
+    )
+    start = inputs["input_ids"].shape[1]
+    texts = tokenizer.batch_decode(found.sequences[:, start:], skip_special_tokens=True)
+    for text, posterior in zip(texts, found.posteriors, strict=True):
+        assert posterior.valid
+        assert posterior.complete
+        assert text.strip() in {answer.strip() for answer in posterior.texts}
+
+
+@pytest.fixture
+def idle() -> Any:
+    """A model that must not be asked."""
+    idle = tiny_model()
+
+    def asked(*_: Any) -> None:
+        raise AssertionError("the model was asked")
+
+    idle.register_forward_pre_hook(asked)
+    return idle
+
+
+class Custom(transformers.LogitsProcessor):
+    """Does nothing."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"num_beams": 4}, "num_beams=4"),
+    ({"top_k": 10}, "top_k=10;"),
+    ({"do_sample": True}, r"top_k=50 \(50 is the default .*: pass top_k=0\)"),
+    ({"min_p": 0.1}, "min_p=0.1"),
+    ({"output_scores": True}, "output_scores=True"),
+    ({"output_hidden_states": True}, "output_hidden_states=True"),
+    ({"repetition_penalty": 1.2}, "RepetitionPenaltyLogitsProcessor"),
+    ({"bad_words_ids": [[1]]}, "NoBadWordsLogitsProcessor"),
+    ({"logits_processor": [Custom()]}, "honour Custom; .* with smc.BudgetLogitsProcessor"),
+    ({"max_time": 2.0}, "MaxTimeCriteria"),
+    ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens=3"),
+    ({"eos_token_id": [3, 1]}, r"stop at tokens \[1\], .* as \[3, 5\] do"),
+    ({"position_ids": torch.arange(4).expand(3, 4)}, "counts positions"),
+    ({"inputs_embeds": torch.zeros(3, 4, 8)}, "inputs_embeds"),
+    ({"max_new_tokens": 1}, "example 0: needs at least 2 tokens"),
+    ({"max_new_tokens": 80}, "context holds 64"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED, ids=[str(o) for o, _ in REFUSED])
+def test_what_cannot_be_honoured_is_refused_by_name(
+    idle: Any, options: dict[str, Any], message: str
+) -> None:
+    decode = smc.generate(CONSTRAINTS["a_star_b"]())
+    with pytest.raises(ValueError, match=message):
+        idle.generate(**{**INPUTS, "max_new_tokens": 6, "custom_generate": decode, **options})
+
+
+def test_sampling_with_top_k_off_is_honoured() -> None:
+    decode = smc.generate(CONSTRAINTS["a_star_b"]())
+    options = {"do_sample": True, "top_k": 0, "temperature": 0.5, "max_new_tokens": 6}
+    assert len(model().generate(**INPUTS, custom_generate=decode, **options)) == 3
+
+
+@pytest.mark.usefixtures("unchecked_annotations")
+def test_constraints_and_models_that_do_not_fit(idle: Any) -> None:
+    one = CONSTRAINTS["a_star_b"]()
+    with pytest.raises(ValueError, match="3 prompts but 2 automata"):
+        idle.generate(**INPUTS, custom_generate=smc.generate([one] * 2), max_new_tokens=6)
+    wide = lift(choice("ab"), Vocabulary.from_bytes([b"a", b"b", b"", b"", b"", b"", b""], [3, 5]))
+    with pytest.raises(ConstraintError, match="predicts 6 tokens, the constraint knows 7"):
+        idle.generate(**INPUTS, custom_generate=smc.generate(wide), max_new_tokens=6)
+    with pytest.raises(ConstraintError, match=r"Automaton, not over tokens; lift it"):
+        smc.generate(choice("ab"))  # type: ignore[arg-type]
+    with pytest.raises(InfeasibleBudgetError):
+        idle.generate(**INPUTS, custom_generate=smc.generate(automata()), max_new_tokens=1)
+    right = {"input_ids": torch.tensor([[1, PAD]]), "attention_mask": torch.tensor([[1, 0]])}
+    with pytest.raises(ValueError, match="pad on the left"):
+        idle.generate(**right, custom_generate=smc.generate(one), max_new_tokens=6)
+    read = transformers.DynamicCache()
+    model()(torch.tensor([[1, 2]]), past_key_values=read)
+    with pytest.raises(ValueError, match="past_key_values holds 2 tokens"):
+        idle.generate(
+            torch.tensor([[1, 2, 0]]), past_key_values=read, custom_generate=smc.generate(one),
+            max_new_tokens=6,
+        )  # fmt: skip
+    with pytest.raises(ValueError, match="training mode"):
+        idle.train().generate(**INPUTS, custom_generate=smc.generate(one), max_new_tokens=6)
+
+
+def test_options_are_checked_at_once() -> None:
+    with pytest.raises(ValueError, match="does not read temperature="):
+        smc.generate(CONSTRAINTS["a_star_b"](), temperature=0.5)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="does not read share="):
+        smc.generate(CONSTRAINTS["a_star_b"](), share=0.5)
+
+
+def test_transformers_is_loaded_when_it_is_needed() -> None:
+    """Modules that import it at once are loaded by name, and by one another alone."""
+    lazy = {"generate_call", "generation", "logits_processor"}
+    for path in (ROOT / "smc").glob("*.py"):
+        names = set()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                names |= {(node.module or "").split(".")[0], (node.module or "").split(".")[-1]}
+        if path.stem not in lazy:
+            assert not names & {"transformers", *lazy}, path
+    with pytest.raises(AttributeError, match="no attribute 'beams'"):
+        smc.beams  # noqa: B018
