@@ -28,7 +28,8 @@ from gcd.languages.sql.sql import sql, widest_dialect
 from gcd.languages.text.regex import regex
 from gcd.languages.tools.tool_calls import tool_calls
 from gcd.languages.tools.tool_types import Parameter, Tool, ToolList, parse_tools
-from gcd.serving.matcher import Matcher, MatcherBatch, ServedAutomaton
+from gcd.serving.batch import MatcherBatch
+from gcd.serving.matcher import Matcher, ServedAutomaton
 from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary, eos_ids_of
