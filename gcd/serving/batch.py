@@ -1,4 +1,4 @@
-"""Batches: many sequences in one call of compiled code, each under its own constraint and budget."""
+"""Batches: sequences in one call of compiled code, each under its own constraint and budget."""
 
 from __future__ import annotations
 
