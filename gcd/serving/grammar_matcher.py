@@ -29,7 +29,7 @@ from gcd.tokens.vocabulary import BITS
 
 
 class GrammarMatcher:
-    """One sequence under a constraint and a budget, with the calls of xgrammar's class of that name.
+    """One sequence under a constraint and a budget, with the calls of the class of that name.
 
     Args:
         compiled_grammar: the constraint, as `gcd.lift` returns it.
