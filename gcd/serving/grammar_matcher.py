@@ -6,8 +6,7 @@ the same way is named in `docs/serving.md`; everything else is a call of `Matche
 
 Two calls speak of bytes where a token automaton has states after whole tokens only:
 
-* `accept_string` takes the fewest tokens that spell the string, found breadth first over pairs of
-  a position in the string and a state.
+* `accept_string` takes the fewest tokens that spell the string (`gcd.serving.spelling`).
 * `find_jump_forward_string` follows all spellings of the text at once, as far as they agree on the
   next byte. Under a budget that is more than the language alone would force.
 """
@@ -23,8 +22,8 @@ from jaxtyping import Int32
 
 from gcd.errors import ConstraintError
 from gcd.serving.matcher import Matcher, ServedAutomaton
+from gcd.serving.spelling import fewest_tokens
 from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.trie import Trie
 from gcd.tokens.vocabulary import BITS
 
 
@@ -87,28 +86,13 @@ class GrammarMatcher:
         """Take the fewest tokens that spell a string, as one step; False if none may."""
         del debug_print
         text = input_str.encode() if isinstance(input_str, str) else bytes(input_str)
-        tokens = None if self.is_terminated() else self._spelling(text)
+        tokens = None if self.is_terminated() else fewest_tokens(self._matcher, text)
         if tokens is None:
             return False
         for token in tokens:
             self._matcher.advance(token)
         self._steps.append(len(tokens))
         return True
-
-    def _spelling(self, text: bytes) -> list[int] | None:
-        """Return the fewest tokens that spell the text from here on and are allowed."""
-        trie = self._matcher.automaton.vocabulary.trie
-        ways: list[tuple[int, Matcher, list[int]]] = [(0, self._matcher, [])]
-        seen = {(0, self._matcher.state)}
-        for position, matcher, tokens in ways:  # grows as it is read: breadth first
-            if position == len(text):
-                return tokens
-            for end, token in _prefixes(trie, text, position):
-                after = matcher.copy()
-                if after.advance(token) and (end, after.state) not in seen:
-                    seen.add((end, after.state))
-                    ways.append((end, after, [*tokens, token]))
-        return None
 
     def fill_next_token_bitmask(
         self, bitmask: Any, index: int = 0, *, debug_print: bool = False
@@ -261,17 +245,3 @@ def _ids(mask: Int32[np.ndarray, "W"]) -> Iterator[int]:
     for word in np.flatnonzero(mask).tolist():
         bits = int(mask[word])
         yield from (BITS * word + i for i in range(BITS) if bits >> i & 1)
-
-
-def _prefixes(trie: Trie, text: bytes, position: int) -> Iterator[tuple[int, int]]:
-    """The tokens that the text has at a position, the shortest first, and where each ends."""
-    node, depth = 0, 0
-    while node < trie.num_nodes and trie.depth[node] == depth and position + depth < len(text):
-        if trie.byte[node] != text[position + depth]:
-            node = int(trie.skip[node])
-            continue
-        depth += 1
-        if trie.entry[node] >= 0:
-            for token in np.flatnonzero(trie.entry_of_token == trie.entry[node]).tolist():
-                yield position + depth, token
-        node += 1
