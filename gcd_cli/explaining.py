@@ -118,6 +118,10 @@ def in_tokens(
     remaining = None if budget is None else budget - len(tokens)
     report = gcd.inspect_prefix(automaton, tokens, remaining=remaining)
     ends, names = automaton.vocabulary.eos_ids, automaton.vocabulary.token_bytes
+    shown = dict.fromkeys(
+        "EOS" if token in ends else readable_bytes(names[token])
+        for token in report.allowed.tolist()
+    )  # several ids may have the same bytes
     assert report.needed is not None
     return {
         "tokens": len(tokens),
@@ -125,9 +129,6 @@ def in_tokens(
         "remaining": remaining,
         "fits": remaining is None or report.needed <= remaining,
         "allowed": int(report.allowed.size),
-        "examples": [
-            "EOS" if token in ends else readable_bytes(names[token])
-            for token in report.allowed[:_SHOWN].tolist()
-        ],
+        "examples": list(shown)[:_SHOWN],
         "vocabulary": automaton.vocabulary.size,
     }

@@ -390,7 +390,7 @@ class Automaton:
         return state >= 0 and bool(self.accepting[state]) and is_known
 
     def shortest(self, state: int = 0) -> bytes:
-        """Return the first shortest string from a state on; `EmptyLanguageError` if there is none."""
+        """Return the first shortest string from a state; `EmptyLanguageError` if there is none."""
         if self.is_empty:
             raise EmptyLanguageError("the language has no string, hence no shortest one")
         distance = graph.distances_to_accept(self.delta, self.accepting)

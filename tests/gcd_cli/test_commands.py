@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -176,10 +178,9 @@ def test_other_languages(tmp_path: Path) -> None:
     tools.write_text(json.dumps([{"name": "f", "parameters": {"a": {"type": "int"}}}]))
     call = '[{"name": "f", "arguments": {"a": 1}}]'
     assert report("check", "--tools", str(tools), "-", stdin=call)["in_language"]
-    database = tmp_path / "tables.json"
-    names = {"column_names_original": [[-1, "*"], [0, "age"]], "table_names_original": ["people"]}
-    entry = {**names, "column_types": ["text", "number"], "db_id": "d"}
-    database.write_text(json.dumps([{**entry, "primary_keys": [], "foreign_keys": []}]))
+    database = tmp_path / "people.sqlite"
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("CREATE TABLE people (age INTEGER)")
     query = "SELECT age FROM people"
     assert report("check", "--sql", str(database), "-", stdin=query)["in_language"]
 
@@ -218,7 +219,7 @@ def test_sampling_is_that_of_the_library(proposal: str) -> None:
     lm = smc.TransformersLM(
         AutoModelForCausalLM.from_pretrained(MODEL), AutoTokenizer.from_pretrained(MODEL)
     )
-    automaton = gcd.lift(gcd.regex(" (little|big) [a-z]{3,9}"), lm.vocabulary)
+    automaton = gcd.lift(gcd.regex(pattern), lm.vocabulary)
     method = smc.GCD() if proposal == "gcd" else smc.LCD()
     (posterior,) = smc.sample(
         lm, ["Once there was a"], automaton, budget=9, particles=8, proposal=method, seed=3
@@ -259,7 +260,6 @@ def test_sampling_is_that_of_the_library(proposal: str) -> None:
 def test_bad_input_is_one_error_before_work(
     arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "broken.json").write_text('{"type":\n "array"')
     (tmp_path / "broken.json").write_text('{\n "type"= 3}')
     (tmp_path / "odd.json").write_text('{"type": "date"}')
     (tmp_path / "empty.json").write_text("false")
@@ -286,7 +286,7 @@ def test_help_has_examples(command: str) -> None:
 
 
 def test_help_loads_no_library() -> None:
-    """Quick, in other words; what takes long to import is asked for by the commands that need it."""
+    """Quick, in other words; what takes long to import is left to the commands that need it."""
     program = (
         "import sys; from gcd_cli.main import main; main(['--help'], standalone_mode=False); "
         "print(sorted({'gcd', 'torch', 'numba', 'numpy', 'transformers'} & set(sys.modules)))"
