@@ -120,7 +120,7 @@ def in_tokens(
     ends, names = automaton.vocabulary.eos_ids, automaton.vocabulary.token_bytes
     shown = dict.fromkeys(
         "EOS" if token in ends else readable_bytes(names[token])
-        for token in report.allowed.tolist()
+        for token in report.allowed[: 8 * _SHOWN].tolist()
     )  # several ids may have the same bytes
     assert report.needed is not None
     return {

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gcd
 import smc
 
-PROPOSALS = {"lm": smc.LM, "lcd": smc.LCD, "gcd": smc.GCD, "greedy_close": smc.GreedyClose}
+PROPOSALS: dict[str, Callable[[], smc.Proposal[Any]]] = {
+    "lm": smc.LM,
+    "lcd": smc.LCD,
+    "gcd": smc.GCD,
+    "greedy_close": smc.GreedyClose,
+}
 
 
 def draw(

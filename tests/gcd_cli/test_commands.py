@@ -25,6 +25,7 @@ from tests.gcd.oracles import byte_automata
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "tests/models/stories260K"
 ALARM = "docs/alarm.json"
+PATTERN = " (little|big) [a-z]{3,9}"
 
 
 @pytest.fixture(autouse=True)
@@ -181,7 +182,7 @@ def test_other_languages(tmp_path: Path) -> None:
     database = tmp_path / "people.sqlite"
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("CREATE TABLE people (age INTEGER)")
-    query = "SELECT age FROM people"
+    query = "SELECT people.age FROM people"
     assert report("check", "--sql", str(database), "-", stdin=query)["in_language"]
 
 
@@ -208,7 +209,7 @@ def test_sampling_is_that_of_the_library(proposal: str) -> None:
         "--as",
         "regex",
         "--schema",
-        " (little|big) [a-z]{3,9}",
+        PATTERN,
     ]
     options = ["--budget", "9", "--particles", "8", "--prompt", "Once there was a", "--seed", "3"]
     found = report(*arguments, *options, "--proposal", proposal)
@@ -219,7 +220,7 @@ def test_sampling_is_that_of_the_library(proposal: str) -> None:
     lm = smc.TransformersLM(
         AutoModelForCausalLM.from_pretrained(MODEL), AutoTokenizer.from_pretrained(MODEL)
     )
-    automaton = gcd.lift(gcd.regex(pattern), lm.vocabulary)
+    automaton = gcd.lift(gcd.regex(PATTERN), lm.vocabulary)
     method = smc.GCD() if proposal == "gcd" else smc.LCD()
     (posterior,) = smc.sample(
         lm, ["Once there was a"], automaton, budget=9, particles=8, proposal=method, seed=3
