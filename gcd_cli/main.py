@@ -275,10 +275,11 @@ def check(
 @click.option("--max-depth", type=int, help="Nesting of free values and recursive schemas.")
 @click.option("--prompt", default="", help="Text before the answer.")
 @click.option("--particles", type=click.IntRange(1), default=16, show_default=True)
-@click.option("--proposal", type=click.Choice(["lm", "lcd", "gcd", "greedy_close"]),
+@click.option("--proposal", type=click.Choice(["lm", "lcd", "gcd", "greedy_close", "pgcd"]),
               default="gcd", show_default=True)  # fmt: skip
 @click.option("--algorithm", type=click.Choice(["smc", "discrete"]), default="smc",
               show_default=True)  # fmt: skip
+@click.option("--hmm", metavar="DIR", help="For pgcd: an HMM distilled from the model.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @_as_json
 def sample(
@@ -292,6 +293,7 @@ def sample(
     particles: int,
     proposal: str,
     algorithm: str,
+    hmm: str | None,
     seed: int,
     as_json: bool,
 ) -> None:
@@ -304,13 +306,15 @@ def sample(
       gcd sample --model models/mine --schema schema.json --budget 60 --prompt 'Answer: '
       gcd sample --model models/mine --as regex --schema '(yes|no), .{1,40}' --budget 20
     """
+    if (proposal == "pgcd") != (hmm is not None):
+        raise click.UsageError("--proposal pgcd and --hmm DIR go together")
     language, automaton = _sources(given, kind, whitespace, max_depth, model, budget)
     from gcd_cli.sampling import draw
 
     assert automaton is not None
     found = draw(
         model, language, automaton, prompt=prompt, budget=budget, particles=particles,
-        proposal=proposal, algorithm=algorithm, seed=seed,
+        proposal=proposal, algorithm=algorithm, seed=seed, hmm=hmm,
     )  # fmt: skip
     lines = [(f"{answer['probability']:.3f}", answer["text"]) for answer in found["answers"]] or [
         ("none", "every particle is dead: no answer was finished within the budget")

@@ -27,6 +27,7 @@ def draw(
     proposal: str,
     algorithm: str,
     seed: int,
+    hmm: str | None = None,
 ) -> dict[str, Any]:
     """Sample answers to a prompt; return them with their probabilities, and how far to trust them.
 
@@ -36,8 +37,12 @@ def draw(
             `automaton` was lifted to.
         automaton: the constraint.
         prompt, budget, particles, algorithm, seed: as in `smc.sample`.
-        proposal: a key of `PROPOSALS`.
+        proposal: a key of `PROPOSALS`, or pgcd.
+        hmm: the directory of an HMM, for pgcd; it looks ahead as far as time goes ("in_time"),
+            because it has not read the prompt.
     """
+    # Before the language model: an HMM of another vocabulary is refused at once.
+    method = PROPOSALS[proposal]() if hmm is None else _pgcd(hmm, automaton.vocabulary)
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
@@ -53,7 +58,7 @@ def draw(
         automaton,
         budget=budget,
         particles=particles,
-        proposal=PROPOSALS[proposal](),
+        proposal=method,
         algorithm=algorithm,
         seed=seed,
     )
@@ -69,3 +74,9 @@ def draw(
         "lm_calls": posterior.diagnostics.lm_calls,
         "seconds": posterior.diagnostics.seconds,
     }
+
+
+def _pgcd(directory: str, vocabulary: gcd.Vocabulary) -> smc.Proposal[Any]:
+    from hmm.checkpoint import load
+
+    return smc.PGCD(load(directory, vocabulary=vocabulary).hmm, lookahead="in_time")

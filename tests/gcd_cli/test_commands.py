@@ -230,6 +230,22 @@ def test_sampling_is_that_of_the_library(proposal: str) -> None:
     assert found["log_evidence"] == pytest.approx(posterior.log_evidence)
 
 
+def test_sampling_with_an_hmm(tmp_path: Path) -> None:
+    from hmm.checkpoint import save
+    from hmm.model import HMM
+
+    vocabulary = sources.vocabulary(MODEL)
+    model = HMM.random(4, vocabulary.size)
+    save(model, tmp_path / "hmm", vocabulary=vocabulary)
+    arguments = ["sample", "--model", MODEL, "--as", "regex", "--schema", PATTERN]
+    options = ["--budget", "9", "--particles", "4", "--proposal", "pgcd"]
+    found = report(*arguments, *options, "--hmm", str(tmp_path / "hmm"))
+    assert found["valid"]
+    assert found["complete"]
+    assert "go together" in run(*arguments, *options, code=2).stderr
+    assert "none" in run(*arguments, *options, "--hmm", str(tmp_path / "none"), code=2).stderr
+
+
 # -- bad input -------------------------------------------------------------------------------
 
 
