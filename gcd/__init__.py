@@ -28,7 +28,9 @@ from gcd.languages.sql.sql import sql, widest_dialect
 from gcd.languages.text.regex import regex
 from gcd.languages.tools.tool_calls import tool_calls
 from gcd.languages.tools.tool_types import Parameter, Tool, ToolList, parse_tools
-from gcd.serving.matcher import Matcher, MatcherBatch, ServedAutomaton
+from gcd.serving.batch import MatcherBatch
+from gcd.serving.grammar_matcher import GrammarMatcher
+from gcd.serving.matcher import Matcher, ServedAutomaton
 from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary, eos_ids_of
@@ -54,6 +56,7 @@ __all__ = [
     "ConstraintError",
     "EmptyLanguageError",
     "ForeignKey",
+    "GrammarMatcher",
     "IgnoredKeyword",
     "IgnoredKeywordWarning",
     "InfeasibleBudgetError",

@@ -62,6 +62,8 @@ def tokens() -> None:
     matcher = gcd.Matcher(automaton)
     matcher.mask()
     matcher.forced()
+    matcher.validate([ord('"')])
+    assert matcher.restricts
     matcher.advance(ord('"'))
     trie = vocabulary().trie
     assert type(trie).from_arrays(trie.arrays(), vocabulary().token_bytes) is not None

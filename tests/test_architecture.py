@@ -15,6 +15,7 @@ ALLOWED = {
     "hmm": {"gcd"},
     "smc": {"gcd", "hmm"},
     "experiments": {"gcd", "hmm", "smc"},
+    "gcd_cli": {"gcd", "hmm", "smc"},
 }
 ROOMS = {  # of gcd: what stands in a room may import these rooms, and what lies beside them
     "gcd.support": set(),

@@ -389,13 +389,12 @@ class Automaton:
         is_known = self.max_bytes is None or state < 0 or len(_as_bytes(text)) <= self.max_bytes
         return state >= 0 and bool(self.accepting[state]) and is_known
 
-    def shortest(self) -> bytes:
-        """Return the first of the shortest strings; `EmptyLanguageError` if there is none."""
+    def shortest(self, state: int = 0) -> bytes:
+        """Return the first shortest string from a state; `EmptyLanguageError` if there is none."""
         if self.is_empty:
             raise EmptyLanguageError("the language has no string, hence no shortest one")
         distance = graph.distances_to_accept(self.delta, self.accepting)
         string = bytearray()
-        state = 0
         while distance[state] > 0:
             after = self.transitions[state]
             byte = int(np.argmax((after >= 0) & (distance[after] == distance[state] - 1)))

@@ -2,7 +2,8 @@
 
 An engine keeps a **matcher** for each sequence. In each step it asks for the mask of next tokens
 (`fill_mask`), samples, and tells the matcher which token came (`advance`); with speculation it
-takes tokens back (`rollback`). The mask, with r tokens left of the budget, is
+asks for the masks along a draft (`fill_draft_masks`) or how much of one is allowed (`validate`),
+and takes tokens back (`rollback`). The mask, with r tokens left of the budget, is
 
     mask(s, r) = { v : steps_to_accept[ delta(s, v) ] <= r - 1 }
 
@@ -21,7 +22,7 @@ by one:
   most tokens, which is made beforehand.
 
 The first visit to a state therefore costs some microseconds, later ones a copy. A `MatcherBatch`
-serves many matchers, of different automata, in one call of compiled code.
+(`gcd.serving.batch`) serves many matchers, of different automata, in one call of compiled code.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from jaxtyping import Bool, Int32, Int64
+from jaxtyping import Int32, Int64
 
 from gcd.errors import ConstraintError, InfeasibleBudgetError, OverlongBudgetError
 from gcd.serving.kernels import masks as kernels
@@ -304,7 +305,7 @@ class Matcher:
 
     def fill_mask(self, out: Int32[np.ndarray, "W"]) -> None:
         """Write the packed mask of next tokens into a row (contiguous int32, in place)."""
-        _check_rows(out, (self.automaton.num_words,))
+        check_rows(out, (self.automaton.num_words,))
         kernels.fill_mask(self._places.cells, self._row, out)
 
     def mask(self) -> Int32[np.ndarray, "W"]:
@@ -312,6 +313,58 @@ class Matcher:
         out = np.empty(self.automaton.num_words, np.int32)
         kernels.fill_mask(self._places.cells, self._row, out)
         return out
+
+    def validate(self, tokens: Sequence[int] | Int64[np.ndarray, "n"]) -> int:
+        """Return how many of these tokens, from the first on, could be taken; none is.
+
+        Raises:
+            ValueError: if one of them is not an id of the vocabulary.
+        """
+        return self._follow(tokens, np.empty((0, self.automaton.num_words), np.int32))
+
+    def fill_draft_masks(
+        self, draft: Sequence[int] | Int64[np.ndarray, "n"], out: Int32[np.ndarray, "rows W"]
+    ) -> int:
+        """Write the packed masks along a draft, as speculative decoding needs them, in one call.
+
+        Args:
+            draft: tokens that a cheaper model proposes; none is taken.
+            out: row i becomes the mask after the first i of them (contiguous int32, in place).
+                Rows after a token that is refused are 0, as nothing may follow it.
+
+        Returns:
+            How many of the draft's tokens, from the first on, are allowed.
+
+        Raises:
+            ValueError: if a token is not an id of the vocabulary, or `out` has another form.
+        """
+        check_rows(out, (len(draft) + 1, self.automaton.num_words))
+        return self._follow(draft, out)
+
+    def _follow(
+        self, draft: Sequence[int] | Int64[np.ndarray, "n"], out: Int32[np.ndarray, "rows W"]
+    ) -> int:
+        tokens = np.asarray(draft, np.int64)
+        size = self.automaton.vocabulary.size
+        for token in tokens[(tokens < 0) | (tokens >= size)]:
+            raise ValueError(f"token {token} is not one of the {size} ids")
+        return int(kernels.follow(self._places.cells, self._row, tokens, out))
+
+    @property
+    def num_allowed(self) -> int:
+        """How many token ids may come next: the number of bits in the mask, without a mask."""
+        automaton = self.automaton
+        left = int(self._cell[kernels.LEFT])
+        return int(kernels.num_allowed(automaton.address, self.state, left, automaton._size))
+
+    @property
+    def restricts(self) -> bool:
+        """Whether the mask forbids any id; where it does not, there is no need to apply it.
+
+        Ids without bytes (padding, special tokens) are ids, and always forbidden: over a
+        vocabulary that has some, every mask restricts.
+        """
+        return self.num_allowed < self.automaton.vocabulary.size
 
     def forced(self, limit: int = 256) -> list[int]:
         """Return the tokens, at most `limit`, that must come next because no others are allowed.
@@ -335,127 +388,28 @@ class Matcher:
         found: list[int] = tokens[:count].tolist()
         return found
 
-    def __copy__(self) -> Matcher:
+    def copy(self) -> Matcher:
         """Return a matcher in the same state that goes on by itself, in no batch."""
         other = object.__new__(Matcher)
         other.automaton, other.budget = self.automaton, self.budget
         other._places, other._row = self._places.alone(self._row), 0
         return other
 
+    def __copy__(self) -> Matcher:
+        return self.copy()
+
     def __deepcopy__(self, memo: dict[int, object]) -> Matcher:
-        return self.__copy__()
+        return self.copy()
 
     def __repr__(self) -> str:
         return f"Matcher(state {self.state}, {self.num_tokens} tokens, remaining {self.remaining})"
-
-
-class MatcherBatch:
-    """Matchers, of different automata if need be, that are served in one call.
-
-    They stay usable one by one. A matcher is in one batch at a time: a batch that one of its
-    matchers has left for another is refused. `batch[i] = matcher` puts another into a place.
-
-    Args:
-        matchers: the matchers, all over vocabularies of one size, none of them twice.
-
-    Raises:
-        ConstraintError: if the sizes differ, or there are no matchers, or one occurs twice.
-    """
-
-    def __init__(self, matchers: Sequence[Matcher]) -> None:
-        if not matchers:
-            raise ConstraintError("a batch needs at least one matcher, got none")
-        if len({id(matcher) for matcher in matchers}) < len(matchers):
-            raise ConstraintError("a matcher occurs twice in a batch; make one for each sequence")
-        self.matchers: list[Matcher] = list(matchers)
-        self.vocabulary_size = matchers[0].automaton.vocabulary.size
-        longest = max(matcher.num_tokens for matcher in matchers)
-        self._places = Places(len(matchers), max(64, 2 * longest))
-        self._most = longest  # no row has more tokens than this
-        self._shape = (len(matchers), matchers[0].automaton.num_words)
-        for row, matcher in enumerate(matchers):
-            self._check_size(matcher)
-            self._take(row, matcher)
-
-    def _check_size(self, matcher: Matcher) -> None:
-        size = matcher.automaton.vocabulary.size
-        if size != self.vocabulary_size:
-            raise ConstraintError(
-                f"matchers of one batch need vocabularies of one size, got {size} beside "
-                f"{self.vocabulary_size}"
-            )
-
-    def _take(self, row: int, matcher: Matcher) -> None:
-        count = matcher.num_tokens
-        while count >= self._places.history.shape[1]:
-            self._places.grow()
-        self._places.cells[row] = matcher._cell
-        self._places.history[row, :count] = matcher._places.history[matcher._row, :count]
-        self._most = max(self._most, count)
-        matcher._places.is_current = False
-        matcher._places, matcher._row = self._places, row
-
-    def __setitem__(self, row: int, matcher: Matcher) -> None:
-        """Put another matcher into a place; the one that was there goes on alone."""
-        self._check()
-        if matcher in self.matchers:
-            raise ConstraintError("the matcher is in this batch already")
-        self._check_size(matcher)
-        left = self.matchers[row]
-        row = left._row
-        left._places, left._row = self._places.alone(row), 0
-        self._take(row, matcher)
-        self.matchers[row] = matcher
-
-    def __getitem__(self, row: int) -> Matcher:
-        return self.matchers[row]
-
-    def __len__(self) -> int:
-        return len(self.matchers)
-
-    def _check(self) -> None:
-        if not self._places.is_current:
-            raise ConstraintError("a matcher of this batch has joined another one since")
-
-    def advance(self, tokens: Sequence[int] | Int64[np.ndarray, "N"]) -> Bool[np.ndarray, "N"]:
-        """`Matcher.advance` of each with its token; which of them took theirs.
-
-        Raises:
-            ValueError: if there are not as many tokens as matchers, or one is no id; nothing
-                changes then.
-        """
-        self._check()
-        ids = np.asarray(tokens, np.int64)
-        taken = np.empty(len(self.matchers), np.bool_)
-        if ids.shape != taken.shape:
-            raise ValueError(f"{taken.size} matchers need as many tokens, got shape {ids.shape}")
-        places = self._places
-        if self._most == places.history.shape[1]:
-            # The count is an upper bound: rows that were reset or refused a token have fewer.
-            self._most = int(places.cells[:, kernels.COUNT].max())
-            if self._most == places.history.shape[1]:
-                places.grow()
-        wrong = kernels.advance_rows(places.cells, places.history, ids, taken)
-        if wrong >= 0:
-            raise ValueError(
-                f"token {ids[wrong]} of matcher {wrong} is not one of the "
-                f"{self.vocabulary_size} ids"
-            )
-        self._most += 1
-        return taken
-
-    def fill_masks(self, out: Int32[np.ndarray, "N W"]) -> None:
-        """`Matcher.fill_mask` of each into its row (contiguous int32, in place)."""
-        self._check()
-        _check_rows(out, self._shape)
-        kernels.fill_masks(self._places.cells, out)
 
 
 def _tokens_left(remaining: int | None) -> int:
     return UNREACHABLE if remaining is None else min(remaining, UNREACHABLE)
 
 
-def _check_rows(out: np.ndarray, shape: tuple[int, ...]) -> None:
+def check_rows(out: np.ndarray, shape: tuple[int, ...]) -> None:
     if out.shape != shape or out.dtype != np.int32 or not out.flags.c_contiguous:
         raise ValueError(
             f"masks are written into contiguous int32 of shape {shape}, got {out.dtype} of shape "

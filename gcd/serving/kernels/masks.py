@@ -266,6 +266,43 @@ def fill_masks(cells: np.ndarray, out: np.ndarray) -> None:
 
 
 @kernel
+def follow(cells: np.ndarray, row: int, draft: np.ndarray, out: np.ndarray) -> int:
+    """Write the masks along a draft and return how many of its tokens are allowed; take none.
+
+    There are rows for all prefixes of the draft, or none at all. Oracle: `advance`, `fill_mask`.
+    """
+    address, state, left = cells[row, ADDRESS], cells[row, STATE], cells[row, LEFT]
+    no_budget = cells[row, NO_BUDGET]
+    final = table_at(address).steps.size - 1
+    out[:] = 0
+    for i in range(draft.size):
+        if i < out.shape[0]:
+            fill_row(address, state, left, out[i])
+        state = _next_state(address, state, left, draft[i])
+        if state < 0:
+            return i
+        if state == final:
+            left = no_budget  # what follows the end is padding
+        elif left != no_budget:
+            left -= 1
+    if draft.size < out.shape[0]:
+        fill_row(address, state, left, out[draft.size])
+    return draft.size
+
+
+@kernel
+def num_allowed(address: int, state: int, remaining: int, size: np.ndarray) -> int:
+    """Count the tokens of a mask; class c has `size[c]` of them."""
+    table = table_at(address)
+    pattern, own = table.pattern_of[state], table.target_start[state]
+    count = np.int64(0)
+    for i in range(table.pattern_start[pattern], table.pattern_start[pattern + 1]):
+        if fits(table.steps[table.targets[own + table.pattern_target[i]]], remaining):
+            count += size[table.pattern_class[i]]
+    return count
+
+
+@kernel
 def forced(
     address: int,
     state: int,

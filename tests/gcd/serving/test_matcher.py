@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError, EmptyLanguageError, InfeasibleBudgetError
 from gcd.languages.text.regex import regex
+from gcd.serving.batch import MatcherBatch
 from gcd.serving.kernels.table import Table, table_at
-from gcd.serving.matcher import Matcher, MatcherBatch, ServedAutomaton
+from gcd.serving.matcher import Matcher, ServedAutomaton
 from gcd.tokens.bitmask import num_words, unpack
 from gcd.tokens.budget import BudgetMask, check_budget
 from gcd.tokens.lifting import lift
@@ -452,3 +453,74 @@ def test_a_forced_run_has_a_limit_of_any_size(unchecked_annotations: None) -> No
     assert matcher.forced(0) == []
     with pytest.raises(ValueError, match="limit is a number of tokens, at least 0, got -1"):
         matcher.forced(-1)
+
+
+# -- what speculative decoding asks for ------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=40)
+@given(token_automata(), st.data())
+def test_masks_along_a_draft_are_those_of_taking_it(
+    automaton: TokenAutomaton, data: st.DataObject
+) -> None:
+    fewest = int(automaton.steps_to_accept[automaton.initial])
+    budget = data.draw(st.one_of(st.none(), st.integers(fewest, fewest + 3)))
+    matcher = Matcher(automaton, budget=budget)
+    size = automaton.vocabulary.size
+    for _ in range(data.draw(st.integers(0, 3))):
+        assert matcher.advance(data.draw(st.sampled_from(_ids(matcher.mask(), size))))
+    other, draft = matcher.copy(), list[int]()
+    expected = np.zeros((6, matcher.automaton.num_words), np.int32)
+    accepted, stopped = 0, False
+    for i in range(5):
+        allowed = _ids(other.mask(), size)
+        assert other.num_allowed == len(allowed)
+        assert other.restricts == (len(allowed) < size)
+        expected[i] = 0 if stopped else other.mask()
+        good = not stopped and data.draw(st.integers(0, 4)) > 0
+        draft.append(data.draw(st.sampled_from(allowed) if good else st.integers(0, size - 1)))
+        stopped = stopped or not other.advance(draft[-1])
+        accepted += not stopped
+    expected[5] = 0 if stopped else other.mask()
+
+    before = (matcher.state, matcher.num_tokens, matcher.remaining)
+    out = np.full_like(expected, 7)
+    assert matcher.validate(draft) == matcher.fill_draft_masks(draft, out) == accepted
+    assert (out == expected).all()
+    assert (matcher.state, matcher.num_tokens, matcher.remaining) == before
+    assert matcher.validate([]) == matcher.fill_draft_masks([], out[:1]) == 0
+    assert (out[0] == matcher.mask()).all()
+    with pytest.raises(ValueError, match=f"token {size} is not one of"):
+        matcher.validate([*draft, size])
+    with pytest.raises(ValueError, match="contiguous int32 of shape"):
+        matcher.fill_draft_masks(draft, out[:5])
+
+
+def test_a_mask_of_all_tokens_restricts_nothing() -> None:
+    every = Vocabulary.from_bytes([b"a", b"b", b""], [2])
+    matcher = Matcher(lift(regex("[ab]*"), every))
+    assert not matcher.restricts
+    assert Matcher(lift(regex("[ab]*"), LETTERS)).restricts, "ids without bytes are forbidden"
+    assert matcher.advance(2)
+    assert matcher.restricts
+    assert matcher.num_allowed == 1
+
+
+def test_a_batch_takes_back_as_its_matchers_do_or_not_at_all() -> None:
+    matchers = [Matcher(_LANGUAGES[2], budget=9), Matcher(_LANGUAGES[0]), Matcher(_LANGUAGES[4])]
+    batch = MatcherBatch(matchers)
+    states = [[matcher.state for matcher in matchers]]
+    for tokens in ([0, 0, 0], [1, 1, 1], [0, 0, 1]):
+        assert batch.advance(tokens).all()
+        states.append([matcher.state for matcher in matchers])
+    for wrong in ([0, 4, 0], [0, -1, 0]):
+        with pytest.raises(ValueError, match=f"take back {wrong[1]} tokens of matcher 1"):
+            batch.rollback(wrong)
+    with pytest.raises(ValueError, match=r"3 matchers need as many numbers of tokens, got .*2"):
+        batch.rollback([1, 1])
+    assert [matcher.state for matcher in matchers] == states[3]
+    batch.rollback([2, 0, 1])
+    assert [matcher.state for matcher in matchers] == [states[1][0], states[3][1], states[2][2]]
+    assert matchers[0].remaining == 8
+    batch.rollback()
+    assert [matcher.num_tokens for matcher in matchers] == [0, 2, 1]

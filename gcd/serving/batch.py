@@ -1,0 +1,139 @@
+"""Batches: sequences in one call of compiled code, each under its own constraint and budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Int32, Int64
+
+from gcd.errors import ConstraintError
+from gcd.serving.kernels import masks as kernels
+from gcd.serving.matcher import Matcher, check_rows
+from gcd.serving.places import Places
+
+
+class MatcherBatch:
+    """Matchers, of different automata if need be, that are served in one call.
+
+    They stay usable one by one. A matcher is in one batch at a time: a batch that one of its
+    matchers has left for another is refused. `batch[i] = matcher` puts another into a place.
+
+    Args:
+        matchers: the matchers, all over vocabularies of one size, none of them twice.
+
+    Raises:
+        ConstraintError: if the sizes differ, or there are no matchers, or one occurs twice.
+    """
+
+    def __init__(self, matchers: Sequence[Matcher]) -> None:
+        if not matchers:
+            raise ConstraintError("a batch needs at least one matcher, got none")
+        if len({id(matcher) for matcher in matchers}) < len(matchers):
+            raise ConstraintError("a matcher occurs twice in a batch; make one for each sequence")
+        self.matchers: list[Matcher] = list(matchers)
+        self.vocabulary_size = matchers[0].automaton.vocabulary.size
+        longest = max(matcher.num_tokens for matcher in matchers)
+        self._places = Places(len(matchers), max(64, 2 * longest))
+        self._most = longest  # no row has more tokens than this
+        self._shape = (len(matchers), matchers[0].automaton.num_words)
+        for row, matcher in enumerate(matchers):
+            self._check_size(matcher)
+            self._take(row, matcher)
+
+    def _check_size(self, matcher: Matcher) -> None:
+        size = matcher.automaton.vocabulary.size
+        if size != self.vocabulary_size:
+            raise ConstraintError(
+                f"matchers of one batch need vocabularies of one size, got {size} beside "
+                f"{self.vocabulary_size}"
+            )
+
+    def _take(self, row: int, matcher: Matcher) -> None:
+        count = matcher.num_tokens
+        while count >= self._places.history.shape[1]:
+            self._places.grow()
+        self._places.cells[row] = matcher._cell
+        self._places.history[row, :count] = matcher._places.history[matcher._row, :count]
+        self._most = max(self._most, count)
+        matcher._places.is_current = False
+        matcher._places, matcher._row = self._places, row
+
+    def __setitem__(self, row: int, matcher: Matcher) -> None:
+        """Put another matcher into a place; the one that was there goes on alone."""
+        self._check()
+        if matcher in self.matchers:
+            raise ConstraintError("the matcher is in this batch already")
+        self._check_size(matcher)
+        left = self.matchers[row]
+        row = left._row
+        left._places, left._row = self._places.alone(row), 0
+        self._take(row, matcher)
+        self.matchers[row] = matcher
+
+    def __getitem__(self, row: int) -> Matcher:
+        return self.matchers[row]
+
+    def __len__(self) -> int:
+        return len(self.matchers)
+
+    def _check(self) -> None:
+        if not self._places.is_current:
+            raise ConstraintError("a matcher of this batch has joined another one since")
+
+    def advance(self, tokens: Sequence[int] | Int64[np.ndarray, "N"]) -> Bool[np.ndarray, "N"]:
+        """`Matcher.advance` of each with its token; which of them took theirs.
+
+        Raises:
+            ValueError: if there are not as many tokens as matchers, or one is no id; nothing
+                changes then.
+        """
+        self._check()
+        ids = np.asarray(tokens, np.int64)
+        taken = np.empty(len(self.matchers), np.bool_)
+        if ids.shape != taken.shape:
+            raise ValueError(f"{taken.size} matchers need as many tokens, got shape {ids.shape}")
+        places = self._places
+        if self._most == places.history.shape[1]:
+            # The count is an upper bound: rows that were reset or refused a token have fewer.
+            self._most = int(places.cells[:, kernels.COUNT].max())
+            if self._most == places.history.shape[1]:
+                places.grow()
+        wrong = kernels.advance_rows(places.cells, places.history, ids, taken)
+        if wrong >= 0:
+            raise ValueError(
+                f"token {ids[wrong]} of matcher {wrong} is not one of the "
+                f"{self.vocabulary_size} ids"
+            )
+        self._most += 1
+        return taken
+
+    def rollback(self, num_tokens: int | Sequence[int] | Int64[np.ndarray, "N"] = 1) -> None:
+        """`Matcher.rollback` of each: by one number of tokens, or by a number for each.
+
+        Raises:
+            ValueError: if there are not as many numbers as matchers, or one of them is negative or
+                more than its matcher has tokens; nothing changes then.
+        """
+        self._check()
+        counts = np.asarray(num_tokens, np.int64)
+        if counts.ndim == 0:
+            counts = np.full(len(self.matchers), counts)
+        if counts.shape != (len(self.matchers),):
+            raise ValueError(
+                f"{len(self.matchers)} matchers need as many numbers of tokens, got shape "
+                f"{counts.shape}"
+            )
+        have = self._places.cells[:, kernels.COUNT]
+        for row in np.flatnonzero((counts < 0) | (counts > have)):
+            raise ValueError(
+                f"cannot take back {counts[row]} tokens of matcher {row}, there are {have[row]}"
+            )
+        for matcher, count in zip(self.matchers, counts.tolist(), strict=True):
+            matcher.rollback(count)
+
+    def fill_masks(self, out: Int32[np.ndarray, "N W"]) -> None:
+        """`Matcher.fill_mask` of each into its row (contiguous int32, in place)."""
+        self._check()
+        check_rows(out, self._shape)
+        kernels.fill_masks(self._places.cells, out)

@@ -1,0 +1,247 @@
+"""A matcher with the calls of xgrammar's `GrammarMatcher`, for engines that are written for those.
+
+Signatures are those of xgrammar 0.2.8, names of arguments and defaults included, so that an engine
+changes only what makes its matchers. What an automaton over tokens and a budget cannot answer in
+the same way is named in `docs/serving.md`; everything else is a call of `Matcher`.
+
+Two calls speak of bytes where a token automaton has states after whole tokens only:
+
+* `accept_string` takes the fewest tokens that spell the string (`gcd.serving.spelling`).
+* `find_jump_forward_string` follows all spellings of the text at once, as far as they agree on the
+  next byte. Under a budget that is more than the language alone would force.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int32
+
+from gcd.errors import ConstraintError
+from gcd.serving.matcher import Matcher, ServedAutomaton
+from gcd.serving.spelling import fewest_tokens
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import BITS
+
+
+class GrammarMatcher:
+    """One sequence under a constraint and a budget, with the calls of the class of that name.
+
+    Args:
+        compiled_grammar: the constraint, as `gcd.lift` returns it.
+        override_stop_tokens: the vocabulary's EOS ids, or None.
+        terminate_without_stop_token: only False; `gcd.lift(..., eos="accept")` says it earlier.
+        max_rollback_tokens: has no effect, as rollback is unlimited.
+        default_temperature: what `temperature` says.
+        budget: tokens of a whole text, EOS included; None for no budget.
+
+    Raises:
+        ConstraintError: for other stop tokens, for `terminate_without_stop_token`, and where
+            `Matcher` raises it.
+
+    `debug_print` has no effect in any call.
+    """
+
+    def __init__(
+        self,
+        compiled_grammar: TokenAutomaton | ServedAutomaton,
+        *,
+        override_stop_tokens: int | list[int] | None = None,
+        terminate_without_stop_token: bool = False,
+        max_rollback_tokens: int = -1,
+        default_temperature: float | None = None,
+        budget: int | None = None,
+    ) -> None:
+        del max_rollback_tokens
+        ends = compiled_grammar.vocabulary.eos_ids
+        if override_stop_tokens is not None:
+            given = np.unique(override_stop_tokens).tolist()
+            if tuple(given) != ends:
+                raise ConstraintError(
+                    f"stop tokens {given} are not the vocabulary's EOS ids {list(ends)}; build the "
+                    "Vocabulary with these eos_ids and lift the constraint to it"
+                )
+        if terminate_without_stop_token:
+            raise ConstraintError(
+                "terminate_without_stop_token=True: lift the constraint with "
+                'gcd.lift(..., eos="accept"), which ends a text where the language does'
+            )
+        self._matcher = Matcher(compiled_grammar, budget=budget)
+        self._temperature = default_temperature
+        self._steps: list[int] = []  # tokens of each step that `rollback` takes back
+
+    def accept_token(self, token_id: int, *, debug_print: bool = False) -> bool:
+        """Take a token; False for one that is refused, is no id, or comes after the end."""
+        del debug_print
+        is_id = 0 <= token_id < self._matcher.automaton.vocabulary.size
+        if self.is_terminated() or not is_id or not self._matcher.advance(token_id):
+            return False
+        self._steps.append(1)
+        return True
+
+    def accept_string(self, input_str: str | bytes, *, debug_print: bool = False) -> bool:
+        """Take the fewest tokens that spell a string, as one step; False if none may."""
+        del debug_print
+        text = input_str.encode() if isinstance(input_str, str) else bytes(input_str)
+        tokens = None if self.is_terminated() else fewest_tokens(self._matcher, text)
+        if tokens is None:
+            return False
+        for token in tokens:
+            self._matcher.advance(token)
+        self._steps.append(len(tokens))
+        return True
+
+    def fill_next_token_bitmask(
+        self, bitmask: Any, index: int = 0, *, debug_print: bool = False
+    ) -> bool:
+        """Write the packed mask into row `index` (int32, on the CPU); whether it restricts.
+
+        Raises:
+            ValueError: if the rows have another width or type, or lie elsewhere.
+        """
+        del debug_print
+        rows = _array(bitmask)
+        self._matcher.fill_mask(rows if rows.ndim == 1 and index == 0 else rows[index])
+        return self._matcher.restricts
+
+    def traverse_draft_tree(
+        self,
+        retrieve_next_token: Any,
+        retrieve_next_sibling: Any,
+        draft_tokens: Any,
+        token_bitmask: Any,
+        time_threshold: float = -1.0,
+        temperatures: Any = None,
+    ) -> bool:
+        """Write the mask of every node of a tree of drafts; False if it took too long.
+
+        Node 0 is where the matcher stands; its token has been taken. The row of a node that is
+        refused becomes 0; rows below it, and after a stop token, stay as they are.
+
+        Args:
+            retrieve_next_token: the first child of each node, -1 for none.
+            retrieve_next_sibling: the next child of the same parent, -1 for none.
+            draft_tokens: the token of each node.
+            token_bitmask: a row for each node.
+            time_threshold: seconds; none if it is not positive.
+            temperatures: float32, one for each node, or None.
+        """
+        child, sibling, tokens = map(
+            _array, (retrieve_next_token, retrieve_next_sibling, draft_tokens)
+        )
+        rows = _array(token_bitmask)
+        known = None if temperatures is None else _array(temperatures)
+        if known is not None:
+            known[:] = -1
+        until = time.monotonic() + time_threshold if time_threshold > 0 else np.inf
+        waiting = [(0, self.fork())]
+        while waiting:
+            if time.monotonic() > until:
+                return False
+            node, here = waiting.pop()
+            if not here.is_terminated():
+                here.fill_next_token_bitmask(rows, node)
+                if known is not None and self._temperature is not None:
+                    known[node] = self._temperature
+            below = int(child[node])
+            while below >= 0:
+                after = here.fork()
+                if after.accept_token(int(tokens[below])):
+                    waiting.append((below, after))
+                else:
+                    rows[below] = 0
+                below = int(sibling[below])
+        return True
+
+    def find_jump_forward_string(self) -> str:
+        """Return the longest text that every way on begins with; whole characters only."""
+        text = bytearray()
+        here = {(self._matcher.state, self._matcher.remaining): self._matcher}
+        later: list[tuple[bytes, Matcher, int]] = []  # the rest of a token, and where it is taken
+        while True:
+            ways = later
+            for matcher in here.values():
+                for token in _ids(matcher.mask()):
+                    spelt = matcher.automaton.vocabulary.token_bytes[token]
+                    ways.append((spelt, matcher, token))
+                    if not spelt or spelt[0] != ways[0][0][0]:
+                        return text.decode(errors="ignore")
+            if not ways or len({spelt[0] for spelt, _, _ in ways}) > 1:
+                return text.decode(errors="ignore")
+            text.append(ways[0][0][0])
+            here, later = {}, []
+            for spelt, matcher, token in ways:
+                if len(spelt) > 1:
+                    later.append((spelt[1:], matcher, token))
+                else:
+                    after = matcher.copy()
+                    after.advance(token)
+                    here[after.state, after.remaining] = after
+
+    def rollback(self, num_tokens: int = 1) -> None:
+        """Take back steps: tokens, and strings as a whole.
+
+        Raises:
+            ValueError: if there are not as many.
+        """
+        if not 0 <= num_tokens <= len(self._steps):
+            raise ValueError(f"cannot take back {num_tokens} steps, there are {len(self._steps)}")
+        kept = len(self._steps) - num_tokens
+        self._matcher.rollback(sum(self._steps[kept:]))
+        del self._steps[kept:]
+
+    def get_captures(self, *, deduplicate: bool = True) -> list[tuple[str, bytes]]:
+        """Return no captures: constraints here have no named parts."""
+        del deduplicate
+        return []
+
+    def is_terminated(self) -> bool:
+        """Return whether the text has ended, with a stop token where there are any."""
+        return self._matcher.is_finished
+
+    def is_completed(self) -> bool:
+        """Return whether the text so far is in the language, ended or not."""
+        ends = self._matcher.automaton.vocabulary.eos_ids
+        return self.is_terminated() or self._matcher.validate(ends[:1]) == 1
+
+    def reset(self) -> None:
+        """Go back to the beginning of a text."""
+        self._matcher.reset()
+        self._steps.clear()
+
+    def fork(self) -> GrammarMatcher:
+        """Return a matcher in the same state that goes on by itself."""
+        other = object.__new__(GrammarMatcher)
+        other._matcher, other._temperature = self._matcher.copy(), self._temperature
+        other._steps = self._steps.copy()
+        return other
+
+    @property
+    def max_rollback_tokens(self) -> int:
+        """-1: there is no limit."""
+        return -1
+
+    @property
+    def temperature(self) -> float | None:
+        """The temperature that the matcher was made with."""
+        return self._temperature
+
+    @property
+    def stop_token_ids(self) -> list[int]:
+        """The ids that end a text."""
+        return list(self._matcher.automaton.vocabulary.eos_ids)
+
+
+def _array(given: Any) -> np.ndarray:
+    """View an array or a tensor on the CPU, in place."""
+    return given if isinstance(given, np.ndarray) else np.from_dlpack(given)
+
+
+def _ids(mask: Int32[np.ndarray, "W"]) -> Iterator[int]:
+    """The token ids of a packed mask, ascending."""
+    for word in np.flatnonzero(mask).tolist():
+        bits = int(mask[word])
+        yield from (BITS * word + i for i in range(BITS) if bits >> i & 1)

@@ -1,0 +1,1 @@
+"""This package is the command `gcd`: compile, explain and check constraints, and sample."""

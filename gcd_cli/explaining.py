@@ -1,0 +1,134 @@
+"""This module finds out where a text stands in a language: in bytes, and in tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import gcd
+from gcd.readable import readable_bytes, readable_ranges
+from gcd.serving.spelling import fewest_tokens
+
+_SHOWN = 8  # tokens written out
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a text stands in a language of byte strings.
+
+    Attributes:
+        text: the text.
+        viable: how many of its bytes begin some string of the language.
+        in_language: whether the whole text is a string of the language.
+        may_end: whether the viable part is one.
+        state: the automaton's state after the viable part.
+        expected: the bytes that may come after the viable part, as ranges; empty if none may.
+        completion: the shortest end of the viable part.
+    """
+
+    text: bytes
+    viable: int
+    in_language: bool
+    may_end: bool
+    state: int
+    expected: str
+    completion: bytes
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether no string of the language begins with the text."""
+        return self.viable < len(self.text)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The line and the column, in bytes, after the viable part; both count from 1."""
+        before = self.text[: self.viable]
+        return before.count(b"\n") + 1, self.viable - (before.rfind(b"\n") + 1) + 1
+
+    def reason(self) -> str | None:
+        """Say in a sentence why the text is not in the language; None if it is."""
+        if self.in_language:
+            return None
+        after = readable_bytes(self.text[: self.viable])
+        ways = self.expected and f"expected {self.expected}"
+        if not self.is_refused:
+            return f"the text is not complete after {after}; {ways}"
+        line, column = self.place
+        byte = readable_bytes(self.text[self.viable : self.viable + 1])
+        ways = " or ".join(filter(None, [ways, "the end" if self.may_end and ways else ""]))
+        return (
+            f"byte {self.viable + 1} (line {line}, column {column}) is {byte} after {after}; "
+            f"{ways or 'expected the end'}"
+        )
+
+    def report(self) -> dict[str, Any]:
+        """Return all of it for JSON; bytes that are no UTF-8 are escaped."""
+        return {
+            "in_language": self.in_language,
+            "refused": self.is_refused,
+            "viable_bytes": self.viable,
+            "may_end": self.may_end,
+            "expected": self.expected,
+            "fewest_bytes": len(self.completion),
+            "completion": self.completion.decode(errors="backslashreplace"),
+            "reason": self.reason(),
+        }
+
+
+def standing(language: gcd.Automaton, text: bytes) -> Standing:
+    """Read a text as far as it begins some string of the language."""
+    state, viable = language.initial, 0
+    for byte in text:
+        after = language.run(bytes([byte]), state)
+        if after < 0:
+            break
+        state, viable = after, viable + 1
+    may_end = bool(language.accepting[state])
+    return Standing(
+        text=text,
+        viable=viable,
+        in_language=may_end and viable == len(text),
+        may_end=may_end,
+        state=state,
+        expected=readable_ranges(np.flatnonzero(language.transitions[state] >= 0).tolist()),
+        completion=language.shortest(state),
+    )
+
+
+def in_tokens(
+    automaton: gcd.TokenAutomaton, text: bytes, budget: int | None = None
+) -> dict[str, Any]:
+    """Return what may follow a text in tokens, after the fewest that spell it.
+
+    Args:
+        automaton: the lifted constraint.
+        text: the beginning of a string of the language.
+        budget: tokens of the whole text, EOS included; None for no budget.
+
+    Returns:
+        `tokens` so far, None if no tokens spell it; `fewest_tokens` from there to the end, EOS
+        included; `remaining` of the budget; `fits`, whether there is an end within it; `allowed`,
+        how many ids may come next, and some of them.
+    """
+    tokens = fewest_tokens(gcd.Matcher(automaton), text)
+    if tokens is None:
+        return {"tokens": None, "fits": False}
+    remaining = None if budget is None else budget - len(tokens)
+    report = gcd.inspect_prefix(automaton, tokens, remaining=remaining)
+    ends, names = automaton.vocabulary.eos_ids, automaton.vocabulary.token_bytes
+    shown = dict.fromkeys(
+        "EOS" if token in ends else readable_bytes(names[token])
+        for token in report.allowed[: 8 * _SHOWN].tolist()
+    )  # several ids may have the same bytes
+    assert report.needed is not None
+    return {
+        "tokens": len(tokens),
+        "fewest_tokens": report.needed,
+        "remaining": remaining,
+        "fits": remaining is None or report.needed <= remaining,
+        "allowed": int(report.allowed.size),
+        "examples": list(shown)[:_SHOWN],
+        "vocabulary": automaton.vocabulary.size,
+    }

@@ -1,0 +1,352 @@
+"""The command `gcd`: what each subcommand takes, prints, and exits with.
+
+Exit codes: 0 if all is well, 1 if the answer is no, 2 if the input is bad. Libraries are loaded by
+the subcommand that needs them, so that `gcd --help` is quick.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+_KINDS = """SCHEMA is a file with a JSON Schema (- for standard input); of kind regex it is the
+regular expression itself, of kind tools a file with a list of tools, of kind sql a SQLite database
+or a `tables.json` of Spider."""
+
+
+class _Commands(click.Group):
+    """Subcommands whose `ValueError`s are bad input: the library's own, which say what to do."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ValueError as error:
+            from gcd_cli.sources import BadInput
+
+            raise BadInput(str(error)) from error
+
+
+def _kinds(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say how a constraint is written."""
+    for option in (
+        click.option("--max-depth", type=int, help="Nesting of free values and recursive schemas."),
+        click.option(
+            "--whitespace",
+            type=click.Choice(["compact", "spaced", "flexible"]),
+            help='How JSON is spaced: {"a":1}, {"a": 1}, or in any way.',
+        ),
+        click.option("--sql", "kind", flag_value="sql", help="Queries to a database."),
+        click.option("--tools", "kind", flag_value="tools", help="Calls of the tools in a list."),
+        click.option("--regex", "kind", flag_value="regex", help="A regular expression."),
+        click.option("--schema", "kind", flag_value="schema", default="schema", hidden=True),
+    ):
+        command = option(command)
+    return command
+
+
+_tokenizer = click.option(
+    "--tokenizer", metavar="DIR", help="Directory of a model with its tokenizer.json."
+)
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 all is well, 1 the answer is no, 2 bad input.",
+)
+@click.version_option(package_name="globally-constrained-decoding")
+def main() -> None:
+    """Hard constraints on language models, with a token budget."""
+
+
+def _print(report: dict[str, Any], as_json: bool, lines: list[tuple[str, str]]) -> None:
+    """Print a report as JSON, or lines of a name and what there is to say."""
+    if as_json:
+        click.echo(json.dumps(report, ensure_ascii=False))
+        return
+    width = max(len(name) for name, _ in lines)
+    for name, value in lines:
+        click.echo(f"{name:<{width}}  {value}")
+
+
+def _answer(is_yes: bool) -> None:
+    click.get_current_context().exit(0 if is_yes else 1)
+
+
+@main.command(name="compile", epilog=_KINDS)
+@click.argument("given", metavar="SCHEMA")
+@_kinds
+@_tokenizer
+@click.option("--draw", metavar="FILE", help="Draw the automaton into FILE (.svg or .dot).")
+@_as_json
+def compile_(
+    given: str,
+    kind: str,
+    whitespace: str | None,
+    max_depth: int | None,
+    tokenizer: str | None,
+    draw: str | None,
+    as_json: bool,
+) -> None:
+    """Compile a constraint: states, classes, fewest tokens, memory, time.
+
+    \b
+    Examples:
+      gcd compile schema.json --tokenizer models/mine
+      gcd compile --regex '[0-9]{4}-[0-9]{2}' --draw date.svg
+      gcd compile --tools tools.json --tokenizer models/mine --json
+    """
+    import gcd
+    from gcd_cli import sources
+
+    if draw is not None and Path(draw).suffix not in (".svg", ".dot"):
+        raise sources.BadInput(f"--draw {draw}: a drawing is a file .svg or .dot")
+    vocabulary = None if tokenizer is None else sources.vocabulary(tokenizer)
+    start = time.perf_counter()
+    language = sources.language(given, kind, whitespace, max_depth)
+    seconds = time.perf_counter() - start
+    shortest = language.shortest()
+    report: dict[str, Any] = {
+        "states": language.num_states,
+        "byte_classes": language.delta.shape[1],
+        "fewest_bytes": len(shortest),
+        "shortest": shortest.decode(errors="backslashreplace"),
+        "seconds": seconds,
+    }
+    lines = [
+        ("bytes", f"{language.num_states:,} states, {language.delta.shape[1]} classes of bytes"),
+        ("shortest", f"{len(shortest)} bytes, {report['shortest']}"),
+    ]
+    drawn: Any = language
+    if vocabulary is not None:
+        start = time.perf_counter()
+        drawn = automaton = gcd.lift(language, vocabulary)
+        served = gcd.ServedAutomaton(automaton)
+        lifting = time.perf_counter() - start
+        fewest = served.steps_to_accept(served.initial)
+        report["tokens"] = {
+            "vocabulary": vocabulary.size,
+            "states": automaton.num_states,
+            "classes": automaton.num_classes,
+            "fewest_tokens": fewest,
+            "memory_bytes": served.nbytes,
+            "seconds": lifting,
+        }
+        states, classes = f"{automaton.num_states:,} states", f"{automaton.num_classes} classes"
+        lines += [
+            ("tokens", f"{states}, {classes} of {vocabulary.size:,} tokens"),
+            ("fewest", f"{fewest} tokens, EOS included"),
+            ("memory", f"{served.nbytes / 1e6:.2f} MB in a matcher"),
+            ("time", f"{seconds:.2f} s to compile, {lifting:.2f} s to lift"),
+        ]
+    else:
+        lines.append(("time", f"{seconds:.2f} s"))
+    if draw is not None:
+        text = gcd.to_svg(drawn) if draw.endswith(".svg") else gcd.to_dot(drawn)
+        Path(draw).write_text(text, encoding="utf-8")
+    _print(report, as_json, lines)
+
+
+@main.command(epilog=_KINDS)
+@click.argument("given", metavar="SCHEMA")
+@click.argument("prefix")
+@_kinds
+@_tokenizer
+@click.option("--budget", type=int, help="Tokens of the whole text, EOS included.")
+@_as_json
+def explain(
+    given: str,
+    prefix: str,
+    kind: str,
+    whitespace: str | None,
+    max_depth: int | None,
+    tokenizer: str | None,
+    budget: int | None,
+    as_json: bool,
+) -> None:
+    """Say what may follow PREFIX, or after which byte it leaves the language.
+
+    Exit code 1 if no text of the language begins with PREFIX, or none within the budget.
+
+    \b
+    Examples:
+      gcd explain schema.json '{"name": "A'
+      gcd explain --regex '(ab)*c' abb
+      gcd explain schema.json '{"hour":2' --tokenizer models/mine --budget 12
+    """
+    from gcd.readable import readable_bytes
+    from gcd_cli import explaining
+
+    language, automaton = _sources(given, kind, whitespace, max_depth, tokenizer, budget)
+    found = explaining.standing(language, prefix.encode())
+    report = found.report()
+    begun = found.text[: found.viable]
+    lines = []
+    if found.is_refused:
+        lines.append(("refused", found.reason() or ""))
+    else:
+        ends = "the text may end here" if found.may_end else "the text may not end here"
+        lines.append(("viable", f"{readable_bytes(begun)}: {ends}"))
+        lines.append(("next", found.expected or "nothing, this is the end"))
+    lines.append(
+        ("to the end", f"{len(found.completion)} bytes at least, {report['completion']!r}")
+    )
+    is_yes = not found.is_refused
+    if automaton is not None:
+        tokens = report["in_tokens"] = explaining.in_tokens(automaton, begun, budget)
+        is_yes = is_yes and tokens["fits"]
+        if tokens["tokens"] is None:
+            lines.append(("tokens", "no tokens of the vocabulary spell it"))
+        else:
+            left = "" if budget is None else f", {tokens['remaining']} of {budget} are left"
+            few = " ".join(tokens["examples"])
+            of_all = f"{tokens['allowed']} of {tokens['vocabulary']} may come next"
+            lines += [
+                ("tokens", f"{tokens['tokens']} so far, at the fewest{left}"),
+                ("", f"{of_all}{f': {few}' if few else ''}"),
+                ("", f"{tokens['fewest_tokens']} at least to the end, EOS included"),
+            ]
+    _print(report, as_json, lines)
+    _answer(is_yes)
+
+
+@main.command(epilog=_KINDS)
+@click.argument("given", metavar="SCHEMA")
+@click.argument("file")
+@_kinds
+@_tokenizer
+@click.option("--budget", type=int, help="Most tokens, EOS included.")
+@click.option("--strip", is_flag=True, help="Leave out whitespace around the text.")
+@_as_json
+def check(
+    given: str,
+    file: str,
+    kind: str,
+    whitespace: str | None,
+    max_depth: int | None,
+    tokenizer: str | None,
+    budget: int | None,
+    strip: bool,
+    as_json: bool,
+) -> None:
+    """Say whether the text in FILE (- for standard input) satisfies a constraint.
+
+    Exit code 1, and the reason, if it does not. With a tokenizer and a budget, the text must fit.
+
+    \b
+    Examples:
+      gcd check schema.json answer.json --strip
+      echo -n 2026-02-30 | gcd check --regex '[0-9]{4}-[0-9]{2}-[0-9]{2}' -
+    """
+    from gcd_cli import explaining, sources
+
+    text = sources.read_bytes(file)
+    text = text.strip() if strip else text
+    language, automaton = _sources(given, kind, whitespace, max_depth, tokenizer, budget)
+    found = explaining.standing(language, text)
+    report, reason = found.report(), found.reason()
+    said = f"{len(text)} bytes"
+    if reason is None and automaton is not None:
+        tokens = report["in_tokens"] = explaining.in_tokens(automaton, text, budget)
+        if tokens["tokens"] is None:
+            reason = "no tokens of the vocabulary spell the text"
+        else:
+            said += f", {tokens['tokens'] + 1} tokens at the fewest, EOS included"
+            if not tokens["fits"]:
+                reason = f"the text takes {tokens['tokens'] + 1} tokens, the budget is {budget}"
+    report["reason"] = reason
+    _print(report, as_json, [("yes", said) if reason is None else ("no", reason)])
+    _answer(reason is None)
+
+
+@main.command(epilog=_KINDS)
+@click.option("--model", required=True, metavar="DIR", help="Directory of a causal model.")
+@click.option("--schema", "given", required=True, metavar="SCHEMA", help="The constraint.")
+@click.option("--budget", required=True, type=int, help="Most tokens, EOS included.")
+@click.option("--as", "kind", type=click.Choice(["schema", "regex", "tools", "sql"]),
+              default="schema", show_default=True, help="What SCHEMA is.")  # fmt: skip
+@click.option("--whitespace", type=click.Choice(["compact", "spaced", "flexible"]))
+@click.option("--max-depth", type=int, help="Nesting of free values and recursive schemas.")
+@click.option("--prompt", default="", help="Text before the answer.")
+@click.option("--particles", type=click.IntRange(1), default=16, show_default=True)
+@click.option("--proposal", type=click.Choice(["lm", "lcd", "gcd", "greedy_close", "pgcd"]),
+              default="gcd", show_default=True)  # fmt: skip
+@click.option("--algorithm", type=click.Choice(["smc", "discrete"]), default="smc",
+              show_default=True)  # fmt: skip
+@click.option("--hmm", metavar="DIR", help="For pgcd: an HMM distilled from the model.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@_as_json
+def sample(
+    model: str,
+    given: str,
+    budget: int,
+    kind: str,
+    whitespace: str | None,
+    max_depth: int | None,
+    prompt: str,
+    particles: int,
+    proposal: str,
+    algorithm: str,
+    hmm: str | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Sample answers of a language model under a constraint, within a budget.
+
+    Prints every distinct answer with its posterior probability. Exit code 1 if there is none.
+
+    \b
+    Examples:
+      gcd sample --model models/mine --schema schema.json --budget 60 --prompt 'Answer: '
+      gcd sample --model models/mine --as regex --schema '(yes|no), .{1,40}' --budget 20
+    """
+    if (proposal == "pgcd") != (hmm is not None):
+        raise click.UsageError("--proposal pgcd and --hmm DIR go together")
+    language, automaton = _sources(given, kind, whitespace, max_depth, model, budget)
+    from gcd_cli.sampling import draw
+
+    assert automaton is not None
+    found = draw(
+        model, language, automaton, prompt=prompt, budget=budget, particles=particles,
+        proposal=proposal, algorithm=algorithm, seed=seed, hmm=hmm,
+    )  # fmt: skip
+    lines = [(f"{answer['probability']:.3f}", answer["text"]) for answer in found["answers"]] or [
+        ("none", "every particle is dead: no answer was finished within the budget")
+    ]
+    evidence = found["log_evidence"]
+    shown = "zero" if evidence is None else f"e^{evidence:.3f}"
+    lines.append(("", f"P(valid and within {budget} tokens) is about {shown}"))
+    _print(found, as_json, lines)
+    _answer(bool(found["answers"]))
+
+
+def _sources(
+    given: str,
+    kind: str,
+    whitespace: str | None,
+    max_depth: int | None,
+    tokenizer: str | None,
+    budget: int | None,
+) -> tuple[Any, Any]:
+    """The language, and its automaton over tokens if there is a tokenizer; the budget is checked.
+
+    The quick checks come first: compiling may take seconds.
+    """
+    import gcd
+    from gcd_cli import sources
+
+    if budget is not None and tokenizer is None:
+        raise sources.BadInput("--budget counts tokens: give --tokenizer DIR, too")
+    vocabulary = None if tokenizer is None else sources.vocabulary(tokenizer)
+    language = sources.language(given, kind, whitespace, max_depth)
+    if vocabulary is None:
+        return language, None
+    automaton = gcd.lift(language, vocabulary)
+    gcd.Matcher(automaton, budget=budget)  # refuses a budget that no text fits into
+    return language, automaton

@@ -1,0 +1,82 @@
+"""This module loads a language model from a directory and samples from it under a constraint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gcd
+import smc
+
+PROPOSALS: dict[str, Callable[[], smc.Proposal[Any]]] = {
+    "lm": smc.LM,
+    "lcd": smc.LCD,
+    "gcd": smc.GCD,
+    "greedy_close": smc.GreedyClose,
+}
+
+
+def draw(
+    directory: str,
+    language: gcd.Automaton,
+    automaton: gcd.TokenAutomaton,
+    *,
+    prompt: str,
+    budget: int,
+    particles: int,
+    proposal: str,
+    algorithm: str,
+    seed: int,
+    hmm: str | None = None,
+) -> dict[str, Any]:
+    """Sample answers to a prompt; return them with their probabilities, and how far to trust them.
+
+    Args:
+        directory: a causal model of `transformers`, with its tokenizer.
+        language: the constraint over bytes, in case the model's vocabulary is another than
+            `automaton` was lifted to.
+        automaton: the constraint.
+        prompt, budget, particles, algorithm, seed: as in `smc.sample`.
+        proposal: a key of `PROPOSALS`, or pgcd.
+        hmm: the directory of an HMM, for pgcd; it looks ahead as far as time goes ("in_time"),
+            because it has not read the prompt.
+    """
+    # Before the language model: an HMM of another vocabulary is refused at once.
+    method = PROPOSALS[proposal]() if hmm is None else _pgcd(hmm, automaton.vocabulary)
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    lm = smc.TransformersLM(
+        AutoModelForCausalLM.from_pretrained(directory), AutoTokenizer.from_pretrained(directory)
+    )
+    if lm.vocabulary != automaton.vocabulary:
+        automaton = gcd.lift(language, lm.vocabulary)
+    (posterior,) = smc.sample(
+        lm,
+        [prompt],
+        automaton,
+        budget=budget,
+        particles=particles,
+        proposal=method,
+        algorithm=algorithm,
+        seed=seed,
+    )
+    return {
+        "answers": [
+            {"text": text, "probability": probability}
+            for text, probability in zip(posterior.texts, posterior.probabilities, strict=True)
+        ],
+        "log_evidence": None if posterior.dead else posterior.log_evidence,
+        "ess": posterior.ess,
+        "valid": posterior.valid,
+        "complete": posterior.complete,
+        "lm_calls": posterior.diagnostics.lm_calls,
+        "seconds": posterior.diagnostics.seconds,
+    }
+
+
+def _pgcd(directory: str, vocabulary: gcd.Vocabulary) -> smc.Proposal[Any]:
+    from hmm.checkpoint import load
+
+    return smc.PGCD(load(directory, vocabulary=vocabulary).hmm, lookahead="in_time")

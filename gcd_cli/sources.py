@@ -1,0 +1,131 @@
+"""This module reads what commands are given: constraints and vocabularies, from files.
+
+Whatever is wrong with a file is one `BadInput`, which says where and what to do, before any work.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+
+import gcd
+
+KINDS = ("schema", "regex", "tools", "sql")
+
+
+class BadInput(click.ClickException):
+    """A command was given something that it cannot work on; the exit code is 2."""
+
+    exit_code = 2
+
+
+def read_bytes(path: str) -> bytes:
+    """Return the content of a file, `-` for standard input."""
+    if path == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise BadInput(
+            f"cannot read {path}: {error.strerror}; give a file, or - for stdin"
+        ) from error
+
+
+def read_json(path: str) -> Any:
+    """Parse a JSON file; `BadInput` says the line and the column where it is none."""
+    try:
+        return json.loads(read_bytes(path))
+    except json.JSONDecodeError as error:
+        raise BadInput(
+            f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path} is not JSON: byte {error.start + 1} is not UTF-8") from error
+
+
+def language(
+    given: str, kind: str, whitespace: str | None = None, max_depth: int | None = None
+) -> gcd.Automaton:
+    """Compile the constraint that a command was given.
+
+    Args:
+        given: a file, or the regular expression itself.
+        kind: one of `KINDS`.
+        whitespace, max_depth: as in `gcd.json_schema` and `gcd.tool_calls`; None for their default.
+
+    Raises:
+        BadInput: if a file cannot be read, or an option says nothing to this kind of language.
+        ConstraintError: if the constraint cannot be honoured.
+    """
+    options: dict[str, Any] = {"whitespace": whitespace, "max_depth": max_depth}
+    options = {name: value for name, value in options.items() if value is not None}
+    if options and kind not in ("schema", "tools"):
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in options)
+        raise BadInput(f"{names}: for JSON schemas and tool lists only, this is --{kind}")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if kind == "regex":
+            found = gcd.regex(given)
+        elif kind == "tools":
+            found = gcd.tool_calls(read_json(given), **options)
+        elif kind == "sql":
+            found = gcd.sql(given)
+        else:
+            found = gcd.json_schema(read_json(given), **options)
+    for warning in caught:
+        click.echo(f"Warning: {warning.message}", err=True)
+    if found.is_empty:
+        raise BadInput("no string satisfies the constraint")
+    return found
+
+
+def vocabulary(directory: str) -> gcd.Vocabulary:
+    """Read the vocabulary of a model's directory, as wide as the model's logits.
+
+    `tokenizer.json` has the tokens; ids that end a text and the width are in the configurations
+    beside it. No model and no `transformers` is loaded.
+
+    Raises:
+        BadInput: if there is no such directory, or no `tokenizer.json` in it.
+    """
+    folder = Path(directory)
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        what = f"{file} does not exist" if folder.is_dir() else f"{folder} is not a directory"
+        raise BadInput(f"{what}; give the directory of a model, with its tokenizer.json")
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise BadInput(
+            "reading a tokenizer needs the package tokenizers: pip install tokenizers"
+        ) from error
+    tokenizer = Tokenizer.from_file(str(file))
+    config, generation, names = (
+        _config(folder / name)
+        for name in ("config.json", "generation_config.json", "tokenizer_config.json")
+    )
+    end = getattr(names, "eos_token", None)
+    end = getattr(end, "content", end)
+    named = SimpleNamespace(eos_token_id=None if end is None else tokenizer.token_to_id(end))
+    model = SimpleNamespace(config=config, generation_config=generation)
+    text = getattr(config, "text_config", config)
+    size = max(getattr(text, "vocab_size", 0), tokenizer.get_vocab_size())
+    return gcd.Vocabulary.from_tokenizer(tokenizer, size=size, eos_ids=gcd.eos_ids_of(model, named))
+
+
+def _config(path: Path) -> SimpleNamespace:
+    """The fields of a configuration as attributes; none if there is no such file."""
+    if not path.is_file():
+        return SimpleNamespace()
+    found = read_json(str(path))
+    nested = found.get("text_config"), found.get("eos_token")
+    for name, value in zip(("text_config", "eos_token"), nested, strict=True):
+        if isinstance(value, dict):
+            found[name] = SimpleNamespace(**value)
+    return SimpleNamespace(**found)

@@ -1,0 +1,188 @@
+"""Masks of ours and of xgrammar, token by token: equal, or different for a cause that is listed.
+
+Both take the same tokens, among those that both allow. The budget is larger than any walk is long,
+so that it never binds: xgrammar has none.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gcd
+from tests.gcd.serving.xgrammar_causes import CAUSES, cause
+
+xgrammar = pytest.importorskip("xgrammar", reason="xgrammar is not installed")
+
+ROOT = Path(__file__).resolve().parents[3]
+PUBLIC = ROOT.parent / "shared" / "data" / "public_schemas"
+NUM_PUBLIC = 50
+
+LONGER = (
+    '{" ": ":" "," ", "} "] [{ }] }, ":{" ":[ [] {} "" name the type true false null 12 00 .5 1, '
+    '0} e+ -1 \\u \\" \\n é 20'
+)
+SINGLE = [bytes([i]) for i in range(256)]
+TOKENS = [*SINGLE, *(t.encode() for t in LONGER.split()), b", ", b": ", b" a", b""]
+EOS = len(TOKENS) - 1
+VOCABULARY = gcd.Vocabulary.from_bytes(TOKENS, [EOS])
+COMPILER = xgrammar.GrammarCompiler(
+    xgrammar.TokenizerInfo(TOKENS, vocab_size=len(TOKENS), stop_token_ids=[EOS]), max_threads=1
+)
+
+Pair = tuple[gcd.GrammarMatcher, Any]
+
+
+def pair(schema: Any) -> Pair:
+    """Both engines set to compact JSON with declared members only."""
+    automaton = gcd.lift(gcd.json_schema(schema, unknown="ignore"), VOCABULARY)
+    grammar = COMPILER.compile_json_schema(
+        json.dumps(schema), any_whitespace=False, separators=(",", ":"), strict_mode=True
+    )
+    return gcd.GrammarMatcher(automaton, budget=10_000), xgrammar.GrammarMatcher(grammar)
+
+
+def allowed(matcher: Any) -> set[int]:
+    row = np.zeros((1, (len(TOKENS) + 31) // 32), np.int32)
+    matcher.fill_next_token_bitmask(row)
+    ids = np.flatnonzero((row[0][:, None] >> np.arange(32)) & 1)
+    return set(ids[ids < len(TOKENS)].tolist())  # bits past the vocabulary say nothing
+
+
+def first_difference(matchers: Pair, token: int, bytes_allowed: Any) -> tuple[bytes, bytes, bool]:
+    """Of a token that one allows: what both take of it, the byte that one takes, whether we do."""
+    spelt = TOKENS[token]
+    for end in range(1, len(spelt)):
+        if end == 1:
+            ours, theirs = (spelt[0] in of_one for of_one in bytes_allowed)
+        else:
+            ours, theirs = (matcher.fork().accept_string(spelt[:end]) for matcher in matchers)
+        if ours != theirs:
+            return spelt[: end - 1], spelt[end - 1 : end], ours
+    return spelt[:-1], spelt[-1:], token in bytes_allowed[0]
+
+
+def compare(schema: Any, matchers: Pair, seed: str, steps: int = 30) -> Counter[str]:
+    """Walk once and compare the mask at every step; how many differences each cause explains."""
+    rng = random.Random(seed)
+    found: Counter[str] = Counter()
+    text = b""
+    for matcher in matchers:
+        matcher.reset()
+    for _ in range(steps):
+        both = [allowed(matcher) for matcher in matchers]
+        for byte in {first_difference(matchers, token, both) for token in both[0] ^ both[1]}:
+            begun, c, is_ours = byte
+            why = cause(schema, text + begun, c, is_ours)
+            who = "only here" if is_ours else "only in xgrammar"
+            assert why in CAUSES, f"{schema}\nafter {text + begun!r}: {c!r} {who}"
+            found[why] += 1
+        common = sorted(both[0] & both[1])
+        if not common:
+            break
+        closing = [t for t in common if TOKENS[t][:1] in (b'"', b"}", b"]", b",")]
+        token = rng.choice(closing if closing and rng.random() < 0.3 else common)
+        assert all(matcher.accept_token(token) for matcher in matchers)
+        text += TOKENS[token]
+        assert len({matcher.is_terminated() for matcher in matchers}) == 1
+        if token == EOS:
+            break
+    return found
+
+
+def record(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties)[:2]}
+
+
+REFERENCE = {"$ref": "#/$defs/b"}
+STRING, BOOLEAN = {"type": "string"}, {"type": "boolean"}
+AGREED: dict[str, Any] = {
+    "boolean": BOOLEAN,
+    "constants": {"enum": ["on", "off", "only", 7, 71, None, True]},
+    "one name": record(a=BOOLEAN),
+    "names that begin alike": record(name=BOOLEAN, names={"type": "null"}, na=BOOLEAN, n=BOOLEAN),
+    "all optional": {"type": "object", "properties": {"a": BOOLEAN, "b": BOOLEAN, "c": BOOLEAN}},
+    "elements": {"type": "array", "items": BOOLEAN},
+    "counted elements": {"type": "array", "items": BOOLEAN, "minItems": 1, "maxItems": 3},
+    "tuple": {"type": "array", "prefixItems": [BOOLEAN, {"type": "null"}], "items": False},
+    "any of": {"anyOf": [BOOLEAN, record(a=BOOLEAN), {"type": "null"}]},
+    "types": {"type": ["boolean", "null"]},
+    "positive": {"type": "integer", "minimum": 1, "maximum": 120},
+    "reference": {
+        "$ref": "#/$defs/a",
+        "$defs": {"a": record(b={"$ref": "#/$defs/c"}), "c": BOOLEAN},
+    },
+    "nested": record(a=record(b=record(c=BOOLEAN, d={"type": "null"})), e={"enum": ["x", "y"]}),
+    "map": {"type": "object", "additionalProperties": False},
+}
+
+
+@pytest.mark.parametrize("name", AGREED)
+def test_masks_are_equal_where_both_read_a_schema_alike(name: str) -> None:
+    matchers = pair(AGREED[name])
+    for seed in range(3):
+        assert not compare(AGREED[name], matchers, f"{name} {seed}")
+
+
+# For each cause: a schema, a text that both take, the byte that only one takes after it, and who.
+WITNESSES: dict[str, tuple[Any, bytes, bytes, str]] = {
+    "minus zero": ({"type": "integer"}, b"-", b"0", "ours"),
+    "digits": ({"type": "number", "minimum": 0.5}, b"1.546912", b"0", "ours"),
+    "escapes": ({"type": "string", "maxLength": 9}, b'"a', b"\\", "ours"),
+    "raw": ({"type": "string", "maxLength": 9}, b'"a', b"\x01", "theirs"),
+    "surrogates": (STRING, b'"\xed', b"\xa0", "theirs"),
+    "spellings": (record(é=BOOLEAN), b'{"', b"\\", "ours"),
+    "anchors": ({"type": "string", "pattern": "b"}, b'"', b"a", "ours"),
+    "formats": ({"type": "string", "format": "date"}, b'"2023-02-', b"3", "theirs"),
+    "free spaces": (record(a={}), b'{"a":[1,', b" ", "theirs"),
+    "depth": (record(a={}), b'{"a":[[[', b"[", "theirs"),
+    "implied type": ({"properties": {"a": BOOLEAN}}, b"", b"1", "ours"),
+    "ignored": ({"type": "boolean", "not": {"const": True}}, b"", b"t", "theirs"),
+    "one of": ({"oneOf": [{"enum": [1]}, {"enum": [1, 2]}]}, b"", b"1", "theirs"),
+    "enum": ({"type": "boolean", "enum": [True, 5]}, b"", b"5", "theirs"),
+    "required": ({**record(a=BOOLEAN), "required": ["a", "b"]}, b'{"a":true', b"}", "theirs"),
+}
+
+
+def test_every_cause_has_a_witness_and_is_on_the_page() -> None:
+    assert WITNESSES.keys() == CAUSES.keys()
+    page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    for name, what in CAUSES.items():
+        assert f"| {name} | {what} |" in page
+
+
+@pytest.mark.parametrize("name", WITNESSES)
+def test_each_cause_is_real(name: str) -> None:
+    schema, text, byte, who = WITNESSES[name]
+    matchers = pair(schema)
+    assert [matcher.accept_string(text) for matcher in matchers] == [True, True]
+    takes = [matcher.accept_string(byte) for matcher in matchers]
+    assert takes == [who == "ours", who == "theirs"]
+    assert cause(schema, text, byte, takes[0]) == name
+
+
+@pytest.mark.skipif(not PUBLIC.is_dir(), reason=f"no public schemas in {PUBLIC}")
+@pytest.mark.usefixtures("unchecked_annotations")
+def test_masks_on_public_schemas_differ_for_listed_causes_only() -> None:
+    """Of every fifth of the small files, the first fifty that both engines compile quickly."""
+    files = [path for path in sorted(PUBLIC.glob("*.json")) if path.stat().st_size < 4000]
+    compared: dict[str, Counter[str]] = {}
+    for path in files[::5]:
+        schema = json.loads(path.read_text(encoding="utf-8"))["schema"]
+        try:
+            with gcd.work_limit(10_000_000):
+                matchers = pair(schema)
+        except (gcd.ConstraintError, RuntimeError):  # the second is how xgrammar refuses
+            continue
+        compared[path.stem] = compare(schema, matchers, path.stem)
+        if len(compared) == NUM_PUBLIC:
+            break
+    assert len(compared) == NUM_PUBLIC
+    equal = sum(not found for found in compared.values())
+    assert equal >= NUM_PUBLIC // 2

@@ -1,0 +1,314 @@
+"""The command `gcd`: answers against the library's own, exit codes, and one error for bad input."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gcd
+from gcd_cli import explaining, sources
+from gcd_cli.main import main
+from tests.gcd.oracles import byte_automata
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = "tests/models/stories260K"
+ALARM = "docs/alarm.json"
+PATTERN = " (little|big) [a-z]{3,9}"
+
+
+@pytest.fixture(autouse=True)
+def _in_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def run(*arguments: str, code: int = 0, stdin: str | None = None) -> Result:
+    result = CliRunner().invoke(main, arguments, input=stdin, prog_name="gcd")
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def report(*arguments: str, code: int = 0, stdin: str | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run(*arguments, "--json", code=code, stdin=stdin).stdout)
+    return found
+
+
+# -- the README ------------------------------------------------------------------------------
+
+
+def test_the_readme_shows_what_is_printed() -> None:
+    """Every `$ gcd …` on the page, run, but for seconds, which differ."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = [
+        line
+        for block in re.findall(r"```console\n(.*?)```", readme, flags=re.DOTALL)
+        for line in re.split(r"^\$ gcd ", block, flags=re.MULTILINE)[1:]
+    ]
+    assert {line.split()[0] for line in shown} >= {"compile", "explain"}
+    for example in shown:
+        command, _, output = example.partition("\n")
+        result = CliRunner().invoke(main, shlex.split(command))
+        assert result.exit_code in (0, 1)
+        assert [_timeless(line) for line in result.output.splitlines()] == [
+            _timeless(line) for line in output.splitlines()
+        ]
+
+
+def _timeless(line: str) -> str:
+    return re.sub(r"\d+\.\d\d s", "_ s", line)
+
+
+# -- where a text stands ---------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=60)
+@given(byte_automata(), st.binary(max_size=6))
+def test_standing_is_what_strings_of_the_language_say(language: gcd.Automaton, text: bytes) -> None:
+    if language.is_empty:
+        return
+    found = explaining.standing(language, text)
+    begun = text[: found.viable]
+    assert found.in_language == language.accepts(text) == (found.reason() is None)
+    assert found.may_end == language.accepts(begun)
+    assert language.accepts(begun + found.completion)
+    assert language.run(begun) == found.state
+    if found.is_refused:
+        assert language.run(text[: found.viable + 1]) < 0
+        assert f"byte {found.viable + 1} " in (found.reason() or "")
+    shorter = [s for s in language.enumerate(200) if s.startswith(begun)]
+    if shorter:
+        assert min(map(len, shorter)) == len(begun) + len(found.completion)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "code", "says"),
+    [
+        ('{"hour":2', 0, "next        , 0-3"),
+        ('{"hour":27', 1, "byte 10 (line 1, column 10) is '7' after '{\"hour\":2'; expected , 0-3"),
+        ('{"hour":7,"minute":0}', 0, "the text may end here"),
+        ('{"hour":7,"minute":0}}', 1, "expected the end"),
+    ],
+)
+def test_explaining_bytes(prefix: str, code: int, says: str) -> None:
+    assert says in run("explain", ALARM, prefix, code=code).output
+
+
+def test_explaining_tokens_is_what_the_automaton_says() -> None:
+    language = sources.language(ALARM, "schema")
+    automaton = gcd.lift(language, sources.vocabulary(MODEL))
+    prefix = b'{"hour":2'
+    state = automaton.initial
+    for byte in prefix:  # one state for all spellings: here, byte by byte
+        state = automaton.step(state, automaton.vocabulary.token_bytes.index(bytes([byte])))
+    needed = int(automaton.steps_to_accept[state])
+    found = report("explain", ALARM, prefix.decode(), "--tokenizer", MODEL)["in_tokens"]
+    assert found["fewest_tokens"] == needed
+    assert found["allowed"] == automaton.allowed(state).size
+    for slack, code in ((0, 0), (-1, 1)):
+        budget = found["tokens"] + needed + slack
+        if budget < automaton.steps_to_accept[automaton.initial]:
+            continue
+        tight = report(
+            *("explain", ALARM, prefix.decode(), "--tokenizer", MODEL, "--budget", str(budget)),
+            code=code,
+        )["in_tokens"]
+        assert tight["fits"] == (code == 0)
+        assert tight["allowed"] == automaton.allowed(state, budget - found["tokens"]).size
+
+
+# -- checking --------------------------------------------------------------------------------
+
+
+def test_checking_files(tmp_path: Path) -> None:
+    answer = tmp_path / "answer.json"
+    answer.write_text('{"hour":7,"minute":30}\n')
+    assert "expected the end" in run("check", ALARM, str(answer), code=1).output
+    assert run("check", ALARM, str(answer), "--strip").output == "yes  22 bytes\n"
+    said = report("check", ALARM, "-", stdin='{"hour":7,"minute":', code=1)
+    assert said["reason"].startswith("the text is not complete after")
+    assert not said["refused"]
+    assert said["completion"] == "0}"
+    assert (
+        "line 2, column 2" in run("check", "--regex", r"a\nbc", "-", stdin="a\nbd", code=1).output
+    )
+    assert run("check", ALARM, "-", "--whitespace", "flexible", stdin='{ "hour": 7,\n"minute":0}')
+
+
+def test_a_text_must_fit_the_budget() -> None:
+    text = '{"hour":7,"minute":30,"label":"the little girl"}'
+    arguments = ("check", ALARM, "-", "--tokenizer", MODEL, "--budget")
+    tokens = report(*arguments, "1000", stdin=text)["in_tokens"]["tokens"]
+    assert tokens < len(text)
+    run(*arguments, str(tokens + 1), stdin=text)
+    said = run(*arguments, str(tokens), stdin=text, code=1).output
+    assert f"the text takes {tokens + 1} tokens, the budget is {tokens}" in said
+
+
+# -- compiling -------------------------------------------------------------------------------
+
+
+def test_compiling_says_what_the_library_says(tmp_path: Path) -> None:
+    found = report("compile", ALARM, "--tokenizer", MODEL)
+    language = sources.language(ALARM, "schema")
+    automaton = gcd.lift(language, sources.vocabulary(MODEL))
+    assert found["states"] == language.num_states
+    assert found["shortest"].encode() == language.shortest()
+    tokens = found["tokens"]
+    assert tokens["states"] == automaton.num_states
+    assert tokens["classes"] == automaton.num_classes
+    assert tokens["fewest_tokens"] == automaton.steps_to_accept[automaton.initial]
+    assert tokens["memory_bytes"] == gcd.ServedAutomaton(automaton).nbytes
+    drawing = tmp_path / "drawing.dot"
+    run("compile", "--regex", "ab|c", "--draw", str(drawing))
+    assert drawing.read_text() == gcd.to_dot(gcd.regex("ab|c"))
+
+
+def test_other_languages(tmp_path: Path) -> None:
+    tools = tmp_path / "tools.json"
+    tools.write_text(json.dumps([{"name": "f", "parameters": {"a": {"type": "int"}}}]))
+    call = '[{"name": "f", "arguments": {"a": 1}}]'
+    assert report("check", "--tools", str(tools), "-", stdin=call)["in_language"]
+    database = tmp_path / "people.sqlite"
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("CREATE TABLE people (age INTEGER)")
+    query = "SELECT people.age FROM people"
+    assert report("check", "--sql", str(database), "-", stdin=query)["in_language"]
+
+
+def test_a_directory_is_read_as_transformers_reads_it() -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    import smc
+
+    lm = smc.TransformersLM(
+        AutoModelForCausalLM.from_pretrained(MODEL), AutoTokenizer.from_pretrained(MODEL)
+    )
+    assert sources.vocabulary(MODEL) == lm.vocabulary
+
+
+# -- sampling --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("proposal", ["gcd", "lcd"])
+def test_sampling_is_that_of_the_library(proposal: str) -> None:
+    arguments = [
+        "sample",
+        "--model",
+        MODEL,
+        "--as",
+        "regex",
+        "--schema",
+        PATTERN,
+    ]
+    options = ["--budget", "9", "--particles", "8", "--prompt", "Once there was a", "--seed", "3"]
+    found = report(*arguments, *options, "--proposal", proposal)
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    import smc
+
+    lm = smc.TransformersLM(
+        AutoModelForCausalLM.from_pretrained(MODEL), AutoTokenizer.from_pretrained(MODEL)
+    )
+    automaton = gcd.lift(gcd.regex(PATTERN), lm.vocabulary)
+    method = smc.GCD() if proposal == "gcd" else smc.LCD()
+    (posterior,) = smc.sample(
+        lm, ["Once there was a"], automaton, budget=9, particles=8, proposal=method, seed=3
+    )
+    assert [answer["text"] for answer in found["answers"]] == list(posterior.texts)
+    assert [a["probability"] for a in found["answers"]] == pytest.approx(posterior.probabilities)
+    assert found["log_evidence"] == pytest.approx(posterior.log_evidence)
+
+
+def test_sampling_with_an_hmm(tmp_path: Path) -> None:
+    from hmm.checkpoint import save
+    from hmm.model import HMM
+
+    vocabulary = sources.vocabulary(MODEL)
+    model = HMM.random(4, vocabulary.size)
+    save(model, tmp_path / "hmm", vocabulary=vocabulary)
+    arguments = ["sample", "--model", MODEL, "--as", "regex", "--schema", PATTERN]
+    options = ["--budget", "9", "--particles", "4", "--proposal", "pgcd"]
+    found = report(*arguments, *options, "--hmm", str(tmp_path / "hmm"))
+    assert found["valid"]
+    assert found["complete"]
+    assert "go together" in run(*arguments, *options, code=2).stderr
+    assert "none" in run(*arguments, *options, "--hmm", str(tmp_path / "none"), code=2).stderr
+
+
+# -- bad input -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["compile", "{folder}/broken.json"], "broken.json is not JSON: .* at line 2, column 8"),
+        (["compile", "{folder}/none.json"], "cannot read .*none.json: No such file"),
+        (["compile", "--regex", "a(b"], "b"),
+        (["compile", "{folder}/odd.json"], "keyword 'type' at '/'"),
+        (["compile", "{folder}/empty.json"], "no (string|value) satisfies"),
+        (["compile", ALARM, "--tokenizer", "{folder}/no"], "no is not a directory"),
+        (["compile", ALARM, "--tokenizer", "{folder}"], "tokenizer.json does not exist"),
+        (["compile", ALARM, "--draw", "a.png"], "a drawing is a file .svg or .dot"),
+        (["compile", "--regex", "a", "--max-depth", "3"], "--max-depth: for JSON schemas and tool"),
+        (["explain", ALARM, "{{", "--budget", "3"], "--budget counts tokens: give --tokenizer"),
+        (["check", ALARM, "{folder}/none.txt"], "cannot read .*none.txt"),
+        (["explain", ALARM, "{{", "--tokenizer", MODEL, "--budget", "3"], "at least 19 tokens"),
+        (["sample", "--model", MODEL, "--schema", ALARM, "--budget", "18"], "at least 19 tokens"),
+        (
+            ["sample", "--model", "{folder}/no", "--schema", ALARM, "--budget", "9"],
+            "not a directory",
+        ),
+        (["sample", "--model", MODEL, "--schema", ALARM, "--budget", "x"], "not a valid integer"),
+        (["explain", ALARM], "Missing argument"),
+        (["nothing"], "No such command"),
+    ],
+)
+def test_bad_input_is_one_error_before_work(
+    arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken.json").write_text('{\n "type"= 3}')
+    (tmp_path / "odd.json").write_text('{"type": "date"}')
+    (tmp_path / "empty.json").write_text("false")
+    monkeypatch.setitem(sys.modules, "gcd_cli.sampling", None)  # no model is loaded
+    result = run(*(argument.format(folder=tmp_path) for argument in arguments), code=2)
+    assert re.search(says, result.stderr), result.stderr
+    assert result.stdout == ""
+    assert result.stderr.count("Error: ") == 1
+
+
+def test_keywords_that_say_nothing_are_reported_beside_the_answer(tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "boolean", "minLenth": 3}')
+    result = run("check", str(schema), "-", "--json", stdin="true")
+    assert "Warning: keywords that constrain nothing: 'minLenth'" in result.stderr
+    assert json.loads(result.stdout)["in_language"]
+
+
+@pytest.mark.parametrize("command", ["compile", "explain", "check", "sample"])
+def test_help_has_examples(command: str) -> None:
+    text = run(command, "--help").output
+    assert "Examples:" in text
+    assert f"  gcd {command} " in text
+
+
+def test_help_loads_no_library() -> None:
+    """Quick, in other words; what takes long to import is left to the commands that need it."""
+    program = (
+        "import sys; from gcd_cli.main import main; main(['--help'], standalone_mode=False); "
+        "print(sorted({'gcd', 'torch', 'numba', 'numpy', 'transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert done.stdout.endswith("[]\n")
