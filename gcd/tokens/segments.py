@@ -28,9 +28,9 @@ Cost: the states of all segments, and the sets; where ends are unambiguous there
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -40,6 +40,7 @@ from gcd.automata.automaton import Automaton
 from gcd.automata.byte_classes import NUM_BYTES, joint_classes
 from gcd.automata.limits import max_states, metered, spend
 from gcd.errors import ConstraintError, EmptyLanguageError, StateLimitError
+from gcd.readable import readable_bytes
 from gcd.tokens.distances import check_whole
 from gcd.tokens.vocabulary import Vocabulary
 
@@ -94,6 +95,12 @@ class Segment:
         """The id of the special token that ends the segment; None if none does."""
         return self.until if isinstance(self.until, int) else None
 
+    @property
+    def ending(self) -> bytes:
+        """The bytes that end the segment; none if a special token does, or nothing."""
+        until = self.until.encode() if isinstance(self.until, str) else self.until
+        return until if isinstance(until, bytes) else b""
+
     @cached_property
     def text(self) -> Automaton:
         """The strings of the part: the language, and the text that ends it for the first time."""
@@ -104,6 +111,22 @@ class Segment:
         return (self.language + end) & (
             found - (found + Automaton.byte_set(range(NUM_BYTES)) + anything)
         )
+
+    def ends(self, symbols: Sequence[int], begin: int) -> Iterator[int]:
+        """Yield where the part may end that begins here; special tokens are -1 minus their id."""
+        text, state = self.text, 0
+        for place, symbol in enumerate(symbols[begin:], begin):
+            if self.special is None and text.accepting[state]:
+                yield place
+            if symbol < 0:
+                if self.special == -1 - symbol and text.accepting[state]:
+                    yield place + 1
+                return
+            state = int(text.delta[state, text.class_of_byte[symbol]])
+            if state < 0:
+                return
+        if self.special is None and text.accepting[state]:
+            yield len(symbols)
 
 
 class SegmentStates(NamedTuple):
@@ -175,6 +198,52 @@ class Segments:
                     f"{name}: token {token} has bytes, so other tokens may spell it too; give its "
                     f"text, until={vocabulary.token_bytes[token]!r}"
                 )
+
+    def split(self, tokens: Iterable[int], vocabulary: Vocabulary) -> tuple[bytes, ...]:
+        """Return the text of each segment of an answer, without what ends the segment.
+
+        Args:
+            tokens: the answer's ids, with EOS or without.
+            vocabulary: the tokens that it was written with.
+
+        Returns:
+            The texts; of several cuts that keep all limits, those of the one that ends its first
+            segment first, then its second one, and so on.
+
+        Raises:
+            ConstraintError: if no cut into segments keeps all limits.
+        """
+        symbols: list[int] = []  # bytes, and special tokens as numbers below zero
+        begun = [0]  # how many tokens begin before each symbol
+        for token in map(int, tokens):
+            if token not in vocabulary.eos_ids:
+                symbols += vocabulary.token_bytes[token] or (-1 - token,)
+                begun += [begun[-1] + 1] * (len(symbols) + 1 - len(begun))
+        last = len(self.parts) - 1
+
+        @cache
+        def cut(index: int, begin: int) -> tuple[int, ...] | None:
+            """Return where the segments from one on end, the first of which begins here."""
+            limit = self.parts[index].tokens
+            for end in self.parts[index].ends(symbols, begin):
+                if limit is not None and begun[end] - begun[begin] + (index == last) > limit:
+                    return None
+                later = () if index == last else cut(index + 1, end)
+                if later is not None and (index < last or end == len(symbols)):
+                    return end, *later
+            return None
+
+        ends = cut(0, 0)
+        if ends is None:
+            text = readable_bytes(bytes(symbol for symbol in symbols if symbol >= 0))
+            raise ConstraintError(
+                f"no cut of {text} into {len(self.parts)} segments keeps all of their limits"
+            )
+        texts = zip(self.parts, (0, *ends), ends, strict=False)
+        return tuple(
+            bytes(symbol for symbol in symbols[begin:end] if symbol >= 0).removesuffix(part.ending)
+            for part, begin, end in texts
+        )
 
     def states(self) -> SegmentStates:
         """Return the automaton that reads the bytes of all segments.
