@@ -24,14 +24,16 @@ from functools import lru_cache
 import numpy as np
 from jaxtyping import Bool, Int32
 
-from gcd.automata.limits import max_cells, max_states, spend, work_left
+from gcd.automata.limits import max_cells, max_states, metered, spend, work_left
 from gcd.errors import InfeasibleBudgetError, StateLimitError
 from gcd.tokens.segments import Segments, SegmentStates
 from gcd.tokens.trimming import TokenTable, trim, with_final
 
 _COUNTING = (
-    "counting the tokens of segments (lower `tokens`, or leave it out where a segment is large)"
+    "counting the tokens of segments (lower `tokens`, leave it out where a segment is large, or "
+    "give free text an `until`)"
 )
+_PER_COLUMN = 1000  # units of work for a class of tokens that is like no other, in a loop over them
 
 Ways = tuple[tuple[int, int], ...]
 """States of segments and the fewest tokens of each so far, by state."""
@@ -63,7 +65,8 @@ def count_tokens(
     limits = [part.tokens for part in segments.parts]
 
     def limited(limits: Sequence[int | None]) -> TokenTable | None:
-        targets, accepting = _unrolled(states, table, limits)
+        with metered():
+            targets, accepting = _unrolled(states, table, limits)
         return trim(*with_final(targets, accepting, class_of, "token"), 0, merge=True)
 
     found = limited(limits)
@@ -144,6 +147,7 @@ def _unrolled(
         if len(every) * table.shape[1] > max_cells():
             spend(work_left() + 1, _COUNTING)
         distinct, inverse = columns(tuple(state for state, _ in ways))
+        spend(_PER_COLUMN * len(distinct), _COUNTING)
         targets = []
         for column in distinct:
             fewest: dict[int, int] = {}

@@ -17,7 +17,13 @@ from hypothesis import strategies as st
 
 import gcd
 from gcd.automata.automaton import Automaton
-from gcd.errors import ConstraintError, EmptyLanguageError, InfeasibleBudgetError, StateLimitError
+from gcd.errors import (
+    ConstraintError,
+    EmptyLanguageError,
+    InfeasibleBudgetError,
+    StateLimitError,
+    WorkLimitError,
+)
 from gcd.tokens.segments import Segment, Segments, segments
 from tests.gcd.oracles import (
     ALPHABET,
@@ -421,6 +427,8 @@ def test_what_cannot_be_written_or_counted_is_refused() -> None:
         gcd.lift(segments([Segment(FREE, until="z", tokens=4), Segment(BRACES)]), VOCABULARY)
     plan = segments([Segment(FREE, until="<>", tokens=400), Segment(BRACES)])
     with gcd.state_limit(300), pytest.raises(StateLimitError, match="lower `tokens`"):
+        gcd.lift(plan, VOCABULARY)
+    with gcd.work_limit(10**6), pytest.raises(WorkLimitError, match="lower `tokens`"):
         gcd.lift(plan, VOCABULARY)
     with pytest.raises(ConstraintError, match="EOS id"):
         gcd.lift(plan, VOCABULARY, eos="accept")
