@@ -77,6 +77,10 @@ class Segment:
             )
         if isinstance(self.until, bool) or not isinstance(self.until, str | bytes | int | None):
             raise ConstraintError(f"until is a text or the id of a token, got {self.until!r}")
+        if isinstance(self.until, str) and any("\ud800" <= c <= "\udfff" for c in self.until):
+            raise ConstraintError(
+                f"until={self.until!r} holds a lone surrogate, which is not Unicode text; remove it"
+            )
         if self.until in ("", b""):
             raise ConstraintError(
                 "until is empty, so it would end every segment at once; give the text that ends "

@@ -376,6 +376,7 @@ def test_canonical_spellings_around_a_special_token() -> None:
         ({"until": ""}, "until is empty"),
         ({"until": b""}, "until is empty"),
         ({"until": 1.5}, "a text or the id of a token, got 1.5"),
+        ({"until": "\ud800"}, "lone surrogate"),
         ({"until": True}, "a text or the id of a token, got True"),
         ({"tokens": 0}, "at least one token, got tokens=0"),
         ({"tokens": -3}, "at least one token, got tokens=-3"),
