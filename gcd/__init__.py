@@ -26,12 +26,14 @@ from gcd.languages.sql.reading import sql_schema, sql_values
 from gcd.languages.sql.schema import Column, ForeignKey, SqlSchema, Table
 from gcd.languages.sql.sql import sql, widest_dialect
 from gcd.languages.text.regex import regex
+from gcd.languages.text.texts import anything
 from gcd.languages.tools.tool_calls import tool_calls
 from gcd.languages.tools.tool_types import Parameter, Tool, ToolList, parse_tools
 from gcd.serving.batch import MatcherBatch
 from gcd.serving.grammar_matcher import GrammarMatcher
 from gcd.serving.matcher import Matcher, ServedAutomaton
 from gcd.tokens.lifting import lift
+from gcd.tokens.segments import Segment, Segments, segments
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary, eos_ids_of
 
@@ -65,6 +67,8 @@ __all__ = [
     "OverlongBudgetError",
     "Parameter",
     "PrefixReport",
+    "Segment",
+    "Segments",
     "ServedAutomaton",
     "SqlDialect",
     "SqlSchema",
@@ -77,6 +81,7 @@ __all__ = [
     "UnsupportedSchemaError",
     "Vocabulary",
     "WorkLimitError",
+    "anything",
     "check_budget",
     "choice",
     "eos_ids_of",
@@ -89,6 +94,7 @@ __all__ = [
     "parse_tools",
     "pattern",
     "regex",
+    "segments",
     "sql",
     "sql_schema",
     "sql_values",

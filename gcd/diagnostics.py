@@ -141,7 +141,8 @@ def why_refused(
             f"the text is not complete after {readable_bytes(vocabulary.decode(tokens))}: it needs "
             f"at least {needed} more tokens, EOS included"
         )
-    if not vocabulary.token_bytes[token]:
+    special = bool((automaton.delta[:, automaton.class_of[token]] >= 0).any())
+    if not vocabulary.token_bytes[token] and not special:
         return f"token {token} has no bytes (special, padding or empty), so no text holds it"
     return f"no string of the language {_where_it_breaks(automaton, tokens, token, language)}"
 

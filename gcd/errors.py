@@ -29,11 +29,13 @@ class InfeasibleBudgetError(ConstraintError):
         budget: tokens there are.
     """
 
-    def __init__(self, needed: int, budget: int, where: str = "") -> None:
+    def __init__(
+        self, needed: int, budget: int, where: str = "", counted: str = "EOS included"
+    ) -> None:
         self.needed = needed
         self.budget = budget
         super().__init__(
-            f"{where}{': ' if where else ''}needs at least {needed} tokens (EOS included), "
+            f"{where}{': ' if where else ''}needs at least {needed} tokens ({counted}), "
             f"the budget is {budget}; raise the budget or relax the constraint"
         )
 

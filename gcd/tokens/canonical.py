@@ -8,7 +8,8 @@ token of such a text is the only one allowed.
 **What is kept.** A state is *literal* if at most `MOST_LIVE` tokens may follow it (inside of a free
 string nearly all may). After a token t, a literal state allows the token u only if the tokenizer
 writes u after t (`gcd.tokens.segmentation.Segmentation.admits`). The first token of a text has
-nothing before it, and its end may follow any. Elsewhere nothing changes. So of every text the
+nothing before it, and its end may follow any; special tokens, which end segments, cut text in the
+same way. Elsewhere nothing changes. So of every text the
 tokenizer's own spelling is kept, and in languages that are literal throughout, nothing else.
 
 **A product.** A literal state s is taken once for each *behaviour* that tokens which lead to it
@@ -147,11 +148,19 @@ class _Places(NamedTuple):
 
     def admitted(self, segmentation: Segmentation) -> Bool[np.ndarray, "P"]:
         """Ask for every pair whether the tokenizer writes its tokens side by side."""
+        token_bytes = self.automaton.vocabulary.token_bytes
+        is_special = np.array([not token for token in token_bytes] + [False])  # the last: START
         found = np.zeros(self.pair_live.size, np.bool_)
         for first in range(0, found.size, _AT_ONCE):
             part = slice(first, first + _AT_ONCE)
             left = self.arrival_token[self.pair_arrival[part]]
-            found[part] = segmentation.admits(left, self.live_token[self.pair_live[part]])
+            right = self.live_token[self.pair_live[part]]
+            # A special token, which has no bytes, cuts text as its beginning and its end do.
+            left = np.where(is_special[left], START, left)
+            usual = ~is_special[right]
+            admitted = ~usual
+            admitted[usual] = segmentation.admits(left[usual], right[usual])
+            found[part] = admitted
         return found
 
     def arrival(

@@ -55,19 +55,25 @@ from gcd.tokens.kernels.counted_runs import Cells, find_cells
 from gcd.tokens.kernels.lifting import Ways
 from gcd.tokens.kernels.lifting_table import pass_over_rows
 from gcd.tokens.profiles import UnitProfile
+from gcd.tokens.segments import Segments
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.trie import read_only
-from gcd.tokens.trimming import ENDINGS, add_end, trim, with_final
+from gcd.tokens.trimming import ENDINGS, TokenTable, add_end, trim, with_final
+from gcd.tokens.unrolling import count_tokens
 from gcd.tokens.vocabulary import Vocabulary
 
 
 def lift(
-    automaton: Automaton, vocabulary: Vocabulary, *, eos: str = "token", literals: str = "all"
+    automaton: Automaton | Segments,
+    vocabulary: Vocabulary,
+    *,
+    eos: str = "token",
+    literals: str = "all",
 ) -> TokenAutomaton:
     """Return the token automaton of a language of byte strings.
 
     Args:
-        automaton: the language.
+        automaton: the language; or segments, which may have limits of tokens (`gcd.segments`).
         vocabulary: the tokens to spell it with.
         eos: how a text ends. `"token"`: with one of the vocabulary's EOS ids, which is allowed
             exactly where a string of the language ends. `"accept"`, for models that have no
@@ -82,8 +88,10 @@ def lift(
         EmptyLanguageError: if the language is empty, or no string of it can be written with
             the vocabulary's tokens; with `"canonical"`, none that the tokenizer can write.
         ConstraintError: if the vocabulary has no EOS id and `eos` is `"token"`; if `eos` is
-            `"accept"` and a string of the language begins another one; if `literals` is
-            `"canonical"` and the vocabulary was not made from a tokenizer.
+            `"accept"` and a string of the language begins another one, or segments are lifted; if
+            `literals` is `"canonical"` and the vocabulary was not made from a tokenizer; if a
+            segment ends with an id that is no special token.
+        InfeasibleBudgetError: if a segment's own limit of tokens is too low for it.
     """
     if literals not in LITERALS:
         raise ConstraintError(f"literals must be one of {LITERALS}, got {literals!r}")
@@ -94,25 +102,11 @@ def lift(
             "the vocabulary has no EOS id, so no text could ever end; pass eos_ids when building "
             'it, or lift with eos="accept" if the language itself says where a text ends'
         )
-    if automaton.is_empty:
-        raise EmptyLanguageError("no string satisfies the constraint: its language is empty")
-    if eos == "accept":
-        _refuse_continuations(automaton)
-
-    delta, class_of, edges = lift_arrays(
-        automaton.delta, automaton.class_of_byte, vocabulary, automaton.factors
+    table = (
+        _table_of_segments(automaton, vocabulary, eos)
+        if isinstance(automaton, Segments)
+        else _table(automaton, vocabulary, eos)
     )
-    accepting = automaton.accepting
-    if eos == "accept":
-        delta, class_of = with_final(delta[:-1, :-1], accepting, class_of, eos)
-        initial = accepting.size if accepting[0] else 0
-        table = trim(delta, class_of, initial)
-    else:
-        ends = np.append(np.flatnonzero(accepting), accepting.size).astype(np.int32)
-        add_end(delta, accepting)
-        class_of[list(vocabulary.eos_ids)] = delta.shape[1] - 1
-        edges = np.concatenate([edges, np.stack([ends, np.full_like(ends, accepting.size)], 1)])
-        table = trim(delta, class_of, 0, edges)
     if table is None:
         raise EmptyLanguageError(_why_unwritable(automaton, vocabulary))
     lifted = TokenAutomaton(vocabulary, *table, max_bytes=automaton.max_bytes)
@@ -125,6 +119,39 @@ def lift(
             f'{automaton.shortest()[:60]!r}; lift it with literals="all"'
         )
     return TokenAutomaton(vocabulary, *table, max_bytes=automaton.max_bytes)
+
+
+def _table(automaton: Automaton, vocabulary: Vocabulary, eos: str) -> TokenTable | None:
+    """Return the table of a language; None if no string of it can be written with the tokens."""
+    if automaton.is_empty:
+        raise EmptyLanguageError("no string satisfies the constraint: its language is empty")
+    if eos == "accept":
+        _refuse_continuations(automaton)
+    delta, class_of, edges = lift_arrays(
+        automaton.delta, automaton.class_of_byte, vocabulary, automaton.factors
+    )
+    accepting = automaton.accepting
+    if eos == "accept":
+        delta, class_of = with_final(delta[:-1, :-1], accepting, class_of, eos)
+        initial = accepting.size if accepting[0] else 0
+        return trim(delta, class_of, initial)
+    ends = np.append(np.flatnonzero(accepting), accepting.size).astype(np.int32)
+    add_end(delta, accepting)
+    class_of[list(vocabulary.eos_ids)] = delta.shape[1] - 1
+    edges = np.concatenate([edges, np.stack([ends, np.full_like(ends, accepting.size)], 1)])
+    return trim(delta, class_of, 0, edges)
+
+
+def _table_of_segments(segments: Segments, vocabulary: Vocabulary, eos: str) -> TokenTable | None:
+    """Return the table of segments; None if no answer can be written with the tokens."""
+    if eos == "accept":
+        raise ConstraintError(
+            'segments end with an EOS id, which counts for the last one; lift them with eos="token"'
+        )
+    segments.check(vocabulary)
+    states = segments.states()
+    delta, class_of, _ = lift_arrays(states.delta, states.class_of_byte, vocabulary)
+    return count_tokens(segments, states, delta[:-1, :-1], class_of)
 
 
 def lift_arrays(
@@ -291,7 +318,7 @@ def _refuse_continuations(automaton: Automaton) -> None:
         )
 
 
-def _why_unwritable(automaton: Automaton, vocabulary: Vocabulary) -> str:
+def _why_unwritable(automaton: Automaton | Segments, vocabulary: Vocabulary) -> str:
     """Say that no string can be written with the tokens, naming bytes that no token has."""
     example = automaton.shortest()
     missing = sorted(set(example) - set(b"".join(vocabulary.token_bytes)))

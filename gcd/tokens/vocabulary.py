@@ -1,9 +1,10 @@
 """A vocabulary says which bytes each token id stands for, which is all that constraints need.
 
 Its size is the width of the model's logits, which often exceeds the number of tokens that the
-tokenizer has (models are padded for the hardware). Ids without bytes are never allowed. The ids
-that end a text are listed separately, and have no bytes either, whatever their name looks like. The
-text of a sequence of tokens is the concatenation of their bytes; nothing is stripped from it.
+tokenizer has (models are padded for the hardware). Ids without bytes are never allowed, but for
+special tokens that end a segment (`gcd.tokens.segments`). The ids that end a text are listed
+separately, and have no bytes either, whatever their name looks like. The text of a sequence of
+tokens is the concatenation of their bytes; nothing is stripped from it.
 """
 
 from __future__ import annotations

@@ -24,6 +24,11 @@ def texts(minimum: int = 0, maximum: int | None = None) -> Automaton:
     return repeated(characters(), minimum, maximum)
 
 
+def anything() -> Automaton:
+    """Return free text: every text there is, the empty one too, in UTF-8."""
+    return texts()
+
+
 def repeated(character: Automaton, minimum: int, maximum: int | None) -> Automaton:
     """Repeat a character that often; `StateLimitError` at once if that is far too many times."""
     longest = max(minimum, maximum or 0)

@@ -1,0 +1,106 @@
+"""What a limit of tokens on free text costs, before a schema: states, memory, and time to lift.
+
+For each schema of a sample: lifted alone, and after free text of at most so many tokens that ends
+with a text or with a special token; both with all spellings and, in the first form, with canonical
+ones. Beside them the schema with a limit of its own, and no free text. The vocabulary is SmolLM2's;
+no weights are read. `table` is the token automaton's; `served` what a `gcd.Matcher` keeps of it,
+its cache included. Seconds are processor time of lifting alone: schemas are compiled beforehand.
+
+    python benchmarks/segments.py ../shared/data/public_schemas --sample 100
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from transformers import AutoTokenizer
+
+import gcd
+from experiments.harness import smollm2
+
+SPECIAL = 5  # `<file_sep>`, which stands for the special token that ends a model's thoughts
+
+
+def schemas(folder: Path, sample: int, most_bytes: int, seed: int) -> Iterator[gcd.Automaton]:
+    """The languages of schemas that compile."""
+    paths = [path for path in sorted(folder.glob("*.json")) if path.stat().st_size <= most_bytes]
+    for path in random.Random(seed).sample(paths, min(sample, len(paths))):
+        try:
+            language = gcd.json_schema(json.loads(path.read_text())["schema"])
+        except (gcd.ConstraintError, RecursionError):
+            continue
+        if not language.is_empty:
+            yield language
+
+
+def forms(language: gcd.Automaton, tokens: int, own: int) -> dict[str, tuple[object, str]]:
+    """What is lifted, and with which spellings."""
+
+    def after(until: str | int) -> gcd.Segments:
+        thinking = gcd.Segment(gcd.anything(), until=until, tokens=tokens)
+        return gcd.segments([thinking, gcd.Segment(language)])
+
+    return {
+        "the schema alone": (language, "all"),
+        f"free text, {tokens} tokens, until `</think>`": (after("</think>"), "all"),
+        "the same, canonical spellings": (after("</think>"), "canonical"),
+        f"free text, {tokens} tokens, until a special token": (after(SPECIAL), "all"),
+        f"the schema alone, at most {own} tokens": (
+            gcd.segments([gcd.Segment(language, tokens=own)]),
+            "all",
+        ),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("schemas", type=Path, help="folder of schemas")
+    parser.add_argument("--sample", type=int, default=100, help="at most so many of them")
+    parser.add_argument("--most-bytes", type=int, default=6000, help="of a schema's file")
+    parser.add_argument("--tokens", type=int, default=200, help="limit of the free text")
+    parser.add_argument("--own", type=int, default=100, help="limit of a schema")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+
+    tokenizer = AutoTokenizer.from_pretrained(smollm2.checkpoint())
+    vocabulary = gcd.Vocabulary.from_tokenizer(tokenizer)
+    found: dict[str, list[tuple[float, ...]]] = {}
+    refused: dict[str, int] = {}
+    kept = (arguments.schemas, arguments.sample, arguments.most_bytes, arguments.seed)
+    for number, language in enumerate(schemas(*kept)):
+        for name, (what, literals) in forms(language, arguments.tokens, arguments.own).items():
+            start = time.process_time()
+            try:
+                automaton = gcd.lift(what, vocabulary, literals=literals)
+            except gcd.ConstraintError:
+                refused[name] = refused.get(name, 0) + 1
+                continue
+            seconds = time.process_time() - start
+            if number == 0:  # which finds the vocabulary's own tables missing
+                start = time.process_time()
+                gcd.lift(what, vocabulary, literals=literals)
+                seconds = time.process_time() - start
+            served = gcd.ServedAutomaton(automaton).nbytes
+            found.setdefault(name, []).append(
+                (automaton.num_states, automaton.delta.nbytes / 1e6, served / 1e6, seconds)
+            )
+    print("| lifted | schemas | refused | states | table, MB | served, MB | lift, s |")
+    print("|---" * 7 + "|")
+    for name, rows in found.items():
+        cells = [
+            f"{np.median(column):.{digits}f} / {max(column):.{digits}f}"
+            for column, digits in zip(zip(*rows, strict=True), (0, 1, 1, 2), strict=True)
+        ]
+        print(f"| {name} | {len(rows)} | {refused.get(name, 0)} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()

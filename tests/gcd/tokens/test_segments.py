@@ -1,0 +1,446 @@
+"""Segments, against the definition by enumeration: all sequences of tokens, all cuts of them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Iterator
+from functools import cache, lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, event, example, given, settings
+from hypothesis import strategies as st
+
+import gcd
+from gcd.automata.automaton import Automaton
+from gcd.errors import (
+    ConstraintError,
+    EmptyLanguageError,
+    InfeasibleBudgetError,
+    StateLimitError,
+    WorkLimitError,
+)
+from gcd.tokens.segments import Segment, Segments, segments
+from tests.gcd.oracles import (
+    ALPHABET,
+    byte_automata,
+    checked_inside_strategies,
+    strings,
+    vocabularies,
+)
+from tests.gcd.tokens.bpe import train, vocabulary_of
+
+pytestmark = checked_inside_strategies
+
+STORIES = Path(__file__).resolve().parents[2] / "models" / "stories260K"
+
+# Tokens that straddle the end of a segment, two special tokens (6 and 7), and EOS (8).
+TOKENS = [b"a", b"<", b">", b">{", b"{", b"}", b"", b"", b""]
+VOCABULARY = gcd.Vocabulary.from_bytes(TOKENS, [8])
+FREE, BRACES = gcd.regex("[a<>]*"), gcd.regex(r"\{a*\}")
+
+
+Symbols = tuple[int, ...]
+"""Bytes, and special tokens as 1000 and their id."""
+
+
+def marked(ids: tuple[int, ...], vocabulary: gcd.Vocabulary) -> tuple[Symbols, list[bool]]:
+    """The symbols of a sequence, and which of them begin a token."""
+    symbols: list[int] = []
+    begins: list[bool] = []
+    for token in ids:
+        string = vocabulary.token_bytes[token]
+        symbols += string or [1000 + token]
+        begins += [True] + [False] * (len(string) - 1)
+    return tuple(symbols), begins
+
+
+@lru_cache(1 << 14)
+def is_part(part: Segment, symbols: Symbols) -> bool:
+    """Whether a part of an answer is one of this segment, its limit aside; by definition."""
+    if isinstance(part.until, int):
+        if not symbols or symbols[-1] != 1000 + part.until:
+            return False
+        symbols = symbols[:-1]
+    if max(symbols, default=0) >= 1000:
+        return False
+    text = bytes(symbols)
+    if isinstance(part.until, str | bytes):
+        end = part.until.encode() if isinstance(part.until, str) else part.until
+        if text.find(end) != len(text) - len(end) or len(text) < len(end):
+            return False
+        text = text[: -len(end)]
+    return part.language.accepts(text)
+
+
+def cuts(
+    parts: tuple[Segment, ...], ids: tuple[int, ...], vocabulary: gcd.Vocabulary
+) -> Iterator[list[int]]:
+    """All ways to cut a sequence, EOS aside, that keep languages and limits: the parts' ends."""
+    symbols, begins = marked(ids, vocabulary)
+    size = len(symbols)
+    for inner in itertools.combinations_with_replacement(range(size + 1), len(parts) - 1):
+        bounds = [0, *inner, size]
+        for index, part in enumerate(parts):
+            begin, end = bounds[index : index + 2]
+            used = sum(begins[begin:end]) + (index == len(parts) - 1)
+            if part.tokens is not None and used > part.tokens:
+                break
+            if not is_part(part, symbols[begin:end]):
+                break
+        else:
+            yield bounds[1:]
+
+
+def truth(plan: Segments, vocabulary: gcd.Vocabulary, most: int) -> set[tuple[int, ...]]:
+    """All sequences of at most so many tokens, EOS aside, that satisfy the segments."""
+    usable = [t for t, text in enumerate(vocabulary.token_bytes) if text]
+    usable += {part.until for part in plan.parts if isinstance(part.until, int)}
+    return {ids for ids in strings(usable, most) if any(cuts(plan.parts, ids, vocabulary))}
+
+
+def accepted(automaton: gcd.TokenAutomaton, most: int) -> set[tuple[int, ...]]:
+    """All sequences of at most so many tokens, EOS aside, that the automaton accepts."""
+    found = set()
+    waiting: list[tuple[tuple[int, ...], int]] = [((), automaton.initial)]
+    while waiting:
+        ids, state = waiting.pop()
+        if automaton.accepting[state]:
+            found.add(ids)
+        if len(ids) < most:
+            following = automaton.delta[state, automaton.class_of]
+            waiting += [
+                ((*ids, token), int(following[token]))
+                for token in np.flatnonzero(following >= 0).tolist()
+                if token not in automaton.vocabulary.eos_ids
+            ]
+    return found
+
+
+PLANS = {
+    "free": [Segment(FREE, until="<>", tokens=3), Segment(BRACES)],
+    "both": [Segment(FREE, until="<>", tokens=4), Segment(BRACES, tokens=3)],
+    "last": [Segment(FREE, until="<>"), Segment(BRACES, tokens=2)],
+    "special": [Segment(FREE, until=6, tokens=2), Segment(BRACES, until=6, tokens=4)],
+    "two specials": [Segment(FREE, until=6, tokens=2), Segment(FREE, until=7), Segment(FREE)],
+    "ambiguous": [Segment(FREE, tokens=2), Segment(FREE, tokens=3)],
+    "ambiguous end": [
+        Segment(gcd.regex("[a{}]*"), tokens=2),
+        Segment(gcd.regex(r"\{[a{}]*"), tokens=3),
+    ],
+    "three": [
+        Segment(FREE, until="<", tokens=1),
+        Segment(gcd.literal(">"), tokens=1),
+        Segment(BRACES),
+    ],
+    "one": [Segment(FREE, tokens=3)],
+    "overlap": [Segment(FREE, until="<<", tokens=3), Segment(gcd.regex("[<]*"))],
+}
+
+
+@cache
+def answers(name: str, most: int) -> set[tuple[int, ...]]:
+    return truth(segments(PLANS[name]), VOCABULARY, most)
+
+
+def most_tokens(name: str) -> int:
+    return 4 if name == "two specials" else 5  # which has the most sequences
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_accepts_what_can_be_cut_so_that_every_segment_keeps_its_limit(name: str) -> None:
+    plan = segments(PLANS[name])
+    automaton = gcd.lift(plan, VOCABULARY)
+    automaton.check()
+    expected = answers(name, most_tokens(name))
+    assert expected
+    assert accepted(automaton, most_tokens(name)) == expected
+    fewest = min(len(ids) for ids in expected) + 1
+    assert automaton.steps_to_accept[automaton.initial] == fewest
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> tuple[list[Segment], gcd.Vocabulary]:
+    """Two or three random segments, of which no text needs to exist, and a vocabulary."""
+    vocabulary = draw(vocabularies(max_tokens=5))
+    usual = [i for i, t in enumerate(vocabulary.token_bytes) if not t]
+    special = [i for i in usual if i not in vocabulary.eos_ids]
+    ends = st.text(ALPHABET.decode(), min_size=1, max_size=2)
+    until = st.one_of(st.none(), ends, *([st.sampled_from(special)] if special else []))
+    limit = st.one_of(st.none(), st.integers(1, 4))
+    count = draw(st.integers(1, 3))
+    return [
+        Segment(draw(byte_automata(max_states=3)), until=draw(until), tokens=draw(limit))
+        for _ in range(count)
+    ], vocabulary
+
+
+@settings(deadline=None, max_examples=60)
+@given(plans())
+def test_random_segments(drawn: tuple[list[Segment], gcd.Vocabulary]) -> None:
+    parts, vocabulary = drawn
+    try:
+        plan = segments(parts)
+    except EmptyLanguageError:
+        assert any(part.text.is_empty for part in parts)
+        assert not truth(Segments(tuple(parts)), vocabulary, 3)
+        event("empty")
+        return
+    expected = truth(plan, vocabulary, 4)
+    try:
+        automaton = gcd.lift(plan, vocabulary)
+    except ConstraintError as error:
+        if expected:
+            raise
+        event(type(error).__name__)
+        return
+    automaton.check()
+    assert accepted(automaton, 4) == expected
+    event("accepts" if expected else "longer ones only")
+    for ids in expected:
+        texts = plan.split([*ids, vocabulary.eos_ids[0]], vocabulary)
+        first = min(cuts(plan.parts, ids, vocabulary))
+        symbols, _ = marked(ids, vocabulary)
+        for part, text, begin, end in zip(parts, texts, [0, *first], first, strict=False):
+            own = bytes(symbol for symbol in symbols[begin:end] if symbol < 1000)
+            assert own == text + part.ending
+    for token in set(range(vocabulary.size)) - set(vocabulary.eos_ids):
+        if (token,) not in expected:
+            with pytest.raises(ConstraintError):
+                plan.split([token], vocabulary)
+
+
+@settings(deadline=None, max_examples=25)
+@given(byte_automata(), vocabularies(), st.integers(1, 5))
+@example(gcd.regex("a*b"), gcd.Vocabulary.from_bytes([b"a", b"b", b""], [2]), 3)
+def test_a_limit_of_the_only_segment_is_a_budget(
+    language: Automaton, vocabulary: gcd.Vocabulary, limit: int
+) -> None:
+    try:
+        whole = gcd.lift(language, vocabulary)
+    except EmptyLanguageError:
+        assume(False)
+        raise
+    plan = segments([Segment(language, tokens=limit)])
+    needed = int(whole.steps_to_accept[whole.initial])
+    if needed > limit:
+        with pytest.raises(InfeasibleBudgetError, match=f"at least {needed} tokens"):
+            gcd.lift(plan, vocabulary)
+        return
+    expected = {ids for ids in accepted(whole, 4) if len(ids) < limit}
+    assert accepted(gcd.lift(plan, vocabulary), 4) == expected
+
+
+def test_unlimited_segments_with_clear_ends_are_the_concatenation() -> None:
+    plan = segments([Segment(FREE, until="<>"), Segment(BRACES)])
+    text = plan.parts[0].text
+    assert gcd.lift(plan, VOCABULARY).num_states == gcd.lift(text + BRACES, VOCABULARY).num_states
+    for string in map(bytes, itertools.product(b"<>a", repeat=5)):
+        assert text.accepts(string) == (string.find(b"<>") == 3)
+
+
+def test_a_token_belongs_to_the_segment_in_which_it_begins() -> None:
+    """`>{` ends the first segment and begins the second: it counts for the first one only."""
+    plan = segments([Segment(FREE, until="<>", tokens=2), Segment(BRACES, tokens=2)])
+    automaton = gcd.lift(plan, VOCABULARY)
+    assert accepted(automaton, 6) == {(1, 3, 5)}
+    assert plan.split((1, 3, 5, 8), VOCABULARY) == (b"", b"{}")
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("spare", [0, 1])
+def test_matcher_and_mask_allow_what_can_be_completed(name: str, spare: int) -> None:
+    """Within a budget: the tokens after which some answer is completed; without: at any length."""
+    plan = segments(PLANS[name])
+    automaton = gcd.lift(plan, VOCABULARY)
+    budget = most_tokens(name) + spare
+    complete = {(*ids, 8) for ids in answers(name, most_tokens(name)) if len(ids) < budget}
+    assert complete
+    mask = gcd.BudgetMask(automaton, budget)
+    after: dict[tuple[int, ...], set[int]] = {}
+    for ids in complete:
+        for place, token in enumerate(ids):
+            after.setdefault(ids[:place], set()).add(token)
+    for prefix, following in after.items():
+        state = torch.tensor([automaton.run(prefix)])
+        remaining = torch.tensor([budget - len(prefix)])
+        allowed = mask.mask(state, remaining)[0]
+        assert set(allowed.nonzero().flatten().tolist()) == following
+        assert bool((mask.lcd_mask(state)[0] | ~allowed).all())
+        matcher = gcd.Matcher(automaton, budget=budget)
+        assert all(matcher.advance(token) for token in prefix)
+        assert np.array_equal(matcher.mask(), mask.packed(state, remaining)[0].numpy())
+
+
+def test_a_special_token_is_explained() -> None:
+    automaton = gcd.lift(segments([Segment(FREE, until=6), Segment(BRACES)]), VOCABULARY)
+    assert gcd.why_refused(automaton, [0], 6) is None
+    assert "no bytes" in str(gcd.why_refused(automaton, [0], 7))
+    assert "goes on with token 6" in str(gcd.why_refused(automaton, [6], 6))
+
+
+# -- real tokenizers ------------------------------------------------------------------------
+
+
+@cache
+def stories() -> gcd.Vocabulary:
+    transformers = pytest.importorskip("transformers")
+    return gcd.Vocabulary.from_tokenizer(transformers.AutoTokenizer.from_pretrained(STORIES))
+
+
+def random_answer(automaton: gcd.TokenAutomaton, budget: int, rng: random.Random) -> list[int]:
+    """Any allowed token, until the end or the end of the budget."""
+    matcher = gcd.Matcher(automaton, budget=budget)
+    ids: list[int] = []
+    while not matcher.is_finished:
+        ids.append(rng.choice(automaton.allowed(matcher.state, matcher.remaining).tolist()))
+        assert matcher.advance(ids[-1])
+    return ids
+
+
+@pytest.mark.parametrize("until", ["</think>", "\n\n", 1])
+def test_structure_has_room_whatever_was_thought(until: str | int) -> None:
+    """Tokens drawn at random think until the limit forces them to stop, and then write JSON."""
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    plan = segments(
+        [Segment(gcd.anything(), until=until, tokens=30), Segment(gcd.json_schema(schema))]
+    )
+    vocabulary = stories()
+    automaton = gcd.lift(plan, vocabulary)
+    budget = 42
+    for seed in range(5):
+        ids = random_answer(automaton, budget, random.Random(seed))
+        assert len(ids) <= budget
+        thought, answer = plan.split(ids, vocabulary)
+        assert isinstance(json.loads(answer)["n"], int)
+        assert vocabulary.decode(ids) == thought + plan.parts[0].ending + answer
+        assert len(list(cuts(plan.parts, tuple(ids[:-1]), vocabulary))) == 1
+    tightest = int(automaton.steps_to_accept[automaton.initial])
+    assert len(random_answer(automaton, tightest, random.Random(0))) == tightest
+    with pytest.raises(InfeasibleBudgetError, match=f"at least {tightest} tokens"):
+        gcd.BudgetMask(automaton, tightest - 1)
+
+
+def test_canonical_spellings_are_kept_and_the_limit_counts_them() -> None:
+    """An answer in the tokenizer's own spelling is allowed exactly if that keeps the limits."""
+    text = "a thought<end>{name: order}"
+    vocabulary = vocabulary_of(train((text, "a thought about order<end>"), 290))
+    segmentation = vocabulary.segmentation
+    assert segmentation is not None
+    own = segmentation.encode(text)
+    before = sum(1 for place in np.cumsum([0, *(len(vocabulary.token_bytes[t]) for t in own[:-1])])
+                 if place < len("a thought<end>"))  # fmt: skip
+    structure = gcd.regex(r"\{name: [a-z]+\}")
+    for limit in (before - 1, before):
+        plan = segments([Segment(gcd.anything(), until="<end>", tokens=limit), Segment(structure)])
+        every = gcd.lift(plan, vocabulary)
+        canonical = gcd.lift(plan, vocabulary, literals="canonical")
+        assert canonical.accepts(own) == (limit == before) == every.accepts(own)
+        pieces = [vocabulary.token_bytes.index(bytes([byte])) for byte in b"{name: order}"]
+        other = [*segmentation.encode("<end>"), *pieces]
+        assert every.accepts(other)
+        assert not canonical.accepts(other)
+
+
+def test_canonical_spellings_around_a_special_token() -> None:
+    tokenizer = train(("yes no maybe name: yes", "name: no"), 270)
+    tokenizer.add_special_tokens(["<|sep|>"])
+    vocabulary = vocabulary_of(tokenizer)
+    sep = tokenizer.token_to_id("<|sep|>")
+    words = gcd.choice(["yes", "no"])
+    plan = segments([Segment(words, until=sep, tokens=3), Segment(gcd.literal("name: no"))])
+    automaton = gcd.lift(plan, vocabulary, literals="canonical")
+    segmentation = vocabulary.segmentation
+    assert segmentation is not None
+    name = segmentation.encode("name: no")
+    expected = {
+        (*ids, sep, *name) for word in ("yes", "no") if len(ids := segmentation.encode(word)) <= 2
+    }
+    found = accepted(automaton, 12)
+    assert expected
+    assert expected <= found
+    assert {ids[ids.index(sep) :] for ids in found} == {(sep, *name)}
+
+
+# -- bad input ------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("unchecked_annotations")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"until": ""}, "until is empty"),
+        ({"until": b""}, "until is empty"),
+        ({"until": 1.5}, "a text or the id of a token, got 1.5"),
+        ({"until": "\ud800"}, "lone surrogate"),
+        ({"until": True}, "a text or the id of a token, got True"),
+        ({"tokens": 0}, "at least one token, got tokens=0"),
+        ({"tokens": -3}, "at least one token, got tokens=-3"),
+        ({"tokens": 2.5}, "whole number of tokens, got 2.5"),
+        ({"tokens": True}, "whole number of tokens, got True"),
+    ],
+)
+def test_a_bad_segment_is_refused(options: dict, message: str) -> None:
+    with pytest.raises(ConstraintError, match=message):
+        Segment(FREE, **options)
+
+
+@pytest.mark.usefixtures("unchecked_annotations")
+def test_what_is_no_segment_is_refused() -> None:
+    with pytest.raises(ConstraintError, match=r"gcd.anything\(\) is free text"):
+        Segment("free text")  # type: ignore[arg-type]
+    with pytest.raises(ConstraintError, match="at least one segment, got none"):
+        segments([])
+    with pytest.raises(ConstraintError, match=r"takes gcd.Segment\(...\)"):
+        segments([FREE])  # type: ignore[list-item]
+    with pytest.raises(EmptyLanguageError, match=r"segment 2 of 2 .until 'a'. has no text"):
+        segments([Segment(FREE), Segment(gcd.literal("a"), until="a")])
+
+
+@pytest.mark.parametrize(
+    ("token", "message"),
+    [(9, "none of the 9 ids"), (8, "ends the whole text"), (0, "has bytes.*until=b'a'")],
+)
+def test_only_special_tokens_end_a_segment(token: int, message: str) -> None:
+    with pytest.raises(ConstraintError, match=message):
+        gcd.lift(segments([Segment(FREE, until=token), Segment(BRACES)]), VOCABULARY)
+
+
+def test_limits_that_are_too_low_are_refused_with_what_is_needed() -> None:
+    first, second = Segment(FREE, until="<>", tokens=1), Segment(BRACES, tokens=2)
+    with pytest.raises(InfeasibleBudgetError, match=r"segment 1 of 2 \(until '<>'\)") as error:
+        gcd.lift(segments([first, second]), VOCABULARY)
+    assert (error.value.needed, error.value.budget) == (2, 1)
+    # What the second one needs depends on whether a token of the first one may begin it.
+    whole = segments([Segment(gcd.literal("a"), until=6), second])
+    with pytest.raises(InfeasibleBudgetError, match=r"segment 2 of 2: .* 3 tokens") as error:
+        gcd.lift(whole, VOCABULARY)
+    assert (error.value.needed, error.value.budget) == (3, 2)
+    gcd.lift(segments([Segment(FREE, until="<>", tokens=2), second]), VOCABULARY)
+
+
+def test_what_cannot_be_written_or_counted_is_refused() -> None:
+    with pytest.raises(EmptyLanguageError, match="no token has the byte 0x7A"):
+        gcd.lift(segments([Segment(FREE, until="z", tokens=4), Segment(BRACES)]), VOCABULARY)
+    plan = segments([Segment(FREE, until="<>", tokens=400), Segment(BRACES)])
+    with gcd.state_limit(300), pytest.raises(StateLimitError, match="lower `tokens`"):
+        gcd.lift(plan, VOCABULARY)
+    with gcd.work_limit(10**6), pytest.raises(WorkLimitError, match="lower `tokens`"):
+        gcd.lift(plan, VOCABULARY)
+    with pytest.raises(ConstraintError, match="EOS id"):
+        gcd.lift(plan, VOCABULARY, eos="accept")
+    unbounded = segments([Segment(gcd.regex("[ab]*a")), Segment(gcd.regex("[ab]{8}"))])
+    with gcd.state_limit(100), pytest.raises(StateLimitError, match="end ambiguously"):
+        gcd.lift(unbounded, VOCABULARY)
+
+
+def test_the_smallest_horizon_of_a_segment_holds_for_all() -> None:
+    schema = {"type": "object", "additionalProperties": {"type": "string", "maxLength": 30000}}
+    known = gcd.json_schema(schema, max_bytes=200)
+    assert known.max_bytes == 200
+    plan = segments([Segment(FREE, until="<>"), Segment(known)])
+    assert gcd.lift(plan, stories()).max_bytes == 200

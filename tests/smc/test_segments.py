@@ -1,0 +1,93 @@
+"""Sampling segments: over all random choices the weights sum to p_lm of what the definition says.
+
+The targets come from the definition of segments by enumeration, not from the automaton.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from functools import cache
+
+import pytest
+
+import gcd
+import smc
+from gcd.tokens.segments import Segment
+from tests.gcd.tokens.test_segments import truth
+from tests.smc.test_pgcd import random_hmm
+from tests.smc.test_walk import PROMPT, TOY, walk_sums
+from tests.smc.toys import VOCABULARY
+
+# Of the vocabulary, `ab` straddles the end of the first segment; 4 is a special token.
+PLANS = {
+    "straddling": [
+        Segment(gcd.regex("b?"), until="a", tokens=2),
+        Segment(gcd.regex("b+"), tokens=3),
+    ],
+    "special": [Segment(gcd.regex("a*"), until=4, tokens=2), Segment(gcd.regex("b|ab"))],
+    "ambiguous": [Segment(gcd.regex("a*"), tokens=1), Segment(gcd.regex("a?b"), tokens=3)],
+    "forced": [Segment(gcd.regex("a?"), until="ba", tokens=3), Segment(gcd.literal("ab"))],
+}
+BUDGET = {"straddling": 4, "special": 4, "ambiguous": 3, "forced": 5}
+PROPOSALS = {
+    "lcd": smc.LCD,
+    "gcd": smc.GCD,
+    "pgcd": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=1),
+}
+
+
+@cache
+def target(name: str) -> dict[bytes, float]:
+    """p_lm of every answer within the budget, EOS included, summed over its spellings."""
+    mass: dict[bytes, float] = defaultdict(float)
+    for ids in truth(gcd.segments(PLANS[name]), VOCABULARY, BUDGET[name] - 1):
+        for eos in VOCABULARY.eos_ids:
+            log_p = [
+                float(TOY.log_p((*PROMPT, *ids[:place]))[token])
+                for place, token in enumerate((*ids, eos))
+            ]
+            mass[VOCABULARY.decode(ids)] += math.exp(math.fsum(log_p))
+    return dict(mass)
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("proposal", PROPOSALS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"particles": 2, "resampling": "systematic"},
+        {"particles": 1, "forced_runs": False},
+        {"particles": 2, "algorithm": "discrete"},
+    ],
+    ids=str,
+)
+def test_weights_sum_to_the_target(name: str, proposal: str, options: dict) -> None:
+    automaton = gcd.lift(gcd.segments(PLANS[name]), VOCABULARY)
+    mass, evidence, total, _ = walk_sums(
+        automaton, BUDGET[name], proposal=PROPOSALS[proposal](), **options
+    )
+    expected = target(name)
+    assert len(expected) > 1
+    assert total == pytest.approx(1, abs=1e-10)
+    assert evidence == pytest.approx(sum(expected.values()), abs=1e-10)
+    assert mass == pytest.approx(expected, abs=1e-10)
+
+
+@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
+@pytest.mark.parametrize("proposal", ["gcd", "pgcd"])
+def test_every_answer_is_complete_and_can_be_split(algorithm: str, proposal: str) -> None:
+    """Where LCD runs out of tokens in the first segment, the others always finish the second."""
+    plan = gcd.segments([Segment(gcd.regex("[ab]*"), until=4, tokens=5), *PLANS["special"][1:]])
+    automaton = gcd.lift(plan, VOCABULARY)
+    budget = int(automaton.steps_to_accept[automaton.initial]) + 3
+    options = {"budget": budget, "particles": 8, "algorithm": algorithm}
+    (posterior,) = smc.sample(TOY, [PROMPT], automaton, proposal=PROPOSALS[proposal](), **options)
+    assert posterior.valid
+    assert posterior.complete
+    for sample in posterior.particles:
+        thought, answer = plan.split(sample.ids, VOCABULARY)
+        assert sample.answer == thought + answer
+        assert answer in (b"b", b"ab")
+    (local,) = smc.sample(TOY, [PROMPT], automaton, proposal=smc.LCD(), **options)
+    assert local.diagnostics.share_finished < 1 or algorithm == "discrete"
