@@ -20,7 +20,7 @@ def run(tmp_path_factory):
 
 def histories(trace: dict) -> list[list[list[int]]]:
     """The tokens of every sequence, by generation; those that ended stand last."""
-    found = [[[] for _ in trace["steps"][0]["at"]]]
+    found = [[trace["start"] for _ in trace["steps"][0]["at"]]]
     for step in trace["steps"]:
         parts = [step["after"], *([step["ended"]] if "ended" in step else [])]
         found.append(
@@ -43,6 +43,14 @@ def test_every_trial_of_a_traced_example_has_one_trace(run):
     directory, rows = run
     traces = {key_of(trace) for trace in read_traces(directory)}
     assert traces == {key_of(row) for row in rows if row["example"][0] in "012"}
+
+
+def test_a_trace_starts_with_what_is_forced_before_the_first_choice(run):
+    """The bytes of one letter, in the language that begins with it, and nothing in the others."""
+    for trace in read_traces(run[0]):
+        start = b"".join(VOCABULARY.token_bytes[token] for token in trace["start"])
+        assert start == ("é".encode() if trace["example"] == "2:w2" else b"")
+        assert set(map(str, trace["start"])) <= set(trace["tokens"])
 
 
 def test_prefixes_are_those_of_the_model_and_of_the_budget(run):

@@ -25,7 +25,7 @@ VOCABULARY = gcd.Vocabulary.from_bytes(
 )
 register()
 LM = ToyLM(VOCABULARY, seed=1, spread=2.0)
-LANGUAGES = (r"(a|b){1,6}", r"(a|b)*(é|</script>)", r"a*b( http://x\.org/<b>)?", r"b{7,30}")
+LANGUAGES = (r"(a|b){1,6}", r"(a|b)*(é|</script>)", r"éa*b( http://x\.org/<b>)?", r"b{7,30}")
 BUDGET = 8
 
 
