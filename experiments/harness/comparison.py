@@ -22,7 +22,7 @@ from experiments.harness import tracking
 from experiments.harness.examples import Handling, Preparation, keys_of, prepare, sample_examples
 from experiments.harness.figures import plot_accuracy, plot_costs, plot_reads
 from experiments.harness.identity import Identity, results_config
-from experiments.harness.methods import METHODS, hmm_identity, proposals
+from experiments.harness.methods import METHODS, hidden_states, hmm_identity, proposals
 from experiments.harness.models import title_of, weights_of
 from experiments.harness.paired import REFERENCE, as_paired_table, differences
 from experiments.harness.paper import beside
@@ -148,11 +148,11 @@ def report(
         )
     if config.paper:
         text += f"\n{beside(config.paper, summary, title_of(config.model))}"
-    shown = pd.DataFrame(rows).drop(columns=["answers"])
     run.report(
         text,
         record,
-        lambda tracked: tracking.log_results(tracked, summary, table, shown, figures),
+        lambda tracked: tracking.log_comparison(tracked, table, figures),
+        arms=tracking.arms_of(summary, rows, hidden_states(config)),
         files=(*(path.name for path in figures.values()), "results.jsonl"),
     )
 

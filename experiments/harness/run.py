@@ -32,7 +32,7 @@ from tqdm import tqdm
 
 from experiments.harness import tracking
 from experiments.harness.identity import Identity, fingerprint
-from experiments.harness.models import resolve_device, settle
+from experiments.harness.models import resolve_device, settle, title_of
 from experiments.harness.processes import bar, processes, refuse_disagreement, wait_for_all
 from experiments.harness.results import Key, ResultStore, Row
 from experiments.harness.screen import show
@@ -231,6 +231,7 @@ class Run:
         log: Callable[[wandb.Run], None],
         files: Sequence[str] = (),
         also: str = "",
+        arms: Sequence[tracking.LoggedArm] = (),
     ) -> None:
         """Write, print and log the results, and the page on all that the directory holds.
 
@@ -240,16 +241,20 @@ class Run:
             log: writes tables and figures to wandb.
             files: what the task has written beside these two.
             also: what else to say at the end.
+            arms: of what is compared, for a wandb run each.
         """
         (self.directory / "table.md").write_text(table, encoding="utf-8")
         write_json(summary, self.directory / "summary.json")
         write_about(self.directory, self._task.name)
         write_report(self.directory)
-        settings, run_id = self.config.wandb, fingerprint(self.identity)
-        with tracking.start(
-            settings, self.directory, self.identity, self.directory.name, run_id
-        ) as tracked:
-            log(tracked)
+        shared = {
+            "task": self._task.name,
+            "model": title_of(self.config.model),
+            "seed": self.config.seed,
+            "settings": self.identity,
+        }
+        settings = self.config.wandb
+        tracking.Experiment(settings, self.directory, self.identity, shared).log(log, arms)
         show(table)
         names = ", ".join([REPORT, "table.md", "summary.json", *files])
         print(f"Results: {self.directory}/ ({names}){also}")
