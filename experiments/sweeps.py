@@ -19,6 +19,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
@@ -27,7 +28,7 @@ from omegaconf import DictConfig
 from gcd.support.files import read_json, write_json
 
 Outcome = dict[str, Any]
-"""What a run of a sweep notes: its `settings`, and its `directory` or the `error`."""
+"""What a run of a sweep notes: `settings`, `threads`, and its `directory` or the `error`."""
 
 
 def sweeping() -> bool:
@@ -39,7 +40,10 @@ def run_one(run: Callable[[DictConfig], Path], config: DictConfig) -> None:
     """Run one of several to its end, and note which that was; an error is noted, not raised."""
     hydra = HydraConfig.get()
     sweep, number = Path(hydra.runtime.output_dir), hydra.job.num
-    outcome: Outcome = {"settings": list(hydra.overrides.task)}
+    # Where several are launched at once, the launcher divides the cores among them.
+    outcome: Outcome = {
+        "settings": list(hydra.overrides.task), "threads": torch.get_num_threads(),
+    }  # fmt: skip
     alone = hydra.launcher._target_.endswith("BasicLauncher")  # the others launch several at once
     with nullcontext() if alone else _printing_into(sweep / f"{number}.log"):
         try:

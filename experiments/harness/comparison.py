@@ -33,6 +33,8 @@ from experiments.harness.summary import as_markdown
 from experiments.report.traces import chosen_for_tracing
 
 _LOG = logging.getLogger(__name__)
+PLOTS = {"accuracy": plot_accuracy, "reads": plot_reads, "costs": plot_costs}
+"""What is drawn of every comparison, by the names of the figures."""
 
 
 def identity(config: DictConfig, read: ReadResult[Any]) -> Identity:
@@ -132,9 +134,8 @@ def report(
             f"Everything {config.task.repeats} times, with random numbers of its own; the standard "
             "deviation of the log evidence is that of one request, averaged over requests."
         )
-    plots = {"accuracy": plot_accuracy, "reads": plot_reads, "costs": plot_costs}
-    figures = {name: run.directory / f"{name}.png" for name in plots}
-    for name, plot in plots.items():
+    figures = {name: run.directory / f"{name}.png" for name in PLOTS}
+    for name, plot in PLOTS.items():
         plot(summary, figures[name], title, metric, metric_key)
     text = f"## {title}\n\n{as_markdown(table)}\n\n{' '.join(notes)}\n"
     record["differences"] = differences(rows, config.seed)

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import wandb
+from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
@@ -101,6 +102,8 @@ def run_task(task: Task, config: DictConfig) -> Path:
     except KeyboardInterrupt:
         run.say_how_far()
         raise
+    finally:
+        run.close()
     return run.directory
 
 
@@ -127,6 +130,7 @@ class Run:
         self.directory = Path(config.run_dir or f"runs/{task.name}-{fingerprint(identity)}")
         self._task = task
         self._keys: tuple[Key, ...] | None = None  # None until the run is open
+        self._lock = FileLock(self.directory / ".lock", blocking=False)
 
     @property
     def same_command(self) -> str:
@@ -158,7 +162,8 @@ class Run:
             rows_in: folder of the rows in the directory.
 
         Raises:
-            ValueError: under `torchrun`, the processes do not agree; nothing was written then.
+            ValueError: under `torchrun`, the processes do not agree; or another command is writing
+                into the directory. Nothing was written then.
         """
         self._keys = tuple(keys)
         records = [f"the row {' '.join(map(str, key))}" for key in keys]
@@ -167,6 +172,13 @@ class Run:
         rows_dir = self.directory / rows_in
         if self.rank == 0:
             rows_dir.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock.acquire()
+            except Timeout:
+                raise ValueError(
+                    f"another command is writing into {self.directory}: wait for it, or give "
+                    "another run_dir"
+                ) from None
             if not self.config.resume:
                 rows = (f"{rows_in}/{name}*.jsonl" for name in ("results", "traces"))
                 for pattern in (*rows, *self._task.kept):
@@ -182,6 +194,10 @@ class Run:
                     "%d of %d rows are in %s already and are kept (resume=false starts over)",
                     len(self.store), len(keys), self.store.path,
                 )  # fmt: skip
+
+    def close(self) -> None:
+        """Leave the directory to others."""
+        self._lock.release()
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
         """Give those of the items that this process does."""

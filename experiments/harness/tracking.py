@@ -40,14 +40,20 @@ def resolve_mode(mode: str) -> Mode:
         mode = os.environ.get("WANDB_MODE", "")
     if mode in ("online", "offline", "disabled"):
         return cast(Mode, mode)
-    return "online" if os.environ.get("WANDB_API_KEY") or _key_in_netrc() else "offline"
+    return "online" if has_login() else "offline"
+
+
+def has_login() -> bool:
+    """Tell whether a key for wandb is at hand."""
+    return bool(os.environ.get("WANDB_API_KEY")) or _key_in_netrc()
 
 
 class LoggedArm(NamedTuple):
     """What the wandb run of one method, algorithm and number of particles holds.
 
     Attributes:
-        names: its own settings, by which runs are grouped; they identify it in its experiment.
+        names: its own settings, by which runs are grouped; among them `arm`, the label of its
+            line, and `k`, the number of particles.
         measures: numbers, in the run's summary and in one row of its history.
         rows: of its examples, for a table with the columns of all arms.
     """
@@ -76,6 +82,7 @@ def arms_of(
     return [
         LoggedArm(
             {
+                "arm": "/".join(filter(None, [group.style, group.arm.label])),
                 **({"style": group.style} if group.style else {}),
                 **group.arm._asdict(),
                 "k": group.particles,
@@ -126,9 +133,7 @@ class Experiment:
         name = self._settings.name or self._directory.name
         self._log_run("overview", name, {}, overview)
         for arm in arms:
-            label = "{method}/{algorithm}@{k}".format_map(arm.names)
-            style = arm.names.get("style")
-            self._log_run("arm", f"{style}/{label}" if style else label, arm.names, arm.log)
+            self._log_run("arm", "{arm}@{k}".format_map(arm.names), arm.names, arm.log)
 
     def _log_run(
         self, kind: str, name: str, names: Mapping[str, Any], log: Callable[[wandb.Run], None]
