@@ -153,7 +153,7 @@ def report(
         text,
         record,
         lambda tracked: tracking.log_comparison(tracked, table, figures),
-        arms=tracking.arms_of(summary, rows, hidden_states(config)),
+        arms=tracking.logged_arms(summary, rows, hidden_states(config)),
         files=(*(path.name for path in figures.values()), "results.jsonl"),
     )
 

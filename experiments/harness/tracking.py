@@ -68,7 +68,7 @@ class LoggedArm(NamedTuple):
         run.log({"k": self.names["k"], **self.measures, OUTCOMES: outcomes(self.rows)})
 
 
-def arms_of(
+def logged_arms(
     summary: Sequence[Mapping[str, Any]], rows: Sequence[Row], states: Mapping[str, int]
 ) -> list[LoggedArm]:
     """Split the results of a comparison by method, algorithm, particles, and style if any.

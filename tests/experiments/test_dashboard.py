@@ -11,7 +11,7 @@ import wandb_workspaces.workspaces as ws
 
 from experiments.harness.comparison import PLOTS
 from experiments.harness.summary import summarize
-from experiments.harness.tracking import OUTCOMES, arms_of
+from experiments.harness.tracking import OUTCOMES, logged_arms
 from scripts import wandb_dashboard
 from scripts.wandb_dashboard import FIGURES, MEASURES, as_json, dashboard
 from tests.experiments.harness.test_summary import row
@@ -64,12 +64,12 @@ def test_runs_are_chosen_and_grouped_by_their_configuration():
 
 def test_what_is_drawn_is_logged():
     rows = [row("gcd", 4, 0.5), row("gcd", 4, 1.0, example="1")]
-    [arm] = arms_of(summarize(rows), rows, {})
+    [arm] = logged_arms(summarize(rows), rows, {})
     assert MEASURES.keys() <= arm.measures.keys()
     assert {"arm", "k"} <= arm.names.keys()
     assert OUTCOMES not in arm.measures  # the table would hide it
     assert OUTCOMES in json.dumps(panels_of(page())["Examples"])
-    assert FIGURES == tuple(PLOTS)
+    assert tuple(PLOTS) == FIGURES
 
 
 def test_the_command_prints_without_a_login_and_does_not_ask_for_one(monkeypatch, capsys, tmp_path):
