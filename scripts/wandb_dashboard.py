@@ -19,6 +19,7 @@ import wandb
 import wandb_workspaces.reports.v2 as wr
 import wandb_workspaces.workspaces as ws
 from omegaconf import OmegaConf
+from wandb_workspaces.expr import And
 
 from experiments.harness.command import errors_in_one_line
 from experiments.harness.config import WandbConfig
@@ -80,7 +81,7 @@ def dashboard(chosen: Mapping[str, Any], entity: str, project: str) -> ws.Worksp
         ],
         settings=ws.WorkspaceSettings(max_runs=_MOST_RUNS),
         runset_settings=ws.RunsetSettings(
-            filters=[ws.Config(key) == value for key, value in chosen.items()],
+            filters=And(*(ws.Config(key) == value for key, value in chosen.items())),
             groupby=[ws.Config("arm"), ws.Config("k")],
             order=[ws.Ordering(ws.Config("arm")), ws.Ordering(ws.Config("k"))],
         ),

@@ -18,11 +18,11 @@ from tests.experiments.harness.test_summary import row
 
 
 def wire(workspace: ws.Workspace) -> Any:
-    """What would be saved, without the random names of panels."""
+    """What would be saved, without the random names of panels, and their sizes (lost on reading)."""
 
     def unnamed(value: Any) -> Any:
         if isinstance(value, dict):
-            return {k: unnamed(v) for k, v in value.items() if k != "__id__"}
+            return {k: unnamed(v) for k, v in value.items() if k not in ("__id__", "layout")}
         return [unnamed(each) for each in value] if isinstance(value, list) else value
 
     return unnamed(json.loads(as_json(workspace)))

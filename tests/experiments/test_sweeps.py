@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -22,27 +23,33 @@ from experiments.tasks import TASKS
 from gcd.support.files import write_json
 from tests.experiments import toy
 
+TESTS = ROOT / "tests"
 TOY = ("+task=toy", "wandb=disabled", "model.device=cpu", "task.methods=[gcd]")
+REAL = (
+    "+task=xlam", "wandb=disabled", "model.device=cpu", f"model.path={TESTS}/models/stories260K",
+    f"data.path={TESTS}/experiments/requests.jsonl", "task.num_examples=1", "task.particles=[2]",
+    "task.budget=tight", "task.max_calls=1",
+)  # fmt: skip
+
+
+@pytest.fixture
+def _toys(monkeypatch):
+    """The toy task is known to this process, too."""
+    monkeypatch.setitem(TASKS, toy.TASK.name, toy.TASK)
+    monkeypatch.setitem(METHODS, "sharp", toy.SHARP)
+    toy.install()
 
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch, tmp_path):
-    """A toy task, and a folder for what is written."""
-    monkeypatch.setitem(TASKS, toy.TASK.name, toy.TASK)
-    monkeypatch.setitem(METHODS, "sharp", toy.SHARP)
-    toy.install()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
-def sweep(monkeypatch, *overrides: str) -> int:
-    """Give the command; returns its exit status."""
-    monkeypatch.setattr(sys, "argv", ["experiments.run", "--multirun", *overrides])
-    try:
-        experiment.main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
+def sweep(*overrides: str) -> subprocess.CompletedProcess[str]:
+    """Give the command, which knows the toy task as well."""
+    command = [sys.executable, "-m", "tests.experiments.toy", "--multirun", *overrides]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
 def outcomes() -> tuple[Path, list[dict]]:
@@ -52,11 +59,13 @@ def outcomes() -> tuple[Path, list[dict]]:
     return directory, [json.loads(path.read_text()) for path in paths]
 
 
-def test_a_failed_run_is_named_and_the_others_go_on(monkeypatch, capsys):
+@pytest.mark.slow
+def test_a_failed_run_is_named_and_the_others_go_on():
     given = (*TOY, "task.words=2,0", "task.particles=[1],[8]", "seed=0,1")
-    assert sweep(monkeypatch, *given) == 1
+    done = sweep(*given)
+    assert done.returncode == 1, done.stderr
     directory, ended = outcomes()
-    printed = capsys.readouterr().out
+    printed = done.stdout
     assert "4 of 8 runs have finished:" in printed
     failed = [each for each in ended if "error" in each]
     assert len(failed) == 4
@@ -97,24 +106,25 @@ def test_runs_of_several_tasks_are_told_and_not_compared(capsys, tmp_path):
 
 
 @pytest.mark.slow
-def test_runs_side_by_side_share_the_cores_and_print_into_files(monkeypatch, capfd):
-    given = (*TOY, "task.words=1,0", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
-    assert sweep(monkeypatch, *given) == 1
+def test_runs_side_by_side_share_the_cores_and_print_into_files():
+    launched = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    done = sweep(*REAL, "task.methods=[gcd],[nix]", *launched)
+    assert done.returncode == 1, done.stderr
     directory, (good, bad) = outcomes()
     assert 2 * good["threads"] <= max(2, joblib.cpu_count())
-    assert read_run(Path(good["directory"])).identity["task"]["words"] == 1
-    assert bad["error"].startswith("task.words must be at least 1")
-    printed = capfd.readouterr()
-    assert "sampling" not in printed.err
-    assert f"#0 {good['directory']}\n" in printed.out
+    assert read_run(Path(good["directory"])).identity["task"]["methods"] == ["gcd"]
+    assert bad["error"].startswith("unknown value 'nix' for task.methods")
+    assert "sampling" not in done.stderr
+    assert f"#0 {good['directory']}\n" in done.stdout
     log = (directory / "0.log").read_text()
     assert "sampling: 100%" in log
     assert "Results:" in log
-    assert "error: task.words must be at least 1" in (directory / "1.log").read_text()
-    assert f"({directory / '1.log'})" in printed.out
+    assert "error: unknown value 'nix'" in (directory / "1.log").read_text()
+    assert f"({directory / '1.log'})" in done.stdout
 
 
-def test_slurm_is_asked_for_what_the_file_says(monkeypatch, tmp_path, capsys):
+@pytest.mark.slow
+def test_slurm_is_asked_for_what_the_file_says(monkeypatch, tmp_path):
     """The programs of a cluster are there, and the second refuses what it is given."""
     programs, asked = tmp_path / "bin", tmp_path / "asked.sh"
     programs.mkdir()
@@ -123,7 +133,7 @@ def test_slurm_is_asked_for_what_the_file_says(monkeypatch, tmp_path, capsys):
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     given = (*TOY, "seed=0,1", "hydra/launcher=slurm", "hydra.launcher.partition=fast")
-    assert sweep(monkeypatch, *given) == 1
+    assert sweep(*given).returncode == 1
     lines = asked.read_text().splitlines()
     for line in [
         "#SBATCH --array=0-1%16",
@@ -140,6 +150,7 @@ def test_slurm_is_asked_for_what_the_file_says(monkeypatch, tmp_path, capsys):
     assert str(directory / "jobs") in output
 
 
+@pytest.mark.usefixtures("_toys")
 def test_two_commands_do_not_write_into_one_directory(tmp_path):
     with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
         config = compose("config", [*TOY, f"run_dir={tmp_path / 'run'}"])

@@ -82,6 +82,7 @@ def offline(tmp_path_factory) -> tuple[Path, list[StoredRun]]:
     for draw, path in zip((plot_accuracy, plot_reads), figures.values(), strict=True):
         draw(summary, path, "a title")
     logged(directory, figures)
+    wandb.teardown()  # writes all there is to write
     return directory, stored_runs(directory)
 
 
@@ -153,6 +154,7 @@ def test_logging_again_replaces_what_is_not_synced_and_leaves_what_is(offline):
     synced = before[0]
     synced.path.with_name(f"{synced.path.name}.synced").touch()  # as `wandb sync` marks it
     logged(directory)
+    wandb.teardown()
     after = stored_runs(directory)
     assert sorted(run.id for run in after) == sorted(run.id for run in before)
     kept = {run.path for run in after} & {run.path for run in before}
