@@ -18,7 +18,7 @@ from tests.experiments.harness.test_summary import row
 
 
 def wire(workspace: ws.Workspace) -> Any:
-    """What would be saved, without the random names of panels, and their sizes (lost on reading)."""
+    """What would be saved, without random names of panels, and sizes, which reading loses."""
 
     def unnamed(value: Any) -> Any:
         if isinstance(value, dict):
