@@ -136,7 +136,7 @@ def test_slurm_is_asked_for_what_the_file_says(monkeypatch, tmp_path):
     assert sweep(*given).returncode == 1
     lines = asked.read_text().splitlines()
     for line in [
-        "#SBATCH --array=0-1%16",
+        "#SBATCH --array=0-1%2",
         "#SBATCH --cpus-per-task=4",
         "#SBATCH --gpus-per-node=1",
         "#SBATCH --mem=32GB",
