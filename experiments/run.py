@@ -2,6 +2,7 @@
 
 A run has a directory, named after what determines its results unless `run_dir` says otherwise.
 What is finished is kept there; the same command goes on from it, to the same final result.
+With `--multirun` it makes several runs (`experiments.sweeps`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from experiments.harness.command import errors_in_one_line
 from experiments.harness.models import ROOT
 from experiments.harness.run import Task, run_task
 from experiments.harness.settings import check_shared
+from experiments.sweeps import run_one, sweeping
 from experiments.tasks import TASKS, register
 
 
@@ -53,7 +55,10 @@ register()
 def main(config: DictConfig) -> None:
     """Run the command line; see `experiments.harness.command` for how errors are reported."""
     with errors_in_one_line():
-        run(config)
+        if sweeping():
+            run_one(run, config)
+        else:
+            run(config)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from filelock import FileLock
 
 from experiments.convergence.visited import MOST_BYTES, Visited, visit
 from experiments.distillation.baselines import compare
@@ -109,13 +110,14 @@ def distil(
     distinct = sorted({tuple(prompt) for prompt in prompts}, key=lambda p: (len(p), p))
     identity = {"model": model, "prompts": distinct, **dataclasses.asdict(recipe)}
     directory = parent / f"convergence-hmm-{fingerprint(identity | {'made_of': 'clones'})}"
-    if not (directory / "hmm").is_dir():
-        directory.mkdir(parents=True, exist_ok=True)
-        hmm, nats = _made(lm, distinct, recipe)
-        # Renamed when it is whole: what a killed run leaves is not taken for an HMM.
-        partial = directory / "hmm.part"
-        save(hmm, partial, vocabulary=lm.vocabulary, config={"held_out": nats})
-        partial.replace(directory / "hmm")
+    directory.mkdir(parents=True, exist_ok=True)
+    with FileLock(directory / ".lock"):  # runs side by side make it once
+        if not (directory / "hmm").is_dir():
+            hmm, nats = _made(lm, distinct, recipe)
+            # Renamed when it is whole: what a killed run leaves is not taken for an HMM.
+            partial = directory / "hmm.part"
+            save(hmm, partial, vocabulary=lm.vocabulary, config={"held_out": nats})
+            partial.replace(directory / "hmm")
     found = load(directory / "hmm", vocabulary=lm.vocabulary)
     nats = found.config["held_out"]
     note = (

@@ -26,6 +26,7 @@ from experiments.harness.arms import Arm
 from experiments.harness.methods import METHODS
 from experiments.harness.run import Run
 from experiments.harness.summary import as_markdown
+from experiments.harness.tracking import LoggedArm, logged_arms
 
 _SHOWN = (1, 4, 16, 64, 256)
 
@@ -50,13 +51,11 @@ def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
         drawn[name](reports, path)
 
     def log(tracked: wandb.Run) -> None:
-        images = {name: wandb.Image(str(path)) for name, path in figures.items()}
-        rows = pd.DataFrame(_rows(reports))
-        tracked.log({"estimates": wandb.Table(dataframe=rows.astype(str)), **images})
+        tracked.log({name: wandb.Image(str(path)) for name, path in figures.items()})
         tracked.summary.update({"headline": summary["headline"]})
 
     files = ["results.jsonl", *(path.name for path in figures.values())]
-    run.report(table_of(reports, notes), summary, log, files)
+    run.report(table_of(reports, notes), summary, log, files, arms=_logged_arms(reports))
 
 
 def table_of(reports: Sequence[Report], notes: Sequence[str]) -> str:
@@ -243,12 +242,16 @@ def _count(value: float | None, most: int) -> str:
     return f"more than {most}" if value > most else f"{value:g}"
 
 
-def _rows(reports: Sequence[Report]) -> list[dict[str, Any]]:
-    return [
-        {"problem": r["name"], **{k: v for k, v in e.items() if k != "posterior"}}
+def _logged_arms(reports: Sequence[Report]) -> list[LoggedArm]:
+    """For wandb: the estimates of each arm are its examples, their means over problems measures."""
+    rows = [
+        {"example": r["name"], **{k: v for k, v in e.items() if k != "posterior"}}
         for r in reports
         for e in r["estimates"]
     ]
+    names = ["method", "algorithm", "particles"]
+    means = pd.DataFrame(rows).groupby(names, sort=False).mean(numeric_only=True).reset_index()
+    return logged_arms(means.to_dict("records"), rows, {})
 
 
 def _without_posteriors(report: Report) -> Report:

@@ -22,7 +22,7 @@ from experiments.harness import tracking
 from experiments.harness.examples import Handling, Preparation, keys_of, prepare, sample_examples
 from experiments.harness.figures import plot_accuracy, plot_costs, plot_reads
 from experiments.harness.identity import Identity, results_config
-from experiments.harness.methods import METHODS, hmm_identity, proposals
+from experiments.harness.methods import METHODS, hidden_states, hmm_identity, proposals
 from experiments.harness.models import title_of, weights_of
 from experiments.harness.paired import REFERENCE, as_paired_table, differences
 from experiments.harness.paper import beside
@@ -33,6 +33,8 @@ from experiments.harness.summary import as_markdown
 from experiments.report.traces import chosen_for_tracing
 
 _LOG = logging.getLogger(__name__)
+PLOTS = {"accuracy": plot_accuracy, "reads": plot_reads, "costs": plot_costs}
+"""What is drawn of every comparison, by the names of the figures."""
 
 
 def identity(config: DictConfig, read: ReadResult[Any]) -> Identity:
@@ -132,9 +134,8 @@ def report(
             f"Everything {config.task.repeats} times, with random numbers of its own; the standard "
             "deviation of the log evidence is that of one request, averaged over requests."
         )
-    plots = {"accuracy": plot_accuracy, "reads": plot_reads, "costs": plot_costs}
-    figures = {name: run.directory / f"{name}.png" for name in plots}
-    for name, plot in plots.items():
+    figures = {name: run.directory / f"{name}.png" for name in PLOTS}
+    for name, plot in PLOTS.items():
         plot(summary, figures[name], title, metric, metric_key)
     text = f"## {title}\n\n{as_markdown(table)}\n\n{' '.join(notes)}\n"
     record["differences"] = differences(rows, config.seed)
@@ -148,11 +149,11 @@ def report(
         )
     if config.paper:
         text += f"\n{beside(config.paper, summary, title_of(config.model))}"
-    shown = pd.DataFrame(rows).drop(columns=["answers"])
     run.report(
         text,
         record,
-        lambda tracked: tracking.log_results(tracked, summary, table, shown, figures),
+        lambda tracked: tracking.log_comparison(tracked, table, figures),
+        arms=tracking.logged_arms(summary, rows, hidden_states(config)),
         files=(*(path.name for path in figures.values()), "results.jsonl"),
     )
 

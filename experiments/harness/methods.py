@@ -30,7 +30,8 @@ from experiments.harness import awrs, smollm2
 from experiments.harness.config import HMMConfig
 from experiments.harness.hmm_alone import HMMAlone
 from experiments.harness.models import ROOT, digest_of
-from hmm.checkpoint import load_any
+from gcd.support.files import read_json
+from hmm.checkpoint import CONFIG, load_any
 from hmm.model import HMM
 from smc.language_model import LanguageModel
 
@@ -217,6 +218,19 @@ def hmm_identity(config: DictConfig) -> dict[str, str]:
     return {
         f"hmm_files.{name}".rstrip("."): digest_of(hmm_directory(config, name))
         for name in hmms_of(config)
+    }
+
+
+def hidden_states(config: DictConfig) -> dict[str, int]:
+    """Give the number of states of its HMM, for each method of the run that needs one."""
+    said = {
+        name: read_json(hmm_directory(config, name) / CONFIG, remedy="copy the HMM again")
+        for name in hmms_of(config)
+    }
+    return {
+        name: said[name.partition(":")[2]]["hidden_states"]
+        for name in methods_of(config)
+        if needs_hmm(name)
     }
 
 

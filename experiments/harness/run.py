@@ -27,12 +27,13 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import wandb
+from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
 from experiments.harness import tracking
 from experiments.harness.identity import Identity, fingerprint
-from experiments.harness.models import resolve_device, settle
+from experiments.harness.models import resolve_device, settle, title_of
 from experiments.harness.processes import bar, processes, refuse_disagreement, wait_for_all
 from experiments.harness.results import Key, ResultStore, Row
 from experiments.harness.screen import show
@@ -101,6 +102,8 @@ def run_task(task: Task, config: DictConfig) -> Path:
     except KeyboardInterrupt:
         run.say_how_far()
         raise
+    finally:
+        run.close()
     return run.directory
 
 
@@ -127,6 +130,7 @@ class Run:
         self.directory = Path(config.run_dir or f"runs/{task.name}-{fingerprint(identity)}")
         self._task = task
         self._keys: tuple[Key, ...] | None = None  # None until the run is open
+        self._lock = FileLock(self.directory / ".lock", blocking=False)
 
     @property
     def same_command(self) -> str:
@@ -158,7 +162,8 @@ class Run:
             rows_in: folder of the rows in the directory.
 
         Raises:
-            ValueError: under `torchrun`, the processes do not agree; nothing was written then.
+            ValueError: under `torchrun`, the processes do not agree; or another command is writing
+                into the directory. Nothing was written then.
         """
         self._keys = tuple(keys)
         records = [f"the row {' '.join(map(str, key))}" for key in keys]
@@ -167,6 +172,13 @@ class Run:
         rows_dir = self.directory / rows_in
         if self.rank == 0:
             rows_dir.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock.acquire()
+            except Timeout:
+                raise ValueError(
+                    f"another command is writing into {self.directory}: wait for it, or give "
+                    "another run_dir"
+                ) from None
             if not self.config.resume:
                 rows = (f"{rows_in}/{name}*.jsonl" for name in ("results", "traces"))
                 for pattern in (*rows, *self._task.kept):
@@ -182,6 +194,10 @@ class Run:
                     "%d of %d rows are in %s already and are kept (resume=false starts over)",
                     len(self.store), len(keys), self.store.path,
                 )  # fmt: skip
+
+    def close(self) -> None:
+        """Leave the directory to others."""
+        self._lock.release()
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
         """Give those of the items that this process does."""
@@ -231,6 +247,7 @@ class Run:
         log: Callable[[wandb.Run], None],
         files: Sequence[str] = (),
         also: str = "",
+        arms: Sequence[tracking.LoggedArm] = (),
     ) -> None:
         """Write, print and log the results, and the page on all that the directory holds.
 
@@ -240,16 +257,20 @@ class Run:
             log: writes tables and figures to wandb.
             files: what the task has written beside these two.
             also: what else to say at the end.
+            arms: of what is compared, for a wandb run each.
         """
         (self.directory / "table.md").write_text(table, encoding="utf-8")
         write_json(summary, self.directory / "summary.json")
         write_about(self.directory, self._task.name)
         write_report(self.directory)
-        settings, run_id = self.config.wandb, fingerprint(self.identity)
-        with tracking.start(
-            settings, self.directory, self.identity, self.directory.name, run_id
-        ) as tracked:
-            log(tracked)
+        shared = {
+            "task": self._task.name,
+            "model": title_of(self.config.model),
+            "seed": self.config.seed,
+            "settings": self.identity,
+        }
+        settings = self.config.wandb
+        tracking.Experiment(settings, self.directory, self.identity, shared).log(log, arms)
         show(table)
         names = ", ".join([REPORT, "table.md", "summary.json", *files])
         print(f"Results: {self.directory}/ ({names}){also}")

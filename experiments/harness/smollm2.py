@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 from gguf import GGUFReader
 from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -62,7 +63,11 @@ def checkpoint() -> Path:
         )
     directory = cache / "models" / identity()
     if not directory.is_dir():
-        _make(find(), directory)
+        path = find()
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(directory.with_name(f"{directory.name}.lock")):  # runs side by side
+            if not directory.is_dir():
+                _make(path, directory)
     return directory
 
 

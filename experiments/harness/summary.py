@@ -68,13 +68,17 @@ class Group(NamedTuple):
     arm: Arm
     particles: int
 
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Group:
+        """Give the group of a row, or of a record of a summary."""
+        return cls(record.get("style", ""), Arm.of(record), record["particles"])
+
 
 def grouped(rows: Iterable[Row]) -> dict[Group, list[Row]]:
     """Put the rows of each group together, in order of first appearance."""
     groups: dict[Group, list[Row]] = {}
     for row in rows:
-        group = Group(row.get("style", ""), Arm.of(row), row["particles"])
-        groups.setdefault(group, []).append(row)
+        groups.setdefault(Group.of(row), []).append(row)
     return groups
 
 

@@ -1,25 +1,35 @@
-"""This module logs to Weights & Biases, never asks or hangs, and is offline without a login."""
+"""This module logs to Weights & Biases, never asks or hangs, and is offline without a login.
+
+An experiment is a group of runs: an overview with its tables and figures, and one run for each
+method, algorithm and number of particles, with these in its configuration and the same measures in
+all. So the web page lays methods over each other, and joins their tables of examples.
+`scripts.wandb_dashboard` makes a page that does so.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import netrc
 import os
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 from urllib.parse import urlparse
 
 import pandas as pd
 import wandb
 
-from experiments.harness.arms import Arm
 from experiments.harness.config import WandbConfig
-from experiments.harness.summary import styles_in
+from experiments.harness.identity import Identity, fingerprint
+from experiments.harness.results import Row
+from experiments.harness.summary import Group, grouped
 
 _LOG = logging.getLogger(__name__)
 _INIT_SECONDS = 20  # after this an online start is given up for an offline one
-
+OUTCOMES = "outcomes"
+"""What the table of an arm's examples is called."""
 
 Mode = Literal["online", "offline", "disabled"]
 
@@ -30,65 +40,178 @@ def resolve_mode(mode: str) -> Mode:
         mode = os.environ.get("WANDB_MODE", "")
     if mode in ("online", "offline", "disabled"):
         return cast(Mode, mode)
-    return "online" if os.environ.get("WANDB_API_KEY") or _key_in_netrc() else "offline"
+    return "online" if has_login() else "offline"
 
 
-def start(
-    settings: WandbConfig, run_dir: Path, config: dict[str, Any], name: str, run_id: str
-) -> wandb.Run:
-    """Open a run with its files in `run_dir/wandb`; offline if wandb cannot be reached."""
-    mode = resolve_mode(settings.mode)
-    arguments: dict[str, Any] = {
-        "project": settings.project,
-        "entity": settings.entity,
-        "name": settings.name or name,
-        "id": run_id,
-        "resume": "allow" if mode == "online" else None,
-        "dir": str(run_dir),
-        "config": config,
-        "settings": wandb.Settings(silent=True, console="off", init_timeout=_INIT_SECONDS),
-    }
-    try:
-        return wandb.init(mode=mode, **arguments)
-    except (wandb.errors.CommError, wandb.errors.AuthenticationError, wandb.errors.UsageError) as e:
-        if mode != "online":
-            raise
-        _LOG.warning("wandb cannot be reached (%s); logging offline into %s/wandb", e, run_dir)
-        return wandb.init(mode="offline", **{**arguments, "resume": None})
+def has_login() -> bool:
+    """Tell whether a key for wandb is at hand."""
+    return bool(os.environ.get("WANDB_API_KEY")) or _key_in_netrc()
 
 
-def log_results(
-    run: wandb.Run,
-    summary: Sequence[dict[str, Any]],
-    table: pd.DataFrame,
-    rows: pd.DataFrame,
-    figures: Mapping[str, Path],
-) -> None:
-    """Log the figures and tables of the run directory, and a curve for each arm."""
-    several = len(styles_in(summary)) > 1
+class LoggedArm(NamedTuple):
+    """What the wandb run of one method, algorithm and number of particles holds.
 
-    def label_of(record: Mapping[str, Any]) -> str:
-        label = Arm.of(record).label
-        return f"{record['style']}/{label}" if several else label
+    Attributes:
+        names: its own settings, by which runs are grouped; among them `arm`, the label of its
+            line, and `k`, the number of particles.
+        measures: numbers, in the run's summary and in one row of its history.
+        rows: of its examples, for a table with the columns of all arms.
+    """
 
-    for record in sorted(summary, key=lambda r: r["particles"]):
-        label = label_of(record)
-        values = {
-            f"{label}/{key}": value
-            for key, value in record.items()
-            if isinstance(value, int | float) and key != "particles"
+    names: Mapping[str, Any]
+    measures: Mapping[str, float]
+    rows: Sequence[Row]
+
+    def log(self, run: wandb.Run) -> None:
+        """Log measures, against k, and the table."""
+        run.define_metric("*", step_metric="k")
+        run.log({"k": self.names["k"], **self.measures, OUTCOMES: outcomes(self.rows)})
+
+
+def logged_arms(
+    summary: Sequence[Mapping[str, Any]], rows: Sequence[Row], states: Mapping[str, int]
+) -> list[LoggedArm]:
+    """Split the results of a comparison by method, algorithm, particles, and style if any.
+
+    Args:
+        summary: a record for each of them (`harness.summary.summarize`).
+        rows: of the whole run.
+        states: by method, of the HMM that it looks ahead with, if it does.
+    """
+    groups = grouped(_alike(rows))
+    return [
+        LoggedArm(
+            {
+                "arm": "/".join(filter(None, [group.style, group.arm.label])),
+                **({"style": group.style} if group.style else {}),
+                **group.arm._asdict(),
+                "k": group.particles,
+                "H": states.get(group.arm.method),
+            },
+            numbers_of(record),
+            groups[group],
+        )
+        for record in summary
+        for group in [Group.of(record)]
+    ]
+
+
+def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
+    """Give the measures of a record, without what it says of its names."""
+    return {k: v for k, v in record.items() if isinstance(v, int | float) and k != "particles"}
+
+
+class Experiment:
+    """The wandb group of one experiment: an overview, and a run for each arm.
+
+    Every run has an id that follows from what determines its results, so that logging the same
+    results again, or going on after an interruption, adds nothing to what is there.
+
+    Args:
+        settings: `wandb.*` of the configuration.
+        directory: of the run; wandb's files go to `wandb` in it.
+        identity: what determines the results.
+        shared: what the configuration of all runs of the group says.
+    """
+
+    def __init__(
+        self, settings: WandbConfig, directory: Path, identity: Identity, shared: Mapping[str, Any]
+    ) -> None:
+        self.mode = resolve_mode(settings.mode)
+        self._settings = settings
+        self._directory = directory
+        self._identity = identity
+        self._shared = shared
+
+    def log(self, overview: Callable[[wandb.Run], None], arms: Sequence[LoggedArm] = ()) -> None:
+        """Log what is not there yet.
+
+        Args:
+            overview: logs what is of the whole experiment: tables and figures.
+            arms: what is compared; nothing for a task that compares nothing.
+        """
+        name = self._settings.name or self._directory.name
+        self._log_run("overview", name, {}, overview)
+        for arm in arms:
+            self._log_run("arm", "{arm}@{k}".format_map(arm.names), arm.names, arm.log)
+
+    def _log_run(
+        self, kind: str, name: str, names: Mapping[str, Any], log: Callable[[wandb.Run], None]
+    ) -> None:
+        """Log one run of the group, unless it is there already."""
+        run_id = fingerprint([self._identity, *names.values()] if names else self._identity)
+        earlier = list(self._directory.glob(f"wandb/offline-run-*-{run_id}"))
+        if any(marker for path in earlier for marker in path.glob("*.synced")):
+            return  # `wandb sync` has uploaded it
+        for path in earlier:
+            shutil.rmtree(path)
+        with self._start(run_id, name, kind, {**self._shared, **names}) as run:
+            if run.starting_step == 0:  # else the server has its results, which are the same
+                log(run)
+
+    def _start(self, run_id: str, name: str, kind: str, config: dict[str, Any]) -> wandb.Run:
+        """Open a run; offline, this one and all that follow, if wandb cannot be reached."""
+        arguments: dict[str, Any] = {
+            "project": self._settings.project,
+            "entity": self._settings.entity,
+            "group": self._directory.name,
+            "job_type": kind,
+            "name": name,
+            "id": run_id,
+            "dir": str(self._directory),
+            "config": config,
+            "settings": wandb.Settings(silent=True, console="off", init_timeout=_INIT_SECONDS),
         }
-        run.log({"particles": record["particles"], **values})
+        try:
+            return wandb.init(
+                mode=self.mode, resume="allow" if self.mode == "online" else None, **arguments
+            )
+        except (
+            wandb.errors.CommError, wandb.errors.AuthenticationError, wandb.errors.UsageError
+        ) as error:  # fmt: skip
+            if self.mode != "online":
+                raise
+            where = f"{self._directory}/wandb"
+            _LOG.warning("wandb cannot be reached (%s); logging offline into %s", error, where)
+            self.mode = "offline"
+            return wandb.init(mode=self.mode, **arguments)
+
+
+def log_comparison(run: wandb.Run, table: pd.DataFrame, figures: Mapping[str, Path]) -> None:
+    """Log what a comparison shows of all its arms together."""
     run.log(
         {
             "table": wandb.Table(dataframe=table.astype(str)),
-            "rows": wandb.Table(dataframe=rows.astype(str)),
             **{name: wandb.Image(str(path)) for name, path in figures.items()},
         }
     )
-    for record in summary:
-        prefix = f"{label_of(record)}@{record['particles']}"
-        run.summary.update({f"{prefix}/{k}": v for k, v in record.items()})
+
+
+def outcomes(rows: Sequence[Row]) -> wandb.Table:
+    """Make the table of an arm's examples; wandb joins those of several runs by `example`.
+
+    Args:
+        rows: with equal columns in every arm; `answers` becomes the first of them, and other lists
+            become text.
+    """
+    data = [list(map(_cell, row.values())) for row in rows]
+    return wandb.Table(columns=[*rows[0]], data=data, allow_mixed_types=True)
+
+
+def _alike(rows: Sequence[Row]) -> list[Row]:
+    """Give all rows the columns of all, the answer in place of the answers."""
+    columns = dict.fromkeys(["example", *(key for row in rows for key in row)])
+    columns.pop("answers", None)
+
+    def answer(row: Row) -> str | None:
+        answers = row.get("answers")
+        return answers[0]["text"] if answers else row.get("unfinished")
+
+    return [{**{key: row.get(key) for key in columns}, "answer": answer(row)} for row in rows]
+
+
+def _cell(value: Any) -> Any:
+    return value if value is None or isinstance(value, int | float | str) else json.dumps(value)
 
 
 def log_lines(

@@ -211,8 +211,11 @@ def torchrun(*program: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_two_processes_deal_out_the_rows_and_merge_them(tmp_path):
     two = f"run_dir={tmp_path / 'two'}"
-    done = torchrun("-m", "tests.experiments.toy", "+task=toy", *QUIET, two)
+    # `mode` is said again behind `wandb=disabled`: one of the two logs, and only one.
+    logged = "wandb.mode=offline"
+    done = torchrun("-m", "tests.experiments.toy", "+task=toy", *QUIET, two, logged)
     assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "two" / "wandb").glob("offline-run-*"))) == 1
     experiment.run(composed("+task=toy", f"run_dir={tmp_path / 'one'}"))
     assert rows_of(tmp_path / "two") == rows_of(tmp_path / "one")
     assert [p.name for p in (tmp_path / "two").glob("results*")] == ["results.jsonl"]
