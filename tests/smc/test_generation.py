@@ -202,7 +202,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), REFUSED, ids=[str(o) for o, _ in REFUSED])
+@pytest.mark.parametrize(
+    ("options", "message"), REFUSED, ids=[", ".join(options) for options, _ in REFUSED]
+)
 def test_what_cannot_be_honoured_is_refused_by_name(
     idle: Any, options: dict[str, Any], message: str
 ) -> None:
