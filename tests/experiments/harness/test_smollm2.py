@@ -56,7 +56,7 @@ def test_another_file_is_refused_with_both_digests(wheel, monkeypatch, tmp_path)
     assert smollm2.find() == wheel
     with pytest.raises(ValueError, match=f"damaged or another file: .* not {smollm2.SHA256}; ins"):
         load()
-    assert not (tmp_path / "cache").exists()  # nothing that could be taken for a model
+    assert not (tmp_path / "cache" / "models" / smollm2.identity()).exists()
 
 
 def test_without_a_cache_folder_there_is_no_place_for_it(wheel, monkeypatch):
