@@ -1,22 +1,23 @@
-"""Our sampler beside `genlm-control`: time, what of it is the model's, and error of the evidence.
+"""Our sampler beside `genlm-control`: time, the model's share of it, and error of the evidence.
 
-Both sides have the same weights in the same type on the same threads, the same prompts, constraints,
-particles and budgets, and run in turns in one process. Two workloads:
+Both sides have the same weights in the same type on the same threads, the same prompts,
+constraints, particles and budgets, and run in turns in one process. Two workloads:
 
 * free text: a sentence of CommonGen under a regular expression that asks for 16 words or more;
 * tool calls of xLAM in JSON.
 
 Ours are LCD, GCD and P-GCD with forced runs, and with canonical spellings of tool calls; beside
-them GCD with all spellings, which is the package's target. The package's are in
-`benchmarks/smc_genlm.py`: adaptive weighted rejection sampling (AWRS) on its own backend, which takes
-by far the longest and is run `--own` times, and on our forward passes; and direct sampling.
+them GCD with all spellings, which has the package's target. The package's
+(`benchmarks/smc_genlm.py`) are adaptive weighted rejection sampling (AWRS) on its own backend,
+which takes longest and is run `--own` times, and on our forward passes; and direct sampling.
 
-Prompts are read before, constraints are compiled and tables made before, on all sides. Time inside
-of the model is that of its `forward`, which is wrapped; everything else is outside. The error is
-that of the evidence, relative to a reference: the discrete filter of ours with many prefixes, which
-says so where it had room for all of them and is exact. As errors fall with the square root of the
-time, the root of their mean square times the root of a run's seconds is what is left after a second
-of independent runs; ways that estimate by the same random variable share their errors.
+Prompts are read, constraints compiled and tables made before, on all sides. Time inside of the
+model is that of its `forward`, which is wrapped; all else is outside. The error is that of the
+evidence, relative to a reference: exact where the sequences of tokens are few enough to enumerate,
+else the mean of two long runs of ours with many particles; which it is is printed. As errors fall
+with the square root of the time, the root of their mean square times the root of a run's seconds is
+what is left after a second of independent runs; ways that estimate by the same random variable
+share their errors.
 
     OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python -m benchmarks.smc
 """
@@ -36,6 +37,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from tqdm import tqdm
 
@@ -57,7 +59,7 @@ from hmm.model import HMM  # noqa: E402
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 SENTENCE = r"[A-Z][a-z]+(,? [a-z]+){15,}\."
-TINY = "(a|the) (cat|dog)"
+TINY = "( a| the)( little| big)? (girl|boy|dog)"
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ def ours(case: Case, particles: int) -> list[Way]:
     return ways + [way("GCD", smc.GCD(), other) for other in case.constraints if other != default]
 
 
-def theirs(case: Case, particles: int) -> list[Way]:
+def theirs(case: Case, particles: int, direct: bool) -> list[Way]:
     """What `genlm-control` does; nothing where it is not installed."""
     if importlib.util.find_spec("genlm") is None:
         return []
@@ -170,12 +172,15 @@ def theirs(case: Case, particles: int) -> list[Way]:
     asked = case.lm, case.prompt, case.constraints["all"], case.budget, particles
     passes = smc_genlm.on_our_passes(*asked)
     own = smc_genlm.on_its_backend(*asked, case.pattern)
-    return [
-        Way("AWRS, its backend", "all", "AWRS", own, slow=True),
+    ways = [
+        Way("AWRS, its backend", "all", "AWRS", own["awrs"], slow=True),
         Way("AWRS, our passes", "all", "AWRS", passes["lcd"]),
         Way("AWRS, our passes, in the budget", "all", "AWRS, budget", passes["gcd"]),
-        Way("direct, our passes, our mask", "all", "direct", passes["direct"]),
+        Way("direct, our passes and mask", "all", "direct", passes["direct"]),
     ]
+    if direct and "direct" in own:
+        ways.append(Way("direct, its backend", "all", "direct", own["direct"], slow=True))
+    return ways
 
 
 class Reference(NamedTuple):
@@ -185,21 +190,39 @@ class Reference(NamedTuple):
     gap: float
 
 
-def reference(case: Case, literals: str, prefixes: int) -> Reference:
-    """The mean of two runs of the discrete filter, or one, where that enumerated the target."""
-    found = []
-    for seed in range(2):
-        (posterior,) = smc.sample(
-            case.lm, [case.prompt], case.constraints[literals], budget=case.budget,
-            particles=prefixes, proposal=smc.GCD(), algorithm="discrete", seed=seed,
-            count_finished=False, floor=0.0,
-        )  # fmt: skip
-        assert posterior.log_evidence is not None
-        if posterior.enumerated:
-            return Reference(posterior.log_evidence, 0.0)
-        found.append(math.exp(posterior.log_evidence))
-    mean = statistics.mean(found)
-    return Reference(math.log(mean), abs(found[0] - found[1]) / mean)
+def reference(case: Case, literals: str, particles: int) -> Reference:
+    """By enumeration where there are at most so many sequences of tokens, else by two long runs.
+
+    The enumeration is the discrete filter's, which keeps every prefix; the runs are GCD's with half
+    of the particles each.
+    """
+    automaton = case.constraints[literals]
+
+    def estimate(number: int, seed: int, **options: Any) -> smc.Posterior:
+        return smc.sample(
+            case.lm, [case.prompt], automaton, budget=case.budget, particles=number,
+            proposal=smc.GCD(), seed=seed, **options,
+        )[0]  # fmt: skip
+
+    if sequences(automaton, case.budget) <= particles:
+        found = estimate(particles, 0, algorithm="discrete", count_finished=False, floor=0.0)
+        assert found.enumerated
+        return Reference(found.log_evidence or 0.0, 0.0)
+    half = max(1, particles // 2)
+    both = [math.exp(estimate(half, seed).log_evidence or 0.0) for seed in (10**6, 10**6 + 1)]
+    mean = statistics.mean(both)
+    return Reference(math.log(mean), abs(both[0] - both[1]) / mean)
+
+
+def sequences(automaton: gcd.TokenAutomaton, budget: int) -> float:
+    """Count the sequences of tokens that the constraint accepts within a budget."""
+    found = np.zeros(automaton.num_states + 1)  # by state; the last entry is for no state
+    found[automaton.final] = 1
+    with np.errstate(over="ignore"):
+        for _ in range(budget):
+            found[:-1] = found[automaton.delta] @ automaton.tokens_per_class
+            found[automaton.final] = 1
+    return float(found[automaton.initial])
 
 
 def measure(
@@ -214,7 +237,7 @@ def measure(
         for name, (log_evidence, gap) in known.items():
             how = f"two estimates {100 * gap:.1f} % apart" if gap else "exact"
             shown(f"log evidence {number}, {name} spellings: {log_evidence:.3f} ({how})")
-        ways = ours(case, options.particles) + theirs(case, options.particles)
+        ways = ours(case, options.particles) + theirs(case, options.particles, options.direct)
         rounds = [
             (turn, way)
             for turn in range(options.repeats + 1)
@@ -270,6 +293,8 @@ def table(runs: Sequence[Run]) -> list[list[str]]:
 
 def free_text(options: argparse.Namespace) -> list[Case]:
     """A sentence of the first concept set of CommonGen."""
+    if not options.tokens:
+        return []
     lm, hmm = _models("commongen")
     record = read_file(ROOT / "data" / "commongen" / "dev_100.jsonl").records[0]
     prompt = lm.encode(sentences.build_prompt(record, kind="compact"))
@@ -279,6 +304,8 @@ def free_text(options: argparse.Namespace) -> list[Case]:
 
 def tool_calls(options: argparse.Namespace) -> list[Case]:
     """The first records of xLAM whose tools are not refused."""
+    if not options.records:
+        return []
     lm, hmm = _models("xlam")
     cases: list[Case] = []
     for record in read_xlam(ROOT / "data" / "xlam" / "records_500_599.jsonl").records:
@@ -321,7 +348,7 @@ def tiny(options: argparse.Namespace) -> dict[str, Callable[[], list[Case]]]:
     constraint = {"all": gcd.lift(gcd.regex(TINY), lm.vocabulary)}
     sentence = Case(lm, hmm, lm.encode("There was"), constraint, options.tokens, TINY)
     return {
-        "free text": lambda: [sentence],
+        "free text": lambda: [sentence] * min(1, options.tokens),
         "tool calls": lambda: [tool_call(lm, hmm, record)] * min(1, options.records),
     }
 
@@ -330,10 +357,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--records", type=int, default=2, help="tool calls; 0 leaves them out")
     parser.add_argument("--particles", type=int, default=16)
-    parser.add_argument("--tokens", type=int, default=40, help="most of free text, EOS included")
+    parser.add_argument("--tokens", type=int, default=40, help="most of free text; 0 for none")
     parser.add_argument("--repeats", type=int, default=3, help="timed ones; one more warms up")
     parser.add_argument("--own", type=int, default=1, help="of these with genlm's own backend")
-    parser.add_argument("--reference", type=int, default=64, help="prefixes of the discrete filter")
+    parser.add_argument("--direct", action="store_true", help="genlm's own, too: minutes a run")
+    parser.add_argument("--reference", type=int, default=256, help="particles of the evidence")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--tiny", action="store_true", help="a tiny model instead of SmolLM2")
     parser.add_argument(
@@ -343,9 +371,10 @@ def main(arguments: list[str] | None = None) -> None:
         help="cpu: time of this process, for one thread on a machine that others use too",
     )
     options = parser.parse_args(arguments)
-    least = min(options.particles, options.repeats, options.threads, options.reference)
-    if least < 1 or min(options.records, options.own) < 0:
-        parser.error("particles, repeats, threads and prefixes of the reference are at least one")
+    if min(options.particles, options.repeats, options.threads, options.reference) < 1:
+        parser.error("particles, repeats, threads and particles of the reference are at least one")
+    if min(options.records, options.tokens, options.own) < 0:
+        parser.error("records, tokens and runs on genlm's own backend are not negative")
     torch.set_num_threads(options.threads)
     if importlib.util.find_spec("genlm") is None:
         print("genlm-control is not installed, ours alone is measured: pip install '.[awrs]'\n")

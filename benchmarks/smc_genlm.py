@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 from genlm.backend.llm import AsyncTransformer
-from genlm.control import AWRS, BoolFSA, DirectTokenSampler, PromptedLLM
+from genlm.control import AWRS, BoolFSA, PromptedLLM
 from genlm.control.potential.autobatch import autobatched
+from genlm.control.sampler import DirectTokenSampler
 
 import gcd
 import smc
@@ -92,28 +93,43 @@ def on_its_backend(
     budget: int,
     particles: int,
     pattern: str | None,
-) -> Prepare:
-    """AWRS as the package is used; a pattern becomes its own automaton."""
+) -> dict[str, Prepare]:
+    """AWRS as the package is used; of a pattern its own automaton, and direct sampling, too."""
     # As many queries as there are particles make a batch, so that none waits for a timer.
     backend = AsyncTransformer(lm.model, lm.tokenizer, batch_size=particles)
     ends = [backend.byte_vocab[token].byte_string for token in lm.vocabulary.eos_ids]
     model = PromptedLLM(backend, prompt_ids=list(prompt), eos_byte_strings=ends)
 
-    def sampler(seed: int) -> AWRS:
+    def afresh() -> None:
         # Of what a run has read only the prompt stays, as on our side.
         backend.clear_cache()
         backend.cache_kv(list(prompt))
-        if pattern is None:
+
+    if pattern is None:
+
+        def asking(seed: int) -> AWRS:
+            afresh()
             condition = TokenCondition(automaton, None, model.tables)
             return AWRS(autobatched(model), condition, seed=seed, autobatch=False)
-        fsa.clear_cache()
-        return AWRS(model, coerced, seed=seed)
 
-    if pattern is not None:
-        fsa = BoolFSA.from_regex(pattern)
-        coerced = fsa.coerce(model, f=b"".join)
-        asyncio.run(coerced.prefix([]))  # it computes what lasts
-    return _run_of(sampler, budget, particles)
+        return {"awrs": _run_of(asking, budget, particles)}
+
+    fsa = BoolFSA.from_regex(pattern)
+    condition = fsa.coerce(model, f=b"".join)
+    asyncio.run(condition.prefix([]))  # it computes what lasts
+
+    def awrs(seed: int) -> AWRS:
+        afresh()
+        fsa.clear_cache()
+        return AWRS(model, condition, seed=seed)
+
+    def direct(_: int) -> DirectTokenSampler:
+        afresh()
+        fsa.clear_cache()
+        return DirectTokenSampler(model * condition)
+
+    samplers = {"awrs": awrs, "direct": direct}
+    return {name: _run_of(made, budget, particles) for name, made in samplers.items()}
 
 
 def _run_of(sampler: Callable[[int], Any], budget: int, particles: int) -> Prepare:
