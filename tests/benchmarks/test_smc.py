@@ -71,6 +71,7 @@ def test_forward_passes_are_counted_as_the_sampler_counts_them(tiny):
 
 
 @needs_package
+@pytest.mark.filterwarnings("ignore:Common vocabulary:RuntimeWarning")  # few bytes make few tokens
 def test_ways_of_the_package_estimate_the_same_evidence(tiny):
     """Over seeds, the estimates of each average to what enumeration gives."""
     case = tiny["free text"]
