@@ -81,7 +81,7 @@ def test_ways_of_the_package_estimate_the_same_evidence(tiny):
     ways = benchmark.theirs(case, 4, direct=True)
     assert len(ways) == 5
     for way in ways:
-        runs = [way.prepare(seed)() for seed in range(40)]
+        runs = [way.prepare(seed)() for seed in range(25)]
         share = [math.exp(log_evidence - known.log_evidence) for log_evidence, _ in runs]
         error = statistics.stdev(share) / math.sqrt(len(share))
         assert abs(statistics.mean(share) - 1) < 4.5 * error + 1e-6, way.name
