@@ -183,14 +183,13 @@ def draw(
     """
     # Conditions are lookups: queueing them one by one would cost more than answering.
     sampler = AWRS(autobatched(model), condition, seed=seed, autobatch=False)
-    found = _with_numbers_of(
-        seed,
-        SMC(sampler)(
-            n_particles=particles,
-            ess_threshold=ess_threshold,
-            max_tokens=budget,
-            resampling_method=resampling,
-        ),
+    found = sequential(
+        sampler,
+        budget=budget,
+        particles=particles,
+        resampling=resampling,
+        ess_threshold=ess_threshold,
+        seed=seed,
     )
     sequences = [
         (tuple(token for token in context if token is not EOS), context[-1] is EOS)
@@ -206,11 +205,30 @@ def draw(
     )
 
 
-def _with_numbers_of(seed: int, work: Any) -> Any:
-    """Run it to its end; the package resamples with numpy's global generator, which is put back."""
+def sequential(
+    sampler: Any,
+    *,
+    budget: int,
+    particles: int,
+    resampling: str,
+    ess_threshold: float,
+    seed: int,
+) -> Any:
+    """Run the package's sequential Monte Carlo to its end with one of its samplers of tokens.
+
+    It resamples with numpy's global generator and may draw with torch's; both are put back.
+    """
+    work = SMC(sampler)(
+        n_particles=particles,
+        ess_threshold=ess_threshold,
+        max_tokens=budget,
+        resampling_method=resampling,
+    )
     before = np.random.get_state()  # noqa: NPY002
     np.random.seed(seed % 2**32)  # noqa: NPY002
     try:
-        return asyncio.run(work)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return asyncio.run(work)
     finally:
         np.random.set_state(before)  # noqa: NPY002

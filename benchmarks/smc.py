@@ -1,0 +1,398 @@
+"""Our sampler beside `genlm-control`: time, the model's share of it, and error of the evidence.
+
+Both sides have the same weights in the same type on the same threads, the same prompts,
+constraints, particles and budgets, and run in turns in one process. Two workloads:
+
+* free text: a sentence of CommonGen under a regular expression that asks for 16 words or more;
+* tool calls of xLAM in JSON.
+
+Ours are LCD, GCD and P-GCD with forced runs, and with canonical spellings of tool calls; beside
+them GCD with all spellings, which has the package's target. The package's
+(`benchmarks/smc_genlm.py`) are adaptive weighted rejection sampling (AWRS) on its own backend,
+which takes longest and is run `--own` times, and on our forward passes; and direct sampling.
+
+Prompts are read, constraints compiled and tables made before, on all sides. Time inside of the
+model is that of its `forward`, which is wrapped; all else is outside. The error is that of the
+evidence, relative to a reference: exact where the sequences of tokens are few enough to enumerate,
+else the mean of two long runs of ours with many particles; which it is is printed. As errors fall
+with the square root of the time, the root of their mean square times the root of a run's seconds is
+what is left after a second of independent runs; ways that estimate by the same random variable
+share their errors.
+
+    OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python -m benchmarks.smc
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+# Run as a file, Python looks for modules in this folder first, and `smc` would be this file itself.
+_HERE = Path(__file__).resolve().parent
+sys.path[:] = [str(_HERE.parent), *(e for e in sys.path if Path(e or ".").resolve() != _HERE)]
+
+import gcd  # noqa: E402
+import smc  # noqa: E402
+from experiments.commongen import prompts as sentences  # noqa: E402
+from experiments.commongen.records import read_file  # noqa: E402
+from experiments.harness.budgets import budget_of  # noqa: E402
+from experiments.harness.config import ModelConfig  # noqa: E402
+from experiments.harness.models import ROOT, load_model  # noqa: E402
+from experiments.tool_calling.prompts import compact_prompt  # noqa: E402
+from experiments.tool_calling.records import ToolRecord, read_xlam  # noqa: E402
+from hmm.checkpoint import load_any  # noqa: E402
+from hmm.model import HMM  # noqa: E402
+
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+SENTENCE = r"[A-Z][a-z]+(,? [a-z]+){15,}\."
+TINY = " a (boy|dog)"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A prompt under a constraint.
+
+    Attributes:
+        lm, hmm: the models.
+        prompt: token ids.
+        constraints: by how literal text may be spelled; the first is what ours run under.
+        budget: most tokens, EOS included, for all of them.
+        pattern: the regular expression that the constraint is of, if any.
+    """
+
+    lm: smc.TransformersLM
+    hmm: HMM
+    prompt: list[int]
+    constraints: Mapping[str, gcd.TokenAutomaton]
+    budget: int
+    pattern: str | None = None
+
+
+class Way(NamedTuple):
+    """A way to sample: what it does for a seed untimed, and then timed.
+
+    Ways of one `law` estimate the evidence by the same random variable. The slow ones are run
+    fewer times.
+    """
+
+    name: str
+    literals: str
+    law: str
+    prepare: Callable[[int], Callable[[], tuple[float, int]]]
+    slow: bool = False
+
+
+@dataclass
+class Passes:
+    """Forward passes of a model: their time, number, rows, and positions, padding included."""
+
+    seconds: float = 0.0
+    calls: int = 0
+    rows: int = 0
+    positions: int = 0
+
+
+class Run(NamedTuple):
+    """What a run took and found; the error is relative, and seconds are None of a warm-up."""
+
+    way: Way
+    turn: tuple[int, int]
+    seconds: float | None
+    passes: Passes
+    tokens: int
+    error: float
+
+
+@contextmanager
+def metered(model: Any, clock: Callable[[], float]) -> Iterator[Passes]:
+    """Count the forward passes of a model, whoever asks for them."""
+    forward, passes = model.forward, Passes()
+
+    @functools.wraps(forward)
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        ids = named["input_ids"] if "input_ids" in named else arguments[0]
+        started = clock()
+        found = forward(*arguments, **named)
+        passes.seconds += clock() - started
+        passes.calls += 1
+        passes.rows += len(ids)
+        passes.positions += ids.numel()
+        return found
+
+    model.forward = wrapped
+    try:
+        yield passes
+    finally:
+        model.forward = forward
+
+
+def ours(case: Case, particles: int) -> list[Way]:
+    """LCD, GCD and P-GCD as they are by default; GCD with all spellings."""
+    default = next(iter(case.constraints))
+
+    def way(name: str, proposal: smc.Proposal, literals: str) -> Way:
+        def prepare(seed: int) -> Callable[[], tuple[float, int]]:
+            return lambda: run(seed)
+
+        def run(seed: int) -> tuple[float, int]:
+            (found,) = smc.sample(
+                case.lm, [case.prompt], case.constraints[literals], budget=case.budget,
+                particles=particles, proposal=proposal, seed=seed,
+            )  # fmt: skip
+            assert found.log_evidence is not None
+            return found.log_evidence, sum(len(sample.ids) for sample in found.particles)
+
+        return Way(f"ours, {name}", literals, f"{name}, {literals}", prepare)
+
+    proposals = {"LCD": smc.LCD(), "GCD": smc.GCD(), "P-GCD": smc.PGCD(case.hmm)}
+    ways = [way(name, proposal, default) for name, proposal in proposals.items()]
+    return ways + [way("GCD", smc.GCD(), other) for other in case.constraints if other != default]
+
+
+def theirs(case: Case, particles: int, direct: bool) -> list[Way]:
+    """What `genlm-control` does; nothing where it is not installed."""
+    if importlib.util.find_spec("genlm") is None:
+        return []
+    from benchmarks import smc_genlm
+
+    asked = case.lm, case.prompt, case.constraints["all"], case.budget, particles
+    passes = smc_genlm.on_our_passes(*asked)
+    own = smc_genlm.on_its_backend(*asked, case.pattern)
+    ways = [
+        Way("AWRS, its backend", "all", "AWRS", own["awrs"], slow=True),
+        Way("AWRS, our passes", "all", "AWRS", passes["lcd"]),
+        Way("AWRS, our passes, in the budget", "all", "AWRS, budget", passes["gcd"]),
+        Way("direct, our passes and mask", "all", "direct", passes["direct"]),
+    ]
+    if direct and "direct" in own:
+        ways.append(Way("direct, its backend", "all", "direct", own["direct"], slow=True))
+    return ways
+
+
+class Reference(NamedTuple):
+    """The evidence; how far apart its two estimates were, 0 where it is exact."""
+
+    log_evidence: float
+    gap: float
+
+
+def reference(case: Case, literals: str, particles: int) -> Reference:
+    """By enumeration where there are at most so many sequences of tokens, else by two long runs.
+
+    The enumeration is the discrete filter's, which keeps every prefix; the runs are GCD's with half
+    of the particles each.
+    """
+    automaton = case.constraints[literals]
+
+    def estimate(number: int, seed: int, **options: Any) -> smc.Posterior:
+        return smc.sample(
+            case.lm, [case.prompt], automaton, budget=case.budget, particles=number,
+            proposal=smc.GCD(), seed=seed, **options,
+        )[0]  # fmt: skip
+
+    if sequences(automaton, case.budget) <= particles:
+        found = estimate(particles, 0, algorithm="discrete", count_finished=False, floor=0.0)
+        assert found.enumerated
+        return Reference(found.log_evidence or 0.0, 0.0)
+    half = max(1, particles // 2)
+    both = [math.exp(estimate(half, seed).log_evidence or 0.0) for seed in (10**6, 10**6 + 1)]
+    mean = statistics.mean(both)
+    return Reference(math.log(mean), abs(both[0] - both[1]) / mean)
+
+
+def sequences(automaton: gcd.TokenAutomaton, budget: int) -> float:
+    """Count the sequences of tokens that the constraint accepts within a budget."""
+    found = np.zeros(automaton.num_states + 1)  # by state; the last entry is for no state
+    found[automaton.final] = 1
+    with np.errstate(over="ignore"):
+        for _ in range(budget):
+            found[:-1] = found[automaton.delta] @ automaton.tokens_per_class
+            found[automaton.final] = 1
+    return float(found[automaton.initial])
+
+
+def measure(
+    cases: Sequence[Case], options: argparse.Namespace, shown: Callable[[str], object] = print
+) -> list[Run]:
+    """Run all ways on all cases in turns, after one round that warms up."""
+    runs = []
+    clock = CLOCKS[options.clock]
+    for number, case in enumerate(cases):
+        case.lm.prefill([case.prompt])  # kept from here on
+        known = {name: reference(case, name, options.reference) for name in case.constraints}
+        for name, (log_evidence, gap) in known.items():
+            how = f"two estimates {100 * gap:.1f} % apart" if gap else "exact"
+            shown(f"log evidence {number}, {name} spellings: {log_evidence:.3f} ({how})")
+        ways = ours(case, options.particles) + theirs(case, options.particles, options.direct)
+        rounds = [
+            (turn, way)
+            for turn in range(options.repeats + 1)
+            for way in ways
+            if not way.slow or 0 < turn <= options.own
+        ]
+        for turn, way in tqdm(rounds, leave=False, disable=None):
+            run = way.prepare(1000 * number + turn)
+            with metered(case.lm.model, clock) as passes:
+                started = clock()
+                log_evidence, tokens = run()
+                seconds = clock() - started
+            error = math.exp(log_evidence - known[way.literals].log_evidence) - 1
+            timed = seconds if turn else None
+            runs.append(Run(way, (number, turn), timed, passes, tokens, error))
+    return runs
+
+
+HEADS = ("side", "spellings", "runs", "s", "× GCD", "outside the model, %", "passes", "prefixes",
+         "positions", "tokens/s", "error", "error after 1 s")  # fmt: skip
+
+
+def table(runs: Sequence[Run]) -> list[list[str]]:
+    """The rows of the table: medians over timed runs; errors over all runs of a law."""
+    timed = [run for run in runs if run.seconds is not None]
+    base: dict[tuple[int, int], float] = {}  # of GCD in each turn, as it is by default
+    for run in timed:
+        if run.way.name == "ours, GCD":
+            base.setdefault(run.turn, run.seconds or 0.0)
+    rows = []
+    for name, literals in dict.fromkeys((run.way.name, run.way.literals) for run in timed):
+        mine = [run for run in timed if (run.way.name, run.way.literals) == (name, literals)]
+
+        def median(of: Callable[[Run], float], mine: list[Run] = mine) -> float:
+            return statistics.median(map(of, mine))
+
+        seconds = median(lambda run: run.seconds or 0.0)
+        pooled = [run.error**2 for run in runs if run.way.law == mine[0].way.law]
+        error = math.sqrt(statistics.mean(pooled))
+        outside = median(lambda run: 1 - run.passes.seconds / (run.seconds or 1.0))
+        rows.append(
+            [name, literals, f"{len(mine)}", f"{seconds:.3g}",
+             f"{median(lambda run: (run.seconds or 0.0) / base[run.turn]):.2f}",
+             f"{100 * outside:.0f}", f"{median(lambda run: run.passes.calls):.0f}",
+             f"{median(lambda run: run.passes.rows):.0f}",
+             f"{median(lambda run: run.passes.positions):.0f}",
+             f"{median(lambda run: run.tokens / (run.seconds or 1.0)):.0f}",
+             f"{error:.3f} ({len(pooled)})", f"{error * math.sqrt(seconds):.3f}"]
+        )  # fmt: skip
+    return rows
+
+
+def free_text(options: argparse.Namespace) -> list[Case]:
+    """A sentence of the first concept set of CommonGen."""
+    if not options.tokens:
+        return []
+    lm, hmm = _models("commongen")
+    record = read_file(ROOT / "data" / "commongen" / "dev_100.jsonl").records[0]
+    prompt = lm.encode(sentences.build_prompt(record, kind="compact"))
+    constraint = {"all": gcd.lift(gcd.regex(SENTENCE), lm.vocabulary)}
+    return [Case(lm, hmm, prompt, constraint, options.tokens, SENTENCE)]
+
+
+def tool_calls(options: argparse.Namespace) -> list[Case]:
+    """The first records of xLAM whose tools are not refused."""
+    if not options.records:
+        return []
+    lm, hmm = _models("xlam")
+    cases: list[Case] = []
+    for record in read_xlam(ROOT / "data" / "xlam" / "records_500_599.jsonl").records:
+        if len(cases) == options.records:
+            break
+        try:
+            cases.append(tool_call(lm, hmm, record))
+        except gcd.ConstraintError:
+            continue
+    return cases
+
+
+def tool_call(lm: smc.TransformersLM, hmm: HMM, record: ToolRecord) -> Case:
+    """A record in JSON style, with the budget that tasks give it by default."""
+    language = gcd.tool_calls(record.tools, style="json")
+    constraints = {
+        literals: gcd.lift(language, lm.vocabulary, literals=literals)
+        for literals in ("canonical", "all")
+    }
+    budget = budget_of("default", constraints["canonical"])
+    return Case(lm, hmm, lm.encode(compact_prompt(record, "json")), constraints, budget)
+
+
+def _models(task: str) -> tuple[smc.TransformersLM, HMM]:
+    """SmolLM2 with the adapter of a task, and the HMM distilled from the two."""
+    models = ROOT / "models"
+    lm, _ = load_model(ModelConfig(device="cpu", adapter=str(models / f"smollm2-{task}")))
+    hmm = load_any(models / f"smollm2-{task}-hmm", vocabulary=lm.vocabulary, device=lm.device).hmm
+    return lm, hmm
+
+
+def tiny(options: argparse.Namespace) -> dict[str, Callable[[], list[Case]]]:
+    """Both workloads with a model of 260 000 weights, an HMM of random numbers, and one tool."""
+    path = str(ROOT / "tests" / "models" / "stories260K")
+    lm, _ = load_model(ModelConfig(path=path, device="cpu"))
+    hmm = HMM.random(8, lm.vocabulary.size, generator=torch.Generator().manual_seed(0))
+    tool = {"name": "go", "parameters": {"type": "object", "properties": {}}}
+    record = ToolRecord(id="tiny", query="Go.", tools=(tool,), calls=())
+    constraint = {"all": gcd.lift(gcd.regex(TINY), lm.vocabulary)}
+    sentence = Case(lm, hmm, lm.encode("There was"), constraint, options.tokens, TINY)
+    return {
+        "free text": lambda: [sentence] * min(1, options.tokens),
+        "tool calls": lambda: [tool_call(lm, hmm, record)] * min(1, options.records),
+    }
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--records", type=int, default=2, help="tool calls; 0 leaves them out")
+    parser.add_argument("--particles", type=int, default=16)
+    parser.add_argument("--tokens", type=int, default=40, help="most of free text; 0 for none")
+    parser.add_argument("--repeats", type=int, default=2, help="timed ones; one more warms up")
+    parser.add_argument("--own", type=int, default=1, help="of these with genlm's own backend")
+    parser.add_argument("--direct", action="store_true", help="genlm's own, too: minutes a run")
+    parser.add_argument("--reference", type=int, default=128, help="particles of the evidence")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--tiny", action="store_true", help="a tiny model instead of SmolLM2")
+    parser.add_argument(
+        "--clock",
+        choices=list(CLOCKS),
+        default="wall",
+        help="cpu: time of this process, for one thread on a machine that others use too",
+    )
+    options = parser.parse_args(arguments)
+    if min(options.particles, options.repeats, options.threads, options.reference) < 1:
+        parser.error("particles, repeats, threads and particles of the reference are at least one")
+    if min(options.records, options.tokens, options.own) < 0:
+        parser.error("records, tokens and runs on genlm's own backend are not negative")
+    torch.set_num_threads(options.threads)
+    if importlib.util.find_spec("genlm") is None:
+        print("genlm-control is not installed, ours alone is measured: pip install '.[awrs]'\n")
+    workloads: dict[str, Callable[[], list[Case]]] = {
+        "free text": lambda: free_text(options),
+        "tool calls": lambda: tool_calls(options),
+    }
+    for title, cases in (tiny(options) if options.tiny else workloads).items():
+        chosen = cases()
+        if not chosen:
+            continue
+        print(f"## {title}\n")
+        budgets = ", ".join(str(case.budget) for case in chosen)
+        print(f"{options.particles} particles, at most {budgets} tokens, {options.threads} threads")
+        runs = measure(chosen, options)
+        print("\n| " + " | ".join(HEADS) + " |\n" + "|---" * len(HEADS) + "|")
+        for row in table(runs):
+            print("| " + " | ".join(row) + " |", flush=True)
+        print()
+
+
+if __name__ == "__main__":
+    main()
