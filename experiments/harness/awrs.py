@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import smc
@@ -51,6 +51,7 @@ def sample(
     top_p: float,
     seed: int,
     example_ids: Sequence[int],
+    finished: Callable[[Mapping[int, smc.Posterior]], object] = lambda _: None,
     **_: Any,
 ) -> list[smc.Posterior]:
     """Sample as `smc.sample` does, with AWRS.
@@ -81,6 +82,7 @@ def sample(
             seed=derived_seed("awrs", seed, name),
         )
         results.append(_posterior(found, automaton, time.perf_counter() - started))
+        finished({len(results) - 1: results[-1]})
     return results
 
 
