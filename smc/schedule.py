@@ -12,8 +12,8 @@ admitted whatever it takes, as examples are never split.
 Groups are made beforehand, of examples in a given order. So it depends on nothing random who shares
 tables with whom, and a proposal can be asked about each of them before any work.
 
-Cost: what algorithms do beside the language model is done group by group, so at most `ENTERING` + 1
-times in the time of one pass, on fewer rows each.
+Cost: what algorithms do beside the language model is done group by group, so up to `MOST_GROUPS`
+times in the time of one pass, on fewer rows each. It pays where that is little beside a pass.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ from torch import Tensor
 from smc.language_model import JoiningRows
 from smc.reading import JointRows, Result, Run, Steps
 
-ENTERING = 4
+ENTERING = 2
 """Groups that enter later are this part of a full batch: larger ones wait longer for room, smaller
-ones share less of the work beside the model."""
+ones share less of the work beside the model. 1: a batch waits for its last example."""
+MOST_GROUPS = 3
+"""Groups under way, at most; otherwise the last examples of many would each have steps alone."""
 
 
 class Room(NamedTuple):
@@ -157,6 +159,8 @@ def run(
 def _may_enter(group: Group[Result], members: dict[int, _Member[Result]], room: Room) -> bool:
     if not members:
         return True
+    if len(members) >= MOST_GROUPS:
+        return False
     joins = all(member.joins for member in members.values())
     return joins and room.holds([group.needs, *(member.needs for member in members.values())])
 

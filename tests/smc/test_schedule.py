@@ -28,7 +28,7 @@ from gcd.tokens.vocabulary import Vocabulary
 from hmm.model import HMM
 from smc.language_model import JoiningRows
 from smc.reading import Reading, Steps, alone
-from smc.schedule import Group, Room, in_groups, run
+from smc.schedule import ENTERING, MOST_GROUPS, Group, Room, in_groups, run
 from smc.testing import ToyLM, ToyRows, target, walk
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
 
@@ -257,8 +257,8 @@ def test_groups_keep_the_order_and_fit(weights: list[int], particles: int) -> No
     for group in groups:
         assert len(group) == 1 or room.holds([needs(group)])
     for group, after in itertools.pairwise(groups):
-        assert len(after) <= math.ceil(full / 4)
-        most = full if group is groups[0] else math.ceil(full / 4)
+        assert len(after) <= math.ceil(full / ENTERING)
+        most = full if group is groups[0] else math.ceil(full / ENTERING)
         assert len(group) == most or not room.holds([needs([*group, after[0]])])
 
 
@@ -294,9 +294,18 @@ def test_groups_read_together_what_they_read_alone(
 ) -> None:
     lm = Watched()
     expected = [alone(reads(Watched(), turns), 6) for turns in groups]
+    under_way: list[int] = []
+
+    def counted(number: int, turns: list[list[int]]) -> Steps[list[float]]:
+        under_way.append(number)
+        assert len(under_way) <= MOST_GROUPS
+        found = yield from reads(lm, turns)
+        under_way.remove(number)
+        return found
+
     waiting = [
-        Group(Room(max(map(len, turns), default=0), 0, 0), partial(reads, lm, turns))
-        for turns in groups
+        Group(Room(max(map(len, turns), default=0), 0, 0), partial(counted, number, turns))
+        for number, turns in enumerate(groups)
     ]
     before = smc.reading.MOST_READ
     smc.reading.MOST_READ = most_read
