@@ -86,7 +86,8 @@ def sample(
         forced_runs: whether tokens that are the only ones allowed are taken together, in one pass
             of the model (`smc.forced`). The target is the same, and so is each text's weight.
         draw: replaces the random number generator (and `seed`).
-        finished: called with posteriors as soon as they are there, by their place in `prompts`.
+        finished: handed the posteriors as soon as they are there, by their place in `prompts`;
+            they are not kept then.
         observe: is asked about each group of examples that enters the batch, and shown its steps
             (`smc.observation`).
         options: of the algorithm: `resampling`, `ess_threshold`, `strata` of "smc"
@@ -94,7 +95,7 @@ def sample(
             (`smc.algorithms.Discrete`).
 
     Returns:
-        One posterior per prompt, in order.
+        One posterior per prompt, in order; none where they were handed to `finished`.
 
     Raises:
         InfeasibleBudgetError: a budget is shorter than the shortest answer.
@@ -140,19 +141,16 @@ def sample(
     groups = in_groups(order, needs, room)
     for group in groups:
         proposal.check([tasks[i].automaton for i in group], [tasks[i].budget for i in group])
-    results: dict[int, Posterior] = {}
     waiting = [
         Group(needs(group), partial(_steps, lm, [tasks[i] for i in group], settings, draw, observe))
         for group in groups
     ]
+    results: dict[int, Posterior] = {}
     for ended in run(waiting, room, lm.vocabulary.size):
         posteriors, unseen = ended.result
         found = _with_seconds(posteriors, ended.seconds - unseen)
-        new = dict(zip(groups[ended.number], found, strict=True))
-        results.update(new)
-        if finished is not None:
-            finished(new)
-    return [results[i] for i in range(len(tasks))]
+        (finished or results.update)(dict(zip(groups[ended.number], found, strict=True)))
+    return [results[i] for i in sorted(results)]
 
 
 def _check_kinds(proposal: object, names: Sequence[int], automata: Sequence[object]) -> None:

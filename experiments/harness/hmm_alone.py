@@ -69,16 +69,12 @@ class HMMAlone(smc.PGCD):
         """
         unread = [PROMPT] * len(prompts)
         model = proposal.model(lm.vocabulary)
-        results: dict[int, smc.Posterior] = {}
-
-        def there(found: Mapping[int, smc.Posterior]) -> None:
-            new = {place: _unread(posterior) for place, posterior in found.items()}
-            results.update(new)
-            if finished is not None:
-                finished(new)
-
-        smc.sample(model, unread, automata, proposal=proposal, finished=there, **options)
-        return [results[place] for place in range(len(prompts))]
+        if finished is not None:
+            options["finished"] = lambda found: finished(
+                {place: _unread(posterior) for place, posterior in found.items()}
+            )
+        found = smc.sample(model, unread, automata, proposal=proposal, **options)
+        return [_unread(posterior) for posterior in found]
 
 
 def _unread(posterior: smc.Posterior) -> smc.Posterior:
