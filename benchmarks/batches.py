@@ -42,14 +42,29 @@ class Examples(NamedTuple):
     budgets: list[int]
 
 
+class Passes(NamedTuple):
+    """How many there were, the mean of their rows, and the share of them that was no padding."""
+
+    count: int
+    rows: float
+    filled: float
+
+
 class Counted(JointRows):
-    """Notes the rows of every pass."""
+    """Notes the rows of every pass, its tokens, and its places for tokens, padding included."""
 
     rows: list[int]
+    tokens: list[int]
+    places: list[int]
 
     def read(self, readings):  # type: ignore[no-untyped-def]
+        said = super().read(readings)
+        width = max(part.shape[1] for part in said.values())
         self.rows.append(sum(len(reading.ancestors) for reading in readings.values()))
-        return super().read(readings)
+        self.places.append(self.rows[-1] * width)
+        lengths = [reading.lengths.clamp(max=width).sum() for reading in readings.values()]
+        self.tokens.append(int(sum(lengths)))
+        return said
 
 
 def stories(count: int) -> Examples:
@@ -95,16 +110,22 @@ def requests(count: int) -> Examples:
 
 def measure(
     examples: Examples, part: tuple[int, int], particles: int, max_rows: int, algorithm: str
-) -> tuple[float, list[int], list[tuple[bytes, ...]]]:
-    """Processor time of a whole run, the rows of its passes, and its answers."""
-    (schedule.ENTERING, schedule.MOST_GROUPS), Counted.rows = part, []
+) -> tuple[float, Passes, list[tuple[bytes, ...]]]:
+    """Processor time of a whole run, its passes, and its answers."""
+    schedule.ENTERING, schedule.MOST_GROUPS = part
+    Counted.rows, Counted.tokens, Counted.places = [], [], []
     started = time.process_time()
     found = smc.sample(
         examples.lm, examples.prompts, examples.automata, budget=examples.budgets,
         particles=particles, proposal=smc.GCD(), algorithm=algorithm, max_rows=max_rows,
     )  # fmt: skip
     seconds = time.process_time() - started
-    return seconds, Counted.rows, [posterior.answers for posterior in found]
+    passes = Passes(
+        len(Counted.rows),
+        statistics.mean(Counted.rows),
+        sum(Counted.tokens) / sum(Counted.places),
+    )
+    return seconds, passes, [posterior.answers for posterior in found]
 
 
 def compare(
@@ -117,22 +138,21 @@ def compare(
 ) -> None:
     """Print the lines of one algorithm; the first part is what others are compared with."""
     seconds: dict[tuple[int, int], list[float]] = {part: [] for part in parts}
-    rows, answers = {}, {}
+    passes, answers = {}, {}
     for repeat in tqdm(range(repeats + 1), leave=False):  # the first is not timed
         for part in parts:
-            taken, rows[part], answers[part] = measure(examples, part, particles, max_rows, name)
+            found = measure(examples, part, particles, max_rows, name)
+            taken, passes[part], answers[part] = found
             if repeat:
                 seconds[part].append(taken)
-    same = [
-        sum(a == b for a, b in zip(answers[part], answers[parts[0]], strict=True)) for part in parts
-    ]
     base = statistics.median(seconds[parts[0]])
-    for part, equal in zip(parts, same, strict=True):
+    for part in parts:
         median = statistics.median(seconds[part])
+        same = sum(a == b for a, b in zip(answers[part], answers[parts[0]], strict=True))
+        count, rows, filled = passes[part]
         print(
-            f"| {name} | 1/{part[0]} | {part[1]} | {len(rows[part])} | "
-            f"{statistics.mean(rows[part]):.1f} | "
-            f"{median:.1f} | {base / median:.2f} | {equal} of {len(answers[part])} |"
+            f"| {name} | 1/{part[0]} | {part[1]} | {count} | {rows:.1f} | {filled:.2f} | "
+            f"{median:.1f} | {base / median:.2f} | {same} of {len(answers[part])} |"
         )
 
 
@@ -143,8 +163,8 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=60)
     parser.add_argument("--particles", type=int, default=8)
     parser.add_argument("--max-rows", type=int, default=64)
-    parser.add_argument("--entering", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--groups", type=int, nargs="+", default=[1, 3, 5, 9])
+    parser.add_argument("--entering", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--groups", type=int, nargs="+", default=[1, 3, 5])
     parser.add_argument("--algorithms", nargs="+", default=["smc", "discrete"])
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
@@ -154,8 +174,11 @@ def main() -> None:
         f"{len(examples.prompts)} examples, {given.particles} particles, at most {given.max_rows} "
         f"rows, {torch.get_num_threads()} threads, medians of {given.repeats} runs\n"
     )
-    print("| algorithm | group / batch | groups | passes | rows a pass | seconds | faster | same |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(
+        "| algorithm | group / batch | groups | passes | rows a pass | filled | seconds | faster | "
+        "same |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
     for name in given.algorithms:
         compare(
             examples,
