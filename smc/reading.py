@@ -10,12 +10,13 @@ answers one reading of each of them in one pass, and takes new groups in and dro
 the way. What a group does otherwise (its automata, proposal, particles, records) it does by itself,
 so its results are those that it has alone, up to how the model's sums round in another batch.
 
-Cost beside the pass: moving the rows' caches, and padding of runs to the longest one.
+Cost beside the pass: moving the rows' caches, and padding of runs to the longest one, which is cut
+where it would make most of the pass padding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import torch
@@ -26,6 +27,9 @@ from smc.language_model import JoiningRows, Rows
 
 MOST_READ = 1 << 26
 """Numbers of log-probabilities that come out of one forward pass, at most, if it can be helped."""
+
+LEAST_FILLED = 0.5
+"""The part of a pass that groups' runs fill at least, where their lengths differ."""
 
 Result = TypeVar("Result")
 
@@ -103,9 +107,7 @@ class JointRows:
                 takes `JoiningRows` where others are.
         """
         self._move(readings)
-        total = sum(self._sizes.values())
-        widest = max(1, MOST_READ // (total * self._vocabulary_size))
-        width = min(widest, max(reading.runs.shape[1] for reading in readings.values()))
+        width = self._width(list(readings.values()))
         runs, lengths = [], []
         for number in self._sizes:
             run = readings[number].runs[:, :width]
@@ -118,6 +120,19 @@ class JointRows:
             number: part[:, : readings[number].runs.shape[1]]
             for number, part in zip(self._sizes, parts, strict=True)
         }
+
+    def _width(self, readings: Sequence[Reading]) -> int:
+        """The longest run to read at once: a group's, unless most of the pass would be padding.
+
+        The rest of a run that is cut goes with what the others read next.
+        """
+        total = sum(len(reading.ancestors) for reading in readings)
+        width = 1
+        for longest in sorted({reading.runs.shape[1] for reading in readings}):
+            read = sum(min(each.runs.shape[1], longest) * len(each.ancestors) for each in readings)
+            if read >= LEAST_FILLED * total * longest:
+                width = longest
+        return max(1, min(width, MOST_READ // (total * self._vocabulary_size)))
 
     def _move(self, readings: Mapping[int, Reading]) -> None:
         """Makes the rows those that the readings go on from; new groups come last."""
