@@ -23,6 +23,7 @@ from smc.draw import Draw
 from smc.observation import Watch
 from smc.outcome import Outcome
 from smc.prefixes import Reader
+from smc.reading import Steps
 from smc.resampling import Scheme, scheme
 from smc.sampler import Sampler
 
@@ -46,7 +47,7 @@ class Algorithm(Protocol):
 
     answers: int | None
 
-    def run(
+    def steps(
         self,
         reader: Reader[Any],
         prompts: Sequence[Sequence[int]],
@@ -54,8 +55,8 @@ class Algorithm(Protocol):
         particles: int,
         draw: Draw,
         watch: Watch | None = None,
-    ) -> Outcome:
-        """Finds weighted answers to the prompts (token ids) of one batch."""
+    ) -> Steps[Outcome]:
+        """Finds weighted answers to the prompts (token ids) of one group of examples."""
         ...
 
 
@@ -91,7 +92,7 @@ class SMC:
         """All answers are reported: there are at most N."""
         return
 
-    def run(
+    def steps(
         self,
         reader: Reader[Any],
         prompts: Sequence[Sequence[int]],
@@ -99,7 +100,7 @@ class SMC:
         particles: int,
         draw: Draw,
         watch: Watch | None = None,
-    ) -> Outcome:
+    ) -> Steps[Outcome]:
         """Samples N answers to each prompt."""
         sampler = Sampler(
             reader,
@@ -111,7 +112,7 @@ class SMC:
             draw=draw,
             watch=watch,
         )
-        return sampler.run(prompts)
+        return sampler.steps(prompts)
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ class Discrete:
         if self.answers is not None and not (whole and self.answers >= 1):
             raise ValueError(f"answers is {self.answers!r}; give a whole number of 1 or more")
 
-    def run(
+    def steps(
         self,
         reader: Reader[Any],
         prompts: Sequence[Sequence[int]],
@@ -158,7 +159,7 @@ class Discrete:
         particles: int,
         draw: Draw,
         watch: Watch | None = None,
-    ) -> Outcome:
+    ) -> Steps[Outcome]:
         """Finds answers to each prompt."""
         found = DiscreteFilter(
             reader,
@@ -170,7 +171,7 @@ class Discrete:
             draw=draw,
             watch=watch,
         )
-        return found.run(prompts)
+        return found.steps(prompts)
 
 
 def _number(name: str, value: object) -> None:

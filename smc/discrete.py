@@ -50,6 +50,7 @@ from smc.particles import appended
 from smc.pool import Pool, effective
 from smc.prefixes import Fate, Prefixes, Reader
 from smc.proposals import State
+from smc.reading import Steps
 from smc.scores import Competition, Scores, compete
 from smc.selection import Fixed, Group, Selection, select
 
@@ -126,16 +127,17 @@ class DiscreteFilter(Generic[State]):
         self.watch = watch
         self.records: list[StepRecord] = []
 
-    @torch.inference_mode()
-    def run(self, prompts: Sequence[Sequence[int]]) -> Outcome:
+    def steps(self, prompts: Sequence[Sequence[int]]) -> Steps[Outcome]:
         """Finds answers to the prompts (token ids).
+
+        Yields what the language model is to read (`smc.reading.alone` runs it).
 
         Raises:
             FloatingPointError: the language model's log-probabilities are not numbers.
         """
         B, budgets = len(prompts), self.batch.budgets
         pool = Pool(B, int(budgets.max()), budgets.device)
-        fate, prefixes = self.reader.start(prompts)
+        fate, prefixes = yield from self.reader.start(prompts, most_rows=B * self.num_particles)
         every = torch.arange(B, device=budgets.device)
         tokens = pool.tokens.new_full((B, pool.tokens.shape[1]), -1)
         texts = Texts(every, tokens, pool.log_weight.new_zeros(B)).after(fate)
@@ -153,8 +155,11 @@ class DiscreteFilter(Generic[State]):
             log_weight = texts.log_weight
             rivals = compete(scores, prefixes.log_p, log_weight, prefixes.example, B, self.share)
             kept = self._select(prefixes, rivals, pool, step)
-            fate, after = self.reader.extend(prefixes, kept.row, kept.token)
-            read = Read.of(fate, prefixes.example[kept.row], B)
+            example = prefixes.example[kept.row]
+            # One prefix that is left may become N again.
+            most = self.num_particles * len(torch.unique(example))
+            fate, after = yield from self.reader.extend(prefixes, kept.row, kept.token, most)
+            read = Read.of(fate, example, B)
             self._note(prefixes, log_weight, scores, kept, read)
             gain = prefixes.log_p[kept.row, kept.token].double() - kept.log_pi
             before, texts = texts, texts.take(kept.row).after(fate, gain)

@@ -1,17 +1,18 @@
 """`sample` goes from prompts and constraints to posteriors.
 
 Everything a caller can get wrong is checked before the language model does any work.  Examples are
-then sampled in groups of bounded size, those with prompts of similar length together, and handed
-back in the order given.  Grouping decides how fast it goes, not what comes out: random numbers are
-functions of (seed, example, particle, step, purpose), and each example has its own weights.
+then sampled in groups, those with prompts of similar length together; as examples end, further
+groups join the running batch (`smc.schedule`).  They are handed back in the order given.  Grouping
+decides how fast it goes, not what comes out: random numbers are functions of (seed, example,
+particle, step, purpose), and each example has its own weights.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from numbers import Integral
 from typing import Any, Unpack
 
@@ -33,9 +34,15 @@ from smc.outcome import Outcome
 from smc.posterior import Diagnostics, Posterior, Sample, content, posterior, prune
 from smc.prefixes import Reader
 from smc.proposals import Batch, Proposal
+from smc.reading import Steps
+from smc.schedule import Group, Room, in_groups, run
 
 COLDEST = 1e-6
 """The lowest temperature; logits of any model can be divided by it."""
+MOST_AUTOMATA = 2 << 30
+"""Bytes of the tables of all automata that are in the running batch."""
+ENTRY_BYTES = 8
+"""Bytes of an entry of such a table (`AutomatonBatch.delta_flat` and `steps_after_flat`)."""
 
 
 def sample(
@@ -54,7 +61,7 @@ def sample(
     max_rows: int = 256,
     forced_runs: bool = True,
     draw: Draw | None = None,
-    progress: Callable[[int], object] | None = None,
+    finished: Callable[[Mapping[int, Posterior]], object] | None = None,
     observe: Observe | None = None,
     **options: Unpack[Options],
 ) -> list[Posterior]:
@@ -74,18 +81,21 @@ def sample(
         seed: of all random numbers.
         example_ids: identities that name each prompt's random numbers; 0, 1, 2, … if not given.
             A prompt sampled alone under its id gives what it gives among others.
-        max_rows: most particles in one batch; a single prompt's particles are never split.
+        max_rows: most particles in one batch; a single prompt's particles are never split.  Where
+            there are more, prompts wait, and enter as others leave room.
         forced_runs: whether tokens that are the only ones allowed are taken together, in one pass
             of the model (`smc.forced`). The target is the same, and so is each text's weight.
         draw: replaces the random number generator (and `seed`).
-        progress: called with the number of examples finished since the last call.
-        observe: is asked about each batch, and shown its steps (`smc.observation`).
+        finished: handed the posteriors as soon as they are there, by their place in `prompts`;
+            they are not kept then.
+        observe: is asked about each group of examples that enters the batch, and shown its steps
+            (`smc.observation`).
         options: of the algorithm: `resampling`, `ess_threshold`, `strata` of "smc"
             (`smc.algorithms.SMC`); `count_finished`, `share`, `floor`, `answers` of "discrete"
             (`smc.algorithms.Discrete`).
 
     Returns:
-        One posterior per prompt, in order.
+        One posterior per prompt, in order; none where they were handed to `finished`.
 
     Raises:
         InfeasibleBudgetError: a budget is shorter than the shortest answer.
@@ -125,18 +135,22 @@ def sample(
     _check_tasks(lm, tasks)
 
     draw = CounterDraw(_whole("seed", seed)) if draw is None else draw
-    results: dict[int, Posterior] = {}
+    room = Room(settings.max_rows, MOST_AUTOMATA, proposal.max_bytes or math.inf)
     order = sorted(range(len(tasks)), key=lambda i: (len(tasks[i].prompt), i))
-    size = max(1, settings.max_rows // settings.particles)
-    groups = [order[start : start + size] for start in range(0, len(order), size)]
+    needs = _needs_of(tasks, settings)
+    groups = in_groups(order, needs, room)
     for group in groups:
         proposal.check([tasks[i].automaton for i in group], [tasks[i].budget for i in group])
-    for group in groups:
-        found = _sample_group(lm, [tasks[i] for i in group], settings, draw, observe)
-        results.update(zip(group, found, strict=True))
-        if progress is not None:
-            progress(len(group))
-    return [results[i] for i in range(len(tasks))]
+    waiting = [
+        Group(needs(group), partial(_steps, lm, [tasks[i] for i in group], settings, draw, observe))
+        for group in groups
+    ]
+    results: dict[int, Posterior] = {}
+    for ended in run(waiting, room, lm.vocabulary.size):
+        posteriors, unseen = ended.result
+        found = _with_seconds(posteriors, ended.seconds - unseen)
+        (finished or results.update)(dict(zip(groups[ended.number], found, strict=True)))
+    return [results[i] for i in sorted(results)]
 
 
 def _check_kinds(proposal: object, names: Sequence[int], automata: Sequence[object]) -> None:
@@ -248,22 +262,45 @@ def _check_vocabulary(model: Vocabulary, constraint: Vocabulary, example: int) -
     )
 
 
-def _sample_group(
+def _needs_of(tasks: Sequence[Task], settings: Settings) -> Callable[[Sequence[int]], Room]:
+    """Says what some of these examples take together; equal automata share their tables."""
+    proposal = settings.proposal
+
+    @cache
+    def lookahead(automaton: TokenAutomaton, budget: int) -> int:
+        return 0 if proposal.max_bytes is None else proposal.memory(automaton, budget)
+
+    def needs(which: Sequence[int]) -> Room:
+        some = [tasks[i] for i in which]
+        automata = {task.automaton for task in some}
+        return Room(
+            rows=settings.particles * len(some),
+            automata=sum(ENTRY_BYTES * automaton.delta.size for automaton in automata),
+            lookahead=sum(lookahead(*key) for key in {(t.automaton, t.budget) for t in some}),
+        )
+
+    return needs
+
+
+def _steps(
     lm: LanguageModel,
     tasks: Sequence[Task],
     settings: Settings,
     draw: Draw,
     observe: Observe | None,
-) -> list[Posterior]:
-    """Samples one batch of examples."""
+) -> Steps[tuple[list[Posterior], float]]:
+    """Samples a group of examples.
+
+    Returns:
+        Their posteriors, and how many seconds an observer took.
+    """
     watch = None if observe is None else observe([task.name for task in tasks])
     timed = None if watch is None else Timed(watch)
-    started = time.perf_counter()
     batch = Batch(
         AutomatonBatch([task.automaton for task in tasks], device=lm.device),
         torch.tensor([task.budget for task in tasks], device=lm.device),
     )
-    outcome = settings.algorithm.run(
+    outcome = yield from settings.algorithm.steps(
         Reader(
             lm,
             settings.proposal,
@@ -278,17 +315,20 @@ def _sample_group(
         draw,
         timed,
     )
-    found = _posteriors(tasks, settings, outcome, draw)
-    seconds = time.perf_counter() - started - (timed.seconds if timed else 0.0)
-    read = sum(result.diagnostics.tokens for result in found)
+    return _posteriors(tasks, settings, outcome, draw), 0.0 if timed is None else timed.seconds
+
+
+def _with_seconds(posteriors: Sequence[Posterior], seconds: float) -> list[Posterior]:
+    """Shares the time of a group out over its examples, by the tokens read for each."""
+    read = sum(posterior.diagnostics.tokens for posterior in posteriors)
     return [
         replace(
-            result,
+            posterior,
             diagnostics=replace(
-                result.diagnostics, seconds=seconds * result.diagnostics.tokens / read
+                posterior.diagnostics, seconds=seconds * posterior.diagnostics.tokens / read
             ),
         )
-        for result in found
+        for posterior in posteriors
     ]
 
 

@@ -1,7 +1,8 @@
 """Somebody may look on while an algorithm runs; this is what they are shown of each step.
 
-`smc.sample(..., observe=...)` asks once for each batch whether its examples are to be watched, and
-calls what it is given after every step. An observer changes nothing: random numbers are functions
+`smc.sample(..., observe=...)` asks once for each group of examples that enters the running batch
+(`smc.schedule`) whether they are to be watched, and calls what it is given after every step that
+the group takes. An observer changes nothing: random numbers are functions
 of what they are for, and its time is left out of `Diagnostics.seconds`. Without one nothing here
 is made.
 """
@@ -42,7 +43,7 @@ class Population(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """One step of an algorithm, for all examples of a batch.
+    """One step of an algorithm, for all examples of a group, which is called a batch here.
 
     Attributes:
         prefixes: R distinct prefixes due another token, with the model's log-probabilities.

@@ -3,7 +3,9 @@
 Whatever the algorithm, a step extends some of R distinct prefixes by a token each, and by the run
 of tokens that are forced behind it (`smc.forced`). What depends on tokens alone, namely the
 language model's log-probabilities, its cache and the proposal's state, is kept by prefix
-(`Prefixes`), and `Reader` brings all of it one step further, in one forward pass.
+(`Prefixes`), and `Reader` brings all of it one step further, in one forward pass. It does not make
+that pass by itself but yields what is to be read (`smc.reading`), so that several groups of
+examples can share it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from smc.forced import follow
 from smc.guide import DenseGuide, Guide
 from smc.language_model import LanguageModel, Rows
 from smc.proposals import Batch, Proposal, State
+from smc.reading import Reading, Steps
 from smc.scores import Scores, scores_of
 
 
@@ -70,10 +73,6 @@ class Fate(NamedTuple):
         return torch.where(self.runs, self.runs.cumsum(dim=0) - 1, -1)
 
 
-MOST_READ = 1 << 26
-"""Numbers of log-probabilities that come out of one forward pass, at most, if it can be helped."""
-
-
 class Reader(Generic[State]):
     """Language model and proposal, walking along the same prefixes.
 
@@ -102,39 +101,47 @@ class Reader(Generic[State]):
         self.temperature = temperature
         self.top_p = top_p
         self.forced_runs = forced_runs
-        self._memory: Rows | None = None
-        self._held = torch.zeros(0, dtype=torch.int64)  # the memory's row of each prefix
+        self._rows: Rows | None = None  # of the prompts, until they are handed over
+        self._held = torch.zeros(0, dtype=torch.int64)  # the model's row of each prefix
 
-    def start(self, prompts: Sequence[Sequence[int]]) -> tuple[Fate, Prefixes[State]]:
-        """Reads each prompt (token ids) once.
+    def start(
+        self, prompts: Sequence[Sequence[int]], most_rows: int
+    ) -> Steps[tuple[Fate, Prefixes[State]]]:
+        """Reads each prompt (token ids) once; `most_rows` is as for `Reading`.
 
         Raises:
             FloatingPointError: the language model's log-probabilities are not numbers.
         """
         state = self.proposal.start(self.batch)  # it may refuse, so the model comes after it
-        self._memory, log_p = self.lm.prefill(prompts)
+        self._rows, log_p = self.lm.prefill(prompts)
         every = torch.arange(len(prompts), device=log_p.device)
         self._held = every
         log_p = _numbers(self._tempered(log_p))
-        return self._follow(every, state, every, first=log_p)
+        return (yield from self._follow(every, state, every, most_rows, first=log_p))
 
     def extend(
-        self, prefixes: Prefixes[State], parent: Int64[Tensor, "M"], token: Int64[Tensor, "M"]
-    ) -> tuple[Fate, Prefixes[State]]:
+        self,
+        prefixes: Prefixes[State],
+        parent: Int64[Tensor, "M"],
+        token: Int64[Tensor, "M"],
+        most_rows: int,
+    ) -> Steps[tuple[Fate, Prefixes[State]]]:
         """Extends prefix `parent[m]` by `token[m]`, for each of M distinct new prefixes."""
         state = self.proposal.take(prefixes.state, parent)
         state = self.proposal.advance(state, token.unsqueeze(1))
-        return self._follow(prefixes.example[parent], state, parent, token=token)
+        example = prefixes.example[parent]
+        return (yield from self._follow(example, state, parent, most_rows, token=token))
 
     def _follow(
         self,
         example: Int64[Tensor, "M"],
         state: State,
         parent: Int64[Tensor, "M"],
+        most_rows: int,
         *,
         token: Int64[Tensor, "M"] | None = None,
         first: Float[Tensor, "M V"] | None = None,
-    ) -> tuple[Fate, Prefixes[State]]:
+    ) -> Steps[tuple[Fate, Prefixes[State]]]:
         """Goes through what is forced after each prefix, and reads what is not read yet.
 
         That begins with `token`, the last one of each prefix, after what was read of its parent; or
@@ -149,8 +156,8 @@ class Reader(Generic[State]):
         runs = walk.running
         read = ((tokens >= 0).sum(dim=1) - (~runs).long()).clamp(min=0)
         due = (runs | (followed.length > 0)).nonzero().squeeze(1)
-        said, after = self._read(
-            parent[due], tokens[due], read[due], None if first is None else first[due]
+        said, after = yield from self._read(
+            parent[due], tokens[due], read[due], None if first is None else first[due], most_rows
         )
         log_p = torch.zeros_like(followed.log_g).index_copy(0, due, said)
         possible = ~log_p.isneginf()
@@ -177,14 +184,14 @@ class Reader(Generic[State]):
         tokens: Int64[Tensor, "D K"],
         read: Int64[Tensor, "D"],
         first: Float[Tensor, "D V"] | None,
-    ) -> tuple[Float64[Tensor, "D"], Float[Tensor, "D V"]]:
+        most_rows: int,
+    ) -> Steps[tuple[Float64[Tensor, "D"], Float[Tensor, "D V"]]]:
         """Has the language model read the first `read` tokens after each of these prefixes.
 
         Returns:
             The log-probability of all tokens but the first (of that, too, where `first` is what the
             model says of it), and what the model says of the token after those that are read.
         """
-        assert self._memory is not None, "prompts are read before anything follows them"
         total = torch.zeros(len(parent), dtype=torch.float64, device=parent.device)
         self._held = self._held[parent]
         after = total.new_zeros(len(parent), 0) if first is None else first
@@ -192,15 +199,15 @@ class Reader(Generic[State]):
             total = _plus(total, first, tokens[:, 0])
         if not bool((read > 0).any()):
             return total, after
-        self._memory.reorder(self._held)
-        self._held = torch.arange(len(parent), device=parent.device)
         ahead = torch.nn.functional.pad(tokens, (0, 1), value=-1)
-        width = max(1, MOST_READ // (len(parent) * self.lm.vocabulary.size))
-        for start in range(0, int(read.max()), width):
-            run = tokens[:, start : start + width].clamp(min=0)
+        start, longest = 0, int(read.max())
+        while start < longest:
+            run = tokens[:, start:longest].clamp(min=0)
             lengths = (read - start).clamp(min=0, max=run.shape[1])
-            said = self._memory.extend(run, lengths)
-            for t in range(int(lengths.max())):
+            rows, self._rows = self._rows, None
+            said = yield Reading(rows, self._held, run, lengths, most_rows)
+            self._held = torch.arange(len(parent), device=parent.device)
+            for t in range(said.shape[1]):
                 here = (lengths > t).nonzero().squeeze(1)
                 whole = len(here) == len(parent)
                 log_p = self._tempered(said[:, t] if whole else said[here, t])
@@ -211,6 +218,7 @@ class Reader(Generic[State]):
                 if not after.shape[1]:
                     after = torch.zeros_like(log_p[:1]).repeat(len(parent), 1)
                 after[here[ends]] = log_p[ends]
+            start += said.shape[1]
         return total, after
 
     def guide(self, prefixes: Prefixes[State]) -> Guide:

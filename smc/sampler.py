@@ -42,6 +42,7 @@ from smc.outcome import Outcome, Read, StepRecord, start_record
 from smc.particles import Particles, start_particles
 from smc.prefixes import Fate, Prefixes, Reader
 from smc.proposals import State
+from smc.reading import Steps
 from smc.resampling import Scheme, Uniform
 from smc.weights import Weights
 
@@ -85,9 +86,10 @@ class Sampler(Generic[State]):
         self.watch = watch
         self.records: list[StepRecord] = []
 
-    @torch.inference_mode()
-    def run(self, prompts: Sequence[Sequence[int]]) -> Outcome:
+    def steps(self, prompts: Sequence[Sequence[int]]) -> Steps[Outcome]:
         """Samples answers to the prompts (token ids); every particle ends finished or dead.
+
+        Yields what the language model is to read (`smc.reading.alone` runs it).
 
         Returns:
             N particles of each example, whose evidence is the mean of their weights.
@@ -95,7 +97,7 @@ class Sampler(Generic[State]):
         Raises:
             FloatingPointError: the language model's log-probabilities are not numbers.
         """
-        particles, prefixes = self._start(prompts)
+        particles, prefixes = yield from self._start(prompts)
         step = 0
         while prefixes.num_rows:
             guide = self.reader.guide(prefixes)
@@ -103,7 +105,7 @@ class Sampler(Generic[State]):
             chosen, resampled, ancestors = self._resample(weighed, prefixes, step)
             tokens = self._draw(chosen, prefixes, guide, step)
             fallbacks = self._fallbacks(prefixes, guide)
-            after, reached, read = self._advance(chosen, prefixes, guide, tokens)
+            after, reached, read = yield from self._advance(chosen, prefixes, guide, tokens)
             self._note(particles, weighed, resampled, fallbacks, read)
             if self.watch is not None:
                 seen = particles, weighed, ancestors, after
@@ -112,12 +114,12 @@ class Sampler(Generic[State]):
             step += 1
         return self._outcome(particles)
 
-    def _start(self, prompts: Sequence[Sequence[int]]) -> tuple[Particles, Prefixes[State]]:
+    def _start(self, prompts: Sequence[Sequence[int]]) -> Steps[tuple[Particles, Prefixes[State]]]:
         """Each prompt is read once; all particles of an example share it."""
         budgets = self.batch.budgets
         B, device = len(prompts), budgets.device
         particles = start_particles(B, self.num_particles, int(budgets.max()), device)
-        fate, prefixes = self.reader.start(prompts)
+        fate, prefixes = yield from self.reader.start(prompts, most_rows=len(particles.row))
         every = torch.arange(len(particles.row), device=device)
         each = every // self.num_particles
         log_potential = self._log_potential(fate, torch.zeros_like(fate.log_p))
@@ -216,7 +218,7 @@ class Sampler(Generic[State]):
         prefixes: Prefixes[State],
         guide: Guide,
         tokens: Int64[Tensor, "M"],
-    ) -> tuple[Particles, Prefixes[State], Read]:
+    ) -> Steps[tuple[Particles, Prefixes[State], Read]]:
         """Appends the tokens, and those forced behind them.
 
         Each distinct new prefix goes through proposal and model once.
@@ -225,7 +227,8 @@ class Sampler(Generic[State]):
         rows = particles.row[running]
         V = prefixes.log_p.shape[1]
         child, child_of = torch.unique(rows * V + tokens, return_inverse=True)
-        fate, after = self.reader.extend(prefixes, child // V, child % V)
+        most = self._most_rows(running)
+        fate, after = yield from self.reader.extend(prefixes, child // V, child % V, most)
         read = Read.of(fate, prefixes.example[child // V], len(self.examples))
         row = fate.row[child_of]
         fate = Fate(*(field[child_of] for field in fate))
@@ -243,6 +246,15 @@ class Sampler(Generic[State]):
             row=row,
         )
         return particles, after, read
+
+    def _most_rows(self, running: Int64[Tensor, "M"]) -> int:
+        """How many particles can be running from now on, where these do.
+
+        Where all particles of an example compete, a finished one may become a copy of another.
+        """
+        if self.strata == "none":
+            return self.num_particles * len(torch.unique(running // self.num_particles))
+        return len(running)
 
     def _log_potential(self, fate: Fate, log_g: Float64[Tensor, "M"]) -> Float64[Tensor, "M"]:
         """log psi of prefixes whose last drawn token has this log g."""

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
-from smc.shared_prompts import SharedPrompts, attending
+from smc.shared_prompts import SharedPrompts, attending, joined
 
 
 class PromptMemory(NamedTuple):
@@ -117,9 +117,19 @@ class TransformersRows:
             return
         self.lengths = self.lengths[ancestors]
         self.prompt_lengths = self.prompt_lengths[ancestors]
+        # What rows that are gone needed more columns for goes with them.
+        spare = self._width - int(self.lengths.max()) if len(ancestors) else 0
         for layer in self._cache.layers:
-            layer.keys = layer.keys.index_select(0, ancestors)
-            layer.values = layer.values.index_select(0, ancestors)
+            layer.keys = layer.keys[:, :, spare:].index_select(0, ancestors)
+            layer.values = layer.values[:, :, spare:].index_select(0, ancestors)
+
+    def join(self, other: TransformersRows) -> None:
+        """Appends rows of the same model."""
+        self.lengths = torch.cat([self.lengths, other.lengths])
+        self.prompt_lengths = torch.cat([self.prompt_lengths, other.prompt_lengths])
+        for layer, more in zip(self._cache.layers, other._cache.layers, strict=True):
+            layer.keys = joined(layer.keys, more.keys)
+            layer.values = joined(layer.values, more.values)
 
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
         """Cuts columns off, then restores the padding to the left."""
@@ -205,6 +215,8 @@ class SharingRows(TransformersRows):
         super().__init__(model, torch.zeros_like(prompts.lengths))
         self._prompts = prompts
         self._owner = torch.arange(len(prompts.lengths), device=prompts.lengths.device)
+        for number, (keys, values) in enumerate(prompts.layers):
+            self._cache.update(keys[:, :, :0], values[:, :, :0], number)  # no column yet
 
     def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
         """Moves rows; prompts stay where they are, until most of them have no row any more."""
@@ -214,6 +226,13 @@ class SharingRows(TransformersRows):
             self._prompts = self._prompts.take(used)
             self._owner = torch.searchsorted(used, self._owner)
         super().reorder(ancestors)
+
+    def join(self, other: TransformersRows) -> None:
+        """Appends rows, and their prompts."""
+        assert isinstance(other, SharingRows), "rows of one model are of one kind"
+        self._owner = torch.cat([self._owner, other._owner + len(self._prompts.lengths)])
+        self._prompts = self._prompts.join(other._prompts)
+        super().join(other)
 
     @torch.inference_mode()
     def read(

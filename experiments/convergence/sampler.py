@@ -36,6 +36,7 @@ from smc.guide import DenseGuide, by_class_alone
 from smc.language_model import Prompt
 from smc.prefixes import Reader
 from smc.proposals import Batch, Proposal
+from smc.reading import alone
 from smc.scores import Outlook, Scores, sums_by
 
 _PARTICLES_AT_ONCE = 1 << 14
@@ -343,7 +344,8 @@ def sample_runs(
         examples = torch.arange(first, first + count)
         # The tree's values are tempered already.
         reader = Reader(lm, proposal, batch, temperature=1.0, top_p=1.0)
-        found = algorithm.run(reader, [[0]] * count, examples, particles, draw)
+        steps = algorithm.steps(reader, [[0]] * count, examples, particles, draw)
+        found = alone(steps, lm.vocabulary.size)
         text = _texts(tree, found.tokens)
         alive = (~found.log_weight.isneginf()).nonzero().squeeze(1)
         assert bool((text[alive] >= 0).all()), "sequences of positive weight have an answer"

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import smc
@@ -51,6 +51,7 @@ def sample(
     top_p: float,
     seed: int,
     example_ids: Sequence[int],
+    finished: Callable[[Mapping[int, smc.Posterior]], object] | None = None,
     **_: Any,
 ) -> list[smc.Posterior]:
     """Sample as `smc.sample` does, with AWRS.
@@ -67,8 +68,9 @@ def sample(
         raise ValueError(f"smc.top_p={top_p}: AWRS draws from the whole vocabulary; leave it at 1")
     genlm = importlib.import_module("experiments.harness.genlm_potentials")
     tables = genlm.tables_of(lm.vocabulary)
-    results = []
-    for name, prompt, automaton, limit in zip(example_ids, prompts, automata, budget, strict=True):
+    results: dict[int, smc.Posterior] = {}
+    examples = zip(example_ids, prompts, automata, budget, strict=True)
+    for place, (name, prompt, automaton, limit) in enumerate(examples):
         started = time.perf_counter()
         within = limit if isinstance(proposal, smc.GCD) else None
         found = genlm.draw(
@@ -80,8 +82,9 @@ def sample(
             ess_threshold=ess_threshold,
             seed=derived_seed("awrs", seed, name),
         )
-        results.append(_posterior(found, automaton, time.perf_counter() - started))
-    return results
+        one = _posterior(found, automaton, time.perf_counter() - started)
+        (finished or results.update)({place: one})
+    return list(results.values())
 
 
 def _posterior(found: Any, automaton: TokenAutomaton, seconds: float) -> smc.Posterior:

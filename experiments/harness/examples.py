@@ -3,15 +3,15 @@
 What a task does with its records is a `Handling`. For each record its language is lifted to the
 model's tokens, the budget follows from the shortest answer, and the prompt is checked against the
 context. A record that cannot be honoured is refused here, by name, before the model runs; the
-others are sampled in batches, and the rows of each batch are on disk before the next begins.
+others are sampled, and their rows written as soon as they are there.
 """
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any, NamedTuple, Protocol
 
@@ -28,7 +28,6 @@ from experiments.harness.seeds import derived_seed
 from experiments.report.traces import Tracing
 
 _SHOWN_ANSWERS = 16  # the most probable ones are written out; their number is in the row
-_BATCH_BYTES = 2 << 30  # of the automata's tables in one batch, each eight bytes an entry there
 
 
 class Record(Protocol):
@@ -181,56 +180,41 @@ def sample_examples(
     for trial, after in zip(trials, [*trials[1:], None], strict=True):
         method, proposal = method_of(trial.method), proposals[trial.method]
         due = [example for example in examples if trial.key(example) not in store]
-        # Alike prompts together: less padding. Results do not depend on the grouping.
-        due.sort(key=lambda e: (len(e.prompt), e.number))
-        size = max(1, config.smc.max_rows // trial.particles)
-        for group in _groups(due, size, trial.method, proposal):
-            posteriors = method.sample(
-                lm,
-                [e.prompt for e in group],
-                [e.constraint for e in group],
-                budget=[e.budget for e in group],
-                particles=trial.particles,
-                proposal=proposal,
-                **ALGORITHMS[trial.algorithm].arguments(config),
-                temperature=config.smc.temperature,
-                top_p=config.smc.top_p,
-                seed=trial.seed(config.seed),
-                example_ids=[e.number for e in group],
-                max_rows=config.smc.max_rows,
-                observe=tracing.of(*trial),
-            )
-            tracing.write()  # first, so that a row which is there has its trace
-            store.append(
-                row_of(example, trial, handling, posterior)
-                for example, posterior in zip(group, posteriors, strict=True)
-            )
-            progress(len(group))
+        write = partial(_write, due, trial, handling, store, tracing, progress)
+        method.sample(
+            lm,
+            [e.prompt for e in due],
+            [e.constraint for e in due],
+            budget=[e.budget for e in due],
+            particles=trial.particles,
+            proposal=proposal,
+            **ALGORITHMS[trial.algorithm].arguments(config),
+            temperature=config.smc.temperature,
+            top_p=config.smc.top_p,
+            seed=trial.seed(config.seed),
+            example_ids=[e.number for e in due],
+            max_rows=config.smc.max_rows,
+            observe=tracing.of(*trial),
+            finished=write,
+        )
         if after is None or after.method != trial.method:
             proposal.free()  # tables of several methods would not fit side by side
 
 
-def _groups(
-    examples: Sequence[Example], size: int, method: str, proposal: smc.Proposal
-) -> Iterator[list[Example]]:
-    """Yield examples that are sampled together: at most `size`, and as memory for tables allows."""
-    room = math.inf if proposal.max_bytes is None else proposal.max_bytes
-    group: list[Example] = []
-    taken = batched = 0
-    for example in examples:
-        needed = example.table_bytes[method]
-        # Examples with the same automaton share its table.
-        known = any(example.constraint is other.constraint for other in group)
-        entries = 0 if known else example.constraint.delta.size
-        full = taken + needed > room or batched + 8 * entries > _BATCH_BYTES
-        if group and (len(group) == size or full):
-            yield group
-            group, taken, batched, entries = [], 0, 0, example.constraint.delta.size
-        group.append(example)
-        taken += needed
-        batched += 8 * entries
-    if group:
-        yield group
+def _write(
+    due: Sequence[Example],
+    trial: Trial,
+    handling: Handling,
+    store: ResultStore,
+    tracing: Tracing,
+    progress: Callable[[int], object],
+    found: Mapping[int, smc.Posterior],
+) -> None:
+    """Write the rows of posteriors that are there, by their place among the examples due."""
+    # Traces first, so that a row which is there has its trace.
+    tracing.write({due[place].number for place in found})
+    store.append(row_of(due[i], trial, handling, posterior) for i, posterior in found.items())
+    progress(len(found))
 
 
 def _about(example: Example) -> Row:

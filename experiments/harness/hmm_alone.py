@@ -11,7 +11,7 @@ over it is the language model's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -58,6 +58,7 @@ class HMMAlone(smc.PGCD):
         automata: TokenAutomaton | Sequence[TokenAutomaton],
         *,
         proposal: HMMAlone,
+        finished: Callable[[Mapping[int, smc.Posterior]], object] | None = None,
         **options: Any,
     ) -> list[smc.Posterior]:
         """Sample as `smc.sample` does, from the HMM.
@@ -68,13 +69,19 @@ class HMMAlone(smc.PGCD):
         """
         unread = [PROMPT] * len(prompts)
         model = proposal.model(lm.vocabulary)
-        found = smc.sample(model, unread, automata, proposal=proposal, **options)
-        return [
-            replace(
-                posterior,
-                log_evidence=None,
-                exact=False,
-                diagnostics=replace(posterior.diagnostics, lm_calls=0, tokens=0),
+        if finished is not None:
+            options["finished"] = lambda found: finished(
+                {place: _unread(posterior) for place, posterior in found.items()}
             )
-            for posterior in found
-        ]
+        found = smc.sample(model, unread, automata, proposal=proposal, **options)
+        return [_unread(posterior) for posterior in found]
+
+
+def _unread(posterior: smc.Posterior) -> smc.Posterior:
+    """A posterior of the HMM as one of a language model that was not asked."""
+    return replace(
+        posterior,
+        log_evidence=None,
+        exact=False,
+        diagnostics=replace(posterior.diagnostics, lm_calls=0, tokens=0),
+    )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +205,7 @@ class Tracing:
         self._particles = particles
         path = store.path.with_name(store.path.name.replace("results", "traces", 1))
         self._store = TraceStore(path)
-        self._waiting: list[tuple[Recorder, dict[int, Key]]] = []
+        self._waiting: list[tuple[set[int], Recorder, dict[int, Key]]] = []
 
     def of(self, method: str, algorithm: str, particles: int, repeat: int = 0) -> Observe | None:
         """Give what `smc.sample` is to ask about the batches of a trial; None for nothing."""
@@ -221,20 +221,23 @@ class Tracing:
             if not keys:
                 return None
             recorder = Recorder(list(keys), self._vocabulary)
-            self._waiting.append((recorder, keys))
+            self._waiting.append((set(numbers), recorder, keys))
             return recorder
 
         return observe
 
-    def write(self) -> None:
-        """Write what was recorded since the last call."""
+    def write(self, ended: Collection[int] | None = None) -> None:
+        """Write what was recorded of these examples, which enter and end together; None for all."""
         about = dict(self._named.values())
-        for recorder, keys in self._waiting:
+        waiting, self._waiting = self._waiting, []
+        for numbers, recorder, keys in waiting:
+            if ended is not None and not numbers <= set(ended):
+                self._waiting.append((numbers, recorder, keys))
+                continue
             self._store.append(
                 (keys[place], about[keys[place].example], trace)
                 for place, trace in recorder.traces().items()
             )
-        self._waiting.clear()
 
 
 def read_traces(directory: Path) -> list[Trace]:

@@ -253,10 +253,14 @@ def test_an_improbable_but_forced_answer() -> None:
     assert found.log_evidence == pytest.approx(-1500 + math.log(2))
 
 
-def test_progress_counts_every_example_once() -> None:
-    seen: list[int] = []
-    sample([[0]] * 7, CONSTRAINTS["forced"](), particles=2, max_rows=4, progress=seen.append)
-    assert seen == [2, 2, 2, 1]
+def test_every_example_is_handed_out_once() -> None:
+    seen: list[dict[int, smc.Posterior]] = []
+    prompts = [[0] * (1 + i % 3) for i in range(7)]
+    assert not sample(prompts, FORCED, particles=2, max_rows=4, finished=seen.append)
+    assert sorted(place for some in seen for place in some) == list(range(7))
+    assert len(seen) > 1
+    kept = sample(prompts, FORCED, particles=2, max_rows=4)
+    assert all(timeless(some[i]) == timeless(kept[i]) for some in seen for i in some)
 
 
 def test_nothing_to_do() -> None:

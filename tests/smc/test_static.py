@@ -16,6 +16,7 @@ from hmm.model import HMM
 from smc.draw import CounterDraw
 from smc.prefixes import Reader
 from smc.proposals import Batch
+from smc.reading import alone
 from smc.resampling import SCHEMES, scheme
 from smc.sampler import Sampler
 from smc.static import StaticSampler, StaticTransformer, check_static
@@ -95,7 +96,8 @@ def both(
     reader = Reader(lm, proposal, batch, temperature=temperature, top_p=1.0, forced_runs=False)
     named = {**options, "scheme": scheme(options.pop("resampling"))}
     named.pop("resampling", None)
-    return found, Sampler(reader, **shared, **named).run(prompts)
+    steps = Sampler(reader, **shared, **named).steps(prompts)
+    return found, alone(steps, lm.vocabulary.size)
 
 
 def assert_same(found, expected, tolerance=1e-9):

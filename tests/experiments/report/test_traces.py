@@ -142,6 +142,14 @@ def test_results_are_the_same_without_traces(run, tmp_path):
     assert timeless[0] == timeless[1]
 
 
+def test_traces_are_whole_where_examples_enter_and_leave(run, tmp_path):
+    """Rows of one group are written while others are under way, whose traces must wait."""
+    directory, _ = run
+    write_run(tmp_path / "small", "smc.max_rows=6", "task.particles=[1,4]")
+    small = {key_of(trace): trace for trace in read_traces(tmp_path / "small")}
+    assert small == {key_of(trace): trace for trace in read_traces(directory)}
+
+
 def test_what_would_be_too_large_is_not_traced(tmp_path, monkeypatch, caplog):
     directory, rows = write_run(tmp_path / "few", "trace.particles=1")
     assert {trace["particles"] for trace in read_traces(directory)} == {1}
