@@ -7,6 +7,7 @@ the subcommand that needs them, so that `gcd --help` is quick.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +16,8 @@ from typing import Any
 import click
 
 _KINDS = """SCHEMA is a file with a JSON Schema (- for standard input); of kind regex it is the
-regular expression itself, of kind tools a file with a list of tools, of kind sql a SQLite database
-or a `tables.json` of Spider."""
+regular expression itself, of kind tools a file with a list of tools, of kind sql a SQLite database,
+or one of Spider's: tables.json#NAME."""
 
 
 class _Commands(click.Group):
@@ -149,7 +150,10 @@ def compile_(
         lines.append(("time", f"{seconds:.2f} s"))
     if draw is not None:
         text = gcd.to_svg(drawn) if draw.endswith(".svg") else gcd.to_dot(drawn)
-        Path(draw).write_text(text, encoding="utf-8")
+        try:
+            Path(draw).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise sources.BadInput(f"--draw {draw}: {error.strerror}") from error
     _print(report, as_json, lines)
 
 
@@ -184,7 +188,7 @@ def explain(
     from gcd_cli import explaining
 
     language, automaton = _sources(given, kind, whitespace, max_depth, tokenizer, budget)
-    found = explaining.standing(language, prefix.encode())
+    found = explaining.standing(language, os.fsencode(prefix))  # as typed, UTF-8 or not
     report = found.report()
     begun = found.text[: found.viable]
     lines = []

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from safetensors import SafetensorError
+
 import gcd
 import smc
+from gcd_cli.sources import BadInput
 
 PROPOSALS: dict[str, Callable[[], smc.Proposal[Any]]] = {
     "lm": smc.LM,
@@ -47,9 +50,13 @@ def draw(
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    lm = smc.TransformersLM(
-        AutoModelForCausalLM.from_pretrained(directory), AutoTokenizer.from_pretrained(directory)
-    )
+    try:
+        model = AutoModelForCausalLM.from_pretrained(directory)
+        tokenizer = AutoTokenizer.from_pretrained(directory)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BadInput(f"{directory} holds no model that can be loaded: {cause}") from error
+    lm = smc.TransformersLM(model, tokenizer)
     if lm.vocabulary != automaton.vocabulary:
         automaton = gcd.lift(language, lm.vocabulary)
     (posterior,) = smc.sample(

@@ -47,6 +47,8 @@ def read_json(path: str) -> Any:
         ) from error
     except UnicodeDecodeError as error:
         raise BadInput(f"{path} is not JSON: byte {error.start + 1} is not UTF-8") from error
+    except RecursionError as error:
+        raise BadInput(f"{path} is nested too deeply to be read") from error
 
 
 def language(
@@ -55,7 +57,8 @@ def language(
     """Compile the constraint that a command was given.
 
     Args:
-        given: a file, or the regular expression itself.
+        given: a file, or the regular expression itself; a database of Spider's list is
+            `tables.json#NAME`.
         kind: one of `KINDS`.
         whitespace, max_depth: as in `gcd.json_schema` and `gcd.tool_calls`; None for their default.
 
@@ -75,7 +78,8 @@ def language(
         elif kind == "tools":
             found = gcd.tool_calls(read_json(given), **options)
         elif kind == "sql":
-            found = gcd.sql(given)
+            file, mark, name = given.partition(".json#")
+            found = gcd.sql(gcd.sql_schema(f"{file}.json", name) if mark else given)
         else:
             found = gcd.json_schema(read_json(given), **options)
     for warning in caught:
@@ -105,7 +109,10 @@ def vocabulary(directory: str) -> gcd.Vocabulary:
         raise BadInput(
             "reading a tokenizer needs the package tokenizers: pip install tokenizers"
         ) from error
-    tokenizer = Tokenizer.from_file(str(file))
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises nothing more special
+        raise BadInput(f"{file} is no tokenizer ({error}); copy it again") from error
     config, generation, names = (
         _config(folder / name)
         for name in ("config.json", "generation_config.json", "tokenizer_config.json")
@@ -115,7 +122,10 @@ def vocabulary(directory: str) -> gcd.Vocabulary:
     named = SimpleNamespace(eos_token_id=None if end is None else tokenizer.token_to_id(end))
     model = SimpleNamespace(config=config, generation_config=generation)
     text = getattr(config, "text_config", config)
-    size = max(getattr(text, "vocab_size", 0), tokenizer.get_vocab_size())
+    width = getattr(text, "vocab_size", 0)
+    if not isinstance(width, int):
+        raise BadInput(f"{folder / 'config.json'}: vocab_size is {width!r}, not a number of tokens")
+    size = max(width, tokenizer.get_vocab_size())
     return gcd.Vocabulary.from_tokenizer(tokenizer, size=size, eos_ids=gcd.eos_ids_of(model, named))
 
 
@@ -124,6 +134,8 @@ def _config(path: Path) -> SimpleNamespace:
     if not path.is_file():
         return SimpleNamespace()
     found = read_json(str(path))
+    if not isinstance(found, dict):
+        raise BadInput(f"{path} holds no JSON object; copy it again")
     nested = found.get("text_config"), found.get("eos_token")
     for name, value in zip(("text_config", "eos_token"), nested, strict=True):
         if isinstance(value, dict):

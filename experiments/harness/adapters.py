@@ -35,10 +35,13 @@ def existing_adapter(path: str) -> Path:
         ValueError: there is none.
     """
     directory = Path(path).expanduser()
-    if not (directory / "adapter_config.json").is_file():
+    weights = ("adapter_model.safetensors", "adapter_model.bin")
+    has_weights = any((directory / name).is_file() for name in weights)
+    if not has_weights or not (directory / "adapter_config.json").is_file():
+        missing = "adapter_config.json" if has_weights else weights[0]
         raise ValueError(
-            f"model.adapter={path}: no adapter there ({directory} has no adapter_config.json); "
-            "give a directory that scripts.finetune_lm has written, or `none`"
+            f"model.adapter={path}: no adapter there ({directory} has no {missing}); give a "
+            "directory that scripts.finetune_lm has written, or `none`"
         )
     return directory
 

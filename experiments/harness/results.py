@@ -121,8 +121,13 @@ class ResultStore:
                 self._rows.setdefault(key_of(row), row)
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Read the whole rows of a file; `ValueError` names the line that is none."""
+def read_rows(path: Path, *, keyed: bool = True) -> list[Row]:
+    """Read the whole rows of a file; `ValueError` names the line that is none.
+
+    Args:
+        path: of the file.
+        keyed: whether rows must have a key; in the results of some tasks they have none.
+    """
     # What follows the last newline was cut short by an interruption: the row is made again. Not
     # `splitlines`, which would also break at the line separators that JSON strings may hold.
     *lines, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")
@@ -130,9 +135,12 @@ def read_rows(path: Path) -> list[Row]:
     for number, line in enumerate(lines, 1):
         try:
             rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
+            if keyed:
+                key_of(rows[-1])
+        except (ValueError, TypeError, KeyError) as error:
+            cause = f"it has no {error}" if isinstance(error, KeyError) else error
             raise ValueError(
-                f"{path}, line {number} is no row of results ({error}); remove that line and its "
+                f"{path}, line {number} is no row of results ({cause}); remove that line and its "
                 "row is made again, or start over with resume=false"
             ) from error
     return rows

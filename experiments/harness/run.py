@@ -138,14 +138,18 @@ class Run:
         return "the same command" if self.config.resume else "the same command without resume=false"
 
     def refuse_another(self) -> None:
-        """Refuse a directory with rows of other settings, data or weights.
+        """Refuse a directory with rows of other settings, data or weights, or of unknown ones.
 
         Raises:
             ValueError: with what was otherwise, and how it is now.
         """
         saved = self.directory / _IDENTITY
+        remedy = "give another run_dir, or resume=false to start this one over"
+        if not saved.exists() and any(self.directory.glob("results*.jsonl")):
+            raise ValueError(
+                f"{self.directory} has rows, but no {_IDENTITY} that says of which run; {remedy}"
+            )
         if saved.exists():
-            remedy = "give another run_dir, or resume=false to start this one over"
             changed = _differences(read_json(saved, remedy=remedy), self.identity)
             if changed:
                 raise ValueError(
@@ -171,14 +175,18 @@ class Run:
         refuse_disagreement(self.world, digest, records)
         rows_dir = self.directory / rows_in
         if self.rank == 0:
-            rows_dir.mkdir(parents=True, exist_ok=True)
             try:
+                rows_dir.mkdir(parents=True, exist_ok=True)
                 self._lock.acquire()
             except Timeout:
                 raise ValueError(
                     f"another command is writing into {self.directory}: wait for it, or give "
                     "another run_dir"
                 ) from None
+            except OSError as error:
+                raise ValueError(
+                    f"run_dir={self.directory} cannot be written into ({error}); give another one"
+                ) from error
             if not self.config.resume:
                 rows = (f"{rows_in}/{name}*.jsonl" for name in ("results", "traces"))
                 for pattern in (*rows, *self._task.kept):

@@ -86,7 +86,7 @@ def read_run(directory: Path) -> RunData:
         identity=read_json(directory / "identity.json", remedy=again),
         summary=read_json(directory / "summary.json", remedy=again),
         table=(directory / "table.md").read_text(encoding="utf-8"),
-        rows=tuple(read_rows(results)) if results.is_file() else (),
+        rows=tuple(read_rows(results, keyed=False)) if results.is_file() else (),
         traces=tuple(read_traces(directory)),
         figures=tuple(sorted(directory.glob("*.png"))),
     )

@@ -28,6 +28,7 @@ The first visit to a state therefore costs some microseconds, later ones a copy.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -274,7 +275,7 @@ class Matcher:
         Raises:
             ValueError: if the token is not an id of the vocabulary.
         """
-        places = self._places
+        places, token = self._places, index(token)
         outcome = kernels.advance(places.cells, places.history, self._row, token)
         if outcome == kernels.NO_ROOM:
             places.grow()
@@ -410,8 +411,11 @@ def _tokens_left(remaining: int | None) -> int:
 
 
 def check_rows(out: np.ndarray, shape: tuple[int, ...]) -> None:
-    if out.shape != shape or out.dtype != np.int32 or not out.flags.c_contiguous:
+    flags = out.flags
+    if out.shape != shape or out.dtype != np.int32 or not (flags.c_contiguous and flags.writeable):
+        unlike = "" if flags.c_contiguous else ", not contiguous"
+        unlike += "" if flags.writeable else ", read-only"
         raise ValueError(
             f"masks are written into contiguous int32 of shape {shape}, got {out.dtype} of shape "
-            f"{out.shape}{'' if out.flags.c_contiguous else ', not contiguous'}"
+            f"{out.shape}{unlike}"
         )

@@ -207,7 +207,7 @@ class Segments:
         """Return the text of each segment of an answer, without what ends the segment.
 
         Args:
-            tokens: the answer's ids, with EOS or without.
+            tokens: the answer's ids; what comes after EOS, such as padding, is not read.
             vocabulary: the tokens that it was written with.
 
         Returns:
@@ -215,14 +215,17 @@ class Segments:
             segment first, then its second one, and so on.
 
         Raises:
-            ConstraintError: if no cut into segments keeps all limits.
+            ConstraintError: if no cut into segments keeps all limits, or a token is no id.
         """
         symbols: list[int] = []  # bytes, and special tokens as numbers below zero
         begun = [0]  # how many tokens begin before each symbol
         for token in map(int, tokens):
-            if token not in vocabulary.eos_ids:
-                symbols += vocabulary.token_bytes[token] or (-1 - token,)
-                begun += [begun[-1] + 1] * (len(symbols) + 1 - len(begun))
+            if token in vocabulary.eos_ids:
+                break
+            if not 0 <= token < vocabulary.size:
+                raise ConstraintError(f"token {token} is not one of the {vocabulary.size} ids")
+            symbols += vocabulary.token_bytes[token] or (-1 - token,)
+            begun += [begun[-1] + 1] * (len(symbols) + 1 - len(begun))
         last = len(self.parts) - 1
 
         @cache

@@ -75,6 +75,11 @@ def test_an_interrupted_toy_run_goes_on_and_no_other_run_may(tmp_path, monkeypat
     assert f"the same command goes on from 5 of 16 rows in {tmp_path / 'run'}" in caplog.text
     with pytest.raises(ValueError, match=r"holds another run: task\.words was 4, is 3\. Give"):
         experiment.run(composed("+task=toy", "task.words=3", f"run_dir={tmp_path / 'run'}"))
+    identity = tmp_path / "run" / "identity.json"
+    identity.rename(tmp_path / "aside.json")
+    with pytest.raises(ValueError, match=r"has rows, but no identity\.json"):
+        experiment.run(config)
+    (tmp_path / "aside.json").rename(identity)
     experiment.run(config)
     assert len(calls) == 6 + 11  # what was there was not made again
     whole = composed("+task=toy", f"run_dir={tmp_path / 'whole'}")
@@ -92,6 +97,12 @@ def test_an_interrupted_toy_run_goes_on_and_no_other_run_may(tmp_path, monkeypat
     whole.resume = False
     experiment.run(whole)
     assert seen == [False, *[True] * 15]
+
+
+def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path):
+    (tmp_path / "run").write_text("")
+    with pytest.raises(ValueError, match=r"run_dir=.*/run cannot be written into .*; give another"):
+        experiment.run(composed("+task=toy", f"run_dir={tmp_path / 'run'}"))
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -259,6 +261,11 @@ def test_sampling_with_an_hmm(tmp_path: Path) -> None:
         (["compile", "{folder}/empty.json"], "no (string|value) satisfies"),
         (["compile", ALARM, "--tokenizer", "{folder}/no"], "no is not a directory"),
         (["compile", ALARM, "--tokenizer", "{folder}"], "tokenizer.json does not exist"),
+        (["compile", ALARM, "--tokenizer", "{folder}/damaged"], "tokenizer.json is no tokenizer"),
+        (["compile", ALARM, "--tokenizer", "{folder}/list"], "config.json holds no JSON object"),
+        (["compile", ALARM, "--tokenizer", "{folder}/words"], "vocab_size is 'many'"),
+        (["compile", "{folder}/deep.json"], "deep.json is nested too deeply"),
+        (["compile", "--sql", "{folder}/tables.json#zoo"], "no database called 'zoo'"),
         (["compile", ALARM, "--draw", "a.png"], "a drawing is a file .svg or .dot"),
         (["compile", "--regex", "a", "--max-depth", "3"], "--max-depth: for JSON schemas and tool"),
         (["explain", ALARM, "{{", "--budget", "3"], "--budget counts tokens: give --tokenizer"),
@@ -280,11 +287,42 @@ def test_bad_input_is_one_error_before_work(
     (tmp_path / "broken.json").write_text('{\n "type"= 3}')
     (tmp_path / "odd.json").write_text('{"type": "date"}')
     (tmp_path / "empty.json").write_text("false")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    (tmp_path / "tables.json").write_text("[]")
+    for name, file, content in (
+        ("damaged", "tokenizer.json", "{"),
+        ("list", "config.json", "[]"),
+        ("words", "config.json", '{"vocab_size": "many"}'),
+    ):
+        shutil.copytree(ROOT / MODEL, tmp_path / name, copy_function=os.symlink)
+        (tmp_path / name / file).unlink()
+        (tmp_path / name / file).write_text(content)
     monkeypatch.setitem(sys.modules, "gcd_cli.sampling", None)  # no model is loaded
     result = run(*(argument.format(folder=tmp_path) for argument in arguments), code=2)
     assert re.search(says, result.stderr), result.stderr
     assert result.stdout == ""
     assert result.stderr.count("Error: ") == 1
+
+
+def test_a_drawing_that_cannot_be_written_is_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gcd, "to_dot", lambda _: "digraph {}")  # the program may be missing
+    says = run("compile", ALARM, "--draw", str(tmp_path / "none" / "a.dot"), code=2).stderr
+    assert re.search("--draw .*a.dot: No such file", says)
+
+
+def test_a_damaged_model_is_bad_input(tmp_path: Path) -> None:
+    shutil.copytree(MODEL, tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"short")
+    options = ["--as", "regex", "--schema", PATTERN, "--budget", "9"]
+    says = run("sample", "--model", str(tmp_path / "model"), *options, code=2).stderr
+    assert "model holds no model that can be loaded" in says
+
+
+def test_a_prefix_that_is_no_utf8_is_explained_byte_by_byte() -> None:
+    prefix = os.fsdecode(b"ab\xff")
+    assert "byte 3 (line 1, column 3) is" in run("explain", "--regex", "abc", prefix, code=1).output
 
 
 def test_keywords_that_say_nothing_are_reported_beside_the_answer(tmp_path: Path) -> None:

@@ -123,9 +123,11 @@ def _entry(file: Path, name: str | None) -> Mapping[str, Any]:
             "tables.json"
         ) from error
     if name not in known:
-        some = ", ".join(sorted(known)[:5])
+        some = f"such as {', '.join(sorted(known)[:5])}" if known else "as it is empty"
+        if name is None:
+            raise ConstraintError(f"{file} is a list of databases, {some}: say which by its name")
         raise ConstraintError(
-            f"{file} has no database called {name!r}, but {len(known)} others, such as {some}"
+            f"{file} has no database called {name!r}, but {len(known)} others, {some}"
         )
     return known[name]
 

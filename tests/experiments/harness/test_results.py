@@ -73,10 +73,11 @@ def test_a_missing_row_is_named_and_nothing_is_merged(tmp_path):
     assert len(first.merge([keys[0], keys[2]])) == 2
 
 
-def test_a_row_spoilt_by_hand_is_named(tmp_path):
+@pytest.mark.parametrize("spoilt", ["{spoilt", "3", "null", "", '{"example": "a"}'])
+def test_a_row_spoilt_by_hand_is_named(spoilt, tmp_path):
     store = ResultStore(tmp_path)
     store.append([row("a"), row("b")])
     lines = store.path.read_text().splitlines()
-    store.path.write_text("\n".join([lines[0], "{spoilt", lines[1]]) + "\n")
+    store.path.write_text("\n".join([lines[0], spoilt, lines[1]]) + "\n")
     with pytest.raises(ValueError, match=r"results\.jsonl, line 2 .* remove that line"):
         ResultStore(tmp_path)

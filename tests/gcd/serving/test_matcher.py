@@ -494,6 +494,9 @@ def test_masks_along_a_draft_are_those_of_taking_it(
         matcher.validate([*draft, size])
     with pytest.raises(ValueError, match="contiguous int32 of shape"):
         matcher.fill_draft_masks(draft, out[:5])
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        matcher.fill_mask(out[0])
 
 
 def test_a_mask_of_all_tokens_restricts_nothing() -> None:

@@ -249,6 +249,10 @@ def test_a_token_belongs_to_the_segment_in_which_it_begins() -> None:
     automaton = gcd.lift(plan, VOCABULARY)
     assert accepted(automaton, 6) == {(1, 3, 5)}
     assert plan.split((1, 3, 5, 8), VOCABULARY) == (b"", b"{}")
+    assert plan.split((1, 3, 5, 8, 8, 0), VOCABULARY) == (b"", b"{}")  # padded
+    for alien in (VOCABULARY.size, -1):
+        with pytest.raises(ConstraintError, match=f"token {alien} is not one of"):
+            plan.split((1, alien, 5, 8), VOCABULARY)
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -75,6 +75,8 @@ def test_an_entry_of_spiders_list_is_read(tmp_path: Path) -> None:
     assert gcd.sql_schema(path, "shop") == SHOP
     with pytest.raises(ConstraintError, match="'shops', but 2 others, such as other, shop"):
         gcd.sql_schema(path, "shops")
+    with pytest.raises(ConstraintError, match="is a list of databases, such as other, shop: say"):
+        gcd.sql_schema(path)
     path.write_text(json.dumps([{**ENTRY, "foreign_keys": [[3, 9]]}]))
     with pytest.raises(ConstraintError, match="not an entry of Spider's tables"):
         gcd.sql_schema(path, "shop")
