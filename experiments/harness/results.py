@@ -134,10 +134,13 @@ def read_rows(path: Path, *, keyed: bool = True) -> list[Row]:
     rows = []
     for number, line in enumerate(lines, 1):
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise ValueError(f"it holds {row!r}")
             if keyed:
-                key_of(rows[-1])
-        except (ValueError, TypeError, KeyError) as error:
+                key_of(row)
+            rows.append(row)
+        except (ValueError, KeyError) as error:
             cause = f"it has no {error}" if isinstance(error, KeyError) else error
             raise ValueError(
                 f"{path}, line {number} is no row of results ({cause}); remove that line and its "

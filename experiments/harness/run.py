@@ -44,6 +44,8 @@ from gcd.support.files import read_json, write_json
 
 _LOG = logging.getLogger(__name__)
 _IDENTITY = "identity.json"
+_TABLE = "table.md"
+_SUMMARY = "summary.json"
 T = TypeVar("T")
 
 
@@ -189,7 +191,8 @@ class Run:
                 ) from error
             if not self.config.resume:
                 rows = (f"{rows_in}/{name}*.jsonl" for name in ("results", "traces"))
-                for pattern in (*rows, *self._task.kept):
+                # A report that stayed would pass for one of the rows that are made now.
+                for pattern in (*rows, *self._task.kept, REPORT, _TABLE, _SUMMARY):
                     for path in self.directory.glob(pattern):
                         shutil.rmtree(path) if path.is_dir() else path.unlink()
             OmegaConf.save(self.config, self.directory / "config.yaml", resolve=True)
@@ -267,8 +270,8 @@ class Run:
             also: what else to say at the end.
             arms: of what is compared, for a wandb run each.
         """
-        (self.directory / "table.md").write_text(table, encoding="utf-8")
-        write_json(summary, self.directory / "summary.json")
+        (self.directory / _TABLE).write_text(table, encoding="utf-8")
+        write_json(summary, self.directory / _SUMMARY)
         write_about(self.directory, self._task.name)
         write_report(self.directory)
         shared = {
@@ -280,7 +283,7 @@ class Run:
         settings = self.config.wandb
         tracking.Experiment(settings, self.directory, self.identity, shared).log(log, arms)
         show(table)
-        names = ", ".join([REPORT, "table.md", "summary.json", *files])
+        names = ", ".join([REPORT, _TABLE, _SUMMARY, *files])
         print(f"Results: {self.directory}/ ({names}){also}")
 
 

@@ -20,6 +20,7 @@ import smc
 from experiments import run as experiment
 from experiments.harness.methods import METHODS
 from experiments.harness.processes import first_difference, refuse_disagreement
+from experiments.report.directory import read_run
 from experiments.tasks import TASKS
 from smc.testing import ToyLM, target
 from tests.experiments import toy
@@ -97,6 +98,14 @@ def test_an_interrupted_toy_run_goes_on_and_no_other_run_may(tmp_path, monkeypat
     whole.resume = False
     experiment.run(whole)
     assert seen == [False, *[True] * 15]
+
+    # Interrupted then, it is not taken for the finished run that it was before.
+    calls.clear()
+    monkeypatch.setattr(smc, "sample", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        experiment.run(whole)
+    with pytest.raises(ValueError, match="holds no finished run"):
+        read_run(tmp_path / "whole")
 
 
 def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path):
