@@ -1,4 +1,4 @@
-"""Shape annotations are enforced in every test (jaxtyping, beartype); elsewhere they are free."""
+"""Shape annotations are enforced in tests (jaxtyping, beartype), but for walks over all choices."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def real_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def unchecked_annotations() -> Iterator[None]:
-    """As for users: in tests the annotations are enforced and would speak first."""
+    """As for users: in other tests the annotations are enforced, and would speak first."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)

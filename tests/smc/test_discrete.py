@@ -35,6 +35,10 @@ from tests.smc.test_pgcd import HMMAsLM, never, random_hmm
 from tests.smc.test_walk import PROMPT, TOY, Tilted, assert_exact, truth, walk_sums
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
 
+# All random choices are walked: the same lines run so often that checking their shapes every time
+# takes a third of it. Other tests of the sampler check them.
+pytestmark = pytest.mark.usefixtures("unchecked_annotations")
+
 
 def many_words() -> TokenAutomaton:
     """Twenty words of up to five letters, with several spellings each."""

@@ -32,6 +32,10 @@ from smc.schedule import ENTERING, MOST_GROUPS, Group, Room, in_groups, run
 from smc.testing import ToyLM, ToyRows, target, walk
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
 
+# All random choices are walked: the same lines run so often that checking their shapes every time
+# takes a third of it. Other tests of the sampler check them.
+pytestmark = pytest.mark.usefixtures("unchecked_annotations")
+
 STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
 
 
