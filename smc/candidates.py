@@ -3,7 +3,8 @@
 A candidate's score is p(v) times a factor, that of its class or, for a few tokens, its own
 (`smc.guide.Factors`). `weigh` finds the K greatest of a row and sums up the others; `locate` finds
 the candidates at given points of the running sum over the others. Both are compiled on the CPU
-(`smc.kernels.selection`), and a few tensor operations elsewhere, which do not wait for the device.
+(`smc.kernels.selection`), and a few tensor operations elsewhere; by themselves these do not wait for
+the device, so that the static step has them, too (`smc.static.candidates`).
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from gcd.support.threads import shared_out
 from smc import guide
+from smc.draw import bisect
 from smc.guide import Factors, unsigned
 from smc.kernels import selection as kernels
 from smc.tying import FEW, exponentials
@@ -83,6 +85,11 @@ def weigh(log_p: Float[Tensor, "R V"], factors: Factors, most: int) -> Weighed:
         out = (tokens.numpy(), log_score.numpy(), log_rest.numpy())
         shared_out(_weigh_rows, R, log_p.numpy(), factors, *out)
         return Weighed(tokens, log_score, log_rest)
+    return weigh_by_tensors(log_p, factors, K)
+
+
+def weigh_by_tensors(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> Weighed:
+    """Does what `weigh` does, on any device and without waiting for it."""
     log_s = factors.applied(log_p)
     log_score, tokens = log_s.topk(K, dim=1)
     rest = log_s.scatter(1, tokens, -torch.inf).logsumexp(dim=1)
@@ -132,17 +139,31 @@ def locate(
         by_token=factors.by_token[hit],
         which=factors.which[hit],
     )
-    pi = unsure(log_p[hit], some, Known(known.tokens[hit], known.kept[hit]), log_c[hit])
-    ends = pi.cumsum(dim=1)
-    V = log_p.shape[1]
-    index = torch.arange(V, device=rows.device)
+    known = Known(known.tokens[hit], known.kept[hit])
+    return locate_by_tensors(log_p[hit], some, known, log_c[hit], which, targets)
+
+
+def locate_by_tensors(
+    log_p: Float[Tensor, "R V"],
+    factors: Factors,
+    known: Known,
+    log_c: Float64[Tensor, "R"],
+    rows: Int64[Tensor, "M"],
+    targets: Float64[Tensor, "M"],
+) -> Int64[Tensor, "M"]:
+    """Does what `locate` does, on any device and without waiting for it; it reads every row."""
+    pi = unsure(log_p, factors, known, log_c)
+    index = torch.arange(log_p.shape[1], device=rows.device)
     last = torch.where(pi > 0, index, -1).amax(dim=1)
     # The first candidate whose stretch ends beyond the target; those of probability zero are none.
-    point = torch.searchsorted(ends[which], targets.unsqueeze(1), right=True).squeeze(1)
-    found = torch.minimum(point, last[which])
-    same = torch.zeros_like(found, dtype=torch.bool)
-    same[1:] = (found[1:] == found[:-1]) & (rows[1:] == rows[:-1])
-    return torch.where(same, -1, found)
+    found = torch.minimum(bisect(pi.cumsum(dim=1), rows, targets), last[rows])
+    return torch.where(repeated(rows, found), -1, found)
+
+
+def repeated(rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Bool[Tensor, "M"]:
+    """True for a token that the entry before has in the same row, as rounding may have it."""
+    same = (tokens.diff() == 0) & (rows.diff() == 0)
+    return torch.nn.functional.pad(same, (1, 0))
 
 
 def _most_candidates(factors: Factors) -> int:

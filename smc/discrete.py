@@ -227,7 +227,7 @@ class DiscreteFilter(Generic[State]):
         return select(
             prefixes.log_p,
             rivals.factors,
-            Group(prefixes.example, len(self.examples)),
+            Group.of(prefixes.example, len(self.examples)),
             self.num_particles,
             uniform,
             floor=self.floor,

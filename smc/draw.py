@@ -140,16 +140,23 @@ class Categorical(NamedTuple):
         never returned, whatever rounding does.
         """
         V = self.weight.shape[1]
-        point = u * self.cumulative[rows, -1]
-        # How many outcomes lie below the point, bit by bit from the highest.
-        below = torch.zeros_like(rows)
-        for bit in reversed(range(V.bit_length())):
-            probe = below + (1 << bit)
-            reached = self.cumulative[rows, probe.clamp(max=V) - 1] <= point
-            below = torch.where((probe <= V) & reached, probe, below)
+        below = bisect(self.cumulative, rows, u * self.cumulative[rows, -1])
         found = below.clamp(max=V - 1)
         possible = (below < V) & (self.weight[rows, found] > 0)
         return torch.where(possible, found, self.likeliest[rows])
+
+
+def bisect(
+    cumulative: Float64[Tensor, "R V"], rows: Int64[Tensor, "M"], point: Float64[Tensor, "M"]
+) -> Int64[Tensor, "M"]:
+    """Counts how many running sums of each of these rows are not beyond the point: O(M log V)."""
+    V = cumulative.shape[1]
+    below = torch.zeros_like(rows)
+    for bit in reversed(range(V.bit_length())):
+        probe = below + (1 << bit)
+        reached = cumulative[rows, probe.clamp(max=V) - 1] <= point
+        below = torch.where((probe <= V) & reached, probe, below)
+    return below
 
 
 def categorical(log_p: Float64[Tensor, "R V"]) -> Categorical:

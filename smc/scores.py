@@ -44,6 +44,8 @@ from smc.tying import MaskGuide, weigh_rest
 
 FLOOR = 1e-3
 """The least share of w in the scores of an example where some candidate has g = 0."""
+_STATE_BITS = 32
+"""A state, and -1 for none, has so many bits; what is above them is the example."""
 
 
 class Outlook(NamedTuple):
@@ -232,9 +234,7 @@ def _defended(
     plain = log_w.sums(example, count)
     fallback = total.isneginf() & ~plain.isneginf()
     without = [(g.isneginf() & ~w.isneginf()).any(dim=1) for g, w in zip(log_g, log_w, strict=True)]
-    holes = torch.zeros_like(fallback).index_put(
-        (example[without[0] | without[1]],), fallback.new_ones(())
-    )
+    holes = torch.zeros_like(total).index_add(0, example, (without[0] | without[1]).double()) > 0
     eps = torch.where(holes, max(defence, FLOOR), defence).to(total.dtype)
     # Where nothing competes, any finite number will do.
     total, plain = (torch.where(x.isneginf(), 0.0, x) for x in (total, plain))
@@ -260,12 +260,10 @@ def _shared(
         own = states.gather(1, _class_of(scores.factors))
     places = torch.cat([states, own], dim=1)
     values = torch.cat(log_s, dim=1)
-    # Automata of a batch have states of their own, but one may serve several examples.
-    names = example.unsqueeze(1) * (int(states.max()) + 2) + places + 1
-    found, group = torch.unique(names, return_inverse=True)
-    by_state = sums_by(values.flatten(), group.flatten(), len(found))
-    owner = example.new_zeros(len(found)).index_put(
-        (group.flatten(),), example.unsqueeze(1).expand_as(group).flatten()
+    group = _numbered((example.unsqueeze(1) << _STATE_BITS) + places + 1)
+    by_state = sums_by(values.flatten(), group.flatten(), group.numel())
+    owner = torch.zeros_like(group.flatten()).scatter(
+        0, group.flatten(), example.unsqueeze(1).expand_as(group).flatten()
     )
     present = (~by_state.isneginf()).double()
     states_met = present.new_zeros(count).index_add(0, owner, present).clamp(min=1)
@@ -279,6 +277,13 @@ def _shared(
     )
     width = states.shape[1]
     return _Pair(factor[:, :width], factor[:, width:])
+
+
+def _numbered(names: Int64[Tensor, "R M"]) -> Int64[Tensor, "R M"]:
+    """Numbers for names, equal ones for equal names; `torch.unique` would wait for their count."""
+    ordered, order = names.flatten().sort()
+    number = torch.nn.functional.pad(ordered.diff() != 0, (1, 0)).cumsum(dim=0)
+    return torch.empty_like(number).scatter(0, order, number).view(names.shape)
 
 
 def _masses(scores: Scores, log_p: Float[Tensor, "R V"]) -> Masses:

@@ -70,10 +70,18 @@ class Group(NamedTuple):
     Attributes:
         example: of each row, in rising order.
         num_examples: B.
+        width: as many rows as any example has, or more.
     """
 
     example: Int64[Tensor, "R"]
     num_examples: int
+    width: int
+
+    @classmethod
+    def of(cls, example: Int64[Tensor, "R"], num_examples: int) -> Group:
+        """Returns a group whose width is counted, for which the host waits."""
+        rows = count_of(example, num_examples)
+        return cls(example, num_examples, max(1, int(rows.max())))
 
     @property
     def place(self) -> Int64[Tensor, "R"]:
@@ -109,7 +117,7 @@ def select(
         All candidates of positive score, where they are at most N and there is no floor.
     """
     weighed = weigh(log_p, factors, slots)
-    log_c = _thresholds(weighed, group, slots, floor, fixed)
+    log_c = thresholds(weighed, group, slots, floor, fixed)
     of_row = log_c[group.example].unsqueeze(1)
     sure = weighed.log_score > of_row
     rows, column = sure.nonzero(as_tuple=True)
@@ -119,12 +127,15 @@ def select(
     places_left = None
     if floor == 0 and fixed is None:
         places_left = slots - count_of(group.example, group.num_examples, sure.sum(dim=1))
-    plan = _plan(weighed, sure, group, log_c, places_left)
+    plan = planned(weighed, sure, group, log_c, places_left)
     dropped = plan.mass.sum(dim=1) > 0
     due = dropped.nonzero().squeeze(1)
     if len(due):
-        u = uniform(due, lambda: _breaks(log_p, factors, weighed, sure, log_c, plan, group)[due])
-        row, target = _points(plan, group, due, u)
+        u = uniform(due, lambda: breaks(log_p, factors, weighed, sure, log_c, plan, group)[due])
+        ends = plan.ends[due]
+        column, target, inside = points(ends, u, int(ends[:, -1].max().ceil()))
+        first = torch.searchsorted(group.example, due)
+        row, target = (first.unsqueeze(1) + column)[inside], target[inside]
         known = Known(weighed.tokens, sure.sum(dim=1))
         found = locate(log_p, factors, known, log_c[group.example], row, target)
         row, found = row[found >= 0], found[found >= 0]
@@ -191,11 +202,11 @@ def systematic(
     def number(_: Tensor, breaks: Callable[[], Tensor]) -> Float64[Tensor, "1"]:
         return torch.tensor([uniform(breaks)], dtype=torch.float64)
 
-    found = select(values, factors, Group(row, 1), slots, number)
+    found = select(values, factors, Group(row, 1, 1), slots, number)
     return found.token, found.log_pi
 
 
-def _thresholds(
+def thresholds(
     weighed: Weighed,
     group: Group,
     slots: int,
@@ -204,7 +215,7 @@ def _thresholds(
 ) -> Float64[Tensor, "B"]:
     """log c of each example."""
     B, K, place = group.num_examples, weighed.log_score.shape[1], group.place
-    rows = int(place.max()) + 1 if len(place) else 1
+    rows = group.width
     padded = weighed.log_score.new_full((B, rows, K), -torch.inf)
     padded[group.example, place] = weighed.log_score
     rests = padded.new_full((B, rows), -torch.inf)
@@ -225,7 +236,7 @@ def _thresholds(
     return log_c
 
 
-class _Plan(NamedTuple):
+class Plan(NamedTuple):
     """How probability is spread over the rows of each example, in units of one kept candidate.
 
     Attributes:
@@ -237,20 +248,19 @@ class _Plan(NamedTuple):
     ends: Float64[Tensor, "B N"]
 
 
-def _plan(
+def planned(
     weighed: Weighed,
     sure: Bool[Tensor, "R K"],
     group: Group,
     log_c: Float64[Tensor, "B"],
     places_left: Int64[Tensor, "B"] | None,
-) -> _Plan:
+) -> Plan:
     """Sums of pi; those of an example come to the places that are left, where that is known."""
     others = _total(weighed.log_score.masked_fill(sure, -torch.inf))
     log_mass = torch.logaddexp(others, weighed.log_rest)
     of_row = log_c[group.example]
     each = torch.where(log_mass.isneginf(), 0.0, (log_mass - of_row).exp())
-    width = int(group.place.max()) + 1 if len(each) else 1
-    mass = each.new_zeros(group.num_examples, width)
+    mass = each.new_zeros(group.num_examples, group.width)
     mass[group.example, group.place] = each
     ends = mass.cumsum(dim=1)
     if places_left is not None:
@@ -258,35 +268,39 @@ def _plan(
         total = ends[:, -1:]
         whole = torch.where(total > 0, places_left.unsqueeze(1).double(), 0.0)
         ends = ends * (whole / torch.where(total > 0, total, 1.0))
-        column = torch.arange(width, device=ends.device)
-        last = count_of(group.example, group.num_examples).unsqueeze(1) - 1
+        column = torch.arange(group.width, device=ends.device)
+        last = torch.where(mass > 0, column, -1).amax(dim=1, keepdim=True)
         ends = torch.where(column >= last, whole, ends)
-    return _Plan(mass, ends)
+    return Plan(mass, ends)
 
 
-def _points(
-    plan: _Plan, group: Group, due: Int64[Tensor, "b"], u: Float64[Tensor, "b"]
-) -> tuple[Int64[Tensor, "M"], Float64[Tensor, "M"]]:
-    """The row in which each point u, u + 1, … falls, and how far into the row's mass."""
-    ends = plan.ends[due]
-    most = int(ends[:, -1].max().ceil())
-    steps = torch.arange(most, dtype=torch.float64, device=u.device)
-    points = u.unsqueeze(1) + steps
-    inside = points < ends[:, -1:]
-    column = torch.searchsorted(ends, points, right=True).clamp(max=ends.shape[1] - 1)
+def points(
+    ends: Float64[Tensor, "b N"], u: Float64[Tensor, "b"], most: int
+) -> tuple[Int64[Tensor, "b M"], Float64[Tensor, "b M"], Bool[Tensor, "b M"]]:
+    """Finds where the points u, u + 1, … fall.
+
+    Args:
+        ends: running sums of the mass of an example's rows.
+        u: in (0, 1).
+        most: M, how many points there are to look at.
+
+    Returns:
+        The row's place in its example, how far into the row's mass, and whether the point falls
+        into any mass at all; these are the first ones of each example.
+    """
+    point = u.unsqueeze(1) + torch.arange(most, dtype=torch.float64, device=u.device)
+    column = torch.searchsorted(ends, point, right=True).clamp(max=ends.shape[1] - 1)
     before = torch.cat([torch.zeros_like(ends[:, :1]), ends[:, :-1]], dim=1).gather(1, column)
-    first = torch.searchsorted(group.example, due)
-    row = first.unsqueeze(1) + column
-    return row[inside], (points - before)[inside]
+    return column, point - before, point < ends[:, -1:]
 
 
-def _breaks(
+def breaks(
     log_p: Float[Tensor, "R V"],
     factors: Factors,
     weighed: Weighed,
     sure: Bool[Tensor, "R K"],
     log_c: Float64[Tensor, "B"],
-    plan: _Plan,
+    plan: Plan,
     group: Group,
 ) -> Float64[Tensor, "B M"]:
     """The points of (0, 1) at which the choice of each example changes."""

@@ -165,7 +165,7 @@ def kept(
     return select(log_p, factors, group, slots, uniform, **options)  # type: ignore[arg-type]
 
 
-GROUP = Group(torch.tensor([0, 0, 0, 1, 1, 3]), 4)
+GROUP = Group.of(torch.tensor([0, 0, 0, 1, 1, 3]), 4)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -235,7 +235,7 @@ def test_where_all_fit_nothing_is_chosen() -> None:
     def uniform(due: torch.Tensor, _: Callable[[], torch.Tensor]) -> torch.Tensor:
         raise AssertionError("there is no choice")
 
-    found = select(log_p, factors, Group(torch.tensor([0, 0]), 1), 40, uniform)
+    found = select(log_p, factors, Group.of(torch.tensor([0, 0]), 1), 40, uniform)
     assert torch.equal(
         found.row * 20 + found.token, (~spread(log_p, factors).isneginf()).flatten().nonzero()[:, 0]
     )
