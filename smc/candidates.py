@@ -162,8 +162,9 @@ def locate_by_tensors(
 
 def repeated(rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Bool[Tensor, "M"]:
     """True for a token that the entry before has in the same row, as rounding may have it."""
-    same = (tokens.diff() == 0) & (rows.diff() == 0)
-    return torch.nn.functional.pad(same, (1, 0))
+    same = torch.zeros_like(tokens, dtype=torch.bool)
+    same[1:] = (tokens[1:] == tokens[:-1]) & (rows[1:] == rows[:-1])
+    return same
 
 
 def _most_candidates(factors: Factors) -> int:

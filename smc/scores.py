@@ -142,7 +142,7 @@ def scores_of(guide: Guide, outlook: Outlook) -> Scores:
             )
     alive = ~factors.by_class.isneginf()
     if factors.tokens.shape[1]:
-        klass = _class_of(factors)
+        klass = own_classes(factors)
         # A class is alive, too, where only tokens with their own g are.
         own = alive.new_zeros(alive.shape, dtype=torch.int8)
         own.scatter_reduce_(1, klass, (~factors.by_token.isneginf()).to(torch.int8), "amax")
@@ -177,7 +177,7 @@ def compete(
     factors, ends = scores.factors, scores.outlook.ends
     going, going_too = scores.alive & ~ends, factors.tokens >= 0
     if factors.tokens.shape[1]:
-        going_too = going.gather(1, _class_of(factors))
+        going_too = going.gather(1, own_classes(factors))
     weight = log_weight.unsqueeze(1)
     log_g = _Pair(
         factors.by_class.masked_fill(~going, -torch.inf),
@@ -257,7 +257,7 @@ def _shared(
     states = scores.outlook.states
     own = states.new_zeros(log_s.by_token.shape)
     if own.shape[1]:
-        own = states.gather(1, _class_of(scores.factors))
+        own = states.gather(1, own_classes(scores.factors))
     places = torch.cat([states, own], dim=1)
     values = torch.cat(log_s, dim=1)
     group = _numbered((example.unsqueeze(1) << _STATE_BITS) + places + 1)
@@ -301,7 +301,7 @@ def _masses(scores: Scores, log_p: Float[Tensor, "R V"]) -> Masses:
     return Masses(rest.log_mass, by_token)
 
 
-def _class_of(factors: Factors) -> Int64[Tensor, "R K"]:
+def own_classes(factors: Factors) -> Int64[Tensor, "R K"]:
     """The class of each token that has its own factor."""
     return factors.classes.of[factors.which.unsqueeze(1), factors.tokens].long()
 

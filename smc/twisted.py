@@ -45,7 +45,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Generic, NamedTuple
 
@@ -58,7 +58,7 @@ from gcd.tokens.token_automaton import TokenAutomaton
 from smc.guide import DenseGuide, Factors, Guide, TiedGuide, by_class_alone
 from smc.lookahead import Expectation, Lookahead, ModelState
 from smc.proposals import Batch, Proposal, Walk, start_walk
-from smc.scores import FLOOR, Masses, Outlook, Scores
+from smc.scores import FLOOR, Masses, Outlook, Scores, own_classes
 from smc.tying import weigh_rest
 
 TWISTS = ("conditional", "in_time", "joint")
@@ -269,15 +269,23 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         """
         if type(self).guide is not Twisted.guide:
             return super().score(state, log_p)
-        view = self._dense_view(state) if self.exact_top_k is None else self._view(state, log_p)
-        log_g = torch.cat([view.factors.by_class, view.factors.by_token], dim=1)
+        found = self.unchecked_score(state, log_p)
+        factors = found.factors
+        log_g = torch.cat([factors.by_class, factors.by_token], dim=1)
         if bool(log_g.isnan().any()):
             raise FloatingPointError(self._not_numbers())
-        alive = torch.cat([view.alive, view.alive_too], dim=1)
+        alive = torch.cat([found.alive, found.alive.gather(1, own_classes(factors))], dim=1)
         zero = alive & log_g.isneginf()
         none = (zero == alive).all(dim=1)
         self._count(len(log_p), none, zero.any(dim=1) & ~none)
-        return Scores(view.factors, view.alive, view.outlook, view.masses, self.defence, none)
+        return replace(found, fallback=none)
+
+    def unchecked_score(
+        self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]
+    ) -> Scores:
+        """Does what `score` does, but neither counts nor waits to see whether g is a number."""
+        view = self._dense_view(state) if self.exact_top_k is None else self._view(state, log_p)
+        return Scores(view.factors, view.alive, view.outlook, view.masses, self.defence)
 
     def _count(self, rows: int, fallback: Bool[Tensor, "R"], floored: Bool[Tensor, "R"]) -> None:
         counts = torch.stack([fallback.new_full((), rows, dtype=torch.int64),

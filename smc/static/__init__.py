@@ -1,9 +1,18 @@
-"""This package has the step of sequential Monte Carlo in static shapes, wholly on the device."""
+"""This package has both algorithms in static shapes, every step of them wholly on the device."""
 
 from __future__ import annotations
 
-from smc.static.choose import pass_of
+from smc.static.choose import candidates_of, pass_of
+from smc.static.filter import StaticFilter
 from smc.static.forward import Forward, StaticTransformer
-from smc.static.loop import StaticSampler, check_static
+from smc.static.sampler import StaticSampler, check_static
 
-__all__ = ["Forward", "StaticSampler", "StaticTransformer", "check_static", "pass_of"]
+__all__ = [
+    "Forward",
+    "StaticFilter",
+    "StaticSampler",
+    "StaticTransformer",
+    "candidates_of",
+    "check_static",
+    "pass_of",
+]

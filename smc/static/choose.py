@@ -6,6 +6,7 @@ import importlib.util
 
 import torch
 
+from smc.static.candidates import Candidates, CompiledCandidates, TensorCandidates
 from smc.static.passes import Pass, TorchPass
 
 PASSES = ("auto", "torch", "blocks", "triton")
@@ -18,25 +19,43 @@ def pass_of(name: str, device: torch.device) -> Pass:
     Raises:
         ValueError: there is none of this name, it is for another device, or Triton is missing.
     """
+    name = _resolved(name, device)
+    if name == "blocks":
+        from smc.static.blocks import BlockPass
+
+        return BlockPass()
+    if name == "triton":
+        from smc.static.triton_blocks import TritonPass
+
+        return TritonPass()
+    return TorchPass()
+
+
+def candidates_of(name: str, device: torch.device) -> Candidates:
+    """Does for the discrete filter what `pass_of` does for the particle filter."""
+    name = _resolved(name, device)
+    if name == "blocks":
+        return CompiledCandidates()
+    if name == "triton":
+        from smc.static.triton_candidates import TritonCandidates
+
+        return TritonCandidates()
+    return TensorCandidates()
+
+
+def _resolved(name: str, device: torch.device) -> str:
+    """One of "torch", "blocks" and "triton", which this device has."""
     if name not in PASSES:
         raise ValueError(f"unknown pass {name!r}; choose one of {', '.join(PASSES)}")
     installed = importlib.util.find_spec("triton") is not None
     if name == "auto":
         fused = {"cpu": "blocks", "cuda": "triton" if installed else "torch"}
-        name = fused.get(device.type, "torch")
-    if name == "blocks":
-        if device.type != "cpu":
-            raise ValueError(f"the pass 'blocks' is for the CPU, not for {device}; take 'triton'")
-        from smc.static.blocks import BlockPass
-
-        return BlockPass()
-    if name == "triton":
-        if not installed or device.type != "cuda":
-            raise ValueError(
-                f"the pass 'triton' needs the package triton and a CUDA device, not {device}; take "
-                "'auto' or 'torch'"
-            )
-        from smc.static.triton_blocks import TritonPass
-
-        return TritonPass()
-    return TorchPass()
+        return fused.get(device.type, "torch")
+    if name == "blocks" and device.type != "cpu":
+        raise ValueError(f"the pass 'blocks' is for the CPU, not for {device}; take 'triton'")
+    if name == "triton" and (not installed or device.type != "cuda"):
+        raise ValueError(
+            f"the pass 'triton' needs the package triton and a CUDA device, not {device}; take "
+            "'auto' or 'torch'"
+        )
+    return name
