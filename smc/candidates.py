@@ -3,8 +3,8 @@
 A candidate's score is p(v) times a factor, that of its class or, for a few tokens, its own
 (`smc.guide.Factors`). `weigh` finds the K greatest of a row and sums up the others; `locate` finds
 the candidates at given points of the running sum over the others. Both are compiled on the CPU
-(`smc.kernels.selection`), and a few tensor operations elsewhere; by themselves these do not wait for
-the device, so that the static step has them, too (`smc.static.candidates`).
+(`smc.kernels.selection`), and a few tensor operations elsewhere; these do not wait for the device,
+so that the static step has them, too (`smc.static.candidates`).
 """
 
 from __future__ import annotations

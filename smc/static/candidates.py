@@ -1,8 +1,8 @@
 """Candidates are gone over in static shapes by one of three ways; `smc.candidates` says what for.
 
-    tensors     tensor operations, the reference
-    compiled    the loops that `smc.candidates` has for the CPU, which has nobody to wait for
-    triton      sums of blocks of tokens, for CUDA devices (`smc.static.triton_candidates`)
+tensors     tensor operations, the reference
+compiled    the loops that `smc.candidates` has for the CPU, which has nobody to wait for
+triton      sums of blocks of tokens, for CUDA devices (`smc.static.triton_candidates`)
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It does what `smc.discrete` does, for the same random numbers with the same result, but nothing in
 it waits for the host and no shape depends on data. Each example has N slots from the first step to
-the last, filled from the first with the prefixes that were kept; a slot without one has weight zero.
+the last, filled from the first with the prefixes that were kept; a slot without has weight zero.
 
 Answers that end take no slot, and how many there are is not known either. So a step writes down the
 weight of every token that may end a text, for every slot, and the prefix that each slot continues;
@@ -154,9 +154,7 @@ def step(rules: FilterRules, slots: FilterSlots) -> FilterSlots:
         fixed = Fixed(greatest + unit.unsqueeze(1), rest + unit)
 
     def uniform(breaks: Breaks) -> Float64[Tensor, "B"]:
-        keys = Keys(
-            rules.examples, torch.zeros_like(rules.examples), slots.step, Purpose.SELECTION
-        )
+        keys = Keys(rules.examples, torch.zeros_like(rules.examples), slots.step, Purpose.SELECTION)
         return rules.draw(keys, breaks)
 
     kept = select(

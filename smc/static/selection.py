@@ -95,7 +95,9 @@ def select(
     name = name + torch.cat([weighed.tokens.view(B, -1), found], dim=1)
     name, order = torch.where(taken, name, P * V).sort(dim=1)
     name, order = name[:, :N].flatten(), order[:, :N]
-    log_pi = torch.cat([torch.zeros(rows.shape, dtype=torch.float64, device=row.device), drawn_pi], 1)
+    log_pi = torch.cat(
+        [torch.zeros(rows.shape, dtype=torch.float64, device=row.device), drawn_pi], 1
+    )
     taken = name < P * V
     return Kept(
         taken=taken,

@@ -34,7 +34,9 @@ class TritonCandidates:
         token = (best.unsqueeze(2) * BLOCK + torch.arange(BLOCK, device=best.device)).flatten(1)
         inside, token = token < V, token.clamp(max=V - 1)
         row = torch.arange(P, device=best.device).unsqueeze(1).expand_as(token)
-        log_g = factors.by_class.gather(1, factors.classes.of[factors.which.unsqueeze(1), token].long())
+        log_g = factors.by_class.gather(
+            1, factors.classes.of[factors.which.unsqueeze(1), token].long()
+        )
         if whole.own is not None:
             own = whole.own.gather(1, token).long()
             mine = factors.by_token.gather(1, (own - 1).clamp(min=0))

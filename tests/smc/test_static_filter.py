@@ -116,7 +116,9 @@ def test_what_may_be_last() -> None:
     found = ending_tokens(AutomatonBatch(automata))
     for row, automaton in zip(found.tolist(), automata, strict=True):
         last = automaton.num_states - 1
-        expected = {v for v in range(VOCABULARY.size) if last in automaton.delta[:, automaton.class_of[v]]}
+        expected = {
+            v for v in range(VOCABULARY.size) if last in automaton.delta[:, automaton.class_of[v]]
+        }
         assert {v for v in row if v >= 0} == expected
 
 

@@ -18,8 +18,11 @@ from gcd.tokens.lifting import lift
 from gcd.tokens.vocabulary import Vocabulary
 from hmm.model import HMM
 from smc.proposals import Batch
+from smc.selection import Fixed
 from smc.static.blocks import BlockPass
+from smc.static.candidates import CompiledCandidates, TensorCandidates
 from smc.static.passes import TorchPass
+from smc.static.selection import select
 
 ROOT = Path(__file__).resolve().parents[2]
 V = 2300
@@ -82,6 +85,48 @@ def tokens_of(weighed, P: int) -> torch.Tensor:
     return weighed.draw(torch.arange(P), torch.full((P,), 0.37, dtype=torch.float64))
 
 
+def compare_selection(candidates, dtype: torch.dtype, N: int) -> None:
+    """The discrete filter's selection by these candidates beside the reference's."""
+    generator = torch.Generator().manual_seed(N)
+    proposal = pgcd(exact_top_k=7)
+    batch = Batch(AutomatonBatch(AUTOMATA), torch.tensor([3, 5]))
+    state = proposal.take(proposal.start(batch), torch.arange(2).repeat_interleave(N))
+    tolerance = 1e-10 if dtype == torch.float64 else 2e-6
+    chosen = 0
+    for spread, count_finished in ((1.0, False), (6.0, True)):
+        log_p = (spread * torch.randn(2 * N, V, generator=generator)).to(dtype).log_softmax(dim=1)
+        log_p[0, 1::3] = -torch.inf
+        log_weight = torch.randn(2 * N, generator=generator, dtype=torch.float64)
+        log_weight[2 * N - 1 :: 2 * N] = -torch.inf if N > 1 else 0.0  # an empty slot
+        factors = proposal.score(state, log_p).factors
+        factors = factors._replace(
+            by_class=factors.by_class + log_weight.unsqueeze(1),
+            by_token=factors.by_token + log_weight.unsqueeze(1),
+        )
+        answers = torch.full((2, N), -torch.inf, dtype=torch.float64)
+        answers[:, 0] = -1.0
+        fixed = Fixed(answers, answers[:, -1]) if count_finished else None
+        u = torch.rand(2, generator=generator, dtype=torch.float64)
+        found, expected = (
+            select(log_p, factors, N, lambda _, u=u: u, each, floor=1e-3 * count_finished,
+                   fixed=fixed)
+            for each in (candidates, TensorCandidates())
+        )  # fmt: skip
+        for one, other in zip(found, expected, strict=True):
+            if one.dtype == torch.float64:
+                assert torch.allclose(one, other, rtol=0, atol=tolerance)
+            else:
+                assert torch.equal(one, other)
+        chosen += int(expected.taken.sum())
+    assert chosen >= 2 * N
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("N", [1, 9])
+def test_compiled_candidates_are_the_reference(N: int, dtype: torch.dtype) -> None:
+    compare_selection(CompiledCandidates(), dtype, N)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", PROPOSALS)
 def test_blocks_are_the_reference(name: str, dtype: torch.dtype) -> None:
@@ -129,4 +174,6 @@ def test_triton_is_the_reference_in_its_interpreter() -> None:
         cwd=ROOT, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-3000:]
-    assert result.stdout.split("\n")[:-1] == ["gcd agrees", "pgcd agrees", "rows agree"]
+    assert result.stdout.split("\n")[:-1] == [
+        "gcd agrees", "pgcd agrees", "candidates agree", "rows agree",
+    ]  # fmt: skip
