@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -30,7 +31,7 @@ from experiments.latency.models import SCHEMA, made_up_vocabulary  # noqa: E402
 from hmm.model import HMM  # noqa: E402
 from smc.draw import CounterDraw  # noqa: E402
 from smc.proposals import Batch  # noqa: E402
-from smc.static import StaticSampler, pass_of  # noqa: E402
+from smc.static import StaticFilter, StaticSampler, candidates_of, pass_of  # noqa: E402
 
 
 class Table:
@@ -99,50 +100,61 @@ def main() -> None:
     # Not LM: under a table of random numbers its particles are dead after a token or two.
     proposals = {"LCD": smc.LCD(), "GCD": smc.GCD(), "P-GCD": smc.PGCD(hmm)}
 
-    def waiting(proposal: smc.Proposal, seed: int) -> int:
+    def waiting(algorithm: str, proposal: smc.Proposal, seed: int) -> int:
         (found,) = smc.sample(
             lm, [[0]], constraint, budget=given.budget, particles=given.particles,
-            proposal=proposal, seed=seed, forced_runs=False,
+            proposal=proposal, seed=seed, forced_runs=False, algorithm=algorithm,
         )  # fmt: skip
         return len(found.diagnostics.ess)
 
-    def static(name: str) -> Callable[[smc.Proposal, int], int]:
-        def run(proposal: smc.Proposal, seed: int) -> int:
+    def static(name: str) -> Callable[[str, smc.Proposal, int], int]:
+        def run(algorithm: str, proposal: smc.Proposal, seed: int) -> int:
             batch = Batch(gcd.AutomatonBatch([constraint]), torch.tensor([given.budget]))
-            sampler = StaticSampler(
-                lm, proposal, batch, examples=torch.zeros(1, dtype=torch.int64),
-                num_particles=given.particles, draw=CounterDraw(seed),
-                whole_vocabulary=pass_of(name, lm.device),
-            )  # fmt: skip
-            sampler.prepare([[0]])
-            return sampler.finish()
+            shared: dict[str, Any] = {
+                "examples": torch.zeros(1, dtype=torch.int64),
+                "num_particles": given.particles,
+                "draw": CounterDraw(seed),
+            }
+            loop: StaticSampler | StaticFilter
+            if algorithm == "smc":
+                over = pass_of(name, lm.device)
+                loop = StaticSampler(lm, proposal, batch, whole_vocabulary=over, **shared)
+            else:
+                over = candidates_of(name, lm.device)
+                loop = StaticFilter(lm, proposal, batch, candidates=over, **shared)
+            loop.prepare([[0]])
+            return loop.finish()
 
         return run
 
     loops = {"waits": waiting, "torch": static("torch"), "blocks": static("blocks")}
-    read: dict[str, list[float]] = {title: [] for title in proposals}
-    times: dict[tuple[str, str], list[float]] = {(p, name): [] for p in proposals for name in loops}
+    rows = [(algorithm, title) for algorithm in ("smc", "discrete") for title in proposals]
+    read: dict[tuple[str, str], list[float]] = {row: [] for row in rows}
+    times: dict[tuple[str, str, str], list[float]] = {
+        (*row, name): [] for row in rows for name in loops
+    }
     for repeat in range(given.repeats + 1):
-        for title, proposal in proposals.items():
+        for algorithm, title in rows:
             for name, run in loops.items():
                 lm.seconds, lm.calls, lm.rows_read = 0.0, 0, 0
                 started = time.process_time()
-                steps = run(proposal, repeat)
+                steps = run(algorithm, proposals[title], repeat)
                 spent = time.process_time() - started - lm.seconds
                 if repeat:  # the first run compiles, and makes tables
-                    times[title, name].append(1e3 * spent / steps)
+                    times[algorithm, title, name].append(1e3 * spent / steps)
                     if name == "waits":
-                        read[title].append(lm.rows_read / steps)
+                        read[algorithm, title].append(lm.rows_read / steps)
     print(f"{vocabulary.size} tokens, {torch.get_num_threads()} threads, N = {given.particles}")
     print(f"{constraint.num_states} states, {constraint.num_classes} classes\n")
-    print("| proposal | rows that the waiting loop reads a step | waits, ms | static, torch, ms "
-          "| static, blocks, ms | waits / blocks |")  # fmt: skip
-    print("|---|---|---|---|---|---|")
-    for title in proposals:
-        each = [times[title, name] for name in loops]
+    print("| algorithm | proposal | rows that the waiting loop reads a step | waits, ms "
+          "| static, torch, ms | static, blocks, ms | waits / blocks |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|")
+    for row in rows:
+        each = [times[*row, name] for name in loops]
         ratio = statistics.median(a / b for a, b in zip(each[0], each[2], strict=True))
         cells = " | ".join(f"{statistics.median(values):.1f}" for values in each)
-        print(f"| {title} | {statistics.median(read[title]):.1f} | {cells} | {ratio:.2f} |")
+        named = f"{row[0]} | {row[1]}"
+        print(f"| {named} | {statistics.median(read[row]):.1f} | {cells} | {ratio:.2f} |")
 
 
 if __name__ == "__main__":

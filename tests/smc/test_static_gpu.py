@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from gcd.tokens.lifting import lift
 from hmm.model import HMM
 from smc.draw import CounterDraw
 from smc.proposals import Batch
-from smc.static import StaticSampler, StaticTransformer, pass_of
+from smc.static import StaticFilter, StaticSampler, StaticTransformer, candidates_of, pass_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -61,10 +63,36 @@ def test_a_captured_step_is_the_eager_one(stories: smc.TransformersLM, name: str
         assert torch.allclose(found.log_weight, expected.log_weight, rtol=0, atol=1e-9)
 
 
+def filtered(lm: smc.TransformersLM, name: str, *, graph: bool, fused: str) -> StaticFilter:
+    automaton = lift(regex(r"(Once|One day|Tom)[a-z ,]{0,40}\."), lm.vocabulary)
+    batch = Batch(
+        AutomatonBatch([automaton] * 2, device="cuda"), torch.tensor([12, 9], device="cuda")
+    )
+    return StaticFilter(
+        StaticTransformer(lm), proposal_of(name, lm), batch,
+        examples=torch.arange(2, device="cuda"), num_particles=6, share=0.25,
+        draw=CounterDraw(3), candidates=candidates_of(fused, lm.device), graph=graph,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["lm", "lcd", "gcd", "pgcd"])
+def test_a_captured_filter_is_the_eager_one(stories: smc.TransformersLM, name: str) -> None:
+    pytest.importorskip("triton")
+    prompts = [stories.encode("A story. "), stories.encode("The ")]
+    expected = filtered(stories, name, graph=False, fused="torch").run(prompts)
+    for graph, fused in ((False, "triton"), (True, "torch"), (True, "triton")):
+        found = filtered(stories, name, graph=graph, fused=fused).run(prompts)
+        assert torch.equal(found.tokens, expected.tokens)
+        assert torch.allclose(found.log_weight, expected.log_weight, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("algorithm", [sampler, filtered])
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("name", ["lm", "lcd", "gcd", "pgcd"])
-def test_nothing_waits_for_the_device(stories: smc.TransformersLM, name: str, graph: bool) -> None:
-    run = sampler(stories, name, graph=graph, fused="auto")
+def test_nothing_waits_for_the_device(
+    stories: smc.TransformersLM, name: str, graph: bool, algorithm: Callable[..., Any]
+) -> None:
+    run = algorithm(stories, name, graph=graph, fused="auto")
     run.prepare([stories.encode("A story. "), stories.encode("The ")])
     if not graph:
         run.advance()  # tables that are made once, at first use
