@@ -1,20 +1,27 @@
 """How long a constrained answer takes, against unconstrained text of as many tokens.
 
-    OMP_NUM_THREADS=2 python -m benchmarks.answers
+    OMP_NUM_THREADS=2 python -m benchmarks.answers --schemas ../shared/data/public_schemas
 
-Tool calls of xLAM records under GCD (`smc.sample`), with forced runs and with one pass for each
-token; beside them a loop that draws as many tokens from the same model after the same prompt, with
-no constraint, and does nothing else. Prompts are read before, on all sides. Sides are timed in
-turns, record by record; the table has medians of the ratios of their times over records, for one
-particle and for several, which the loop has as rows.
+Tool calls of xLAM records and, where a folder of them is given, texts of public JSON schemas under
+GCD (`smc.sample`), with forced runs and with one pass for each token; beside them a loop that draws
+as many tokens from the same model after the same prompt, with no constraint, and does nothing else.
+Prompts are read before, on all sides. Sides are timed in turns, answer by answer; the table has
+medians of the ratios of their times over answers, for one particle and for several, which the loop
+has as rows. Tool calls are written by the model with the task's adapter; texts of schemas by the
+model without, after a prompt that shows the schema. Of the schemas, drawn at random, those are
+passed over that do not compile, or whose prompt or shortest text is longer than `--most-tokens`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from tqdm import tqdm
@@ -25,7 +32,59 @@ from experiments.harness.budgets import budget_of
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, load_model
 from experiments.tool_calling.prompts import compact_prompt
-from experiments.tool_calling.records import ToolRecord, read_xlam
+from experiments.tool_calling.records import read_xlam
+
+
+class Case(NamedTuple):
+    """A prompt, and the language of its answers, lifted in both forms."""
+
+    prompt: list[int]
+    canonical: gcd.TokenAutomaton
+    plain: gcd.TokenAutomaton
+
+
+def lifted(lm: smc.TransformersLM, prompt: str, language: gcd.Automaton) -> Case:
+    """Lift a language in both forms."""
+    canonical = gcd.lift(language, lm.vocabulary, literals="canonical")
+    return Case(lm.encode(prompt), canonical, gcd.lift(language, lm.vocabulary))
+
+
+def calls(lm: smc.TransformersLM, style: str, count: int) -> Iterator[Case]:
+    """Tool calls of the first records; those are passed over whose tools are refused."""
+    records = read_xlam(ROOT / "data" / "xlam" / "records_500_599.jsonl").records
+    for record in records[:count]:
+        try:
+            language = gcd.tool_calls(record.tools, style=style)
+        except gcd.ConstraintError:
+            continue
+        yield lifted(lm, compact_prompt(record, style), language)
+
+
+def schemas(lm: smc.TransformersLM, folder: Path, count: int, longest: int) -> Iterator[Case]:
+    """Texts of so many schemas of a folder."""
+    paths = sorted(folder.glob("*.json"))
+    random.Random(0).shuffle(paths)
+    for path in paths:
+        schema = json.loads(path.read_text())["schema"]
+        prompt = f"A JSON schema:\n{json.dumps(schema)}\nA JSON document that obeys it:\n"
+        if not count or len(lm.encode(prompt)) > longest:
+            continue
+        try:
+            language = gcd.json_schema(schema)
+            if language.is_empty:
+                continue
+            case = lifted(lm, prompt, language)
+        except gcd.ConstraintError:
+            continue
+        if shortest(case.canonical) > longest:
+            continue
+        count -= 1
+        yield case
+
+
+def shortest(constraint: gcd.TokenAutomaton) -> int:
+    """Tokens of a shortest answer."""
+    return int(constraint.steps_to_accept[constraint.initial])
 
 
 def unconstrained(lm: smc.TransformersLM, prompt: list[int], rows: int, tokens: int) -> None:
@@ -48,44 +107,49 @@ def timed(run: Callable[[], object]) -> float:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--records", type=int, default=16)
+    parser.add_argument("--records", type=int, default=16, help="of xLAM")
+    parser.add_argument("--schemas", type=Path, help="folder of schemas")
+    parser.add_argument("--sample", type=int, default=20, help="so many schemas")
+    parser.add_argument("--most-tokens", type=int, default=600, help="of a schema's prompt, text")
     parser.add_argument("--particles", type=int, nargs="+", default=[1, 16])
     options = parser.parse_args()
-    config = ModelConfig(device="cpu", adapter=str(ROOT / "models" / "smollm2-xlam"))
-    lm, _ = load_model(config)
-    records = read_xlam(ROOT / "data" / "xlam" / "records_500_599.jsonl").records
-    print(f"{options.records} records, {torch.get_num_threads()} threads\n")
+    print(f"{torch.get_num_threads()} threads\n")
     print(
-        "| style | particles | tokens | passes | one by one / unconstrained | forced runs / "
-        "unconstrained | forced runs, all spellings / unconstrained |"
+        "| answers | number | particles | tokens | passes | one by one / unconstrained "
+        "| forced runs / unconstrained | forced runs, all spellings / unconstrained |"
     )
-    print("|---|---|---|---|---|---|---|")
-    for style in ("json", "python"):
-        for particles in options.particles:
-            found = [
-                one
-                for record in tqdm(records[: options.records], leave=False)
-                if (one := measure(lm, record, style, particles)) is not None
-            ]
-            columns = [statistics.median(column) for column in zip(*found, strict=True)]
-            print(
-                f"| {style} | {particles} | {columns[0]:.0f} | {columns[1]:.0f} | "
-                + " | ".join(f"{ratio:.2f}" for ratio in columns[2:])
-                + " |"
-            )
+    print("|---" * 8 + "|")
+    if options.records:
+        lm = loaded(str(ROOT / "models" / "smollm2-xlam"))
+        for style in ("json", "python"):
+            show(f"tool calls, {style}", lm, list(calls(lm, style, options.records)), options)
+    if options.schemas is not None:
+        lm = loaded("none")
+        texts = list(schemas(lm, options.schemas, options.sample, options.most_tokens))
+        show("schemas", lm, texts, options)
 
 
-def measure(
-    lm: smc.TransformersLM, record: ToolRecord, style: str, particles: int
-) -> tuple[float, ...] | None:
-    """Tokens of an answer, passes, and ratios of times; None for a record that is refused."""
-    try:
-        language = gcd.tool_calls(record.tools, style=style)
-        canonical = gcd.lift(language, lm.vocabulary, literals="canonical")
-        plain = gcd.lift(language, lm.vocabulary)
-    except gcd.ConstraintError:
-        return None
-    prompt = lm.encode(compact_prompt(record, style))
+def loaded(adapter: str) -> smc.TransformersLM:
+    """The language model, with an adapter or "none"."""
+    return load_model(ModelConfig(device="cpu", adapter=adapter))[0]
+
+
+def show(name: str, lm: smc.TransformersLM, cases: list[Case], options: argparse.Namespace) -> None:
+    """Measure all answers of a kind, and print a row for each number of particles."""
+    for particles in options.particles:
+        found = [measure(lm, case, particles) for case in tqdm(cases, leave=False)]
+        columns = [statistics.median(column) for column in zip(*found, strict=True)]
+        ratios = " | ".join(f"{ratio:.2f}" for ratio in columns[2:])
+        print(
+            f"| {name} | {len(cases)} | {particles} | {columns[0]:.0f} | {columns[1]:.0f} "
+            f"| {ratios} |",
+            flush=True,
+        )
+
+
+def measure(lm: smc.TransformersLM, case: Case, particles: int) -> tuple[float, ...]:
+    """Tokens of an answer, passes, and ratios of times."""
+    prompt = case.prompt
     lm.prefill([prompt])  # kept from here on
 
     def run(constraint: gcd.TokenAutomaton, forced: bool) -> smc.Posterior:
@@ -94,13 +158,13 @@ def measure(
             particles=particles, proposal=smc.GCD(), forced_runs=forced,
         )[0]  # fmt: skip
 
-    answer = run(canonical, True)
+    answer = run(case.canonical, True)
     tokens = max(len(sample.ids) for sample in answer.particles)
     free = timed(lambda: unconstrained(lm, prompt, particles, tokens))
-    sides = [timed(lambda: run(canonical, False)), timed(lambda: run(canonical, True))]
+    sides = [timed(lambda: run(case.canonical, False)), timed(lambda: run(case.canonical, True))]
     # In all spellings another answer comes out; its time is taken by the token.
     other: list[smc.Posterior] = []
-    seconds = timed(lambda: other.append(run(plain, True)))
+    seconds = timed(lambda: other.append(run(case.plain, True)))
     longest = max(len(sample.ids) for sample in other[0].particles)
     ratios = [side / free for side in sides] + [seconds / longest / (free / tokens)]
     return float(tokens), float(answer.diagnostics.lm_calls - 1), *ratios
