@@ -11,8 +11,9 @@ from experiments.harness.config import Config
 from experiments.harness.models import SHAPE, resolve_device
 from smc.static.choose import PASSES
 
-KINDS = ("generate", "lm", "lcd", "gcd", "pgcd")
-"""What is timed: `transformers.generate`, and our static loop under each proposal."""
+KINDS = ("generate", "lm", "lcd", "gcd", "discrete", "pgcd")
+"""What is timed: `transformers.generate`; our static loop under each proposal; and the discrete
+filter in static shapes, under GCD, which keeps `task.batch` prefixes."""
 LOOKAHEADS = ("conditional", "in_time")
 
 

@@ -1,10 +1,11 @@
 """`+task=latency` measures milliseconds a token: the paper's Table 2.
 
 What is timed is the static loop (`smc.static`), with the proposals of the paper, for `task.batch`
-particles of one prompt; on a CUDA device a step with the model's forward pass is one captured
-graph. The floor is the same loop without a constraint, captured just as well, and, weaker,
-`transformers.generate`. Tokens are fixed in advance, so that all methods write the same and runs
-end, whatever the weights. Runs that warm up do not count; what is prepared once is told apart.
+particles of one prompt, and the discrete filter with as many prefixes; on a CUDA device a step with
+the model's forward pass is one captured graph. The floor is the same loop without a constraint,
+captured just as well, and, weaker, `transformers.generate`. Tokens are fixed in advance, so that
+all methods but the filter write the same and runs end, whatever the weights. Runs that warm up do
+not count; what is prepared once is told apart.
 
     python -m experiments.run +task=latency                       # SmolLM2, on the CPU
     python -m experiments.run +experiment=table2_latency          # on a GPU
@@ -33,6 +34,7 @@ from experiments.latency.timing import Bench, methods_of
 PAPER = {"lm": 1.69, "lcd": 1.83, "gcd": 1.86, "pgcd:H1024": 5.26, "pgcd:H4096": 8.23,
          "pgcd:H16384": 17.30}  # fmt: skip
 """Table 2: milliseconds a token, Llama-3.1-8B, batch 16, one H100."""
+ALGORITHM = {"discrete": "discrete"}  # of a method; the others have particles
 
 
 def _machine(device: torch.device) -> str:
@@ -57,7 +59,7 @@ def _run(run: Run, machine: str) -> None:
     task = run.config.task
     methods = methods_of(task.kinds, task.hidden)
     keys = [
-        Key("latency", method, "smc", task.batch, repeat)
+        Key("latency", method, ALGORITHM.get(method, "smc"), task.batch, repeat)
         for repeat in range(task.repeats)
         for method in methods
     ]
@@ -70,7 +72,7 @@ def _run(run: Run, machine: str) -> None:
             for key in due:
                 if key.method not in warm:
                     for _ in range(task.warm_up):
-                        bench.seconds(key.method, 0)
+                        bench.seconds_per_token(key.method, 0)
                     warm.add(key.method)
                 run.store.append([_row(key, bench, run.config.seed, machine)])
                 progress(1)
@@ -80,10 +82,10 @@ def _run(run: Run, machine: str) -> None:
 
 
 def _row(key: Key, bench: Bench, seed: int, machine: str) -> Row:
-    seconds = bench.seconds(key.method, derived_seed(seed, key.repeat) % 2**31)
+    seconds = bench.seconds_per_token(key.method, derived_seed(seed, key.repeat) % 2**31)
     return {
         **key._asdict(),
-        "ms_per_token": 1e3 * seconds / len(bench.tokens),
+        "ms_per_token": 1e3 * seconds,
         "tokens": len(bench.tokens),
         "automaton_seconds": bench.automaton_seconds,
         "table_seconds": bench.table_seconds.get(key.method),
@@ -112,11 +114,12 @@ def _report(run: Run, rows: list[Row], methods: list[str]) -> None:
         for method, record in zip(methods, records, strict=True)
     )
     first = rows[0]
+    own = "; the discrete filter takes its own" if "discrete" in methods else ""
     text = (
         f"## Milliseconds a token\n\n{as_markdown(table)}\n\n"
         f"{title_of(run.config.model)} on {first['machine']}; {first['particles']} particles, "
-        f"{first['tokens']} tokens fixed in advance, medians of {len(times)} runs in turns, of "
-        f"ratios those of runs of the same turn. Not in these times: reading the prompt, the "
+        f"{first['tokens']} tokens fixed in advance{own}, medians of {len(times)} runs in turns, "
+        f"of ratios those of runs of the same turn. Not in these times: reading the prompt, the "
         f"constraint ({first['states']} states, {first['classes']} classes, "
         f"{first['automaton_seconds']:.2f} s), and the table of P-GCD. HMMs have random "
         "parameters. The paper's (arXiv 2606.01926, Table 2): Llama-3.1-8B, batch 16, one H100.\n"

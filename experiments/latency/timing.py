@@ -16,7 +16,7 @@ from experiments.latency.models import SCHEMA, fixed_tokens
 from hmm.model import HMM
 from smc.draw import CounterDraw
 from smc.proposals import Batch
-from smc.static import StaticSampler, StaticTransformer, pass_of
+from smc.static import StaticFilter, StaticSampler, StaticTransformer, candidates_of, pass_of
 from smc.transformers_lm import TransformersLM
 
 PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {"lm": smc.LM, "lcd": smc.LCD, "gcd": smc.GCD}
@@ -57,34 +57,64 @@ class Bench:
         size = self.lm.vocabulary.size
         return [(7 * i) % (size - 1) for i in range(self.config.task.prompt_tokens)]
 
-    def seconds(self, method: str, seed: int) -> float:
+    def seconds_per_token(self, method: str, seed: int) -> float:
         """Time the steps of one run."""
         if method == "generate":
-            return self._generate(seed)
-        task, options = self.config.task, self.config.smc
-        device, N = self.lm.device, task.batch
+            return self._generate(seed) / len(self.tokens)
+        device = self.lm.device
         budget = torch.tensor([len(self.tokens)], device=device)
         batch = Batch(gcd.AutomatonBatch([self.constraint], device=device), budget)
-        sampler = StaticSampler(
+        loop = (
+            self._filter(batch, seed)
+            if method == "discrete"
+            else self._sampler(method, batch, seed)
+        )
+        loop.prepare([self.prompt])
+        steps: list[int] = []
+        spent = _timed(lambda: steps.append(loop.finish()), device)
+        outcome = loop.outcome()
+        if method != "discrete":
+            assert outcome.tokens[0].tolist() == self.tokens, "particles take the fixed tokens"
+        return spent / steps[0]
+
+    def _sampler(self, method: str, batch: Batch, seed: int) -> StaticSampler:
+        """Particles that take the fixed tokens."""
+        options, device = self.config.smc, self.lm.device
+        return StaticSampler(
             StaticTransformer(self.lm),
             self._proposal(method, batch),
             batch,
-            examples=torch.zeros(1, dtype=torch.int64, device=device),
-            num_particles=N,
+            num_particles=self.config.task.batch,
             resampling=options.resampling,
             ess_threshold=options.ess_threshold,
             strata=options.strata,
-            temperature=options.temperature,
-            draw=CounterDraw(seed),
-            whole_vocabulary=pass_of(task.whole_vocabulary, device),
-            graph=device.type == "cuda" if task.graph is None else task.graph,
+            whole_vocabulary=pass_of(self.config.task.whole_vocabulary, device),
             script=torch.tensor([*self.tokens, self.tokens[-1]], device=device),
+            **self._shared(seed),
         )
-        sampler.prepare([self.prompt])
-        spent = _timed(sampler.finish, device)
-        outcome = sampler.outcome()
-        assert outcome.tokens[0].tolist() == self.tokens, "every particle takes the fixed tokens"
-        return spent
+
+    def _filter(self, batch: Batch, seed: int) -> StaticFilter:
+        """The discrete filter, all of whose places are taken up to the end of the budget."""
+        return StaticFilter(
+            StaticTransformer(self.lm),
+            smc.GCD(),
+            batch,
+            num_particles=self.config.task.batch,
+            count_finished=False,
+            floor=0.0,
+            candidates=candidates_of(self.config.task.whole_vocabulary, self.lm.device),
+            **self._shared(seed),
+        )
+
+    def _shared(self, seed: int) -> dict[str, Any]:
+        """What both loops are told."""
+        device, graph = self.lm.device, self.config.task.graph
+        return {
+            "examples": torch.zeros(1, dtype=torch.int64, device=device),
+            "temperature": self.config.smc.temperature,
+            "draw": CounterDraw(seed),
+            "graph": device.type == "cuda" if graph is None else graph,
+        }
 
     def _proposal(self, method: str, batch: Batch) -> smc.Proposal:
         """The proposal of this name; its table is made here, once, and timed."""

@@ -31,15 +31,16 @@ def test_every_method_is_timed(tmp_path):
     )  # fmt: skip
     experiment.run(config)
     rows = [json.loads(line) for line in (tmp_path / "run" / "results.jsonl").open()]
-    methods = ["generate", "lm", "lcd", "gcd", "pgcd:H3"]
+    methods = ["generate", "lm", "lcd", "gcd", "discrete", "pgcd:H3"]
     assert [row["method"] for row in rows] == methods * 2
     assert all(row["ms_per_token"] > 0 for row in rows if row["method"] != "generate")
+    assert {row["method"] for row in rows if row["algorithm"] == "discrete"} == {"discrete"}
     assert all((row["table_seconds"] is not None) == ("pgcd" in row["method"]) for row in rows)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     by_name = {record["method"]: record for record in summary["rows"]}
     assert by_name["lm"]["slowdown"] == 1
     assert by_name["generate"]["slowdown_generate"] == 1
-    ratios = [rows[i + 3]["ms_per_token"] / rows[i + 1]["ms_per_token"] for i in (0, 5)]
+    ratios = [rows[i + 3]["ms_per_token"] / rows[i + 1]["ms_per_token"] for i in (0, 6)]
     assert by_name["gcd"]["slowdown"] == pytest.approx(sum(ratios) / 2)
     table = (tmp_path / "run" / "table.md").read_text()
     assert f"{PAPER['gcd']:.2f}" in table
