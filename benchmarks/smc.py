@@ -163,7 +163,7 @@ def ours(case: Case, particles: int) -> list[Way]:
     return ways + [way("GCD", smc.GCD(), other) for other in case.constraints if other != default]
 
 
-def theirs(case: Case, particles: int, direct: bool) -> list[Way]:
+def theirs(case: Case, particles: int, direct: bool, uncached: bool) -> list[Way]:
     """What `genlm-control` does; nothing where it is not installed."""
     if importlib.util.find_spec("genlm") is None:
         return []
@@ -178,6 +178,8 @@ def theirs(case: Case, particles: int, direct: bool) -> list[Way]:
         Way("AWRS, our passes, in the budget", "all", "AWRS, budget", passes["gcd"]),
         Way("direct, our passes and mask", "all", "direct", passes["direct"]),
     ]
+    if uncached:
+        ways.append(Way("AWRS, its backend, uncached", "all", "AWRS", own["uncached"], slow=True))
     if direct and "direct" in own:
         ways.append(Way("direct, its backend", "all", "direct", own["direct"], slow=True))
     return ways
@@ -237,7 +239,8 @@ def measure(
         for name, (log_evidence, gap) in known.items():
             how = f"two estimates {100 * gap:.1f} % apart" if gap else "exact"
             shown(f"log evidence {number}, {name} spellings: {log_evidence:.3f} ({how})")
-        ways = ours(case, options.particles) + theirs(case, options.particles, options.direct)
+        ways = ours(case, options.particles)
+        ways += theirs(case, options.particles, options.direct, options.uncached)
         rounds = [
             (turn, way)
             for turn in range(options.repeats + 1)
@@ -359,6 +362,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=2, help="timed ones; one more warms up")
     parser.add_argument("--own", type=int, default=1, help="of these with genlm's own backend")
     parser.add_argument("--direct", action="store_true", help="genlm's own, too: minutes a run")
+    parser.add_argument("--uncached", action="store_true", help="genlm's own as it comes, too")
     parser.add_argument("--reference", type=int, default=128, help="particles of the evidence")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--tiny", action="store_true", help="a tiny model instead of SmolLM2")

@@ -2,8 +2,9 @@
 
 The language model and its weights are ours in every case. What differs is who runs them:
 
-* on its own backend, as the package is used: `PromptedLLM` over `AsyncTransformer`. That keeps the
-  keys and values of the prompt, and reads every prefix anew from there on;
+* on its own backend, as the package is used: `PromptedLLM` over `AsyncTransformer`. Told to, that
+  keeps the keys and values of the prompt, and reads every prefix anew from there on; left as it
+  comes ("uncached"), it reads the prompt with every prefix;
 * on our forward passes (`experiments.harness.genlm_potentials`), which read one token of each
   distinct prefix.
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -94,32 +96,39 @@ def on_its_backend(
     particles: int,
     pattern: str | None,
 ) -> dict[str, Prepare]:
-    """AWRS as the package is used; of a pattern its own automaton, and direct sampling, too."""
+    """AWRS as the package is used, its backend told to keep the prompt or left as it comes.
+
+    Of a pattern it takes its own automaton, and there is direct sampling, too.
+    """
     # As many queries as there are particles make a batch, so that none waits for a timer.
     backend = AsyncTransformer(lm.model, lm.tokenizer, batch_size=particles)
     ends = [backend.byte_vocab[token].byte_string for token in lm.vocabulary.eos_ids]
     model = PromptedLLM(backend, prompt_ids=list(prompt), eos_byte_strings=ends)
 
-    def afresh() -> None:
+    def afresh(keeps: bool = True) -> None:
         # Of what a run has read only the prompt stays, as on our side.
         backend.clear_cache()
-        backend.cache_kv(list(prompt))
+        if keeps:
+            backend.cache_kv(list(prompt))
 
     if pattern is None:
 
-        def asking(seed: int) -> AWRS:
-            afresh()
+        def asking(seed: int, keeps: bool = True) -> AWRS:
+            afresh(keeps)
             condition = TokenCondition(automaton, None, model.tables)
             return AWRS(autobatched(model), condition, seed=seed, autobatch=False)
 
-        return {"awrs": _run_of(asking, budget, particles)}
+        return {
+            "awrs": _run_of(asking, budget, particles),
+            "uncached": _run_of(partial(asking, keeps=False), budget, particles),
+        }
 
     fsa = BoolFSA.from_regex(pattern)
     condition = fsa.coerce(model, f=b"".join)
     asyncio.run(condition.prefix([]))  # it computes what lasts
 
-    def awrs(seed: int) -> AWRS:
-        afresh()
+    def awrs(seed: int, keeps: bool = True) -> AWRS:
+        afresh(keeps)
         fsa.clear_cache()
         return AWRS(model, condition, seed=seed)
 
@@ -128,7 +137,7 @@ def on_its_backend(
         fsa.clear_cache()
         return DirectTokenSampler(model * condition)
 
-    samplers = {"awrs": awrs, "direct": direct}
+    samplers = {"awrs": awrs, "uncached": partial(awrs, keeps=False), "direct": direct}
     return {name: _run_of(made, budget, particles) for name, made in samplers.items()}
 
 
