@@ -19,6 +19,7 @@ from hydra import compose, initialize_config_dir
 import smc
 from experiments import run as experiment
 from experiments.harness.identity import results_config
+from experiments.tool_calling import task
 from hmm.checkpoint import save
 from hmm.model import HMM
 
@@ -232,6 +233,17 @@ def test_an_hmm_over_another_vocabulary_is_refused_with_both_sizes(tmp_path):
     save(HMM.random(4, 100, generator=torch.Generator().manual_seed(0)), tmp_path / "hmm")
     with pytest.raises(ValueError, match=r"100.*512|512.*100"):
         experiment.run(composed(f"run_dir={tmp_path / 'run'}", f"hmm.path={tmp_path / 'hmm'}"))
+
+
+@pytest.mark.parametrize("name", ["hmm.safetensors", "config.json"])
+def test_a_damaged_hmm_is_named_before_the_language_model_is_loaded(name, tmp_path, monkeypatch):
+    shutil.copytree(hmm(), tmp_path / "hmm")
+    damaged = tmp_path / "hmm" / name
+    damaged.write_bytes(damaged.read_bytes()[:-20])
+    monkeypatch.setattr(task, "load_model", None)
+    with pytest.raises(ValueError, match=rf"hmm\.path=.*{name} cannot be read .* copy it again"):
+        experiment.run(composed(f"run_dir={tmp_path / 'run'}", f"hmm.path={tmp_path / 'hmm'}"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_hmm_with_other_ends_is_refused_with_both(tmp_path):
