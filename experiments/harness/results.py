@@ -8,9 +8,11 @@ last line that was cut short is dropped when the file is read.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,13 +76,19 @@ class ResultStore:
         return len(self._rows)
 
     def append(self, rows: Iterable[Row]) -> None:
-        """Write rows to disk, through to the device."""
-        with self.path.open("a", encoding="utf-8") as file:
+        """Write rows to disk, through to the device.
+
+        Raises:
+            OSError: they cannot be written; for a full disk it names the file.
+        """
+        written: dict[Key, Row] = {}
+        with naming_full_disk(self.path), self.path.open("a", encoding="utf-8") as file:
             for row in rows:
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
-                self._rows[key_of(row)] = row
+                written[key_of(row)] = row
             file.flush()
             os.fsync(file.fileno())
+        self._rows |= written
 
     def rows(self, keys: Iterable[Key]) -> list[Row]:
         """Give the rows of these keys, in this order.
@@ -110,9 +118,11 @@ class ResultStore:
         rows = self.rows(keys)
         final = self.run_dir / "results.jsonl"
         partial = final.with_suffix(".jsonl.tmp")
-        partial.write_text(
-            "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8"
-        )
+        with naming_full_disk(partial):
+            partial.write_text(
+                "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows),
+                encoding="utf-8",
+            )
         partial.replace(final)
         for path in self.run_dir.glob("results.rank*.jsonl"):
             path.unlink()
@@ -123,6 +133,20 @@ class ResultStore:
         for path in sorted(self.run_dir.glob("results*.jsonl")):
             for row in read_rows(path):
                 self._rows.setdefault(key_of(row), row)
+
+
+@contextmanager
+def naming_full_disk(path: Path) -> Iterator[None]:
+    """Say which file could not be written for want of space; the system's own error does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise OSError(
+            f"{path} could not be written: {error.strerror}; make space, and the run goes on from "
+            "the rows that are there"
+        ) from error
 
 
 def read_rows(

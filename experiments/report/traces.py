@@ -27,6 +27,7 @@ from experiments.harness.results import (
     ResultStore,
     drop_partial_line,
     key_of,
+    naming_full_disk,
     read_rows,
     refuse_cut_short,
 )
@@ -191,7 +192,7 @@ class TraceStore:
                     _LOG.warning("%s is full (%d MiB): no more traces", self.path, MOST_BYTES >> 20)
                 self._full = True
                 return
-            with self.path.open("a", encoding="ascii") as file:
+            with naming_full_disk(self.path), self.path.open("a", encoding="ascii") as file:
                 file.write(line)
 
 
