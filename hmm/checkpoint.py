@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gcd.support.files import read_json, read_tensors, write_json, write_tensors
+from gcd.support.files import check_tensors, read_json, read_tensors, write_json, write_tensors
 from gcd.tokens.vocabulary import Vocabulary
 from hmm.em import Statistics, Step
 from hmm.model import HMM
@@ -188,6 +188,19 @@ def load_any(
     )
 
 
+def check_files(directory: str | Path) -> None:
+    """Refuses a directory whose files, in either layout, are missing or cut short.
+
+    It reads no arrays, so it is for what would be long under way before it loads the model.
+
+    Raises:
+        ValueError: names the file.
+    """
+    directory = Path(directory)
+    ours = "format" in _config(directory)
+    check_tensors(directory / WEIGHTS if ours else _ctrlg_weights(directory))
+
+
 def save_ctrlg(hmm: HMM, directory: str | Path, *, eos_token_id: int) -> None:
     """Writes a model in Ctrl-G's layout, in float32; a Monarch transition becomes H² numbers."""
     hmm.check()
@@ -217,11 +230,7 @@ def load_ctrlg(
     """Reads a model in Ctrl-G's layout; arguments, types and errors as for `load`."""
     directory = Path(directory)
     config = _config(directory)
-    path = directory / "model.safetensors"
-    if not path.is_file():
-        path = directory / "pytorch_model.bin"
-    if not path.is_file():
-        raise ValueError(f"{directory} has neither model.safetensors nor pytorch_model.bin")
+    path = _ctrlg_weights(directory)
     state = read_tensors(path, device)
     missing = set(_CTRLG) - state.keys()
     if missing:
@@ -244,6 +253,13 @@ def load_ctrlg(
     else:
         hmm.check()
     return Checkpoint(hmm.to(dtype=hmm.dtype, emission_dtype=emission_dtype), config)
+
+
+def _ctrlg_weights(directory: Path) -> Path:
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        if (directory / name).is_file():
+            return directory / name
+    raise ValueError(f"{directory} has neither model.safetensors nor pytorch_model.bin")
 
 
 def save_step(

@@ -21,9 +21,11 @@ import wandb_workspaces.workspaces as ws
 from omegaconf import OmegaConf
 from wandb_workspaces.expr import And
 
+from experiments.harness.checks import one_of
 from experiments.harness.command import errors_in_one_line
 from experiments.harness.config import WandbConfig
 from experiments.harness.tracking import OUTCOMES, has_login
+from experiments.tasks import TASKS
 
 MEASURES = {
     "weighted_accuracy": "Accuracy, posterior-weighted",
@@ -106,6 +108,8 @@ def main() -> None:
         if wrong:
             raise ValueError(f"{wrong[0]!r} is no setting: give KEY=VALUE, such as task=xlam")
         chosen: Any = OmegaConf.to_container(OmegaConf.from_dotlist(arguments.settings))
+        if "task" in chosen:
+            one_of("task", chosen["task"], tuple(TASKS))
         if arguments.print:
             print(as_json(dashboard(chosen, arguments.entity or "", arguments.project)))
             return

@@ -67,7 +67,7 @@ class SMC:
     Args:
         resampling: "systematic", "stratified", "multinomial", "residual", or a function like them.
         ess_threshold: particles that compete are resampled when their effective sample size is
-            under this fraction of their number; 1 means every step, 0 never.
+            under this fraction of their number; 1 or more means every step, 0 never.
         strata: "state": particles compete with those in the same automaton state alone, and
             complete answers with none; "none": all particles of an example compete.
 

@@ -135,7 +135,8 @@ def sample(
     _check_tasks(lm, tasks)
 
     draw = CounterDraw(_whole("seed", seed)) if draw is None else draw
-    room = Room(settings.max_rows, MOST_AUTOMATA, proposal.max_bytes or math.inf)
+    most_bytes = math.inf if proposal.max_bytes is None else proposal.max_bytes
+    room = Room(settings.max_rows, MOST_AUTOMATA, most_bytes)
     order = sorted(range(len(tasks)), key=lambda i: (len(tasks[i].prompt), i))
     needs = _needs_of(tasks, settings)
     groups = in_groups(order, needs, room)

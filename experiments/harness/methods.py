@@ -31,7 +31,7 @@ from experiments.harness.config import HMMConfig
 from experiments.harness.hmm_alone import HMMAlone
 from experiments.harness.models import ROOT, digest_of
 from gcd.support.files import read_json
-from hmm.checkpoint import CONFIG, load_any
+from hmm.checkpoint import CONFIG, check_files, load_any
 from hmm.model import HMM
 from smc.language_model import LanguageModel
 
@@ -188,15 +188,15 @@ def hmm_directory(config: DictConfig, hmm: str = "") -> Path:
                 f"`python -m scripts.distill_hmm model.path={config.model.path}` and give "
                 f"hmm.path=DIR, or leave {names} out of task.methods"
             )
-        return own
+        return existing_hmm("hmm.path", str(own))
     return existing_hmm("hmm.path", config.hmm.path)
 
 
 def existing_hmm(key: str, path: str) -> Path:
-    """Find the directory that a setting names, where an HMM must lie.
+    """Find the directory that a setting names, where an HMM must lie; it is not loaded yet.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is none, or its files are missing or cut short.
     """
     directory = Path(path).expanduser()
     if not (directory / "config.json").is_file():
@@ -204,6 +204,10 @@ def existing_hmm(key: str, path: str) -> Path:
             f"{key}={path}: no HMM there ({directory} has no config.json); give a directory that "
             "scripts.distill_hmm has written (runs/distill-*/hmm), or one in Ctrl-G's layout"
         )
+    try:
+        check_files(directory)
+    except ValueError as error:
+        raise ValueError(f"{key}={path}: {error}") from error
     return directory
 
 

@@ -91,7 +91,9 @@ def read_text(path: str | Path) -> str:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise DataError(f"no such file: {path}; give the path of an existing one") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
         raise DataError(f"{path} cannot be read: {error}") from error
 
 

@@ -8,9 +8,11 @@ last line that was cut short is dropped when the file is read.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,8 +37,12 @@ class Key(NamedTuple):
     repeat: int = 0
 
 
+KEYED = ("example", "method", "algorithm", "particles")
+"""What every row with a key has; where there is one repetition, rows need not number it."""
+
+
 def key_of(row: Row) -> Key:
-    """Give the key of a row; where there is one repetition, rows need not number it."""
+    """Give the key of a row."""
     names = row["example"], row["method"], row["algorithm"]
     return Key(*names, row["particles"], row.get("repeat", 0))
 
@@ -61,7 +67,7 @@ class ResultStore:
         self._rows: dict[Key, Row] = {}
         self.reload()
         if self.path.exists():
-            _drop_partial_line(self.path)
+            drop_partial_line(self.path)
 
     def __contains__(self, key: Key) -> bool:
         return key in self._rows
@@ -70,13 +76,19 @@ class ResultStore:
         return len(self._rows)
 
     def append(self, rows: Iterable[Row]) -> None:
-        """Write rows to disk, through to the device."""
-        with self.path.open("a", encoding="utf-8") as file:
+        """Write rows to disk, through to the device.
+
+        Raises:
+            OSError: they cannot be written; for a full disk it names the file.
+        """
+        written: dict[Key, Row] = {}
+        with naming_full_disk(self.path), self.path.open("a", encoding="utf-8") as file:
             for row in rows:
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
-                self._rows[key_of(row)] = row
+                written[key_of(row)] = row
             file.flush()
             os.fsync(file.fileno())
+        self._rows |= written
 
     def rows(self, keys: Iterable[Key]) -> list[Row]:
         """Give the rows of these keys, in this order.
@@ -106,9 +118,11 @@ class ResultStore:
         rows = self.rows(keys)
         final = self.run_dir / "results.jsonl"
         partial = final.with_suffix(".jsonl.tmp")
-        partial.write_text(
-            "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8"
-        )
+        with naming_full_disk(partial):
+            partial.write_text(
+                "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows),
+                encoding="utf-8",
+            )
         partial.replace(final)
         for path in self.run_dir.glob("results.rank*.jsonl"):
             path.unlink()
@@ -121,12 +135,32 @@ class ResultStore:
                 self._rows.setdefault(key_of(row), row)
 
 
-def read_rows(path: Path, *, keyed: bool = True) -> list[Row]:
+@contextmanager
+def naming_full_disk(path: Path) -> Iterator[None]:
+    """Say which file could not be written for want of space; the system's own error does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise OSError(
+            f"{path} could not be written: {error.strerror}; make space, and the run goes on from "
+            "the rows that are there"
+        ) from error
+
+
+def read_rows(
+    path: Path,
+    *,
+    needs: Sequence[str] = KEYED,
+    remedy: str = "remove that line and its row is made again, or start over with resume=false",
+) -> list[Row]:
     """Read the whole rows of a file; `ValueError` names the line that is none.
 
     Args:
         path: of the file.
-        keyed: whether rows must have a key; in the results of some tasks they have none.
+        needs: what every row must have.
+        remedy: what the user can do about a line that is no row.
     """
     # What follows the last newline was cut short by an interruption: the row is made again. Not
     # `splitlines`, which would also break at the line separators that JSON strings may hold.
@@ -137,20 +171,37 @@ def read_rows(path: Path, *, keyed: bool = True) -> list[Row]:
             row = json.loads(line)
             if not isinstance(row, dict):
                 raise ValueError(f"it holds {row!r}")
-            if keyed:
-                key_of(row)
+            missing = [name for name in needs if name not in row]
+            if missing:
+                raise ValueError(f"it has no {', '.join(missing)}")
             rows.append(row)
-        except (ValueError, KeyError) as error:
-            cause = f"it has no {error}" if isinstance(error, KeyError) else error
+        except ValueError as error:
             raise ValueError(
-                f"{path}, line {number} is no row of results ({cause}); remove that line and its "
-                "row is made again, or start over with resume=false"
+                f"{path}, line {number} is no row of results ({error}); {remedy}"
             ) from error
     return rows
 
 
-def _drop_partial_line(path: Path) -> None:
-    """End the file after its last whole line, so that appending starts a fresh one."""
+def refuse_cut_short(path: Path, remedy: str) -> None:
+    """Refuse a file of rows that is empty, or that does not end with a whole row.
+
+    Raises:
+        ValueError: it is one; an interruption leaves such a file, a finished run does not.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        if file.read() != b"\n":
+            what = "ends within a row" if size else "is empty"
+            raise ValueError(f"{path} {what}, so rows were lost; {remedy}")
+
+
+def drop_partial_line(path: Path) -> None:
+    """End the file after its last whole line, so that appending starts a fresh one.
+
+    A file without any is removed.
+    """
     content = path.read_bytes()
-    if content and not content.endswith(b"\n"):
-        path.write_bytes(content[: content.rfind(b"\n") + 1])
+    if not content.endswith(b"\n"):
+        whole = content[: content.rfind(b"\n") + 1]
+        path.write_bytes(whole) if whole else path.unlink()

@@ -88,7 +88,8 @@ def run_task(task: Task, config: DictConfig) -> Path:
     Raises:
         ValueError: data, models or a directory that the run cannot honour; under `torchrun`, a
             task of one process, or processes that prepared different records.
-        KeyboardInterrupt: as it came, after saying how far the run got.
+        KeyboardInterrupt, OSError: as it came (a full disk is one), after saying how far the run
+            got.
     """
     device = resolve_device(config.model.device)
     settle(config.model, task.adapter or _subject(config))
@@ -101,7 +102,7 @@ def run_task(task: Task, config: DictConfig) -> Path:
         run.refuse_another()
     try:
         task.run(run, inputs)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, OSError):
         run.say_how_far()
         raise
     finally:
@@ -171,9 +172,8 @@ class Run:
             ValueError: under `torchrun`, the processes do not agree; or another command is writing
                 into the directory. Nothing was written then.
         """
-        self._keys = tuple(keys)
         records = [f"the row {' '.join(map(str, key))}" for key in keys]
-        digest = fingerprint([self.identity, self._keys, prepared])
+        digest = fingerprint([self.identity, tuple(keys), prepared])
         refuse_disagreement(self.world, digest, records)
         rows_dir = self.directory / rows_in
         if self.rank == 0:
@@ -205,6 +205,7 @@ class Run:
                     "%d of %d rows are in %s already and are kept (resume=false starts over)",
                     len(self.store), len(keys), self.store.path,
                 )  # fmt: skip
+        self._keys = tuple(keys)
 
     def close(self) -> None:
         """Leave the directory to others."""

@@ -23,7 +23,7 @@ from omegaconf import DictConfig
 
 from experiments.harness.identity import Identity, results_config
 from experiments.harness.models import SHAPE, resolve_device, title_of, weights_of
-from experiments.harness.results import Key, Row
+from experiments.harness.results import Key, Row, key_of, read_rows
 from experiments.harness.run import Run, Task
 from experiments.harness.seeds import derived_seed
 from experiments.harness.summary import as_markdown
@@ -63,10 +63,13 @@ def _run(run: Run, machine: str) -> None:
         for repeat in range(task.repeats)
         for method in methods
     ]
+    path = run.directory / "results.jsonl"
+    made = {key_of(row) for row in read_rows(path)} if run.config.resume and path.exists() else ()
+    due = [key for key in keys if key not in made]
+    # Before the run is open, as a text that is too short is refused here.
+    bench = Bench(timed_model(run.config), run.config) if due else None
     run.open(keys)
-    due = [key for key in keys if key not in run.store]
-    if due:
-        bench = Bench(timed_model(run.config), run.config)
+    if bench is not None:
         warm: set[str] = set()
         with run.sampling(keys) as progress:
             for key in due:

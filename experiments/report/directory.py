@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.harness.results import Row, read_rows
+from experiments.harness.results import KEYED, Row, read_rows, refuse_cut_short
 from experiments.report.traces import Trace, read_traces
 from gcd.support.files import read_json, write_json
 
@@ -79,17 +79,47 @@ def read_run(directory: Path) -> RunData:
             f"{directory} is a run of another version (form {about.get('form')!r}, this is "
             f"{FORM}): make it anew, or report on it with the version that made it"
         )
-    results = directory / "results.jsonl"
+    summary = read_json(directory / "summary.json", remedy=again)
     return RunData(
         directory=directory,
         task=about["task"],
         identity=read_json(directory / "identity.json", remedy=again),
-        summary=read_json(directory / "summary.json", remedy=again),
+        summary=summary,
         table=(directory / "table.md").read_text(encoding="utf-8"),
-        rows=tuple(read_rows(results, keyed=False)) if results.is_file() else (),
+        rows=tuple(_rows(directory, summary, again)),
         traces=tuple(read_traces(directory)),
         figures=tuple(sorted(directory.glob("*.png"))),
     )
+
+
+def _rows(directory: Path, summary: dict[str, Any], again: str) -> list[Row]:
+    """The rows of a run, which must have some if its summary is about any, and the other way."""
+    path, about = directory / "results.jsonl", directory / "summary.json"
+    parts = [summary.get(key) for key in ("methods", "problems", "rows")]
+    if not path.is_file():
+        if any(parts):
+            raise ValueError(f"{path} does not exist, though {about} is about its rows; {again}")
+        return []
+    if not any(parts):
+        raise ValueError(f"{about} says nothing of the rows in {path}; {again}")
+    problems = summary.get("problems")
+    for arm in _arms(summary):
+        missing = [key for key in KEYED[1:] if not isinstance(arm, dict) or key not in arm]
+        if missing:
+            raise ValueError(f"{about} has a record without {', '.join(missing)}: {arm!r}; {again}")
+    refuse_cut_short(path, again)
+    # A line on a whole problem is about no one example and method.
+    needs = ("name", "estimates") if isinstance(problems, list) else KEYED
+    return read_rows(path, needs=needs)
+
+
+def _arms(summary: dict[str, Any]) -> list[Any]:
+    """What the summary says of each method and number of particles, where its task has these."""
+    if isinstance(summary.get("methods"), list):
+        return list(summary["methods"])
+    problems = summary.get("problems")
+    named = problems if isinstance(problems, list) else ()
+    return [arm for each in named if isinstance(each, dict) for arm in each.get("estimates", ())]
 
 
 def names_of(runs: Sequence[RunData]) -> list[str]:

@@ -21,7 +21,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.harness.results import Key, ResultStore, key_of, read_rows
+from experiments.harness.results import (
+    KEYED,
+    Key,
+    ResultStore,
+    drop_partial_line,
+    key_of,
+    naming_full_disk,
+    read_rows,
+    refuse_cut_short,
+)
 from gcd.tokens.vocabulary import Vocabulary
 from smc.observation import Observation, Observe, Population
 
@@ -33,6 +42,8 @@ MOST_ENDED = 16
 """Answers of one step that are noted; a pool may take in thousands. The heaviest are kept."""
 MOST_BYTES = 64 << 20
 """Of all traces that one process of a run writes."""
+
+_AGAIN = "make the run anew with resume=false"
 
 Trace = dict[str, Any]
 RUNNING, FINISHED, DEAD = range(3)
@@ -168,6 +179,8 @@ class TraceStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._full = False
+        if path.exists():
+            drop_partial_line(path)
 
     def append(self, traces: Iterable[tuple[Key, Mapping[str, Any], Trace]]) -> None:
         """Write traces to disk, with what else is to be said of each, until there is no room."""
@@ -179,7 +192,7 @@ class TraceStore:
                     _LOG.warning("%s is full (%d MiB): no more traces", self.path, MOST_BYTES >> 20)
                 self._full = True
                 return
-            with self.path.open("a", encoding="ascii") as file:
+            with naming_full_disk(self.path), self.path.open("a", encoding="ascii") as file:
                 file.write(line)
 
 
@@ -241,12 +254,17 @@ class Tracing:
 
 
 def read_traces(directory: Path) -> list[Trace]:
-    """Read the traces of a run directory; of two of the same trial the later counts."""
-    found = {
-        key_of(trace): trace
-        for path in sorted(directory.glob("traces*.jsonl"))
-        for trace in read_rows(path)
-    }
+    """Read the traces of a run directory; of two of the same trial the later counts.
+
+    Raises:
+        ValueError: a file is empty or cut short, or a line of it is no trace.
+    """
+    found: dict[Key, Trace] = {}
+    for path in sorted(directory.glob("traces*.jsonl")):
+        refuse_cut_short(path, f"remove it to go without its traces, or {_AGAIN}")
+        remedy = f"remove that line to go without it, or {_AGAIN}"
+        for trace in read_rows(path, needs=(*KEYED, "tokens", "start", "steps"), remedy=remedy):
+            found[key_of(trace)] = trace
     return list(found.values())
 
 

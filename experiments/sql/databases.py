@@ -120,8 +120,9 @@ def make_databases(
 
 
 def _read_spider(folder: Path, tables: Path) -> dict[str, Source]:
+    text = read_text(tables)
     try:
-        entries = json.loads(read_text(tables))
+        entries = json.loads(text)
         schemas = {entry["db_id"]: schema_of_entry(entry) for entry in entries}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{tables} is not in Spider's form: {error!r}") from error
@@ -148,7 +149,9 @@ def _read_file(path: Path) -> Source:
         try:
             schema = sql_schema(file)
         except ConstraintError as error:
-            raise DataError(f"data.path: {path}: {error}") from error
+            # What is wrong with a file names it; what is wrong with a schema does not.
+            named = str(error) if str(path) in str(error) else f"{path}: {error}"
+            raise DataError(f"data.path: {named}") from error
         return Source(schema, _rows_of(file, schema))
 
 

@@ -83,10 +83,18 @@ class GrammarMatcher:
         return True
 
     def accept_string(self, input_str: str | bytes, *, debug_print: bool = False) -> bool:
-        """Take the fewest tokens that spell a string, as one step; False if none may."""
+        """Take the fewest tokens that spell a string, as one step; False if none may.
+
+        Raises:
+            TypeError: it is neither text nor bytes; token ids are for `accept_token`.
+        """
         del debug_print
-        text = input_str.encode() if isinstance(input_str, str) else bytes(input_str)
-        tokens = None if self.is_terminated() else fewest_tokens(self._matcher, text)
+        text = input_str.encode() if isinstance(input_str, str) else input_str
+        if not isinstance(text, bytes | bytearray):
+            raise TypeError(
+                f"accept_string takes a str or bytes, not {input_str!r}; accept_token takes an id"
+            )
+        tokens = None if self.is_terminated() else fewest_tokens(self._matcher, bytes(text))
         if tokens is None:
             return False
         for token in tokens:

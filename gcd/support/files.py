@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -47,6 +47,24 @@ def read_tensors(
             raise _unreadable(path, error, remedy) from error
     tensors = _read_npz(path, remedy) if path.suffix == ".npz" else _read_pickle(path, remedy)
     return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def check_tensors(path: Path, *, remedy: str = COPY_AGAIN) -> None:
+    """Refuse a file that `read_tensors` would, as far as can be told without reading the arrays.
+
+    The header of a `.safetensors` file says how long the file is; other kinds need only exist.
+
+    Raises:
+        ValueError: there is no such file, or it is damaged.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist")
+    if path.suffix == ".safetensors":
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise _unreadable(path, error, remedy) from error
 
 
 def _read_npz(path: Path, remedy: str) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ import wandb_workspaces.workspaces as ws
 from experiments.harness.comparison import PLOTS
 from experiments.harness.summary import summarize
 from experiments.harness.tracking import OUTCOMES, logged_arms
+from experiments.tasks import TASKS
 from scripts import wandb_dashboard
 from scripts.wandb_dashboard import FIGURES, MEASURES, as_json, dashboard
 from tests.experiments.harness.test_summary import row
@@ -78,7 +79,9 @@ def test_the_command_prints_without_a_login_and_does_not_ask_for_one(monkeypatch
     for given, message in [
         (["task=xlam"], "error: no login to wandb was found: give `wandb login` first, or --print"),
         (["xlam"], "error: 'xlam' is no setting: give KEY=VALUE, such as task=xlam"),
-    ]:
+        (["task=nix", "--print"],
+         f"error: unknown value 'nix' for task: use one of {', '.join(TASKS)}"),
+    ]:  # fmt: skip
         monkeypatch.setattr(sys, "argv", ["wandb_dashboard", *given])
         with pytest.raises(SystemExit, match="2"):
             wandb_dashboard.main()

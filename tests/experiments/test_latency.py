@@ -9,6 +9,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from experiments import run as experiment
+from experiments.latency import task
 from experiments.latency.models import made_up_vocabulary
 from experiments.latency.task import PAPER
 from tests.experiments.toy_model import write_checkpoint
@@ -22,7 +23,7 @@ def composed(*overrides: str):
         return compose("config", [*QUIET, *overrides])
 
 
-def test_every_method_is_timed(tmp_path):
+def test_every_method_is_timed(tmp_path, monkeypatch):
     model = write_checkpoint(tmp_path / "model")
     config = composed(
         f"model.path={model}", f"run_dir={tmp_path / 'run'}", "task.hidden=[3]", "task.batch=3",
@@ -45,8 +46,9 @@ def test_every_method_is_timed(tmp_path):
     table = (tmp_path / "run" / "table.md").read_text()
     assert f"{PAPER['gcd']:.2f}" in table
     assert "1.10" in table  # the paper's GCD over its unconstrained loop
-    # What is there is not measured again.
+    # What is there is not measured again, and needs no model.
     before = (tmp_path / "run" / "results.jsonl").read_text()
+    monkeypatch.setattr(task, "timed_model", None)
     experiment.run(config)
     assert (tmp_path / "run" / "results.jsonl").read_text() == before
 
@@ -67,6 +69,14 @@ def test_every_method_is_timed(tmp_path):
 def test_what_cannot_be_honoured_is_refused(override, message):
     with pytest.raises(ValueError, match=message):
         experiment.check(composed(override))
+
+
+def test_too_few_tokens_leave_nothing_behind(tmp_path):
+    model = write_checkpoint(tmp_path / "model")
+    config = composed(f"model.path={model}", f"run_dir={tmp_path / 'run'}", "task.tokens=8")
+    with pytest.raises(ValueError, match=r"task\.tokens=8, but the shortest text"):
+        experiment.run(config)
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_shape_is_for_this_task_alone(tmp_path):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -19,6 +21,8 @@ from hydra import compose, initialize_config_dir
 import smc
 from experiments import run as experiment
 from experiments.harness.identity import results_config
+from experiments.harness.results import read_rows
+from experiments.tool_calling import task
 from hmm.checkpoint import save
 from hmm.model import HMM
 
@@ -170,6 +174,41 @@ def test_an_interrupted_run_goes_on_to_the_same_result(finished, tmp_path, monke
     assert_alike(rows, rows_of(finished))
 
 
+def test_a_full_disk_names_the_file_and_the_run_goes_on(tmp_path, monkeypatch, caplog):
+    config = composed(f"run_dir={tmp_path}", "smc.max_rows=4", "task.methods=[gcd]")
+    fsync, calls = os.fsync, 0
+
+    def full(file: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:  # half of the rows are there
+            os.truncate(file, os.stat(file).st_size - 30)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(
+        OSError, match=r"results\.jsonl could not be written: No space .*; make space"
+    ):
+        experiment.run(config)
+    assert re.search(r"interrupted: the same command goes on from [1-9]\d* of 16 rows", caplog.text)
+    kept = read_rows(tmp_path / "results.jsonl")
+    experiment.run(config)
+    rows = rows_of(tmp_path)
+    assert len(rows) == 16
+    assert all(row in rows for row in kept)
+
+
+def test_a_disk_that_is_full_from_the_first_leaves_no_rows(tmp_path, monkeypatch, caplog):
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("experiments.harness.run.write_json", full)
+    with pytest.raises(OSError, match="No space left"):
+        experiment.run(composed(f"run_dir={tmp_path}", "task.methods=[gcd]"))
+    assert "interrupted" not in caplog.text
+
+
 @pytest.mark.slow
 def test_real_records_malformed_ones_and_infeasible_budgets(tmp_path):
     tool = {
@@ -232,6 +271,17 @@ def test_an_hmm_over_another_vocabulary_is_refused_with_both_sizes(tmp_path):
     save(HMM.random(4, 100, generator=torch.Generator().manual_seed(0)), tmp_path / "hmm")
     with pytest.raises(ValueError, match=r"100.*512|512.*100"):
         experiment.run(composed(f"run_dir={tmp_path / 'run'}", f"hmm.path={tmp_path / 'hmm'}"))
+
+
+@pytest.mark.parametrize("name", ["hmm.safetensors", "config.json"])
+def test_a_damaged_hmm_is_named_before_the_language_model_is_loaded(name, tmp_path, monkeypatch):
+    shutil.copytree(hmm(), tmp_path / "hmm")
+    damaged = tmp_path / "hmm" / name
+    damaged.write_bytes(damaged.read_bytes()[:-20])
+    monkeypatch.setattr(task, "load_model", None)
+    with pytest.raises(ValueError, match=rf"hmm\.path=.*{name} cannot be read .* copy it again"):
+        experiment.run(composed(f"run_dir={tmp_path / 'run'}", f"hmm.path={tmp_path / 'hmm'}"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_hmm_with_other_ends_is_refused_with_both(tmp_path):

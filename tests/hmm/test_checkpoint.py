@@ -230,6 +230,31 @@ def test_damaged_files_are_named(tmp_path, name):
         (checkpoint.load_step if name == checkpoint.STEP else checkpoint.load)(tmp_path)
 
 
+@pytest.mark.parametrize("layout", ["ours", "theirs"])
+def test_files_are_checked_without_reading_them(tmp_path, layout):
+    hmm = tiny(dtype=torch.float32)
+    if layout == "ours":
+        checkpoint.save(hmm, tmp_path)
+        weights = tmp_path / checkpoint.WEIGHTS
+    else:
+        checkpoint.save_ctrlg(hmm, tmp_path, eos_token_id=0)
+        weights = tmp_path / "model.safetensors"
+    checkpoint.check_files(tmp_path)
+    content = weights.read_bytes()
+    for kept in (0, 5, len(content) // 2, len(content) - 1):
+        weights.write_bytes(content[:kept])
+        with pytest.raises(
+            ValueError, match=rf"{weights.name} cannot be read \(.*\); copy it again"
+        ):
+            checkpoint.check_files(tmp_path)
+    weights.unlink()
+    with pytest.raises(ValueError, match=r"does not exist|neither model\.safetensors nor"):
+        checkpoint.check_files(tmp_path)
+    cut(tmp_path / checkpoint.CONFIG)
+    with pytest.raises(ValueError, match=r"config\.json cannot be read"):
+        checkpoint.check_files(tmp_path)
+
+
 @pytest.mark.parametrize("read", [checkpoint.load, checkpoint.load_ctrlg, checkpoint.load_any])
 def test_a_list_is_no_configuration(tmp_path, read):
     checkpoint.save(tiny(), tmp_path)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from gcd.errors import ConstraintError, InfeasibleBudgetError
 from gcd.languages.text.regex import regex
 from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.lifting import lift
+from gcd.tokens.segments import Segment, segments
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 from smc.testing import ToyLM, target
@@ -83,15 +84,25 @@ def answer_of(row: torch.Tensor, start: int) -> Answer:
 # Masks and twisted scores
 
 
+def segmented() -> TokenAutomaton:
+    """Any number of b, then a, in at most two tokens; then a word, which `ab` may have begun."""
+    plan = segments([
+        Segment(regex("b*"), until="a", tokens=2), Segment(regex("b|ba|abb"), tokens=3),
+    ])  # fmt: skip
+    return lift(plan, VOCABULARY)
+
+
 def by_length(table: dict[Answer, Any]) -> Iterator[list[Answer]]:
     for length in range(max(map(len, table)) + 1):
         yield [prefix for prefix in table if len(prefix) == length]
 
 
-@pytest.mark.parametrize("name", CONSTRAINTS)
+@pytest.mark.parametrize("constraint", [*CONSTRAINTS.values(), segmented])
 @pytest.mark.parametrize("slack", [0, 2])
-def test_the_mask_of_every_prefix_in_any_order(name: str, slack: int) -> None:
-    automaton = CONSTRAINTS[name]()
+def test_the_mask_of_every_prefix_in_any_order(
+    constraint: Callable[[], TokenAutomaton], slack: int
+) -> None:
+    automaton = constraint()
     budget = int(automaton.steps_to_accept[automaton.initial]) + slack
     table = prefixes(answers(automaton, budget))
     processor = smc.BudgetLogitsProcessor(automaton, budget, prompt_length=2)

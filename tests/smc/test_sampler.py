@@ -283,6 +283,7 @@ NARROWER = Vocabulary.from_bytes([b"a", b"b", b"ab", b"", b""], [3])
         ({"top_p": 0.0}, "top_p is 0"),
         ({"top_p": 1.5}, "top_p is 1.5"),
         ({"ess_threshold": -0.1}, "ess_threshold is -0.1"),
+        ({"ess_threshold": math.nan}, "ess_threshold is nan; it must be 0 or more"),
         ({"max_rows": 0}, "max_rows is 0"),
         ({"resampling": "best"}, "unknown resampling scheme 'best'"),
         ({"budget": [4, 4]}, "1 prompts but 2 budgets"),

@@ -195,11 +195,10 @@ def test_all_walks_of_a_batch_that_others_enter(options: dict[str, Any]) -> None
 
 
 class Tabled(smc.GCD):
-    """Has tables of 40 bytes for each example, and room for 100."""
+    """Has tables of 40 bytes for each example, and so much room."""
 
-    max_bytes = 100
-
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
         self.under_way = self.most = 0
         self.found: dict[int, smc.Posterior] = {}
 
@@ -216,15 +215,16 @@ class Tabled(smc.GCD):
         self.found.update(found)
 
 
-def test_tables_under_way_are_bounded() -> None:
+@pytest.mark.parametrize(("max_bytes", "most"), [(100, 2), (0, 1)])
+def test_tables_under_way_are_bounded(max_bytes: int, most: int) -> None:
     """Memory for lookahead and for automata decides who enters as rows do."""
-    tabled = Tabled()
+    tabled = Tabled(max_bytes)
     sample(
         Watched(), range(9), proposal=tabled, particles=4, finished=tabled.ended, max_rows=1000,
         # Equal automata with equal budgets have one table, so here all are different.
         automata=[replace(automaton) for automaton in examples()["automata"]],
     )  # fmt: skip
-    assert (tabled.under_way, tabled.most) == (0, 2)
+    assert (tabled.under_way, tabled.most) == (0, most)
     assert sorted(tabled.found) == list(range(9))
     expected = sample(Watched(), range(9), proposal=smc.GCD(), particles=4)
     assert [timeless(tabled.found[i]) for i in range(9)] == [timeless(p) for p in expected]

@@ -16,7 +16,7 @@ from gcd.tokens.vocabulary import Vocabulary
 from smc.shared_prompts import SharedPrompts
 from smc.testing import ToyLM
 from smc.transformers_rows import SharingRows, shares_prompts
-from tests.smc.toys import CONSTRAINTS, VOCABULARY
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
 
 transformers = pytest.importorskip("transformers")
 
@@ -246,18 +246,7 @@ class Mirror(ToyLM):
 
 @pytest.mark.parametrize("proposal", [smc.LCD(), smc.GCD()])
 def test_sampling_through_the_cache_is_sampling_from_the_model(proposal: smc.Proposal) -> None:
-    torch.manual_seed(1)
-    config = transformers.LlamaConfig(
-        vocab_size=VOCABULARY.size,
-        hidden_size=8,
-        intermediate_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        max_position_embeddings=64,
-        initializer_range=1.0,
-    )
-    model = transformers.LlamaForCausalLM(config).double()
-    lm = smc.TransformersLM(model, None, VOCABULARY)
+    lm = smc.TransformersLM(tiny_model().double(), None, VOCABULARY)
     prompts = [[1], [0, 1, 2, 2], [2, 1]]
     automata = [CONSTRAINTS["a_star_b"](), CONSTRAINTS["few_words"](), CONSTRAINTS["a_star_b"]()]
 

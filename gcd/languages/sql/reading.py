@@ -139,7 +139,9 @@ def _opened(file: Path) -> Iterator[sqlite3.Connection]:
         with file.open("rb") as opened:
             header = opened.read(len(_HEADER))
     except OSError as error:
-        raise ConstraintError(f"{file} cannot be read ({error}); give a SQLite file") from error
+        raise ConstraintError(
+            f"{file} cannot be read ({error.strerror}); give a SQLite file"
+        ) from error
     if header != _HEADER:
         raise ConstraintError(
             f"{file} is not a SQLite database: it begins with {header!r}, and not with {_HEADER!r}"

@@ -9,12 +9,15 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+import torch
 
 from experiments import run as experiment
 from experiments.convergence import task
 from experiments.convergence.problems import prepare, read_problems
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, load_model
+from hmm.checkpoint import save
+from hmm.model import HMM
 from tests.experiments.convergence.test_convergence import (
     QUICK,
     STORIES,
@@ -216,7 +219,7 @@ def test_bad_settings_are_named(override, message):
     ],
 )
 def test_an_hmm_that_would_not_be_used_is_refused(overrides, message, tmp_path):
-    (tmp_path / "config.json").write_text("{}")
+    save(HMM.random(2, 3, generator=torch.Generator().manual_seed(0)), tmp_path)
     experiment.check(composed(f"task.hmm={tmp_path}"))
     with pytest.raises(ValueError, match=message):
         experiment.check(composed(f"task.hmm={tmp_path}", *overrides))

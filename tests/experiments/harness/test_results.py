@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import re
 
 import pytest
 
@@ -81,3 +84,17 @@ def test_a_row_spoilt_by_hand_is_named(spoilt, tmp_path):
     store.path.write_text("\n".join([lines[0], spoilt, lines[1]]) + "\n")
     with pytest.raises(ValueError, match=r"results\.jsonl, line 2 .* remove that line"):
         ResultStore(tmp_path)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_row_that_does_not_fit_on_the_disk_is_not_there(code, tmp_path, monkeypatch):
+    def full(_: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    store = ResultStore(tmp_path)
+    store.append([row("a")])
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=re.escape(os.strerror(code))) as caught:
+        store.append([row("b")])
+    assert (str(store.path) in str(caught.value)) == (code != errno.EIO)
+    assert (len(store), key_of(row("b")) in store) == (1, False)

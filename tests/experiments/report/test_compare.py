@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -62,6 +63,52 @@ def test_what_does_not_belong_together_is_refused_by_name(runs, tmp_path):
     write_json({"seed": 0, "records_sha256": "1"}, other / "identity.json")
     with pytest.raises(ValueError, match=r"words has other records than .*run0"):
         compare([first, other])
+
+
+def cut(text: str) -> str:
+    return text[: text.rindex("\n", 0, -1) + 20]
+
+
+def without(name: str):
+    """The first line without one of its values."""
+
+    def change(text: str) -> str:
+        first, *others = text.split("\n")
+        values = {k: v for k, v in json.loads(first).items() if k != name}
+        return "\n".join([json.dumps(values), *others])
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("summary.json", lambda _: "", r"summary\.json cannot be read"),
+        ("summary.json", lambda _: "{}", r"summary\.json says nothing of the rows in .*results"),
+        ("summary.json", lambda _: '{"methods": [{"method": "gcd"}]}',
+         r"summary\.json has a record without algorithm, particles: \{'method': 'gcd'\}"),
+        ("summary.json", lambda _: '{"problems": [{"estimates": [3]}]}',
+         r"summary\.json has a record without method, algorithm, particles: 3"),
+        ("results.jsonl", None, r"results\.jsonl does not exist, though .*summary\.json is about"),
+        ("results.jsonl", lambda _: "", r"results\.jsonl is empty, so rows were lost"),
+        ("results.jsonl", cut, r"results\.jsonl ends within a row, so rows were lost"),
+        ("results.jsonl", without("particles"), r"results\.jsonl, line 1 .*it has no particles\)"),
+        ("traces.jsonl", lambda _: "", r"traces\.jsonl is empty, .*remove it to go without"),
+        ("traces.jsonl", cut, r"traces\.jsonl ends within a row"),
+        ("traces.jsonl", without("steps"), r"traces\.jsonl, line 1 .*it has no steps\); remove"),
+    ],
+)  # fmt: skip
+def test_damaged_files_are_refused_by_name(name, damage, message, runs, tmp_path):
+    damaged = tmp_path / "damaged"
+    shutil.copytree(runs[0][0], damaged)
+    text = (damaged / name).read_text(encoding="utf-8")
+    (damaged / name).unlink()
+    if damage is not None:
+        (damaged / name).write_text(damage(text), encoding="utf-8")
+    with pytest.raises(ValueError, match=message) as caught:
+        compare([runs[1][0], damaged], tmp_path / "out")
+    assert str(damaged) in str(caught.value)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

@@ -172,3 +172,16 @@ def test_traced_examples_are_spread(count, most):
         assert len(chosen) >= min(count, most) / 2
         gaps = {b - a for a, b in zip(sorted(chosen), sorted(chosen)[1:], strict=False)}
         assert len(gaps) <= 1
+
+
+def test_a_trace_cut_short_is_dropped_when_the_run_goes_on(run, tmp_path):
+    [path] = run[0].glob("traces*.jsonl")
+    lines = path.read_text().splitlines(keepends=True)[:2]
+    traces = [json.loads(line) for line in lines]
+    cut = tmp_path / "traces.jsonl"
+    for kept, text in ((traces[:1], lines[0] + lines[1][:40]), ([], lines[0][:40])):
+        cut.write_text(text)
+        store = module.TraceStore(cut)
+        assert read_traces(tmp_path) == kept
+        store.append([(key_of(traces[1]), {}, traces[1])])
+        assert read_traces(tmp_path) == [*kept, traces[1]]

@@ -268,7 +268,12 @@ def _spider_without_fields(tmp_path: Path) -> None:
         (lambda path: folder_of(path, [ASKED], pets="ATTACH 'x.db' AS x;"), "not authorized"),
         (lambda path: folder_of(path, [ASKED], pets=PETS + "CREATE TABLE cat (p REFERENCES pet"
          " (id)); INSERT INTO cat VALUES (9);"), "refers to no row of pet"),
-        (_broken, "pets.sqlite"),
+        (_broken, "pets.sqlite is not a SQLite database"),
+        (lambda path: (path / "pets.sqlite").mkdir(), "pets.sqlite cannot be read"),
+        (lambda path: (path / "pets.sql").mkdir(), "pets.sql cannot be read"),
+        (lambda path: (path / "tables.json").mkdir(), "tables.json cannot be read"),
+        (lambda path: [folder_of(path, pets=PETS), (path / "questions.jsonl").mkdir()],
+         "questions.jsonl cannot be read"),
         (_cut, "pets.sqlite"),
         (_spider_without_fields, "tables.json"),
         (lambda path: (path / "tables.json").write_text("[]"), "names no database"),
@@ -277,7 +282,7 @@ def _spider_without_fields(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_named_before_any_model_work(tmp_path, make, message, monkeypatch):
-    """In one line, and without a file left behind."""
+    """In one line, with the path once, and without a file left behind."""
     monkeypatch.chdir(tmp_path.parent)
     make(tmp_path)
     monkeypatch.setattr("experiments.sql.task.load_model", lambda *_: pytest.fail("a model"))
@@ -285,6 +290,7 @@ def test_what_cannot_be_read_is_named_before_any_model_work(tmp_path, make, mess
     with pytest.raises(DataError, match=message) as refused:
         experiment.run(composed(f"data.path={tmp_path}", f"run_dir={run_dir}"))
     assert "\n" not in str(refused.value)
+    assert str(refused.value).count(str(tmp_path)) == 1
     assert not run_dir.exists()
 
 

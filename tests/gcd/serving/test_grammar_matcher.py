@@ -212,3 +212,17 @@ def test_what_cannot_be_done_is_refused() -> None:
     for count in (2, -1):
         with pytest.raises(ValueError, match=f"take back {count} steps, there are 1"):
             matcher.rollback(count)
+
+
+@pytest.mark.usefixtures("unchecked_annotations")
+@pytest.mark.parametrize("given", [3, None, [97], ["a"], memoryview(b"a")])
+def test_what_is_no_string_is_no_string_that_is_refused(
+    compiled: tuple[gcd.TokenAutomaton, Any], given: Any
+) -> None:
+    ours, theirs = pair(compiled)
+    with pytest.raises(TypeError, match="accept_string takes a str or bytes, not "):
+        ours.accept_string(given)
+    with pytest.raises(RuntimeError, match="Unsupported type"):
+        theirs.accept_string(given)
+    for matcher in (ours, theirs):
+        assert matcher.accept_string(bytearray(b'{"'))
