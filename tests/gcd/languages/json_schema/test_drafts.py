@@ -7,7 +7,7 @@ import warnings
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import HealthCheck, assume, given, reject, settings
 from hypothesis import strategies as st
 from jsonschema import (
     Draft4Validator,
@@ -142,6 +142,9 @@ def test_each_draft_admits_what_its_validator_admits(draft: str) -> None:
     @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
     @given(_schemas(draft), st.lists(VALUES, min_size=1, max_size=6))
     def check(schema: Any, values: list[Any]) -> None:
+        # The library has `unevaluatedItems` see what `contains` found, as 2020-12 has it; before,
+        # items that `items` and `additionalItems` looked at were evaluated, and no others.
+        assume(draft != "2019-09" or not {"contains", "unevaluatedItems"} <= schema.keys())
         _agree(draft, schema, values)
 
     check()
