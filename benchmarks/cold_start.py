@@ -1,6 +1,6 @@
 """How long the first mask takes where nothing is compiled yet, and what is compiled meanwhile.
 
-    OMP_NUM_THREADS=1 python benchmarks/cold_start.py [--kernels]
+    OMP_NUM_THREADS=1 python -m benchmarks.cold_start [--kernels]
 
 Each run is a process of its own: `import gcd`, a JSON schema, its lifting to a small vocabulary,
 the first packed mask; with an empty cache of compiled code, with the cache that this left, and with

@@ -15,7 +15,7 @@ the same language. Measured are:
   tell, the growth of the process.
 * **masks**: on how many places of the answers an engine's mask differs from ours.
 
-    python benchmarks/constraints.py ../shared/data/vocabularies/qwen/qwen.tiktoken
+    python -m benchmarks.constraints ../shared/data/vocabularies/qwen/qwen.tiktoken
 
 `--details` adds a table of our compile times and sizes, schema by schema.
 """
@@ -33,8 +33,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from engines import COMPETITORS, Engine, Ours, Row, installed, longest_match
 
+from benchmarks.engines import COMPETITORS, Engine, Ours, Row, installed, longest_match
 from gcd.automata.automaton import Automaton
 from gcd.languages.json_schema.schema import json_schema
 from gcd.serving.matcher import ServedAutomaton

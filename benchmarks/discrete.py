@@ -6,7 +6,7 @@ for each particle, or selection among all continuations), weights, bookkeeping. 
 through the same constraint with the same numbers, in turns; medians over runs, of the milliseconds
 of a step. The HMM is random: its numbers do not matter for the time.
 
-    python benchmarks/discrete.py ../shared/data/vocabularies/qwen/qwen.tiktoken
+    python -m benchmarks.discrete ../shared/data/vocabularies/qwen/qwen.tiktoken
 """
 
 from __future__ import annotations
@@ -14,24 +14,19 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-# Run as a file, Python looks for modules in this folder first, and takes `hmm.py` for the package.
-_HERE = Path(__file__).resolve().parent
-sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _HERE]
+import smc
+from gcd.languages.json_schema.schema import json_schema
+from gcd.tokens.lifting import lift
+from gcd.tokens.vocabulary import Vocabulary
+from hmm.model import HMM
 
-import smc  # noqa: E402
-from gcd.languages.json_schema.schema import json_schema  # noqa: E402
-from gcd.tokens.lifting import lift  # noqa: E402
-from gcd.tokens.vocabulary import Vocabulary  # noqa: E402
-from hmm.model import HMM  # noqa: E402
-
-SCHEMAS = _HERE / "schemas"
+SCHEMAS = Path(__file__).resolve().parent / "schemas"
 
 
 class TableLM:

@@ -11,7 +11,7 @@ Only SmolLM2's tokenizer is used, so no weights are read. `added s` is what cano
 to a lift, summed over constraints, with the answers about pairs of tokens that earlier ones left;
 `states` and `classes` are sums too, of both forms of the automata.
 
-    python benchmarks/forced.py --schemas ../shared/data/public_schemas
+    python -m benchmarks.forced --schemas ../shared/data/public_schemas
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ With Monarch transitions (blocks of M x M and K x K, H = K M) they are 8 H (M + 
 backward, and both factors' counts, which need a half of each again; there the product to compare
 with is batched over blocks. Tokens are uniform over the vocabulary, which is hardest on caches.
 
-    python benchmarks/hmm.py --ctrlg ../Ctrl-G
+    python -m benchmarks.hmm --ctrlg ../Ctrl-G
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ import importlib.util
 import itertools
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -35,13 +34,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-# Run as a file, Python looks for modules in this folder first, and `hmm` would be this file itself.
-_HERE = Path(__file__).resolve().parent
-sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _HERE]
-
-from hmm.em import PseudoCounts, Step, em_step  # noqa: E402
-from hmm.model import HMM  # noqa: E402
-from hmm.transition import Dense, Monarch  # noqa: E402
+from hmm.em import PseudoCounts, Step, em_step
+from hmm.model import HMM
+from hmm.transition import Dense, Monarch
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 PSEUDO_COUNT = 0.1  # a distribution; spread over its entries

@@ -5,7 +5,7 @@ vocabulary for these alone; without them it walks for every state of the product
 same token automaton, which is checked. Compiled code is warm, the prefix tree of the vocabulary
 built beforehand. Each figure is the least processor time of several runs, in milliseconds.
 
-    python benchmarks/keywords.py ../shared/data/vocabularies/qwen/qwen.tiktoken
+    python -m benchmarks.keywords ../shared/data/vocabularies/qwen/qwen.tiktoken
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Both start from the same regular expression and the same vocabulary (a tiktoken 
 The prefix tree of the vocabulary is built once for all schemas and timed apart, as is outlines-
 core's `Vocabulary`. Compiled code is warm. Each figure is the least of several runs.
 
-    python benchmarks/lifting.py ../shared/data/vocabularies/qwen/qwen.tiktoken
+    python -m benchmarks.lifting ../shared/data/vocabularies/qwen/qwen.tiktoken
 """
 
 from __future__ import annotations

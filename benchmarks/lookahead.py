@@ -21,7 +21,7 @@ The HMM is random (Dirichlet, seeded): its numbers do not matter for the time of
 soon rows of the table settle depends on them. `--concentration` makes distributions uneven. Peak is
 that of a plain float32 matrix product, measured in the same run.
 
-    python benchmarks/lookahead.py ../shared/data/vocabularies/qwen/qwen.tiktoken
+    python -m benchmarks.lookahead ../shared/data/vocabularies/qwen/qwen.tiktoken
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ import json
 import math
 import runpy
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -43,23 +42,19 @@ import numba
 import numpy as np
 import torch
 
-# Run as a file, Python looks for modules in this folder first, and takes `hmm.py` for the package.
-_HERE = Path(__file__).resolve().parent
-sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _HERE]
-
-import smc  # noqa: E402
-from gcd.languages.json_schema.schema import json_schema  # noqa: E402
-from gcd.tokens.batch import AutomatonBatch  # noqa: E402
-from gcd.tokens.lifting import lift  # noqa: E402
-from gcd.tokens.token_automaton import TokenAutomaton  # noqa: E402
-from gcd.tokens.vocabulary import Vocabulary  # noqa: E402
-from hmm.edges import Edges, class_emission  # noqa: E402
-from hmm.model import HMM  # noqa: E402
-from hmm.product import LookaheadTable, lookahead_table  # noqa: E402
-from hmm.recursion import Level, _sum_in_layers  # noqa: E402
-from hmm.transition import Dense  # noqa: E402
-from smc import tying  # noqa: E402
-from smc.guide import unsigned  # noqa: E402
+import smc
+from gcd.languages.json_schema.schema import json_schema
+from gcd.tokens.batch import AutomatonBatch
+from gcd.tokens.lifting import lift
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
+from hmm.edges import Edges, class_emission
+from hmm.model import HMM
+from hmm.product import LookaheadTable, lookahead_table
+from hmm.recursion import Level, _sum_in_layers
+from hmm.transition import Dense
+from smc import tying
+from smc.guide import unsigned
 
 SCHEMAS = Path(__file__).parent / "schemas"
 SMALL, MEDIUM, LARGE = "set_alarm", "weather", "create_event"
@@ -252,7 +247,11 @@ def compiled(x: np.ndarray, top: float, out: np.ndarray) -> None:
 def kernel_before() -> Callable[..., None]:
     """The former kernel, in the place of `smc.tying._weigh_rows`."""
     source = subprocess.run(
-        ["git", "show", BEFORE], check=True, capture_output=True, cwd=_HERE, text=True
+        ["git", "show", BEFORE],
+        check=True,
+        capture_output=True,
+        cwd=Path(__file__).parent,
+        text=True,
     ).stdout
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "tying_before.py"

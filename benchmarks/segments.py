@@ -6,7 +6,7 @@ ones. Beside them the schema with a limit of its own, and no free text. The voca
 no weights are read. `table` is the token automaton's; `served` what a `gcd.Matcher` keeps of it,
 its cache included. Seconds are processor time of lifting alone: schemas are compiled beforehand.
 
-    python benchmarks/segments.py ../shared/data/public_schemas --sample 100
+    python -m benchmarks.segments ../shared/data/public_schemas --sample 100
 """
 
 from __future__ import annotations

@@ -29,33 +29,27 @@ import functools
 import importlib.util
 import math
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
-# Run as a file, Python looks for modules in this folder first, and `smc` would be this file itself.
-_HERE = Path(__file__).resolve().parent
-sys.path[:] = [str(_HERE.parent), *(e for e in sys.path if Path(e or ".").resolve() != _HERE)]
-
-import gcd  # noqa: E402
-import smc  # noqa: E402
-from experiments.commongen import prompts as sentences  # noqa: E402
-from experiments.commongen.records import read_file  # noqa: E402
-from experiments.harness.budgets import budget_of  # noqa: E402
-from experiments.harness.config import ModelConfig  # noqa: E402
-from experiments.harness.models import ROOT, load_model  # noqa: E402
-from experiments.tool_calling.prompts import compact_prompt  # noqa: E402
-from experiments.tool_calling.records import ToolRecord, read_xlam  # noqa: E402
-from hmm.checkpoint import load_any  # noqa: E402
-from hmm.model import HMM  # noqa: E402
+import gcd
+import smc
+from experiments.commongen import prompts as sentences
+from experiments.commongen.records import read_file
+from experiments.harness.budgets import budget_of
+from experiments.harness.config import ModelConfig
+from experiments.harness.models import ROOT, load_model
+from experiments.tool_calling.prompts import compact_prompt
+from experiments.tool_calling.records import ToolRecord, read_xlam
+from hmm.checkpoint import load_any
+from hmm.model import HMM
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 SENTENCE = r"[A-Z][a-z]+(,? [a-z]+){15,}\."

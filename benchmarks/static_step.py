@@ -6,32 +6,26 @@ the same constraint with the same random numbers, in turns, on one thread. What 
 processor time, which other work on the machine changes less than it does the clock; medians over
 runs, of the milliseconds of a step.
 
-    OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python benchmarks/static_step.py
+    OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python -m benchmarks.static_step
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
-# Run as a file, Python looks for modules in this folder first, and takes `hmm.py` for the package.
-_HERE = Path(__file__).resolve().parent
-sys.path[:] = [str(_HERE.parent), *(e for e in sys.path if Path(e or ".").resolve() != _HERE)]
-
-import gcd  # noqa: E402
-import smc  # noqa: E402
-from experiments.latency.models import SCHEMA, made_up_vocabulary  # noqa: E402
-from hmm.model import HMM  # noqa: E402
-from smc.draw import CounterDraw  # noqa: E402
-from smc.proposals import Batch  # noqa: E402
-from smc.static import StaticFilter, StaticSampler, candidates_of, pass_of  # noqa: E402
+import gcd
+import smc
+from experiments.latency.models import SCHEMA, made_up_vocabulary
+from hmm.model import HMM
+from smc.draw import CounterDraw
+from smc.proposals import Batch
+from smc.static import StaticFilter, StaticSampler, candidates_of, pass_of
 
 
 class Table:

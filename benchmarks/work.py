@@ -5,7 +5,7 @@ core; the default limit is then at most about 10 s. Each row is an input that is
 (random tables that miss every cache, sets of a thousand members, a cycle that fingerprints cannot
 tell apart). Peak memory is the growth of this process over all that went before.
 
-    python benchmarks/work.py
+    python -m benchmarks.work
 """
 
 from __future__ import annotations

@@ -51,6 +51,22 @@ def test_what_a_page_names_is_there(page: Path) -> None:
         assert _resolves(name), f"{page.name}: {name}"
 
 
+@pytest.mark.parametrize("script", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda p: p.stem)
+def test_a_benchmark_is_a_module_that_can_be_imported(script: Path) -> None:
+    """As a file it would take `benchmarks/smc.py` for the package of that name."""
+    if script.stem == "smc_genlm":
+        pytest.importorskip("genlm.control", reason="genlm-control is an optional extra")
+    importlib.import_module(f"benchmarks.{script.stem}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_a_page_runs_benchmarks_that_there_are(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert not re.findall(r"python benchmarks/", text)
+    for name in re.findall(r"-m benchmarks\.(\w+)", text):
+        assert (ROOT / "benchmarks" / f"{name}.py").exists(), f"{page.name}: {name}"
+
+
 def test_the_paper_is_held_by_tests() -> None:
     named = PATH.findall((ROOT / "docs" / "paper.md").read_text(encoding="utf-8"))
     assert sum(function.startswith("test_") for _, function in named) > 20
