@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("real_model")
+@pytest.mark.usefixtures("real_model", "unchecked_annotations")
 def test_the_example_runs(monkeypatch, capsys):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     code = "\n".join(re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL))

@@ -165,7 +165,7 @@ def check_tokenizer(tokenizer: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("real_model")
+@pytest.mark.usefixtures("real_model", "unchecked_annotations")
 def test_the_real_model_runs():
     lm, tokenizer = load_model(ModelConfig(device="cpu"))
     check_tokenizer(tokenizer)
