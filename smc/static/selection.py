@@ -87,22 +87,38 @@ def select(
     ).view(B, N)  # fmt: skip
     hit, found = found >= 0, found.clamp(min=0)
     log_s = log_p[row, found] + factors.at(row.flatten(), found.flatten()).view(B, N)
-    drawn_pi = torch.where(hit, log_s - log_c.unsqueeze(1), 0.0).clamp(max=0)
-
-    rows = each.unsqueeze(1).expand_as(sure).reshape(B, -1)
-    taken = torch.cat([sure.view(B, -1), hit], dim=1)
-    name = torch.cat([rows, row], dim=1) * V
-    name = name + torch.cat([weighed.tokens.view(B, -1), found], dim=1)
-    name, order = torch.where(taken, name, P * V).sort(dim=1)
-    name, order = name[:, :N].flatten(), order[:, :N]
-    log_pi = torch.cat(
-        [torch.zeros(rows.shape, dtype=torch.float64, device=row.device), drawn_pi], 1
+    log_pi = torch.where(hit, log_s - log_c.unsqueeze(1), 0.0).clamp(max=0)
+    return _in_order(
+        torch.cat([sure.view(B, -1), hit], dim=1),
+        torch.cat([(each.unsqueeze(1) * V + weighed.tokens).view(B, -1), row * V + found], dim=1),
+        torch.cat([torch.zeros_like(weighed.log_score).view(B, -1), log_pi], dim=1),
+        dropped,
+        N,
+        V,
     )
+
+
+def _in_order(
+    taken: Bool[Tensor, "B M"],
+    name: Int64[Tensor, "B M"],
+    log_pi: Float64[Tensor, "B M"],
+    dropped: Bool[Tensor, "B"],
+    N: int,
+    V: int,
+) -> Kept:
+    """Puts the candidates that are taken into the slots of their examples.
+
+    Args:
+        name: row times V plus token.
+    """
+    P = len(dropped) * N
+    name, order = torch.where(taken, name, P * V).sort(dim=1)
+    name, log_pi = name[:, :N].flatten(), log_pi.gather(1, order[:, :N]).flatten()
     taken = name < P * V
     return Kept(
         taken=taken,
-        row=torch.where(taken, name // V, each),
+        row=torch.where(taken, name // V, torch.arange(P, device=name.device)),
         token=torch.where(taken, name % V, 0),
-        log_pi=torch.where(taken, log_pi.gather(1, order).flatten(), 0.0),
+        log_pi=torch.where(taken, log_pi, 0.0),
         dropped=dropped,
     )
