@@ -6,7 +6,7 @@ import importlib.util
 
 import torch
 
-from smc.static.candidates import Candidates, CompiledCandidates, TensorCandidates
+from smc.static.candidates import COMPILED, TENSORS, Candidates
 from smc.static.passes import Pass, TorchPass
 
 PASSES = ("auto", "torch", "blocks", "triton")
@@ -35,12 +35,12 @@ def candidates_of(name: str, device: torch.device) -> Candidates:
     """Does for the discrete filter what `pass_of` does for the particle filter."""
     name = _resolved(name, device)
     if name == "blocks":
-        return CompiledCandidates()
+        return COMPILED
     if name == "triton":
-        from smc.static.triton_candidates import TritonCandidates
+        from smc.static.triton_candidates import TRITON
 
-        return TritonCandidates()
-    return TensorCandidates()
+        return TRITON
+    return TENSORS
 
 
 def _resolved(name: str, device: torch.device) -> str:

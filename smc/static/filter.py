@@ -13,7 +13,7 @@ from smc.outcome import Outcome
 from smc.pool import MOST_ANSWERS, effective
 from smc.proposals import Batch, Proposal
 from smc.scores import sums_by
-from smc.static.candidates import Candidates, TensorCandidates
+from smc.static.candidates import TENSORS, Candidates
 from smc.static.filter_step import (
     FilterRules,
     FilterSlots,
@@ -92,7 +92,7 @@ class StaticFilter(StaticLoop[FilterSlots]):
             temperature=float(temperature),
             draw=draw,
             ending=ending.repeat_interleave(num_particles, dim=0),
-            candidates=candidates or TensorCandidates(),
+            candidates=candidates or TENSORS,
         )
 
     def start(self, logits: Float[Tensor, "P V"], columns: int) -> FilterSlots:

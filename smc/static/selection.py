@@ -79,13 +79,11 @@ def select(
         return torch.where(dropped.unsqueeze(1), every, 0.0)
 
     column, target, inside = points(plan.ends, uniform(changes), N)
-    inside = inside & dropped.unsqueeze(1)
     row = column + N * torch.arange(B, device=log_p.device).unsqueeze(1)
-    found = candidates.locate(
-        log_p, factors, Known(weighed.tokens, certain), of_row,
-        row.flatten(), target.flatten(), inside.flatten(),
-    ).view(B, N)  # fmt: skip
-    hit, found = found >= 0, found.clamp(min=0)
+    known = Known(weighed.tokens, certain)
+    found = candidates.locate(log_p, factors, known, of_row, row.flatten(), target.flatten())
+    found = found.view(B, N)
+    hit, found = inside & dropped.unsqueeze(1) & (found >= 0), found.clamp(min=0)
     log_s = log_p[row, found] + factors.at(row.flatten(), found.flatten()).view(B, N)
     log_pi = torch.where(hit, log_s - log_c.unsqueeze(1), 0.0).clamp(max=0)
     return _in_order(

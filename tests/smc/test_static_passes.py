@@ -20,7 +20,7 @@ from hmm.model import HMM
 from smc.proposals import Batch
 from smc.selection import Fixed
 from smc.static.blocks import BlockPass
-from smc.static.candidates import CompiledCandidates, TensorCandidates
+from smc.static.candidates import COMPILED, TENSORS
 from smc.static.passes import TorchPass
 from smc.static.selection import select
 
@@ -110,7 +110,7 @@ def compare_selection(candidates, dtype: torch.dtype, N: int) -> None:
         found, expected = (
             select(log_p, factors, N, lambda _, u=u: u, each, floor=1e-3 * count_finished,
                    fixed=fixed)
-            for each in (candidates, TensorCandidates())
+            for each in (candidates, TENSORS)
         )  # fmt: skip
         for one, other in zip(found, expected, strict=True):
             if one.dtype == torch.float64:
@@ -124,7 +124,7 @@ def compare_selection(candidates, dtype: torch.dtype, N: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("N", [1, 9])
 def test_compiled_candidates_are_the_reference(N: int, dtype: torch.dtype) -> None:
-    compare_selection(CompiledCandidates(), dtype, N)
+    compare_selection(COMPILED, dtype, N)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -9,7 +9,7 @@ os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 import torch
 
 from smc.static.triton_blocks import TritonPass
-from smc.static.triton_candidates import TritonCandidates
+from smc.static.triton_candidates import TRITON
 from smc.static.triton_rows import move_rows
 from tests.smc import test_static_passes as cases
 
@@ -19,7 +19,7 @@ def main() -> None:
     for name, dtype in (("gcd", torch.float64), ("pgcd", torch.float32)):
         cases.compare(TritonPass(), cases.PROPOSALS[name](), dtype, draws=3)
         print(name, "agrees")
-    cases.compare_selection(TritonCandidates(), torch.float32, N=2)
+    cases.compare_selection(TRITON, torch.float32, N=2)
     print("candidates agree")
     piece = torch.randn(3, 4, 2, 9, 5)
     source = torch.tensor([0, 0, 2, 2])
