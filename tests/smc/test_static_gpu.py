@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -40,59 +38,47 @@ def proposal_of(name: str, lm: smc.TransformersLM) -> smc.Proposal:
     return smc.PGCD(hmm.to("cuda"), exact_top_k=8)
 
 
-def sampler(lm: smc.TransformersLM, name: str, *, graph: bool, fused: str) -> StaticSampler:
+def loop(
+    lm: smc.TransformersLM, algorithm: str, name: str, *, graph: bool, fused: str
+) -> StaticSampler | StaticFilter:
     automaton = lift(regex(r"(Once|One day|Tom)[a-z ,]{0,40}\."), lm.vocabulary)
     batch = Batch(
         AutomatonBatch([automaton] * 2, device="cuda"), torch.tensor([12, 9], device="cuda")
     )
-    return StaticSampler(
-        StaticTransformer(lm), proposal_of(name, lm), batch,
-        examples=torch.arange(2, device="cuda"), num_particles=6, ess_threshold=0.9,
-        draw=CounterDraw(3), whole_vocabulary=pass_of(fused, lm.device), graph=graph,
-    )  # fmt: skip
+    given = StaticTransformer(lm), proposal_of(name, lm), batch
+    shared = {
+        "examples": torch.arange(2, device="cuda"),
+        "num_particles": 6,
+        "draw": CounterDraw(3),
+        "graph": graph,
+    }
+    if algorithm == "smc":
+        over = pass_of(fused, lm.device)
+        return StaticSampler(*given, ess_threshold=0.9, whole_vocabulary=over, **shared)
+    return StaticFilter(*given, share=0.25, candidates=candidates_of(fused, lm.device), **shared)
 
 
+@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
 @pytest.mark.parametrize("name", ["lm", "lcd", "gcd", "pgcd"])
-def test_a_captured_step_is_the_eager_one(stories: smc.TransformersLM, name: str) -> None:
+def test_a_captured_step_is_the_eager_one(
+    stories: smc.TransformersLM, name: str, algorithm: str
+) -> None:
     pytest.importorskip("triton")
     prompts = [stories.encode("A story. "), stories.encode("The ")]
-    expected = sampler(stories, name, graph=False, fused="torch").run(prompts)
+    expected = loop(stories, algorithm, name, graph=False, fused="torch").run(prompts)
     for graph, fused in ((False, "triton"), (True, "torch"), (True, "triton")):
-        found = sampler(stories, name, graph=graph, fused=fused).run(prompts)
+        found = loop(stories, algorithm, name, graph=graph, fused=fused).run(prompts)
         assert torch.equal(found.tokens, expected.tokens)
         assert torch.allclose(found.log_weight, expected.log_weight, rtol=0, atol=1e-9)
 
 
-def filtered(lm: smc.TransformersLM, name: str, *, graph: bool, fused: str) -> StaticFilter:
-    automaton = lift(regex(r"(Once|One day|Tom)[a-z ,]{0,40}\."), lm.vocabulary)
-    batch = Batch(
-        AutomatonBatch([automaton] * 2, device="cuda"), torch.tensor([12, 9], device="cuda")
-    )
-    return StaticFilter(
-        StaticTransformer(lm), proposal_of(name, lm), batch,
-        examples=torch.arange(2, device="cuda"), num_particles=6, share=0.25,
-        draw=CounterDraw(3), candidates=candidates_of(fused, lm.device), graph=graph,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ["lm", "lcd", "gcd", "pgcd"])
-def test_a_captured_filter_is_the_eager_one(stories: smc.TransformersLM, name: str) -> None:
-    pytest.importorskip("triton")
-    prompts = [stories.encode("A story. "), stories.encode("The ")]
-    expected = filtered(stories, name, graph=False, fused="torch").run(prompts)
-    for graph, fused in ((False, "triton"), (True, "torch"), (True, "triton")):
-        found = filtered(stories, name, graph=graph, fused=fused).run(prompts)
-        assert torch.equal(found.tokens, expected.tokens)
-        assert torch.allclose(found.log_weight, expected.log_weight, rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize("algorithm", [sampler, filtered])
+@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("name", ["lm", "lcd", "gcd", "pgcd"])
 def test_nothing_waits_for_the_device(
-    stories: smc.TransformersLM, name: str, graph: bool, algorithm: Callable[..., Any]
+    stories: smc.TransformersLM, name: str, graph: bool, algorithm: str
 ) -> None:
-    run = algorithm(stories, name, graph=graph, fused="auto")
+    run = loop(stories, algorithm, name, graph=graph, fused="auto")
     run.prepare([stories.encode("A story. "), stories.encode("The ")])
     if not graph:
         run.advance()  # tables that are made once, at first use
