@@ -289,11 +289,9 @@ def _numbered(names: Int64[Tensor, "R M"]) -> Int64[Tensor, "R M"]:
 def _masses(scores: Scores, log_p: Float[Tensor, "R V"]) -> Masses:
     """The probabilities of the classes, for proposals that have not computed them."""
     factors = scores.factors
-    classes, V = factors.classes, log_p.shape[1]
-    alone = classes.of.shape[0] == 1 and factors.by_class.shape[1] == V
-    alone = alone and not factors.tokens.shape[1]
-    if alone and torch.equal(classes.of[0].long(), torch.arange(V, device=log_p.device)):
-        return Masses(log_p.double(), factors.by_token)  # every token is a class
+    classes = factors.classes
+    if classes.are_tokens and not factors.tokens.shape[1]:
+        return Masses(log_p.double(), factors.by_token)
     before = (factors.tokens.unsqueeze(2) == factors.tokens.unsqueeze(1)).tril(-1).any(dim=2)
     by_token = log_p.gather(1, factors.tokens).double().masked_fill(before, -torch.inf)
     others = log_p.scatter(1, factors.tokens, -torch.inf) if factors.tokens.shape[1] else log_p

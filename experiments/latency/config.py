@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from experiments.harness.checks import at_least, distinct, left_alone, one_of
 from experiments.harness.config import Config
 from experiments.harness.models import SHAPE, resolve_device
-from smc.static.choose import PASSES
+from smc.static.choose import PASSES, pass_of
 
 KINDS = ("generate", "lm", "lcd", "gcd", "discrete", "pgcd")
 """What is timed: `transformers.generate`; our static loop under each proposal; and the discrete
@@ -66,6 +66,10 @@ def check(config: DictConfig) -> None:
     device = resolve_device(config.model.device)
     if task.graph and device.type != "cuda":
         raise ValueError(f"task.graph=true needs a CUDA device, and this is {device}; leave it out")
+    try:
+        pass_of(task.whole_vocabulary, device)
+    except ValueError as error:
+        raise ValueError(f"task.whole_vocabulary: {error}") from None
     if config.model.path == SHAPE and device.type != "cuda":
         raise ValueError(
             f"model.path={SHAPE} has 8 billion weights, 16 GB in bfloat16, and is for a CUDA "

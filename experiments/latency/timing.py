@@ -50,6 +50,8 @@ class Bench:
                 f"has {least} tokens of this model's; give at least as many"
             )
         self.tokens = fixed_tokens(self.constraint, self.config.task.tokens)
+        if "discrete" in self.config.task.kinds:
+            self._filter(self._batch(), 0)  # refuses so many prefixes before anything is timed
 
     @property
     def prompt(self) -> list[int]:
@@ -61,9 +63,7 @@ class Bench:
         """Time the steps of one run."""
         if method == "generate":
             return self._generate(seed) / len(self.tokens)
-        device = self.lm.device
-        budget = torch.tensor([len(self.tokens)], device=device)
-        batch = Batch(gcd.AutomatonBatch([self.constraint], device=device), budget)
+        device, batch = self.lm.device, self._batch()
         loop = (
             self._filter(batch, seed)
             if method == "discrete"
@@ -76,6 +76,12 @@ class Bench:
         if method != "discrete":
             assert outcome.tokens[0].tolist() == self.tokens, "particles take the fixed tokens"
         return spent / steps[0]
+
+    def _batch(self) -> Batch:
+        """One example, whose budget is the length of the fixed tokens."""
+        device = self.lm.device
+        budget = torch.tensor([len(self.tokens)], device=device)
+        return Batch(gcd.AutomatonBatch([self.constraint], device=device), budget)
 
     def _sampler(self, method: str, batch: Batch, seed: int) -> StaticSampler:
         """Particles that take the fixed tokens."""

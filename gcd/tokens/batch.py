@@ -58,6 +58,11 @@ class TokenClasses(NamedTuple):
         tokens = every[:, :size].int()
         return cls(tokens, tokens, every)
 
+    @property
+    def are_tokens(self) -> bool:
+        """Whether `singletons` made these, which is known without waiting for the device."""
+        return self.of is self.tokens
+
 
 @dataclass(frozen=True, eq=False)
 class AutomatonBatch:

@@ -134,9 +134,11 @@ def start(
 def step(rules: FilterRules, slots: FilterSlots) -> FilterSlots:
     """Takes all prefixes that run one token further."""
     B, N = len(rules.examples), rules.num_particles
-    log_p = tempered(slots.logits, rules.temperature)[slots.row]
-    scores = score(rules.proposal, slots.state, log_p)
     runs = ~slots.log_weight.isneginf()
+    log_p = tempered(slots.logits, rules.temperature)[slots.row]
+    # After no prefix a model may say anything; what is not a number would weigh more than nothing.
+    log_p.masked_fill_(~runs.unsqueeze(1), 0.0)
+    scores = score(rules.proposal, slots.state, log_p)
     wrong = log_p.sum(dim=1).isnan() | scores.factors.by_class.isnan().any(dim=1)
     wrong = wrong | scores.factors.by_token.isnan().any(dim=1)
 

@@ -60,6 +60,7 @@ def test_every_method_is_timed(tmp_path, monkeypatch):
         ("task.kinds=[lm,fast]", "'fast' for task.kinds"),
         ("task.hidden=[0]", "task.hidden must be at least 1"),
         ("task.graph=true", "task.graph=true needs a CUDA device"),
+        ("task.whole_vocabulary=triton", "task.whole_vocabulary: the pass 'triton' needs"),
         ("task.lookahead=joint", "'joint' for task.lookahead"),
         ("smc.top_p=0.5", "smc.top_p=0.5 would be ignored"),
         ("data.offset=3", "data.offset=3 would be ignored"),
@@ -71,10 +72,17 @@ def test_what_cannot_be_honoured_is_refused(override, message):
         experiment.check(composed(override))
 
 
-def test_too_few_tokens_leave_nothing_behind(tmp_path):
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["task.tokens=8"], r"task\.tokens=8, but the shortest text"),
+        (["task.tokens=66", "task.batch=2000"], "give fewer particles"),
+    ],
+)
+def test_what_the_model_shows_to_be_impossible_leaves_nothing_behind(tmp_path, overrides, message):
     model = write_checkpoint(tmp_path / "model")
-    config = composed(f"model.path={model}", f"run_dir={tmp_path / 'run'}", "task.tokens=8")
-    with pytest.raises(ValueError, match=r"task\.tokens=8, but the shortest text"):
+    config = composed(f"model.path={model}", f"run_dir={tmp_path / 'run'}", *overrides)
+    with pytest.raises(ValueError, match=message):
         experiment.run(config)
     assert not (tmp_path / "run").exists()
 

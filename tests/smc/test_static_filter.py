@@ -157,3 +157,27 @@ def test_what_is_not_a_number_is_refused() -> None:
     )  # fmt: skip
     with pytest.raises(FloatingPointError, match="not numbers"):
         found.run([[0]])
+
+
+def test_what_the_model_says_after_no_prefix_does_not_matter() -> None:
+    automata = [CONSTRAINTS[name]() for name in ("few_words", "a_star_b")]
+    batch, idle = Batch(AutomatonBatch(automata), torch.tensor([4, 6])), 0
+
+    def run() -> StaticFilter:
+        found = StaticFilter(
+            ToyForward(TOY), smc.GCD(), batch, examples=torch.arange(2), num_particles=5,
+            draw=CounterDraw(0),
+        )  # fmt: skip
+        found.prepare([[0], [1]])
+        return found
+
+    expected, found = run(), run()
+    expected.finish()
+    for _ in range(found.most):
+        slots = found.slots
+        empty = slots.row[slots.log_weight.isneginf()]
+        found.slots = slots._replace(logits=slots.logits.index_fill(0, empty, torch.nan))
+        found.advance()
+        idle += len(empty)
+    assert idle > 10
+    assert_same(found.outcome(), expected.outcome())
