@@ -1,8 +1,10 @@
 """Candidates are gone over in static shapes by one of three ways, each of them two functions.
 
-TENSORS     tensor operations, the reference
-COMPILED    the loops that `smc.candidates` has for the CPU, which has nobody to wait for
-Triton      sums of blocks of tokens, for CUDA devices (`smc.static.triton_candidates`)
+    "torch"     `TENSORS`, tensor operations, the reference
+    "blocks"    `COMPILED`, the loops that `smc.candidates` has for the CPU, where nobody waits
+    "triton"    sums of blocks of tokens, for CUDA devices (`smc.static.triton_candidates`)
+
+These are the names by which `smc.static.choose` gives them.
 """
 
 from __future__ import annotations

@@ -86,6 +86,8 @@ class StaticTransformer:
                 "load it with attn_implementation='sdpa'"
             )
         self.model = model
+        # For a model without a limit any number will do that an integer can hold.
+        self._last_position = (lm.context or 1 << 62) - 1
         self._last_only = (
             {"logits_to_keep": 1}
             if "logits_to_keep" in inspect.signature(model.forward).parameters
@@ -157,7 +159,8 @@ class StaticTransformer:
         return self.model(
             input_ids=tokens.unsqueeze(1),
             attention_mask=mask[:, None, None, :],
-            position_ids=(self._lengths + step).unsqueeze(1),
+            # A row that is over goes on until the last one is, perhaps beyond the model's context.
+            position_ids=(self._lengths + step).clamp(max=self._last_position).unsqueeze(1),
             past_key_values=self._cache,
             use_cache=True,
         ).logits[:, 0]

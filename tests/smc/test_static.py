@@ -198,6 +198,23 @@ def test_a_real_model_gives_the_same_tokens(stories: smc.TransformersLM, name: s
     assert_same(found, expected)
 
 
+def test_a_row_that_is_over_stays_within_the_context(stories: smc.TransformersLM) -> None:
+    """Learned positions end where the context does; the other row goes on for longer."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        vocab_size=stories.vocabulary.size, n_positions=12, n_embd=8, n_layer=1, n_head=2,
+        bos_token_id=1, eos_token_id=2, attn_implementation="eager",
+    )  # fmt: skip
+    torch.manual_seed(0)
+    lm = smc.TransformersLM(transformers.GPT2LMHeadModel(config).double().eval(), stories.tokenizer)
+    automaton = lift(regex("[a-z ]{1,40}"), lm.vocabulary)
+    found, expected = both(
+        lm, StaticTransformer(lm), [list(range(5, 14)), [5, 6]], [automaton, automaton], [3, 10],
+        smc.GCD(), particles=3,
+    )  # fmt: skip
+    assert_same(found, expected)
+
+
 def test_refusals_name_what_was_wrong(stories: smc.TransformersLM) -> None:
     with pytest.raises(ValueError, match="not GreedyClose"):
         check_static(smc.GreedyClose(), "systematic")
