@@ -70,12 +70,11 @@ class Bench:
             else self._sampler(method, batch, seed)
         )
         loop.prepare([self.prompt])
-        steps: list[int] = []
-        spent = _timed(lambda: steps.append(loop.finish()), device)
+        spent = _timed(loop.finish, device)
         outcome = loop.outcome()
         if method != "discrete":
             assert outcome.tokens[0].tolist() == self.tokens, "particles take the fixed tokens"
-        return spent / steps[0]
+        return spent / int(loop.slots.step)
 
     def _batch(self) -> Batch:
         """One example, whose budget is the length of the fixed tokens."""

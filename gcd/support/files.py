@@ -38,13 +38,9 @@ def read_tensors(
     Raises:
         ValueError: there is no such file, or it is damaged.
     """
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist")
+    check_tensors(path, remedy=remedy)
     if path.suffix == ".safetensors":
-        try:
-            return load_file(path, device=str(device))
-        except (SafetensorError, OSError) as error:
-            raise _unreadable(path, error, remedy) from error
+        return load_file(path, device=str(device))
     tensors = _read_npz(path, remedy) if path.suffix == ".npz" else _read_pickle(path, remedy)
     return {name: tensor.to(device) for name, tensor in tensors.items()}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from smc.static.choose import candidates_of, pass_of
 from smc.static.filter import StaticFilter
 from smc.static.forward import Forward, StaticTransformer
-from smc.static.sampler import StaticSampler, check_static
+from smc.static.sampler import StaticSampler
 
 __all__ = [
     "Forward",
@@ -13,6 +13,5 @@ __all__ = [
     "StaticSampler",
     "StaticTransformer",
     "candidates_of",
-    "check_static",
     "pass_of",
 ]

@@ -24,8 +24,7 @@ from smc.static.filter_step import (
 )
 from smc.static.forward import Forward
 from smc.static.loop import StaticLoop
-from smc.static.sampler import check_proposal
-from smc.twisted import Twisted
+from smc.static.proposal import in_static_shapes
 
 
 class StaticFilter(StaticLoop[FilterSlots]):
@@ -65,13 +64,7 @@ class StaticFilter(StaticLoop[FilterSlots]):
         candidates: Candidates | None = None,
         graph: bool = False,
     ) -> None:
-        check_proposal(proposal)
-        if isinstance(proposal, Twisted) and type(proposal).score is not Twisted.score:
-            raise ValueError(
-                f"{type(proposal).__name__} scores in its own way, which the static filter would "
-                "not ask; take smc.sample"
-            )
-        super().__init__(forward, batch.budgets, num_particles, graph=graph)
+        super().__init__(forward, batch, num_particles, graph=graph)
         ending = ending_tokens(batch.automata)
         most = num_particles * ending.shape[1] * int(batch.budgets.max())
         if most > MOST_ANSWERS:
@@ -80,9 +73,8 @@ class StaticFilter(StaticLoop[FilterSlots]):
                 f"{ending.shape[1]} tokens that may be the last one are {most} answers, more than "
                 f"{MOST_ANSWERS}; give fewer particles, or take smc.sample"
             )
-        self.batch = batch
         self.rules = FilterRules(
-            proposal=proposal.in_static_shapes() if isinstance(proposal, Twisted) else proposal,
+            proposal=in_static_shapes(proposal),
             forward=forward,
             examples=examples,
             num_particles=num_particles,

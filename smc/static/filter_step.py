@@ -21,7 +21,6 @@ from torch import Tensor
 
 from gcd.tokens.batch import AutomatonBatch
 from smc.draw import Breaks, Draw, Keys, Purpose
-from smc.guide import by_class_alone
 from smc.proposals import Batch, ClassMaskProposal, Proposal
 from smc.scores import Scores, compete
 from smc.selection import Fixed
@@ -31,6 +30,7 @@ from smc.static.moves import moves
 from smc.static.passes import tempered
 from smc.static.selection import Kept, select
 from smc.twisted import Twisted
+from smc.tying import MaskGuide
 
 
 class FilterSlots(NamedTuple):
@@ -204,8 +204,7 @@ def score(proposal: Proposal[Any], state: Any, log_p: Float[Tensor, "P V"]) -> S
         if isinstance(proposal, ClassMaskProposal)
         else torch.ones_like(outlook.ends)
     )
-    by_class = torch.zeros_like(alive, dtype=torch.float64).masked_fill(~alive, -torch.inf)
-    factors = by_class_alone(by_class, outlook.classes, outlook.which)
+    factors = MaskGuide(log_p, alive, outlook.classes, outlook.which).factors
     return Scores(factors, alive, outlook, is_indicator=True)
 
 

@@ -15,10 +15,11 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from smc.outcome import Outcome
+from smc.proposals import Batch
 from smc.static.forward import Forward
 from smc.twisted import TwistedState
 
@@ -49,7 +50,7 @@ class StaticLoop(ABC, Generic[S]):
 
     Args:
         forward: the language model.
-        budgets: of the B examples.
+        batch: automata and budgets of the B examples.
         num_particles: N, rows of the model for each example.
         graph: whether to capture the step; only on a CUDA device.
 
@@ -57,13 +58,12 @@ class StaticLoop(ABC, Generic[S]):
         ValueError: it is to be captured on another device.
     """
 
-    def __init__(
-        self, forward: Forward, budgets: Int64[Tensor, "B"], num_particles: int, *, graph: bool
-    ) -> None:
-        if graph and budgets.device.type != "cuda":
-            raise ValueError(f"a step is captured on CUDA devices only, not on {budgets.device}")
+    def __init__(self, forward: Forward, batch: Batch, num_particles: int, *, graph: bool) -> None:
+        device = batch.budgets.device
+        if graph and device.type != "cuda":
+            raise ValueError(f"a step is captured on CUDA devices only, not on {device}")
         self.forward = forward
-        self.budgets = budgets
+        self.batch = batch
         self.num_particles = num_particles
         self.graph = graph
 
@@ -96,7 +96,7 @@ class StaticLoop(ABC, Generic[S]):
     @torch.inference_mode()
     def prepare(self, prompts: Sequence[Sequence[int]]) -> None:
         """Reads the prompts, and captures the step if it is to be."""
-        self.most = int(self.budgets.max())
+        self.most = int(self.batch.budgets.max())
         # One more column, for the token that is read last and whose logits nobody wants.
         columns = self.most + (_AHEAD if self.graph else 1)
         logits = self.forward.start(prompts, self.num_particles, columns)

@@ -10,48 +10,14 @@ from torch import Tensor
 
 from smc.draw import Draw
 from smc.outcome import Outcome
-from smc.proposals import GCD, LCD, LM, Batch, Proposal
+from smc.proposals import Batch, Proposal
 from smc.resampling import SCHEMES, scheme
 from smc.static.forward import Forward
 from smc.static.loop import StaticLoop
 from smc.static.passes import Pass, TorchPass
+from smc.static.proposal import in_static_shapes
 from smc.static.step import Rules, Slots, start, step
-from smc.twisted import Twisted
 from smc.weights import Weights
-
-
-def check_static(proposal: Proposal[Any], resampling: str) -> None:
-    """Refuses what the static step of the particle filter cannot honour.
-
-    Raises:
-        ValueError: a proposal that waits for the device, or a scheme that is not known by name.
-    """
-    check_proposal(proposal)
-    if resampling not in SCHEMES:
-        raise ValueError(
-            f"the static step knows resampling by name, one of {', '.join(SCHEMES)}, not "
-            f"{resampling!r}"
-        )
-
-
-def check_proposal(proposal: Proposal[Any]) -> None:
-    """Refuses a proposal that waits for the device.
-
-    Raises:
-        ValueError: it does.
-    """
-    # A class derived from `Twisted` may have a guide of its own, which would not be asked.
-    twisted = isinstance(proposal, Twisted) and type(proposal).guide is Twisted.guide
-    if type(proposal) not in (LM, LCD, GCD) and not twisted:
-        raise ValueError(
-            f"the static step knows LM, LCD, GCD and twisted proposals such as PGCD, not "
-            f"{type(proposal).__name__}; take smc.sample"
-        )
-    if isinstance(proposal, Twisted) and proposal.exact_top_k is None:
-        raise ValueError(
-            "exact_top_k is None, a g for every token, which the static step does not keep; give a "
-            "number of tokens"
-        )
 
 
 class StaticSampler(StaticLoop[Slots]):
@@ -92,11 +58,14 @@ class StaticSampler(StaticLoop[Slots]):
         graph: bool = False,
         script: Int64[Tensor, "T"] | None = None,
     ) -> None:
-        check_static(proposal, resampling)
-        super().__init__(forward, batch.budgets, num_particles, graph=graph)
-        self.batch = batch
+        if resampling not in SCHEMES:
+            raise ValueError(
+                f"the static step knows resampling by name, one of {', '.join(SCHEMES)}, not "
+                f"{resampling!r}"
+            )
+        super().__init__(forward, batch, num_particles, graph=graph)
         self.rules = Rules(
-            proposal=proposal.in_static_shapes() if isinstance(proposal, Twisted) else proposal,
+            proposal=in_static_shapes(proposal),
             forward=forward,
             examples=examples.repeat_interleave(num_particles),
             num_particles=num_particles,

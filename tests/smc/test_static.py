@@ -19,8 +19,9 @@ from smc.proposals import Batch
 from smc.reading import alone
 from smc.resampling import SCHEMES, scheme
 from smc.sampler import Sampler
-from smc.static import StaticSampler, StaticTransformer, check_static
+from smc.static import StaticSampler, StaticTransformer
 from smc.static.moves import moves
+from smc.static.proposal import in_static_shapes
 from smc.testing import ToyLM, walk
 from tests.smc.test_walk import PROMPT, TOY, truth
 from tests.smc.toys import CONSTRAINTS, VOCABULARY
@@ -217,19 +218,22 @@ def test_a_row_that_is_over_stays_within_the_context(stories: smc.TransformersLM
 
 def test_refusals_name_what_was_wrong(stories: smc.TransformersLM) -> None:
     with pytest.raises(ValueError, match="not GreedyClose"):
-        check_static(smc.GreedyClose(), "systematic")
+        in_static_shapes(smc.GreedyClose())
 
     class Own(smc.PGCD):
         def guide(self, state, log_p):
             return super().guide(state, log_p)
 
     with pytest.raises(ValueError, match="not Own"):
-        check_static(Own(pgcd().hmm), "systematic")
+        in_static_shapes(Own(pgcd().hmm))
     with pytest.raises(ValueError, match="exact_top_k is None"):
-        check_static(pgcd(exact_top_k=None), "systematic")
-    with pytest.raises(ValueError, match="not 'best'"):
-        check_static(smc.GCD(), "best")
+        in_static_shapes(pgcd(exact_top_k=None))
     batch = Batch(AutomatonBatch([CONSTRAINTS["forced"]()]), torch.tensor([3]))
+    with pytest.raises(ValueError, match="not 'best'"):
+        StaticSampler(
+            ToyForward(TOY), smc.GCD(), batch, examples=torch.tensor([0]), num_particles=2,
+            draw=CounterDraw(0), resampling="best",
+        )  # fmt: skip
     with pytest.raises(ValueError, match="CUDA devices only, not on cpu"):
         StaticSampler(
             ToyForward(TOY), smc.GCD(), batch, examples=torch.tensor([0]), num_particles=2,

@@ -137,7 +137,7 @@ def test_refusals_name_what_was_wrong() -> None:
         def score(self, state, log_p):
             return super().score(state, log_p)
 
-    with pytest.raises(ValueError, match="Own scores in its own way"):
+    with pytest.raises(ValueError, match="not Own"):
         StaticFilter(ToyForward(TOY), Own(pgcd().hmm), batch, num_particles=2, **shared)
     with pytest.raises(ValueError, match="not GreedyClose"):
         StaticFilter(ToyForward(TOY), smc.GreedyClose(), batch, num_particles=2, **shared)
