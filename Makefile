@@ -49,6 +49,6 @@ $(MODEL): $(INSTALLED) smollm2.txt
 	@touch $(MODEL)
 
 # Kernels are compiled in two processes before they are needed; without this, when they are called.
-$(WARM): $(INSTALLED) $(wildcard gcd/*/kernels/*.py hmm/kernels/*.py smc/kernels/*.py)
+$(WARM): $(INSTALLED) $(wildcard gcd/*/kernels/*.py hmm/kernels/*.py smc/vocabulary/kernels/*.py)
 	$(BIN)/python -m scripts.warm_up
 	@touch $(WARM)

@@ -54,7 +54,7 @@ from hmm.product import LookaheadTable, lookahead_table
 from hmm.recursion import Level, _sum_in_layers
 from hmm.transition import Dense
 from smc import tying
-from smc.guide import unsigned
+from smc.vocabulary.factors import unsigned
 
 SCHEMAS = Path(__file__).parent / "schemas"
 SMALL, MEDIUM, LARGE = "set_alarm", "weather", "create_event"
@@ -245,7 +245,7 @@ def compiled(x: np.ndarray, top: float, out: np.ndarray) -> None:
 
 
 def kernel_before() -> Callable[..., None]:
-    """The former kernel, in the place of `smc.tying._weigh_rows`."""
+    """The former kernel, in the place of `smc.vocabulary.class_mass._weigh_rows`."""
     source = subprocess.run(
         ["git", "show", BEFORE],
         check=True,

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from smc.draw import CounterDraw, Draw
-from smc.guide import DenseGuide, Guide, TiedGuide
+from smc.vocabulary.factors import DenseGuide, Guide, TiedGuide
 from smc.interface import sample
 from smc.language_model import (
     LanguageModel,

@@ -1,16 +1,15 @@
 """An algorithm goes from a proposal to weighted answers; these are the two there are, by name.
 
     smc         N particles draw tokens from the proposal, are weighed, and may be resampled
-                (`smc.sampler`)
+                (`smc.step`)
     discrete    N distinct prefixes are kept out of all their continuations, and no token is drawn
-                (`smc.discrete`)
+                (`smc.filter`)
 
 Each is a dataclass of its options, so that an option which an algorithm does not read is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any, Protocol, TypedDict
@@ -18,14 +17,13 @@ from typing import Any, Protocol, TypedDict
 from jaxtyping import Int64
 from torch import Tensor
 
-from smc.discrete import DiscreteFilter
 from smc.draw import Draw
+from smc.filter import DiscreteFilter
+from smc.loop import Steps
 from smc.observation import Watch
-from smc.outcome import Outcome
 from smc.prefixes import Reader
-from smc.reading import Steps
 from smc.resampling import Scheme, scheme
-from smc.sampler import Sampler
+from smc.step import ParticleFilter
 
 STRATA = ("none", "state")
 
@@ -47,16 +45,15 @@ class Algorithm(Protocol):
 
     answers: int | None
 
-    def steps(
+    def on(
         self,
         reader: Reader[Any],
-        prompts: Sequence[Sequence[int]],
         examples: Int64[Tensor, "B"],
         particles: int,
         draw: Draw,
         watch: Watch | None = None,
-    ) -> Steps[Outcome]:
-        """Finds weighted answers to the prompts (token ids) of one group of examples."""
+    ) -> Steps:
+        """Returns the algorithm for one batch of examples, whose random numbers they name."""
         ...
 
 
@@ -92,17 +89,16 @@ class SMC:
         """All answers are reported: there are at most N."""
         return
 
-    def steps(
+    def on(
         self,
         reader: Reader[Any],
-        prompts: Sequence[Sequence[int]],
         examples: Int64[Tensor, "B"],
         particles: int,
         draw: Draw,
         watch: Watch | None = None,
-    ) -> Steps[Outcome]:
-        """Samples N answers to each prompt."""
-        sampler = Sampler(
+    ) -> ParticleFilter[Any]:
+        """Returns a filter of N particles for each example."""
+        return ParticleFilter(
             reader,
             examples=examples,
             num_particles=particles,
@@ -112,7 +108,6 @@ class SMC:
             draw=draw,
             watch=watch,
         )
-        return sampler.steps(prompts)
 
 
 @dataclass(frozen=True)
@@ -151,17 +146,16 @@ class Discrete:
         if self.answers is not None and not (whole and self.answers >= 1):
             raise ValueError(f"answers is {self.answers!r}; give a whole number of 1 or more")
 
-    def steps(
+    def on(
         self,
         reader: Reader[Any],
-        prompts: Sequence[Sequence[int]],
         examples: Int64[Tensor, "B"],
         particles: int,
         draw: Draw,
         watch: Watch | None = None,
-    ) -> Steps[Outcome]:
-        """Finds answers to each prompt."""
-        found = DiscreteFilter(
+    ) -> DiscreteFilter[Any]:
+        """Returns a filter that keeps at most N prefixes of each example."""
+        return DiscreteFilter(
             reader,
             examples=examples,
             num_particles=particles,
@@ -171,7 +165,6 @@ class Discrete:
             draw=draw,
             watch=watch,
         )
-        return found.steps(prompts)
 
 
 def _number(name: str, value: object) -> None:

@@ -1,18 +1,18 @@
 """`sample` goes from prompts and constraints to posteriors.
 
 Everything a caller can get wrong is checked before the language model does any work.  Examples are
-then sampled in groups, those with prompts of similar length together; as examples end, further
-groups join the running batch (`smc.schedule`).  They are handed back in the order given.  Grouping
-decides how fast it goes, not what comes out: random numbers are functions of (seed, example,
-particle, step, purpose), and each example has its own weights.
+then sampled in batches, those with prompts of similar length together (`smc.batches`), and handed
+back in the order given.  Batches decide how fast it goes, not what comes out: random numbers are
+functions of (seed, example, particle, step, purpose), and each example has its own weights.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from numbers import Integral
 from typing import Any, Unpack
 
@@ -27,15 +27,14 @@ from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 from smc import algorithms
 from smc.algorithms import SMC, Discrete, Options
+from smc.batches import Room, in_batches
 from smc.draw import CounterDraw, Draw, Keys, Purpose
+from smc.execution import EXECUTIONS, Execute, executor
 from smc.language_model import LanguageModel, Prompt, check_prompts
 from smc.observation import Observe, Timed
 from smc.outcome import Outcome
 from smc.posterior import Diagnostics, Posterior, Sample, content, posterior, prune
-from smc.prefixes import Reader
 from smc.proposals import Batch, Proposal
-from smc.reading import Steps
-from smc.schedule import Group, Room, in_groups, run
 
 COLDEST = 1e-6
 """The lowest temperature; logits of any model can be divided by it."""
@@ -60,6 +59,7 @@ def sample(
     example_ids: Sequence[int] | None = None,
     max_rows: int = 256,
     forced_runs: bool = True,
+    execution: str = "auto",
     draw: Draw | None = None,
     finished: Callable[[Mapping[int, Posterior]], object] | None = None,
     observe: Observe | None = None,
@@ -82,14 +82,15 @@ def sample(
         example_ids: identities that name each prompt's random numbers; 0, 1, 2, … if not given.
             A prompt sampled alone under its id gives what it gives among others.
         max_rows: most particles in one batch; a single prompt's particles are never split.  Where
-            there are more, prompts wait, and enter as others leave room.
+            there are more, prompts wait for the next batch.
         forced_runs: whether tokens that are the only ones allowed are taken together, in one pass
             of the model (`smc.forced`). The target is the same, and so is each text's weight.
+        execution: "eager", "static" (shapes that never change, so that a step is one captured graph
+            on a CUDA device, and takes forced tokens one by one), or "auto" (`smc.execution`).
         draw: replaces the random number generator (and `seed`).
         finished: handed the posteriors as soon as they are there, by their place in `prompts`;
             they are not kept then.
-        observe: is asked about each group of examples that enters the batch, and shown its steps
-            (`smc.observation`).
+        observe: is asked about each batch, and shown its steps (`smc.observation`).
         options: of the algorithm: `resampling`, `ess_threshold`, `strata` of "smc"
             (`smc.algorithms.SMC`); `count_finished`, `share`, `floor`, `answers` of "discrete"
             (`smc.algorithms.Discrete`).
@@ -127,6 +128,7 @@ def sample(
         top_p=float(top_p),
         max_rows=_whole("max_rows", max_rows),
         forced_runs=bool(forced_runs),
+        execution=execution,
     )
     tasks = [
         Task(name, tuple(lm.encode(prompt)), automaton, n)
@@ -139,18 +141,14 @@ def sample(
     room = Room(settings.max_rows, MOST_AUTOMATA, most_bytes)
     order = sorted(range(len(tasks)), key=lambda i: (len(tasks[i].prompt), i))
     needs = _needs_of(tasks, settings)
-    groups = in_groups(order, needs, room)
-    for group in groups:
-        proposal.check([tasks[i].automaton for i in group], [tasks[i].budget for i in group])
-    waiting = [
-        Group(needs(group), partial(_steps, lm, [tasks[i] for i in group], settings, draw, observe))
-        for group in groups
-    ]
+    batches = in_batches(order, needs, room)
+    for batch in batches:
+        proposal.check([tasks[i].automaton for i in batch], [tasks[i].budget for i in batch])
+    executed = executor(lm, settings)
     results: dict[int, Posterior] = {}
-    for ended in run(waiting, room, lm.vocabulary.size):
-        posteriors, unseen = ended.result
-        found = _with_seconds(posteriors, ended.seconds - unseen)
-        (finished or results.update)(dict(zip(groups[ended.number], found, strict=True)))
+    for batch in batches:
+        posteriors = _sampled([tasks[i] for i in batch], settings, executed, draw, observe)
+        (finished or results.update)(dict(zip(batch, posteriors, strict=True)))
     return [results[i] for i in sorted(results)]
 
 
@@ -195,6 +193,7 @@ class Settings:
     top_p: float
     max_rows: int
     forced_runs: bool
+    execution: str
 
     def __post_init__(self) -> None:
         if self.particles < 1:
@@ -213,6 +212,10 @@ class Settings:
             )
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p is {self.top_p}; it must lie in (0, 1]")
+        if self.execution not in EXECUTIONS:
+            raise ValueError(
+                f"execution is {self.execution!r}; give one of {', '.join(EXECUTIONS)}"
+            )
 
 
 @dataclass(frozen=True)
@@ -283,50 +286,40 @@ def _needs_of(tasks: Sequence[Task], settings: Settings) -> Callable[[Sequence[i
     return needs
 
 
-def _steps(
-    lm: LanguageModel,
+def _sampled(
     tasks: Sequence[Task],
     settings: Settings,
+    executed: Execute,
     draw: Draw,
     observe: Observe | None,
-) -> Steps[tuple[list[Posterior], float]]:
-    """Samples a group of examples.
-
-    Returns:
-        Their posteriors, and how many seconds an observer took.
-    """
+) -> list[Posterior]:
+    """Samples the examples of one batch."""
+    started = time.perf_counter()
     watch = None if observe is None else observe([task.name for task in tasks])
     timed = None if watch is None else Timed(watch)
     batch = Batch(
-        AutomatonBatch([task.automaton for task in tasks], device=lm.device),
-        torch.tensor([task.budget for task in tasks], device=lm.device),
+        AutomatonBatch([task.automaton for task in tasks], device=executed.device),
+        torch.tensor([task.budget for task in tasks], device=executed.device),
     )
-    outcome = yield from settings.algorithm.steps(
-        Reader(
-            lm,
-            settings.proposal,
-            batch,
-            temperature=settings.temperature,
-            top_p=settings.top_p,
-            forced_runs=settings.forced_runs,
-        ),
-        [task.prompt for task in tasks],
-        torch.tensor([task.name for task in tasks], device=lm.device),
-        settings.particles,
-        draw,
-        timed,
-    )
-    return _posteriors(tasks, settings, outcome, draw), 0.0 if timed is None else timed.seconds
+    names = torch.tensor([task.name for task in tasks], device=executed.device)
+    outcome = executed([task.prompt for task in tasks], batch, names, draw, timed)
+    posteriors = _posteriors(tasks, settings, outcome, draw)
+    unseen = 0.0 if timed is None else timed.seconds
+    return _with_seconds(posteriors, time.perf_counter() - started - unseen, outcome.start_seconds)
 
 
-def _with_seconds(posteriors: Sequence[Posterior], seconds: float) -> list[Posterior]:
-    """Shares the time of a group out over its examples, by the tokens read for each."""
+def _with_seconds(
+    posteriors: Sequence[Posterior], seconds: float, start_seconds: float
+) -> list[Posterior]:
+    """Shares the time of a batch out over its examples, by the tokens read for each."""
     read = sum(posterior.diagnostics.tokens for posterior in posteriors)
     return [
         replace(
             posterior,
             diagnostics=replace(
-                posterior.diagnostics, seconds=seconds * posterior.diagnostics.tokens / read
+                posterior.diagnostics,
+                seconds=seconds * posterior.diagnostics.tokens / read,
+                start_seconds=start_seconds * posterior.diagnostics.tokens / read,
             ),
         )
         for posterior in posteriors
@@ -340,6 +333,7 @@ def _posteriors(
     evidence, ess = outcome.log_evidence.tolist(), outcome.ess.tolist()
     tokens, lengths = outcome.tokens.tolist(), outcome.length.tolist()
     log_weights, finished = outcome.log_weight.tolist(), outcome.finished.tolist()
+    log_p = outcome.log_p.tolist()
     ends = torch.searchsorted(outcome.example, torch.arange(len(tasks) + 1).to(outcome.example))
     bounds = ends.tolist()
     history, enumerated = outcome.history, outcome.enumerated.tolist()
@@ -351,7 +345,7 @@ def _posteriors(
         for p in range(bounds[b], bounds[b + 1]):
             ids = tuple(tokens[p][: lengths[p]])
             answer = task.automaton.vocabulary.decode(content(ids, eos))
-            samples.append(Sample(ids, answer, log_weights[p], finished[p]))
+            samples.append(Sample(ids, answer, log_weights[p], finished[p], log_p[p]))
         steps = history.running[:, b] > 0
         read = history.read[steps, b]
         diagnostics = Diagnostics(

@@ -65,9 +65,9 @@ class Lookahead(Tabled, Protocol[ModelState]):
 
     eventual: bool = False
 
-    def in_static_shapes(self) -> Lookahead[ModelState]:
-        """Returns a lookahead that never waits for the device, for `smc.static`; itself, if not
-        overridden, which is right on the CPU.
+    def without_host_sync(self) -> Lookahead[ModelState]:
+        """Returns a lookahead that never waits for the device, for steps in static shapes; itself,
+        if not overridden.
         """
         return self
 

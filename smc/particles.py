@@ -1,9 +1,8 @@
 """Weighted particles are a struct of tensors with leading axis P = B·N, example-major.
 
-Particles of one example often hold the same tokens: all of them before the first draw, many after
-resampling or where the model is sure of itself.  What depends on tokens alone is therefore kept
-once per distinct prefix (`smc.prefixes`), and a particle names its prefix by `row`.  A particle
-that is finished or dead has no row, and costs nothing more.
+Shapes are the same at every step: a particle that is finished or dead keeps its place and is masked.
+What depends on tokens alone is kept by prefix (`smc.prefixes`), and a particle names its prefix by
+`row`. The N prefixes that the discrete filter keeps are particles, too.
 """
 
 from __future__ import annotations
@@ -14,79 +13,83 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from smc.prefixes import Extension
+
 
 class Particles(NamedTuple):
     """The P particles of a batch.
 
     Attributes:
-        tokens: what each has drawn, EOS included; -1 beyond its length.
+        tokens: what each has drawn, EOS included; -1 beyond its length. The last column holds
+            nothing, ever: what is not written goes there.
         length: tokens drawn.
         log_weight: log importance weight; -inf once dead.
+        log_p: log p_lm of the tokens, at the sampling temperature.
         log_potential: log psi of its prefix, by which its next increment is divided; 0 for psi = 1.
         finished: True once its answer is complete.
-        row: its prefix while it is running, else -1.
+        running: True where another token is due.
+        row: its prefix while it is running; any row otherwise.
     """
 
     tokens: Int64[Tensor, "P T"]
     length: Int64[Tensor, "P"]
     log_weight: Float64[Tensor, "P"]
+    log_p: Float64[Tensor, "P"]
     log_potential: Float64[Tensor, "P"]
     finished: Bool[Tensor, "P"]
+    running: Bool[Tensor, "P"]
     row: Int64[Tensor, "P"]
-
-    @property
-    def running(self) -> Bool[Tensor, "P"]:
-        """True where another token is due."""
-        return self.row >= 0
 
     def take(self, ancestors: Int64[Tensor, "P"]) -> Particles:
         """Copies of these particles, weights and all."""
         return Particles(*(field[ancestors] for field in self))
 
-    def append(
+    def extended(
         self,
-        which: Int64[Tensor, "M"],
-        tokens: Int64[Tensor, "M K"],
+        by: Extension,
         *,
-        increment: Float64[Tensor, "M"],
-        log_potential: Float64[Tensor, "M"],
-        finished: Bool[Tensor, "M"],
-        row: Int64[Tensor, "M"],
+        log_weight: Float64[Tensor, "P"],
+        log_p: Float64[Tensor, "P"],
+        log_potential: Float64[Tensor, "P"],
     ) -> Particles:
-        """Returns the particles after these have taken some tokens each; -1 stands for none."""
+        """Returns the particles after those that ran have taken some tokens each.
+
+        Args:
+            by: what became of them.
+            log_weight, log_potential: theirs from now on, where they were extended.
+            log_p: log-probability of the tokens that were chosen; forced ones have their own.
+        """
+        ran, many = self.running, (by.tokens >= 0).sum(dim=1)
+        # A column for each token: its place in the text, or the spare column for none.
+        spare = self.tokens.shape[1] - 1
+        column = self.length.unsqueeze(1) + torch.arange(by.tokens.shape[1], device=many.device)
+        column = torch.where(by.tokens >= 0, column, spare)
         return Particles(
-            tokens=appended(self.tokens, self.length, which, tokens),
-            length=self.length.index_add(0, which, (tokens >= 0).sum(dim=1)),
-            log_weight=self.log_weight.index_add(0, which, increment),
-            log_potential=self.log_potential.index_copy(0, which, log_potential),
-            finished=self.finished.index_copy(0, which, finished),
-            row=self.row.index_copy(0, which, row),
+            tokens=self.tokens.scatter(1, column, by.tokens),
+            length=self.length + many,
+            log_weight=torch.where(ran, log_weight, self.log_weight),
+            log_p=self.log_p + torch.where(ran, log_p + by.log_p, 0.0),
+            log_potential=torch.where(ran, log_potential, self.log_potential),
+            finished=self.finished | by.finished,
+            running=by.running,
+            row=by.row,
         )
-
-
-def appended(
-    tokens: Int64[Tensor, "P T"],
-    length: Int64[Tensor, "P"],
-    which: Int64[Tensor, "M"],
-    runs: Int64[Tensor, "M K"],
-) -> Int64[Tensor, "P T"]:
-    """Returns sequences of these lengths, some of which go on with runs; -1 stands for no token."""
-    row, column = (runs >= 0).nonzero(as_tuple=True)
-    place = (which[row], length[which[row]] + column)
-    return tokens.index_put(place, runs[row, column])
 
 
 def start_particles(
     num_examples: int, num_particles: int, budget: int, device: torch.device
 ) -> Particles:
-    """Makes N particles of weight one for each example, on the empty prefix that they share."""
+    """Makes N particles of weight one for each example, before anything is read."""
     P = num_examples * num_particles
-    examples = torch.arange(num_examples, device=device)
+    zero = torch.zeros(P, dtype=torch.float64, device=device)
+    number = torch.zeros(P, dtype=torch.int64, device=device)
     return Particles(
-        tokens=torch.full((P, budget), -1, dtype=torch.int64, device=device),
-        length=torch.zeros(P, dtype=torch.int64, device=device),
-        log_weight=torch.zeros(P, dtype=torch.float64, device=device),
-        log_potential=torch.zeros(P, dtype=torch.float64, device=device),
+        tokens=torch.full((P, budget + 1), -1, dtype=torch.int64, device=device),
+        length=number,
+        log_weight=zero,
+        log_p=zero,
+        log_potential=zero,
         finished=torch.zeros(P, dtype=torch.bool, device=device),
-        row=examples.repeat_interleave(num_particles),
+        running=torch.ones(P, dtype=torch.bool, device=device),
+        row=number,
     )

@@ -90,7 +90,7 @@ class HMMLookahead(Lookahead[HMMState]):
         """Gives back the tables that are kept for the next call with the same constraints."""
         self._tables.clear()
 
-    def in_static_shapes(self) -> HMMLookahead:
+    def without_host_sync(self) -> HMMLookahead:
         """Returns this lookahead, with the same tables, as one that never waits for the device."""
         other = copy(self)
         other._wait = False

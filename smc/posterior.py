@@ -40,12 +40,14 @@ class Sample:
         answer: their bytes, EOS excluded.
         log_weight: log importance weight; -inf if dead.
         finished: whether it completed its answer; a dead particle may be a fragment.
+        log_p: log p_lm of the tokens at the sampling temperature; None where nobody has read them.
     """
 
     ids: tuple[int, ...]
     answer: bytes
     log_weight: float
     finished: bool
+    log_p: float | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class Diagnostics:
         share_finished: share of the particles that completed their answer; of a pool 1, as it holds
             nothing else, and 0 of an empty one.
         seconds: its share, by tokens read, of the wall time of the batch that it was part of.
+        start_seconds: of these, what passed until the first step: prompts were read, tables made.
         fallbacks: prefixes, each counted once a step, at which the proposal's lookahead knew
             nothing, so that it did what GCD does; see `smc.twisted`.
         forced: tokens that distinct prefixes took without a choice (`smc.forced`).
@@ -81,6 +84,7 @@ class Diagnostics:
     seconds: float
     fallbacks: int = 0
     forced: int = 0
+    start_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -132,16 +136,6 @@ class Posterior:
     def majority(self) -> str | None:
         """The most probable text; None when dead."""
         return self.texts[0] if self.texts else None
-
-    @property
-    def maximum_weight(self) -> str | None:
-        """The text of the particle of greatest weight, or of the heaviest token sequence of a pool;
-        first of equals, None when dead.
-        """
-        if self.dead:
-            return None
-        best = max(self.particles, key=lambda sample: sample.log_weight)
-        return best.answer.decode("utf-8", errors="replace")
 
     def expectation(self, score: Callable[[str], float | int]) -> float:
         """Returns the posterior-weighted score, the sum of probability · score; zero when dead."""

@@ -36,10 +36,10 @@ from torch import Tensor
 from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.budget import BudgetMask
 from gcd.tokens.token_automaton import UNREACHABLE
-from smc.guide import DenseGuide, Guide
+from smc.vocabulary.factors import Guide, TiedGuide, by_class_alone
 from smc.scores import Outlook, Scores, scores_of
 from smc.tabled import Tabled
-from smc.tying import MaskGuide
+from smc.vocabulary.class_mass import MaskGuide
 
 
 class Batch(NamedTuple):
@@ -236,8 +236,15 @@ class Proposal(Tabled, Protocol[State]):
         """Returns the state of these rows."""
         ...
 
+    def without_host_sync(self) -> Proposal[State]:
+        """Returns the proposal as one that never waits for the device, for steps in static shapes.
+
+        That is itself, if not overridden; should it wait, it is refused there (`smc.waits`).
+        """
+        return self
+
     def score(self, state: State, log_p: Float[Tensor, "R V"]) -> Scores:
-        """Returns g as the discrete particle filter scores next tokens with it (`smc.discrete`).
+        """Returns g as the discrete particle filter scores next tokens with it (`smc.filter`).
 
         That is the g of `guide`, unless a proposal makes its g safe row by row, as that filter sees
         to the safety of all prefixes of an example together.
@@ -270,10 +277,16 @@ class MaskProposal(Proposal[Walk]):
 class LM(MaskProposal):
     """The language model itself is the proposal; what breaks the constraint or the budget dies."""
 
-    def guide(self, state: Walk, log_p: Float[Tensor, "R V"]) -> DenseGuide:
+    def guide(self, state: Walk, log_p: Float[Tensor, "R V"]) -> TiedGuide:
         """Returns g = 1, Z = 1."""
-        log_g = torch.zeros_like(log_p, dtype=torch.float64)
-        return DenseGuide(log_g, log_g.new_zeros(log_p.shape[0]))
+        R, C = len(state.states), state.automata.widest
+        even = torch.zeros(R, C, dtype=torch.float64, device=log_p.device)
+        return TiedGuide(by_class_alone(even, state.automata.classes, state.which), even[:, 0])
+
+    def score(self, state: Walk, log_p: Float[Tensor, "R V"]) -> Scores:
+        """Returns the same: every token is a candidate, and weighs what it weighs."""
+        outlook, factors = state.outlook(), self.guide(state, log_p).factors
+        return Scores(factors, torch.ones_like(outlook.ends), outlook, is_indicator=True)
 
     def advance(self, state: Walk, tokens: Int[Tensor, "R T"]) -> Walk:
         """Walks on; a prefix that cannot be completed in time has left the target's support."""

@@ -25,7 +25,7 @@ theirs were the mean score of what weighs as much. (With g = 1 for them, a looka
 end to be improbable would leave no place to any prefix once there are N answers.)
 
 Cost: O(R C) for R prefixes and C classes; the masses of classes, where a proposal has not computed
-them already, are one pass over R x V numbers (`smc.tying.weigh_rest`).
+them already, are one pass over R x V numbers (`smc.vocabulary.class_mass.weigh_rest`).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from gcd.tokens.batch import TokenClasses
-from smc.guide import Factors, Guide, by_class_alone
-from smc.tying import MaskGuide, weigh_rest
+from smc.vocabulary.factors import Factors, Guide, by_class_alone
+from smc.vocabulary.class_mass import MaskGuide, weigh_rest
 
 FLOOR = 1e-3
 """The least share of w in the scores of an example where some candidate has g = 0."""
@@ -124,22 +124,16 @@ class Competition(NamedTuple):
 
 
 def scores_of(guide: Guide, outlook: Outlook) -> Scores:
-    """Returns the scores whose g is that of a guide; what it never draws is no candidate.
-
-    Raises:
-        FloatingPointError: some g is infinite, or no number.
-    """
+    """Returns the scores whose g is that of a guide; what it never draws is no candidate."""
     factors = getattr(guide, "factors", None)
     if not isinstance(factors, Factors):
         outlook = outlook.of_tokens()
         factors = by_class_alone(guide.log_g, outlook.classes, outlook.which)
-    for log_g in (factors.by_class, factors.by_token):
-        # The greatest number is NaN where any is.
-        if log_g.numel() and not bool(log_g.amax() < torch.inf):
-            raise FloatingPointError(
-                f"{type(guide).__name__} gives log g = {float(log_g.amax())} for some token; "
-                "it must be a number or -inf"
-            )
+    # What is infinite is no number of a score either: the step refuses it as NaN.
+    factors = factors._replace(
+        by_class=factors.by_class.masked_fill(factors.by_class == torch.inf, torch.nan),
+        by_token=factors.by_token.masked_fill(factors.by_token == torch.inf, torch.nan),
+    )
     alive = ~factors.by_class.isneginf()
     if factors.tokens.shape[1]:
         klass = own_classes(factors)

@@ -17,7 +17,7 @@ leaves of it (candidates of one step span some 30 orders of magnitude).
 **N x V candidates are never sorted.** At most N - 1 of them have s > c, and they are among the N
 greatest of their prefix. One pass over each row of log-probabilities finds these N and sums up the
 others anew; a second pass, over rows in which a point falls, finds the candidate there
-(`smc.candidates`). Cost: O(R V) memory traffic, O(N^2) for the threshold.
+(`smc.vocabulary`). Cost: O(R V) memory traffic, O(N^2) for the threshold.
 """
 
 from __future__ import annotations
@@ -31,24 +31,28 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from gcd.tokens.batch import TokenClasses
-from smc.candidates import Known, Weighed, locate, unsure, weigh
-from smc.guide import Factors, by_class_alone
-from smc.outcome import count_of
+from smc.draw import Breaks
+from smc.prefixes import count_of
+from smc.vocabulary.factors import Factors, by_class_alone
+from smc.vocabulary.passes import Pass, pass_of
+from smc.vocabulary.tensors import Best, Known, inclusion_probabilities
 
 
 class Selection(NamedTuple):
-    """The candidates that were kept, in the order of rows and tokens.
+    """The candidates that were kept: those of example b at places b·N, b·N + 1, …
 
     Attributes:
-        row: the prefix of each.
-        token: its next token.
+        kept: whether there is one at the place.
+        row: the prefix that it continues; any, where there is none.
+        token: its next token; 0 where there is none.
         log_pi: log of the probability with which it was kept.
         dropped: for each example, whether there was a choice.
     """
 
-    row: Int64[Tensor, "M"]
-    token: Int64[Tensor, "M"]
-    log_pi: Float64[Tensor, "M"]
+    kept: Bool[Tensor, "P"]
+    row: Int64[Tensor, "P"]
+    token: Int64[Tensor, "P"]
+    log_pi: Float64[Tensor, "P"]
     dropped: Bool[Tensor, "B"]
 
 
@@ -84,6 +88,12 @@ class Group(NamedTuple):
         return cls(example, num_examples, max(1, int(rows.max())))
 
     @property
+    def first(self) -> Int64[Tensor, "B"]:
+        """The first row of each example, or of the one after it."""
+        every = torch.arange(self.num_examples, device=self.example.device)
+        return torch.searchsorted(self.example, every)
+
+    @property
     def place(self) -> Int64[Tensor, "R"]:
         """The number of each row among those of its example."""
         first = torch.searchsorted(self.example, self.example)
@@ -95,20 +105,25 @@ def select(
     factors: Factors,
     group: Group,
     slots: int,
-    uniform: Callable[[Int64[Tensor, "b"], Callable[[], Tensor]], Float64[Tensor, "b"]],
+    uniform: Callable[[Breaks], Float64[Tensor, "B"]],
     *,
+    vocabulary: Pass | None = None,
+    some: Callable[[Tensor], Tensor] | None = None,
     floor: float = 0.0,
     fixed: Fixed | None = None,
 ) -> Selection:
-    """Keeps at most N candidates of each example.
+    """Keeps at most N candidates of each example, in the order of rows and tokens.
 
     Args:
         log_p: log-probabilities of the next token.
         factors: log s - log p of each candidate; -inf where there is none.
         group: which rows compete.
         slots: N.
-        uniform: uniform numbers for these examples, one each; it may ask for the points of (0, 1)
-            at which the outcome of each changes.
+        uniform: uniform numbers, one for each example; it may ask for the points of (0, 1) at which
+            the outcome of each changes.
+        vocabulary: how to go over the vocabulary; the device's way if it is not given.
+        some: finds the places that are looked at, of a mask (`smc.prefixes.Reader.some`); those in
+            the mask if it is not given.
         floor: c is at least this part of the sum of all scores, so that fewer are kept where few
             matter.
         fixed: what takes part in the threshold, and is kept without being chosen from.
@@ -116,34 +131,78 @@ def select(
     Returns:
         All candidates of positive score, where they are at most N and there is no floor.
     """
-    weighed = weigh(log_p, factors, slots)
-    log_c = thresholds(weighed, group, slots, floor, fixed)
-    of_row = log_c[group.example].unsqueeze(1)
-    sure = weighed.log_score > of_row
-    rows, column = sure.nonzero(as_tuple=True)
-    tokens = weighed.tokens[rows, column]
-    log_pi = torch.zeros_like(weighed.log_score[rows, column])
-
-    places_left = None
-    if floor == 0 and fixed is None:
-        places_left = slots - count_of(group.example, group.num_examples, sure.sum(dim=1))
-    plan = planned(weighed, sure, group, log_c, places_left)
+    (_, V), N, B = log_p.shape, slots, group.num_examples
+    vocabulary = vocabulary or pass_of("auto", log_p.device)
+    best = vocabulary.best(log_p, factors, min(N, V))
+    log_c = thresholds(best, group, N, floor, fixed)
+    of_row = log_c[group.example]
+    sure = best.log_score > of_row.unsqueeze(1)
+    certain = sure.sum(dim=1)
+    exact = floor == 0 and fixed is None
+    places_left = N - count_of(group.example, B, certain) if exact else None
+    plan = planned(best, sure, group, log_c, places_left)
     dropped = plan.mass.sum(dim=1) > 0
-    due = dropped.nonzero().squeeze(1)
-    if len(due):
-        u = uniform(due, lambda: breaks(log_p, factors, weighed, sure, log_c, plan, group)[due])
-        ends = plan.ends[due]
-        column, target, inside = points(ends, u, int(ends[:, -1].max().ceil()))
-        first = torch.searchsorted(group.example, due)
-        row, target = (first.unsqueeze(1) + column)[inside], target[inside]
-        known = Known(weighed.tokens, sure.sum(dim=1))
-        found = locate(log_p, factors, known, log_c[group.example], row, target)
-        row, found = row[found >= 0], found[found >= 0]
-        rows, tokens = torch.cat([rows, row]), torch.cat([tokens, found])
-        log_s = log_p[row, found] + factors.at(row, found)
-        log_pi = torch.cat([log_pi, (log_s - log_c[group.example[row]]).clamp(max=0)])
-    order = torch.argsort(rows * log_p.shape[1] + tokens)
-    return Selection(rows[order], tokens[order], log_pi[order], dropped)
+    known = Known(best.tokens, certain)
+
+    def changes() -> Float64[Tensor, "B M"]:
+        every = breaks(log_p, factors, known, log_c, plan, group)
+        return torch.where(dropped.unsqueeze(1), every, 0.0)
+
+    column, target, inside = points(plan.ends, uniform(changes), N)
+    row = (group.first.unsqueeze(1) + column).clamp(max=len(log_p) - 1).flatten()
+    hit = (inside & dropped.unsqueeze(1)).flatten()
+    which = hit.nonzero().squeeze(1) if some is None else some(hit)
+    token, log_pi = torch.full_like(row, -1), torch.zeros_like(target).flatten()
+    if len(which):
+        at = row[which]
+        found = vocabulary.locate(log_p, factors, known, of_row, at, target.flatten()[which])
+        token = token.index_copy(0, which, found)
+        found = found.clamp(min=0)
+        log_s = log_p[at, found] + factors.at(at, found)
+        log_pi = log_pi.index_copy(0, which, (log_s - of_row[at]).clamp(max=0).double())
+    hit &= token >= 0
+    names = (row * V + token).view(B, N)
+    found = _in_order(best, sure, group, names, hit.view(B, N), log_pi, V)
+    return found._replace(dropped=dropped)
+
+
+def _in_order(
+    best: Best,
+    sure: Bool[Tensor, "R K"],
+    group: Group,
+    name: Int64[Tensor, "B N"],
+    hit: Bool[Tensor, "B N"],
+    log_pi: Float64[Tensor, "P"],
+    V: int,
+) -> Selection:
+    """Puts the candidates that are kept into the places of their examples.
+
+    There are never more than N of them, but for one where rounding finds a point in what rounding
+    has left over.
+
+    Args:
+        name: row times V plus token, of the candidates at points.
+        hit: which of these are kept.
+        log_pi: of these.
+    """
+    (R, K), (B, N) = best.tokens.shape, name.shape
+    nothing = R * V
+    row = torch.arange(R, device=name.device).unsqueeze(1)
+    names = name.new_full((B, group.width, K), nothing)
+    names[group.example, group.place] = torch.where(sure, row * V + best.tokens, nothing)
+    every = torch.cat([names.flatten(1), torch.where(hit, name, nothing)], dim=1)
+    pi = torch.nn.functional.pad(log_pi.view(B, N), (every.shape[1] - N, 0))
+    first, order = every.topk(min(N, every.shape[1]), dim=1, largest=False)
+    first = torch.nn.functional.pad(first, (0, N - first.shape[1]), value=nothing).flatten()
+    pi = torch.nn.functional.pad(pi.gather(1, order), (0, N - order.shape[1])).flatten()
+    kept = first < nothing
+    return Selection(
+        kept=kept,
+        row=torch.where(kept, first // V, 0),
+        token=torch.where(kept, first % V, 0),
+        log_pi=torch.where(kept, pi, 0.0),
+        dropped=hit.any(dim=1),
+    )
 
 
 def threshold(
@@ -199,27 +258,27 @@ def systematic(
     classes = TokenClasses.singletons(len(log_score))
     factors = by_class_alone(torch.zeros_like(values), classes, row)
 
-    def number(_: Tensor, breaks: Callable[[], Tensor]) -> Float64[Tensor, "1"]:
+    def number(breaks: Breaks) -> Float64[Tensor, "1"]:
         return torch.tensor([uniform(breaks)], dtype=torch.float64)
 
     found = select(values, factors, Group(row, 1, 1), slots, number)
-    return found.token, found.log_pi
+    return found.token[found.kept], found.log_pi[found.kept]
 
 
 def thresholds(
-    weighed: Weighed,
+    best: Best,
     group: Group,
     slots: int,
     floor: float,
     fixed: Fixed | None,
 ) -> Float64[Tensor, "B"]:
     """log c of each example."""
-    B, K, place = group.num_examples, weighed.log_score.shape[1], group.place
+    B, K, place = group.num_examples, best.log_score.shape[1], group.place
     rows = group.width
-    padded = weighed.log_score.new_full((B, rows, K), -torch.inf)
-    padded[group.example, place] = weighed.log_score
+    padded = best.log_score.new_full((B, rows, K), -torch.inf)
+    padded[group.example, place] = best.log_score
     rests = padded.new_full((B, rows), -torch.inf)
-    rests[group.example, place] = weighed.log_rest
+    rests[group.example, place] = best.log_rest
     scores, rest = padded.flatten(1), _total(rests)
     if fixed is not None:
         scores = torch.cat([scores, fixed.top], dim=1)
@@ -249,15 +308,15 @@ class Plan(NamedTuple):
 
 
 def planned(
-    weighed: Weighed,
+    best: Best,
     sure: Bool[Tensor, "R K"],
     group: Group,
     log_c: Float64[Tensor, "B"],
     places_left: Int64[Tensor, "B"] | None,
 ) -> Plan:
     """Sums of pi; those of an example come to the places that are left, where that is known."""
-    others = _total(weighed.log_score.masked_fill(sure, -torch.inf))
-    log_mass = torch.logaddexp(others, weighed.log_rest)
+    others = _total(best.log_score.masked_fill(sure, -torch.inf))
+    log_mass = torch.logaddexp(others, best.log_rest)
     of_row = log_c[group.example]
     each = torch.where(log_mass.isneginf(), 0.0, (log_mass - of_row).exp())
     mass = each.new_zeros(group.num_examples, group.width)
@@ -297,14 +356,13 @@ def points(
 def breaks(
     log_p: Float[Tensor, "R V"],
     factors: Factors,
-    weighed: Weighed,
-    sure: Bool[Tensor, "R K"],
+    known: Known,
     log_c: Float64[Tensor, "B"],
     plan: Plan,
     group: Group,
 ) -> Float64[Tensor, "B M"]:
     """The points of (0, 1) at which the choice of each example changes."""
-    pi = unsure(log_p, factors, Known(weighed.tokens, sure.sum(dim=1)), log_c[group.example])
+    pi = inclusion_probabilities(log_p, factors, known, log_c[group.example])
     before = torch.cat([torch.zeros_like(plan.ends[:, :1]), plan.ends[:, :-1]], dim=1)
     inner = pi.cumsum(dim=1) + before[group.example, group.place].unsqueeze(1)
     ends = inner.new_zeros(group.num_examples, plan.ends.shape[1], inner.shape[1])

@@ -79,6 +79,10 @@ class ToyLM:
         rows = ToyRows(self, [tuple(prompt) for prompt in prompts])
         return rows, torch.stack([self.log_p(tuple(prompt)) for prompt in prompts])
 
+    def static_forward(self) -> ToyForward:
+        """Makes the model read in static shapes; see `smc.static_model.Forward`."""
+        return ToyForward(self)
+
     def log_p(self, tokens: tuple[int, ...]) -> Float[Tensor, "V"]:
         """Returns log p(next | tokens), at temperature one."""
         if tokens not in self._known:
@@ -123,6 +127,32 @@ class ToyRows:
                 self._tokens, self._prompt_lengths, lengths.tolist(), strict=True
             )
         ]
+
+
+class ToyForward:
+    """The sequences themselves, in static shapes; see `smc.static_model.Forward`."""
+
+    def __init__(self, lm: ToyLM) -> None:
+        self._lm = lm
+
+    def start(
+        self, prompts: Sequence[Sequence[int]], num_particles: int, budget: int
+    ) -> Float[Tensor, "P V"]:
+        """Makes N rows of each prompt."""
+        self._prompts = [tuple(prompt) for prompt in prompts for _ in range(num_particles)]
+        self.rewind()
+        return torch.stack([self._lm.log_p(tokens) for tokens in self._prompts])
+
+    def step(
+        self, tokens: Int[Tensor, "P"], source: Int[Tensor, "P"], step: Int[Tensor, ""]
+    ) -> Float[Tensor, "P V"]:
+        """Copies rows, and appends a token to each."""
+        self._rows.reorder(source)
+        return self._rows.extend(tokens.unsqueeze(1), torch.ones_like(tokens))[:, 0]
+
+    def rewind(self) -> None:
+        """Forgets all generated tokens."""
+        self._rows = ToyRows(self._lm, self._prompts)
 
 
 def target(

@@ -28,6 +28,7 @@ from torch import Tensor
 from gcd.tokens.vocabulary import Vocabulary, eos_ids_of
 from smc.language_model import Prompt
 from smc.shared_prompts import SharedPrompts
+from smc.static_model import StaticTransformer
 from smc.transformers_rows import (
     PromptMemory,
     SharingRows,
@@ -113,6 +114,14 @@ class TransformersLM:
             memories[prompt] = memory
         known = [memories[prompt] for prompt in wanted]
         return self._rows(together(known)), torch.stack([each.log_p for each in known])
+
+    def static_forward(self) -> StaticTransformer:
+        """Returns the model as one that reads in static shapes; see `smc.static_model`.
+
+        Raises:
+            ValueError: it cannot, as it has another memory or another attention.
+        """
+        return StaticTransformer(self.model, self.context)
 
     def _rows(
         self, prompts: SharedPrompts, plain: TransformersRows | None = None

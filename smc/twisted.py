@@ -38,14 +38,14 @@ parameter, an underflow), the row is defended by at least `FLOOR`; where it give
 that the language model may say, as after a prefix that it holds impossible, g is GCD's mask. Both
 are counted (`Twisted.counts`).
 
-Cost of a step: that of the lookahead, plus the passes of `smc.tying` over R x V numbers.
+Cost of a step: that of the lookahead, plus the passes of `smc.vocabulary.class_mass` over R x V numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Generic, NamedTuple
 
@@ -55,11 +55,11 @@ from torch import Tensor
 
 from gcd.tokens.distances import fits
 from gcd.tokens.token_automaton import TokenAutomaton
-from smc.guide import DenseGuide, Factors, Guide, TiedGuide, by_class_alone
+from smc.vocabulary.factors import DenseGuide, Factors, Guide, TiedGuide, by_class_alone
 from smc.lookahead import Expectation, Lookahead, ModelState
 from smc.proposals import Batch, Proposal, Walk, start_walk
 from smc.scores import FLOOR, Masses, Outlook, Scores, own_classes
-from smc.tying import weigh_rest
+from smc.vocabulary.class_mass import weigh_rest
 
 TWISTS = ("conditional", "in_time", "joint")
 STRONGEST = 1e3
@@ -190,10 +190,10 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         """Gives back the tables that are kept for the next call with the same constraints."""
         self.lookahead.free()
 
-    def in_static_shapes(self) -> Twisted[ModelState]:
-        """Returns this proposal as one that never waits for the device; see `smc.static`."""
+    def without_host_sync(self) -> Twisted[ModelState]:
+        """Returns this proposal with a lookahead that never waits for the device."""
         other = copy(self)
-        other.lookahead = self.lookahead.in_static_shapes()
+        other.lookahead = self.lookahead.without_host_sync()
         return other
 
     def start(self, batch: Batch) -> TwistedState[ModelState]:
@@ -217,14 +217,9 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         return TwistedState(state.walk.take(ancestors), self.lookahead.take(state.model, ancestors))
 
     def guide(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> Guide:
-        """Returns log g' and log Z; the support of g' is GCD's.
-
-        Raises:
-            FloatingPointError: the lookahead's expectations are not numbers.
-        """
-        mixture, guide = self._made(state, log_p)
-        if bool(mixture.log_z.isnan().any()):
-            raise FloatingPointError(self._not_numbers())
+        """Returns log g' and log Z; the support of g' is GCD's. NaN stays NaN, and is refused."""
+        make = self._dense if self.exact_top_k is None else self._tied
+        mixture, guide = make(state, log_p)
         self._count(len(log_p), mixture.fallback, mixture.floored)
         return guide
 
@@ -245,18 +240,6 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
             raise FloatingPointError(self._not_numbers())
         return log_g.masked_fill(log_g.isneginf(), 0.0)
 
-    def unchecked_guide(
-        self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]
-    ) -> Guide:
-        """Does what `guide` does, but neither counts nor waits to see whether log Z is a number."""
-        return self._made(state, log_p)[1]
-
-    def _made(
-        self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]
-    ) -> tuple[_Mixture, Guide]:
-        make = self._dense if self.exact_top_k is None else self._tied
-        return make(state, log_p)
-
     @property
     def counts(self) -> Counts:
         """How often the lookahead had nothing to say since this object was made."""
@@ -269,23 +252,14 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         """
         if type(self).guide is not Twisted.guide:
             return super().score(state, log_p)
-        found = self.unchecked_score(state, log_p)
-        factors = found.factors
+        view = self._dense_view(state) if self.exact_top_k is None else self._view(state, log_p)
+        factors = view.factors
         log_g = torch.cat([factors.by_class, factors.by_token], dim=1)
-        if bool(log_g.isnan().any()):
-            raise FloatingPointError(self._not_numbers())
-        alive = torch.cat([found.alive, found.alive.gather(1, own_classes(factors))], dim=1)
+        alive = torch.cat([view.alive, view.alive.gather(1, own_classes(factors))], dim=1)
         zero = alive & log_g.isneginf()
         none = (zero == alive).all(dim=1)
         self._count(len(log_p), none, zero.any(dim=1) & ~none)
-        return replace(found, fallback=none)
-
-    def unchecked_score(
-        self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]
-    ) -> Scores:
-        """Does what `score` does, but neither counts nor waits to see whether g is a number."""
-        view = self._dense_view(state) if self.exact_top_k is None else self._view(state, log_p)
-        return Scores(view.factors, view.alive, view.outlook, view.masses, self.defence)
+        return Scores(factors, view.alive, view.outlook, view.masses, self.defence, none)
 
     def _count(self, rows: int, fallback: Bool[Tensor, "R"], floored: Bool[Tensor, "R"]) -> None:
         counts = torch.stack([fallback.new_full((), rows, dtype=torch.int64),

@@ -32,7 +32,7 @@ from gcd.tokens.batch import AutomatonBatch, TokenClasses
 from gcd.tokens.vocabulary import Vocabulary
 from smc.algorithms import SMC, Discrete
 from smc.draw import CounterDraw, Draw
-from smc.guide import DenseGuide, by_class_alone
+from smc.vocabulary.factors import DenseGuide, by_class_alone
 from smc.language_model import Prompt
 from smc.prefixes import Reader
 from smc.proposals import Batch, Proposal

@@ -27,7 +27,7 @@ from hmm.model import HMM
 from hmm.transition import Dense
 from smc import candidates, discrete, pool
 from smc.algorithms import Discrete
-from smc.guide import TiedGuide
+from smc.vocabulary.factors import TiedGuide
 from smc.scores import compete
 from smc.selection import Selection
 from smc.testing import ToyLM, target

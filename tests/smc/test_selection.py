@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smc import candidates
-from smc import guide as guides
-from smc.candidates import Known, locate, weigh
-from smc.guide import Factors
+from smc.vocabulary import factors as guides
+from smc.vocabulary.tensors import Known, locate, weigh
+from smc.vocabulary.factors import Factors
 from smc.selection import Fixed, Group, Selection, select, systematic, threshold
 from tests.smc.test_tying import FORMS, PRECISION, both_ways, case
 

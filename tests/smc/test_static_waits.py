@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 import hmm.lookahead
 import smc
-import smc.guide
+import smc.vocabulary.factors
 from gcd.automata.automaton import Automaton
 from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.lifting import lift
@@ -88,7 +88,7 @@ class Waits(TorchDispatchMode):
 @contextmanager
 def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(smc.guide, "COMPILED", ())
+        elsewhere.setattr(smc.vocabulary.factors, "COMPILED", ())
         elsewhere.setattr(hmm.lookahead, "_COMPILED", ())
         yield
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from gcd.tokens.batch import TokenClasses
-from smc import guide as guides
-from smc.guide import Factors, TiedGuide
-from smc.tying import MaskGuide, Rest, weigh_rest
+from smc.vocabulary import factors as guides
+from smc.vocabulary.factors import Factors, TiedGuide
+from smc.vocabulary.class_mass import MaskGuide, Rest, weigh_rest
 
 FORMS = {"compiled": ("cpu",), "tensors": ()}
 

@@ -14,7 +14,7 @@ import smc.resampling
 from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
-from smc.guide import DenseGuide
+from smc.vocabulary.factors import DenseGuide
 from smc.proposals import Walk
 from smc.resampling import Scheme, Uniform
 from smc.testing import ToyLM, target, walk

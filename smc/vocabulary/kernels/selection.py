@@ -1,12 +1,12 @@
-"""This module passes over the candidates of one prefix; `smc.candidates` calls it row by row.
+"""This module passes over the candidates of one prefix; `smc.vocabulary.tensors` calls it row by row.
 
 The score of token v is p(v) times a factor, that of its class or, for listed tokens, its own; all
-of it is given as logarithms. As in `smc.kernels.tying`, the K best candidates are kept in a buffer,
+of it is given as logarithms. As in `smc.vocabulary.kernels.tying`, the K best candidates are kept in a buffer,
 and what is pushed out of it is added to the sum of the others then, so that nothing is subtracted.
 
 Most terms of a sum are share(v) exp(a - top_a), with share(v) = exp(log p(v) - top) computed
 beforehand, eight lanes at a time. Terms that this product cannot hold (`LOWEST`) are summed on
-their own scale. The oracles are the tensor forms in `smc.candidates` and plain sums over all tokens
+their own scale. The oracles are the tensor forms in `smc.vocabulary.tensors` and plain sums over all tokens
 in tests/smc/test_selection.py.
 """
 
@@ -17,7 +17,7 @@ import math
 import numpy as np
 
 from gcd.support.compiled import helper, kernel
-from smc.kernels.best import add_log, best_first
+from smc.vocabulary.kernels.best import add_log, best_first
 
 LANES = 8
 LOWEST_SHARE = -80.0

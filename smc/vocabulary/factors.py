@@ -21,10 +21,10 @@ from torch import Tensor
 
 from gcd.support.threads import shared_out
 from gcd.tokens.batch import TokenClasses
-from smc.kernels import tying as kernels
+from smc.vocabulary.kernels import tying as kernels
 
 COMPILED: tuple[str, ...] = ("cpu",)
-"""Devices on which the loops of `smc.kernels` run; elsewhere tensor operations do the same."""
+"""Devices on which the loops of `smc.vocabulary.kernels` run; elsewhere tensor operations do the same."""
 
 
 @runtime_checkable

@@ -1,7 +1,8 @@
-"""This module sums a row of next tokens by blocks, and finds one of them; see `smc.static.blocks`.
+"""This module sums a row of next tokens by blocks, and finds one of them; see
+`smc.vocabulary.compiled`.
 
 Token v of class c weighs exp(x[v] + g[c] - scale), or with its own g where it has one. The oracle
-is `smc.static.passes.TorchPass`.
+is `smc.vocabulary.tensors.draws`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def block_sums(
     marked: np.ndarray,
     least: float,
     sums: np.ndarray,
-) -> tuple[float, float]:
+) -> float:
     """Sums up one row.
 
     Args:
@@ -60,7 +61,7 @@ def block_sums(
         sums: where the sums of blocks go.
 
     Returns:
-        The scale of the sums, and the log of the sum of exp(x) over all tokens.
+        The scale of the sums.
     """
     V, most = x.size, -np.inf
     for g in by_class:
@@ -73,11 +74,10 @@ def block_sums(
     if most > -np.inf:
         for c in range(weight.size):
             weight[c] = math.exp(by_class[c] - most)
-    every, total = 0.0, 0.0
+    total = 0.0
     for b in range(sums.size):
-        some, all_too = 0.0, 0.0
+        some = 0.0
         for v in range(b * BLOCK, min(V, (b + 1) * BLOCK)):
-            all_too += share[v]
             if marked[v] and most > -np.inf:
                 g = _log_g(v, klass, by_class, tokens, by_token, marked)
                 some += share[v] * math.exp(g - most)
@@ -85,7 +85,6 @@ def block_sums(
                 some += share[v] * weight[klass[v]]
         sums[b] = some
         total += some
-        every += all_too
     if total < least and most > -np.inf:
         scale = -np.inf
         for v in range(V):
@@ -99,7 +98,7 @@ def block_sums(
                     sums[v // BLOCK] += math.exp(y - scale)
     for k in range(tokens.size):
         marked[tokens[k]] = False
-    return scale, math.log(every) + top
+    return scale
 
 
 @kernel(nogil=True)

@@ -1,7 +1,7 @@
 """A Triton kernel copies rows of a cache in place; rows that stay are not touched.
 
 Not measured, as no machine with a GPU was at hand; the oracle is the tensor operation in
-`smc.static.forward.move_rows`.
+`smc.static_model.move_rows`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import triton
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from smc.kernels.triton_rows import move
+from smc.vocabulary.kernels.triton_rows import move
 
 BLOCK = 1024
 """Numbers that one program copies."""
@@ -21,7 +21,7 @@ def move_rows(
 ) -> None:
     """Makes row r a copy of row `source[r]` in every layer, from column `first` on, in place.
 
-    A row that is somebody's source must be its own (`smc.static.moves`).
+    A row that is somebody's source must be its own (`smc.static.move`).
     """
     layers, P, heads, columns, d = piece.shape
     size = (columns - first) * d

@@ -12,6 +12,7 @@ particles of an example, so rows that become copies of others copy generated col
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 from collections.abc import Sequence
 from typing import Any, Protocol, cast, runtime_checkable
@@ -20,7 +21,19 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from smc.transformers_lm import TransformersLM
+
+
+@runtime_checkable
+class StaticLanguageModel(Protocol):
+    """A language model that can also read in static shapes; see `smc.LanguageModel`."""
+
+    def static_forward(self) -> Forward:
+        """Return the model as one that reads in static shapes.
+
+        Raises:
+            ValueError: this model cannot; the message says why.
+        """
+        ...
 
 
 @runtime_checkable
@@ -61,23 +74,23 @@ class StaticTransformer:
     """A `Forward` of a causal `transformers` model.
 
     Args:
-        lm: the model; it must attend to all that came before, and its attention must take a mask
+        model: it must attend to all that came before, and its attention must take a mask
             with a value for each column ("sdpa" or "eager").
+        context: positions that it was built for; None for no limit.
 
     Raises:
         ValueError: it does not.
     """
 
-    def __init__(self, lm: TransformersLM) -> None:
+    def __init__(self, model: Any, context: int | None = None) -> None:
         from transformers import DynamicCache
         from transformers.cache_utils import DynamicLayer
 
-        model = lm.model
         planned = {type(layer) for layer in DynamicCache(config=model.config).layers}
         if getattr(model, "_is_stateful", False) or not planned <= {DynamicLayer}:
             raise ValueError(
                 f"{type(model).__name__} does not attend to all columns in every layer (a sliding "
-                "window, or a recurrent state); the static step cannot serve it: take smc.sample"
+                "window, or a recurrent state), which static shapes need; give execution='eager'"
             )
         attention = getattr(model.config, "_attn_implementation", "eager")
         if attention not in ("sdpa", "eager"):
@@ -87,7 +100,7 @@ class StaticTransformer:
             )
         self.model = model
         # For a model without a limit any number will do that an integer can hold.
-        self._last_position = (lm.context or 1 << 62) - 1
+        self._last_position = (context or 1 << 62) - 1
         self._last_only = (
             {"logits_to_keep": 1}
             if "logits_to_keep" in inspect.signature(model.forward).parameters
@@ -175,8 +188,8 @@ def move_rows(
     piece: Float[Tensor, "layers P heads columns d"], source: Int64[Tensor, "P"], first: int
 ) -> None:
     """Makes row r a copy of row `source[r]` in every layer, from column `first` on, in place."""
-    if piece.is_cuda:
-        from smc.static.triton_rows import move_rows as in_place
+    if piece.is_cuda and importlib.util.find_spec("triton") is not None:
+        from smc.vocabulary.triton_rows import move_rows as in_place
 
         in_place(piece, source, first)
         return

@@ -4,7 +4,7 @@ All tokens of a class lead to the same state, so a proposal needs to compute its
 classes rather than for a hundred thousand tokens. What is left to do over the whole vocabulary is
 one pass that finds the K most probable of the allowed tokens and the probability of each class
 without them (`weigh_rest`), and, where a token is drawn, one that adds log g to log p
-(`smc.guide.Factors.applied`). Both are O(R V) and bound by memory. On the CPU they are compiled
+(`smc.vocabulary.factors.Factors.applied`). Both are O(R V) and bound by memory. On the CPU they are compiled
 and read what they need once; elsewhere they are a few tensor operations each, which do not wait for
 the device.
 """
@@ -22,9 +22,9 @@ from torch import Tensor
 
 from gcd.support.threads import shared_out
 from gcd.tokens.batch import TokenClasses
-from smc import guide
-from smc.guide import Factors, by_class_alone, unsigned
-from smc.kernels import tying as kernels
+from smc.vocabulary import factors as guide
+from smc.vocabulary.factors import Factors, by_class_alone, unsigned
+from smc.vocabulary.kernels import tying as kernels
 
 FEW = 32  # where less than this part of the tokens is allowed, they are looked up one by one
 _LOWEST = {4: -87.0, 8: -700.0}
@@ -144,7 +144,7 @@ class MaskGuide:
         alive: the classes of each row with g = 1.
         classes: of tokens, in each of B automata.
         which: the automaton of each row.
-        fallback: see `smc.guide.Guide`; there is none.
+        fallback: see `smc.vocabulary.factors.Guide`; there is none.
     """
 
     log_p: Float[Tensor, "R V"]

@@ -1,4 +1,4 @@
-"""This module passes over the log-probabilities of one prefix; `smc.tying` calls it row by row.
+"""This module passes over the log-probabilities of one prefix; `smc.vocabulary.class_mass` calls it row by row.
 
 Every allowed token either is one of the K most probable, or adds its probability to its class. The
 candidates for the K are kept in a buffer; those that are pushed out of it are added to their class
@@ -16,7 +16,7 @@ import math
 import numpy as np
 
 from gcd.support.compiled import helper, kernel
-from smc.kernels.best import add_log, best_first
+from smc.vocabulary.kernels.best import add_log, best_first
 
 LANES = 8
 """Partial sums of each class, so that an addition need not wait for the one before."""

@@ -1,7 +1,7 @@
-"""These Triton kernels sum rows of tokens by blocks, and find one: `smc.static.triton_blocks`.
+"""These Triton kernels sum rows of tokens by blocks, and find one: `smc.vocabulary.triton`.
 
-Token v of class c weighs exp(logit / T + g[c]), or with its own g where it has one. The oracle is
-`smc.static.passes.TorchPass`.
+Token v of class c weighs exp(log p + g[c]), or with its own g where it has one. The oracle is
+`smc.vocabulary.tensors.draws`.
 """
 
 import triton
@@ -10,22 +10,20 @@ import triton.language as tl
 
 @triton.jit
 def _tilted(
-    logits, row, class_of, which, by_class, own, by_token, p, block, inverse_temperature,
+    log_p, class_of, which, by_class, own, by_token, p, block,
     V, C, K, OWN: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """A block of a particle's scores, logit / T, and of these plus log g."""
+    """A block of tokens of a row, and log p + log g of each."""
     v = block * BLOCK + tl.arange(0, BLOCK)
     inside = v < V
-    r = tl.load(row + p)
-    x = tl.load(logits + r * V + v, mask=inside, other=float("-inf")).to(WIDE)
-    x = x.to(tl.float64) * tl.load(inverse_temperature)  # a plain number would come in float32
+    x = tl.load(log_p + p * V + v, mask=inside, other=float("-inf")).to(WIDE).to(tl.float64)
     c = tl.load(class_of + tl.load(which + p) * V + v, mask=inside, other=0)
     g = tl.load(by_class + p * C + c, mask=inside, other=float("-inf"))
     if OWN:
         k = tl.load(own + p * V + v, mask=inside, other=0).to(tl.int32)
         mine = tl.load(by_token + p * K + k - 1, mask=k > 0, other=0.0)
         g = tl.where(k > 0, mine, g)
-    return v, x, x + g
+    return v, x + g
 
 
 @triton.jit
@@ -38,19 +36,14 @@ def _scaled(x, WIDE: tl.constexpr):
 
 @triton.jit
 def weigh(
-    logits, row, class_of, which, by_class, own, by_token,
-    top_all, sum_all, top, total, inverse_temperature,
+    log_p, class_of, which, by_class, own, by_token, top, total,
     V, C, K, blocks, OWN: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     p, block = tl.program_id(0), tl.program_id(1)
-    _, x, tilted = _tilted(
-        logits, row, class_of, which, by_class, own, by_token, p, block, inverse_temperature,
-        V, C, K, OWN, BLOCK, WIDE,
+    _, tilted = _tilted(
+        log_p, class_of, which, by_class, own, by_token, p, block, V, C, K, OWN, BLOCK, WIDE,
     )  # fmt: skip
     here = p * blocks + block
-    most, share = _scaled(x, WIDE)
-    tl.store(top_all + here, most)
-    tl.store(sum_all + here, tl.sum(share, axis=0))
     most, share = _scaled(tilted, WIDE)
     tl.store(top + here, most)
     tl.store(total + here, tl.sum(share, axis=0))
@@ -58,8 +51,7 @@ def weigh(
 
 @triton.jit
 def draw(
-    logits, row, class_of, which, by_class, own, by_token,
-    top, total, rows, u, out, inverse_temperature,
+    log_p, class_of, which, by_class, own, by_token, top, total, rows, u, out,
     V, C, K, blocks, OWN: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
     BLOCKS: tl.constexpr,
 ):  # fmt: skip
@@ -80,9 +72,8 @@ def draw(
     before = tl.sum(tl.where(number < block, weights, 0.0), axis=0)
     scale = tl.exp(tl.max(tl.where(number == block, tops, float("-inf")), axis=0) - finite)
     inner = (point - before) / tl.where(scale > 0, scale, 1.0)
-    v, _, tilted = _tilted(
-        logits, row, class_of, which, by_class, own, by_token, p, block, inverse_temperature,
-        V, C, K, OWN, BLOCK, WIDE,
+    v, tilted = _tilted(
+        log_p, class_of, which, by_class, own, by_token, p, block, V, C, K, OWN, BLOCK, WIDE,
     )  # fmt: skip
     _, share = _scaled(tilted, WIDE)
     ends = tl.cumsum(share, axis=0)

@@ -1,0 +1,423 @@
+"""Answers that are complete leave the discrete filter's prefixes, each with its weight.
+
+An answer is put down in the step in which it ends; it competes with nothing any more. How many end
+in a step is not known beforehand, so there are two ways to keep them:
+
+    Pool            a list that grows, of texts and weights. A pool of an example that grows beyond
+                    `MOST_ANSWERS` is pruned to that many by the same selection that keeps prefixes
+                    (`smc.selection.systematic`), which leaves the sum of the weights as it is, and
+                    every weight unbiased. That takes languages that end by themselves, where
+                    thousands of tokens may be the last one
+    WrittenDown     tables of fixed shape: in each step the weight of every token that may end a
+                    text, for every place, and the place that each place continues. Texts are read
+                    off backwards when all is over
+
+What the threshold needs to know of the answers is the N greatest weights and the sum of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from gcd.tokens.batch import AutomatonBatch
+from smc.draw import Breaks, Draw, Keys, Purpose
+from smc.observation import Population
+from smc.outcome import Outcome, StepRecord
+from smc.particles import Particles
+from smc.prefixes import count_of
+from smc.scores import Scores, sums_by
+from smc.selection import Fixed, systematic
+
+MOST_ANSWERS = 1 << 16
+"""Most answers of one example: some 60 MB where they are of 100 tokens."""
+
+
+class Ending(NamedTuple):
+    """All that a step knows when answers end in it by a token that is chosen.
+
+    Attributes:
+        scores: of the R prefixes, with where tokens lead.
+        log_p: log-probabilities of the next token.
+        log_weight: log W of each prefix; -inf for a row that nobody has.
+        place: the particle that each prefix is.
+        particles: these.
+        step: number of each example's step.
+    """
+
+    scores: Scores
+    log_p: Float[Tensor, "R V"]
+    log_weight: Float64[Tensor, "R"]
+    place: Int64[Tensor, "R"]
+    particles: Particles
+    step: Int64[Tensor, "B"]
+
+
+@runtime_checkable
+class Answers(Protocol):
+    """The complete answers of B examples; every method returns what there is from then on."""
+
+    def ended(self, ending: Ending) -> tuple[Answers, Callable[[], Population]]:
+        """Adds answers that a chosen token completes; also gives them to who looks on."""
+        ...
+
+    def forced(self, particles: Particles, step: Int64[Tensor, "B"]) -> Answers:
+        """Adds the texts of particles that are finished."""
+        ...
+
+    def went_on(
+        self, parent: Int64[Tensor, "P"], token: Int64[Tensor, "P"], step: Int64[Tensor, "B"]
+    ) -> Answers:
+        """Learns which place each place continues, and by which token."""
+        ...
+
+    def greatest(self, most: int) -> Fixed:
+        """Returns the greatest weights of each example, and the sum of the others."""
+        ...
+
+    def outcome(self, whole: Bool[Tensor, "B"], history: StepRecord) -> Outcome:
+        """Returns all answers by example, those that ended first before the others."""
+        ...
+
+
+class Pool(NamedTuple):
+    """Answers in lists; see `Answers`.
+
+    Attributes:
+        example: index in the batch of the example that each belongs to.
+        tokens: of each; -1 beyond its length.
+        log_weight, log_p: of each.
+        pruned: examples of which some were left out.
+        examples: identity of each example, which names its random numbers.
+        draw: the seam of randomness.
+    """
+
+    example: Int64[Tensor, "M"]
+    tokens: Int64[Tensor, "M T"]
+    log_weight: Float64[Tensor, "M"]
+    log_p: Float64[Tensor, "M"]
+    pruned: Bool[Tensor, "B"]
+    examples: Int64[Tensor, "B"]
+    draw: Draw
+
+    @classmethod
+    def start(
+        cls, automata: AutomatonBatch, N: int, most: int, draw: Draw, examples: Int64[Tensor, "B"]
+    ) -> Pool:
+        """Makes an empty pool, for answers of at most so many tokens."""
+        del automata, N
+        none = examples.new_zeros(0)
+        pruned = torch.zeros_like(examples, dtype=torch.bool)
+        weights = none.double()
+        return cls(none, none.new_zeros(0, most), weights, weights, pruned, examples, draw)
+
+    def ended(self, ending: Ending) -> tuple[Pool, Callable[[], Population]]:
+        """Adds the candidates that complete a text."""
+        scores, particles = ending.scores, ending.particles
+        outlook = scores.outlook
+        row, klass = (scores.alive & outlook.ends).nonzero(as_tuple=True)
+        number = outlook.which[row]
+        start = outlook.classes.start[number, klass]
+        size = outlook.classes.start[number, klass + 1] - start
+        pair = torch.arange(len(row), device=row.device).repeat_interleave(size)
+        within = torch.arange(len(pair), device=row.device) - (size.cumsum(dim=0) - size)[pair]
+        token = outlook.classes.tokens[number[pair], start[pair] + within].long()
+        row = row[pair]
+        log_p = ending.log_p[row, token].double()
+        some = ~(ending.log_weight[row] + log_p).isneginf()
+        row, token, log_p = row[some], token[some], log_p[some]
+        place, weight = ending.place[row], ending.log_weight[row] + log_p
+
+        def tokens_of(kept: Int64[Tensor, "K"]) -> Int64[Tensor, "K T"]:
+            at = place[kept]
+            column = particles.length[at].unsqueeze(1)
+            return particles.tokens[at, :-1].scatter_(1, column, token[kept].unsqueeze(1))
+
+        N = len(particles.row) // len(self.examples)
+        example, log_p = place // N, particles.log_p[place] + log_p
+        added = self._add(example, weight, log_p, tokens_of, ending.step, first=0)
+
+        def seen() -> Population:
+            every = torch.arange(len(row), device=row.device)
+            done = torch.ones_like(every, dtype=torch.bool)
+            length = particles.length[place] + 1
+            return Population(example, place, tokens_of(every), length, weight, done, ~done)
+
+        return added, seen
+
+    def forced(self, particles: Particles, step: Int64[Tensor, "B"]) -> Pool:
+        """Adds the texts of particles that are finished."""
+        done = particles.finished.nonzero().squeeze(1)
+        if not len(done):
+            return self
+        N = len(particles.row) // len(self.examples)
+        log_weight, log_p = particles.log_weight[done], particles.log_p[done]
+
+        def tokens_of(kept: Int64[Tensor, "K"]) -> Int64[Tensor, "K T"]:
+            return particles.tokens[done[kept], :-1]
+
+        return self._add(done // N, log_weight, log_p, tokens_of, step, first=2)
+
+    def went_on(
+        self, parent: Int64[Tensor, "P"], token: Int64[Tensor, "P"], step: Int64[Tensor, "B"]
+    ) -> Pool:
+        """Has no need to know: the texts are there."""
+        return self
+
+    def greatest(self, most: int) -> Fixed:
+        """Returns the greatest weights of each example, and the sum of the others."""
+        top = self.log_weight.new_full((len(self.examples), most), -torch.inf)
+        rest = top[:, 0].clone()
+        for b in range(len(self.examples)):
+            mine = self.log_weight[self.example == b]
+            values, place = mine.topk(min(most, len(mine)))
+            top[b, : len(values)] = values
+            rest[b] = mine.index_fill(0, place, -torch.inf).logsumexp(dim=0)
+        return Fixed(top, rest)
+
+    def outcome(self, whole: Bool[Tensor, "B"], history: StepRecord) -> Outcome:
+        """Returns all answers; an example whose pool was pruned has not all."""
+        return _outcome(
+            self.example, self.tokens, self.log_weight, self.log_p, whole & ~self.pruned, history
+        )
+
+    def _add(
+        self,
+        example: Int64[Tensor, "M"],
+        log_weight: Float64[Tensor, "M"],
+        log_p: Float64[Tensor, "M"],
+        tokens_of: Callable[[Int64[Tensor, "K"]], Int64[Tensor, "K T"]],
+        step: Int64[Tensor, "B"],
+        first: int,
+    ) -> Pool:
+        """Adds answers; `first` is the number of the first random number of a pruning."""
+
+        def uniform(number: int, b: int, breaks: Breaks) -> float:
+            name = self.examples[b : b + 1]
+            keys = Keys(name, torch.full_like(name, number), step[b : b + 1], Purpose.POOL)
+            return float(self.draw(keys, breaks))
+
+        # What is new is pruned before its tokens are written out.
+        stays, log_weight, pruned = self._pruned(example, log_weight, partial(uniform, first))
+        example = torch.cat([self.example, example[stays]])
+        tokens = torch.cat([self.tokens, tokens_of(stays)])
+        log_p = torch.cat([self.log_p, log_p[stays]])
+        log_weight = torch.cat([self.log_weight, log_weight])
+        stays, log_weight, again = self._pruned(example, log_weight, partial(uniform, first + 1))
+        if len(stays) < len(example):
+            example, tokens, log_p = example[stays], tokens[stays], log_p[stays]
+        return self._replace(
+            example=example,
+            tokens=tokens,
+            log_weight=log_weight,
+            log_p=log_p,
+            pruned=self.pruned | pruned | again,
+        )
+
+    def _pruned(
+        self,
+        example: Int64[Tensor, "M"],
+        log_weight: Float64[Tensor, "M"],
+        uniform: Callable[[int, Callable[[], Tensor]], float],
+    ) -> tuple[Int64[Tensor, "K"], Float64[Tensor, "K"], Bool[Tensor, "B"]]:
+        """Which of these answers stay, at most `MOST_ANSWERS` of an example, and their weights."""
+        every, pruned = torch.arange(len(example), device=example.device), self.pruned.clone()
+        if len(example) <= MOST_ANSWERS:
+            return every, log_weight, pruned
+        stays, log_weight = torch.ones_like(example, dtype=torch.bool), log_weight.clone()
+        large = count_of(example, len(pruned)) > MOST_ANSWERS
+        for b in large.nonzero().flatten().tolist():
+            here = (example == b).nonzero().squeeze(1)
+            kept, log_pi = systematic(log_weight[here], MOST_ANSWERS, partial(uniform, b))
+            log_weight[here[kept]] -= log_pi
+            stays[here] = False
+            stays[here[kept]] = True
+            pruned[b] = True
+        return every[stays], log_weight[stays], pruned
+
+
+class WrittenDown(NamedTuple):
+    """Answers in tables of fixed shape; see `Answers`.
+
+    Attributes:
+        weights, log_p: log weight, and log p_lm, of the answers that ended in each step, by place
+            and ending token; -inf where none did.
+        parents: the place that each place continued, in each step.
+        tokens: by which token.
+        top: the N greatest log weights of each example's answers; -inf where there are fewer.
+        rest: log of the sum of the others.
+        last: tokens that end a text of each place's automaton in some state; -1 for none.
+        empty: for each example, whether its one answer is the empty one.
+    """
+
+    weights: Float64[Tensor, "T P E"]
+    log_p: Float64[Tensor, "T P E"]
+    parents: Int64[Tensor, "T P"]
+    tokens: Int64[Tensor, "T P"]
+    top: Float64[Tensor, "B N"]
+    rest: Float64[Tensor, "B"]
+    last: Int64[Tensor, "P E"]
+    empty: Bool[Tensor, "B"]
+
+    @classmethod
+    def start(
+        cls, automata: AutomatonBatch, N: int, most: int, draw: Draw, examples: Int64[Tensor, "B"]
+    ) -> WrittenDown:
+        """Makes empty tables, for answers of at most so many tokens.
+
+        Raises:
+            ValueError: as `check_room`.
+        """
+        del draw
+        check_room(automata, N, most)
+        last = ending_tokens(automata).repeat_interleave(N, dim=0)
+        P, E = last.shape
+        # An automaton that ends by itself may accept the empty answer: nothing is left to draw.
+        empty = automata.is_final[automata.initial]
+        nothing = torch.full((most, P, E), -torch.inf, dtype=torch.float64, device=last.device)
+        steps = torch.zeros(most, P, dtype=torch.int64, device=last.device)
+        top = torch.full((len(examples), N), -torch.inf, dtype=torch.float64, device=last.device)
+        top[:, 0] = torch.where(empty, 0.0, -torch.inf)
+        rest = torch.full_like(top[:, 0], -torch.inf)
+        return cls(nothing, nothing.clone(), steps, steps.clone(), top, rest, last, empty)
+
+    def ended(self, ending: Ending) -> tuple[WrittenDown, Callable[[], Population]]:
+        """Writes down the weight of every place with each of the tokens that may end its text."""
+        outlook, particles = ending.scores.outlook, ending.particles
+        row, token = particles.row.unsqueeze(1), self.last.clamp(min=0)
+        klass = outlook.classes.of[outlook.which[row], token].long()
+        ends = (ending.scores.alive & outlook.ends)[row, klass] & (self.last >= 0)
+        log_p = ending.log_p[row, token].double()
+        running = particles.running.unsqueeze(1)
+        weight = torch.where(
+            ends & running, particles.log_weight.unsqueeze(1) + log_p, -torch.inf
+        )
+        each = torch.cat([self.top, weight.view(len(self.top), -1)], dim=1)
+        top, place = each.topk(self.top.shape[1], dim=1)
+        left = each.scatter(1, place, -torch.inf).logsumexp(dim=1)
+        now, log_p = ending.step[:1], particles.log_p.unsqueeze(1) + log_p
+
+        def seen() -> Population:
+            at, which = (~weight.isneginf()).nonzero(as_tuple=True)
+            column, chosen = particles.length[at].unsqueeze(1), self.last[at, which].unsqueeze(1)
+            tokens = particles.tokens[at, :-1].scatter_(1, column, chosen)
+            done, N = torch.ones_like(at, dtype=torch.bool), self.top.shape[1]
+            return Population(
+                at // N, at, tokens, column.squeeze(1) + 1, weight[at, which], done, ~done
+            )
+
+        return self._replace(
+            weights=self.weights.index_copy(0, now, weight.unsqueeze(0)),
+            log_p=self.log_p.index_copy(0, now, log_p.unsqueeze(0)),
+            top=top,
+            rest=torch.logaddexp(self.rest, left),
+        ), seen
+
+    def forced(self, particles: Particles, step: Int64[Tensor, "B"]) -> WrittenDown:
+        """Nothing is forced in static shapes but the empty answer, which is known."""
+        return self
+
+    def went_on(
+        self, parent: Int64[Tensor, "P"], token: Int64[Tensor, "P"], step: Int64[Tensor, "B"]
+    ) -> WrittenDown:
+        """Writes down which place each place continues, and by which token."""
+        now = step[:1]
+        return self._replace(
+            parents=self.parents.index_copy(0, now, parent.unsqueeze(0)),
+            tokens=self.tokens.index_copy(0, now, token.unsqueeze(0)),
+        )
+
+    def greatest(self, most: int) -> Fixed:
+        """Returns the N greatest weights of each example, and the sum of the others."""
+        return Fixed(self.top, self.rest)
+
+    def outcome(self, whole: Bool[Tensor, "B"], history: StepRecord) -> Outcome:
+        """Reads the answers off backwards, on the host."""
+        weights, log_p, device = self.weights.cpu(), self.log_p.cpu(), self.weights.device
+        parents, tokens, last = self.parents.cpu(), self.tokens.cpu(), self.last.cpu()
+        time, place, which = (~weights.isneginf()).nonzero(as_tuple=True)
+        texts = torch.full((len(time), len(weights)), -1)
+        texts[torch.arange(len(time)), time] = last[place, which]
+        weight, log_p = weights[time, place, which], log_p[time, place, which]
+        example = place // self.top.shape[1]
+        for column in reversed(range(len(weights) - 1)):
+            before = time > column
+            texts[before, column] = tokens[column, place[before]]
+            place[before] = parents[column, place[before]]
+        none = self.empty.cpu().nonzero().squeeze(1)
+        zero = weight.new_zeros(len(none))
+        parts = (
+            torch.cat([none, example]),
+            torch.cat([texts.new_full((len(none), texts.shape[1]), -1), texts]),
+            torch.cat([zero, weight]),
+            torch.cat([zero, log_p]),
+        )
+        return _outcome(*(part.to(device) for part in parts), whole, history)
+
+
+def check_room(automata: AutomatonBatch, N: int, most: int) -> None:
+    """Refuses languages of which an example could have more answers than `MOST_ANSWERS`.
+
+    Raises:
+        ValueError: it could, as it ends by itself in many ways.
+    """
+    width = ending_tokens(automata).shape[1]
+    if N * width * most > MOST_ANSWERS:
+        raise ValueError(
+            f"{N} prefixes of up to {most} tokens with {width} tokens that may be the last one are "
+            f"{N * width * most} answers, more than the {MOST_ANSWERS} that static shapes have "
+            "room for; give fewer particles, or execution='eager'"
+        )
+
+
+def ending_tokens(automata: AutomatonBatch) -> Int64[Tensor, "B E"]:
+    """Lists the tokens that end a text in some state of each automaton, by class; -1 for none."""
+    lists = []
+    for number, automaton in enumerate(automata.automata):
+        classes = (automaton.delta == automaton.num_states - 1).any(axis=0)
+        tokens = automata.classes.tokens[number].cpu().numpy()
+        lists.append(tokens[classes[automaton.class_of[tokens]]])
+    padded = np.full((len(lists), max(map(len, lists))), -1, np.int64)
+    for row, tokens in zip(padded, lists, strict=True):
+        row[: len(tokens)] = tokens
+    return torch.from_numpy(padded).to(automata.class_of.device)
+
+
+def _outcome(
+    example: Int64[Tensor, "M"],
+    tokens: Int64[Tensor, "M T"],
+    log_weight: Float64[Tensor, "M"],
+    log_p: Float64[Tensor, "M"],
+    whole: Bool[Tensor, "B"],
+    history: StepRecord,
+) -> Outcome:
+    """Answers by example; their sum estimates its evidence."""
+    order, B = torch.sort(example, stable=True).indices, len(whole)
+    return Outcome(
+        example=example[order],
+        tokens=tokens[order],
+        length=(tokens[order] >= 0).sum(dim=1),
+        log_weight=log_weight[order],
+        log_p=log_p[order],
+        finished=torch.ones_like(order, dtype=torch.bool),
+        log_evidence=sums_by(log_weight, example, B),
+        ess=effective(log_weight, example, B),
+        enumerated=whole,
+        history=history,
+    )
+
+
+def effective(
+    log_weight: Float64[Tensor, "M"], example: Int64[Tensor, "M"], count: int
+) -> Float64[Tensor, "B"]:
+    """Returns 1 / sum of W^2 over the normalised weights of each example; zero where none are."""
+    squares = sums_by(2 * log_weight, example, count)
+    total = sums_by(log_weight, example, count)
+    none = total.isneginf()
+    return torch.where(none, 0.0, (2 * torch.where(none, 0.0, total) - squares).exp())

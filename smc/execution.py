@@ -1,0 +1,158 @@
+"""Steps are executed eagerly or in static shapes; this module chooses, and says why.
+
+    eager     rows are distinct prefixes; those that are over leave; forced tokens are read along
+    static    one row for each particle; nothing waits; on a CUDA device a step is a captured graph
+    auto      static on a CUDA device where it can be and `forced_runs` is off; else eager. Forced
+              runs save more passes than a captured step is known to save time
+
+Both have the same target, and give the same tokens for the same seed where nothing is forced.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from smc.algorithms import SMC, Discrete
+from smc.draw import Draw
+from smc.language_model import LanguageModel
+from smc.loop import AHEAD, run_eagerly, run_static
+from smc.observation import Watch
+from smc.outcome import Outcome
+from smc.prefixes import EagerReader
+from smc.proposals import Batch, Proposal
+from smc.static import StaticReader
+from smc.static_model import Forward, StaticLanguageModel
+from smc.vocabulary.passes import Pass, pass_of
+
+EXECUTIONS = ("auto", "eager", "static")
+_LOG = logging.getLogger(__name__)
+
+
+class Settings(Protocol):
+    """What is the same for all examples; see `smc.sample`."""
+
+    @property
+    def proposal(self) -> Proposal[Any]: ...
+    @property
+    def particles(self) -> int: ...
+    @property
+    def algorithm(self) -> SMC | Discrete: ...
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def top_p(self) -> float: ...
+    @property
+    def forced_runs(self) -> bool: ...
+    @property
+    def execution(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Execute:
+    """Samples a batch of examples in the way that was chosen.
+
+    Args:
+        lm: the language model.
+        settings: of `smc.sample`.
+        forward: the model in static shapes; None to execute steps eagerly.
+        vocabulary: how to go over the vocabulary.
+    """
+
+    lm: LanguageModel
+    settings: Settings
+    forward: Forward | None
+    vocabulary: Pass
+
+    @property
+    def device(self) -> torch.device:
+        """The model's device, where everything is done."""
+        return self.lm.device
+
+    def __call__(
+        self,
+        prompts: Sequence[Sequence[int]],
+        batch: Batch,
+        examples: Int64[Tensor, "B"],
+        draw: Draw,
+        watch: Watch | None = None,
+    ) -> Outcome:
+        """Finds answers to the prompts (token ids).
+
+        Raises:
+            FloatingPointError: log-probabilities are not numbers.
+            ValueError: the proposal, or the language, cannot be served in static shapes.
+        """
+        given = self.settings
+        if self.forward is None:
+            reader = EagerReader(
+                self.lm,
+                given.proposal,
+                batch,
+                self.vocabulary,
+                temperature=given.temperature,
+                top_p=given.top_p,
+                forced_runs=given.forced_runs,
+            )
+            steps = given.algorithm.on(reader, examples, given.particles, draw, watch)
+            return run_eagerly(steps, prompts)
+        # An observer looks at every step on the host, so there is no graph then.
+        graph = self.device.type == "cuda" and watch is None
+        static = StaticReader(
+            self.forward,
+            given.proposal,
+            batch,
+            self.vocabulary,
+            num_particles=given.particles,
+            temperature=given.temperature,
+            spare=AHEAD if graph else 1,
+        )
+        steps = given.algorithm.on(static, examples, given.particles, draw, watch)
+        return run_static(steps, prompts, int(batch.budgets.max()), graph=graph)
+
+
+def executor(lm: LanguageModel, settings: Settings) -> Execute:
+    """Chooses how steps are executed; the reason is logged.
+
+    Raises:
+        ValueError: `execution` is "static", and these arguments cannot be served so.
+    """
+    vocabulary = pass_of("auto", lm.device)
+    chosen, reason = settings.execution, "it was asked for"
+    if chosen == "auto":
+        chosen, reason = "eager", f"the device is {lm.device}"
+        if lm.device.type == "cuda":
+            reason = "forced_runs are read along, which static shapes cannot"
+            if not settings.forced_runs:
+                chosen, reason = "static", "the device is CUDA, and nothing is forced"
+    forward = None
+    if chosen == "static":
+        try:
+            forward = _forward(lm, settings)
+        except ValueError as error:
+            if settings.execution == "static":
+                raise
+            chosen, reason = "eager", str(error)
+    _LOG.info("steps are executed in %s form: %s", chosen, reason)
+    return Execute(lm, settings, forward, vocabulary)
+
+
+def _forward(lm: LanguageModel, settings: Settings) -> Forward:
+    """The model in static shapes; refuses what these cannot honour."""
+    if settings.top_p < 1:
+        raise ValueError(
+            f"top_p={settings.top_p} sorts the vocabulary by what is drawn, which static shapes do "
+            "not; give execution='eager'"
+        )
+    if not isinstance(lm, StaticLanguageModel):
+        raise ValueError(
+            f"{type(lm).__name__} has no static_forward(), so it cannot read in static shapes; "
+            "give execution='eager'"
+        )
+    return lm.static_forward()

@@ -1,0 +1,292 @@
+"""One step of the discrete particle filter, which keeps N distinct prefixes, each with its exact weight.
+
+Particles that draw tokens at random meet each other: a language model that is sure of itself sends
+most of them down the same way. This filter never draws a token. From its N prefixes i, of weights
+W_i, it looks at *all* their continuations,
+
+    candidates (i, v) of weight w = W_i p_lm(v | i),      v allowed by the proposal,
+
+puts those that end into a pool of answers, and keeps N of the others without replacement, by
+optimal selection (`smc.selection`): a candidate of score s survives with probability
+pi = min(1, s / c), and W becomes w / pi. The sum of the pool estimates the evidence, the pool
+divided by it the posterior, by text:
+
+    E[ sum of the weights of the answers x in the pool ] = p_lm(x),    x in C, |x| <= n
+
+for any score that is positive wherever w is and depends on the past only (`smc.scores`); s = w is
+plain selection. Where nothing was ever left out the pool *is* the target (`Posterior.enumerated`).
+
+What a proposal does not know makes candidates compete that have no weight: under `LM` tokens that
+break the constraint, under `LCD` prefixes that the budget cuts off. They take places, and drop out.
+
+**Finished answers** (`count_finished`) enter the threshold with their weights, as if they held a
+place each, or a part of one. They are never dropped, so the prefixes that run share what is left,
+and may be none: what is late and improbable beside the answers that are there is not read any
+more.
+
+Source: Fearnhead and Clifford (J. R. Statist. Soc. B 65, 2003) for jump models; Whiteley, Andrieu
+and Doucet (arXiv 1011.2437) for the unbiased evidence. Stochastic beam search (Kool, van Hoof and
+Welling 2019) is a relative: a sample without replacement of whole sequences.
+
+The N prefixes are particles with masks, as those of `smc.step`: a place may be empty. Where answers
+go depends on how the step is executed (`smc.answers`). Cost of a step: one forward pass over at
+most N prefixes of each example, and O(R V) memory traffic for the candidates of R prefixes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+from smc.answers import Answers, Ending, Pool, WrittenDown, effective
+from smc.draw import Breaks, Draw, Keys, Purpose
+from smc.observation import Observation, Population, Watch
+from smc.outcome import Outcome, StepRecord
+from smc.particles import Particles, start_particles
+from smc.prefixes import Prefixes, Reader
+from smc.proposals import State
+from smc.scores import Competition, Scores, compete
+from smc.selection import Fixed, Group, Selection, select
+from smc.step import fallbacks_of, prefixes_in_use
+
+
+class Carry(NamedTuple):
+    """What one step hands to the next.
+
+    Attributes:
+        particles: N places for each example, with the prefixes that are kept.
+        prefixes: these prefixes.
+        step: number of each example's next step.
+        failed: whether the proposal or the model has given what is not a number.
+        answers: those that are complete.
+        whole: for each example, whether nothing has been left out.
+    """
+
+    particles: Particles
+    prefixes: Prefixes[Any]
+    step: Int64[Tensor, "B"]
+    failed: Bool[Tensor, ""]
+    answers: Answers
+    whole: Bool[Tensor, "B"]
+
+
+@dataclass(frozen=True, eq=False)
+class DiscreteFilter(Generic[State]):
+    """A discrete particle filter for one batch of B examples.
+
+    Args:
+        reader: language model and proposal.
+        examples: identity of each example, which names its random numbers.
+        num_particles: N, the most prefixes that are kept of each example.
+        count_finished: whether answers in the pool take places.
+        share: part of the places that is given out by automaton state; see `smc.scores`.
+        floor: least c, as a part of the sum of all scores; see `smc.selection.select`.
+        draw: the seam of randomness.
+        watch: is shown every step; nothing is made for it where there is none.
+    """
+
+    reader: Reader[State]
+    examples: Int64[Tensor, "B"]
+    num_particles: int
+    count_finished: bool
+    share: float
+    floor: float
+    draw: Draw
+    watch: Watch | None = None
+
+    def start(self, prompts: Sequence[Sequence[int]]) -> tuple[Carry, StepRecord]:
+        """Reads each prompt (token ids) once; the first place of an example has its empty prefix.
+
+        Returns:
+            What the first step is given, and the record of what is forced before it.
+        """
+        B, N, batch = len(prompts), self.num_particles, self.reader.batch
+        device, most = batch.budgets.device, int(batch.budgets.max())
+        extension, prefixes = self.reader.start(prompts, N)
+        first = torch.arange(B * N, device=device) % N == 0
+        extension = extension._replace(
+            running=extension.running & first,
+            finished=extension.finished & first,
+            tokens=torch.where(first.unsqueeze(1), extension.tokens, -1),
+        )
+        particles = start_particles(B, N, most, device)
+        possible = extension.finished | extension.running
+        particles = particles.extended(
+            extension,
+            log_weight=torch.where(possible, extension.log_p, -torch.inf),
+            log_p=torch.zeros_like(extension.log_p),
+            log_potential=particles.log_potential,
+        )
+        kind = WrittenDown if self.reader.is_static else Pool
+        answers = kind.start(batch.automata, N, most, self.draw, self.examples)
+        step = torch.zeros_like(self.examples)
+        answers, particles = self._ended(answers, particles, step)
+        whole = torch.ones_like(self.examples, dtype=torch.bool)
+        failed = torch.zeros((), dtype=torch.bool, device=device)
+        carry = Carry(particles, prefixes, step, failed, answers, whole)
+        return carry, StepRecord.of_start(extension, 1)
+
+    def step(self, carry: Carry) -> tuple[Carry, StepRecord]:
+        """Takes the prefixes that are kept one token further, and what is forced behind it."""
+        before, prefixes = carry.particles, carry.prefixes
+        place = _place_of(before, prefixes.num_rows)
+        log_weight = torch.nn.functional.pad(before.log_weight, (0, 1), value=-torch.inf)[place]
+        scores = self.reader.score(prefixes)
+        failed = self.reader.note_nan(_has_nan(scores, prefixes, ~log_weight.isneginf()))
+        ending = Ending(scores, prefixes.log_p, log_weight, place, before, carry.step)
+        answers, ended = carry.answers.ended(ending)
+        B, example = len(self.examples), prefixes.example
+        rivals = compete(scores, prefixes.log_p, log_weight, example, B, self.share)
+        kept = self._select(prefixes, rivals, answers, carry.step)
+
+        extension, after = self.reader.extend(prefixes, kept.row, kept.token, kept.kept)
+        log_p = prefixes.log_p[kept.row, kept.token].double()
+        possible = extension.finished | extension.running
+        gained = torch.where(possible, log_p - kept.log_pi + extension.log_p, -torch.inf)
+        parent = place[kept.row].clamp(max=len(before.row) - 1)
+        weight = torch.where(kept.kept, before.log_weight[parent], -torch.inf)
+        particles = before.take(parent)._replace(running=kept.kept, log_weight=weight)
+        particles = particles.extended(
+            extension,
+            log_weight=weight + gained,
+            log_p=log_p,
+            log_potential=particles.log_potential,
+        )
+        answers = answers.went_on(parent, kept.token, carry.step)
+        if self.watch is not None:
+            self.watch(self._observation(prefixes, scores, before, parent, particles, ended))
+        answers, running = self._ended(answers, particles, carry.step + 1)
+        read = extension.num_read, extension.num_forced
+        record = self._record(carry, log_weight, scores, kept, *read)
+        whole = carry.whole & ~kept.dropped
+        return Carry(running, after, carry.step + 1, carry.failed | failed, answers, whole), record
+
+    def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
+        """Returns the answers, example by example; their sum is the evidence."""
+        whole = carry.whole if self.reader.top_p == 1 else torch.zeros_like(carry.whole)
+        return carry.answers.outcome(whole, history)
+
+    def _ended(
+        self, answers: Answers, particles: Particles, step: Int64[Tensor, "B"]
+    ) -> tuple[Answers, Particles]:
+        """Puts what was forced to its end with the answers: nothing is left to compete for."""
+        answers = answers.forced(particles, step)
+        log_weight = torch.where(particles.running, particles.log_weight, -torch.inf)
+        finished = torch.zeros_like(particles.finished)
+        return answers, particles._replace(log_weight=log_weight, finished=finished)
+
+    def _select(
+        self,
+        prefixes: Prefixes[State],
+        rivals: Competition,
+        answers: Answers,
+        step: Int64[Tensor, "B"],
+    ) -> Selection:
+        """Keeps at most N of each example's candidates that go on."""
+
+        def uniform(breaks: Breaks) -> Float64[Tensor, "B"]:
+            number = torch.zeros_like(self.examples)
+            return self.draw(Keys(self.examples, number, step, Purpose.SELECTION), breaks)
+
+        fixed = None
+        if self.count_finished:
+            top, rest = answers.greatest(self.num_particles)
+            fixed = Fixed(top + rivals.log_unit.unsqueeze(1), rest + rivals.log_unit)
+        example, B, N = prefixes.example, len(self.examples), self.num_particles
+        group = Group(example, B, N) if self.reader.is_static else Group.of(example, B)
+        return select(
+            prefixes.log_p,
+            rivals.factors,
+            group,
+            N,
+            uniform,
+            vocabulary=self.reader.vocabulary,
+            some=self.reader.some,
+            floor=self.floor,
+            fixed=fixed,
+        )
+
+    def _record(
+        self,
+        carry: Carry,
+        log_weight: Float64[Tensor, "R"],
+        scores: Scores,
+        kept: Selection,
+        read: Int64[Tensor, "B"],
+        forced: Int64[Tensor, "B"],
+    ) -> StepRecord:
+        B, N = len(self.examples), self.num_particles
+        running = carry.particles.running.view(B, N).sum(dim=1)
+        return StepRecord(
+            ess=effective(log_weight, carry.prefixes.example, B),
+            resampled=kept.dropped,
+            running=running,
+            alive=running,
+            fallbacks=fallbacks_of(scores.fallback, carry.prefixes, carry.particles, B),
+            read=read,
+            forced=forced,
+        )
+
+    def _observation(
+        self,
+        prefixes: Prefixes[State],
+        scores: Scores,
+        before: Particles,
+        parent: Int64[Tensor, "P"],
+        after: Particles,
+        ended: Callable[[], Population],
+    ) -> Observation:
+        """What a step was, for who looks on: prefixes that run, in the order of their rows."""
+        shown, rows = prefixes_in_use(prefixes, before, self.reader.proposal)
+        place = _place_of(before, prefixes.num_rows)[rows]
+        number = torch.zeros_like(before.row).index_copy(
+            0, place, torch.arange(len(place), device=place.device)
+        )
+        example = torch.arange(len(before.row), device=place.device) // self.num_particles
+
+        def population(some: Tensor) -> Population:
+            at = some.nonzero().squeeze(1)
+            return Population(
+                example[at], number[parent[at]], after.tokens[at, :-1], after.length[at],
+                after.log_weight[at], after.finished[at], after.running[at],
+            )  # fmt: skip
+
+        by_choice = ended()
+        by_choice = by_choice._replace(ancestor=number[by_choice.ancestor])
+        joined = Population(
+            *(torch.cat(pair) for pair in zip(by_choice, population(after.finished), strict=True))
+        )
+        order = torch.argsort(joined.example, stable=True)
+        return Observation(
+            prefixes=shown,
+            tilted=lambda: scores.factors.applied(prefixes.log_p)[rows],
+            example=shown.example,
+            row=torch.arange(len(rows), device=rows.device),
+            tokens=before.tokens[place, :-1],
+            length=before.length[place],
+            log_weight=before.log_weight[place],
+            after=population(after.running),
+            ended=Population(*(field[order] for field in joined)),
+        )
+
+
+def _place_of(particles: Particles, num_rows: int) -> Int64[Tensor, "R"]:
+    """The place of the prefix of each row; one beyond all places for a row that nobody has."""
+    P = len(particles.row)
+    row = torch.where(particles.running, particles.row, num_rows)
+    place = torch.arange(P, device=row.device)
+    return torch.full((num_rows + 1,), P, device=row.device).scatter(0, row, place)[:-1]
+
+
+def _has_nan(
+    scores: Scores, prefixes: Prefixes[Any], in_use: Bool[Tensor, "R"]
+) -> Bool[Tensor, ""]:
+    """Whether the scores of any of these prefixes are no numbers."""
+    factors = scores.factors
+    wrong = factors.by_class.isnan().any(dim=1) | factors.by_token.isnan().any(dim=1)
+    return ((wrong | prefixes.log_p.sum(dim=1).isnan()) & in_use).any()

@@ -1,1 +1,0 @@
-"""This package has compiled passes over the vocabulary, for the CPU; see `smc.tying`."""

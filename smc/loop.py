@@ -1,0 +1,237 @@
+"""This module takes the steps of an algorithm to the end: eagerly, or in static shapes.
+
+    run_eagerly    one step after the other, until no prefix is left; the host knows how many
+    run_static     the same steps in shapes that never change; on a CUDA device as one captured
+                   graph, the language model's forward pass included
+
+A captured graph reads and writes the same memory at every replay, so what a step returns is copied
+over what it was given (parts that a step does not change are the same tensor, and are left alone).
+Whether anything still runs is written to memory of the host behind the step, and looked at some
+steps later, when it has come: the host runs ahead of the device and never waits, and the few steps
+too many find nothing that runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from smc.outcome import Outcome, StepRecord
+from smc.prefixes import Reader, refuse_nan
+
+AHEAD = 4
+"""Steps that the host may be ahead of what it knows of a CUDA device."""
+
+
+@runtime_checkable
+class Steps(Protocol):
+    """An algorithm for one batch: `smc.step.ParticleFilter` or `smc.filter.DiscreteFilter`."""
+
+    @property
+    def reader(self) -> Reader[Any]:
+        """Language model and proposal."""
+        ...
+
+    def start(self, prompts: Sequence[Sequence[int]]) -> tuple[Any, StepRecord]:
+        """Reads the prompts; returns what the first step is given, and the record of a start."""
+        ...
+
+    def step(self, carry: Any) -> tuple[Any, StepRecord]:
+        """Takes a step; returns what the next one is given, and the record of this one."""
+        ...
+
+    def outcome(self, carry: Any, history: StepRecord) -> Outcome:
+        """Returns the answers, example by example."""
+        ...
+
+
+@torch.inference_mode()
+def run_eagerly(algorithm: Steps, prompts: Sequence[Sequence[int]]) -> Outcome:
+    """Finds answers to the prompts (token ids); the host waits for each step.
+
+    Raises:
+        FloatingPointError: log-probabilities are not numbers.
+    """
+    started = time.perf_counter()
+    carry, record = algorithm.start(prompts)
+    records, seconds = [record], time.perf_counter() - started
+    while carry.prefixes.num_rows:
+        carry, record = algorithm.step(carry)
+        records.append(record)
+    history = StepRecord(*(torch.stack(field).cpu() for field in zip(*records, strict=True)))
+    return algorithm.outcome(carry, history)._replace(start_seconds=seconds)
+
+
+class StaticRun:
+    """An algorithm under way in static shapes.
+
+    Args:
+        algorithm: with a static reader.
+        prompts: token ids.
+        most: steps that there can be.
+        graph: whether to capture the step; only on a CUDA device.
+
+    Attributes:
+        carry: what the next step is given.
+    """
+
+    @torch.inference_mode()
+    def __init__(
+        self, algorithm: Steps, prompts: Sequence[Sequence[int]], most: int, *, graph: bool
+    ) -> None:
+        started = time.perf_counter()
+        self._algorithm = algorithm
+        self._most = most
+        self.carry, start = algorithm.start(prompts)
+        self._history = StepRecord(
+            *(torch.cat([field[None], field.new_zeros(most, *field.shape)]) for field in start)
+        )
+        self._row = torch.zeros(1, dtype=torch.int64, device=start.running.device)
+        self._step: Callable[[], object] = self._captured() if graph else self.step
+        if graph:
+            torch.cuda.synchronize()
+        self._seconds = time.perf_counter() - started
+
+    @torch.inference_mode()
+    def step(self) -> None:
+        """Takes a step."""
+        self.carry, record = self._algorithm.step(self.carry)
+        self._row += 1
+        for field, row in zip(self._history, record, strict=True):
+            field.index_copy_(0, self._row, row[None])
+
+    @torch.inference_mode()
+    def finish(self) -> int:
+        """Takes steps until nothing runs; returns how many."""
+        over = _Over(self.carry.particles.running)
+        for taken in range(self._most):
+            if over.is_known():
+                return taken
+            self._step()
+            over.ask(self.carry.particles.running)
+        return self._most
+
+    @torch.inference_mode()
+    def outcome(self) -> Outcome:
+        """Returns what was found.
+
+        Raises:
+            FloatingPointError: log-probabilities were not numbers.
+        """
+        refuse_nan(self.carry.failed, self._algorithm.reader.proposal)
+        history = StepRecord(*(field.cpu() for field in self._history))
+        found = self._algorithm.outcome(self.carry, history)
+        return found._replace(start_seconds=self._seconds)
+
+    def _captured(self) -> Callable[[], None]:
+        """Captures one step as a graph, after some that warm up; leaves everything as it was.
+
+        Not measured: no machine with a GPU was at hand.
+        """
+        first, row, history = self.carry, self._row.clone(), self._history
+        # What a step changes gets memory of its own, which the graph reads and writes.
+        changed, _ = self._algorithm.step(first)
+        own = _owned(first, changed)
+
+        def once() -> None:
+            self.carry = own
+            self.step()
+            _assign(own, self.carry)
+            self.carry = own
+
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                once()
+        torch.cuda.current_stream().wait_stream(side)
+        _assign(own, first)
+        self._row.copy_(row)
+        for field in history:
+            field[1:].zero_()
+        self._algorithm.reader.rewind()
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            once()
+        return captured.replay
+
+
+def run_static(
+    algorithm: Steps, prompts: Sequence[Sequence[int]], most: int, *, graph: bool
+) -> Outcome:
+    """Finds answers to the prompts (token ids) in static shapes; see `StaticRun`.
+
+    Raises:
+        FloatingPointError: log-probabilities are not numbers.
+    """
+    run = StaticRun(algorithm, prompts, most, graph=graph)
+    run.finish()
+    return run.outcome()
+
+
+class _Over:
+    """Says, without waiting for the device, that nothing runs any more."""
+
+    def __init__(self, running: Tensor) -> None:
+        self._cuda = running.is_cuda
+        self._goes_on = self._cuda or bool(running.any())
+        self._asked: list[tuple[Tensor, torch.cuda.Event]] = []
+
+    def ask(self, running: Tensor) -> None:
+        """Has the answer sent to the host."""
+        if not self._cuda:
+            self._goes_on = bool(running.any())
+            return
+        answer = torch.empty((), dtype=torch.bool, pin_memory=True)
+        answer.copy_(running.any(), non_blocking=True)
+        sent = torch.cuda.Event()
+        sent.record()
+        self._asked.append((answer, sent))
+
+    def is_known(self) -> bool:
+        """Whether an answer that has come says so."""
+        while self._asked and self._asked[0][1].query():
+            self._goes_on = bool(self._asked.pop(0)[0])
+        return not self._goes_on
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """What a struct holds."""
+    if isinstance(value, tuple):
+        yield from value
+    elif is_dataclass(value):
+        yield from (getattr(value, field.name) for field in fields(value))
+
+
+def _assign(old: Any, new: Any) -> None:
+    """Writes what a struct has into the memory of another, but for what is the same tensor."""
+    if old is new:
+        return
+    if isinstance(old, Tensor):
+        old.copy_(new)
+        return
+    for one, other in zip(_parts(old), _parts(new), strict=True):
+        _assign(one, other)
+
+
+def _owned(before: Any, after: Any) -> Any:
+    """A copy of a struct in which all that another one changes has memory of its own."""
+    if before is after or isinstance(before, int | float | str):
+        return before
+    if isinstance(before, Tensor):
+        return before.clone()
+    parts = [_owned(*pair) for pair in zip(_parts(before), _parts(after), strict=True)]
+    if isinstance(before, tuple):
+        return type(before)(*parts) if hasattr(before, "_fields") else tuple(parts)
+    if is_dataclass(before) and not isinstance(before, type):
+        names = [field.name for field in fields(before)]
+        return replace(before, **dict(zip(names, parts, strict=True)))
+    raise ValueError(
+        f"a proposal's state has a {type(before).__name__}, which a captured step cannot carry; "
+        "make it of tensors, named tuples and dataclasses, or give execution='eager'"
+    )

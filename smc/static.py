@@ -1,0 +1,189 @@
+"""The reader of static shapes keeps one row for each particle, from the first step to the last.
+
+Shapes never depend on data and nothing waits for the host, so that a step can be captured as one
+graph with the model's forward pass (`smc.loop`). Particles that are over keep a row, which is
+masked; equal prefixes are read once for every particle that has them, and a forced token is a step
+like any other.
+
+**Rows are moved as little as possible.** Where several particles go on from the same row, the first
+keeps it, and each of the others takes a row that nobody goes on from. So a row that somebody goes
+on with is never overwritten, copying is done in place, and rows that stay cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from smc.prefixes import Extension, Prefixes, Reader
+from smc.proposals import Batch, Proposal, State
+from smc.static_model import Forward
+from smc.vocabulary.passes import Pass
+from smc.waits import refuse_waits
+
+
+@dataclass(frozen=True, eq=False)
+class StaticPrefixes(Prefixes[State]):
+    """The prefixes of P rows of a model; see `Prefixes`.
+
+    Attributes:
+        appended: tokens that have been appended to every row.
+    """
+
+    appended: Int64[Tensor, ""]
+
+
+class StaticReader(Reader[State]):
+    """A reader with a row for each of P = B·N particles; see `Reader`.
+
+    Args:
+        forward: the language model.
+        proposal, batch, vocabulary, temperature: as for `Reader`.
+        num_particles: N, of each example.
+        spare: columns beyond the budget, for steps that the host takes too many.
+
+    Raises:
+        ValueError: the proposal waits for the device.
+    """
+
+    is_static = True
+
+    def __init__(
+        self,
+        forward: Forward,
+        proposal: Proposal[State],
+        batch: Batch,
+        vocabulary: Pass,
+        *,
+        num_particles: int,
+        temperature: float,
+        spare: int = 1,
+    ) -> None:
+        proposal = proposal.without_host_sync()
+        super().__init__(proposal, batch, vocabulary, temperature=temperature)
+        refuse_waits(proposal, batch)
+        self.forward = forward
+        self.num_particles = num_particles
+        self.spare = spare
+
+    def some(self, mask: Bool[Tensor, "M"]) -> Int64[Tensor, "M"]:
+        """Returns all places, as it is not known which are in the mask."""
+        return torch.arange(len(mask), device=mask.device)
+
+    def note_nan(self, found: Bool[Tensor, ""]) -> Bool[Tensor, ""]:
+        """Hands it on; it is refused when all is over."""
+        return found
+
+    def rewind(self) -> None:
+        """Makes the language model forget all generated tokens."""
+        self.forward.rewind()
+
+    def start(
+        self, prompts: Sequence[Sequence[int]], num_particles: int
+    ) -> tuple[Extension, Prefixes[State]]:
+        """Reads each prompt once, and makes a row of it for each particle; see `Reader`."""
+        state = self.proposal.start(self.batch)
+        budget = int(self.batch.budgets.max())
+        logits = self.forward.start(prompts, num_particles, budget + self.spare)
+        row = torch.arange(len(logits), device=logits.device)
+        state = self.proposal.take(state, row // num_particles)
+        runs = torch.ones_like(row, dtype=torch.bool)
+        tokens = row.new_zeros(len(row), 0)
+        found = self._extension(state, row, runs, tokens)
+        zero = torch.zeros((), dtype=torch.int64, device=row.device)
+        return found, self._prefixes(logits, found, state, zero)
+
+    def extend(
+        self,
+        prefixes: Prefixes[State],
+        row: Int64[Tensor, "P"],
+        token: Int64[Tensor, "P"],
+        running: Bool[Tensor, "P"],
+    ) -> tuple[Extension, Prefixes[State]]:
+        """Extends a row for each particle that is running; see `Reader`."""
+        assert isinstance(prefixes, StaticPrefixes)
+        moved = move(row, running, self.num_particles)
+        token = torch.where(running, token, -1)
+        read = torch.empty_like(token).scatter(0, moved.row, token)
+        state = self.proposal.take(prefixes.state, moved.source)
+        state = self.proposal.advance(state, read.unsqueeze(1))
+        logits = self.forward.step(read.clamp(min=0), moved.source, prefixes.appended)
+        found = self._extension(state, moved.row, running, token.unsqueeze(1))
+        return found, self._prefixes(logits, found, state, prefixes.appended + 1)
+
+    def _extension(
+        self,
+        state: State,
+        row: Int64[Tensor, "P"],
+        ran: Bool[Tensor, "P"],
+        tokens: Int64[Tensor, "P K"],
+    ) -> Extension:
+        running = ran & state.walk.running[row]
+        none = torch.zeros_like(row)
+        count = running.view(-1, self.num_particles).sum(dim=1)
+        return Extension(
+            finished=ran & state.walk.finished[row],
+            running=running,
+            row=row,
+            tokens=tokens,
+            forced=none,
+            log_p=none.double(),
+            log_g=none.double(),
+            num_read=count if tokens.shape[1] else torch.zeros_like(count),
+            num_forced=torch.zeros_like(count),
+        )
+
+    def _prefixes(
+        self,
+        logits: Float[Tensor, "P V"],
+        found: Extension,
+        state: State,
+        appended: Int64[Tensor, ""],
+    ) -> StaticPrefixes[State]:
+        """After no prefix a model may say anything, even what is not a number: it is masked."""
+        precision = torch.promote_types(logits.dtype, torch.float32)
+        log_p = self.tempered(logits.log_softmax(dim=1, dtype=precision))
+        in_use = torch.empty_like(found.running).scatter(0, found.row, found.running)
+        log_p = log_p.masked_fill(~in_use.unsqueeze(1), 0.0)
+        each = torch.arange(len(in_use), device=in_use.device)
+        return StaticPrefixes(each // self.num_particles, log_p, state, appended)
+
+
+class Moved(NamedTuple):
+    """What becomes of the rows of a model.
+
+    Attributes:
+        row: the row of each particle from now on, all different.
+        source: the row that each row becomes a copy of; itself, if it stays.
+    """
+
+    row: Int64[Tensor, "P"]
+    source: Int64[Tensor, "P"]
+
+
+def move(row: Int64[Tensor, "P"], running: Bool[Tensor, "P"], N: int) -> Moved:
+    """Finds a row for each particle; O(P N) bits.
+
+    Args:
+        row: the row that each particle goes on from, one of its example's.
+        running: whether it goes on at all; any row will do for one that does not.
+        N: particles of each example.
+    """
+    P = len(row)
+    groups, runs = row.view(-1, N), running.view(-1, N)
+    number = torch.arange(N, device=row.device)
+    earlier = (groups.unsqueeze(2) == groups.unsqueeze(1)) & (number < number.unsqueeze(1))
+    again = (earlier & runs.unsqueeze(1)).any(dim=2)
+    stays = runs & ~again
+    # The k-th particle of an example that needs a row takes the k-th that nobody goes on from.
+    place = (~stays).cumsum(dim=1) - 1
+    used = torch.zeros(P, dtype=torch.int64, device=row.device).index_add(0, row, running.long())
+    free = torch.where(used.view(-1, N) > 0, N, number).sort(dim=1).values.clamp(max=N - 1)
+    first = N * torch.arange(P // N, device=row.device).unsqueeze(1)
+    new = torch.where(stays, groups, first + free.gather(1, place.clamp(min=0))).flatten()
+    return Moved(new, torch.empty_like(row).scatter(0, new, torch.where(running, row, new)))

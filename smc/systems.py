@@ -1,0 +1,160 @@
+"""Particles that compete with each other are a system; systems of low ESS are resampled.
+
+A system is all particles of an example, or those of its running particles that are in the same
+automaton state: weights of particles in different states are not comparable while answers pay late
+for their end. Systems are found by sorting, so that each is a stretch of the sorted particles, and
+are handed to a resampling scheme as rows with their sizes (`smc.resampling`). A system's random
+numbers are named by its members.
+
+Cost: O(P log P), and O(m²) numbers at most for the systems of m particles that are resampled. Where
+nothing may wait (`smc.prefixes.Reader.some`), there is a row for every particle, and those that are
+no system mean nothing: O(P N).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+from smc.draw import Breaks, Draw, Keys, Purpose
+from smc.prefixes import Reader
+from smc.resampling import Scheme
+from smc.weights import Weights
+
+_STATE_BITS = 32
+"""A state has so many bits; what is above them is the example."""
+
+
+class Systems(NamedTuple):
+    """G systems of at most m particles, of which there are two or more.
+
+    Attributes:
+        members: indices of the particles of each system, rising; any past its size.
+        size: how many these are; 0 for a row that is no system.
+    """
+
+    members: Int64[Tensor, "G m"]
+    size: Int64[Tensor, "G"]
+
+    @classmethod
+    def of(
+        cls,
+        runs: Bool[Tensor, "P"],
+        states: Int64[Tensor, "P"],
+        N: int,
+        strata: str,
+        reader: Reader,
+    ) -> Systems:
+        """Finds which particles compete.
+
+        Args:
+            runs: particles that are due another token.
+            states: states of their automata.
+            N: particles of each example.
+            strata: "none", all of an example; "state", those that run and are in the same state.
+            reader: says whether shapes may depend on data.
+        """
+        P = len(runs)
+        each = torch.arange(P, device=runs.device)
+        if strata == "none":
+            competes = runs.view(-1, N).any(dim=1).repeat_interleave(N, output_size=P)
+            states = torch.zeros_like(states)
+        else:
+            competes = runs
+        name = torch.where(competes, ((each // N) << _STATE_BITS) + states, -1 - each)
+        name, order = name.sort(stable=True)
+        leads = torch.nn.functional.pad(name.diff() != 0, (1, 0), value=True)
+        number = leads.cumsum(dim=0) - 1
+        size = torch.zeros_like(number).index_add(0, number, torch.ones_like(number))[number]
+        size = torch.where(leads & (size > 1), size, 0)
+        first = reader.some(size > 0)
+        width = N if reader.is_static else max(1, int(size.max()))
+        place = (first.unsqueeze(1) + torch.arange(width, device=runs.device)).clamp(max=P - 1)
+        return cls(order[place], size[first])
+
+    @property
+    def inside(self) -> Bool[Tensor, "G m"]:
+        """True for members that are some."""
+        column = torch.arange(self.members.shape[1], device=self.size.device)
+        return column < self.size.unsqueeze(1)
+
+    def take(self, rows: Int64[Tensor, "K"]) -> Systems:
+        """Returns some of the systems."""
+        return Systems(self.members[rows], self.size[rows])
+
+
+class Resampled(NamedTuple):
+    """What became of P particles.
+
+    Attributes:
+        ancestors: of which particle each is a copy.
+        log_weight: weights from now on.
+        examples: which examples had a system that was resampled.
+    """
+
+    ancestors: Int64[Tensor, "P"]
+    log_weight: Float64[Tensor, "P"]
+    examples: Bool[Tensor, "B"]
+
+
+def resample(
+    systems: Systems,
+    log_weight: Float64[Tensor, "P"],
+    *,
+    scheme: Scheme,
+    ess_threshold: float,
+    examples: Int64[Tensor, "B"],
+    step: Int64[Tensor, "B"],
+    draw: Draw,
+    reader: Reader,
+) -> Resampled:
+    """Replaces the particles of each system of low ESS by equally weighted copies of them.
+
+    Args:
+        systems: which particles compete.
+        log_weight: of the particles.
+        scheme: a function as those of `smc.resampling.SCHEMES`.
+        ess_threshold: resample when the ESS falls under this fraction of the system's size; 1 or
+            more means every step, 0 never.
+        examples: identity of each example, which names its random numbers.
+        step: number of each example's step.
+        draw: the seam of randomness.
+        reader: says whether shapes may depend on data.
+    """
+    P = len(log_weight)
+    N = P // len(examples)
+    weights = _weights(systems, log_weight)
+    due = systems.size > 0
+    if ess_threshold < 1:
+        due = due & (weights.ess < ess_threshold * systems.size)
+    some = reader.some(due)
+    if not len(some):
+        nobody = torch.zeros_like(examples, dtype=torch.bool)
+        return Resampled(torch.arange(P, device=log_weight.device), log_weight, nobody)
+    systems, weights, due = systems.take(some), Weights(*(w[some] for w in weights)), due[some]
+    members, inside = systems.members, systems.inside & due.unsqueeze(1)
+
+    def uniform(count: int, breaks: Breaks) -> Float64[Tensor, "G M"]:
+        named, decides = members[:, :count], inside[:, :count]
+        keys = Keys(examples[named // N], named % N, step[named // N], Purpose.ANCESTOR)
+        return draw(keys, lambda: torch.where(decides.unsqueeze(2), breaks(), 0.0))
+
+    chosen = members.gather(1, scheme(weights.normalised, uniform, systems.size))
+    # The mean over the system's own members, of which there may be fewer than a row has.
+    size = systems.size.clamp(min=1).double()
+    log_mean = weights.log_mean + (members.shape[1] / size).log()
+    target = torch.where(inside, members, P).flatten()
+    ancestors = torch.arange(P + 1, device=target.device).scatter(0, target, chosen.flatten())
+    log_weight = torch.nn.functional.pad(log_weight, (0, 1))
+    log_weight = log_weight.scatter(0, target, log_mean.unsqueeze(1).expand_as(members).flatten())
+    example = members[:, 0] // N
+    hit = torch.zeros_like(examples).index_add(0, example, due.long()) > 0
+    return Resampled(ancestors[:P], log_weight[:P], hit)
+
+
+def _weights(systems: Systems, log_weight: Float64[Tensor, "P"]) -> Weights:
+    """The weights of each system; what is past its size weighs nothing."""
+    return Weights.of(torch.where(systems.inside, log_weight[systems.members], -torch.inf))

@@ -1,0 +1,144 @@
+"""Tensor operations pass over the vocabulary: the reference of all other ways, on any device.
+
+What a step does with N prefixes is small; what it does with V tokens is not. Four passes are all
+that there are, of which this module has three (`smc.vocabulary.class_mass` has the fourth):
+
+    draws     log Z of every prefix, and the token at a uniform number of its distribution
+    best      the K candidates of the greatest score of every prefix, and the sum of the others
+    locate    the candidates at given points of the running sum over those others
+
+A candidate is a next token; its score is p(v) times a factor (`smc.vocabulary.factors.Factors`).
+None of these operations waits for the device. Cost of each: some five readings of R x V numbers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from smc.draw import Categorical, bisect, categorical
+from smc.vocabulary.factors import Factors, Guide
+
+
+class TensorDraws(NamedTuple):
+    """The distributions q of R prefixes, token by token; see `smc.vocabulary.passes.Draws`."""
+
+    guide: Guide
+    q: Categorical
+
+    @property
+    def log_z(self) -> Float64[Tensor, "R"]:
+        """log of the sum over v of p(v) g(v)."""
+        return self.guide.log_z.double()
+
+    def draw(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
+        """Returns the token at u of the distribution of each of these rows."""
+        return self.q.at(rows, u)
+
+    def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
+        """Returns where in (0, 1) the token drawn from each of these rows changes."""
+        return self.q.breaks(rows)
+
+    def log_g(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
+        """Returns log g of one token in each of these rows."""
+        return self.guide.at(rows, tokens)
+
+
+def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> TensorDraws:
+    """Prepare to draw from q proportional to p g, for R prefixes."""
+    return TensorDraws(guide, categorical(guide.tilted(log_p)))
+
+
+class Best(NamedTuple):
+    """R rows of candidates: the K of the greatest score, and the sum of the others.
+
+    Attributes:
+        tokens: the K greatest, in falling order; token 0 where there are fewer.
+        log_score: log of their scores; -inf where there are fewer.
+        log_rest: log of the sum of all other scores of the row.
+    """
+
+    tokens: Int64[Tensor, "R K"]
+    log_score: Float64[Tensor, "R K"]
+    log_rest: Float64[Tensor, "R"]
+
+
+class Known(NamedTuple):
+    """The candidates of each row that are kept for certain.
+
+    Attributes:
+        tokens: candidates in falling order of score.
+        kept: how many of them, from the first.
+    """
+
+    tokens: Int64[Tensor, "R K"]
+    kept: Int64[Tensor, "R"]
+
+
+def inclusion_probabilities(
+    log_p: Float[Tensor, "R V"],
+    factors: Factors,
+    known: Known,
+    log_c: Float64[Tensor, "R"],
+) -> Float64[Tensor, "R V"]:
+    """Return pi of every candidate that is not kept for certain; zero for all others."""
+    log_pi = factors.applied(log_p) - torch.where(log_c.isneginf(), 0.0, log_c).unsqueeze(1)
+    columns = torch.arange(known.tokens.shape[1], device=log_p.device)
+    sure = columns < known.kept.unsqueeze(1)
+    hidden = torch.zeros_like(log_pi, dtype=torch.int8)
+    hidden.scatter_reduce_(1, known.tokens, sure.to(torch.int8), "amax")
+    return log_pi.masked_fill(hidden.bool() | log_c.isneginf().unsqueeze(1), -torch.inf).exp()
+
+
+def best(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> Best:
+    """Find the K candidates of the greatest score in each row, and sum up the others.
+
+    Args:
+        log_p: log-probabilities of the next token.
+        factors: log s - log p; -inf where a token is no candidate.
+        K: at most V.
+    """
+    log_s = factors.applied(log_p)
+    log_score, tokens = log_s.topk(K, dim=1)
+    rest = log_s.scatter(1, tokens, -torch.inf).logsumexp(dim=1)
+    return Best(torch.where(log_score.isneginf(), 0, tokens), log_score, rest)
+
+
+def locate(
+    log_p: Float[Tensor, "R V"],
+    factors: Factors,
+    known: Known,
+    log_c: Float64[Tensor, "R"],
+    rows: Int64[Tensor, "M"],
+    targets: Float64[Tensor, "M"],
+) -> Int64[Tensor, "M"]:
+    """Find the candidate of a row in whose stretch of the running sum of pi each target lies.
+
+    Args:
+        log_p, factors: as for `best`.
+        known: candidates that take no part.
+        log_c: log of the threshold of each row.
+        rows: the row of each target, in rising order.
+        targets: in rising order within a row, one apart.
+
+    Returns:
+        Tokens, in the order of the targets; no token twice in a row. Where rounding leaves a target
+        beyond the last candidate, it is the last one, and -1 where that has been taken. Any token
+        where c is zero or the target is not in the row's mass: nobody asks for it.
+    """
+    pi = inclusion_probabilities(log_p, factors, known, log_c)
+    index = torch.arange(log_p.shape[1], device=rows.device)
+    last = torch.where(pi > 0, index, -1).amax(dim=1)
+    # The first candidate whose stretch ends beyond the target; those of probability zero are none.
+    found = torch.minimum(bisect(pi.cumsum(dim=1), rows, targets), last[rows])
+    return torch.where(repeated(rows, found), -1, found)
+
+
+def repeated(rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Bool[Tensor, "M"]:
+    """True for a token that the entry before has in the same row, as rounding may have it."""
+    same = torch.zeros_like(tokens, dtype=torch.bool)
+    same[1:] = (tokens[1:] == tokens[:-1]) & (rows[1:] == rows[:-1])
+    return same

@@ -1,0 +1,187 @@
+"""Triton kernels pass over the vocabulary on CUDA devices; they read every row once.
+
+`smc.vocabulary.tensors` says what the passes do, and is their oracle. One kernel sums the weights
+exp(log p + log g) of each block of tokens, every block on its own scale; another finds a block
+among these sums, and the token in it. g comes by class of token, so that what is read is 4 bytes of
+class beside each log p and a small table; where tokens have their own g, a map of two bytes a token
+says which. Exponentials are in the precision of log p, sums in float64.
+
+Candidates use the same kernels. The K greatest scores of a row lie in the K blocks whose greatest
+scores are greatest, so that only these are looked into after one reading; what is left of them is
+added to the sums of the other blocks, and nothing is subtracted. To find candidates at points of
+the running sum over those that are not kept for certain, these get a factor of zero of their own,
+and a second reading sums up blocks again.
+
+Tested in Triton's interpreter, on CPU tensors; not measured, as no machine with a GPU was at hand.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float, Float64, Int16, Int64
+from torch import Tensor
+
+from smc.draw import categorical
+from smc.vocabulary import tensors
+from smc.vocabulary.class_mass import MaskGuide
+from smc.vocabulary.factors import Factors, Guide
+from smc.vocabulary.kernels import triton_blocks as kernels
+from smc.vocabulary.passes import Draws, Pass
+from smc.vocabulary.tensors import Best, Known, repeated
+
+BLOCK = 1024
+"""Tokens of a block."""
+
+
+class TritonDraws(NamedTuple):
+    """The distributions q of R prefixes, by sums over blocks; see `smc.vocabulary.passes.Draws`.
+
+    Attributes:
+        log_p: log-probabilities of the next token.
+        factors: log g.
+        own: for each token the place of its own g, from 1; 0 for none. None where no token has one.
+        top: the greatest log p + log g of each block.
+        total: sum of exp(log p + log g - top) over each block.
+        log_z: log of the sum over v of p(v) g(v).
+    """
+
+    log_p: Float[Tensor, "R V"]
+    factors: Factors
+    own: Int16[Tensor, "R V"] | None
+    top: Float64[Tensor, "R blocks"]
+    total: Float64[Tensor, "R blocks"]
+    log_z: Float64[Tensor, "R"]
+
+    def draw(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
+        """Return the token at u of the distribution of each of these rows."""
+        out = torch.empty_like(rows)
+        count = self.top.shape[1]
+        kernels.draw[(len(rows),)](
+            *_tables(self.log_p, self.factors, self.own), self.top, self.total, rows, u, out,
+            *_sizes(self.log_p, self.factors), count,
+            **_options(self.log_p, self.own), BLOCKS=triton.next_power_of_2(count),
+        )  # fmt: skip
+        return out
+
+    def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
+        """Return where in (0, 1) the token drawn from each of these rows changes."""
+        return categorical(self.factors.applied(self.log_p)).breaks(rows)
+
+    def log_g(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
+        """Return log g of one token in each of these rows."""
+        return self.factors.at(rows, tokens)
+
+
+def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> Draws:
+    """Prepare to draw from q proportional to p g, for R prefixes."""
+    factors = getattr(guide, "factors", None)
+    if not isinstance(factors, Factors):
+        return tensors.draws(guide, log_p)
+    found = _summed(log_p, factors)
+    return found if isinstance(guide, MaskGuide) else found._replace(log_z=guide.log_z.double())
+
+
+def best(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> Best:
+    """Find the K candidates of the greatest score in each row, and sum up the others."""
+    V = log_p.shape[1]
+    whole = _summed(log_p, factors)
+    count = triton.cdiv(V, BLOCK)
+    _, greatest = whole.top.topk(min(K, count), dim=1)
+    token = greatest.unsqueeze(2) * BLOCK + torch.arange(BLOCK, device=greatest.device)
+    token = token.flatten(1)
+    inside, token = token < V, token.clamp(max=V - 1)
+    row = torch.arange(len(log_p), device=token.device).unsqueeze(1).expand_as(token)
+    klass = factors.classes.of[factors.which.unsqueeze(1), token].long()
+    log_g = factors.by_class.gather(1, klass)
+    if whole.own is not None:
+        own = whole.own.gather(1, token).long()
+        mine = factors.by_token.gather(1, (own - 1).clamp(min=0))
+        log_g = torch.where(own > 0, mine, log_g)
+    score = (log_p[row, token] + log_g).masked_fill(~inside, -torch.inf)
+    log_score, place = score.topk(K, dim=1)
+    left = score.scatter(1, place, -torch.inf).logsumexp(dim=1)
+    others = (whole.top + whole.total.log()).scatter(1, greatest, -torch.inf).logsumexp(dim=1)
+    tokens = torch.where(log_score.isneginf(), 0, token.gather(1, place))
+    return Best(tokens, log_score, torch.logaddexp(left, others))
+
+
+def locate(
+    log_p: Float[Tensor, "R V"],
+    factors: Factors,
+    known: Known,
+    log_c: Float64[Tensor, "R"],
+    rows: Int64[Tensor, "M"],
+    targets: Float64[Tensor, "M"],
+) -> Int64[Tensor, "M"]:
+    """Find the candidate of a row in whose stretch of the running sum of pi each target lies."""
+    others = _summed(log_p, without(factors, known))
+    possible = ~(others.log_z.isneginf() | log_c.isneginf())[rows]
+    # A target beyond the last candidate, by rounding, is that candidate's.
+    share = (targets.log() + (log_c - others.log_z)[rows]).exp()
+    u = torch.where(possible, share, 0.5).clamp(min=0, max=1)
+    found = others.draw(rows, u)
+    return torch.where(possible & ~repeated(rows, found), found, -1)
+
+
+TRITON = Pass(draws, best, locate)
+
+
+def without(factors: Factors, known: Known) -> Factors:
+    """Return the same factors, but zero for candidates that are kept for certain."""
+    column = torch.arange(known.tokens.shape[1], device=known.tokens.device)
+    sure = column < known.kept.unsqueeze(1)
+    tokens = torch.cat([factors.tokens, known.tokens], dim=1)
+    R, K = tokens.shape
+    row = torch.arange(R, device=tokens.device).repeat_interleave(K, output_size=R * K)
+    log_g = factors.at(row, tokens.flatten()).view(R, K)
+    hidden = ((tokens.unsqueeze(2) == known.tokens.unsqueeze(1)) & sure.unsqueeze(1)).any(dim=2)
+    return factors._replace(tokens=tokens, by_token=log_g.masked_fill(hidden, -torch.inf))
+
+
+def _summed(log_p: Float[Tensor, "R V"], factors: Factors) -> TritonDraws:
+    """Sums up all rows by blocks."""
+    own = _own_tokens(factors, log_p)
+    R, count = len(log_p), triton.cdiv(log_p.shape[1], BLOCK)
+    top, total = (
+        torch.empty(R, count, dtype=torch.float64, device=log_p.device) for _ in range(2)
+    )
+    kernels.weigh[(R, count)](
+        *_tables(log_p, factors, own), top, total, *_sizes(log_p, factors), count,
+        **_options(log_p, own),
+    )  # fmt: skip
+    log_z = (top + total.log()).logsumexp(dim=1)
+    return TritonDraws(log_p, factors, own, top, total, log_z)
+
+
+def _own_tokens(factors: Factors, log_p: Float[Tensor, "R V"]) -> Int16[Tensor, "R V"] | None:
+    """Maps each token to the place of its own g, from 1; 0 for none."""
+    K = factors.tokens.shape[1]
+    if not K:
+        return None
+    place = torch.arange(1, K + 1, dtype=torch.int16, device=log_p.device)
+    none = torch.zeros(log_p.shape, dtype=torch.int16, device=log_p.device)
+    return none.scatter(1, factors.tokens, place.expand(len(log_p), K))
+
+
+def _tables(log_p: Tensor, factors: Factors, own: Tensor | None) -> tuple[Tensor, ...]:
+    """What both kernels read; where there is no map, any tensor stands for it."""
+    by_class, by_token = factors.by_class.contiguous(), factors.by_token.contiguous()
+    classes = factors.classes.of
+    return (
+        log_p.contiguous(), classes, factors.which, by_class,
+        classes if own is None else own, by_class if own is None else by_token,
+    )  # fmt: skip
+
+
+def _sizes(log_p: Tensor, factors: Factors) -> tuple[int, int, int]:
+    """V, C and K."""
+    return log_p.shape[1], factors.by_class.shape[1], factors.tokens.shape[1]
+
+
+def _options(log_p: Tensor, own: Tensor | None) -> dict[str, Any]:
+    wide = tl.float64 if log_p.dtype == torch.float64 else tl.float32
+    return {"OWN": own is not None, "BLOCK": BLOCK, "WIDE": wide}
