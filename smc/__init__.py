@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from smc.draw import CounterDraw, Draw
-from smc.vocabulary.factors import DenseGuide, Guide, TiedGuide
 from smc.interface import sample
 from smc.language_model import (
     LanguageModel,
@@ -23,6 +22,7 @@ from smc.posterior import Diagnostics, Posterior, Sample
 from smc.proposals import GCD, LCD, LM, Batch, GreedyClose, MaskProposal, Proposal, Walk
 from smc.transformers_lm import TransformersLM
 from smc.twisted import Twisted
+from smc.vocabulary.factors import DenseGuide, Guide, TiedGuide
 from smc.weights import Weights
 
 if TYPE_CHECKING:

@@ -295,9 +295,7 @@ class WrittenDown(NamedTuple):
         ends = (ending.scores.alive & outlook.ends)[row, klass] & (self.last >= 0)
         log_p = ending.log_p[row, token].double()
         running = particles.running.unsqueeze(1)
-        weight = torch.where(
-            ends & running, particles.log_weight.unsqueeze(1) + log_p, -torch.inf
-        )
+        weight = torch.where(ends & running, particles.log_weight.unsqueeze(1) + log_p, -torch.inf)
         each = torch.cat([self.top, weight.view(len(self.top), -1)], dim=1)
         top, place = each.topk(self.top.shape[1], dim=1)
         left = each.scatter(1, place, -torch.inf).logsumexp(dim=1)

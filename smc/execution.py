@@ -13,45 +13,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from smc.algorithms import SMC, Discrete
 from smc.draw import Draw
 from smc.language_model import LanguageModel
 from smc.loop import AHEAD, run_eagerly, run_static
 from smc.observation import Watch
 from smc.outcome import Outcome
 from smc.prefixes import EagerReader
-from smc.proposals import Batch, Proposal
+from smc.proposals import Batch
+from smc.settings import Settings
 from smc.static import StaticReader
 from smc.static_model import Forward, StaticLanguageModel
 from smc.vocabulary.passes import Pass, pass_of
 
-EXECUTIONS = ("auto", "eager", "static")
 _LOG = logging.getLogger(__name__)
-
-
-class Settings(Protocol):
-    """What is the same for all examples; see `smc.sample`."""
-
-    @property
-    def proposal(self) -> Proposal[Any]: ...
-    @property
-    def particles(self) -> int: ...
-    @property
-    def algorithm(self) -> SMC | Discrete: ...
-    @property
-    def temperature(self) -> float: ...
-    @property
-    def top_p(self) -> float: ...
-    @property
-    def forced_runs(self) -> bool: ...
-    @property
-    def execution(self) -> str: ...
 
 
 @dataclass(frozen=True)

@@ -26,18 +26,17 @@ from gcd.tokens.budget import check_budget
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 from smc import algorithms
-from smc.algorithms import SMC, Discrete, Options
+from smc.algorithms import Options
 from smc.batches import Room, in_batches
 from smc.draw import CounterDraw, Draw, Keys, Purpose
-from smc.execution import EXECUTIONS, Execute, executor
+from smc.execution import Execute, executor
 from smc.language_model import LanguageModel, Prompt, check_prompts
 from smc.observation import Observe, Timed
 from smc.outcome import Outcome
 from smc.posterior import Diagnostics, Posterior, Sample, content, posterior, prune
 from smc.proposals import Batch, Proposal
+from smc.settings import Settings
 
-COLDEST = 1e-6
-"""The lowest temperature; logits of any model can be divided by it."""
 MOST_AUTOMATA = 2 << 30
 """Bytes of the tables of all automata that are in the running batch."""
 ENTRY_BYTES = 8
@@ -176,46 +175,6 @@ def _one_each(what: str, values: object, count: int) -> list[int]:
     if isinstance(values, Iterable):
         return [_whole(what, value) for value in values]
     return [_whole(what, values)] * count
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What is the same for all examples; see `sample`.
-
-    Raises:
-        ValueError: a value that makes no sense.
-    """
-
-    proposal: Proposal[Any]
-    particles: int
-    algorithm: SMC | Discrete
-    temperature: float
-    top_p: float
-    max_rows: int
-    forced_runs: bool
-    execution: str
-
-    def __post_init__(self) -> None:
-        if self.particles < 1:
-            raise ValueError(f"particles is {self.particles}; at least 1 is needed")
-        if self.max_rows < 1:
-            raise ValueError(f"max_rows is {self.max_rows}; at least 1 is needed")
-        if not (math.isfinite(self.temperature) and self.temperature > 0):
-            raise ValueError(
-                f"temperature is {self.temperature}; it must be positive and finite. "
-                "At 0 there is no distribution to sample from: use a small one, such as 0.1"
-            )
-        if self.temperature < COLDEST:
-            raise ValueError(
-                f"temperature is {self.temperature}; under {COLDEST} logits overflow. "
-                "Use a small one, such as 0.1"
-            )
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p is {self.top_p}; it must lie in (0, 1]")
-        if self.execution not in EXECUTIONS:
-            raise ValueError(
-                f"execution is {self.execution!r}; give one of {', '.join(EXECUTIONS)}"
-            )
 
 
 @dataclass(frozen=True)

@@ -36,10 +36,10 @@ from torch import Tensor
 from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.budget import BudgetMask
 from gcd.tokens.token_automaton import UNREACHABLE
-from smc.vocabulary.factors import Guide, TiedGuide, by_class_alone
 from smc.scores import Outlook, Scores, scores_of
 from smc.tabled import Tabled
 from smc.vocabulary.class_mass import MaskGuide
+from smc.vocabulary.factors import Guide, TiedGuide, by_class_alone
 
 
 class Batch(NamedTuple):

@@ -39,8 +39,8 @@ from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from gcd.tokens.batch import TokenClasses
-from smc.vocabulary.factors import Factors, Guide, by_class_alone
 from smc.vocabulary.class_mass import MaskGuide, weigh_rest
+from smc.vocabulary.factors import Factors, Guide, by_class_alone
 
 FLOOR = 1e-3
 """The least share of w in the scores of an example where some candidate has g = 0."""

@@ -22,7 +22,6 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 
-
 @runtime_checkable
 class StaticLanguageModel(Protocol):
     """A language model that can also read in static shapes; see `smc.LanguageModel`."""

@@ -135,9 +135,7 @@ class ParticleFilter(Generic[State]):
             log_potential=log_potential,
         )
         if self.watch is not None:
-            self.watch(
-                self._observation(prefixes, guide, particles, weighed, ancestors, extended)
-            )
+            self.watch(self._observation(prefixes, guide, particles, weighed, ancestors, extended))
         record = self._record(particles, weighed, resampled, prefixes, guide, extension)
         return Carry(extended, after, carry.step + 1, carry.failed | failed), record
 

@@ -55,11 +55,11 @@ from torch import Tensor
 
 from gcd.tokens.distances import fits
 from gcd.tokens.token_automaton import TokenAutomaton
-from smc.vocabulary.factors import DenseGuide, Factors, Guide, TiedGuide, by_class_alone
 from smc.lookahead import Expectation, Lookahead, ModelState
 from smc.proposals import Batch, Proposal, Walk, start_walk
 from smc.scores import FLOOR, Masses, Outlook, Scores, own_classes
 from smc.vocabulary.class_mass import weigh_rest
+from smc.vocabulary.factors import DenseGuide, Factors, Guide, TiedGuide, by_class_alone
 
 TWISTS = ("conditional", "in_time", "joint")
 STRONGEST = 1e3

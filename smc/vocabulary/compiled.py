@@ -189,9 +189,7 @@ def _draw_rows(
     for i in range(first, last):
         row = rows[i]
         line = _Line.of(given.factors, row)
-        out[i] = blocks.draw_token(
-            log_p[row], *line.arguments, marked, scale[row], sums[row], u[i]
-        )
+        out[i] = blocks.draw_token(log_p[row], *line.arguments, marked, scale[row], sums[row], u[i])
 
 
 def _best_rows(

@@ -146,9 +146,7 @@ def _summed(log_p: Float[Tensor, "R V"], factors: Factors) -> TritonDraws:
     """Sums up all rows by blocks."""
     own = _own_tokens(factors, log_p)
     R, count = len(log_p), triton.cdiv(log_p.shape[1], BLOCK)
-    top, total = (
-        torch.empty(R, count, dtype=torch.float64, device=log_p.device) for _ in range(2)
-    )
+    top, total = (torch.empty(R, count, dtype=torch.float64, device=log_p.device) for _ in range(2))
     kernels.weigh[(R, count)](
         *_tables(log_p, factors, own), top, total, *_sizes(log_p, factors), count,
         **_options(log_p, own),

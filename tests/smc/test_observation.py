@@ -41,7 +41,10 @@ def watched(only: set[int] | None = None, **options: Any):
 
 
 def timeless(posteriors: list[smc.Posterior]) -> list[smc.Posterior]:
-    return [replace(p, diagnostics=replace(p.diagnostics, seconds=0.0)) for p in posteriors]
+    return [
+        replace(p, diagnostics=replace(p.diagnostics, seconds=0.0, start_seconds=0.0))
+        for p in posteriors
+    ]
 
 
 def mass_within(

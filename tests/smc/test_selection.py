@@ -14,12 +14,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smc import candidates
-from smc.vocabulary import factors as guides
-from smc.vocabulary.tensors import Known, locate, weigh
-from smc.vocabulary.factors import Factors
 from smc.selection import Fixed, Group, Selection, select, systematic, threshold
+from smc.vocabulary import compiled
+from smc.vocabulary import factors as guides
+from smc.vocabulary.factors import Factors
+from smc.vocabulary.passes import Pass, pass_of
+from smc.vocabulary.tensors import Known
 from tests.smc.test_tying import FORMS, PRECISION, both_ways, case
+
+
+def auto() -> Pass:
+    """The way to go over the vocabulary here."""
+    return pass_of("auto", torch.device("cpu"))
+
 
 logs = st.floats(-70, 5) | st.just(-math.inf)
 
@@ -112,13 +119,13 @@ def test_one_pass_finds_the_best_and_sums_up_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(guides, "COMPILED", FORMS[form])
-    monkeypatch.setattr(candidates, "NARROW", 0)
+    monkeypatch.setattr(compiled, "NARROW", 0)
     for seed in range(3):
         log_p, factors = factors_of(seed, 9, vocabulary, classes, own, dtype)
         log_p[4] = -torch.inf  # nothing can follow
         factors.by_class[5] = -torch.inf  # nothing is a candidate, but for listed tokens
         factors.by_class[6, 2:] = -torch.inf  # few are
-        found = weigh(log_p, factors, K)
+        found = auto().best(log_p, factors, K)
         log_s = spread(log_p, factors)
         best, tokens = log_s.topk(K, dim=1)
         rest = log_s.scatter(1, tokens, -torch.inf).logsumexp(dim=1)
@@ -139,7 +146,7 @@ def test_scores_that_a_product_of_exponentials_cannot_hold(
 ) -> None:
     """What is likely to the model may be all but hopeless, and the reverse."""
     monkeypatch.setattr(guides, "COMPILED", FORMS[form])
-    monkeypatch.setattr(candidates, "NARROW", 0)
+    monkeypatch.setattr(compiled, "NARROW", 0)
     V = 4000
     number = torch.arange(V) % 4
     log_p = torch.tensor([0.0, -850.0, -60.0, -300.0])[number] - torch.linspace(9, 10, V)
@@ -151,7 +158,7 @@ def test_scores_that_a_product_of_exponentials_cannot_hold(
             by_class, nothing.long(), nothing.double(), both_ways(number.int()[None], 4), which
         )
         row = log_p.to(dtype).unsqueeze(0)
-        found, log_s = weigh(row, factors, 3), spread(row, factors)
+        found, log_s = auto().best(row, factors, 3), spread(row, factors)
         rest = log_s.scatter(1, log_s.topk(3, dim=1).indices, -torch.inf).logsumexp(dim=1)
         torch.testing.assert_close(found.log_rest, rest, rtol=0, atol=PRECISION[dtype])
 
@@ -159,10 +166,16 @@ def test_scores_that_a_product_of_exponentials_cannot_hold(
 def kept(
     u: float, log_p: torch.Tensor, factors: Factors, group: Group, slots: int, **options: object
 ) -> Selection:
-    def uniform(due: torch.Tensor, _: Callable[[], torch.Tensor]) -> torch.Tensor:
-        return torch.full((len(due),), u, dtype=torch.float64)
+    def uniform(_: Callable[[], torch.Tensor]) -> torch.Tensor:
+        return torch.full((group.num_examples,), u, dtype=torch.float64)
 
-    return select(log_p, factors, group, slots, uniform, **options)  # type: ignore[arg-type]
+    return only(select(log_p, factors, group, slots, uniform, **options))  # type: ignore[arg-type]
+
+
+def only(found: Selection) -> Selection:
+    """The places that are taken."""
+    *fields, dropped = found
+    return Selection(*(field[found.kept] for field in fields), dropped)
 
 
 GROUP = Group.of(torch.tensor([0, 0, 0, 1, 1, 3]), 4)
@@ -183,7 +196,7 @@ def test_each_candidate_is_kept_as_often_as_its_score_says(
     and min(1, s / c) sums to the places there are.
     """
     monkeypatch.setattr(guides, "COMPILED", FORMS[form])
-    monkeypatch.setattr(candidates, "NARROW", 0)
+    monkeypatch.setattr(compiled, "NARROW", 0)
     slots, points = 7, 120
     log_p, factors = factors_of(5, 6, vocabulary, classes, own, torch.float64)
     log_p, by_class = log_p / 20, factors.by_class / 20  # so that many matter
@@ -232,10 +245,11 @@ def test_each_candidate_is_kept_as_often_as_its_score_says(
 def test_where_all_fit_nothing_is_chosen() -> None:
     log_p, factors = factors_of(5, 2, 20, 3, 0, torch.float64)
 
-    def uniform(due: torch.Tensor, _: Callable[[], torch.Tensor]) -> torch.Tensor:
-        raise AssertionError("there is no choice")
+    def uniform(breaks: Callable[[], torch.Tensor]) -> torch.Tensor:
+        assert not bool(breaks().any()), "there is no choice"
+        return torch.full((1,), 0.5, dtype=torch.float64)
 
-    found = select(log_p, factors, Group.of(torch.tensor([0, 0]), 1), 40, uniform)
+    found = only(select(log_p, factors, Group.of(torch.tensor([0, 0]), 1), 40, uniform))
     assert torch.equal(
         found.row * 20 + found.token, (~spread(log_p, factors).isneginf()).flatten().nonzero()[:, 0]
     )
@@ -247,7 +261,7 @@ def test_where_all_fit_nothing_is_chosen() -> None:
 def test_targets_at_the_ends_of_a_row(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounding may leave a target beyond the last candidate, or two at one."""
     monkeypatch.setattr(guides, "COMPILED", FORMS[form])
-    monkeypatch.setattr(candidates, "NARROW", 0)
+    monkeypatch.setattr(compiled, "NARROW", 0)
     log_p = torch.tensor([[0.5, 0.25, 0.25, 0.0]], dtype=torch.float64).log()
     zero = torch.zeros(1, 0)
     factors = Factors(
@@ -260,7 +274,7 @@ def test_targets_at_the_ends_of_a_row(form: str, monkeypatch: pytest.MonkeyPatch
     def at(*targets: float) -> list[int]:
         rows = torch.zeros(len(targets), dtype=torch.int64)
         points = torch.tensor(targets, dtype=torch.float64)
-        return locate(log_p, factors, known, log_c, rows, points).tolist()
+        return auto().locate(log_p, factors, known, log_c, rows, points).tolist()
 
     assert at(1e-300) == [0]
     assert at(0.999, 1.999) == [0, 2]
@@ -269,7 +283,8 @@ def test_targets_at_the_ends_of_a_row(form: str, monkeypatch: pytest.MonkeyPatch
     assert at(1.9, 2.9) == [2, -1], "which is not kept twice"
     sure = Known(torch.tensor([[0]]), torch.tensor([1]))
     rows = torch.zeros(1, dtype=torch.int64)
-    assert locate(log_p, factors, sure, log_c, rows, torch.tensor([0.4]).double()).tolist() == [1]
+    targets = torch.tensor([0.4], dtype=torch.float64)
+    assert auto().locate(log_p, factors, sure, log_c, rows, targets).tolist() == [1]
 
 
 @settings(deadline=None, max_examples=100)

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from smc.static.blocks import BlockPass
+from smc.static.candidates import COMPILED, TENSORS
+from smc.static.passes import TorchPass
+from smc.static.selection import select
 
 import hmm.lookahead
 import smc
@@ -19,10 +23,6 @@ from gcd.tokens.vocabulary import Vocabulary
 from hmm.model import HMM
 from smc.proposals import Batch
 from smc.selection import Fixed
-from smc.static.blocks import BlockPass
-from smc.static.candidates import COMPILED, TENSORS
-from smc.static.passes import TorchPass
-from smc.static.selection import select
 
 ROOT = Path(__file__).resolve().parents[2]
 V = 2300

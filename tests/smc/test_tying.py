@@ -7,8 +7,8 @@ import torch
 
 from gcd.tokens.batch import TokenClasses
 from smc.vocabulary import factors as guides
-from smc.vocabulary.factors import Factors, TiedGuide
 from smc.vocabulary.class_mass import MaskGuide, Rest, weigh_rest
+from smc.vocabulary.factors import Factors, TiedGuide
 
 FORMS = {"compiled": ("cpu",), "tensors": ()}
 

@@ -14,10 +14,10 @@ import smc.resampling
 from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
-from smc.vocabulary.factors import DenseGuide
 from smc.proposals import Walk
 from smc.resampling import Scheme, Uniform
 from smc.testing import ToyLM, target, walk
+from smc.vocabulary.factors import DenseGuide
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
 
 # All random choices are walked: the same lines run so often that checking their shapes every time

@@ -7,10 +7,10 @@ import os
 os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 
 import torch
-
 from smc.static.triton_blocks import TritonPass
 from smc.static.triton_candidates import TRITON
 from smc.static.triton_rows import move_rows
+
 from tests.smc import test_static_passes as cases
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
 import hmm.lookahead
 import smc
@@ -22,27 +22,15 @@ from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.lifting import lift
 from gcd.tokens.vocabulary import Vocabulary
 from hmm.model import HMM
+from smc.algorithms import SMC, Discrete
 from smc.draw import CounterDraw
+from smc.loop import StaticRun
 from smc.proposals import Batch
-from smc.static import StaticFilter, StaticSampler
-from smc.testing import ToyLM
-from tests.smc.test_static import ToyForward
+from smc.static import StaticReader
+from smc.testing import ToyForward, ToyLM
+from smc.vocabulary.passes import TENSORS
+from smc.waits import Waits
 
-WAITING = {
-    "_local_scalar_dense",
-    "bincount",
-    "equal",
-    "is_nonzero",
-    "item",
-    "lift_fresh",  # numbers of the host become a tensor
-    "masked_select",
-    "nonzero",
-    "repeat_interleave",
-    "unique_consecutive",
-    "unique_dim",
-    "_unique",
-    "_unique2",
-}
 # Every token is a class of its own: what asks whether that is so must not ask the device.
 VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b""], [2])
 AUTOMATON = lift(Automaton.literal("a").star() + Automaton.literal("b"), VOCABULARY)
@@ -63,28 +51,6 @@ PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
 }
 
 
-class Waits(TorchDispatchMode):
-    """A mode that lists the operations which would wait."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func._schema.name.removeprefix("aten::")
-        self.count += 1
-        by_mask = name.startswith(("index", "_index_put")) and any(
-            isinstance(index, torch.Tensor) and index.dtype == torch.bool
-            for part in args
-            if isinstance(part, (list, tuple))
-            for index in part
-        )
-        if name in WAITING or by_mask:
-            self.found.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
 @contextmanager
 def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as elsewhere:
@@ -101,25 +67,21 @@ class Outside(ToyForward):
             return super().step(tokens, source, step)
 
 
-def sampler(proposal: smc.Proposal, B: int) -> StaticSampler:
-    return StaticSampler(Outside(ToyLM(VOCABULARY)), proposal, batch_of(B), num_particles=3,
-                         examples=torch.arange(B), draw=CounterDraw(1))  # fmt: skip
-
-
-def filtered(proposal: smc.Proposal, B: int, **options: Any) -> StaticFilter:
-    return StaticFilter(Outside(ToyLM(VOCABULARY)), proposal, batch_of(B), num_particles=3,
-                        examples=torch.arange(B), draw=CounterDraw(1), **options)  # fmt: skip
-
-
-def batch_of(B: int) -> Batch:
-    return Batch(AutomatonBatch([AUTOMATON] * B), torch.full((B,), 5))
-
-
-ALGORITHMS: dict[str, Callable[..., Any]] = {
-    "sampler": sampler,
-    "filter": filtered,
-    "share": lambda *given: filtered(*given, share=0.5, floor=0.0, count_finished=False),
+ALGORITHMS: dict[str, SMC | Discrete] = {
+    "smc": SMC(),
+    "all": SMC(strata="none", ess_threshold=1.0),
+    "discrete": Discrete(),
+    "share": Discrete(share=0.5, floor=0.0, count_finished=False),
 }
+
+
+def run_of(proposal: smc.Proposal, algorithm: str, B: int) -> StaticRun:
+    batch = Batch(AutomatonBatch([AUTOMATON] * B), torch.full((B,), 5))
+    reader = StaticReader(
+        Outside(ToyLM(VOCABULARY)), proposal, batch, TENSORS, num_particles=3, temperature=1.0
+    )
+    steps = ALGORITHMS[algorithm].on(reader, torch.arange(B), 3, CounterDraw(1))
+    return StaticRun(steps, [[0]] * B, 5, graph=False)
 
 
 @pytest.mark.usefixtures("unchecked_annotations")
@@ -128,12 +90,11 @@ ALGORITHMS: dict[str, Callable[..., Any]] = {
 def test_no_operation_waits(name: str, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     B = 2 if name == "pgcd" else 1
     assert AUTOMATON.num_classes == VOCABULARY.size
-    run = ALGORITHMS[algorithm](PROPOSALS[name](), B)
-    run.prepare([[0]] * B)
+    run = run_of(PROPOSALS[name](), algorithm, B)
     with as_on_a_device(monkeypatch):
-        run.advance()  # tables that are made once, at first use
+        run.step()  # tables that are made once, at first use
         with Waits() as waits:
-            run.advance()
+            run.step()
     assert waits.count > 100
     assert waits.found == []
 

@@ -1,0 +1,55 @@
+"""The settings of a call of `smc.sample` that are the same for all examples."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from smc.algorithms import SMC, Discrete
+from smc.proposals import Proposal
+
+COLDEST = 1e-6
+"""The lowest temperature; logits of any model can be divided by it."""
+EXECUTIONS = ("auto", "eager", "static")
+"""See `smc.execution`."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is the same for all examples; see `sample`.
+
+    Raises:
+        ValueError: a value that makes no sense.
+    """
+
+    proposal: Proposal[Any]
+    particles: int
+    algorithm: SMC | Discrete
+    temperature: float
+    top_p: float
+    max_rows: int
+    forced_runs: bool
+    execution: str
+
+    def __post_init__(self) -> None:
+        if self.particles < 1:
+            raise ValueError(f"particles is {self.particles}; at least 1 is needed")
+        if self.max_rows < 1:
+            raise ValueError(f"max_rows is {self.max_rows}; at least 1 is needed")
+        if not (math.isfinite(self.temperature) and self.temperature > 0):
+            raise ValueError(
+                f"temperature is {self.temperature}; it must be positive and finite. "
+                "At 0 there is no distribution to sample from: use a small one, such as 0.1"
+            )
+        if self.temperature < COLDEST:
+            raise ValueError(
+                f"temperature is {self.temperature}; under {COLDEST} logits overflow. "
+                "Use a small one, such as 0.1"
+            )
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p is {self.top_p}; it must lie in (0, 1]")
+        if self.execution not in EXECUTIONS:
+            raise ValueError(
+                f"execution is {self.execution!r}; give one of {', '.join(EXECUTIONS)}"
+            )

@@ -1,0 +1,306 @@
+"""Steps executed in static shapes against those executed eagerly, and the exact walk over both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import smc
+from gcd.languages.text.regex import regex
+from gcd.tokens.batch import AutomatonBatch
+from gcd.tokens.lifting import lift
+from hmm.model import HMM
+from smc.answers import ending_tokens
+from smc.resampling import SCHEMES
+from smc.static import move
+from smc.testing import ToyForward, ToyLM
+from tests.smc.test_walk import TOY, Tilted, truth, walk_sums
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice
+
+STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
+
+
+def pgcd(twist: str = "conditional", **options: Any) -> smc.PGCD:
+    generator = torch.Generator().manual_seed(5)
+    hmm = HMM.random(3, VOCABULARY.size, generator=generator, dtype=torch.float64)
+    return smc.PGCD(hmm, lookahead=twist, **options)
+
+
+PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
+    "lm": smc.LM,
+    "lcd": smc.LCD,
+    "gcd": smc.GCD,
+    "greedy_close": smc.GreedyClose,
+    "own": lambda: Tilted(potential=True),
+    "pgcd": lambda: pgcd(exact_top_k=2),
+    "every_token": lambda: pgcd(exact_top_k=None),
+    "in_time": lambda: pgcd("in_time", exact_top_k=0, defence=0.1),
+    "no_potential": lambda: pgcd(exact_top_k=1, potential=False),
+}
+FILTER = {
+    "default": {},
+    "plain": {"count_finished": False, "floor": 0.0},
+    "share": {"share": 0.5, "floor": 0.0},
+    "all": {"share": 0.25, "count_finished": False, "floor": 1e-2},
+}
+
+
+def assert_same(lm: Any, *given: Any, **options: Any) -> list[smc.Posterior]:
+    """Samples in both ways, and returns what static shapes gave."""
+    options = {"forced_runs": False, **options}
+    found, expected = (
+        smc.sample(lm, *given, execution=way, **options) for way in ("static", "eager")
+    )
+    for one, other in zip(found, expected, strict=True):
+        assert [s.ids for s in one.particles] == [s.ids for s in other.particles]
+        assert [s.finished for s in one.particles] == [s.finished for s in other.particles]
+        for name in ("log_weight", "log_p"):
+            values = [getattr(s, name) for s in other.particles]
+            assert [getattr(s, name) for s in one.particles] == pytest.approx(values, abs=1e-9)
+        assert one.enumerated == other.enumerated
+        assert one.log_evidence == pytest.approx(other.log_evidence, abs=1e-9)
+        for name in ("running", "alive", "resampled"):
+            assert getattr(one.diagnostics, name) == getattr(other.diagnostics, name)
+        assert one.diagnostics.ess == pytest.approx(other.diagnostics.ess, abs=1e-6)
+        assert one.diagnostics.tokens >= other.diagnostics.tokens  # equal prefixes are read again
+    return found
+
+
+def examples() -> dict[str, Any]:
+    names = ("few_words", "a_star_b", "forced", "a_star_b")
+    return {
+        "prompts": [[0], [1, 2], [2, 2, 1], [0, 0]],
+        "automata": [CONSTRAINTS[each]() for each in names],
+        "budget": [4, 6, 3, 8],
+        "example_ids": [3, 9, 0, 4],
+    }
+
+
+@pytest.mark.parametrize("strata", ["none", "state"])
+@pytest.mark.parametrize("name", PROPOSALS)
+def test_the_same_tokens_for_the_same_seed(name: str, strata: str) -> None:
+    resampled = 0
+    for seed in range(2):
+        for threshold, resampling in zip((0.5, 0.9, 1.0, 0.7), SCHEMES, strict=True):
+            found = assert_same(
+                TOY, **examples(), proposal=PROPOSALS[name](), particles=7, seed=seed,
+                strata=strata, ess_threshold=threshold, resampling=resampling,
+                temperature=(1.0, 0.6)[seed],
+            )  # fmt: skip
+            resampled += sum(sum(p.diagnostics.resampled) for p in found)
+    assert resampled > 5
+
+
+# Options and proposals know nothing of each other: two proposals meet all options, others two.
+PAIRS = [
+    (name, options)
+    for i, name in enumerate(PROPOSALS)
+    for j, options in enumerate(FILTER)
+    if name in ("gcd", "pgcd") or (i + j) % 2 == 0
+]
+
+
+@pytest.mark.parametrize(("name", "options"), PAIRS)
+def test_the_same_answers_of_the_filter(name: str, options: str) -> None:
+    dropped = 0
+    for seed, particles in enumerate((1, 2, 3, 7)):
+        found = assert_same(
+            TOY, **examples(), proposal=PROPOSALS[name](), particles=particles, seed=seed,
+            temperature=(1.0, 0.6)[seed % 2], algorithm="discrete", **FILTER[options],
+        )  # fmt: skip
+        dropped += sum(not p.enumerated for p in found)
+    assert dropped > 3
+
+
+@pytest.mark.usefixtures("unchecked_annotations")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"resampling": "systematic"},
+        {"resampling": "residual"},
+        {"resampling": "systematic", "strata": "state"},
+        {"algorithm": "discrete"},
+        {"algorithm": "discrete", **FILTER["share"]},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["lcd", "gcd", "own", "pgcd"])
+def test_the_walk_over_all_choices_sums_to_the_target(name: str, options: dict[str, Any]) -> None:
+    automaton, budget = a_star_b(), 3
+    mass, evidence, total, count = walk_sums(
+        automaton, budget, proposal=PROPOSALS[name](), execution="static", **options
+    )
+    expected = truth(automaton, budget)
+    assert count > 2
+    assert total == pytest.approx(1, abs=1e-10)
+    assert mass == pytest.approx(expected, abs=1e-10)
+    assert evidence == pytest.approx(sum(expected.values()), abs=1e-10)
+
+
+@pytest.mark.parametrize("texts", [("",), ("ab", "b"), ("ab", "bb", "bab", "aab")])
+@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
+def test_a_language_that_ends_by_itself(texts: tuple[str, ...], algorithm: str) -> None:
+    automaton = lift(choice(*texts), VOCABULARY, eos="accept")
+    (found,) = assert_same(
+        TOY, [[0]], automaton, budget=3, particles=4, proposal=smc.GCD(), algorithm=algorithm
+    )
+    assert found.complete
+
+
+def test_copies_take_rows_that_nobody_goes_on_from() -> None:
+    generator = torch.Generator().manual_seed(3)
+    for N in (1, 2, 5, 16):
+        cache = torch.arange(2 * N)
+        for _ in range(20):
+            row = torch.randint(0, N, (2 * N,), generator=generator)
+            row[N:] += N
+            running = torch.rand(2 * N, generator=generator) < 0.8
+            moved = move(row, running, N)
+            assert torch.equal(moved.row.sort().values, torch.arange(2 * N))
+            # In place: no row is read that another row is written to.
+            assert torch.equal(moved.source[moved.source], moved.source)
+            stays = moved.source == torch.arange(2 * N)
+            gone_on_from = row[running].unique()
+            assert bool(stays[gone_on_from].all())
+            after = cache[moved.source]
+            assert torch.equal(after[moved.row][running], cache[row][running])
+            cache = after
+
+
+def test_what_may_be_last() -> None:
+    automata = [CONSTRAINTS[name]() for name in ("a_star_b", "forced")]
+    found = ending_tokens(AutomatonBatch(automata))
+    for row, automaton in zip(found.tolist(), automata, strict=True):
+        last = automaton.num_states - 1
+        expected = {
+            v for v in range(VOCABULARY.size) if last in automaton.delta[:, automaton.class_of[v]]
+        }
+        assert {v for v in row if v >= 0} == expected
+
+
+@pytest.fixture(scope="module")
+def stories() -> smc.TransformersLM:
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForCausalLM.from_pretrained(STORIES, dtype=torch.float64)
+    return smc.TransformersLM(model, transformers.AutoTokenizer.from_pretrained(STORIES))
+
+
+@pytest.mark.parametrize("options", [{"ess_threshold": 0.9}, {"algorithm": "discrete"}], ids=str)
+@pytest.mark.parametrize("name", ["lm", "lcd", "gcd"])
+def test_a_real_model_gives_the_same(
+    stories: smc.TransformersLM, name: str, options: dict[str, Any]
+) -> None:
+    automaton = lift(regex(r"(Once|One day|Tom)[a-z ,]{0,40}\."), stories.vocabulary)
+    assert_same(
+        stories, ["A story. ", "The "], automaton, budget=[12, 9], proposal=PROPOSALS[name](),
+        particles=6, **options,
+    )  # fmt: skip
+
+
+def test_a_row_that_is_over_stays_within_the_context(stories: smc.TransformersLM) -> None:
+    """Learned positions end where the context does; the other row goes on for longer."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        vocab_size=stories.vocabulary.size, n_positions=12, n_embd=8, n_layer=1, n_head=2,
+        bos_token_id=1, eos_token_id=2, attn_implementation="eager",
+    )  # fmt: skip
+    torch.manual_seed(0)
+    lm = smc.TransformersLM(transformers.GPT2LMHeadModel(config).double().eval(), stories.tokenizer)
+    automaton = lift(regex("[a-z ]{1,40}"), lm.vocabulary)
+    assert_same(
+        lm, [list(range(5, 14)), [5, 6]], automaton, budget=[3, 10], proposal=smc.GCD(), particles=3
+    )
+
+
+class Waiting(smc.GCD):
+    """A proposal of a user's own that looks where there are tokens."""
+
+    def alive(self, walk: smc.Walk) -> torch.Tensor:
+        alive = super().alive(walk)
+        assert len(alive.nonzero())
+        return alive
+
+
+class Bare:
+    """A language model without a form in static shapes."""
+
+    def __init__(self) -> None:
+        self.encode, self.prefill, self.device = TOY.encode, TOY.prefill, TOY.device
+        self.vocabulary, self.context = VOCABULARY, None
+
+
+def test_refusals_name_what_was_wrong() -> None:
+    given: dict[str, Any] = {"budget": 4, "particles": 2, "execution": "static"}
+
+    def refused(message: str, lm: Any = TOY, **options: Any) -> None:
+        with pytest.raises(ValueError, match=message):
+            smc.sample(lm, [[0]], a_star_b(), **{**given, "proposal": smc.GCD(), **options})
+
+    refused(r"Waiting\(\) cannot .* `guide` calls nonzero, .*execution='eager'", proposal=Waiting())
+    refused("top_p=0.5 .* execution='eager'", top_p=0.5)
+    refused(r"Bare has no static_forward\(\)", lm=Bare())
+    refused(
+        r"are \d+ answers, more than the 65536 .* give fewer particles", particles=1 << 15,
+        algorithm="discrete",
+    )  # fmt: skip
+    refused("execution is 'graph'; give one of auto, eager, static", execution="graph")
+    transformers = pytest.importorskip("transformers")
+    config = transformers.MistralConfig(
+        vocab_size=VOCABULARY.size, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+        sliding_window=4, num_attention_heads=2, num_key_value_heads=2,
+    )  # fmt: skip
+    windowed = smc.TransformersLM(transformers.MistralForCausalLM(config), None, VOCABULARY)
+    refused("MistralForCausalLM does not attend to all columns", lm=windowed)
+
+
+def test_auto_is_eager_on_a_cpu(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="smc.execution"):
+        smc.sample(TOY, [[0]], a_star_b(), budget=4, particles=2, proposal=smc.GCD())
+    assert "eager form: the device is cpu" in caplog.text
+
+
+@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
+def test_what_is_not_a_number_is_refused(algorithm: str) -> None:
+    class Broken(ToyForward):
+        def step(self, tokens, source, step):
+            return super().step(tokens, source, step) * torch.nan
+
+    class BrokenLM(ToyLM):
+        def static_forward(self) -> ToyForward:
+            return Broken(self)
+
+    with pytest.raises(FloatingPointError, match="not numbers"):
+        smc.sample(
+            BrokenLM(VOCABULARY), [[0]], a_star_b(), budget=4, particles=2, proposal=smc.GCD(),
+            execution="static", algorithm=algorithm,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
+def test_an_observer_is_shown_the_same(algorithm: str) -> None:
+    """Tokens, weights, ancestors and what the proposal allows; rows may have equal prefixes."""
+    seen: dict[str, list[Any]] = {"eager": [], "static": []}
+    for way, steps in seen.items():
+        smc.sample(
+            TOY, **examples(), proposal=smc.GCD(), particles=3, algorithm=algorithm,
+            forced_runs=False, execution=way, observe=lambda _, steps=steps: steps.append,
+        )  # fmt: skip
+    assert len(seen["eager"]) == len(seen["static"]) > 2
+    for one, other in zip(seen["static"], seen["eager"], strict=True):
+        assert torch.equal(one.length, other.length)
+        assert torch.equal(one.tokens, other.tokens)
+        assert torch.equal(one.row >= 0, other.row >= 0)
+        runs = one.row >= 0
+        for name in ("log_p", "tilted"):
+            values = [
+                (each.prefixes.log_p if name == "log_p" else each.tilted())[each.row[runs]]
+                for each in (one, other)
+            ]
+            torch.testing.assert_close(*values)
+        assert torch.equal(one.after.ancestor, other.after.ancestor)
+        assert torch.equal(one.after.tokens, other.after.tokens)
+        torch.testing.assert_close(one.after.log_weight, other.after.log_weight)
