@@ -4,7 +4,7 @@ The language model here is a table of random log-probabilities, and its own time
 what is left is all that constrained sampling adds to a forward pass: the proposal, choosing (a draw
 for each particle, or selection among all continuations), weights, bookkeeping. Both algorithms go
 through the same constraint with the same numbers, in turns; medians over runs, of the milliseconds
-of a step. The HMM is random: its numbers do not matter for the time.
+of processor time of a step. The HMM is random: its numbers do not matter for the time.
 
     python -m benchmarks.discrete ../shared/data/vocabularies/qwen/qwen.tiktoken
 """
@@ -15,63 +15,18 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 import smc
+from benchmarks.static_step import TableLM
 from gcd.languages.json_schema.schema import json_schema
 from gcd.tokens.lifting import lift
 from gcd.tokens.vocabulary import Vocabulary
 from hmm.model import HMM
 
 SCHEMAS = Path(__file__).resolve().parent / "schemas"
-
-
-class TableLM:
-    """A language model that answers with rows of a table, and keeps the time that it takes."""
-
-    context = None
-    device = torch.device("cpu")
-
-    def __init__(self, vocabulary: Vocabulary, spread: float) -> None:
-        self.vocabulary = vocabulary
-        generator = torch.Generator().manual_seed(0)
-        logits = spread * torch.randn(64, vocabulary.size, generator=generator)
-        self.rows = logits.log_softmax(dim=1)
-        self.seconds = 0.0
-        self.calls = 0
-
-    def encode(self, prompt: Sequence[int]) -> list[int]:
-        return list(prompt)
-
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[TableRows, torch.Tensor]:
-        return TableRows(self), self.rows[: len(prompts)]
-
-    def read(self, count: int) -> torch.Tensor:
-        started = time.perf_counter()
-        first = (17 * self.calls) % (len(self.rows) - count)
-        found = self.rows[first : first + count].clone()
-        self.calls += 1
-        self.seconds += time.perf_counter() - started
-        return found
-
-
-class TableRows:
-    """Prefixes of which nothing is remembered."""
-
-    def __init__(self, lm: TableLM) -> None:
-        self.lm = lm
-
-    def extend(self, runs: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        return self.lm.read(len(runs)).unsqueeze(1)
-
-    def reorder(self, ancestors: torch.Tensor) -> None:
-        pass
-
-    def truncate(self, lengths: torch.Tensor) -> None:
-        raise NotImplementedError
 
 
 def main() -> None:
@@ -109,7 +64,7 @@ def main() -> None:
     for repeat in range(arguments.repeats + 1):
         for key, (proposal, algorithm, options) in runs.items():
             lm.seconds, lm.calls = 0.0, 0
-            started = time.perf_counter()
+            started = time.process_time()
             (found,) = smc.sample(
                 lm,
                 [[0]],
@@ -121,7 +76,7 @@ def main() -> None:
                 seed=repeat,
                 **options,
             )
-            spent = time.perf_counter() - started - lm.seconds
+            spent = time.process_time() - started - lm.seconds
             if repeat:  # the first run compiles, and makes tables
                 times[key].append(1e3 * spent / len(found.diagnostics.ess))
     print(f"{vocabulary.size} tokens, {torch.get_num_threads()} threads, N = {arguments.particles}")

@@ -28,7 +28,7 @@ from smc.proposals import Batch
 from smc.static import StaticFilter, StaticSampler, candidates_of, pass_of
 
 
-class Table:
+class TableLM:
     """A language model that answers with rows of a table, and keeps the time that it takes."""
 
     context = None
@@ -54,7 +54,7 @@ class Table:
     def encode(self, prompt: Sequence[int]) -> list[int]:
         return list(prompt)
 
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Table, torch.Tensor]:
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[TableLM, torch.Tensor]:
         return self, self.rows[: len(prompts)]
 
     def extend(self, runs: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
@@ -89,7 +89,7 @@ def main() -> None:
 
     vocabulary = made_up_vocabulary(given.tokens)
     constraint = gcd.lift(gcd.json_schema(SCHEMA), vocabulary)
-    lm = Table(vocabulary, given.spread)
+    lm = TableLM(vocabulary, given.spread)
     hmm = HMM.random(given.hidden, vocabulary.size, generator=torch.Generator().manual_seed(0))
     # Not LM: under a table of random numbers its particles are dead after a token or two.
     proposals = {"LCD": smc.LCD(), "GCD": smc.GCD(), "P-GCD": smc.PGCD(hmm)}

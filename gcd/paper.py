@@ -3,7 +3,7 @@
 
 This module is the oracle of the rest. Samplers, matchers and the HMM's product use one integer per
 state and tables over classes (`gcd.tokens`); the tests hold those against what stands here, on
-random automata, and nothing else in the project reads it.
+random automata. `hmm.product` alone reads it, too, to say of a `TensorAutomaton` why it is refused.
 
 Edges are numbered; an edge has a source, a target and a set of token classes. Then
 

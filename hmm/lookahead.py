@@ -17,11 +17,10 @@ magnitude; -inf stands for what is not alive, and for what the HMM gives no prob
 little that it underflows in the HMM's type). Telling these apart is up to the caller, who has the
 mask.
 
-Cost for R prefixes with L live classes and D distinct live targets each: the sums are entries of
-the product of emissions (C x H) with columns predicted(h) b(h, target), R (D + 1) of them. Where
-many of the entries are wanted that is one matrix product of 2 C H R (D + 1) operations; where few
-are, only these are summed, O(R L H). Of all V tokens, the exact form, it is one matrix product for
-each live target, 2 V H R (D + 1): some 300 times as much.
+Cost for R prefixes with C classes and D distinct live targets each: O(R C H) for all classes, the
+live ones alone on the CPU. The exact form, of all V tokens, sums up a matrix product of emissions
+with columns predicted(h) b(h, target), one for each live target: 2 V H R (D + 1) operations, some
+300 times as many.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ from gcd.tokens.distances import fits
 from hmm.kernels import lookahead as kernels
 from hmm.product import LookaheadTable
 
-_DENSE = 16  # a matrix product computes this many entries in the time of one that is picked out
 _AT_ONCE = 1 << 24  # numbers in one temporary
 _COMPILED = ("cpu",)  # where the loops of `hmm.kernels` run
 
@@ -64,14 +62,12 @@ class _Columns(NamedTuple):
         values: predicted(h) of each row, followed by predicted(h) b(h, target) of each distinct
             pair of a row and a live target.
         log_scale: log of what each column is short of.
-        row: the row that each column belongs to.
         of_class: the column of each row and class; 0 where it is not alive.
         alive: the classes of each row that are alive.
     """
 
     values: Float[Tensor, "K H"]
     log_scale: Float64[Tensor, "K"]
-    row: Int64[Tensor, "K"]
     of_class: Int64[Tensor, "R C"]
     alive: Bool[Tensor, "R C"]
 
@@ -94,9 +90,8 @@ def expect_classes(
         states: where the prefixes are in their automata (numbered through as in `table.batch`); -1
             is nowhere.
         remaining: tokens left, the next one included.
-        wait: whether the host may wait for the device: to compute only what is alive, and to see
-            whether the table has it. Otherwise shapes do not depend on data, every class costs
-            O(H), and a table without a row gives numbers of no meaning.
+        wait: whether the host may wait for the device, to see whether the table has every row.
+            Otherwise a table without a row gives numbers of no meaning.
 
     Raises:
         ValueError: more tokens are left than the table has rows for.
@@ -107,15 +102,12 @@ def expect_classes(
         last = len(table.class_emission) - 1
         item = (table.first_class[automaton].unsqueeze(1) + symbol).clamp(max=last)
         return _expect(table, predicted, states, remaining, symbol, item, table.class_emission)
-    if not wait:
-        return _every_class(table, predicted, states, remaining)
-    columns = _columns(table, predicted, states, remaining)
-    row, symbol = columns.alive.nonzero(as_tuple=True)
-    joint, mass = _class_sums(table, columns, states, row, symbol).double().log()
-    log_joint = joint + columns.log_scale[columns.of_class[row, symbol]]
-    nothing = predicted.new_full(columns.alive.shape, -torch.inf, dtype=torch.float64)
-    index = (row, symbol)
-    return Expected(nothing.index_put(index, log_joint), nothing.index_put(index, mass))
+    alive, target = _after_classes(table, states, remaining)
+    entry = _entry(table, remaining, target, alive, wait=wait)
+    first = table.first_class[table.batch.automaton_of[states.clamp(min=0)]].unsqueeze(1)
+    symbol = torch.arange(table.batch.widest, device=states.device)
+    item = (first + symbol).clamp(max=len(table.class_emission) - 1)
+    return _item_sums(table, predicted, item, table.class_emission, entry, alive)
 
 
 def expect_tokens(
@@ -144,26 +136,6 @@ def expect_tokens(
     return _item_sums(table, predicted, tokens, table.hmm.emission, entry, alive)
 
 
-def _every_class(
-    table: LookaheadTable,
-    predicted: Float[Tensor, "R H"],
-    states: Int64[Tensor, "R"],
-    remaining: Int64[Tensor, "R"],
-) -> Expected:
-    """What is expected of all classes, alive or not, in static shapes."""
-    batch = table.batch
-    places = batch.entries(states)
-    alive = (places >= 0) & (batch.steps_after_flat[places.clamp(min=0)] < remaining.unsqueeze(1))
-    first = batch.first_state[states.clamp(min=0)].unsqueeze(1)
-    after = batch.delta_flat[places.clamp(min=0)] + first
-    target = table.number[torch.where(alive, after, 0)]
-    entry = _entry(table, remaining, target, alive, wait=False)
-    first = table.first_class[batch.automaton_of[states.clamp(min=0)]].unsqueeze(1)
-    symbols = torch.arange(batch.widest, device=states.device)
-    item = (first + symbols).clamp(max=len(table.class_emission) - 1)
-    return _item_sums(table, predicted, item, table.class_emission, entry, alive)
-
-
 def expect_all_tokens(
     table: LookaheadTable,
     predicted: Float[Tensor, "R H"],
@@ -184,6 +156,18 @@ def expect_all_tokens(
         joint[:, some] = entries.gather(0, columns.of_class.gather(1, class_of[:, some]))
     log_joint = joint.double().log() + columns.log_scale[columns.of_class.gather(1, class_of)]
     return _alive_only(log_joint, mass, columns.alive.gather(1, class_of))
+
+
+def _after_classes(
+    table: LookaheadTable, states: Int64[Tensor, "R"], remaining: Int64[Tensor, "R"]
+) -> tuple[Bool[Tensor, "R C"], Int64[Tensor, "R C"]]:
+    """The classes that are alive, and the states (of the table) after each; any, if not alive."""
+    batch = table.batch
+    places = batch.entries(states)
+    inside = places.clamp(min=0)
+    alive = (places >= 0) & fits(batch.steps_after_flat[inside], remaining.unsqueeze(1))
+    after = batch.delta_flat[inside] + batch.first_state[states.clamp(min=0)].unsqueeze(1)
+    return alive, table.number[torch.where(alive, after, 0)]
 
 
 def _alive_only(
@@ -302,59 +286,18 @@ def _columns(
     remaining: Int64[Tensor, "R"],
 ) -> _Columns:
     """The columns whose products with emissions are wanted. Waits for the device to count them."""
-    batch, here = table.batch, states.clamp(min=0)
-    width = batch.num_classes[batch.automaton_of[here]].unsqueeze(1)
-    symbols = torch.arange(int(batch.num_classes.max()), device=here.device)
-    index = batch.row_start[here].unsqueeze(1) + torch.minimum(symbols, width - 1)
-    alive = (symbols < width) & (states >= 0).unsqueeze(1)
-    alive &= batch.steps_after_flat[index] < remaining.unsqueeze(1)
-    after = batch.delta_flat[index] + batch.first_state[here].unsqueeze(1)
-    target = table.number[torch.where(alive, after, 0)]
+    alive, target = _after_classes(table, states, remaining)
     entry = _entry(table, remaining, target, alive)
     R, rows = len(states), len(table.completion.b)
     row, symbol = alive.nonzero(as_tuple=True)
-    pair, which = torch.unique(row * rows + entry[row, symbol], return_inverse=True)
+    pair, column = torch.unique(row * rows + entry[row, symbol], return_inverse=True)
     pair_row, pair_entry = pair // rows, pair % rows
     b = table.completion.b[pair_entry]
-    of_class = torch.zeros_like(entry).index_put((row, symbol), which + R)
+    of_class = torch.zeros_like(entry).index_put((row, symbol), column + R)
     scale = table.completion.log_scale[pair_entry]
     return _Columns(
         values=torch.cat([predicted, predicted[pair_row] * b]),
         log_scale=torch.cat([scale.new_zeros(R), scale]),
-        row=torch.cat([torch.arange(R, device=row.device), pair_row]),
         of_class=of_class,
         alive=alive,
     )
-
-
-def _class_sums(
-    table: LookaheadTable,
-    columns: _Columns,
-    states: Int64[Tensor, "R"],
-    row: Int64[Tensor, "P"],
-    symbol: Int64[Tensor, "P"],
-) -> Float[Tensor, "2 P"]:
-    """For P pairs of a row and a live class, the sum over h with b, and the one without."""
-    batch = table.batch
-    automaton = batch.automaton_of[states.clamp(min=0)]
-    first_class = table.first_class[automaton]
-    klass, wanted = first_class[row] + symbol, torch.stack([columns.of_class[row, symbol], row])
-    sums = columns.values.new_zeros(2, len(row))
-    for first in torch.unique(first_class).tolist():
-        mine = first_class == first
-        width = int(batch.num_classes[automaton[mine.nonzero()[0, 0]]])
-        pairs = mine[row].nonzero().squeeze(1)
-        chosen = mine[columns.row].nonzero().squeeze(1)
-        if _DENSE * 2 * len(pairs) >= width * len(chosen):
-            number = torch.zeros_like(columns.row)
-            number[chosen] = torch.arange(len(chosen), device=chosen.device)
-            emission = table.class_emission[first : first + width]
-            product = columns.values[chosen] @ emission.T
-            sums[:, pairs] = product[number[wanted[:, pairs]], symbol[pairs]]
-            continue
-        step = max(1, _AT_ONCE // columns.values.shape[1])
-        for some in pairs.split(step):
-            emission = table.class_emission[klass[some]]
-            for out, column in zip(sums, wanted, strict=True):
-                out[some] = (columns.values[column[some]] * emission).sum(dim=1)
-    return sums

@@ -2,7 +2,7 @@
 
 With r tokens left, in state s of a deterministic token automaton, let the HMM's last token have
 come from hidden state h. The probability that what follows completes a text within those r tokens
-obeys (DESIGN.md, section 6; the lookahead of arXiv 2606.01926 and of Ctrl-G, arXiv 2406.13892)
+obeys (docs/design.md, section 7; the lookahead of arXiv 2606.01926 and of Ctrl-G, arXiv 2406.13892)
 
     u_r(h, s)    = sum over classes c allowed in s of  B_class[c, h] · beta_{r-1}(h, delta(s, c))
     beta_r(h, s) = sum over h' of  A(h, h') u_r(h', s)                          for s != final
@@ -66,7 +66,7 @@ class LookaheadTable:
             through.
         first_class: number of the first class of each automaton of the batch.
         completion: beta by remaining budget and state of the table.
-        ever: beta without a budget, if it was asked for.
+        beta_unbounded: beta without a budget, if it was asked for.
     """
 
     hmm: HMM
@@ -75,7 +75,7 @@ class LookaheadTable:
     class_emission: Float[Tensor, "classes H"]
     first_class: Int64[Tensor, "automata"]
     completion: Completion
-    ever: Completion | None = None
+    beta_unbounded: Completion | None = None
 
     @property
     def max_remaining(self) -> int:
@@ -95,7 +95,7 @@ class LookaheadTable:
     @property
     def num_bytes(self) -> int:
         """Memory that the table takes."""
-        parts = (*self.completion[:3], *(self.ever or ())[:3], self.class_emission)
+        parts = (*self.completion[:3], *(self.beta_unbounded or ())[:3], self.class_emission)
         return sum(part.numel() * part.element_size() for part in parts)
 
     @property
@@ -108,9 +108,9 @@ class LookaheadTable:
         Raises:
             ValueError: the table was made without it.
         """
-        if self.ever is None:
+        if self.beta_unbounded is None:
             raise ValueError("make the table with eventual=True")
-        return replace(self, completion=self.ever, ever=None)
+        return replace(self, completion=self.beta_unbounded, beta_unbounded=None)
 
     def beta(self, remaining: int) -> Float64[Tensor, "states H"]:
         """Returns beta_r(h, s), unscaled; for tests and small problems, as it may underflow.
@@ -203,7 +203,7 @@ def lookahead_table(
         class_emission=torch.cat(masses),
         first_class=torch.tensor(first_class[which], dtype=torch.int64, device=hmm.device),
         completion=completion(hmm, edges, needed, float(tolerance)),
-        ever=eventually(hmm, edges, float(tolerance)) if eventual else None,
+        beta_unbounded=eventually(hmm, edges, float(tolerance)) if eventual else None,
     )
 
 

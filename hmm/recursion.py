@@ -306,8 +306,9 @@ def _sum_in_layers(
     def put(array: np.ndarray) -> Tensor:
         return torch.tensor(array, dtype=torch.int64, device=device)
 
-    row, which, ranked = put(level.before[edges.target[edge]]), put(edges.set_of[edge]), put(source)
-    log_edge = level.log_scale[row] + edges.log_mass[which]
+    row, ranked = put(level.before[edges.target[edge]]), put(source)
+    edge_set = put(edges.set_of[edge])
+    log_edge = level.log_scale[row] + edges.log_mass[edge_set]
     log_u = log_edge.new_full((len(states),), -torch.inf)
     log_u = log_u.scatter_reduce(0, ranked, log_edge, "amax")
     share = (log_edge - torch.where(log_u.isneginf(), 0.0, log_u)[ranked]).exp()
@@ -317,7 +318,7 @@ def _sum_in_layers(
     for size in layers:
         some = slice(first, first + size)
         after = level.b.index_select(0, row[some]).mul_(share[some])
-        u[:size].addcmul_(after, edges.mass.index_select(0, which[some]))
+        u[:size].addcmul_(after, edges.mass.index_select(0, edge_set[some]))
         first += size
     back = put(np.argsort(order))
     return u[back], log_u[back]

@@ -54,7 +54,7 @@ class _Kept(NamedTuple):
         which = self.find(hmm, batch.automata, budgets)
         if which is None or self.number.device != batch.device:
             return None
-        class_emission, completion, ever = self.table_parts
+        class_emission, completion, unbounded = self.table_parts
         return LookaheadTable(
             hmm=hmm,
             batch=batch,
@@ -62,7 +62,7 @@ class _Kept(NamedTuple):
             class_emission=class_emission,
             first_class=self.first_class[which],
             completion=completion,
-            ever=ever,
+            beta_unbounded=unbounded,
         )
 
     def find(
@@ -156,6 +156,6 @@ class TableCache:
             number=table.number,
             first_class=table.first_class,
             hmm=table.hmm,
-            table_parts=(table.class_emission, table.completion, table.ever),
+            table_parts=(table.class_emission, table.completion, table.beta_unbounded),
             num_bytes=table.num_bytes,
         )

@@ -64,27 +64,34 @@ def check(config: DictConfig) -> None:
         raise ValueError(
             f"model.path={config.model.path} and task.models={list(task.models)}: give one of them"
         )
-    if config.data.path or config.data.hub or config.data.offset:
-        raise ValueError("+task=convergence reads no records: leave data.* out (see task.problems)")
-    check_convergent(config)
+    check_convergent(config, "reads no records; see task.problems")
     _check_hmm(config)
     _check_discrete(config)
+
+
+def check_convergent(config: DictConfig, records: str) -> None:
+    """Refuse what neither task of exact answers can honour: methods, records, `top_p`, an HMM.
+
+    Args:
+        config: the whole configuration.
+        records: what the task has in place of the records of `data.*`, in words.
+    """
+    name = f"+task={config.task.name}"
+    names = [n for n in methods_of(config) if ":" in n or not method_of(n).in_convergence]
+    if names:
+        known = [name for name, method in METHODS.items() if method.in_convergence]
+        raise ValueError(
+            f"task.methods has {', '.join(names)}, which {name} cannot run: it "
+            f"compares {', '.join(known)}"
+        )
+    left_alone(config, Config, ["data.path", "data.hub", "data.offset"], f"{name} {records}")
     if config.smc.top_p != 1:
         raise ValueError(
             f"smc.top_p={config.smc.top_p} changes the target, so there is no exact answer to "
             "converge to: leave it at 1"
         )
-
-
-def check_convergent(config: DictConfig) -> None:
-    """Refuse methods that cannot be compared with the exact posterior, and HMMs by name."""
-    names = [n for n in methods_of(config) if ":" in n or not method_of(n).in_convergence]
-    if names:
-        known = [name for name, method in METHODS.items() if method.in_convergence]
-        raise ValueError(
-            f"task.methods has {', '.join(names)}, which +task={config.task.name} cannot run: it "
-            f"compares {', '.join(known)}"
-        )
+    reason = f"{name} has a method for each (pgcd_in_time, pgcd_joint, pgcd_tied, pgcd_exact)"
+    left_alone(config, Config, ["hmm.lookahead"], reason)
 
 
 def _check_discrete(config: DictConfig) -> None:
@@ -120,9 +127,5 @@ def _check_hmm(config: DictConfig) -> None:
                 f"{methods_of(config)} has none: add pgcd, or leave task.hmm out"
             )
     left_alone(config, Config, ["hmm.path"], "+task=convergence takes its HMM from task.hmm=DIR")
-    left_alone(
-        config,
-        Config,
-        ["hmm.lookahead", "hmm.exact_top_k"],
-        "+task=convergence has a method for each (pgcd_in_time, pgcd_joint, pgcd_tied, pgcd_exact)",
-    )
+    reason = "+task=convergence has a method for each (pgcd, pgcd_tied, pgcd_exact)"
+    left_alone(config, Config, ["hmm.exact_top_k"], reason)

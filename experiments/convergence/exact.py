@@ -31,6 +31,7 @@ from scipy import stats
 from torch import Tensor
 
 from experiments.convergence.tree import Tree
+from smc.scores import sums_by
 
 
 class Exact(NamedTuple):
@@ -91,14 +92,19 @@ def law_of_one(
     return Law(
         probabilities,
         min(1.0, float(probabilities.sum())),
-        total_variation(probabilities, posterior),
+        float(total_variation(probabilities.numpy(), posterior.numpy())),
     )
 
 
-def total_variation(law: Float64[Tensor, "texts"], posterior: Float64[Tensor, "texts"]) -> float:
-    """Compute the total variation of a law to the posterior; "no answer" is an outcome."""
-    missing = max(0.0, 1.0 - float(law.sum()))
-    return 0.5 * (float((law - posterior).abs().sum()) + missing)
+def total_variation(
+    laws: Float64[np.ndarray, "*B K"], exact: Float64[np.ndarray, "K"]
+) -> Float64[np.ndarray, "*B"]:
+    """Compute the total variation of each law to an exact distribution.
+
+    What a law lacks to one is the probability of "no answer", an outcome that is never right.
+    """
+    missing = np.maximum(0.0, 1.0 - laws.sum(axis=-1))
+    return np.asarray(0.5 * (np.abs(laws - exact).sum(axis=-1) + missing))
 
 
 def floor_of_draws(posterior: Float64[Tensor, "texts"], draws: int) -> float:
@@ -118,15 +124,4 @@ def _log_sum_of_paths(tree: Tree, log_step: Float64[Tensor, "slots"]) -> Float64
         total[first:end] = total[parent[first:end]] + log_step[slot[first:end]]
     text = tree["text"][: tree.num_exact]
     ended = text >= 0
-    return _scatter_logsumexp(total[ended], text[ended], len(tree.texts))
-
-
-def _scatter_logsumexp(values: Tensor, index: Tensor, size: int) -> Float64[Tensor, "size"]:
-    """log of the sum of exp(values) with each index; -inf for none."""
-    top = torch.full((size,), -torch.inf, dtype=torch.float64)
-    top = top.scatter_reduce(0, index, values, "amax")
-    level = torch.where(top.isneginf(), 0.0, top)
-    total = torch.zeros(size, dtype=torch.float64).index_add(
-        0, index, (values - level[index]).exp()
-    )
-    return total.log() + level
+    return sums_by(total[ended], text[ended], len(tree.texts))

@@ -38,6 +38,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from scipy import sparse, stats
 
+from experiments.convergence.exact import total_variation
 from experiments.convergence.sampler import Runs
 
 _RESAMPLES = 200
@@ -103,7 +104,7 @@ def estimate(
     def measured(rows: Int64[np.ndarray, "*B R"], axis: int = -1) -> Float64[np.ndarray, "3 *B"]:
         """Total variation, bias and variance of the evidence, of some runs, repeated or not."""
         counts = np.stack([np.bincount(row, minlength=R) for row in rows.reshape(-1, R)])
-        distance = _distance(np.asarray(counts @ runs.posterior) / R, posterior)
+        distance = total_variation(np.asarray(counts @ runs.posterior) / R, posterior)
         chosen = ratio[rows]
         bias, variance = chosen.mean(axis=-1) - 1, chosen.var(axis=-1)
         return np.stack([distance.reshape(bias.shape), bias, variance])
@@ -151,14 +152,6 @@ def estimate(
         read=float(runs.read.mean()),
         enumerated=bool(runs.enumerated.all()),
     )
-
-
-def _distance(
-    laws: Float64[np.ndarray, "B texts"], posterior: Float64[np.ndarray, "texts"]
-) -> Float64[np.ndarray, "B"]:
-    """Total variation of each law; what is missing to one is the outcome "no answer"."""
-    missing = np.maximum(0.0, 1.0 - laws.sum(axis=1))
-    return 0.5 * (np.abs(laws - posterior).sum(axis=1) + missing)
 
 
 def _one_run(laws: sparse.csr_matrix, posterior: Float64[np.ndarray, "texts"]) -> float:

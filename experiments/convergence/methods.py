@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -17,8 +17,9 @@ from experiments.convergence.sampler import TreeProposal, tabulate
 from experiments.convergence.tree import Tree
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.config import HMMConfig
-from experiments.harness.methods import METHODS, hmm_settings, needs_hmm
+from experiments.harness.methods import METHODS, hmm_settings, refuse_little_memory
 from gcd.tokens.batch import AutomatonBatch
+from gcd.tokens.token_automaton import TokenAutomaton
 from hmm.model import HMM
 
 _TIMING = 1.0
@@ -71,29 +72,41 @@ def law_of_sample(proposal: TreeProposal, exact: Exact) -> Law:
 
 
 def refuse_large_tables(
-    methods: Sequence[str], prepared: Prepared, hmm: HMM, settings: HMMConfig
+    proposals: Mapping[str, smc.Proposal], problem: str, constraint: TokenAutomaton, budget: int
 ) -> None:
     """Refuse a problem whose table takes more memory than it may, before anything is made of it.
 
     Args:
-        methods: those of the run.
-        prepared: the problem.
-        hmm: of the size that the table will be for; what is in it does not matter.
-        settings: with the limit.
+        proposals: by method, with HMMs of the size that the table will be for.
+        problem: its name.
+        constraint, budget: what the table is for.
 
     Raises:
-        ValueError: with both sizes, and what to lower.
+        ValueError: with both sizes, and what to raise or lower.
     """
-    constraint, budget = prepared.constraint, prepared.problem.budget
-    proposals = [METHODS[method].proposal(settings, hmm) for method in filter(needs_hmm, methods)]
-    size = max((each.memory(constraint, budget) for each in proposals), default=0)
-    if size > settings.max_table_mib << 20:
-        raise ValueError(
-            f"problem {prepared.problem.name!r}: the lookahead table of {constraint.num_states} "
-            f"states, a budget of {budget} and {hmm.num_states} hidden states takes "
-            f"{size / 2**20:.1f} MiB, hmm.max_table_mib={settings.max_table_mib} are allowed; "
-            "raise it, or lower the budget, task.hmm_states, or the number of strings"
-        )
+    needs = {name: [each.memory(constraint, budget)] for name, each in proposals.items()}
+    refuse_little_memory(proposals, [problem], needs)
+
+
+def table_seconds(
+    proposal: smc.Proposal,
+    constraint: TokenAutomaton,
+    budget: int,
+    device: torch.device | None = None,
+) -> float | None:
+    """Measure the time in which a proposal makes its table, in seconds; None if it has none.
+
+    The proposal keeps the table for the runs that follow, so this must be asked first.
+    """
+    if not proposal.memory(constraint, budget):
+        return None
+    automata = AutomatonBatch([constraint], device=device)
+    batch = smc.Batch(automata, torch.tensor([budget], device=device))
+    started = time.perf_counter()
+    proposal.start(batch)
+    if device is not None and device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return round(time.perf_counter() - started, 5)
 
 
 class Stopwatch:
@@ -126,21 +139,12 @@ class Stopwatch:
         self._warm: set[str] = set()
 
     def table_seconds(self) -> float | None:
-        """Measure the time in which the proposal makes its table, in seconds; None if it has none.
-
-        This must be asked first, else the table is there already.
-        """
-        constraint, budget = self._prepared.constraint, self._prepared.problem.budget
-        if not self._config.task.timed_runs or not self._proposal.memory(constraint, budget):
+        """Measure the time of the table, as `table_seconds` does; None also if nothing is timed."""
+        if not self._config.task.timed_runs:
             return None
-        device = self._prepared.lm.device
-        automata = AutomatonBatch([constraint], device=device)
-        batch = smc.Batch(automata, torch.tensor([budget], device=device))
-        started = time.perf_counter()
-        self._proposal.start(batch)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return round(time.perf_counter() - started, 5)
+        prepared = self._prepared
+        budget, device = prepared.problem.budget, prepared.lm.device
+        return table_seconds(self._proposal, prepared.constraint, budget, device)
 
     def seconds(self, algorithm: str, particles: int) -> float | None:
         """Measure the median time of a call of `smc.sample`, in seconds; None if none is timed.

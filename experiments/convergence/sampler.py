@@ -43,7 +43,7 @@ _PARTICLES_AT_ONCE = 1 << 14
 _ROWS_GUIDED = 512
 
 
-class Table(NamedTuple):
+class ProposalTable(NamedTuple):
     """What a proposal says at every prefix of a tree: its guide, and its scores (`smc.scores`).
 
     Attributes:
@@ -61,7 +61,7 @@ class Table(NamedTuple):
     defence: float | None
 
 
-def tabulate(proposal: Proposal[Any], tree: Tree) -> Table:
+def tabulate(proposal: Proposal[Any], tree: Tree) -> ProposalTable:
     """Ask a proposal (over the restricted tokens) at every prefix within the budget.
 
     Raises:
@@ -106,7 +106,7 @@ def tabulate(proposal: Proposal[Any], tree: Tree) -> Table:
             log_score[slots[inside]] = scores.factors.at(row, token[inside])
             candidate[slots[inside]] = competes
         above = nodes
-    return Table(log_g, log_z, log_score, candidate, defence)
+    return ProposalTable(log_g, log_z, log_score, candidate, defence)
 
 
 class TreeState(NamedTuple):
@@ -165,7 +165,7 @@ class TreeProposal(Proposal[TreeState]):
         potential: whether g is also the potential.
     """
 
-    def __init__(self, tree: Tree, method: str | Table, *, potential: bool = True) -> None:
+    def __init__(self, tree: Tree, method: str | ProposalTable, *, potential: bool = True) -> None:
         self.tree = tree
         self.method = method
         self.potential = potential
@@ -203,7 +203,7 @@ class TreeProposal(Proposal[TreeState]):
         slots = tree.rows(nodes)
         inner = slots.clamp(min=0)
         log_g = torch.full_like(log_p, -torch.inf)
-        if isinstance(self.method, Table):
+        if isinstance(self.method, ProposalTable):
             log_g[:, :-1] = self.method.log_g[inner].masked_fill(slots < 0, -torch.inf)
             return DenseGuide(log_g, self.method.log_z[nodes])
         allowed = slots >= 0
@@ -216,7 +216,7 @@ class TreeProposal(Proposal[TreeState]):
     def score(self, state: TreeState, log_p: Float64[Tensor, "R W"]) -> Scores:
         """Give what the discrete filter scores slots with; each is a class of its own."""
         table = self.method
-        if not isinstance(table, Table):
+        if not isinstance(table, ProposalTable):
             return super().score(state, log_p)
         outlook, slots = state.outlook(), self.tree.rows(state.nodes)
         inner, none = slots.clamp(min=0), slots < 0

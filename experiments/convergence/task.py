@@ -50,7 +50,7 @@ from experiments.harness import smollm2
 from experiments.harness.algorithms import ALGORITHMS, is_discrete
 from experiments.harness.config import ModelConfig
 from experiments.harness.identity import Identity, results_config
-from experiments.harness.methods import needs_hmm
+from experiments.harness.methods import METHODS, needs_hmm
 from experiments.harness.models import digest_of, load_model, weights_of
 from experiments.harness.processes import bar
 from experiments.harness.results import Key, Row
@@ -179,8 +179,10 @@ def _subject(
             "prompts; give more, or task.hmm_for=problem"
         )
     sized = hmms[0].hmm if hmms else at_random(task.hmm_states, 1, seed=0)
+    settings = settings_of(config)
+    ahead = {m: METHODS[m].proposal(settings, sized) for m in filter(needs_hmm, task.methods)}
     for one in prepared:
-        refuse_large_tables(task.methods, one, sized, settings_of(config))
+        refuse_large_tables(ahead, one.problem.name, one.constraint, one.problem.budget)
     return Subject(path, label, model, prepared, hmms)
 
 
@@ -295,9 +297,7 @@ class _Bench:
         )._asdict()
         law: np.ndarray = measured.pop("law")
         return {
-            "example": self.name,
-            "method": key.method,
-            "algorithm": key.algorithm,
+            **key.named,
             **measured,
             "tv_exact": self._known(key, proposal, measured),
             "exact_sampler_tv": floor_of_draws(self.exact.posterior, runs * particles),

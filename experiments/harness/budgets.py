@@ -24,11 +24,16 @@ from gcd.tokens.token_automaton import TokenAutomaton
 LINEAR = {"tight": (1, 16), "default": (2, 32), "loose": (4, 96)}  # factor, tokens on top
 
 
-def budget_of(spec: int | str, automaton: TokenAutomaton) -> int:
-    """Compute the budget in tokens that a number or a name means for this constraint."""
+def budget_of(spec: int | str | tuple[int, int], automaton: TokenAutomaton) -> int:
+    """Compute the budget in tokens that a number, a name or a linear function means here.
+
+    Args:
+        spec: tokens; a name of `LINEAR`; or a factor and the tokens on top of it.
+        automaton: the constraint, whose fewest tokens count.
+    """
     if isinstance(spec, int):
         return spec
-    factor, extra = LINEAR[spec]
+    factor, extra = LINEAR[spec] if isinstance(spec, str) else spec
     return factor * int(automaton.steps_to_accept[automaton.initial]) + extra
 
 

@@ -18,6 +18,7 @@ Most methods are proposals, and `smc.sample` draws from them. One that draws oth
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -147,12 +148,17 @@ METHODS: dict[str, Method] = {
 
 
 def method_of(name: str) -> Method:
-    """Give the method of this name; `pgcd:H64` is `pgcd` with the HMM that is called H64."""
-    base, _, hmm = name.partition(":")
+    """Give the method of this name.
+
+    `pgcd:H64` is `pgcd` with the HMM of `hmm.paths` that is called H64, and `pgcd/mild` is `pgcd`
+    with the HMM that the task has made and calls mild.
+    """
+    base, mark, hmm = re.split("([:/])", name) if {":", "/"} & set(name) else (name, "", "")
     method = METHODS[base]
     if not hmm:
         return method
-    return replace(method, title=f"{method.title} {hmm}", marker=f"${hmm}$")
+    title = f"{method.title} {hmm}" if mark == ":" else f"{method.title} ({hmm} HMM)"
+    return replace(method, title=title, marker=f"${hmm}$")
 
 
 def needs_hmm(name: str) -> bool:
@@ -280,6 +286,6 @@ def refuse_little_memory(
                 f"the lookahead tables of {len(large)} of {len(sizes)} records are larger than "
                 f"hmm.max_table_mib={limit >> 20}, that of record {records[most]} "
                 f"takes {sizes[most] / 2**20:.1f} MiB: give hmm.max_table_mib="
-                f"{math.ceil(sizes[most] / 2**20)}, lower task.budget, or leave {name} out of "
+                f"{math.ceil(sizes[most] / 2**20)}, lower the budget, or leave {name} out of "
                 "task.methods"
             )

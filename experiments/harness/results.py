@@ -36,6 +36,11 @@ class Key(NamedTuple):
     particles: int
     repeat: int = 0
 
+    @property
+    def named(self) -> Row:
+        """What a row of a task without repetitions says of its key."""
+        return {name: getattr(self, name) for name in KEYED}
+
 
 KEYED = ("example", "method", "algorithm", "particles")
 """What every row with a key has; where there is one repetition, rows need not number it."""

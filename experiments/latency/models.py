@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 import gcd
 import smc
 from experiments.harness.models import SHAPE, load_model, resolve_device
+from smc.testing import ToyLM
 from smc.transformers_lm import TransformersLM
 
 SHAPE_TOKENS = 128_256
@@ -83,44 +84,16 @@ def _tokens() -> Iterator[bytes]:
             yield b" " + bytes(word)
 
 
-class _Even:
-    """A language model to which all tokens are equally probable."""
-
-    context = None
-    device = torch.device("cpu")
-
-    def __init__(self, vocabulary: gcd.Vocabulary) -> None:
-        self.vocabulary = vocabulary
-
-    def encode(self, prompt: Any) -> list[int]:
-        return list(prompt)
-
-    def prefill(self, prompts: Any) -> tuple[_Even, torch.Tensor]:
-        return self, self._even(len(prompts), 1)[:, 0]
-
-    def extend(self, runs: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        return self._even(*runs.shape)
-
-    def reorder(self, ancestors: torch.Tensor) -> None:
-        """Nothing is remembered."""
-
-    def truncate(self, lengths: torch.Tensor) -> None:
-        """Nothing is remembered."""
-
-    def _even(self, rows: int, tokens: int) -> torch.Tensor:
-        return torch.zeros(rows, tokens, self.vocabulary.size).log_softmax(dim=2)
-
-
 def fixed_tokens(constraint: gcd.TokenAutomaton, budget: int) -> list[int]:
     """Draw a text of the constraint, its end included, of at most so many tokens: the longest of 4.
 
     Under random weights the model's own texts would never obey the constraint, and every method
     would write others; so all of them write this one.
     """
+    even = ToyLM(constraint.vocabulary, spread=0, dtype=torch.float32)
     drawn: list[tuple[int, ...]] = [
         smc.sample(
-            _Even(constraint.vocabulary), [[0]], constraint, budget=budget, particles=1,
-            proposal=smc.GCD(), seed=seed,
+            even, [[0]], constraint, budget=budget, particles=1, proposal=smc.GCD(), seed=seed
         )[0].particles[0].ids
         for seed in range(4)
     ]  # fmt: skip

@@ -8,7 +8,7 @@ What has no deterministic parts is an `NFA` of labelled edges.
 
 Cost: O(subsets x byte classes x mean subset size), and most subsets are single states.
 
-What comes out is a `Table`: deterministic, not yet minimal. `Automaton.determinize` and
+What comes out is a `TransitionTable`: deterministic, not yet minimal. `Automaton.determinize` and
 `Automaton.join` bring it into normal form; this module does not know automata.
 """
 
@@ -28,7 +28,7 @@ from gcd.automata.limits import kernel_limits, max_cells, max_states, pay, spend
 from gcd.errors import StateLimitError
 
 
-class Table(NamedTuple):
+class TransitionTable(NamedTuple):
     """A deterministic automaton as plain arrays; state 0 is initial.
 
     Attributes:
@@ -44,7 +44,7 @@ class Table(NamedTuple):
 
 @runtime_checkable
 class Part(Protocol):
-    """What `join` reads of a deterministic automaton, such as an `Automaton`; see `Table`."""
+    """What `join` reads of a deterministic automaton, such as an `Automaton`; see `TransitionTable`."""
 
     @property
     def delta(self) -> Int32[np.ndarray, "S K"]: ...
@@ -108,7 +108,7 @@ class NFA:
             np.arange(NUM_BYTES, dtype=np.uint8),
         )
 
-    def determinize(self) -> Table:
+    def determinize(self) -> TransitionTable:
         """Determinise by the subset construction; `StateLimitError` if the result is too large."""
         num_classes = int(self.class_of_byte.max()) + 1
         if 2 * self.num_states * num_classes > max_cells():  # indices of 8 bytes, not of 4
@@ -122,7 +122,7 @@ class NFA:
             kernel_limits(),
         )
         pay(count, work)
-        return Table(delta, accepting, self.class_of_byte)
+        return TransitionTable(delta, accepting, self.class_of_byte)
 
     def with_joint_classes(self) -> NFA:
         """Return the same automaton over as few byte classes as its edges tell apart."""
@@ -154,7 +154,7 @@ def join(
     start: int,
     end: int,
     absorbing: int = -1,
-) -> Table:
+) -> TransitionTable:
     """Return the language of the strings that paths from node `start` to node `end` spell.
 
     `parts[i]`, of which there is at least one, leads from one node of `joints[i]` to the other;
@@ -180,7 +180,7 @@ def join(
         kernel_limits(),
     )
     pay(count, work)
-    return Table(delta, accepting, class_of_byte)
+    return TransitionTable(delta, accepting, class_of_byte)
 
 
 def _indicator(size: int, members: Iterable[int]) -> Bool[np.ndarray, S]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcd.automata.limits import max_cells, max_states, spend, work_left
-from gcd.automata.nfa import Part, Table
+from gcd.automata.nfa import Part, TransitionTable
 from gcd.errors import StateLimitError
 
 
@@ -25,7 +25,7 @@ def is_one_way(part: Part) -> bool:
     )
 
 
-def in_a_row(part: Part, minimum: int, maximum: int | None) -> Table:
+def in_a_row(part: Part, minimum: int, maximum: int | None) -> TransitionTable:
     """Concatenate `minimum` to `maximum` (None: no bound) copies of an automaton that `is_one_way`.
 
     Raises:
@@ -52,4 +52,4 @@ def in_a_row(part: Part, minimum: int, maximum: int | None) -> Table:
         delta = np.concatenate([delta, np.full((1, rows.shape[1]), -1, np.int32)])
     accepting = np.zeros(num_states, bool)
     accepting[inner * np.arange(minimum, copies + (maximum is not None))] = True
-    return Table(delta.astype(np.int32, copy=False), accepting, part.class_of_byte)
+    return TransitionTable(delta.astype(np.int32, copy=False), accepting, part.class_of_byte)

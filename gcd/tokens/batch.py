@@ -9,7 +9,8 @@ rows of all transition tables lie one after another in `delta_flat`, that of sta
                  + delta_flat[ row_start[s] + class_of[automaton_of[s], v] ]
 
 takes a few gathers, whatever the sizes of the automata. Nothing here waits for the device. Examples
-with the same automaton share its table, which may take hundreds of megabytes.
+with the same automaton share its table, which may take hundreds of megabytes. A batch of
+the same automata and more behind them numbers the states of the same ones as before.
 
 `steps_after_flat` holds `steps_to_accept` of the state in every entry of that table (`UNREACHABLE`
 where there is no state), which makes the budget mask of `gcd.tokens.budget` one gather and one
@@ -209,33 +210,6 @@ class AutomatonBatch:
         after = self.delta_flat[entries.clamp(min=0)]
         first = self.first_state[states.clamp(min=0)].unsqueeze(-1)
         return torch.where((entries >= 0) & (after >= 0), after + first, DEAD)
-
-    def add(self, automaton: TokenAutomaton) -> AutomatonBatch:
-        """Return a batch with one more automaton at the end; states keep their numbers."""
-        return AutomatonBatch([*self.automata, automaton], self.device)
-
-    def remove(self, index: int) -> AutomatonBatch:
-        """Return a batch without automaton `index`; `states_without` has the new numbers of states.
-
-        Raises:
-            ConstraintError: if there is no automaton of that index, or no other one.
-        """
-        self._check_index(index)
-        rest = [a for i, a in enumerate(self.automata) if i != index]
-        return AutomatonBatch(rest, self.device)
-
-    def states_without(self, index: int) -> Int64[Tensor, "S"]:
-        """Return for each state its number in `remove(index)`, -1 for the states that are gone."""
-        self._check_index(index)
-        first, after = self.offset[index], self.offset[index + 1]
-        number = torch.arange(self.num_states, device=self.device)
-        number = torch.where(number >= after, number - (after - first), number)
-        number[first:after] = DEAD
-        return number
-
-    def _check_index(self, index: int) -> None:
-        if not 0 <= index < len(self):
-            raise ConstraintError(f"no automaton {index} in a batch of {len(self)}")
 
 
 def _check_vocabularies(automata: Sequence[TokenAutomaton]) -> None:

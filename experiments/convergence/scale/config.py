@@ -46,7 +46,7 @@ def check(config: DictConfig) -> None:
         distinct(f"task.{key}", task[key])
         for name in task[key]:
             one_of(f"task.{key}", name, tuple(known))
-    check_convergent(config)
+    check_convergent(config, "has its problems built in")
     at_least("task.seeds", task.seeds, 1)
     at_least("task.hmm_states", task.hmm_states, 2)
     at_least("task.hmm_sequences", task.hmm_sequences, 20)
@@ -62,17 +62,12 @@ def check(config: DictConfig) -> None:
             f"{', '.join(name for name in task.problems if name in SENTENCES)} need one; give its "
             f"directory, or task.problems=[{','.join(TOOLS)}]"
         )
-    if config.smc.top_p != 1 or config.smc.temperature != 1:
+    if config.smc.temperature != 1:
         raise ValueError(
-            f"smc.top_p={config.smc.top_p} and smc.temperature={config.smc.temperature}: the exact "
-            "answer is known at 1 and 1 alone; leave both out"
+            f"smc.temperature={config.smc.temperature}: the exact answer is known at 1 alone; "
+            "leave it out"
         )
-    others = ["data.path", "data.hub", "data.offset", "model.path", "model.dtype", "model.prompt"]
+    others = ["model.path", "model.dtype", "model.prompt"]
     left_alone(config, Config, others, "the problems of +task=convergence_scale are built in")
-    left_alone(
-        config,
-        Config,
-        ["hmm.path", "hmm.lookahead"],
-        "+task=convergence_scale makes its HMMs (task.lookaheads), and has a method for each "
-        "lookahead (pgcd, pgcd_in_time, pgcd_joint)",
-    )
+    reason = "+task=convergence_scale makes its HMMs (task.lookaheads)"
+    left_alone(config, Config, ["hmm.path"], reason)

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64
 
 import smc
+from experiments.convergence.exact import total_variation
 from experiments.convergence.scale.truth import Event, Truth, marginal
 
 
@@ -39,11 +39,9 @@ def measured(
         "mean_log_evidence": float(np.mean(found)) if found else None,
         "sd_log_evidence": float(np.std(found, ddof=1)) if len(found) > 1 else None,
         "log_mean_evidence": _log_mean(found, len(posteriors)),
-        "total_variation": total_variation(mean, exact.marginal),
+        "total_variation": float(total_variation(mean, exact.marginal)),
         "total_variation_noise": float(math.sqrt(2 / math.pi) * error.sum() / 2),
-        "total_variation_one_run": float(
-            np.mean([total_variation(each, exact.marginal) for each in marginals])
-        ),
+        "total_variation_one_run": float(total_variation(marginals, exact.marginal).mean()),
         "tokens": float(np.mean([each.tokens for each in diagnostics])),
         "lm_calls": float(np.mean([each.lm_calls for each in diagnostics])),
         "seconds": round(float(np.mean([each.seconds for each in diagnostics])), 5),
@@ -51,13 +49,6 @@ def measured(
         "log_evidences": logs,
         "marginals": [[float(f"{share:.9g}") for share in each] for each in marginals],
     }
-
-
-def total_variation(
-    found: Float64[np.ndarray, "events"], exact: Float64[np.ndarray, "events"]
-) -> float:
-    """Compute the total variation to a distribution of one that may sum to less than one."""
-    return float(np.abs(found - exact).sum() + max(0.0, 1 - found.sum())) / 2
 
 
 def _log_mean(logs: Sequence[float], runs: int) -> float | None:

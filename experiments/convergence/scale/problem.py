@@ -11,22 +11,12 @@ from typing import Any, NamedTuple
 
 import gcd
 from experiments.convergence.scale.truth import Event
+from experiments.harness.budgets import budget_of
 from gcd.automata.automaton import Automaton
 
 
-class Budget(NamedTuple):
-    """A budget of `factor` times the fewest tokens of an answer, and `extra` more."""
-
-    factor: int
-    extra: int
-
-    def tokens(self, constraint: gcd.TokenAutomaton) -> int:
-        """Compute the budget for a constraint."""
-        return self.factor * int(constraint.steps_to_accept[constraint.initial]) + self.extra
-
-
 @dataclass(frozen=True)
-class Problem:
+class EventProblem:
     """What an answer may be, and what is asked about it.
 
     Attributes:
@@ -35,7 +25,7 @@ class Problem:
         note: in a sentence, for tables.
         language: the constraint, over bytes.
         events: each answer is in exactly one.
-        budget: of tokens.
+        budget: a factor of the fewest tokens of an answer, and tokens on top (`budget_of`).
         ending: how an answer ends, "token" or "accept"; see `gcd.lift`.
     """
 
@@ -44,25 +34,25 @@ class Problem:
     note: str
     language: Automaton
     events: tuple[Event, ...]
-    budget: Budget
+    budget: tuple[int, int]
     ending: str = "token"
 
-    def prepared(self, vocabulary: gcd.Vocabulary) -> Prepared:
+    def lifted(self, vocabulary: gcd.Vocabulary) -> LiftedProblem:
         """Lift the problem to the tokens of its HMM.
 
         Raises:
             InfeasibleBudgetError: no answer fits the budget.
         """
         constraint = gcd.lift(self.language, vocabulary, eos=self.ending)
-        budget = self.budget.tokens(constraint)
+        budget = budget_of(self.budget, constraint)
         gcd.check_budget(constraint, budget, self.name)
-        return Prepared(self, constraint, budget)
+        return LiftedProblem(self, constraint, budget)
 
 
-class Prepared(NamedTuple):
+class LiftedProblem(NamedTuple):
     """A problem over tokens."""
 
-    problem: Problem
+    problem: EventProblem
     constraint: gcd.TokenAutomaton
     budget: int
 

@@ -8,10 +8,9 @@ from typing import Any
 import pandas as pd
 import wandb
 
-from experiments.convergence.scale.arms import Arm
-from experiments.convergence.scale.problem import Prepared
+from experiments.convergence.scale.problem import LiftedProblem
 from experiments.convergence.scale.truth import Truth
-from experiments.harness.algorithms import ALGORITHMS
+from experiments.harness.arms import Arm
 from experiments.harness.results import Row
 from experiments.harness.run import Run
 from experiments.harness.summary import as_markdown
@@ -29,9 +28,8 @@ _LISTS = ("log_evidences", "marginals")  # in rows, not in the summary
 
 def report(
     run: Run,
-    problems: Sequence[Prepared],
+    problems: Sequence[LiftedProblem],
     truths: Sequence[Truth],
-    arms: Sequence[Arm],
     rows: Sequence[Row],
 ) -> None:
     """Write, print and log the results.
@@ -40,10 +38,8 @@ def report(
         run: the run.
         problems: in the order of the rows.
         truths: of each problem.
-        arms: of the run.
         rows: one for each problem, arm and number of particles.
     """
-    known = {(arm.label, arm.algorithm): arm for arm in arms}
     parts = ["## Convergence at scale", as_markdown(_problem_table(problems, truths))]
     for each, exact in zip(problems, truths, strict=True):
         mine = [row for row in rows if row["example"] == each.problem.name]
@@ -54,9 +50,7 @@ def report(
         parts += [
             f"### {each.problem.name}",
             f"{each.problem.note}. Exact: log evidence {exact.log_evidence:.4f}; {marginal}.",
-            as_markdown(
-                pd.DataFrame([_line(row, known[row["method"], row["algorithm"]]) for row in mine])
-            ),
+            as_markdown(pd.DataFrame(map(_line, mine))),
         ]
     summary = {
         "problems": {
@@ -78,7 +72,7 @@ def report(
     run.report("\n\n".join([*parts, _LEGEND]) + "\n", summary, log, ["results.jsonl"])
 
 
-def _problem_table(problems: Sequence[Prepared], truths: Sequence[Truth]) -> pd.DataFrame:
+def _problem_table(problems: Sequence[LiftedProblem], truths: Sequence[Truth]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "problem": each.problem.name,
@@ -92,10 +86,9 @@ def _problem_table(problems: Sequence[Prepared], truths: Sequence[Truth]) -> pd.
     )
 
 
-def _line(row: Row, arm: Arm) -> dict[str, Any]:
+def _line(row: Row) -> dict[str, Any]:
     return {
-        "method": arm.title,
-        "algorithm": ALGORITHMS[arm.algorithm].title,
+        **Arm.of(row).titles,
         "N": row["particles"],
         "log evidence": _number(row["mean_log_evidence"], 3),
         "sd": _number(row["sd_log_evidence"], 3),

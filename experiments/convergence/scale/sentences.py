@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 
 import gcd
-from experiments.convergence.scale.problem import Budget, Problem
+from experiments.convergence.scale.problem import EventProblem
 from experiments.convergence.scale.truth import Event
 from gcd.automata.automaton import Automaton
 
 MOST_WORDS = 20
-LONG, TIGHT = Budget(0, 60), Budget(1, 6)
+LONG, TIGHT = (0, 60), (1, 6)  # factor of the fewest tokens, tokens on top
 
 _WORD = gcd.regex(" [a-z]+")
 _STOP = gcd.literal(".")
@@ -54,10 +54,10 @@ def first(keyword: str, keywords: Sequence[str]) -> Automaton:
     return others.star() + gcd.literal(f" {keyword}") + _WORD.star() + _STOP
 
 
-def unordered(keywords: str, budget: Budget, name: str) -> Problem:
+def unordered(keywords: str, budget: tuple[int, int], name: str) -> EventProblem:
     """Make the problem of a sentence with these words, in any order."""
     words = keywords.split()
-    return Problem(
+    return EventProblem(
         name=name,
         source="stories",
         note=f"a sentence with {', '.join(words)} in any order; events: which comes first",
@@ -68,10 +68,10 @@ def unordered(keywords: str, budget: Budget, name: str) -> Problem:
     )
 
 
-def ordered(keywords: str, budget: Budget, name: str) -> Problem:
+def ordered(keywords: str, budget: tuple[int, int], name: str) -> EventProblem:
     """Make the problem of a sentence with these words, in this order."""
     words = keywords.split()
-    return Problem(
+    return EventProblem(
         name=name,
         source="stories",
         note=f"a sentence with {', '.join(words)} in this order; events: how many words it has",
@@ -82,7 +82,7 @@ def ordered(keywords: str, budget: Budget, name: str) -> Problem:
     )
 
 
-SENTENCES: dict[str, Callable[[str], Problem]] = {
+SENTENCES: dict[str, Callable[[str], EventProblem]] = {
     "three-words": lambda name: unordered("dog park ball", LONG, name),
     "four-words": lambda name: unordered("mom happy play friend", LONG, name),
     "four-words-tight": lambda name: unordered("mom happy play friend", TIGHT, name),

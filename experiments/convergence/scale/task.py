@@ -2,14 +2,13 @@
 
 The language model is a hidden Markov model, so evidence and marginals are known (`truth`). For each
 problem the truth, which is kept in the run directory; for each method, algorithm and HMM to look
-ahead with (`arms`) and each number of particles, `task.seeds` independent runs of `smc.sample`, in
+ahead with (`_arms`) and each number of particles, `task.seeds` independent runs of `smc.sample`, in
 one row, which goes to disk as it is made: the same command goes on from there, to the same result
 (wall times aside).
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,22 +18,21 @@ import torch
 from omegaconf import DictConfig
 
 import smc
-from experiments.convergence.methods import settings_of
-from experiments.convergence.scale.arms import Arm, arms_of
+from experiments.convergence.methods import refuse_large_tables, settings_of, table_seconds
 from experiments.convergence.scale.config import PROBLEMS, ScaleConfig, check
 from experiments.convergence.scale.measures import measured
 from experiments.convergence.scale.mismatch import LOOKAHEADS
-from experiments.convergence.scale.problem import Prepared
+from experiments.convergence.scale.problem import LiftedProblem
 from experiments.convergence.scale.report import report
 from experiments.convergence.scale.source import Source, hmm_of, read_source
 from experiments.convergence.scale.truth import Truth, truth
 from experiments.harness.algorithms import ALGORITHMS
+from experiments.harness.arms import Arm
 from experiments.harness.identity import Identity, results_config
-from experiments.harness.methods import refuse_little_memory
-from experiments.harness.results import Row, key_of
+from experiments.harness.methods import method_of, needs_hmm
+from experiments.harness.results import Key
 from experiments.harness.run import Run, Task
 from gcd.support.files import read_json, write_json
-from gcd.tokens.batch import AutomatonBatch
 from hmm.model import HMM
 from smc.hmm_lm import PROMPT, HMMLanguageModel
 
@@ -43,7 +41,7 @@ from smc.hmm_lm import PROMPT, HMMLanguageModel
 class Subject:
     """What a run works on: problems over tokens, and where their language models come from."""
 
-    problems: tuple[Prepared, ...]
+    problems: tuple[LiftedProblem, ...]
     sources: dict[str, Source]
 
 
@@ -55,8 +53,8 @@ def _read(config: DictConfig) -> Subject:
         name: read_source(name, task)
         for name in dict.fromkeys(problem.source for problem in problems)
     }
-    prepared = [problem.prepared(sources[problem.source].vocabulary) for problem in problems]
-    return Subject(tuple(prepared), sources)
+    lifted = [problem.lifted(sources[problem.source].vocabulary) for problem in problems]
+    return Subject(tuple(lifted), sources)
 
 
 def _identity(config: DictConfig, subject: Subject) -> Identity:
@@ -69,15 +67,13 @@ def _identity(config: DictConfig, subject: Subject) -> Identity:
 
 def _run(run: Run, subject: Subject) -> None:
     """Sample what is missing, and report."""
-    task = run.config.task
-    arms = arms_of(task)
-    heads = [
-        _head(each, arm, particles)
+    arms = _arms(run.config.task)
+    keys = [
+        key
         for each in subject.problems
         for arm in arms
-        for particles in task.particles
+        for key in _keys(each, arm, run.config.task.particles)
     ]
-    keys = [key_of(head) for head in heads]
     run.open(keys)
     models = {name: _model(run, source, arms) for name, source in subject.sources.items()}
     truths = [_truth(run, each, models[each.problem.source].lm) for each in subject.problems]
@@ -87,7 +83,22 @@ def _run(run: Run, subject: Subject) -> None:
                 _rows(run, models[each.problem.source], each, exact, arm, progress)
     rows = run.merged()
     assert rows is not None, "one process"
-    report(run, subject.problems, truths, arms, rows)
+    report(run, subject.problems, truths, rows)
+
+
+def _arms(task: DictConfig) -> list[Arm]:
+    """All arms in the order of the results; a method that looks ahead is run with each HMM."""
+    return [
+        Arm(f"{method}/{lookahead}" if lookahead else method, algorithm)
+        for algorithm in task.algorithms
+        for method in task.methods
+        for lookahead in (task.lookaheads if needs_hmm(method) else ("",))
+    ]
+
+
+def _keys(each: LiftedProblem, arm: Arm, particles: Sequence[int]) -> list[Key]:
+    """The keys of the rows of one problem and arm."""
+    return [Key(each.problem.name, *arm, count) for count in particles]
 
 
 class _Model(NamedTuple):
@@ -101,23 +112,18 @@ def _model(run: Run, source: Source, arms: Sequence[Arm]) -> _Model:
     """The HMM of a source, and worse ones."""
     task = run.config.task
     hmm = hmm_of(source, task.hmm_states, task.hmm_sequences, run.directory.parent)
-    names = dict.fromkeys(arm.lookahead for arm in arms if arm.lookahead is not None)
+    names = dict.fromkeys(name for arm in arms if (name := _lookahead(arm)))
     # Weights use the g that was really used, so single precision costs no correctness.
     ahead = {name: LOOKAHEADS[name](hmm).to(dtype=torch.float32) for name in names}
     return _Model(HMMLanguageModel(hmm, source.vocabulary), ahead)
 
 
-def _head(each: Prepared, arm: Arm, particles: int) -> Row:
-    """What tells a row from others."""
-    return {
-        "example": each.problem.name,
-        "method": arm.label,
-        "algorithm": arm.algorithm,
-        "particles": particles,
-    }
+def _lookahead(arm: Arm) -> str:
+    """What an arm looks ahead with, a name of `LOOKAHEADS`; empty where it does not."""
+    return arm.method.partition("/")[2]
 
 
-def _truth(run: Run, each: Prepared, lm: HMMLanguageModel) -> Truth:
+def _truth(run: Run, each: LiftedProblem, lm: HMMLanguageModel) -> Truth:
     """The exact answer, computed unless it lies in the run directory.
 
     Raises:
@@ -158,58 +164,36 @@ def _truth(run: Run, each: Prepared, lm: HMMLanguageModel) -> Truth:
 def _rows(
     run: Run,
     model: _Model,
-    each: Prepared,
+    each: LiftedProblem,
     exact: Truth,
     arm: Arm,
     progress: Callable[[int], object],
 ) -> None:
     """Make the rows of one problem and arm that are not there yet."""
-    heads = [_head(each, arm, particles) for particles in run.config.task.particles]
-    due = [head for head in heads if key_of(head) not in run.store]
+    config, runs = run.config, run.config.task.seeds
+    due = [key for key in _keys(each, arm, config.task.particles) if key not in run.store]
     if not due:
         return
-    proposal = arm.proposal(settings_of(run.config), model.ahead)
-    sizes = {arm.label: [proposal.memory(each.constraint, each.budget)]}
-    refuse_little_memory({arm.label: proposal}, [each.problem.name], sizes)
-    table = _table_seconds(proposal, each)
-    for head in due:
-        posteriors = _sample(run.config, model.lm, each, arm, proposal, head["particles"])
+    hmm = model.ahead.get(_lookahead(arm))
+    proposal = method_of(arm.method).proposal(settings_of(config), hmm)
+    refuse_large_tables({arm.method: proposal}, each.problem.name, each.constraint, each.budget)
+    table = table_seconds(proposal, each.constraint, each.budget)
+    for key in due:
+        posteriors = smc.sample(
+            model.lm,
+            [PROMPT] * runs,
+            each.constraint,
+            budget=each.budget,
+            particles=key.particles,
+            proposal=proposal,
+            **ALGORITHMS[arm.algorithm].arguments(config),
+            seed=config.seed,
+            example_ids=range(runs),
+            max_rows=config.smc.max_rows,
+        )
         found = measured(posteriors, each.problem.events, exact)
-        run.store.append([{**head, **found, "table_seconds": table}])
+        run.store.append([{**key.named, **found, "table_seconds": table}])
         progress(1)
-
-
-def _table_seconds(proposal: smc.Proposal, each: Prepared) -> float | None:
-    """Let the proposal make its table, which it keeps for all runs; None if it has none."""
-    if not proposal.memory(each.constraint, each.budget):
-        return None
-    started = time.perf_counter()
-    proposal.start(smc.Batch(AutomatonBatch([each.constraint]), torch.tensor([each.budget])))
-    return round(time.perf_counter() - started, 3)
-
-
-def _sample(
-    config: DictConfig,
-    lm: HMMLanguageModel,
-    each: Prepared,
-    arm: Arm,
-    proposal: smc.Proposal,
-    particles: int,
-) -> list[smc.Posterior]:
-    """Sample one problem, `task.seeds` times independently."""
-    runs = config.task.seeds
-    return smc.sample(
-        lm,
-        [PROMPT] * runs,
-        each.constraint,
-        budget=each.budget,
-        particles=particles,
-        proposal=proposal,
-        **ALGORITHMS[arm.algorithm].arguments(config),
-        seed=config.seed,
-        example_ids=range(runs),
-        max_rows=config.smc.max_rows,
-    )
 
 
 TASK = Task(

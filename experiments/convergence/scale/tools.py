@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import gcd
-from experiments.convergence.scale.problem import Budget, Problem
+from experiments.convergence.scale.problem import EventProblem
 from experiments.convergence.scale.truth import Event
 from gcd.automata.automaton import Automaton
 
-TIGHT, AMPLE = Budget(1, 4), Budget(2, 32)
+TIGHT, AMPLE = (1, 4), (2, 32)  # factor of the fewest tokens, tokens on top
 
 _OFFERED = (
     "set_alarm", "weather_forecast", "play_song", "search_news", "set_timer", "count_words",
@@ -48,10 +48,10 @@ _FREE: dict[str, Any] = {
 }
 
 
-def tool(budget: Budget, name: str) -> Problem:
+def tool(budget: tuple[int, int], name: str) -> EventProblem:
     """Make the problem of which tool is called."""
     tools = [_declared(each) for each in _OFFERED]
-    return Problem(
+    return EventProblem(
         name=name,
         source="toolcalls",
         note=f"one call of one of {', '.join(_OFFERED)}; events: which",
@@ -61,7 +61,7 @@ def tool(budget: Budget, name: str) -> Problem:
     )
 
 
-def enumeration(budget: Budget, name: str) -> Problem:
+def enumeration(budget: tuple[int, int], name: str) -> EventProblem:
     """Make the problem of which value an enumeration has."""
     declared = _declared(_ENUMERATED)
     [parsed] = gcd.parse_tools([declared]).tools
@@ -72,7 +72,7 @@ def enumeration(budget: Budget, name: str) -> Problem:
         return _calls([_tool(parsed.name, narrowed, required=parsed.schema["required"])])
 
     values = properties[_ENUMERATION]["enum"]
-    return Problem(
+    return EventProblem(
         name=name,
         source="toolcalls",
         note=f"one call of {_ENUMERATED}; events: the {_ENUMERATION}",
@@ -82,7 +82,7 @@ def enumeration(budget: Budget, name: str) -> Problem:
     )
 
 
-def members(budget: Budget, name: str) -> Problem:
+def members(budget: tuple[int, int], name: str) -> EventProblem:
     """Make the problem of which members are given, where there must be some."""
     properties = _FREE["parameters"]["properties"]
 
@@ -96,7 +96,7 @@ def members(budget: Budget, name: str) -> Problem:
     ]
     counts = range(_LEAST + 1, len(properties) + 1)
     more = [given(some) for count in counts for some in itertools.combinations(properties, count)]
-    return Problem(
+    return EventProblem(
         name=name,
         source="toolcalls",
         note=f"one call of {_FREE['name']} with at least {_LEAST} of {len(properties)} members; "
@@ -128,7 +128,7 @@ def _calls(tools: Sequence[Mapping[str, Any]]) -> Automaton:
     return gcd.tool_calls(tools, style="json", max_calls=1, unknown="ignore")
 
 
-TOOLS: dict[str, Callable[[str], Problem]] = {
+TOOLS: dict[str, Callable[[str], EventProblem]] = {
     "tool-tight": lambda name: tool(TIGHT, name),
     "tool-ample": lambda name: tool(AMPLE, name),
     "genre-tight": lambda name: enumeration(TIGHT, name),

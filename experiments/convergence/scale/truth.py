@@ -34,6 +34,7 @@ from torch import Tensor
 import gcd
 import smc
 from gcd.automata.automaton import Automaton
+from gcd.tokens.distances import fits
 from hmm.edges import Edges, class_emission
 from hmm.model import HMM
 
@@ -90,7 +91,7 @@ def log_evidence(hmm: HMM, automaton: gcd.TokenAutomaton, budget: int) -> float:
     log_scale, parts = 0.0, [-math.inf]
     for remaining in range(budget, 0, -1):
         here = alpha.amax(dim=1) > 0
-        on = (here[source] & (steps[target] < remaining)).nonzero().squeeze(1)
+        on = (here[source] & fits(steps[target], remaining)).nonzero().squeeze(1)
         after = _step(alpha, mass, source[on], target[on], sets[on])
         finished = float(after[automaton.final].sum())
         if finished > 0:

@@ -14,12 +14,14 @@ from hydra import compose, initialize_config_dir
 import gcd
 import smc
 from experiments import run as experiment
-from experiments.convergence.scale import problem, sentences, source
+from experiments.convergence.exact import total_variation
+from experiments.convergence.scale import sentences, source
 from experiments.convergence.scale.config import PROBLEMS, ScaleConfig
-from experiments.convergence.scale.measures import measured, total_variation
+from experiments.convergence.scale.measures import measured
 from experiments.convergence.scale.sentences import SENTENCES
 from experiments.convergence.scale.tools import TOOLS
 from experiments.convergence.scale.truth import Event, Truth, truth
+from experiments.harness.budgets import budget_of
 from hmm.checkpoint import save
 from hmm.model import HMM
 from smc.hmm_lm import in_double
@@ -131,7 +133,7 @@ def test_an_hmm_that_is_not_there_is_named(tmp_path, monkeypatch):
         (["task.seeds=0"], "task.seeds must be at least 1, got 0"),
         (["task.stories=/nowhere"], "no model there, and the problems three-words, "),
         (["smc.temperature=0.5"], "smc.temperature=0.5: the exact answer is known at 1"),
-        (["smc.top_p=0.5"], "smc.top_p=0.5 and"),
+        (["smc.top_p=0.5"], "smc.top_p=0.5 changes the target"),
         (["hmm.path=/tmp"], "hmm.path=/tmp would be ignored"),
         (["data.path=x.jsonl"], "data.path=x.jsonl would be ignored"),
     ],
@@ -190,8 +192,8 @@ def test_keywords_occur_as_whole_words():
 def test_budgets_are_linear_in_the_fewest_tokens():
     vocabulary = gcd.Vocabulary.from_bytes([b"", b"a", b"b"], eos_ids=[0])
     constraint = gcd.lift(gcd.literal("aba"), vocabulary)
-    assert problem.Budget(2, 3).tokens(constraint) == 11
-    assert problem.Budget(0, 60).tokens(constraint) == 60
+    assert budget_of((2, 3), constraint) == 11
+    assert budget_of((0, 60), constraint) == 60
 
 
 def test_sentences_have_an_exact_answer(tmp_path, monkeypatch):
@@ -203,7 +205,7 @@ def test_sentences_have_an_exact_answer(tmp_path, monkeypatch):
     assert source.hmm_of(stories, 64, 40, tmp_path).num_states == hmm.num_states
     assert len(list(tmp_path.iterdir())) == 1  # made once
     made = SENTENCES["four-words-tight"]("four-words-tight")
-    one = made.prepared(stories.vocabulary)
+    one = made.lifted(stories.vocabulary)
     exact = truth(
         hmm, made.language, made.events, stories.vocabulary, one.budget, ending=made.ending
     )

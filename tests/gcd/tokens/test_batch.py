@@ -87,24 +87,11 @@ def test_states_may_have_any_shape() -> None:
 def test_adding_leaves_the_numbers_of_states_as_they_are() -> None:
     first, second, third = _lifted("a+", "(a|b){3}", "ab*")
     batch = AutomatonBatch([first, second])
-    more = batch.add(third)
+    more = AutomatonBatch([*batch.automata, third])
     _check_against_each_alone(more)
     assert more.offset[:3] == batch.offset
     assert len(batch) == 2
     assert len(more) == 3
-
-
-@pytest.mark.parametrize("index", [0, 1, 2])
-def test_removing_renumbers_as_it_says(index: int) -> None:
-    batch = AutomatonBatch(_lifted("a+", "(a|b){3}", "ab*"))
-    less, number = batch.remove(index), batch.states_without(index)
-    _check_against_each_alone(less)
-    gone = batch.automaton_of == index
-    assert torch.equal(number == -1, gone)
-    assert number[~gone].tolist() == list(range(less.num_states))
-    others = [i for i in range(3) if i != index]
-    assert torch.equal(number[batch.initial[others]], less.initial)
-    assert torch.equal(less.steps_to_accept, batch.steps_to_accept[~gone])
 
 
 def test_the_same_automaton_may_serve_several_examples() -> None:
@@ -126,7 +113,3 @@ def test_wrong_batches_are_refused() -> None:
         AutomatonBatch([*_lifted("a"), lift(regex("a"), other)])
     with pytest.raises(ConstraintError, match="at least one automaton"):
         AutomatonBatch([])
-    with pytest.raises(ConstraintError, match="no automaton 1 in a batch of 1"):
-        AutomatonBatch(_lifted("a")).remove(1)
-    with pytest.raises(ConstraintError, match="at least one automaton"):
-        AutomatonBatch(_lifted("a")).remove(0)
