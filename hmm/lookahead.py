@@ -98,7 +98,7 @@ def expect_classes(
     """
     if predicted.device.type in _COMPILED:
         automaton = table.batch.automaton_of[states.clamp(min=0)]
-        symbol = torch.arange(int(table.batch.num_classes.max())).expand(len(states), -1)
+        symbol = torch.arange(table.batch.widest).expand(len(states), -1)
         last = len(table.class_emission) - 1
         item = (table.first_class[automaton].unsqueeze(1) + symbol).clamp(max=last)
         return _expect(table, predicted, states, remaining, symbol, item, table.class_emission)
@@ -253,7 +253,7 @@ def _expect(
     )
     numbers = (part.numpy() if isinstance(part, Tensor) else part for part in arrays)
     shared_out(kernels.expect, len(states), *numbers)
-    if bool(missing.any()):
+    if missing.numpy().any():
         raise _no_row(table, remaining)
     return Expected(log_joint, log_mass)
 

@@ -78,6 +78,7 @@ class StaticRun:
 
     Attributes:
         carry: what the next step is given.
+        advance: takes a step, as a graph if it was captured.
     """
 
     @torch.inference_mode()
@@ -92,7 +93,7 @@ class StaticRun:
             *(torch.cat([field[None], field.new_zeros(most, *field.shape)]) for field in start)
         )
         self._row = torch.zeros(1, dtype=torch.int64, device=start.running.device)
-        self._step: Callable[[], object] = self._captured() if graph else self.step
+        self.advance: Callable[[], object] = self._captured() if graph else self.step
         if graph:
             torch.cuda.synchronize()
         self._seconds = time.perf_counter() - started
@@ -112,7 +113,7 @@ class StaticRun:
         for taken in range(self._most):
             if over.is_known():
                 return taken
-            self._step()
+            self.advance()
             over.ask(self.carry.particles.running)
         return self._most
 

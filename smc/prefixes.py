@@ -69,6 +69,7 @@ class Extension(NamedTuple):
         num_read: tokens that the language model read for each of B examples.
         num_forced: tokens that followed without a choice, of each of B examples, equal prefixes
             counted once.
+        failed: whether the model gave what is not a number, where that is not refused at once.
     """
 
     finished: Bool[Tensor, "P"]
@@ -80,6 +81,7 @@ class Extension(NamedTuple):
     log_g: Float64[Tensor, "P"]
     num_read: Int64[Tensor, "B"]
     num_forced: Int64[Tensor, "B"]
+    failed: Bool[Tensor, ""]
 
     def spread(self, places: Int64[Tensor, "M"], of: Int64[Tensor, "M"], count: int) -> Extension:
         """Puts entries `of` at these places of P; the others are neither running nor finished."""
@@ -93,7 +95,7 @@ class Extension(NamedTuple):
         return Extension(
             at(self.finished, False), at(self.running, False), at(self.row, 0),
             at(self.tokens, -1), at(self.forced, 0), at(self.log_p, 0.0), at(self.log_g, 0.0),
-            self.num_read, self.num_forced,
+            self.num_read, self.num_forced, self.failed,
         )  # fmt: skip
 
 
@@ -294,6 +296,7 @@ class EagerReader(Reader[State]):
             log_g=followed.log_g,
             num_read=count_of(example, B, read),
             num_forced=count_of(example, B, followed.length),
+            failed=torch.zeros((), dtype=torch.bool, device=running.device),
         )
         kept = self.some(running[due])
         self._held = self._held[kept]

@@ -13,7 +13,7 @@ Each is a function of the weights and of `uniform`, which gives M uniform number
 ask where the outcome of each choice changes (`smc.draw`).  Schemes work on B
 independent systems at once, at O(B·N log N). Systems of fewer than N particles have room for N too,
 with weights of zero where they have no particle, and say their `size`, m: they have m ancestors,
-the first m of the result, and what follows means nothing (`smc.static.systems`).
+the first m of the result, and what follows means nothing (`smc.systems`).
 
 A particle of weight zero must never survive.  With a float32 running sum, a binary search and a
 clip at the end it does, about once in 10⁴ steps at N = 1024; here sums are in float64 and the
@@ -24,6 +24,7 @@ rounding at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import signature
 from types import MappingProxyType
 
 import torch
@@ -34,7 +35,7 @@ Uniform = Callable[[int, Callable[[], Tensor]], Tensor]
 """(M, breaks of M choices in each of B systems, on demand) -> uniform numbers Float64["B M"]."""
 
 Scheme = Callable[..., Tensor]
-"""Normalised weights Float64["B N"], uniform numbers on demand, and perhaps the size of each system
+"""Normalised weights Float64["B N"], uniform numbers on demand, and the size of each system
 Int64["B"] -> ancestors Int64["B N"]."""
 
 
@@ -104,9 +105,16 @@ def scheme(name: str | Scheme) -> Scheme:
     """Returns the scheme of this name; a function that is one already comes back as it is.
 
     Raises:
-        ValueError: no scheme has this name.
+        ValueError: no scheme has this name, or the function takes other arguments.
     """
     if not isinstance(name, str):
+        try:
+            signature(name).bind(None, None, None)
+        except TypeError:
+            raise ValueError(
+                f"resampling is {name!r}; give a function of normalised weights, uniform numbers "
+                f"and sizes as those of smc.resampling, or one of {', '.join(SCHEMES)}"
+            ) from None
         return name
     if name not in SCHEMES:
         raise ValueError(f"unknown resampling scheme {name!r}; choose one of {', '.join(SCHEMES)}")

@@ -29,12 +29,14 @@ from smc.waits import refuse_waits
 
 @dataclass(frozen=True, eq=False)
 class StaticPrefixes(Prefixes[State]):
-    """The prefixes of P rows of a model; see `Prefixes`.
+    """The prefixes of P particles, a row for each; see `Prefixes`.
 
     Attributes:
-        appended: tokens that have been appended to every row.
+        held: the model's row of each, all different.
+        appended: tokens that have been appended to every row of the model.
     """
 
+    held: Int64[Tensor, "P"]
     appended: Int64[Tensor, ""]
 
 
@@ -90,13 +92,12 @@ class StaticReader(Reader[State]):
         state = self.proposal.start(self.batch)
         budget = int(self.batch.budgets.max())
         logits = self.forward.start(prompts, num_particles, budget + self.spare)
-        row = torch.arange(len(logits), device=logits.device)
-        state = self.proposal.take(state, row // num_particles)
-        runs = torch.ones_like(row, dtype=torch.bool)
-        tokens = row.new_zeros(len(row), 0)
-        found = self._extension(state, row, runs, tokens)
-        zero = torch.zeros((), dtype=torch.int64, device=row.device)
-        return found, self._prefixes(logits, found, state, zero)
+        each = torch.arange(len(logits), device=logits.device)
+        state = self.proposal.take(state, each // num_particles)
+        runs = torch.ones_like(each, dtype=torch.bool)
+        found = self._extension(state, runs, each.new_zeros(len(each), 0))
+        zero = torch.zeros((), dtype=torch.int64, device=each.device)
+        return self._read(logits, found, state, each, zero)
 
     def extend(
         self,
@@ -107,51 +108,51 @@ class StaticReader(Reader[State]):
     ) -> tuple[Extension, Prefixes[State]]:
         """Extends a row for each particle that is running; see `Reader`."""
         assert isinstance(prefixes, StaticPrefixes)
-        moved = move(row, running, self.num_particles)
-        token = torch.where(running, token, -1)
-        read = torch.empty_like(token).scatter(0, moved.row, token)
-        state = self.proposal.take(prefixes.state, moved.source)
-        state = self.proposal.advance(state, read.unsqueeze(1))
-        logits = self.forward.step(read.clamp(min=0), moved.source, prefixes.appended)
-        found = self._extension(state, moved.row, running, token.unsqueeze(1))
-        return found, self._prefixes(logits, found, state, prefixes.appended + 1)
+        token = torch.where(running, token, -1).unsqueeze(1)
+        state = self.proposal.advance(self.proposal.take(prefixes.state, row), token)
+        moved = move(prefixes.held[row], running, self.num_particles)
+        read = torch.empty_like(row).scatter(0, moved.row, token.squeeze(1).clamp(min=0))
+        logits = self.forward.step(read, moved.source, prefixes.appended)
+        found = self._extension(state, running, token)
+        return self._read(logits, found, state, moved.row, prefixes.appended + 1)
 
     def _extension(
-        self,
-        state: State,
-        row: Int64[Tensor, "P"],
-        ran: Bool[Tensor, "P"],
-        tokens: Int64[Tensor, "P K"],
+        self, state: State, ran: Bool[Tensor, "P"], tokens: Int64[Tensor, "P K"]
     ) -> Extension:
-        running = ran & state.walk.running[row]
-        none = torch.zeros_like(row)
+        """Each particle has the row of its own number."""
+        running = ran & state.walk.running
+        none = torch.zeros_like(running, dtype=torch.int64)
         count = running.view(-1, self.num_particles).sum(dim=1)
         return Extension(
-            finished=ran & state.walk.finished[row],
+            finished=ran & state.walk.finished,
             running=running,
-            row=row,
+            row=torch.arange(len(running), device=running.device),
             tokens=tokens,
             forced=none,
             log_p=none.double(),
             log_g=none.double(),
             num_read=count if tokens.shape[1] else torch.zeros_like(count),
             num_forced=torch.zeros_like(count),
+            failed=torch.zeros((), dtype=torch.bool, device=running.device),
         )
 
-    def _prefixes(
+    def _read(
         self,
         logits: Float[Tensor, "P V"],
         found: Extension,
         state: State,
+        held: Int64[Tensor, "P"],
         appended: Int64[Tensor, ""],
-    ) -> StaticPrefixes[State]:
+    ) -> tuple[Extension, StaticPrefixes[State]]:
         """After no prefix a model may say anything, even what is not a number: it is masked."""
         precision = torch.promote_types(logits.dtype, torch.float32)
-        log_p = self.tempered(logits.log_softmax(dim=1, dtype=precision))
-        in_use = torch.empty_like(found.running).scatter(0, found.row, found.running)
-        log_p = log_p.masked_fill(~in_use.unsqueeze(1), 0.0)
-        each = torch.arange(len(in_use), device=in_use.device)
-        return StaticPrefixes(each // self.num_particles, log_p, state, appended)
+        log_p = self.tempered(logits.log_softmax(dim=1, dtype=precision))[held]
+        # Normalised, all numbers of a row are NaN if one is.
+        failed = (log_p[:, 0].isnan() & found.running).any()
+        log_p = log_p.masked_fill(~found.running.unsqueeze(1), 0.0)
+        example = found.row // self.num_particles
+        prefixes = StaticPrefixes(example, log_p, state, held, appended)
+        return found._replace(failed=failed), prefixes
 
 
 class Moved(NamedTuple):
@@ -170,8 +171,8 @@ def move(row: Int64[Tensor, "P"], running: Bool[Tensor, "P"], N: int) -> Moved:
     """Finds a row for each particle; O(P N) bits.
 
     Args:
-        row: the row that each particle goes on from, one of its example's.
-        running: whether it goes on at all; any row will do for one that does not.
+        row: the row that each particle goes on from, one of its example's where it does.
+        running: whether it goes on at all.
         N: particles of each example.
     """
     P = len(row)

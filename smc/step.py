@@ -103,7 +103,7 @@ class ParticleFilter(Generic[State]):
             log_p=torch.zeros_like(increment),
             log_potential=log_potential,
         )
-        carry = Carry(particles, prefixes, torch.zeros_like(self.examples), _false(budgets))
+        carry = Carry(particles, prefixes, torch.zeros_like(self.examples), extension.failed)
         return carry, StepRecord.of_start(extension, N)
 
     def step(self, carry: Carry) -> tuple[Carry, StepRecord]:
@@ -136,8 +136,9 @@ class ParticleFilter(Generic[State]):
         )
         if self.watch is not None:
             self.watch(self._observation(prefixes, guide, particles, weighed, ancestors, extended))
+        failed = carry.failed | failed | extension.failed
         record = self._record(particles, weighed, resampled, prefixes, guide, extension)
-        return Carry(extended, after, carry.step + 1, carry.failed | failed), record
+        return Carry(extended, after, carry.step + 1, failed), record
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
         """Returns the particles, example by example, whose evidence is the mean of their weights."""
@@ -278,7 +279,3 @@ def prefixes_in_use(
         return prefixes, rows
     state = proposal.take(prefixes.state, rows)
     return Prefixes(prefixes.example[rows], prefixes.log_p[rows], state), rows
-
-
-def _false(like: Tensor) -> Bool[Tensor, ""]:
-    return torch.zeros((), dtype=torch.bool, device=like.device)

@@ -32,7 +32,7 @@ class Systems(NamedTuple):
     """G systems of at most m particles, of which there are two or more.
 
     Attributes:
-        members: indices of the particles of each system, rising; any past its size.
+        members: indices of the particles of each system, rising; the first again past its size.
         size: how many these are; 0 for a row that is no system.
     """
 
@@ -60,7 +60,7 @@ class Systems(NamedTuple):
         P = len(runs)
         each = torch.arange(P, device=runs.device)
         if strata == "none":
-            competes = runs.view(-1, N).any(dim=1).repeat_interleave(N, output_size=P)
+            competes = runs.view(-1, N).any(dim=1)[each // N]
             states = torch.zeros_like(states)
         else:
             competes = runs
@@ -73,7 +73,9 @@ class Systems(NamedTuple):
         first = reader.some(size > 0)
         width = N if reader.is_static else max(1, int(size.max()))
         place = (first.unsqueeze(1) + torch.arange(width, device=runs.device)).clamp(max=P - 1)
-        return cls(order[place], size[first])
+        inside = torch.arange(width, device=runs.device) < size[first].unsqueeze(1)
+        # What is past the size is the first member again, so that no other example is named.
+        return cls(torch.where(inside, order[place], order[first].unsqueeze(1)), size[first])
 
     @property
     def inside(self) -> Bool[Tensor, "G m"]:

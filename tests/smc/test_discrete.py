@@ -86,7 +86,8 @@ def sample(prompts: Any, automata: Any, lm: Any = TOY, **options: Any) -> list[s
 
 
 def timeless(posterior: smc.Posterior) -> smc.Posterior:
-    return replace(posterior, diagnostics=replace(posterior.diagnostics, seconds=0.0))
+    diagnostics = replace(posterior.diagnostics, seconds=0.0, start_seconds=0.0)
+    return replace(posterior, diagnostics=diagnostics)
 
 
 # -- unbiased ------------------------------------------------------------------------------------
@@ -359,7 +360,6 @@ def test_dead_is_an_outcome() -> None:
     assert 0 < len(dead) < 99
     assert dead[0].particles == ()
     assert dead[0].log_evidence == -math.inf
-    assert dead[0].maximum_weight is None
     assert dead[0].diagnostics.share_finished == 0
 
 
@@ -488,9 +488,7 @@ def test_a_guide_of_classes_and_tokens_takes_a_share() -> None:
 def test_a_guide_that_is_no_number_is_refused(bad: float) -> None:
     proposal = Uneven()
     proposal.bad = bad
-    with pytest.raises(
-        FloatingPointError, match=r"Uneven\(\) returned log-probabilities that are not numbers"
-    ):
+    with pytest.raises(FloatingPointError, match=r"Uneven\(\) returned .* not numbers"):
         sample([PROMPT], many_words(), proposal=proposal)
 
 

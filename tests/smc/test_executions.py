@@ -37,7 +37,6 @@ PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
     "greedy_close": smc.GreedyClose,
     "own": lambda: Tilted(potential=True),
     "pgcd": lambda: pgcd(exact_top_k=2),
-    "every_token": lambda: pgcd(exact_top_k=None),
     "in_time": lambda: pgcd("in_time", exact_top_k=0, defence=0.1),
     "no_potential": lambda: pgcd(exact_top_k=1, potential=False),
 }
@@ -241,6 +240,7 @@ def test_refusals_name_what_was_wrong() -> None:
             smc.sample(lm, [[0]], a_star_b(), **{**given, "proposal": smc.GCD(), **options})
 
     refused(r"Waiting\(\) cannot .* `guide` calls nonzero, .*execution='eager'", proposal=Waiting())
+    refused("exact_top_k=None, .* cannot .* calls _?unique", proposal=pgcd(exact_top_k=None))
     refused("top_p=0.5 .* execution='eager'", top_p=0.5)
     refused(r"Bare has no static_forward\(\)", lm=Bare())
     refused(
@@ -275,7 +275,7 @@ def test_what_is_not_a_number_is_refused(algorithm: str) -> None:
 
     with pytest.raises(FloatingPointError, match="not numbers"):
         smc.sample(
-            BrokenLM(VOCABULARY), [[0]], a_star_b(), budget=4, particles=2, proposal=smc.GCD(),
+            BrokenLM(VOCABULARY), [[0]], a_star_b(), budget=4, particles=9, proposal=smc.GCD(),
             execution="static", algorithm=algorithm,
         )  # fmt: skip
 

@@ -46,14 +46,12 @@ def test_spellings_of_one_answer_are_one_answer() -> None:
     assert p.probabilities == pytest.approx((4 / 8, 3 / 8, 1 / 8))
     assert (p.complete, p.valid, p.dead, p.exact) == (True, True, False, True)
     assert p.majority == "b"
-    assert p.maximum_weight == "b"
     assert len(p.particles) == 5
 
 
 def test_one_answer_in_three_ways() -> None:
     p = make(one([1, 3], 4), one([2, 3], 3), one([1, 0, 3], 3))
     assert p.expectation(len) == pytest.approx(0.4 * 1 + 0.6 * 2)
-    assert p.maximum_weight == "b"
 
 
 def test_equal_probabilities_are_ordered_by_their_bytes() -> None:

@@ -59,7 +59,9 @@ def expected_copies(resample: object, weights: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def always_the_heaviest(weights: torch.Tensor, uniform: Uniform) -> torch.Tensor:
+def always_the_heaviest(
+    weights: torch.Tensor, uniform: Uniform, size: torch.Tensor | None = None
+) -> torch.Tensor:
     """A deliberately wrong scheme: the unbiasedness test must reject it."""
     return weights.argmax(dim=1, keepdim=True).expand_as(weights).contiguous()
 

@@ -92,9 +92,9 @@ def test_no_operation_waits(name: str, algorithm: str, monkeypatch: pytest.Monke
     assert AUTOMATON.num_classes == VOCABULARY.size
     run = run_of(PROPOSALS[name](), algorithm, B)
     with as_on_a_device(monkeypatch):
-        run.step()  # tables that are made once, at first use
+        run.advance()  # tables that are made once, at first use
         with Waits() as waits:
-            run.step()
+            run.advance()
     assert waits.count > 100
     assert waits.found == []
 

@@ -202,14 +202,15 @@ def test_particles_left_without_a_token_die(proposal: str, monkeypatch: pytest.M
         )
 
 
-def heaviest(weights: torch.Tensor, uniform: Uniform) -> torch.Tensor:
+def heaviest(weights: torch.Tensor, uniform: Uniform, size: torch.Tensor) -> torch.Tensor:
     """Wrong: keeps only the heaviest particle."""
     return weights.argmax(dim=1, keepdim=True).expand_as(weights).contiguous()
 
 
-def half_a_slice(weights: torch.Tensor, uniform: Uniform) -> torch.Tensor:
+def half_a_slice(weights: torch.Tensor, uniform: Uniform, size: torch.Tensor) -> torch.Tensor:
     """Wrong, but nearly right: systematic resampling with half the offset."""
-    return smc.resampling.systematic(weights, lambda count, breaks: uniform(count, breaks) / 2)
+    half = lambda count, breaks: uniform(count, breaks) / 2  # noqa: E731
+    return smc.resampling.systematic(weights, half, size)
 
 
 class ForgetsItsPotential(Tilted):

@@ -1,4 +1,4 @@
-"""What tests/smc/test_static_passes.py runs in a process of its own, where Triton interprets."""
+"""What tests/smc/test_passes.py runs in a process of its own, where Triton interprets."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import os
 os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 
 import torch
-from smc.static.triton_blocks import TritonPass
 from smc.static.triton_candidates import TRITON
 from smc.static.triton_rows import move_rows
 
-from tests.smc import test_static_passes as cases
+from tests.smc import test_passes as cases
 
 
 def main() -> None:
     # With and without tokens of their own, one in each precision: a comparison takes seconds.
     for name, dtype in (("gcd", torch.float64), ("pgcd", torch.float32)):
-        cases.compare(TritonPass(), cases.PROPOSALS[name](), dtype, draws=3)
+        cases.compare(TRITON, cases.PROPOSALS[name](), dtype, draws=3)
         print(name, "agrees")
     cases.compare_selection(TRITON, torch.float32, N=2)
     print("candidates agree")

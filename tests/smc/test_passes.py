@@ -9,10 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from smc.static.blocks import BlockPass
-from smc.static.candidates import COMPILED, TENSORS
-from smc.static.passes import TorchPass
-from smc.static.selection import select
 
 import hmm.lookahead
 import smc
@@ -22,7 +18,9 @@ from gcd.tokens.lifting import lift
 from gcd.tokens.vocabulary import Vocabulary
 from hmm.model import HMM
 from smc.proposals import Batch
-from smc.selection import Fixed
+from smc.selection import Fixed, Group, select
+from smc.vocabulary.compiled import BlockDraws
+from smc.vocabulary.passes import COMPILED, TENSORS, Pass
 
 ROOT = Path(__file__).resolve().parents[2]
 V = 2300
@@ -52,19 +50,20 @@ PROPOSALS = {
 }
 
 
-def compare(whole_vocabulary, proposal, dtype: torch.dtype, draws: int = 12) -> None:
+def compare(given: Pass, proposal: smc.Proposal, dtype: torch.dtype, draws: int = 12) -> None:
     """A pass beside the reference, at a start and after tokens, at three temperatures."""
     generator = torch.Generator().manual_seed(1)
     budgets = torch.tensor([3, 5, 3, 4])
     batch = Batch(AutomatonBatch([AUTOMATA[i % 2] for i in range(4)]), budgets)
-    P, row = 8, torch.tensor([3, 1, 0, 2, 6, 5, 7, 4])
+    P = 8
     state = proposal.take(proposal.start(batch), torch.arange(4).repeat_interleave(2))
     tolerance = 1e-10 if dtype == torch.float64 else 2e-6
     for temperature in (1.0, 0.7, 0.1):
-        logits = 4 * torch.randn(P, V, generator=generator, dtype=dtype)
+        logits = 4 * torch.randn(P, V, generator=generator, dtype=dtype) / temperature
         logits[0, 1::3] = -torch.inf
-        found = whole_vocabulary.weigh(proposal, state, logits, row, temperature)
-        expected = TorchPass().weigh(proposal, state, logits, row, temperature)
+        log_p = logits.log_softmax(dim=1)
+        found = given.draws(proposal.guide(state, log_p), log_p)
+        expected = TENSORS.draws(proposal.guide(state, log_p), log_p)
         scale = tolerance * (1 if temperature > 0.1 else 30)
         assert torch.allclose(found.log_z, expected.log_z, rtol=0, atol=scale)
         same = 0
@@ -77,15 +76,13 @@ def compare(whole_vocabulary, proposal, dtype: torch.dtype, draws: int = 12) -> 
             log_g = expected.log_g(rows, tokens)
             assert torch.allclose(found.log_g(rows, tokens), log_g, rtol=0, atol=1e-6)
         assert same == draws * P
-        assert torch.allclose(found.breaks(row), expected.breaks(row), rtol=0, atol=scale)
-        state = proposal.advance(state, tokens_of(expected, P).unsqueeze(1))
+        rows = torch.arange(P)
+        assert torch.allclose(found.breaks(rows), expected.breaks(rows), rtol=0, atol=scale)
+        middle = torch.full((P,), 0.37, dtype=torch.float64)
+        state = proposal.advance(state, expected.draw(rows, middle).unsqueeze(1))
 
 
-def tokens_of(weighed, P: int) -> torch.Tensor:
-    return weighed.draw(torch.arange(P), torch.full((P,), 0.37, dtype=torch.float64))
-
-
-def compare_selection(candidates, dtype: torch.dtype, N: int) -> None:
+def compare_selection(given: Pass, dtype: torch.dtype, N: int) -> None:
     """The discrete filter's selection by these candidates beside the reference's."""
     generator = torch.Generator().manual_seed(N)
     proposal = pgcd(exact_top_k=7)
@@ -107,17 +104,18 @@ def compare_selection(candidates, dtype: torch.dtype, N: int) -> None:
         answers[:, 0] = -1.0
         fixed = Fixed(answers, answers[:, -1]) if count_finished else None
         u = torch.rand(2, generator=generator, dtype=torch.float64)
+        group = Group(torch.arange(2).repeat_interleave(N), 2, N)
         found, expected = (
-            select(log_p, factors, N, lambda _, u=u: u, each, floor=1e-3 * count_finished,
-                   fixed=fixed)
-            for each in (candidates, TENSORS)
+            select(log_p, factors, group, N, lambda _, u=u: u, vocabulary=each,
+                   floor=1e-3 * count_finished, fixed=fixed)
+            for each in (given, TENSORS)
         )  # fmt: skip
         for one, other in zip(found, expected, strict=True):
             if one.dtype == torch.float64:
                 assert torch.allclose(one, other, rtol=0, atol=tolerance)
             else:
                 assert torch.equal(one, other)
-        chosen += int(expected.taken.sum())
+        chosen += int(expected.kept.sum())
     assert chosen >= 2 * N
 
 
@@ -130,7 +128,7 @@ def test_compiled_candidates_are_the_reference(N: int, dtype: torch.dtype) -> No
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", PROPOSALS)
 def test_blocks_are_the_reference(name: str, dtype: torch.dtype) -> None:
-    compare(BlockPass(), PROPOSALS[name](), dtype)
+    compare(COMPILED, PROPOSALS[name](), dtype)
 
 
 def test_sums_over_every_class_are_those_over_live_ones(monkeypatch) -> None:
@@ -146,7 +144,7 @@ def test_sums_over_every_class_are_those_over_live_ones(monkeypatch) -> None:
             expected = proposal.guide(state, log_p)
             with monkeypatch.context() as elsewhere:
                 elsewhere.setattr(hmm.lookahead, "_COMPILED", ())
-                found = proposal.in_static_shapes().unchecked_guide(state, log_p)
+                found = proposal.without_host_sync().guide(state, log_p)
             assert torch.allclose(found.log_z, expected.log_z, rtol=0, atol=1e-5)
             assert torch.allclose(found.log_g, expected.log_g, rtol=0, atol=1e-5)
 
@@ -158,12 +156,21 @@ def test_what_the_model_finds_impossible_is_still_told_apart() -> None:
     logits = torch.zeros(1, V)
     mask = state.mask.mask(state.states, state.remaining)
     logits[mask] = -150 + torch.randn(int(mask.sum()), generator=torch.Generator().manual_seed(4))
-    row = torch.zeros(1, dtype=torch.int64)
-    found = BlockPass().weigh(proposal, state, logits, row, 1.0)
-    expected = TorchPass().weigh(proposal, state, logits, row, 1.0)
+    log_p = logits.log_softmax(dim=1)
+    row, guide = torch.zeros(1, dtype=torch.int64), proposal.guide(state, log_p)
+    found, expected = COMPILED.draws(guide, log_p), TENSORS.draws(guide, log_p)
+    assert isinstance(found, BlockDraws)
     assert float(found.log_z) == pytest.approx(float(expected.log_z), abs=1e-4)
     for u in torch.linspace(0.001, 0.999, 60, dtype=torch.float64):
         assert torch.equal(found.draw(row, u[None]), expected.draw(row, u[None]))
+
+
+def test_a_row_after_which_nothing_can_follow() -> None:
+    proposal, batch = smc.GCD(), Batch(AutomatonBatch(AUTOMATA), torch.tensor([3, 3]))
+    log_p = torch.full((2, V), -torch.inf)
+    log_p[1] = torch.zeros(V).log_softmax(dim=0)
+    found = COMPILED.draws(proposal.guide(proposal.start(batch), log_p), log_p)
+    assert found.log_z.isneginf().tolist() == [True, False]
 
 
 def test_triton_is_the_reference_in_its_interpreter() -> None:

@@ -1,0 +1,99 @@
+"""The static step on a CUDA device: captured it is what it is eagerly, and nothing in it waits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import smc
+from gcd.languages.text.regex import regex
+from gcd.tokens.batch import AutomatonBatch
+from gcd.tokens.lifting import lift
+from hmm.model import HMM
+from smc.algorithms import SMC, Discrete
+from smc.draw import CounterDraw
+from smc.loop import AHEAD, StaticRun
+from smc.proposals import Batch
+from smc.static import StaticReader
+from smc.vocabulary.passes import pass_of
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
+
+
+@pytest.fixture(scope="module")
+def stories() -> smc.TransformersLM:
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForCausalLM.from_pretrained(STORIES, dtype=torch.float64).cuda()
+    return smc.TransformersLM(model, transformers.AutoTokenizer.from_pretrained(STORIES))
+
+
+def proposal_of(name: str, lm: smc.TransformersLM) -> smc.Proposal:
+    if name != "pgcd":
+        return {"lm": smc.LM, "lcd": smc.LCD, "gcd": smc.GCD}[name]()
+    generator = torch.Generator().manual_seed(0)
+    hmm = HMM.random(8, lm.vocabulary.size, generator=generator, dtype=torch.float64)
+    return smc.PGCD(hmm.to("cuda"), exact_top_k=8)
+
+
+CONSTRAINT = r"(Once|One day|Tom)[a-z ,]{0,40}\."
+OPTIONS: dict[str, dict[str, Any]] = {
+    "smc": {"ess_threshold": 0.9},
+    "discrete": {"algorithm": "discrete", "share": 0.25},
+}
+
+
+@pytest.mark.parametrize("algorithm", OPTIONS)
+@pytest.mark.parametrize("name", ["lm", "lcd", "gcd", "pgcd"])
+def test_a_captured_step_is_the_eager_one(
+    stories: smc.TransformersLM, name: str, algorithm: str
+) -> None:
+    automaton = lift(regex(CONSTRAINT), stories.vocabulary)
+    found, expected = (
+        smc.sample(
+            stories, ["A story. ", "The "], automaton, budget=[12, 9], particles=6, seed=3,
+            proposal=proposal_of(name, stories), execution=way, forced_runs=False,
+            **OPTIONS[algorithm],
+        )
+        for way in ("static", "eager")
+    )  # fmt: skip
+    for one, other in zip(found, expected, strict=True):
+        assert [s.ids for s in one.particles] == [s.ids for s in other.particles]
+        weights = [s.log_weight for s in other.particles]
+        assert [s.log_weight for s in one.particles] == pytest.approx(weights, abs=1e-9)
+
+
+@pytest.mark.parametrize("algorithm", OPTIONS)
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("fused", ["tensors", "auto"])
+@pytest.mark.parametrize("name", ["lm", "lcd", "gcd", "pgcd"])
+def test_nothing_waits_for_the_device(
+    stories: smc.TransformersLM, name: str, fused: str, graph: bool, algorithm: str
+) -> None:
+    automaton = lift(regex(CONSTRAINT), stories.vocabulary)
+    batch = Batch(
+        AutomatonBatch([automaton] * 2, device="cuda"), torch.tensor([12, 9], device="cuda")
+    )
+    reader = StaticReader(
+        stories.static_forward(), proposal_of(name, stories), batch,
+        pass_of(fused, stories.device), num_particles=6, temperature=1.0, spare=AHEAD,
+    )  # fmt: skip
+    given = {"share": 0.25} if algorithm == "discrete" else {"ess_threshold": 0.9}
+    kind = {"smc": SMC, "discrete": Discrete}[algorithm](**given)
+    steps = kind.on(reader, torch.arange(2, device="cuda"), 6, CounterDraw(3))
+    prompts = [stories.encode("A story. "), stories.encode("The ")]
+    run = StaticRun(steps, prompts, 12, graph=graph)
+    run.advance()  # tables that are made once, at first use
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(5):
+            run.advance()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    run.outcome()
