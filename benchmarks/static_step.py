@@ -1,4 +1,4 @@
-"""A step outside of the language model: the loop that waits, and the static one by its passes.
+"""A step outside of the language model, executed eagerly and in static shapes.
 
 The language model is a table of random log-probabilities, and its own time is taken off. 16
 particles, one prompt, a schema with free strings, 49 152 tokens that are made up. All go through
@@ -23,9 +23,6 @@ import gcd
 import smc
 from experiments.latency.models import SCHEMA, made_up_vocabulary
 from hmm.model import HMM
-from smc.draw import CounterDraw
-from smc.proposals import Batch
-from smc.static import StaticFilter, StaticSampler, candidates_of, pass_of
 
 
 class TableLM:
@@ -66,7 +63,10 @@ class TableLM:
     def truncate(self, lengths: torch.Tensor) -> None:
         raise NotImplementedError
 
-    # As a `Forward` of the static step.
+    # In static shapes; see `smc.static_model.Forward`.
+    def static_forward(self) -> TableLM:
+        return self
+
     def start(self, prompts: Sequence[Sequence[int]], particles: int, budget: int) -> torch.Tensor:
         return self.rows[: len(prompts)].repeat_interleave(particles, dim=0)
 
@@ -94,34 +94,15 @@ def main() -> None:
     # Not LM: under a table of random numbers its particles are dead after a token or two.
     proposals = {"LCD": smc.LCD(), "GCD": smc.GCD(), "P-GCD": smc.PGCD(hmm)}
 
-    def waiting(algorithm: str, proposal: smc.Proposal, seed: int) -> int:
+    def run(execution: str, algorithm: str, proposal: smc.Proposal, seed: int) -> int:
         (found,) = smc.sample(
             lm, [[0]], constraint, budget=given.budget, particles=given.particles,
             proposal=proposal, seed=seed, forced_runs=False, algorithm=algorithm,
+            execution=execution,
         )  # fmt: skip
         return len(found.diagnostics.ess)
 
-    def static(name: str) -> Callable[[str, smc.Proposal, int], int]:
-        def run(algorithm: str, proposal: smc.Proposal, seed: int) -> int:
-            batch = Batch(gcd.AutomatonBatch([constraint]), torch.tensor([given.budget]))
-            shared: dict[str, Any] = {
-                "examples": torch.zeros(1, dtype=torch.int64),
-                "num_particles": given.particles,
-                "draw": CounterDraw(seed),
-            }
-            loop: StaticSampler | StaticFilter
-            if algorithm == "smc":
-                over = pass_of(name, lm.device)
-                loop = StaticSampler(lm, proposal, batch, whole_vocabulary=over, **shared)
-            else:
-                over = candidates_of(name, lm.device)
-                loop = StaticFilter(lm, proposal, batch, candidates=over, **shared)
-            loop.prepare([[0]])
-            return loop.finish()
-
-        return run
-
-    loops = {"waits": waiting, "torch": static("torch"), "blocks": static("blocks")}
+    loops = ("eager", "static")
     rows = [(algorithm, title) for algorithm in ("smc", "discrete") for title in proposals]
     read: dict[tuple[str, str], list[float]] = {row: [] for row in rows}
     times: dict[tuple[str, str, str], list[float]] = {
@@ -129,23 +110,23 @@ def main() -> None:
     }
     for repeat in range(given.repeats + 1):
         for algorithm, title in rows:
-            for name, run in loops.items():
+            for name in loops:
                 lm.seconds, lm.calls, lm.rows_read = 0.0, 0, 0
                 started = time.process_time()
-                steps = run(algorithm, proposals[title], repeat)
+                steps = run(name, algorithm, proposals[title], repeat)
                 spent = time.process_time() - started - lm.seconds
                 if repeat:  # the first run compiles, and makes tables
                     times[algorithm, title, name].append(1e3 * spent / steps)
-                    if name == "waits":
+                    if name == "eager":
                         read[algorithm, title].append(lm.rows_read / steps)
     print(f"{vocabulary.size} tokens, {torch.get_num_threads()} threads, N = {given.particles}")
     print(f"{constraint.num_states} states, {constraint.num_classes} classes\n")
-    print("| algorithm | proposal | rows that the waiting loop reads a step | waits, ms "
-          "| static, torch, ms | static, blocks, ms | waits / blocks |")  # fmt: skip
-    print("|---|---|---|---|---|---|---|")
+    print("| algorithm | proposal | rows that are read a step, eagerly | eager, ms | static, ms "
+          "| eager / static |")  # fmt: skip
+    print("|---|---|---|---|---|---|")
     for row in rows:
         each = [times[*row, name] for name in loops]
-        ratio = statistics.median(a / b for a, b in zip(each[0], each[2], strict=True))
+        ratio = statistics.median(a / b for a, b in zip(*each, strict=True))
         cells = " | ".join(f"{statistics.median(values):.1f}" for values in each)
         named = f"{row[0]} | {row[1]}"
         print(f"| {named} | {statistics.median(read[row]):.1f} | {cells} | {ratio:.2f} |")

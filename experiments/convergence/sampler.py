@@ -33,10 +33,11 @@ from gcd.tokens.vocabulary import Vocabulary
 from smc.algorithms import SMC, Discrete
 from smc.draw import CounterDraw, Draw
 from smc.vocabulary.factors import DenseGuide, by_class_alone
+from smc.vocabulary.passes import TENSORS
 from smc.language_model import Prompt
-from smc.prefixes import Reader
+from smc.loop import run_eagerly
+from smc.prefixes import EagerReader
 from smc.proposals import Batch, Proposal
-from smc.reading import alone
 from smc.scores import Outlook, Scores, sums_by
 
 _PARTICLES_AT_ONCE = 1 << 14
@@ -343,9 +344,8 @@ def sample_runs(
         batch = Batch(AutomatonBatch([tree.automaton]), torch.full((count,), tree.budget))
         examples = torch.arange(first, first + count)
         # The tree's values are tempered already.
-        reader = Reader(lm, proposal, batch, temperature=1.0, top_p=1.0)
-        steps = algorithm.steps(reader, [[0]] * count, examples, particles, draw)
-        found = alone(steps, lm.vocabulary.size)
+        reader = EagerReader(lm, proposal, batch, TENSORS, temperature=1.0)
+        found = run_eagerly(algorithm.on(reader, examples, particles, draw), [[0]] * count)
         text = _texts(tree, found.tokens)
         alive = (~found.log_weight.isneginf()).nonzero().squeeze(1)
         assert bool((text[alive] >= 0).all()), "sequences of positive weight have an answer"

@@ -9,17 +9,16 @@ from omegaconf import DictConfig
 from experiments.harness.checks import at_least, distinct, left_alone, one_of
 from experiments.harness.config import Config
 from experiments.harness.models import SHAPE, resolve_device
-from smc.static.choose import PASSES, pass_of
 
 KINDS = ("generate", "lm", "lcd", "gcd", "discrete", "pgcd")
-"""What is timed: `transformers.generate`; our static loop under each proposal; and the discrete
+"""What is timed: `transformers.generate`; `smc.sample` in static shapes, under each proposal; and the discrete
 filter in static shapes, under GCD, which keeps `task.batch` prefixes."""
 LOOKAHEADS = ("conditional", "in_time")
 
 
 @dataclass
 class LatencyConfig:
-    """Milliseconds a token of the static loop, whose tokens are fixed in advance."""
+    """Milliseconds a token of `smc.sample` in static shapes, with tokens fixed in advance."""
 
     name: str = "latency"
     kinds: list[str] = field(default_factory=lambda: list(KINDS))
@@ -31,9 +30,7 @@ class LatencyConfig:
     repeats: int = 3  # runs of each kind that do, in turns, under seeds of their own
     lookahead: str = "conditional"  # of pgcd, as in the paper; or "in_time"
     exact_top_k: int = 64
-    whole_vocabulary: str = "auto"  # "torch", "blocks" (CPU), "triton" (CUDA): `smc.static.passes`
     max_table_mib: int = 2048  # memory of the lookahead tables; results do not depend on it
-    graph: bool | None = None  # capture the step; null: on CUDA devices
 
 
 def check(config: DictConfig) -> None:
@@ -59,17 +56,10 @@ def check(config: DictConfig) -> None:
                        ("repeats", 1), ("exact_top_k", 0), ("max_table_mib", 1)):  # fmt: skip
         at_least(f"task.{key}", getattr(task, key), least)
     one_of("task.lookahead", task.lookahead, LOOKAHEADS)
-    one_of("task.whole_vocabulary", task.whole_vocabulary, PASSES)
     unread = ("data.path", "data.hub", "data.offset", "model.prompt", "model.prompt_mib",
               "smc.top_p", "smc.max_rows")  # fmt: skip
     left_alone(config, Config, unread, "+task=latency times tokens that are fixed in advance")
     device = resolve_device(config.model.device)
-    if task.graph and device.type != "cuda":
-        raise ValueError(f"task.graph=true needs a CUDA device, and this is {device}; leave it out")
-    try:
-        pass_of(task.whole_vocabulary, device)
-    except ValueError as error:
-        raise ValueError(f"task.whole_vocabulary: {error}") from None
     if config.model.path == SHAPE and device.type != "cuda":
         raise ValueError(
             f"model.path={SHAPE} has 8 billion weights, 16 GB in bfloat16, and is for a CUDA "

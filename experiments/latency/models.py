@@ -13,6 +13,7 @@ import gcd
 import smc
 from experiments.harness.models import SHAPE, load_model, resolve_device
 from smc.testing import ToyLM
+from smc.static_model import Forward
 from smc.transformers_lm import TransformersLM
 
 SHAPE_TOKENS = 128_256

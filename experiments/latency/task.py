@@ -1,7 +1,7 @@
 """`+task=latency` measures milliseconds a token: the paper's Table 2.
 
-What is timed is the static loop (`smc.static`), with the proposals of the paper, for `task.batch`
-particles of one prompt, and the discrete filter with as many prefixes; on a CUDA device a step with
+What is timed are the steps of `smc.sample(execution="static")`, with the proposals of the paper, for
+`task.batch` particles of one prompt, and the discrete filter with as many prefixes; on a CUDA device a step with
 the model's forward pass is one captured graph. The floor is the same loop without a constraint,
 captured just as well, and, weaker, `transformers.generate`. Tokens are fixed in advance, so that
 all methods but the filter write the same and runs end, whatever the weights. Runs that warm up do

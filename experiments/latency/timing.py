@@ -12,14 +12,13 @@ from omegaconf import DictConfig
 
 import gcd
 import smc
-from experiments.latency.models import SCHEMA, fixed_tokens
+from experiments.latency.models import SCHEMA, Scripted, fixed_tokens
 from hmm.model import HMM
-from smc.draw import CounterDraw
-from smc.proposals import Batch
-from smc.static import StaticFilter, StaticSampler, StaticTransformer, candidates_of, pass_of
+from smc.answers import check_room
 from smc.transformers_lm import TransformersLM
 
-PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {"lm": smc.LM, "lcd": smc.LCD, "gcd": smc.GCD}
+PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {"lm": smc.LM, "lcd": smc.LCD, "gcd": smc.GCD,
+                                                   "discrete": smc.GCD}  # fmt: skip
 
 
 @dataclass
@@ -51,7 +50,9 @@ class Bench:
             )
         self.tokens = fixed_tokens(self.constraint, self.config.task.tokens)
         if "discrete" in self.config.task.kinds:
-            self._filter(self._batch(), 0)  # refuses so many prefixes before anything is timed
+            # Refuses so many prefixes before anything is timed.
+            automata = gcd.AutomatonBatch([self.constraint])
+            check_room(automata, self.config.task.batch, len(self.tokens))
 
     @property
     def prompt(self) -> list[int]:
@@ -63,75 +64,46 @@ class Bench:
         """Time the steps of one run."""
         if method == "generate":
             return self._generate(seed) / len(self.tokens)
-        device, batch = self.lm.device, self._batch()
-        loop = (
-            self._filter(batch, seed)
-            if method == "discrete"
-            else self._sampler(method, batch, seed)
-        )
-        loop.prepare([self.prompt])
-        spent = _timed(loop.finish, device)
-        outcome = loop.outcome()
-        if method != "discrete":
-            assert outcome.tokens[0].tolist() == self.tokens, "particles take the fixed tokens"
-        return spent / int(loop.slots.step)
-
-    def _batch(self) -> Batch:
-        """One example, whose budget is the length of the fixed tokens."""
-        device = self.lm.device
-        budget = torch.tensor([len(self.tokens)], device=device)
-        return Batch(gcd.AutomatonBatch([self.constraint], device=device), budget)
-
-    def _sampler(self, method: str, batch: Batch, seed: int) -> StaticSampler:
-        """Particles that take the fixed tokens."""
-        options, device = self.config.smc, self.lm.device
-        return StaticSampler(
-            StaticTransformer(self.lm),
-            self._proposal(method, batch),
-            batch,
-            num_particles=self.config.task.batch,
-            resampling=options.resampling,
-            ess_threshold=options.ess_threshold,
-            strata=options.strata,
-            whole_vocabulary=pass_of(self.config.task.whole_vocabulary, device),
-            script=torch.tensor([*self.tokens, self.tokens[-1]], device=device),
-            **self._shared(seed),
-        )
-
-    def _filter(self, batch: Batch, seed: int) -> StaticFilter:
-        """The discrete filter, all of whose places are taken up to the end of the budget."""
-        return StaticFilter(
-            StaticTransformer(self.lm),
-            smc.GCD(),
-            batch,
-            num_particles=self.config.task.batch,
-            count_finished=False,
-            floor=0.0,
-            candidates=candidates_of(self.config.task.whole_vocabulary, self.lm.device),
-            **self._shared(seed),
-        )
-
-    def _shared(self, seed: int) -> dict[str, Any]:
-        """What both loops are told."""
-        device, graph = self.lm.device, self.config.task.graph
-        return {
-            "examples": torch.zeros(1, dtype=torch.int64, device=device),
-            "temperature": self.config.smc.temperature,
-            "draw": CounterDraw(seed),
-            "graph": device.type == "cuda" if graph is None else graph,
+        options = self.config.smc
+        algorithm: dict[str, Any] = {
+            "resampling": options.resampling,
+            "ess_threshold": options.ess_threshold,
+            "strata": options.strata,
         }
+        lm: smc.LanguageModel = Scripted(self.lm, self.tokens)
+        if method == "discrete":
+            # All places are taken up to the end of the budget.
+            algorithm = {"algorithm": "discrete", "count_finished": False, "floor": 0.0}
+            lm = self.lm
+        (found,) = smc.sample(
+            lm,
+            [self.prompt],
+            self.constraint,
+            budget=len(self.tokens),
+            particles=self.config.task.batch,
+            proposal=self._proposal(method),
+            temperature=self.config.smc.temperature,
+            seed=seed,
+            execution="static",
+            **algorithm,
+        )
+        how = found.diagnostics
+        if method != "discrete":
+            taken = {list(particle.ids) == self.tokens for particle in found.particles}
+            assert taken == {True}, "particles take the fixed tokens"
+        return (how.seconds - how.start_seconds) / len(how.running)
 
-    def _proposal(self, method: str, batch: Batch) -> smc.Proposal:
+    def _proposal(self, method: str) -> smc.Proposal:
         """The proposal of this name; its table is made here, once, and timed."""
         if method not in self._proposals:
             kind, _, hidden = method.partition(":H")
             if kind != "pgcd":
                 self._proposals[method] = PROPOSALS[kind]()
             else:
-                self._proposals[method] = self._pgcd(int(hidden), batch, method)
+                self._proposals[method] = self._pgcd(int(hidden), method)
         return self._proposals[method]
 
-    def _pgcd(self, hidden: int, batch: Batch, method: str) -> smc.Proposal:
+    def _pgcd(self, hidden: int, method: str) -> smc.Proposal:
         device = self.lm.device
         # Its numbers do not matter for the time.
         hmm = HMM.random(
@@ -146,7 +118,9 @@ class Bench:
             exact_top_k=self.config.task.exact_top_k,
             max_bytes=self.config.task.max_table_mib << 20,
         )
-        proposal.check([self.constraint], batch.budgets.tolist())
+        budget = torch.tensor([len(self.tokens)], device=device)
+        batch = smc.Batch(gcd.AutomatonBatch([self.constraint], device=device), budget)
+        proposal.check([self.constraint], [len(self.tokens)])
         self.table_seconds[method] = _timed(lambda: proposal.start(batch), device)
         return proposal
 

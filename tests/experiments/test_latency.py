@@ -59,8 +59,6 @@ def test_every_method_is_timed(tmp_path, monkeypatch):
         ("task.kinds=[gcd]", "add lm"),
         ("task.kinds=[lm,fast]", "'fast' for task.kinds"),
         ("task.hidden=[0]", "task.hidden must be at least 1"),
-        ("task.graph=true", "task.graph=true needs a CUDA device"),
-        ("task.whole_vocabulary=triton", "task.whole_vocabulary: the pass 'triton' needs"),
         ("task.lookahead=joint", "'joint' for task.lookahead"),
         ("smc.top_p=0.5", "smc.top_p=0.5 would be ignored"),
         ("data.offset=3", "data.offset=3 would be ignored"),
