@@ -350,13 +350,14 @@ class WrittenDown(NamedTuple):
             place[before] = parents[column, place[before]]
         none = self.empty.cpu().nonzero().squeeze(1)
         zero = weight.new_zeros(len(none))
-        parts = (
-            torch.cat([none, example]),
-            torch.cat([texts.new_full((len(none), texts.shape[1]), -1), texts]),
-            torch.cat([zero, weight]),
-            torch.cat([zero, log_p]),
+        return _outcome(
+            torch.cat([none, example]).to(device),
+            torch.cat([texts.new_full((len(none), texts.shape[1]), -1), texts]).to(device),
+            torch.cat([zero, weight]).to(device),
+            torch.cat([zero, log_p]).to(device),
+            whole,
+            history,
         )
-        return _outcome(*(part.to(device) for part in parts), whole, history)
 
 
 def check_room(automata: AutomatonBatch, N: int, most: int) -> None:

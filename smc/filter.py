@@ -1,4 +1,4 @@
-"""One step of the discrete particle filter, which keeps N distinct prefixes, each with its exact weight.
+"""One step of the discrete particle filter: N distinct prefixes, each with its exact weight.
 
 Particles that draw tokens at random meet each other: a language model that is sure of itself sends
 most of them down the same way. This filter never draws a token. From its N prefixes i, of weights
@@ -122,8 +122,8 @@ class DiscreteFilter(Generic[State]):
             log_p=torch.zeros_like(extension.log_p),
             log_potential=particles.log_potential,
         )
-        kind = WrittenDown if self.reader.is_static else Pool
-        answers = kind.start(batch.automata, N, most, self.draw, self.examples)
+        kind: type[Pool | WrittenDown] = WrittenDown if self.reader.is_static else Pool
+        answers: Answers = kind.start(batch.automata, N, most, self.draw, self.examples)
         step = torch.zeros_like(self.examples)
         answers, particles = self._ended(answers, particles, step)
         whole = torch.ones_like(self.examples, dtype=torch.bool)

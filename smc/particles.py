@@ -1,8 +1,8 @@
 """Weighted particles are a struct of tensors with leading axis P = B·N, example-major.
 
-Shapes are the same at every step: a particle that is finished or dead keeps its place and is masked.
-What depends on tokens alone is kept by prefix (`smc.prefixes`), and a particle names its prefix by
-`row`. The N prefixes that the discrete filter keeps are particles, too.
+Shapes are the same at every step: a particle that is finished or dead keeps its place, and is
+masked. What depends on tokens alone is kept by prefix (`smc.prefixes`), and a particle names its
+prefix by `row`. The N prefixes that the discrete filter keeps are particles, too.
 """
 
 from __future__ import annotations

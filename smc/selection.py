@@ -155,10 +155,10 @@ def select(
     token, log_pi = torch.full_like(row, -1), torch.zeros_like(target).flatten()
     if len(which):
         at = row[which]
-        found = vocabulary.locate(log_p, factors, known, of_row, at, target.flatten()[which])
-        token = token.index_copy(0, which, found)
-        found = found.clamp(min=0)
-        log_s = log_p[at, found] + factors.at(at, found)
+        located = vocabulary.locate(log_p, factors, known, of_row, at, target.flatten()[which])
+        token = token.index_copy(0, which, located)
+        chosen = located.clamp(min=0)
+        log_s = log_p[at, chosen] + factors.at(at, chosen)
         log_pi = log_pi.index_copy(0, which, (log_s - of_row[at]).clamp(max=0).double())
     hit &= token >= 0
     names = (row * V + token).view(B, N)

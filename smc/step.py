@@ -141,7 +141,7 @@ class ParticleFilter(Generic[State]):
         return Carry(extended, after, carry.step + 1, failed), record
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
-        """Returns the particles, example by example, whose evidence is the mean of their weights."""
+        """Returns the particles, example by example; their mean weight is the evidence."""
         particles, N = carry.particles, self.num_particles
         final = Weights.of(particles.log_weight.view(-1, N))
         return Outcome(

@@ -38,7 +38,7 @@ parameter, an underflow), the row is defended by at least `FLOOR`; where it give
 that the language model may say, as after a prefix that it holds impossible, g is GCD's mask. Both
 are counted (`Twisted.counts`).
 
-Cost of a step: that of the lookahead, plus the passes of `smc.vocabulary.class_mass` over R x V numbers.
+Cost of a step: that of the lookahead, plus passes over R x V numbers (`smc.vocabulary`).
 """
 
 from __future__ import annotations

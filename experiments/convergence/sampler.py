@@ -32,13 +32,13 @@ from gcd.tokens.batch import AutomatonBatch, TokenClasses
 from gcd.tokens.vocabulary import Vocabulary
 from smc.algorithms import SMC, Discrete
 from smc.draw import CounterDraw, Draw
-from smc.vocabulary.factors import DenseGuide, by_class_alone
-from smc.vocabulary.passes import TENSORS
 from smc.language_model import Prompt
 from smc.loop import run_eagerly
 from smc.prefixes import EagerReader
 from smc.proposals import Batch, Proposal
 from smc.scores import Outlook, Scores, sums_by
+from smc.vocabulary.factors import DenseGuide, by_class_alone
+from smc.vocabulary.passes import TENSORS
 
 _PARTICLES_AT_ONCE = 1 << 14
 _ROWS_GUIDED = 512

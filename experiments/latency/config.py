@@ -11,8 +11,8 @@ from experiments.harness.config import Config
 from experiments.harness.models import SHAPE, resolve_device
 
 KINDS = ("generate", "lm", "lcd", "gcd", "discrete", "pgcd")
-"""What is timed: `transformers.generate`; `smc.sample` in static shapes, under each proposal; and the discrete
-filter in static shapes, under GCD, which keeps `task.batch` prefixes."""
+"""What is timed: `transformers.generate`; `smc.sample` in static shapes, under each proposal; and
+the discrete filter, likewise, under GCD, which keeps `task.batch` prefixes."""
 LOOKAHEADS = ("conditional", "in_time")
 
 

@@ -12,8 +12,8 @@ from omegaconf import DictConfig
 import gcd
 import smc
 from experiments.harness.models import SHAPE, load_model, resolve_device
-from smc.testing import ToyLM
 from smc.static_model import Forward
+from smc.testing import ToyLM
 from smc.transformers_lm import TransformersLM
 
 SHAPE_TOKENS = 128_256
@@ -83,6 +83,50 @@ def _tokens() -> Iterator[bytes]:
         for word in product(letters, repeat=length):
             yield bytes(word)
             yield b" " + bytes(word)
+
+
+class Scripted:
+    """A language model that says the tokens of a script, whatever it makes of them.
+
+    It is asked as ever; of its answer, the script's token is made all but certain. So all methods
+    write the same, whatever the weights, and every run ends.
+
+    Args:
+        lm: the language model.
+        tokens: the script.
+    """
+
+    def __init__(self, lm: TransformersLM, tokens: list[int]) -> None:
+        self._lm, self._tokens = lm, tokens
+        self.vocabulary, self.context, self.device = lm.vocabulary, lm.context, lm.device
+        self.encode, self.prefill = lm.encode, lm.prefill
+
+    def static_forward(self) -> _ScriptedForward:
+        """Return the model in static shapes."""
+        tokens = torch.tensor(self._tokens, device=self.device)
+        return _ScriptedForward(self._lm.static_forward(), tokens)
+
+
+class _ScriptedForward:
+    """The same in static shapes; see `smc.static_model.Forward`."""
+
+    def __init__(self, forward: Forward, tokens: torch.Tensor) -> None:
+        self._forward, self._tokens = forward, tokens
+        self.rewind = forward.rewind
+
+    def start(self, prompts: Any, num_particles: int, budget: int) -> torch.Tensor:
+        """Read the prompts."""
+        logits = self._forward.start(prompts, num_particles, budget)
+        return self._said(logits, torch.zeros((), dtype=torch.int64, device=logits.device))
+
+    def step(self, tokens: torch.Tensor, source: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+        """Read a token of each row."""
+        return self._said(self._forward.step(tokens, source, step), step + 1)
+
+    def _said(self, logits: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+        # Not tokens[step]: that would bring the number to the host.
+        token = self._tokens.index_select(0, step.clamp(max=len(self._tokens) - 1).view(1))
+        return logits.index_fill(1, token, 1000.0)
 
 
 def fixed_tokens(constraint: gcd.TokenAutomaton, budget: int) -> list[int]:

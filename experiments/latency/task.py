@@ -1,11 +1,11 @@
 """`+task=latency` measures milliseconds a token: the paper's Table 2.
 
-What is timed are the steps of `smc.sample(execution="static")`, with the proposals of the paper, for
-`task.batch` particles of one prompt, and the discrete filter with as many prefixes; on a CUDA device a step with
-the model's forward pass is one captured graph. The floor is the same loop without a constraint,
-captured just as well, and, weaker, `transformers.generate`. Tokens are fixed in advance, so that
-all methods but the filter write the same and runs end, whatever the weights. Runs that warm up do
-not count; what is prepared once is told apart.
+What is timed are the steps of `smc.sample(execution="static")`, with the proposals of the paper,
+for `task.batch` particles of one prompt, and the discrete filter with as many prefixes; on a CUDA
+device a step with the model's forward pass is one captured graph. The floor is the same without a
+constraint, captured just as well, and, weaker, `transformers.generate`. Tokens are fixed in
+advance, so that all methods but the filter write the same and runs end, whatever the weights. Runs
+that warm up do not count; what is prepared once is told apart.
 
     python -m experiments.run +task=latency                       # SmolLM2, on the CPU
     python -m experiments.run +experiment=table2_latency          # on a GPU

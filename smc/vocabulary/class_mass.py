@@ -4,9 +4,8 @@ All tokens of a class lead to the same state, so a proposal needs to compute its
 classes rather than for a hundred thousand tokens. What is left to do over the whole vocabulary is
 one pass that finds the K most probable of the allowed tokens and the probability of each class
 without them (`weigh_rest`), and, where a token is drawn, one that adds log g to log p
-(`smc.vocabulary.factors.Factors.applied`). Both are O(R V) and bound by memory. On the CPU they are compiled
-and read what they need once; elsewhere they are a few tensor operations each, which do not wait for
-the device.
+(`Factors.applied`). Both are O(R V) and bound by memory. On the CPU they are compiled and read what
+they need once; elsewhere they are a few tensor operations each, which do not wait for the device.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compiled loops pass over the vocabulary on the CPU; they read every row of log-probabilities once.
+"""Compiled loops pass over the vocabulary on the CPU, and read every row of it once.
 
 `smc.vocabulary.tensors` says what the passes do, and is their oracle. Here a draw is prepared by
 summing q over blocks of tokens, so that a token is found by looking at one block alone, and

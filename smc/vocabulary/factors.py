@@ -24,7 +24,7 @@ from gcd.tokens.batch import TokenClasses
 from smc.vocabulary.kernels import tying as kernels
 
 COMPILED: tuple[str, ...] = ("cpu",)
-"""Devices on which the loops of `smc.vocabulary.kernels` run; elsewhere tensor operations do the same."""
+"""Devices on which compiled loops run (`smc.vocabulary.kernels`); elsewhere, tensor operations."""
 
 
 @runtime_checkable

@@ -1,1 +1,1 @@
-"""This package has compiled passes over the vocabulary, for the CPU; see `smc.vocabulary.class_mass`."""
+"""This package has the loops of passes over the vocabulary: compiled for the CPU, and in Triton."""

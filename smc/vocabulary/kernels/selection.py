@@ -1,13 +1,13 @@
-"""This module passes over the candidates of one prefix; `smc.vocabulary.tensors` calls it row by row.
+"""This module passes over the candidates of one prefix, for `smc.vocabulary.compiled`.
 
 The score of token v is p(v) times a factor, that of its class or, for listed tokens, its own; all
-of it is given as logarithms. As in `smc.vocabulary.kernels.tying`, the K best candidates are kept in a buffer,
-and what is pushed out of it is added to the sum of the others then, so that nothing is subtracted.
+of it is given as logarithms. The K best candidates are kept in a buffer, and what is pushed out of
+it is added to the sum of the others then, so that nothing is subtracted.
 
 Most terms of a sum are share(v) exp(a - top_a), with share(v) = exp(log p(v) - top) computed
 beforehand, eight lanes at a time. Terms that this product cannot hold (`LOWEST`) are summed on
-their own scale. The oracles are the tensor forms in `smc.vocabulary.tensors` and plain sums over all tokens
-in tests/smc/test_selection.py.
+their own scale. The oracles are the tensor forms in `smc.vocabulary.tensors`, and plain sums over
+all tokens in tests/smc/test_selection.py.
 """
 
 from __future__ import annotations

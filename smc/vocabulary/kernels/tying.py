@@ -1,4 +1,4 @@
-"""This module passes over the log-probabilities of one prefix; `smc.vocabulary.class_mass` calls it row by row.
+"""This module passes over the log-probabilities of one prefix, for `smc.vocabulary.class_mass`.
 
 Every allowed token either is one of the K most probable, or adds its probability to its class. The
 candidates for the K are kept in a buffer; those that are pushed out of it are added to their class
