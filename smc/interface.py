@@ -107,8 +107,18 @@ def sample(
             read; the message says which.
         FloatingPointError: the model's log-probabilities are not numbers.
     """
+    if not hasattr(lm, "encode"):
+        raise ValueError(
+            f"lm is {type(lm).__name__}, not a smc.LanguageModel; make one of a model of "
+            "transformers by smc.TransformersLM(model, tokenizer)"
+        )
     if isinstance(prompts, str):
         raise ValueError("prompts is a single string; give a list of prompts")
+    if isinstance(prompts, Mapping):
+        raise ValueError(
+            f"prompts is {type(prompts).__name__} of {', '.join(map(str, prompts))}; give a list "
+            "of texts, or of lists of token ids"
+        )
     if any(isinstance(prompt, Integral) for prompt in prompts):
         raise ValueError("prompts is a list of token ids; give a list of such lists")
     names = _one_each("example_ids", range(len(prompts)) if example_ids is None else example_ids, 0)
@@ -118,15 +128,9 @@ def sample(
     for what, given in (("automata", automata), ("budgets", budgets), ("example_ids", names)):
         if len(given) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts but {len(given)} {what}; give one for each")
-    _check_kinds(proposal, names, automata)
-    settings = Settings(
-        proposal=proposal,
-        particles=_whole("particles", particles),
-        algorithm=algorithms.algorithm(algorithm, options),
-        temperature=float(temperature),
-        top_p=float(top_p),
-        max_rows=_whole("max_rows", max_rows),
-        forced_runs=bool(forced_runs),
+    _check_kinds(names, automata)
+    settings = settings_of(
+        proposal, particles, algorithm, options, max_rows, forced_runs, temperature, top_p
     )
     tasks = [
         Task(name, tuple(lm.encode(prompt)), automaton, n)
@@ -134,7 +138,7 @@ def sample(
     ]
     _check_tasks(lm, tasks)
 
-    draw = CounterDraw(_whole("seed", seed)) if draw is None else draw
+    draw = CounterDraw(whole("seed", seed)) if draw is None else draw
     most_bytes = math.inf if proposal.max_bytes is None else proposal.max_bytes
     room = Room(settings.max_rows, MOST_AUTOMATA, most_bytes)
     order = sorted(range(len(tasks)), key=lambda i: (len(tasks[i].prompt), i))
@@ -154,10 +158,8 @@ def sample(
     return [results[i] for i in sorted(results)]
 
 
-def _check_kinds(proposal: object, names: Sequence[int], automata: Sequence[object]) -> None:
-    """The proposal must be an object, not its class; the automata must be over tokens."""
-    if isinstance(proposal, type) or not isinstance(proposal, Proposal):
-        raise ValueError(f"proposal is {proposal!r}; give one that is made, such as smc.GCD()")
+def _check_kinds(names: Sequence[int], automata: Sequence[object]) -> None:
+    """The automata must be over tokens."""
     for name, automaton in zip(names, automata, strict=True):
         if not isinstance(automaton, TokenAutomaton):
             raise ConstraintError(
@@ -166,18 +168,26 @@ def _check_kinds(proposal: object, names: Sequence[int], automata: Sequence[obje
             )
 
 
-def _whole(what: str, value: object) -> int:
+def whole(what: str, value: object) -> int:
     """Returns a whole number as an integer; nothing is rounded."""
-    if not isinstance(value, Integral):
+    if not isinstance(value, Integral) or isinstance(value, bool):
         raise ValueError(f"{what} is {value!r}; it must be a whole number")
     return int(value)
+
+
+def _real(what: str, value: Any) -> float:
+    """Returns a number as a float."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{what} is {value!r}; it must be a number") from None
 
 
 def _one_each(what: str, values: object, count: int) -> list[int]:
     """Returns one integer for each of `count` examples, from one for all or one for each."""
     if isinstance(values, Iterable):
-        return [_whole(what, value) for value in values]
-    return [_whole(what, values)] * count
+        return [whole(what, value) for value in values]
+    return [whole(what, values)] * count
 
 
 @dataclass(frozen=True)
@@ -213,6 +223,34 @@ class Settings:
             )
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p is {self.top_p}; it must lie in (0, 1]")
+
+
+def settings_of(
+    proposal: object,
+    particles: object,
+    algorithm: str,
+    options: Options,
+    max_rows: object,
+    forced_runs: object,
+    temperature: object = 1.0,
+    top_p: object = 1.0,
+) -> Settings:
+    """Makes settings of what a caller of `sample` gives by these names, whatever it is.
+
+    Raises:
+        ValueError: one of them makes no sense.
+    """
+    if isinstance(proposal, type) or not isinstance(proposal, Proposal):
+        raise ValueError(f"proposal is {proposal!r}; give one that is made, such as smc.GCD()")
+    return Settings(
+        proposal=proposal,
+        particles=whole("particles", particles),
+        algorithm=algorithms.algorithm(algorithm, options),
+        temperature=_real("temperature", temperature),
+        top_p=_real("top_p", top_p),
+        max_rows=whole("max_rows", max_rows),
+        forced_runs=bool(forced_runs),
+    )
 
 
 @dataclass(frozen=True)

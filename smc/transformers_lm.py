@@ -30,7 +30,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gcd.tokens.vocabulary import Vocabulary, eos_ids_of
-from smc.language_model import Prompt
+from smc.language_model import Prompt, token_ids
 from smc.shared_prompts import SharedPrompts
 from smc.transformers_rows import (
     PromptMemory,
@@ -97,7 +97,7 @@ class TransformersLM:
         if isinstance(prompt, str):
             # `verbose` would warn about length, which `check_prompts` does better.
             return list(self.tokenizer(prompt, verbose=False)["input_ids"])
-        return [int(token) for token in prompt]
+        return token_ids(prompt)
 
     def prefill(
         self, prompts: Sequence[Sequence[int]]
