@@ -7,6 +7,9 @@ the first answer, and drafts of assisted decoding look like neither. But the cal
 its processors work, so its variables are on the stack. Of all calls of `generate` there, the
 outermost that was given this very processor is the user's; assistants are called further in.
 
+A `custom_generate` is told more, but not of a streamer or an assistant, which `generate` leaves to
+its own decoding methods; they are found in the same way.
+
 What is read are arguments of `generate` and two numbers it computes of them. Should another version
 of `transformers` name these differently, nothing is found, and a processor asks for what it needs.
 """
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -50,15 +54,27 @@ class GenerateCall(NamedTuple):
 
 def generate_call(processor: object) -> GenerateCall | None:
     """Returns the call of `generate` that this processor was given to, or None outside of one."""
-    frame: FrameType | None = sys._getframe(1)
     found = None
+    for names in _calls():
+        given = any(each is processor for each in names.get("logits_processor") or ())
+        found = names if given and names.keys() >= _NEEDED else found
+    return None if found is None else _read(found)
+
+
+def not_handed_on() -> dict[str, Any]:
+    """Returns streamer and assistant model, as far as given, of the call that is under way."""
+    names = next(_calls(), {})
+    given = {name: names.get(name) for name in ("streamer", "assistant_model")}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _calls() -> Iterator[dict[str, Any]]:
+    """Goes through the variables of the calls of `generate` that are under way, from the inmost."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code is _GENERATE:
-            names = frame.f_locals
-            given = any(each is processor for each in names.get("logits_processor") or ())
-            found = names if given and names.keys() >= _NEEDED else found
+            yield frame.f_locals
         frame = frame.f_back
-    return None if found is None else _read(found)
 
 
 def _read(names: dict[str, Any]) -> GenerateCall:

@@ -6,9 +6,11 @@
 which here is `smc.sample`: each row of `inputs` is a prompt, `max_new_tokens` the budget,
 `temperature` a part of the language model and `top_p` of the proposal. What is returned are
 sequences, drawn from each prompt's posterior; with `return_dict_in_generate=True` the posteriors
-come along. What the sampler cannot honour (beams, penalties, stop strings, …) is refused by name,
-before the model does any work. `generate` itself drops `assistant_model` and `streamer` when it is
-given a function; nobody can refuse them here.
+come along. What the sampler cannot honour (beams, penalties, stop strings, an assistant, …) is
+refused by name, before the model does any work.
+
+A streamer gets the prompt at once, from `generate`, and the answer when it is drawn: which of the
+particles it is, or that it begins as most of them do, is not known before. It is ended in any case.
 """
 
 from __future__ import annotations
@@ -28,13 +30,14 @@ from transformers.utils import ModelOutput
 from gcd.errors import ConstraintError
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import eos_ids_of
-from smc import algorithms
 from smc.algorithms import Options
 from smc.draw import Keys, Purpose, categorical, uniform
+from smc.generate_call import not_handed_on
 from smc.interface import sample
 from smc.logits_processor import one_or_more
 from smc.posterior import Posterior, Sample
 from smc.proposals import GCD, Proposal
+from smc.settings import settings_of, whole
 from smc.transformers_lm import TransformersLM
 
 # What of the generation configuration would be ignored, and its values that ask for nothing. What
@@ -112,11 +115,14 @@ def generate(
 
     Raises:
         ConstraintError: a constraint is not over tokens.
-        ValueError: an option that the algorithm does not read.
+        ValueError: another argument makes no sense, or an option that the algorithm does not read.
     """
     constraints = one_or_more(constraint)
     vocabulary = constraints[0].vocabulary
-    algorithms.algorithm(algorithm, options)
+    chosen = GCD() if proposal is None else proposal
+    settings_of(chosen, particles, algorithm, options, max_rows, forced_runs)
+    if seed is not None:
+        whole("seed", seed)
     language_model = lru_cache(maxsize=1)(lambda model: TransformersLM(model, None, vocabulary))
 
     def decode(
@@ -129,7 +135,24 @@ def generate(
         **model_kwargs: Any,
     ) -> Tensor | GenerateSMCOutput:
         config = generation_config
-        _refuse(config, logits_processor, stopping_criteria)
+        others = not_handed_on()
+        streamer = others.pop("streamer", None)
+        try:
+            _refuse(config, logits_processor, stopping_criteria, others)
+            sequences, posteriors = draws(model, input_ids, config, model_kwargs)
+            if streamer is not None:
+                for tokens in sequences[:, input_ids.shape[1] :].cpu().unbind(dim=1):
+                    streamer.put(tokens)
+        finally:
+            if streamer is not None:
+                streamer.end()  # which its reader waits for
+        if not config.return_dict_in_generate:
+            return sequences
+        return GenerateSMCOutput(sequences=sequences, posteriors=tuple(posteriors))
+
+    def draws(
+        model: Any, input_ids: Tensor, config: Any, model_kwargs: dict[str, Any]
+    ) -> tuple[Tensor, list[Posterior]]:
         _check_model(model, constraints[0], eos_ids_of(config))
         mask = _prompt_mask(input_ids, model_kwargs)
         pad = _padding(config)
@@ -142,7 +165,7 @@ def generate(
             constraint,
             budget=config.max_length - input_ids.shape[1],
             particles=particles,
-            proposal=GCD() if proposal is None else proposal,
+            proposal=chosen,
             algorithm=algorithm,
             temperature=1.0 if config.temperature is None else config.temperature,
             top_p=1.0 if config.top_p is None else config.top_p,
@@ -158,10 +181,7 @@ def generate(
         ]
         width = max(map(len, answers))
         padded = [answer + [pad] * (width - len(answer)) for answer in answers]
-        sequences = torch.cat([input_ids, torch.tensor(padded).to(input_ids)], dim=1)
-        if not config.return_dict_in_generate:
-            return sequences
-        return GenerateSMCOutput(sequences=sequences, posteriors=tuple(posteriors))
+        return torch.cat([input_ids, torch.tensor(padded).to(input_ids)], dim=1), posteriors
 
     return decode
 
@@ -179,7 +199,7 @@ def _draw(posterior: Posterior, count: int, seed: int, example: int) -> list[Sam
     return [posterior.particles[index] for index in chosen.tolist()]
 
 
-def _refuse(config: Any, processors: Any, criteria: Any) -> None:
+def _refuse(config: Any, processors: Any, criteria: Any, others: dict[str, Any]) -> None:
     """Refuses what decides about answers in `generate` and would be ignored here."""
     found = [
         f"{name}={value!r}"
@@ -187,6 +207,7 @@ def _refuse(config: Any, processors: Any, criteria: Any) -> None:
         if (value := getattr(config, name, None)) not in neutral
         and not (name == "top_k" and value == _DEFAULT_TOP_K and not config.do_sample)
     ]
+    found += [f"{name}={type(value).__name__}" for name, value in others.items()]
     if not found:  # which may have made processors
         found += [type(each).__name__ for each in processors if not isinstance(each, _HONOURED)]
         found += [type(each).__name__ for each in criteria if not isinstance(each, _CRITERIA)]

@@ -25,7 +25,7 @@ from gcd.tokens.vocabulary import Vocabulary
 from hmm.inference import filter_step
 from hmm.model import HMM
 from hmm.transition import from_factors
-from smc.language_model import Prompt
+from smc.language_model import Prompt, token_ids
 
 PROMPT = (0,)
 """A prompt to give to a model that ignores it."""
@@ -85,7 +85,7 @@ class HMMLanguageModel:
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Returns token ids as they are, and `PROMPT` for any text: it is ignored either way."""
-        return list(PROMPT) if isinstance(prompt, str) else [int(token) for token in prompt]
+        return list(PROMPT) if isinstance(prompt, str) else token_ids(prompt)
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[HMMRows, Float64[Tensor, "B V"]]:
         """Makes one empty row for each prompt, and log p(first token); prompts are ignored."""

@@ -25,7 +25,6 @@ from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.budget import check_budget
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
-from smc import algorithms
 from smc.algorithms import Options
 from smc.batches import Room, in_batches
 from smc.draw import CounterDraw, Draw, Keys, Purpose
@@ -35,7 +34,7 @@ from smc.observation import Observe, Timed
 from smc.outcome import Outcome
 from smc.posterior import Diagnostics, Posterior, Sample, content, posterior, prune
 from smc.proposals import Batch, Proposal
-from smc.settings import Settings
+from smc.settings import Settings, settings_of, whole
 
 MOST_AUTOMATA = 2 << 30
 """Bytes of the tables of all automata that are in the running batch."""
@@ -107,8 +106,18 @@ def sample(
             read; the message says which.
         FloatingPointError: the model's log-probabilities are not numbers.
     """
+    if not hasattr(lm, "encode"):
+        raise ValueError(
+            f"lm is {type(lm).__name__}, not a smc.LanguageModel; make one of a model of "
+            "transformers by smc.TransformersLM(model, tokenizer)"
+        )
     if isinstance(prompts, str):
         raise ValueError("prompts is a single string; give a list of prompts")
+    if isinstance(prompts, Mapping):
+        raise ValueError(
+            f"prompts is {type(prompts).__name__} of {', '.join(map(str, prompts))}; give a list "
+            "of texts, or of lists of token ids"
+        )
     if any(isinstance(prompt, Integral) for prompt in prompts):
         raise ValueError("prompts is a list of token ids; give a list of such lists")
     names = _one_each("example_ids", range(len(prompts)) if example_ids is None else example_ids, 0)
@@ -118,16 +127,17 @@ def sample(
     for what, given in (("automata", automata), ("budgets", budgets), ("example_ids", names)):
         if len(given) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts but {len(given)} {what}; give one for each")
-    _check_kinds(proposal, names, automata)
-    settings = Settings(
-        proposal=proposal,
-        particles=_whole("particles", particles),
-        algorithm=algorithms.algorithm(algorithm, options),
-        temperature=float(temperature),
-        top_p=float(top_p),
-        max_rows=_whole("max_rows", max_rows),
-        forced_runs=bool(forced_runs),
-        execution=execution,
+    _check_kinds(names, automata)
+    settings = settings_of(
+        proposal,
+        particles,
+        algorithm,
+        options,
+        max_rows,
+        forced_runs,
+        temperature,
+        top_p,
+        execution,
     )
     tasks = [
         Task(name, tuple(lm.encode(prompt)), automaton, n)
@@ -135,7 +145,7 @@ def sample(
     ]
     _check_tasks(lm, tasks)
 
-    draw = CounterDraw(_whole("seed", seed)) if draw is None else draw
+    draw = CounterDraw(whole("seed", seed)) if draw is None else draw
     most_bytes = math.inf if proposal.max_bytes is None else proposal.max_bytes
     room = Room(settings.max_rows, MOST_AUTOMATA, most_bytes)
     order = sorted(range(len(tasks)), key=lambda i: (len(tasks[i].prompt), i))
@@ -151,10 +161,8 @@ def sample(
     return [results[i] for i in sorted(results)]
 
 
-def _check_kinds(proposal: object, names: Sequence[int], automata: Sequence[object]) -> None:
-    """The proposal must be an object, not its class; the automata must be over tokens."""
-    if isinstance(proposal, type) or not isinstance(proposal, Proposal):
-        raise ValueError(f"proposal is {proposal!r}; give one that is made, such as smc.GCD()")
+def _check_kinds(names: Sequence[int], automata: Sequence[object]) -> None:
+    """The automata must be over tokens."""
     for name, automaton in zip(names, automata, strict=True):
         if not isinstance(automaton, TokenAutomaton):
             raise ConstraintError(
@@ -163,18 +171,11 @@ def _check_kinds(proposal: object, names: Sequence[int], automata: Sequence[obje
             )
 
 
-def _whole(what: str, value: object) -> int:
-    """Returns a whole number as an integer; nothing is rounded."""
-    if not isinstance(value, Integral):
-        raise ValueError(f"{what} is {value!r}; it must be a whole number")
-    return int(value)
-
-
 def _one_each(what: str, values: object, count: int) -> list[int]:
     """Returns one integer for each of `count` examples, from one for all or one for each."""
     if isinstance(values, Iterable):
-        return [_whole(what, value) for value in values]
-    return [_whole(what, values)] * count
+        return [whole(what, value) for value in values]
+    return [whole(what, values)] * count
 
 
 @dataclass(frozen=True)

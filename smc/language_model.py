@@ -17,6 +17,8 @@ refused before any work (`check_prompts`).
 
 from __future__ import annotations
 
+import operator
+import reprlib
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -105,12 +107,29 @@ class LanguageModel(Protocol):
         ...
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Returns the prompt as token ids."""
+        """Returns the prompt as token ids (see `token_ids`)."""
         ...
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Rows, Float[Tensor, "B V"]]:
         """Reads the prompts, one row each; with them log p(first token | prompt)."""
         ...
+
+
+def token_ids(prompt: Sequence[int]) -> list[int]:
+    """Returns a prompt that is given as token ids.
+
+    Raises:
+        ValueError: it is something else, such as the messages of a chat.
+    """
+    try:
+        if not isinstance(prompt, bytes):
+            return [operator.index(token) for token in prompt]
+    except TypeError:
+        pass
+    raise ValueError(
+        f"a prompt is {reprlib.repr(prompt)}; give text or token ids, of the messages of a chat by "
+        "tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)"
+    )
 
 
 def prompt_lengths(lm: LanguageModel, prompts: Sequence[Prompt]) -> list[int]:

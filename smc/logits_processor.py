@@ -41,6 +41,7 @@ from gcd.tokens.token_automaton import TokenAutomaton
 from smc.generate_call import GenerateCall, generate_call
 from smc.lookahead import Lookahead
 from smc.proposals import GCD, Batch, Proposal, Walk
+from smc.settings import whole
 from smc.twisted import Twisted
 
 MOST_KNOWN = 32
@@ -107,13 +108,15 @@ class BudgetLogitsProcessor(LogitsProcessor):
             )
         for index, (automaton, tokens) in enumerate(zip(self.constraints, budgets, strict=True)):
             check_budget(automaton, tokens, f"constraint {index}" if self._one_each else "")
-        if isinstance(lookahead, Lookahead):
+        if isinstance(lookahead, Lookahead) and not isinstance(lookahead, type):
             lookahead = Twisted(lookahead)
         if not isinstance(lookahead, Twisted | None):
             raise ValueError(
                 f"lookahead is {lookahead!r}; give a proposal that looks ahead, such as "
                 "smc.PGCD(hmm), or a smc.Lookahead"
             )
+        if prompt_length is not None and whole("prompt_length", prompt_length) < 0:
+            raise ValueError(f"prompt_length is {prompt_length}; it must be 0 or more")
         self.proposal: Proposal[Any] = GCD() if lookahead is None else lookahead
         self.proposal.check(self.constraints, budgets)
         self.budgets = [int(tokens) for tokens in budgets]

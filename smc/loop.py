@@ -124,7 +124,8 @@ class StaticRun:
         Raises:
             FloatingPointError: log-probabilities were not numbers.
         """
-        refuse_nan(self.carry.failed, self._algorithm.reader.proposal)
+        proposal = self._algorithm.reader.proposal
+        refuse_nan(self.carry.failed, f"the language model or {proposal!r}")
         history = StepRecord(*(field.cpu() for field in self._history))
         found = self._algorithm.outcome(self.carry, history)
         return found._replace(start_seconds=self._seconds)

@@ -225,7 +225,7 @@ class EagerReader(Reader[State]):
 
     def note_nan(self, found: Bool[Tensor, ""]) -> Bool[Tensor, ""]:
         """Refuses NaN; the model's own has been refused when it was read."""
-        refuse_nan(found, self.proposal)
+        refuse_nan(found, repr(self.proposal))
         return found
 
     def start(
@@ -372,13 +372,12 @@ def _numbers(log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
     return log_p
 
 
-def refuse_nan(found: Bool[Tensor, ""], proposal: object = None) -> None:
+def refuse_nan(found: Bool[Tensor, ""], whose: str = "the language model") -> None:
     """Raises FloatingPointError where NaN was found, for which the host waits."""
     if bool(found):
-        whose = "the language model" + (f" or {proposal!r}" if proposal is not None else "")
         raise FloatingPointError(
-            f"{whose} returned log-probabilities that are not numbers (NaN); its weights or its "
-            "dtype are at fault: try float32 or bfloat16"
+            f"{whose} returned log-probabilities that are not numbers (NaN); weights or dtype are "
+            "at fault: try float32 or bfloat16"
         )
 
 

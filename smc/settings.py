@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
-from smc.algorithms import SMC, Discrete
+from smc import algorithms
+from smc.algorithms import SMC, Discrete, Options
 from smc.proposals import Proposal
 
 COLDEST = 1e-6
@@ -53,3 +55,48 @@ class Settings:
             raise ValueError(
                 f"execution is {self.execution!r}; give one of {', '.join(EXECUTIONS)}"
             )
+
+
+def settings_of(
+    proposal: object,
+    particles: object,
+    algorithm: str,
+    options: Options,
+    max_rows: object,
+    forced_runs: object,
+    temperature: object = 1.0,
+    top_p: object = 1.0,
+    execution: str = "auto",
+) -> Settings:
+    """Makes settings of what a caller of `smc.sample` gives by these names, whatever it is.
+
+    Raises:
+        ValueError: one of them makes no sense.
+    """
+    if isinstance(proposal, type) or not isinstance(proposal, Proposal):
+        raise ValueError(f"proposal is {proposal!r}; give one that is made, such as smc.GCD()")
+    return Settings(
+        proposal=proposal,
+        particles=whole("particles", particles),
+        algorithm=algorithms.algorithm(algorithm, options),
+        temperature=_real("temperature", temperature),
+        top_p=_real("top_p", top_p),
+        max_rows=whole("max_rows", max_rows),
+        forced_runs=bool(forced_runs),
+        execution=execution,
+    )
+
+
+def whole(what: str, value: object) -> int:
+    """Returns a whole number as an integer; nothing is rounded."""
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise ValueError(f"{what} is {value!r}; it must be a whole number")
+    return int(value)
+
+
+def _real(what: str, value: Any) -> float:
+    """Returns a number as a float."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{what} is {value!r}; it must be a number") from None

@@ -8,11 +8,16 @@ of all rows of a prompt meet its keys in one matrix product. Scores of both part
 softmax, so nothing is approximated (the shared part of attention by itself: Juravsky et al.,
 "Hydragen", arXiv 2402.05099).
 
-This replaces the attention function of a `transformers` model for the time of a pass. It is right
-for plain causal attention with positions given by rotation or embedding. Models with windows,
-softcaps or biases, and those that do not call an attention function, are found out beforehand, by
-their configuration and by comparison with the plain cache (`TransformersLM`), and copy their
-prompts as before.
+A `transformers` model names its attention function in a configuration, which all its layers look up
+in every pass, in whichever thread. So nothing is changed there: rows have a model of their own
+(`sharing`), with the same weights and another configuration, and the user's model may generate, or
+be sampled from by others, at the same time.
+
+This is right for plain causal attention with positions given by rotation or embedding. Models with
+windows, softcaps or biases, and those that do not call an attention function, are found out
+beforehand, by their configuration and by comparison with the plain cache (`TransformersLM`), and
+copy their prompts as before. So do models with functions that are bound to their modules, such as
+compiled ones and those spread over several devices: such a function would call the user's modules.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import torch
@@ -76,12 +82,14 @@ class _Seating(NamedTuple):
         row: the rows of each prompt, side by side; any row where there are no more.
         seat: where each row sits in that table, counted through.
         columns: which columns of the prompts are no padding.
+        layers: those that have attended to the prompts.
     """
 
     prompts: SharedPrompts
     row: Int64[Tensor, "B M"]
     seat: Int64[Tensor, "R"]
     columns: Bool[Tensor, "B 1 1 L"]
+    layers: set[int]
 
     def together(self, x: Float[Tensor, "R heads n d"]) -> Float[Tensor, "B heads m d"]:
         """Lays what belongs to the rows of a prompt side by side, m = M n."""
@@ -100,25 +108,61 @@ class _Seating(NamedTuple):
 _SEATING: ContextVar[_Seating] = ContextVar("seating")
 
 
-@contextmanager
-def attending(model: Any, prompts: SharedPrompts, owner: Int64[Tensor, "R"]) -> Iterator[None]:
-    """Has the rows of passes in this context attend to the prompts that `owner` says, too.
+def sharing(model: Any) -> Any:
+    """Makes a model with the weights of `model` whose layers attend to shared prompts, too.
 
-    Raises:
-        NotImplementedError: the model's attention has something that this one has not.
+    New are the modules that attend, those that hold them, and their configuration; all other
+    modules, and all parameters and hooks, are those of `model`, which stays as it is. This costs a
+    few microseconds a module, so it is made anew for each batch of prompts: adapters that were
+    switched since then are seen.
     """
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, _attend)
     config = model.config.get_text_config()
-    before = config._attn_implementation
-    token = _SEATING.set(_seated(prompts, owner))
-    config._attn_implementation = NAME
+    own_config = deepcopy(config)
+    own_config._attn_implementation = NAME
+    return _with_config(model, config, own_config)
+
+
+def _with_config(module: Any, config: Any, own_config: Any) -> Any:
+    """Copies a module that attends as `config` says, or has one that does; others are returned."""
+    names = vars(module)
+    configured = names.get("config") is config
+    children = {
+        name: new
+        for name, child in module._modules.items()
+        if child is not None and (new := _with_config(child, config, own_config)) is not child
+    }
+    if not (children or (configured and "layer_idx" in names)):
+        return module
+    copied = object.__new__(type(module))
+    vars(copied).update(names, _modules=module._modules | children)
+    if configured:
+        vars(copied)["config"] = own_config
+    return copied
+
+
+@contextmanager
+def attending(prompts: SharedPrompts, owner: Int64[Tensor, "R"]) -> Iterator[None]:
+    """Has the rows of a pass of a `sharing` model attend to the prompts that `owner` says, too.
+
+    Raises:
+        NotImplementedError: the model's attention has something that this one has not.
+        ValueError: layers of the model have not asked for it.
+    """
+    seating = _seated(prompts, owner)
+    token = _SEATING.set(seating)
     try:
         yield
     finally:
-        config._attn_implementation = before
         _SEATING.reset(token)
+    if len(seating.layers) < len(prompts.layers):
+        raise ValueError(
+            f"{len(seating.layers)} of {len(prompts.layers)} layers of the model have read their "
+            "prompts: it was compiled, or its modules replaced, since it was first sampled from; "
+            "make a new smc.TransformersLM of it"
+        )
 
 
 def _seated(prompts: SharedPrompts, owner: Int64[Tensor, "R"]) -> _Seating:
@@ -134,7 +178,7 @@ def _seated(prompts: SharedPrompts, owner: Int64[Tensor, "R"]) -> _Seating:
     row[seat] = torch.arange(R, device=owner.device)
     width = prompts.layers[0][0].shape[2]
     columns = torch.arange(width, device=owner.device) >= width - prompts.lengths.unsqueeze(1)
-    return _Seating(prompts, row.view(B, most), seat, columns[:, None, None])
+    return _Seating(prompts, row.view(B, most), seat, columns[:, None, None], set())
 
 
 def _attend(
@@ -151,6 +195,7 @@ def _attend(
     if unknown:
         raise NotImplementedError(f"attention with {', '.join(unknown)}")
     seating = _SEATING.get()
+    seating.layers.add(module.layer_idx)
     keys, values = seating.prompts.layers[module.layer_idx]
     R, H, T, d = query.shape
     heads = key.shape[1]

@@ -91,13 +91,13 @@ class StaticReader(Reader[State]):
         """Reads each prompt once, and makes a row of it for each particle; see `Reader`."""
         state = self.proposal.start(self.batch)
         budget = int(self.batch.budgets.max())
-        logits = self.forward.start(prompts, num_particles, budget + self.spare)
-        each = torch.arange(len(logits), device=logits.device)
+        log_p = self.forward.start(prompts, num_particles, budget + self.spare)
+        each = torch.arange(len(log_p), device=log_p.device)
         state = self.proposal.take(state, each // num_particles)
         runs = torch.ones_like(each, dtype=torch.bool)
         found = self._extension(state, runs, each.new_zeros(len(each), 0))
         zero = torch.zeros((), dtype=torch.int64, device=each.device)
-        return self._read(logits, found, state, each, zero)
+        return self._read(log_p, found, state, each, zero)
 
     def extend(
         self,
@@ -112,9 +112,9 @@ class StaticReader(Reader[State]):
         state = self.proposal.advance(self.proposal.take(prefixes.state, row), token)
         moved = move(prefixes.held[row], running, self.num_particles)
         read = torch.empty_like(row).scatter(0, moved.row, token.squeeze(1).clamp(min=0))
-        logits = self.forward.step(read, moved.source, prefixes.appended)
+        log_p = self.forward.step(read, moved.source, prefixes.appended)
         found = self._extension(state, running, token)
-        return self._read(logits, found, state, moved.row, prefixes.appended + 1)
+        return self._read(log_p, found, state, moved.row, prefixes.appended + 1)
 
     def _extension(
         self, state: State, ran: Bool[Tensor, "P"], tokens: Int64[Tensor, "P K"]
@@ -138,18 +138,17 @@ class StaticReader(Reader[State]):
 
     def _read(
         self,
-        logits: Float[Tensor, "P V"],
+        log_p: Float[Tensor, "P V"],
         found: Extension,
         state: State,
         held: Int64[Tensor, "P"],
         appended: Int64[Tensor, ""],
     ) -> tuple[Extension, StaticPrefixes[State]]:
         """After no prefix a model may say anything, even what is not a number: it is masked."""
-        precision = torch.promote_types(logits.dtype, torch.float32)
-        log_p = self.tempered(logits.log_softmax(dim=1, dtype=precision))[held]
+        log_p = self.tempered(log_p)[held]  # a copy
         # Normalised, all numbers of a row are NaN if one is.
         failed = (log_p[:, 0].isnan() & found.running).any()
-        log_p = log_p.masked_fill(~found.running.unsqueeze(1), 0.0)
+        log_p.masked_fill_(~found.running.unsqueeze(1), 0.0)
         example = found.row // self.num_particles
         prefixes = StaticPrefixes(example, log_p, state, held, appended)
         return found._replace(failed=failed), prefixes

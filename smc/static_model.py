@@ -1,4 +1,4 @@
-"""A language model in static shapes reads one token of each of P rows, and gives P rows of logits.
+"""A language model in static shapes reads one token of each of P rows, and gives P rows of log-probabilities.
 
 Rows are in lock step: after t tokens every row has t generated columns, those of rows that are over
 being of no meaning. So positions are the same for all rows but for the lengths of their prompts,
@@ -45,7 +45,7 @@ class Forward(Protocol):
         """Reads each prompt (token ids), and makes N rows of each, with room for `budget` tokens.
 
         Returns:
-            Log-probabilities of the first token, to an added constant.
+            Log-probabilities of the first token.
         """
         ...
 
@@ -60,7 +60,7 @@ class Forward(Protocol):
             step: how many tokens have been appended before.
 
         Returns:
-            Log-probabilities of the next token, to an added constant.
+            Log-probabilities of the next token.
         """
         ...
 
@@ -155,7 +155,7 @@ class StaticTransformer:
             layer.lazy_initialization(keys, values)
             layer.keys, layer.values = keys, values
         self.rewind()
-        return logits[each]
+        return _log_p(logits)[each]
 
     @torch.inference_mode()
     def step(
@@ -168,7 +168,7 @@ class StaticTransformer:
         seen = (column >= self._first) & (column <= self.width + step)
         lowest = torch.finfo(self.model.dtype).min
         mask = torch.zeros_like(seen, dtype=self.model.dtype).masked_fill(~seen, lowest)
-        return self.model(
+        logits = self.model(
             input_ids=tokens.unsqueeze(1),
             attention_mask=mask[:, None, None, :],
             # A row that is over goes on until the last one is, perhaps beyond the model's context.
@@ -176,11 +176,17 @@ class StaticTransformer:
             past_key_values=self._cache,
             use_cache=True,
         ).logits[:, 0]
+        return _log_p(logits)
 
     def rewind(self) -> None:
         """Forgets all generated tokens; see `Forward`."""
         for layer in self._cache.layers:
             layer.cumulative_length.fill_(self.width)
+
+
+def _log_p(logits: Float[Tensor, "P V"]) -> Float[Tensor, "P V"]:
+    """Normalises in the logits' precision, float32 at least."""
+    return logits.log_softmax(dim=1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
 def move_rows(

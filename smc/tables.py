@@ -4,7 +4,8 @@ A table depends on the HMM, on the automata and on their budgets, not on particl
 are resampled; so an experiment that goes through methods and numbers of particles on the same
 examples needs each table once. Kept are the tables used last, within a bound in bytes. A table
 serves every batch whose automata and budgets are among its own. Automata are held weakly: when one
-is gone, nobody can ask for its table again, and the table goes too.
+is gone, nobody can ask for its table again, and the table goes too. Threads may share a cache: one
+makes a table, and others wait for it.
 
 (`cachetools.LRUCache` would do the counting of bytes, four lines here, but not the search: a table
 is found by what it serves, not by a key, and looking at an entry there moves it to the front.)
@@ -15,6 +16,9 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from threading import Lock
 from typing import NamedTuple
 
 import torch
@@ -98,11 +102,17 @@ class TableCache:
         self.eventual = eventual
         self._kept: OrderedDict[int, _Kept] = OrderedDict()
         self._made = 0
+        self._lock = Lock()
+
+    def __reduce__(self) -> tuple[partial[TableCache], tuple[()]]:
+        """A copy, here or in another process, is empty at first."""
+        return partial(TableCache, self.max_bytes, eventual=self.eventual), ()
 
     @property
     def num_bytes(self) -> int:
         """Memory of the tables that are kept."""
-        return sum(kept.num_bytes for kept in self._kept.values())
+        # A list at once, as tables go with their automata at any time.
+        return sum(kept.num_bytes for kept in list(self._kept.values()))
 
     def table(self, hmm: HMM, batch: AutomatonBatch, budgets: Sequence[int]) -> LookaheadTable:
         """Returns the table for texts of these automata, of at most these lengths.
@@ -110,21 +120,23 @@ class TableCache:
         Raises:
             ConstraintError: as `lookahead_table` does.
         """
-        for key in reversed(self._kept):
-            found = self._kept[key].serve(hmm, batch, budgets)
-            if found is not None:
-                self._kept.move_to_end(key)
-                return found
-        table = lookahead_table(
-            hmm,
-            batch,
-            max(1, max(budgets) - 1),
-            budgets=[(budget,) for budget in budgets],
-            eventual=self.eventual,
-            max_bytes=self.max_bytes,
-        )
-        self._keep(table, budgets)
-        return table
+        with self._lock:
+            for key, kept in reversed(list(self._kept.items())):
+                found = kept.serve(hmm, batch, budgets)
+                if found is not None:
+                    with suppress(KeyError):  # it may have gone with another of its automata
+                        self._kept.move_to_end(key)
+                    return found
+            table = lookahead_table(
+                hmm,
+                batch,
+                max(1, max(budgets) - 1),
+                budgets=[(budget,) for budget in budgets],
+                eventual=self.eventual,
+                max_bytes=self.max_bytes,
+            )
+            self._keep(table, budgets)
+            return table
 
     def check(self, hmm: HMM, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
         """Refuses what `table` would refuse, without making it.
@@ -132,7 +144,8 @@ class TableCache:
         Raises:
             ConstraintError: as there.
         """
-        if any(kept.find(hmm, automata, budgets) is not None for kept in self._kept.values()):
+        kept = list(self._kept.values())
+        if any(each.find(hmm, automata, budgets) is not None for each in kept):
             return
         check_table(hmm, automata, budgets, eventual=self.eventual, max_bytes=self.max_bytes)
 

@@ -29,7 +29,7 @@ from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 from smc.draw import Breaks, Draw, Keys
-from smc.language_model import Prompt
+from smc.language_model import Prompt, token_ids
 from smc.lookahead import Lookahead
 from smc.proposals import Batch, Walk, start_walk
 
@@ -72,7 +72,7 @@ class ToyLM:
         """Returns ids as they are; of text, the sizes of its characters, modulo the vocabulary."""
         if isinstance(prompt, str):
             return [ord(character) % self.vocabulary.size for character in prompt]
-        return [int(token) for token in prompt]
+        return token_ids(prompt)
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[ToyRows, Float[Tensor, "B V"]]:
         """Makes one row per prompt."""

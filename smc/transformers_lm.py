@@ -11,6 +11,9 @@ Cost of a step: one forward pass over the rows, and a copy of what they generate
 Prompts can be kept: their keys and values, and what the model says after them, stay for the next
 call with the same prompt (`prompt_bytes`), as a comparison of methods reads each many times. A
 prompt that is kept is read alone, so that what is remembered of it does not depend on the batch.
+
+Several threads may sample from one model, by one `TransformersLM` or by several, and generate
+beside that: rows belong to the call that made them, and nothing in the model is changed.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import inspect
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 import torch
@@ -26,7 +30,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gcd.tokens.vocabulary import Vocabulary, eos_ids_of
-from smc.language_model import Prompt
+from smc.language_model import Prompt, token_ids
 from smc.shared_prompts import SharedPrompts
 from smc.static_model import StaticTransformer
 from smc.transformers_rows import (
@@ -94,7 +98,7 @@ class TransformersLM:
         if isinstance(prompt, str):
             # `verbose` would warn about length, which `check_prompts` does better.
             return list(self.tokenizer(prompt, verbose=False)["input_ids"])
-        return [int(token) for token in prompt]
+        return token_ids(prompt)
 
     def prefill(
         self, prompts: Sequence[Sequence[int]]
@@ -154,18 +158,23 @@ class _KeptPrompts:
         self.most_bytes = most_bytes
         self._memories: OrderedDict[tuple[int, ...], PromptMemory] = OrderedDict()
         self._nbytes = 0
+        self._lock = Lock()
 
     def get(self, prompt: tuple[int, ...]) -> PromptMemory | None:
-        memory = self._memories.get(prompt)
-        if memory is not None:
-            self._memories.move_to_end(prompt)
-        return memory
+        with self._lock:
+            memory = self._memories.get(prompt)
+            if memory is not None:
+                self._memories.move_to_end(prompt)
+            return memory
 
     def put(self, prompt: tuple[int, ...], memory: PromptMemory) -> None:
         if memory.nbytes > self.most_bytes:
             return
-        self._memories[prompt] = memory
-        self._nbytes += memory.nbytes
-        while self._nbytes > self.most_bytes:
-            _, oldest = self._memories.popitem(last=False)
-            self._nbytes -= oldest.nbytes
+        with self._lock:
+            # Two calls may have read the same prompt at the same time.
+            if prompt not in self._memories:
+                self._memories[prompt] = memory
+                self._nbytes += memory.nbytes
+            while self._nbytes > self.most_bytes:
+                _, oldest = self._memories.popitem(last=False)
+                self._nbytes -= oldest.nbytes

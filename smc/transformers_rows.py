@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
-from smc.shared_prompts import SharedPrompts, attending, joined
+from smc.shared_prompts import SharedPrompts, attending, joined, sharing
 
 
 class PromptMemory(NamedTuple):
@@ -212,7 +212,7 @@ class SharingRows(TransformersRows):
     """
 
     def __init__(self, model: Any, prompts: SharedPrompts) -> None:
-        super().__init__(model, torch.zeros_like(prompts.lengths))
+        super().__init__(sharing(model), torch.zeros_like(prompts.lengths))
         self._prompts = prompts
         self._owner = torch.arange(len(prompts.lengths), device=prompts.lengths.device)
         for number, (keys, values) in enumerate(prompts.layers):
@@ -244,7 +244,7 @@ class SharingRows(TransformersRows):
         columns = torch.arange(mask.shape[1], device=mask.device)
         past = columns <= columns[-T:].unsqueeze(1)
         positions = _positions(mask, T) + self._prompts.lengths[self._owner].unsqueeze(1)
-        with attending(self._model, self._prompts, self._owner):
+        with attending(self._prompts, self._owner):
             return self._pass(tokens, mask[:, None, None] & past, positions, options)
 
 

@@ -116,17 +116,17 @@ class _ScriptedForward:
 
     def start(self, prompts: Any, num_particles: int, budget: int) -> torch.Tensor:
         """Read the prompts."""
-        logits = self._forward.start(prompts, num_particles, budget)
-        return self._said(logits, torch.zeros((), dtype=torch.int64, device=logits.device))
+        log_p = self._forward.start(prompts, num_particles, budget)
+        return self._said(log_p, torch.zeros((), dtype=torch.int64, device=log_p.device))
 
     def step(self, tokens: torch.Tensor, source: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
         """Read a token of each row."""
         return self._said(self._forward.step(tokens, source, step), step + 1)
 
-    def _said(self, logits: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+    def _said(self, log_p: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
         # Not tokens[step]: that would bring the number to the host.
         token = self._tokens.index_select(0, step.clamp(max=len(self._tokens) - 1).view(1))
-        return logits.index_fill(1, token, 1000.0)
+        return log_p.sub(1000.0).index_fill_(1, token, 0.0)
 
 
 def fixed_tokens(constraint: gcd.TokenAutomaton, budget: int) -> list[int]:

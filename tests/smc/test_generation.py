@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -163,6 +165,66 @@ def test_a_real_checkpoint() -> None:
         assert text.strip() in {answer.strip() for answer in posterior.texts}
 
 
+class Recorder(transformers.generation.BaseStreamer):
+    """A streamer that can take several rows."""
+
+    def __init__(self) -> None:
+        self.given: list[torch.Tensor] = []
+        self.ends = 0
+
+    def put(self, value: torch.Tensor) -> None:
+        assert self.ends == 0
+        self.given.append(value)
+
+    def end(self) -> None:
+        self.ends += 1
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_streamer_gets_prompts_then_answers_as_in_sampling(wrapped: bool) -> None:
+    decode = smc.generate(automata(), seed=2)
+    custom = (lambda *args, **options: decode(*args, **options)) if wrapped else decode
+    mine, other = Recorder(), Recorder()
+    found = model().generate(**INPUTS, custom_generate=custom, max_new_tokens=9, streamer=mine)
+    columns = [INPUTS["input_ids"], *found[:, 4:].unbind(dim=1)]
+    assert len(columns) > 2
+    assert [each.tolist() for each in mine.given] == [each.tolist() for each in columns]
+    assert mine.ends == 1
+    model().generate(**INPUTS, max_new_tokens=9, streamer=other)
+    assert [each.shape for each in other.given[:2]] == [each.shape for each in mine.given[:2]]
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 1, "min_p": 0.5}, {"max_new_tokens": 1}, {}])
+def test_a_streamer_is_ended_where_there_is_no_answer(idle: Any, options: dict[str, Any]) -> None:
+    """Refused by name, refused by the sampler, or the model fails."""
+    decode, streamer = smc.generate(CONSTRAINTS["a_star_b"]()), Recorder()
+    options = {"max_new_tokens": 6, "custom_generate": decode, **options}
+    with pytest.raises((ValueError, AssertionError), match=r"min_p|needs at least 2|was asked"):
+        idle.generate(**INPUTS, streamer=streamer, **options)
+    assert streamer.ends == 1
+    assert len(streamer.given) == 1
+
+
+def test_who_reads_a_streamer_sees_the_answer_and_its_end() -> None:
+    lm = transformers.AutoModelForCausalLM.from_pretrained(STORIES)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(STORIES)
+    names = lift(choice(" Tim", " Sue", " Bob"), smc.TransformersLM(lm, tokenizer).vocabulary)
+    inputs = tokenizer("There was a boy called", return_tensors="pt", return_token_type_ids=False)
+    for text, budget in ((r"(Tim|Sue|Bob)", 8), ("", 1)):
+        streamer = transformers.TextIteratorStreamer(
+            tokenizer, skip_prompt=True, timeout=60, skip_special_tokens=True
+        )
+        options = {
+            "custom_generate": smc.generate(names), "max_new_tokens": budget, "streamer": streamer
+        }  # fmt: skip
+        with ThreadPoolExecutor(1) as threads:
+            call = threads.submit(lm.generate, **inputs, **options)
+            assert re.fullmatch(text, "".join(streamer).strip())
+            assert isinstance(
+                call.exception(), InfeasibleBudgetError if budget == 1 else type(None)
+            )
+
+
 @pytest.fixture
 def idle() -> Any:
     """A model that must not be asked."""
@@ -197,6 +259,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"eos_token_id": [3, 1]}, r"stop at tokens \[1\], .* as \[3, 5\] do"),
     ({"position_ids": torch.arange(4).expand(3, 4)}, "counts positions"),
     ({"inputs_embeds": torch.zeros(3, 4, 8)}, "inputs_embeds"),
+    ({"assistant_model": tiny_model()}, "assistant_model=LlamaForCausalLM"),
     ({"max_new_tokens": 1}, "example 0: needs at least 2 tokens"),
     ({"max_new_tokens": 80}, "context holds 64"),
 ]
@@ -243,6 +306,27 @@ def test_constraints_and_models_that_do_not_fit(idle: Any) -> None:
         )  # fmt: skip
     with pytest.raises(ValueError, match="training mode"):
         idle.train().generate(**INPUTS, custom_generate=smc.generate(one), max_new_tokens=6)
+
+
+@pytest.mark.usefixtures("unchecked_annotations")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"particles": 0}, "particles is 0; at least 1"),
+        ({"particles": 2.0}, "particles is 2.0; it must be a whole number"),
+        ({"particles": True}, "particles is True; it must be a whole number"),
+        ({"max_rows": 0}, "max_rows is 0"),
+        ({"seed": 1.5}, "seed is 1.5; it must be a whole number"),
+        ({"proposal": smc.GCD}, r"proposal is .*such as smc.GCD\(\)"),
+        ({"algorithm": "best"}, "unknown algorithm 'best'"),
+        ({"ess_threshold": "half"}, "ess_threshold is 'half'"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_at_once(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        smc.generate(CONSTRAINTS["a_star_b"](), **options)
 
 
 def test_options_are_checked_at_once() -> None:

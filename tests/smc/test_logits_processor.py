@@ -468,6 +468,14 @@ def test_arguments_that_make_no_sense() -> None:
         smc.BudgetLogitsProcessor([], 6)
     with pytest.raises(ValueError, match=r"lookahead is .*; give a proposal that looks ahead"):
         smc.BudgetLogitsProcessor(automaton, 6, smc.LCD())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"lookahead is <class .*; give a proposal"):
+        smc.BudgetLogitsProcessor(automaton, 6, smc.HMMLookahead)  # type: ignore[arg-type]
+    with pytest.raises(ConstraintError, match=r"whole number of tokens, got 6\.0"):
+        smc.BudgetLogitsProcessor(automaton, 6.0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"prompt_length is 4\.0; it must be a whole number"):
+        smc.BudgetLogitsProcessor(automaton, 6, prompt_length=4.0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="prompt_length is -1; it must be 0 or more"):
+        smc.BudgetLogitsProcessor(automaton, 6, prompt_length=-1)
     endless = lift(choice("a"), Vocabulary.from_bytes([b"a"], []), eos="accept")
     with pytest.raises(ConstraintError, match="no token that ends a text"):
         smc.BudgetLogitsProcessor(endless, 6)

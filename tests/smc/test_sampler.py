@@ -22,9 +22,11 @@ from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
+from hmm.model import HMM
+from smc.hmm_lm import HMMLanguageModel
 from smc.prefixes import nucleus
 from smc.testing import ToyLM, target
-from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
 
 TOY = ToyLM(VOCABULARY, seed=3, spread=1.5)
 PROPOSALS = [smc.LM(), smc.LCD(), smc.GCD()]
@@ -296,12 +298,52 @@ NARROWER = Vocabulary.from_bytes([b"a", b"b", b"ab", b"", b""], [3])
         ({"max_rows": 4.5}, "max_rows is 4.5; it must be a whole number"),
         ({"proposal": smc.GCD}, r"proposal is .*; give one that is made, such as smc.GCD\(\)"),
         ({"proposal": "gcd"}, r"proposal is 'gcd'; .*smc.GCD\(\)"),
+        ({"particles": True}, "particles is True; it must be a whole number"),
+        ({"budget": True}, "budget is True; it must be a whole number"),
+        ({"seed": 0.5}, "seed is 0.5; it must be a whole number"),
+        ({"temperature": None}, "temperature is None; it must be a number"),
+        ({"top_p": "high"}, "top_p is 'high'; it must be a number"),
+        ({"top_p": math.nan}, "top_p is nan"),
         ({"temperature": 1e-320}, "temperature is 1e-320; .*overflow.*small one"),
     ],
 )
 def test_arguments_that_make_no_sense(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         sample([[0]], FORCED, **options)
+
+
+MESSAGES = [{"role": "user", "content": "Hello!"}]
+
+
+@pytest.mark.usefixtures("unchecked_annotations")
+@pytest.mark.parametrize(
+    "prompt", [MESSAGES, MESSAGES[0], b"ab", [0, 1.0], [[0, 1]], [None], 3.5, ["a"]], ids=repr
+)
+def test_prompts_that_are_neither_text_nor_ids(prompt: Any) -> None:
+    hmm = HMM.random(2, VOCABULARY.size, generator=torch.Generator().manual_seed(0))
+    for lm in (
+        Untouchable(VOCABULARY),
+        HMMLanguageModel(hmm, VOCABULARY),
+        smc.TransformersLM(tiny_model(), None, VOCABULARY),
+    ):
+        with pytest.raises(ValueError, match=r"a prompt is .*; give text .*apply_chat_template\("):
+            sample([[0], prompt], FORCED, lm)
+
+
+@pytest.mark.usefixtures("unchecked_annotations")
+def test_what_a_tokenizer_returns_is_no_list_of_prompts() -> None:
+    """Its keys are texts."""
+    transformers = pytest.importorskip("transformers")
+    encoded = transformers.BatchEncoding({"input_ids": [[0]], "attention_mask": [[1]]})
+    with pytest.raises(ValueError, match="prompts is BatchEncoding of input_ids, attention_mask"):
+        sample(encoded, FORCED)
+    assert len(sample(torch.tensor([[0, 1], [1, 0]]), FORCED)) == 2
+
+
+@pytest.mark.usefixtures("unchecked_annotations")
+def test_a_bare_model_is_to_be_wrapped() -> None:
+    with pytest.raises(ValueError, match=r"lm is LlamaForCausalLM.*smc.TransformersLM\(model"):
+        sample([[0]], FORCED, tiny_model())
 
 
 def test_prompts_given_as_one_string() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 import torch
@@ -76,6 +80,33 @@ def test_a_table_can_be_given_back(built: list[int]) -> None:
     cache.clear()
     assert cache.num_bytes == 0
     cache.table(HMM_, batch, [4])
+    assert len(built) == 2
+
+
+def test_threads_that_ask_for_the_same_table_make_it_once(
+    built: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, batch = TableCache(1 << 30), AutomatonBatch([few_words()])
+    meeting, make = threading.Barrier(2), tables.lookahead_table
+
+    def met(*args: object, **options: object) -> object:
+        with suppress(threading.BrokenBarrierError):
+            meeting.wait(0.5)  # for the other thread to be here too, if it can
+        return make(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tables, "lookahead_table", met)
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(lambda _: cache.table(HMM_, batch, [4]), range(2)))
+    assert len(built) == 1
+    assert torch.equal(found[0].class_emission, found[1].class_emission)
+
+
+def test_a_copy_of_a_proposal_makes_its_own_tables(built: list[int]) -> None:
+    cache, batch = TableCache(1 << 30, eventual=True), AutomatonBatch([few_words()])
+    cache.table(HMM_, batch, [4])
+    copied = copy.deepcopy(cache)
+    assert (copied.max_bytes, copied.eventual, copied.num_bytes) == (1 << 30, True, 0)
+    copied.table(HMM_, batch, [4])
     assert len(built) == 2
 
 

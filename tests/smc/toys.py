@@ -36,7 +36,7 @@ def forced() -> TokenAutomaton:
 CONSTRAINTS = {"a_star_b": a_star_b, "few_words": few_words, "forced": forced}
 
 
-def tiny_model(seed: int = 1) -> Any:
+def tiny_model(seed: int = 1, *, layers: int = 1) -> Any:
     """A model of `transformers` over these tokens; token 4, which has no bytes, is its padding."""
     import torch
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
@@ -46,7 +46,7 @@ def tiny_model(seed: int = 1) -> Any:
         vocab_size=VOCABULARY.size,
         hidden_size=8,
         intermediate_size=8,
-        num_hidden_layers=1,
+        num_hidden_layers=layers,
         num_attention_heads=1,
         max_position_embeddings=64,
         initializer_range=1.0,

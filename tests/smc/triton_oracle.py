@@ -7,9 +7,9 @@ import os
 os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 
 import torch
-from smc.static.triton_candidates import TRITON
-from smc.static.triton_rows import move_rows
 
+from smc.vocabulary.triton import TRITON
+from smc.vocabulary.triton_rows import move_rows
 from tests.smc import test_passes as cases
 
 

@@ -1,0 +1,265 @@
+"""Several threads sample from one model, and generate beside that, as each would alone.
+
+A thread halts in the middle of a pass, between the layers of the model, until it is told to go on:
+so passes overlap for certain, and end in an order that is given.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+import smc
+from smc.transformers_rows import SharingRows, TransformersRows, shares_prompts
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
+
+pytest.importorskip("transformers")
+
+SECONDS = 60  # after which a thread is no longer waited for
+PROMPTS = [[1], [0, 1, 2, 2], [2, 1]]
+INPUTS = {
+    "input_ids": torch.tensor([[4, 4, 4, 1], [0, 1, 2, 2], [4, 4, 2, 1]]),
+    "attention_mask": torch.tensor([[0, 0, 0, 1], [1, 1, 1, 1], [0, 0, 1, 1]]),
+}
+
+
+class Halt:
+    """Where a thread stands still.
+
+    Attributes:
+        error: what is raised when it goes on.
+    """
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self._is_here, self._may_go = threading.Event(), threading.Event()
+
+    def stand(self) -> None:
+        """Called by the thread."""
+        self._is_here.set()
+        assert self._may_go.wait(SECONDS)
+        if self.error is not None:
+            raise self.error
+
+    def wait(self, thread: Future[Any]) -> None:
+        """Waits for the thread to be there; it must not end before."""
+        thread.add_done_callback(lambda _: self._is_here.set())
+        assert self._is_here.wait(SECONDS)
+        if thread.done():
+            thread.result()
+            raise AssertionError("the thread did not halt")
+
+    def release(self) -> None:
+        self._may_go.set()
+
+
+@contextmanager
+def halting(model: Any, at_pass: int) -> Iterator[Callable[..., Future[Any]]]:
+    """Gives a function that starts work in a thread, which halts once in its `at_pass`-th pass."""
+    here = threading.local()
+
+    def between_layers(*_: Any) -> None:
+        halt = getattr(here, "halt", None)
+        if halt is not None:
+            here.passes += 1
+            if here.passes == at_pass:
+                halt.stand()
+
+    def run(halt: Halt, work: Callable[[], Any]) -> Any:
+        here.halt, here.passes = halt, 0
+        return work()
+
+    handle = model.model.layers[0].mlp.register_forward_pre_hook(between_layers)
+    started: list[Halt] = []
+
+    def start(halt: Halt, work: Callable[[], Any]) -> Future[Any]:
+        started.append(halt)
+        return threads.submit(run, halt, work)
+
+    with ThreadPoolExecutor(8) as threads:
+        try:
+            yield start
+        finally:
+            handle.remove()
+            for halt in started:
+                halt.release()
+
+
+@pytest.fixture
+def model() -> Any:
+    return tiny_model(layers=2)
+
+
+Call = Callable[[int], list[smc.Posterior]]
+"""Samples by this seed."""
+
+
+def several_lms(model: Any) -> Call:
+    """Each call makes a language model of its own."""
+
+    def call(seed: int) -> list[smc.Posterior]:
+        return sample(smc.TransformersLM(model, None, VOCABULARY), seed)
+
+    return call
+
+
+def one_lm(model: Any) -> Call:
+    return partial(sample, smc.TransformersLM(model, None, VOCABULARY))
+
+
+def kept_prompts(model: Any) -> Call:
+    return partial(sample, smc.TransformersLM(model, None, VOCABULARY, prompt_bytes=1 << 20))
+
+
+def within_generate(model: Any) -> Call:
+    """Calls of `generate` with one decoder, whose seed it is."""
+    decode = smc.generate(CONSTRAINTS["a_star_b"](), particles=6, seed=0)
+    options = {"max_new_tokens": 9, "return_dict_in_generate": True, "custom_generate": decode}
+
+    def call(_: int) -> list[smc.Posterior]:
+        return list(model.generate(**INPUTS, **options).posteriors)
+
+    return call
+
+
+def sample(lm: smc.TransformersLM, seed: int) -> list[smc.Posterior]:
+    return smc.sample(
+        lm, PROMPTS, CONSTRAINTS["a_star_b"](), budget=9, particles=6, proposal=smc.GCD(), seed=seed
+    )
+
+
+# With the first pass in which rows go on from shared prompts, in a call that is not the first one:
+# prompts are read in a pass before, or kept; a new language model takes five to find out whether
+# prompts can be shared.
+WAYS = {several_lms: 7, one_lm: 2, kept_prompts: 1, within_generate: 2}
+
+
+@pytest.fixture(params=WAYS, ids=lambda way: way.__name__)
+def way(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def call(way: Any, model: Any) -> Call:
+    made = way(model)
+    made(99)
+    return made
+
+
+@pytest.fixture
+def alone(way: Any) -> Call:
+    """The same with a model of its own."""
+    return way(tiny_model(layers=2))
+
+
+def plain(model: Any) -> torch.Tensor:
+    found = model.generate(
+        **INPUTS, max_new_tokens=9, return_dict_in_generate=True, output_logits=True
+    )
+    return torch.stack(found.logits)
+
+
+def same(found: list[smc.Posterior], alone: list[smc.Posterior]) -> bool:
+    return [each.particles for each in found] == [each.particles for each in alone]
+
+
+def test_threads_halt_where_prompts_are_shared(
+    way: Any, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the tests below would test less than they say."""
+    kinds: list[type] = []
+    read = TransformersRows._pass
+
+    def noted(self: TransformersRows, *args: Any) -> torch.Tensor:
+        kinds.append(type(self))
+        return read(self, *args)
+
+    monkeypatch.setattr(TransformersRows, "_pass", noted)
+    call(0)
+    assert set(kinds[WAYS[way] - 1 :]) == {SharingRows}
+
+
+def test_plain_generate_in_the_middle_of_a_pass(
+    way: Any, call: Call, alone: Call, model: Any
+) -> None:
+    logits = plain(model)
+    with halting(model, WAYS[way]) as start:
+        halt = Halt()
+        sampling = start(halt, partial(call, 0))
+        halt.wait(sampling)
+        assert model.config._attn_implementation == "sdpa"
+        assert torch.equal(plain(model), logits)
+        halt.release()
+        assert same(sampling.result(SECONDS), alone(0))
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_passes_overlap_and_one_of_them_fails(
+    way: Any, call: Call, alone: Call, model: Any
+) -> None:
+    """Four are in the middle of a pass at once; they end in the order in which they began."""
+    logits = plain(model)
+    halts = [Halt(), Halt(OSError("in the middle")), Halt(), Halt()]
+    with halting(model, WAYS[way]) as start:
+        threads = []
+        for seed, halt in enumerate(halts):
+            threads.append(start(halt, partial(call, seed)))
+            halt.wait(threads[-1])
+        for seed, (halt, thread) in enumerate(zip(halts, threads, strict=True)):
+            halt.release()
+            if halt.error is None:
+                assert same(thread.result(SECONDS), alone(seed))
+            else:
+                with pytest.raises(OSError, match="in the middle"):
+                    thread.result(SECONDS)
+            assert model.config._attn_implementation == "sdpa"
+            assert torch.equal(plain(model), logits)
+    assert same(call(0), alone(0))
+
+
+def test_a_prompt_that_two_threads_read_is_kept_once(model: Any) -> None:
+    lm = smc.TransformersLM(model, None, VOCABULARY, prompt_bytes=1 << 20)
+    with halting(model, 1) as start:
+        halts = [Halt(), Halt()]
+        threads = [start(halt, partial(lm.prefill, [[1, 2]])) for halt in halts]
+        for halt, thread in zip(halts, threads, strict=True):
+            halt.wait(thread)
+        for halt, thread in zip(halts, threads, strict=True):
+            halt.release()
+            thread.result(SECONDS)
+    lm.prefill([[2, 1, 0]])
+    memories = lm._kept._memories
+    assert list(memories) == [(1, 2), (2, 1, 0)]
+    assert lm._kept._nbytes == sum(memory.nbytes for memory in memories.values())
+
+
+def bind(model: Any) -> None:
+    """Hangs a function on a module that is bound to it, as compilers and `accelerate` do."""
+    layer = model.model.layers[1]
+    layer.forward = layer.forward
+
+
+def test_modules_with_bound_functions_copy_their_prompts(model: Any) -> None:
+    assert shares_prompts(model)
+    bind(model)
+    assert not shares_prompts(model)
+    found = sample(smc.TransformersLM(model, None, VOCABULARY), 0)
+    for one, other in zip(found, several_lms(tiny_model(layers=2))(0), strict=True):
+        assert [each.ids for each in one.particles] == [each.ids for each in other.particles]
+        assert one.log_evidence == pytest.approx(other.log_evidence, abs=1e-4)
+
+
+def test_functions_bound_since_prompts_were_shared(model: Any) -> None:
+    """The layer would go on without its prompts."""
+    lm = smc.TransformersLM(model, None, VOCABULARY)
+    sample(lm, 0)
+    bind(model)
+    with pytest.raises(ValueError, match=r"1 of 2 layers .*make a new smc.TransformersLM"):
+        sample(lm, 0)
