@@ -14,9 +14,10 @@ and
     wide(P and not S)   = wide(P) - narrow(P and S).
 
 They differ in how scalars are spelled: a wide one has every spelling of keys and constants, whole
-numbers with a fraction of zeros, and numbers with an exponent whatever their value (equality of
-those is not regular). In both, the members of objects stand in one order, that of all schemas that
-are compared (`aside`), and undeclared members are let in or not by the schemas that are asked for.
+numbers with a fraction of zeros, zero with a sign, and numbers with an exponent whatever their
+value (equality of those is not regular). In both, the members of objects stand in one order, that
+of all schemas that are compared (`aside`), and undeclared members are let in or not by the schemas
+that are asked for.
 
 **Where the convention leaves nothing.** That undeclared members are left out (`closed`) may leave
 no object where the standard has some: of two objects in a `oneOf`, each admits the other's members,

@@ -29,9 +29,11 @@ def numerals(kind: str, facets: Facets, *, wide: bool) -> Automaton:
     """Return the numbers ("number") or whole numbers ("integer") that are as described."""
     lower, upper = facets.lower, facets.upper
     if kind == "number" and not facets.divisors:
-        found = numbers(lower, upper)
-        return found | with_exponent() if wide else found
-    found = integers(lower, upper) if kind == "integer" and not wide else decimals(lower, upper)
+        return numbers(lower, upper, wide=wide)
+    if kind == "integer" and not wide:
+        found = integers(lower, upper)
+    else:
+        found = decimals(lower, upper, wide=wide)
     for divisor in facets.divisors:
         found &= multiples(divisor)
     if not wide:
