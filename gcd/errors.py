@@ -112,6 +112,21 @@ class WorkLimitError(LimitError):
         super().__init__(limit, what)
 
 
+def check_kind(value: object, kinds: type | tuple[type, ...], what: str, instead: str) -> None:
+    """Raise `ConstraintError` unless a value is of one of these types.
+
+    Args:
+        value: what a user gave; a boolean counts as no number.
+        kinds: the type or types that will do.
+        what: what is wanted, such as "a pattern is a str".
+        instead: what to do about it.
+    """
+    if not isinstance(value, kinds) or (kinds is int and isinstance(value, bool)):
+        text = repr(value)
+        shown = text if len(text) <= 80 else f"{text[:77]}..."
+        raise ConstraintError(f"{what}, got {shown}; {instead}")
+
+
 def shown_count(count: int) -> str:
     """A count for a message: in full, or as a power of ten where it has many digits."""
     return str(count) if count < 10**12 else f"about 10^{len(str(count)) - 1}"

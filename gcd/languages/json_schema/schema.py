@@ -34,6 +34,7 @@ By the standard, keywords for one kind of value say nothing about others, so
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -42,6 +43,7 @@ from gcd.automata.limits import metered
 from gcd.errors import ConstraintError, EmptyLanguageError, WorkLimitError
 from gcd.languages.json_schema.document import Document
 from gcd.languages.json_schema.ignored import IgnoredKeyword, warn_of
+from gcd.languages.json_schema.keywords import shown
 from gcd.languages.json_schema.languages import SchemaLanguages
 from gcd.languages.values.json_values import json_notation
 
@@ -67,7 +69,8 @@ def json_schema(
     Where it is narrower than the standard, the module's docstring says so.
 
     Args:
-        schema: a JSON schema as parsed JSON: a mapping or a boolean.
+        schema: a JSON schema as parsed JSON (a mapping or a boolean), as JSON text, or as a
+            pydantic model class, whose `model_json_schema()` is taken.
         whitespace: "compact" `{"a":1}`, "spaced" `{"a": 1}` as `json.dumps` writes it, or
             "flexible", any whitespace that RFC 8259 permits.
         max_depth: nesting of values the schema leaves free, and of recursive schemas.
@@ -108,7 +111,7 @@ def json_schema(
     if max_bytes is not None and (not _is_whole(max_bytes) or max_bytes < 1):
         raise ConstraintError(f"max_bytes must be a whole number above 0, got {max_bytes!r}")
     document = Document(
-        schema,
+        _parsed(schema),
         max_depth=max_depth,
         assert_formats=formats == "assert",
         draft=draft,
@@ -155,13 +158,28 @@ def ignored_keywords(
     """
     _check_option("formats", formats, ("assert", "ignore"))
     document = Document(
-        schema,
+        _parsed(schema),
         max_depth=0,
         assert_formats=formats == "assert",
         draft=draft,
         refuse_unknown=False,
     )
     return document.ignored
+
+
+def _parsed(schema: Any) -> Any:
+    """The schema that JSON text or a pydantic model class stands for; all else as it is."""
+    if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
+        return schema.model_json_schema()
+    if not isinstance(schema, (str, bytes)):
+        return schema
+    try:
+        return json.loads(schema)
+    except (ValueError, RecursionError) as error:
+        raise ConstraintError(
+            f"the schema is a text that is no JSON ({error}): {shown(schema)}; give JSON text, "
+            "parsed JSON, or a pydantic model class"
+        ) from error
 
 
 def check_options(whitespace: object, escapes: object, unknown: object) -> None:
