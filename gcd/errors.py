@@ -75,13 +75,13 @@ class LimitError(ConstraintError):
     _needs: str
     _remedy: str
 
-    def __init__(self, limit: int, what: str) -> None:
+    def __init__(self, limit: int, what: str, hint: str = "") -> None:
         self.limit = limit
         self.keyword: str | None = None
         self.pointer: str | None = None
         self._text = (
             f"{what} {self._needs.format(limit)}; simplify the constraint, or raise the limit: "
-            f"`with gcd.{self._remedy}(n):`"
+            f"`with gcd.{self._remedy}(n):`{hint}"
         )
         super().__init__(self._text)
 
@@ -98,8 +98,8 @@ class StateLimitError(LimitError):
     _needs = "needs more than {} states"
     _remedy = "state_limit"
 
-    def __init__(self, limit: int, what: str = "the automaton") -> None:
-        super().__init__(limit, what)
+    def __init__(self, limit: int, what: str = "the automaton", hint: str = "") -> None:
+        super().__init__(limit, what, hint)
 
 
 class WorkLimitError(LimitError):

@@ -43,14 +43,19 @@ from gcd.languages.json_schema.constants import few_values
 from gcd.languages.json_schema.document import Conjunction, Document, Place
 from gcd.languages.json_schema.facets import Contains, Facets, merge, within_reach
 from gcd.languages.json_schema.parts import CAUSES, CHOICES, Parts
-from gcd.languages.json_schema.scalars import constants, content, fitting_constants, numerals
+from gcd.languages.json_schema.scalars import (
+    IN_PYTHON_STYLE,
+    constants,
+    fitting_constants,
+    numerals,
+    strings,
+)
 from gcd.languages.values.anything import any_value
 from gcd.languages.values.arrays import Sorted, array, containing, distinct
 from gcd.languages.values.json_values import json_notation
 from gcd.languages.values.notation import Brackets, Notation
 from gcd.languages.values.objects import BRACES, Frame, Member, mapping
 
-_IN_PYTHON_STYLE = 'supported in Python style; remove it, or use style="json"'
 _PER_EXCLUDED = 12_000  # units of work, for a look at whether two schemas exclude each other
 _MAX_DISTINCT = 40  # values that elements which must differ may have
 
@@ -259,7 +264,7 @@ class SchemaLanguages:
                 build = partial(numerals, kind, facets, wide=wide)
             case "string":
                 key = (kind, f.length, f.patterns, f.formats, wide)
-                build = partial(self._string, facets, wide)
+                build = partial(strings, self.document, self.notation, facets, wide=wide)
             case "array":
                 elements = (f.size, f.head, f.items, f.contains, f.unique, f.container)
                 key = (kind, *elements, f.aside_items, wide)
@@ -271,23 +276,6 @@ class SchemaLanguages:
         if key not in self._built:
             self._built[key] = self.parts.keep(build())
         return self._built[key]
-
-    # -- scalars ----------------------------------------------------------------------------
-
-    def _string(self, facets: Facets, wide: bool) -> Automaton:
-        shortest, longest = facets.length
-        if longest is not None and longest < shortest:
-            return Automaton.empty()
-        if not facets.patterns and not facets.formats:
-            return self.notation.string(shortest, longest)
-        if self.notation.quoted is None:
-            keyword, place = (
-                ("pattern", facets.patterns[0][1])
-                if facets.patterns
-                else ("format", facets.formats[0][1])
-            )
-            raise self.document.refuse(keyword, place, f"is not {_IN_PYTHON_STYLE}")
-        return self.notation.quoted(content(self.document, facets, wide=wide))
 
     # -- arrays -----------------------------------------------------------------------------
 
@@ -469,7 +457,7 @@ class SchemaLanguages:
 
     def _quoted(self, pattern: str, place: Place) -> Automaton:
         if self.notation.quoted is None:
-            raise self.document.refuse("patternProperties", place, f"is not {_IN_PYTHON_STYLE}")
+            raise self.document.refuse("patternProperties", place, f"is not {IN_PYTHON_STYLE}")
         return self.notation.quoted(self.document.pattern(pattern, place, "patternProperties"))
 
 
