@@ -352,23 +352,28 @@ class SchemaLanguages:
             if all((a & b).is_empty for i, a in enumerate(wides) for b in wides[:i]):
                 return language
         assert facets.unique is not None
-        base = replace(facets.unique, told=False)
+        base, bound = replace(facets.unique, told=False), longest
         values: dict[str, int] = {}
-        tables = []
-        for places in [*head, facets.items]:
-            table: dict[int, Automaton] = {}
-            found = few_values(self._as_json.language(places), _MAX_DISTINCT)
-            if found is None:
+        found = []
+        for places in [*head, facets.items]:  # nothing is built until all are known to be few
+            here = few_values(self._as_json.language(places), _MAX_DISTINCT)
+            if here is None:
                 raise self._refuse_distinct(facets)
-            for value in found:
-                text = json.dumps(value, sort_keys=True)
+            found.append({json.dumps(value, sort_keys=True): value for value in here})
+            for text in found[-1]:
+                values.setdefault(text, len(values))
+            longest = len(values) if bound is None else min(bound, len(values))
+            # From each set of values that were taken, each of the others may follow.
+            following = sum(comb(len(values), n) * (len(values) - n) for n in range(longest))
+            if following > max_states():
+                raise self._refuse_distinct(facets)
+        tables: list[dict[int, Automaton]] = [{} for _ in found]
+        for table, here, places in zip(tables, found, [*head, facets.items], strict=True):
+            for text, value in here.items():
                 constant = self.document.made(base, f"is {text}", {"const": value})
-                number = values.setdefault(text, len(values))
-                table[number] = self.language((*places, constant), facets.aside_items, wide=wide)
-            tables.append(table)
-        longest = len(values) if longest is None else min(longest, len(values))
-        # From each set of values that were taken, each of the others may follow.
-        following = sum(comb(len(values), n) * (len(values) - n) for n in range(longest))
+                table[values[text]] = self.language(
+                    (*places, constant), facets.aside_items, wide=wide
+                )
         if following * max((a.num_states for t in tables for a in t.values()), default=0) > (
             max_states()
         ):

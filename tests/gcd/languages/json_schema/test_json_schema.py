@@ -567,7 +567,8 @@ def test_what_is_not_honoured_is_refused_by_name(schema: Any, keyword: str, poin
         ({"$ref": "#nowhere"}, "no such .anchor"),
         ({"$ref": "#/$defs/none"}, "points to nothing"),
         ({"$ref": "#/title", "title": "t"}, "must be an object or a boolean"),
-        ("string", "must be an object or a boolean"),
+        ("string", "a text that is no JSON"),
+        ('"string"', "must be an object or a boolean"),
         (None, "must be an object or a boolean"),
     ],
 )
