@@ -16,10 +16,11 @@ import numpy as np
 from jaxtyping import Int64
 
 from gcd.automata.automaton import Automaton
-from gcd.errors import ConstraintError
+from gcd.errors import ConstraintError, check_kind
 from gcd.readable import readable_bytes, readable_ranges
 from gcd.tokens.distances import fits
 from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import as_ids
 
 _SHOWN = 12  # tokens written out
 
@@ -73,7 +74,8 @@ def inspect_prefix(
     Raises:
         ConstraintError: if `log_p` has another shape.
     """
-    prefix = tuple(int(token) for token in tokens)
+    _check_lifted(automaton)
+    prefix = as_ids(tokens)
     text = automaton.vocabulary.decode(prefix)
     state = automaton.initial
     reason = None
@@ -116,7 +118,9 @@ def why_refused(
     Raises:
         ConstraintError: if the prefix itself is refused.
     """
+    _check_lifted(automaton)
     vocabulary = automaton.vocabulary
+    tokens = as_ids(tokens)
     state = automaton.run(tokens)
     if state < 0:
         raise ConstraintError(
@@ -145,6 +149,15 @@ def why_refused(
     if not vocabulary.token_bytes[token] and not special:
         return f"token {token} has no bytes (special, padding or empty), so no text holds it"
     return f"no string of the language {_where_it_breaks(automaton, tokens, token, language)}"
+
+
+def _check_lifted(automaton: object) -> None:
+    check_kind(
+        automaton,
+        TokenAutomaton,
+        "a prefix of tokens is looked at in a gcd.TokenAutomaton",
+        "gcd.lift(automaton, vocabulary) makes one",
+    )
 
 
 def _where_it_breaks(

@@ -13,7 +13,7 @@ import graphviz
 import numpy as np
 
 from gcd.automata.automaton import Automaton
-from gcd.errors import ConstraintError
+from gcd.errors import ConstraintError, check_kind
 from gcd.readable import readable_bytes, readable_ranges
 from gcd.tokens.token_automaton import TokenAutomaton
 
@@ -49,6 +49,12 @@ def to_svg(automaton: Automaton | TokenAutomaton, *, max_states: int = MAX_STATE
 
 
 def _graph(automaton: Automaton | TokenAutomaton, max_states: int) -> graphviz.Digraph:
+    check_kind(
+        automaton,
+        (Automaton, TokenAutomaton),
+        "a drawing is of a gcd.Automaton or a gcd.TokenAutomaton",
+        "compile it first, as gcd.regex does",
+    )
     if automaton.num_states > max_states:
         raise ConstraintError(
             f"the automaton has {automaton.num_states} states, more than the {max_states} that a "

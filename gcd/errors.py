@@ -75,13 +75,13 @@ class LimitError(ConstraintError):
     _needs: str
     _remedy: str
 
-    def __init__(self, limit: int, what: str) -> None:
+    def __init__(self, limit: int, what: str, hint: str = "") -> None:
         self.limit = limit
         self.keyword: str | None = None
         self.pointer: str | None = None
         self._text = (
             f"{what} {self._needs.format(limit)}; simplify the constraint, or raise the limit: "
-            f"`with gcd.{self._remedy}(n):`"
+            f"`with gcd.{self._remedy}(n):`{hint}"
         )
         super().__init__(self._text)
 
@@ -98,8 +98,8 @@ class StateLimitError(LimitError):
     _needs = "needs more than {} states"
     _remedy = "state_limit"
 
-    def __init__(self, limit: int, what: str = "the automaton") -> None:
-        super().__init__(limit, what)
+    def __init__(self, limit: int, what: str = "the automaton", hint: str = "") -> None:
+        super().__init__(limit, what, hint)
 
 
 class WorkLimitError(LimitError):
@@ -110,6 +110,21 @@ class WorkLimitError(LimitError):
 
     def __init__(self, limit: int, what: str = "the constraint") -> None:
         super().__init__(limit, what)
+
+
+def check_kind(value: object, kinds: type | tuple[type, ...], what: str, instead: str) -> None:
+    """Raise `ConstraintError` unless a value is of one of these types.
+
+    Args:
+        value: what a user gave; a boolean counts as no number.
+        kinds: the type or types that will do.
+        what: what is wanted, such as "a pattern is a str".
+        instead: what to do about it.
+    """
+    if not isinstance(value, kinds) or (kinds is int and isinstance(value, bool)):
+        text = repr(value)
+        shown = text if len(text) <= 80 else f"{text[:77]}..."
+        raise ConstraintError(f"{what}, got {shown}; {instead}")
 
 
 def shown_count(count: int) -> str:

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from experiments.harness.checks import one_of
+from gcd.languages.tools.tool_keys import declared_parameters
 
 STYLES = ("json", "python")
 
@@ -52,7 +53,7 @@ def parameters_of(tool: Mapping[str, Any]) -> dict[str, Any]:
     function = tool.get("function")
     if isinstance(function, Mapping):
         tool = function
-    parameters = tool.get("parameters") or {}
+    parameters = declared_parameters(tool)
     if not isinstance(parameters, Mapping):
         return {}
     return dict(parameters["properties"] if is_schema(parameters) else parameters)

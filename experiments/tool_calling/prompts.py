@@ -23,6 +23,7 @@ from experiments.harness.checks import one_of
 from experiments.harness.prompts import chat, is_chat
 from experiments.tool_calling.answers import STYLES, is_schema, name_of, parameters_of
 from experiments.tool_calling.records import ToolRecord
+from gcd.languages.tools.tool_keys import declared_parameters
 
 _DESCRIPTION_WORDS = 12
 _ENUM_VALUES = 6
@@ -72,7 +73,7 @@ def _required_names(tool: Mapping[str, Any]) -> frozenset[str] | None:
     """Names that must be given; None where the tool has no such list."""
     function = tool.get("function")
     inner = function if isinstance(function, Mapping) else tool
-    parameters = inner.get("parameters")
+    parameters = declared_parameters(inner)
     for place in (parameters, inner):
         if isinstance(place, Mapping) and isinstance(place.get("required"), list):
             return frozenset(str(name) for name in place["required"])

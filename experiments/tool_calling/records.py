@@ -21,6 +21,7 @@ from typing import Any
 from experiments.harness import records as hub
 from experiments.harness.records import DataError, ReadResult, collect, read_lines, read_text
 from experiments.tool_calling.answers import Call, name_of
+from gcd.languages.tools.tool_keys import declared_parameters
 
 _NEEDS = "the fields query, tools and answers"
 
@@ -115,7 +116,7 @@ def _check_tool(tool: Any) -> None:
     inner = tool.get("function") if isinstance(tool.get("function"), Mapping) else tool
     if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
         raise ValueError(f"a tool without a name: {str(tool)[:80]}")
-    if not isinstance(inner.get("parameters") or {}, Mapping):
+    if not isinstance(declared_parameters(inner), Mapping):
         raise ValueError(f"the parameters of {name_of(tool)!r} are not an object")
 
 

@@ -31,7 +31,7 @@ from gcd.automata.kernels import graph, subsets
 from gcd.automata.kernels.canonical import canonical
 from gcd.automata.limits import kernel_limits, max_cells, max_states, pay, spend, work_left
 from gcd.automata.nfa import NFA, join
-from gcd.errors import EmptyLanguageError, StateLimitError
+from gcd.errors import EmptyLanguageError, StateLimitError, check_kind
 
 _INTERSECTION, _UNION, _DIFFERENCE = 0, 1, 2
 _HASHED = 64  # states
@@ -208,7 +208,8 @@ class Automaton:
         previous = b""
         count = 1
         for string in ordered:
-            shared = _common_prefix(previous, string)
+            pairs = enumerate(zip(previous, string, strict=False))
+            shared = next((i for i, (a, b) in pairs if a != b), len(previous))
             del path[shared + 1 :]
             for byte in string[shared:]:
                 source.append(path[-1])
@@ -250,7 +251,7 @@ class Automaton:
     @holds_as_far_as_its_parts
     def union(parts: Sequence[Automaton]) -> Automaton:
         """Return strings in any of the parts, with one determinisation for all of them."""
-        parts = [p for p in parts if not p.is_empty]
+        parts = [p for p in map(_language, parts) if not p.is_empty]
         if len(parts) < 2:
             return parts[0] if parts else Automaton.empty()
         if len(parts) == 2:
@@ -261,7 +262,7 @@ class Automaton:
     @holds_as_far_as_its_parts
     def concatenate(parts: Sequence[Automaton]) -> Automaton:
         """Return the strings that are one of each part, in their order."""
-        if any(p.is_empty for p in parts):
+        if any(p.is_empty for p in map(_language, parts)):
             return Automaton.empty()
         empty_string = Automaton.epsilon()
         parts = [p for p in parts if p != empty_string]
@@ -339,6 +340,7 @@ class Automaton:
 
     @holds_as_far_as_its_parts
     def _product(self, other: Automaton, mode: int) -> Automaton:
+        _language(other)
         class_of_byte, (mine, theirs) = joint_classes([self.class_of_byte, other.class_of_byte])
         delta, accepting, count, work = subsets.product(
             np.ascontiguousarray(self.delta[:, mine]),
@@ -466,13 +468,12 @@ class Automaton:
 
 
 def _as_bytes(text: str | bytes) -> bytes:
-    return text.encode() if isinstance(text, str) else bytes(text)
+    if isinstance(text, str):
+        return text.encode()
+    check_kind(text, (bytes, bytearray, memoryview), "a text is str or bytes", "encode it")
+    return bytes(text)
 
 
-def _common_prefix(a: bytes, b: bytes) -> int:
-    length = 0
-    for x, y in zip(a, b, strict=False):
-        if x != y:
-            break
-        length += 1
-    return length
+def _language(part: Automaton) -> Automaton:
+    check_kind(part, Automaton, "languages are gcd.Automaton", "gcd.literal(text) makes one")
+    return part

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gcd.automata.automaton import Automaton
-from gcd.errors import ConstraintError
+from gcd.errors import ConstraintError, check_kind
 from gcd.languages.literal import choice
 
 ASCII_CLASSES: Mapping[str, str] = {
@@ -45,6 +45,8 @@ def pattern(
         ConstraintError: for an element that is no such pair, for another count, or for a class
             that is empty or holds something that is not one character.
     """
+    check_kind(elements, Sequence, "a pattern is a list of pairs", "give [('UPPER', '+'), ...]")
+    check_kind(classes, Mapping, "classes map names to characters", "give a dict")
     parts = []
     for position, element in enumerate(elements):
         if not (isinstance(element, (tuple, list)) and len(element) == 2):

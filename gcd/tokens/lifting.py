@@ -40,7 +40,7 @@ import numpy as np
 from jaxtyping import Bool, Int32, Int64, UInt8, UInt64
 
 from gcd.automata.automaton import Automaton
-from gcd.errors import ConstraintError, EmptyLanguageError
+from gcd.errors import ConstraintError, EmptyLanguageError, check_kind
 from gcd.tokens.canonical import LITERALS, canonical
 from gcd.tokens.kernels import lifting as kernels
 from gcd.tokens.kernels.classes import (
@@ -93,6 +93,18 @@ def lift(
             segment ends with an id that is no special token.
         InfeasibleBudgetError: if a segment's own limit of tokens is too low for it.
     """
+    check_kind(
+        automaton,
+        (Automaton, Segments),
+        "what is lifted is a gcd.Automaton or gcd.Segments",
+        "compile it first, as gcd.regex and gcd.json_schema do",
+    )
+    check_kind(
+        vocabulary,
+        Vocabulary,
+        "lift() takes a gcd.Vocabulary",
+        "gcd.Vocabulary.from_tokenizer(tokenizer) makes one",
+    )
     if literals not in LITERALS:
         raise ConstraintError(f"literals must be one of {LITERALS}, got {literals!r}")
     if eos not in ENDINGS:

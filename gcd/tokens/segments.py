@@ -39,7 +39,7 @@ from jaxtyping import Bool, Int32, UInt8
 from gcd.automata.automaton import Automaton
 from gcd.automata.byte_classes import NUM_BYTES, joint_classes
 from gcd.automata.limits import max_states, metered, spend
-from gcd.errors import ConstraintError, EmptyLanguageError, StateLimitError
+from gcd.errors import ConstraintError, EmptyLanguageError, StateLimitError, check_kind
 from gcd.readable import readable_bytes
 from gcd.tokens.distances import check_whole
 from gcd.tokens.vocabulary import Vocabulary
@@ -274,6 +274,9 @@ def segments(parts: Iterable[Segment]) -> Segments:
         EmptyLanguageError: if a segment has no text, for example because each one that it might
             have holds its `until` before the end.
     """
+    check_kind(
+        parts, Iterable, "segments() takes a list of segments", "give [gcd.Segment(...), ...]"
+    )
     found = Segments(tuple(parts))
     if not found.parts:
         raise ConstraintError("segments() needs at least one segment, got none")

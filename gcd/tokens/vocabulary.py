@@ -10,17 +10,19 @@ tokens is the concatenation of their bytes; nothing is stripped from it.
 from __future__ import annotations
 
 import binascii
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
+from operator import index as whole
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int16
 
-from gcd.errors import ConstraintError
+from gcd.errors import ConstraintError, check_kind
 from gcd.tokens import disk_cache as vocabulary_cache
 from gcd.tokens.profiles import UnitProfile
 from gcd.tokens.segmentation import Segmentation
@@ -94,13 +96,19 @@ class Vocabulary:
         Raises:
             ConstraintError: if there are more tokens than `size`, or an EOS id is outside.
         """
+        check_kind(tokens, (list, tuple), "tokens are a list of bytes", "give the bytes of each id")
+        wrong = next((token for token in tokens if not isinstance(token, bytes)), b"")
+        check_kind(wrong, bytes, "tokens are bytes", "encode text in UTF-8")
         size = len(tokens) if size is None else size
+        check_kind(
+            size, int, "a vocabulary's size is a whole number", "give the width of the logits"
+        )
         if size < len(tokens):
             raise ConstraintError(
                 f"size {size} is less than the {len(tokens)} ids in use; "
                 "the size is the width of the model's logits"
             )
-        ends = tuple(sorted(set(_as_ids(eos_ids))))
+        ends = tuple(sorted(set(as_ids(eos_ids))))
         padded = list(tokens) + [b""] * (size - len(tokens))
         for i in ends:
             if 0 <= i < size:
@@ -121,6 +129,7 @@ class Vocabulary:
         Raises:
             ConstraintError: on a line that is not of this form, or an id that occurs twice.
         """
+        check_kind(path, (str, os.PathLike), "ranks are read from a file", "give its path")
         bytes_of: dict[int, bytes] = {}
         decode = binascii.a2b_base64
         for number, line in enumerate(Path(path).read_bytes().splitlines(), start=1):
@@ -139,7 +148,7 @@ class Vocabulary:
                     f"{'negative' if index < 0 else 'given twice'}"
                 )
             bytes_of[index] = token
-        ends = _as_ids(eos_ids)
+        ends = as_ids(eos_ids)
         width = max([*bytes_of, *ends], default=-1) + 1
         tokens = [bytes_of.get(i, b"") for i in range(width)]
         return cls.from_bytes(tokens, ends, size)
@@ -268,9 +277,17 @@ def eos_ids_of(model_or_config: Any, tokenizer: Any = None) -> tuple[int, ...]:
     for source in sources:
         value = getattr(source, "eos_token_id", None)
         if value is not None:
-            ends.update(_as_ids(value))
+            ends.update(as_ids(value))
     return tuple(sorted(ends))
 
 
-def _as_ids(ids: Ids) -> tuple[int, ...]:
-    return (int(ids),) if isinstance(ids, (int, np.integer)) else tuple(int(i) for i in ids)
+def as_ids(ids: Ids) -> tuple[int, ...]:
+    """Return one id or several as a tuple; `ConstraintError` for what is no whole number."""
+    try:
+        one = hasattr(ids, "__index__") and not getattr(ids, "ndim", 0)
+        return (whole(ids),) if one else tuple(map(whole, ids))  # type: ignore[arg-type]
+    except TypeError as error:
+        raise ConstraintError(
+            f"token ids are whole numbers, got {ids!r}; tokenizer.convert_tokens_to_ids gives "
+            "those of tokens by name"
+        ) from error

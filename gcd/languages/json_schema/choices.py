@@ -30,7 +30,7 @@ from typing import NamedTuple
 from gcd.automata.limits import spend
 from gcd.languages.json_schema.constants import CONSTANTS, has_containers, identity, values_of
 from gcd.languages.json_schema.document import Conjunction, Document, Place
-from gcd.languages.json_schema.facets import OPENING, declared, is_closed
+from gcd.languages.json_schema.facets import OPENING, declared, is_closed, scalar_constants
 from gcd.languages.json_schema.keywords import ABSENT, PLAIN
 
 _MAX_CASES = 1_000
@@ -104,15 +104,21 @@ def separate_choices(
 
 
 def are_apart(document: Document, places: Conjunction, others: Conjunction) -> bool:
-    """Return whether a constant member shows that plain schemas and others have no value in common.
+    """Return whether constants show that plain schemas and others have no value in common.
 
-    A quick look, for lists of tagged objects: false does not mean that there is such a value.
+    A quick look, for lists of constants and of objects with a constant member: false does not mean
+    that there is such a value.
     """
-    if not any(place.schema.get("type") == "object" for place in places):
+    scalars = scalar_constants([place.schema for place in places])
+    is_object = any(place.schema.get("type") == "object" for place in places)
+    if scalars is None and not is_object:
         return False
     flat = document.flatten(others, wide=True)
     if flat is None:
         return True
+    if scalars is not None:
+        others_scalars = scalar_constants([place.schema for place in flat])
+        return others_scalars is not None and scalars.keys().isdisjoint(others_scalars)
     there = {name for place in places for name in place.schema.get("required", ())}
     mine, theirs = _tags(document, places), _tags(document, flat)
     return any(name in theirs and mine[name].isdisjoint(theirs[name]) for name in there & {*mine})

@@ -123,7 +123,7 @@ def merge(document: Document, places: Conjunction, aside: Conjunction, *, closed
     shut = closed and is_closed(places)
     return Facets(
         kinds=frozenset(TYPES).intersection(*(_kinds(schema) for schema in schemas)),
-        constants=_constants(schemas),
+        constants=scalar_constants(schemas),
         length=_interval(schemas, "minLength", "maxLength"),
         patterns=_with_places(places, "pattern"),
         formats=_with_places(places, "format"),
@@ -199,8 +199,11 @@ def _kinds(schema: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(names | {"integer"} if "number" in names else names)
 
 
-def _constants(schemas: list[Mapping[str, Any]]) -> dict[Hashable, Any] | None:
-    """Scalars only: a schema with other constants says so by choices, which are used up."""
+def scalar_constants(schemas: Iterable[Mapping[str, Any]]) -> dict[Hashable, Any] | None:
+    """Return the scalars, by `identity`, that all these schemas list; None if none lists any.
+
+    A schema that lists objects or arrays says so by choices, and is passed over.
+    """
     found: dict[Hashable, Any] | None = None
     for schema in schemas:
         for keyword in CONSTANTS:

@@ -14,9 +14,10 @@ and
     wide(P and not S)   = wide(P) - narrow(P and S).
 
 They differ in how scalars are spelled: a wide one has every spelling of keys and constants, whole
-numbers with a fraction of zeros, and numbers with an exponent whatever their value (equality of
-those is not regular). In both, the members of objects stand in one order, that of all schemas that
-are compared (`aside`), and undeclared members are let in or not by the schemas that are asked for.
+numbers with a fraction of zeros, zero with a sign, and numbers with an exponent whatever their
+value (equality of those is not regular). In both, the members of objects stand in one order, that
+of all schemas that are compared (`aside`), and undeclared members are let in or not by the schemas
+that are asked for.
 
 **Where the convention leaves nothing.** That undeclared members are left out (`closed`) may leave
 no object where the standard has some: of two objects in a `oneOf`, each admits the other's members,
@@ -42,14 +43,19 @@ from gcd.languages.json_schema.constants import few_values
 from gcd.languages.json_schema.document import Conjunction, Document, Place
 from gcd.languages.json_schema.facets import Contains, Facets, merge, within_reach
 from gcd.languages.json_schema.parts import CAUSES, CHOICES, Parts
-from gcd.languages.json_schema.scalars import constants, content, fitting_constants, numerals
+from gcd.languages.json_schema.scalars import (
+    IN_PYTHON_STYLE,
+    constants,
+    fitting_constants,
+    numerals,
+    strings,
+)
 from gcd.languages.values.anything import any_value
 from gcd.languages.values.arrays import Sorted, array, containing, distinct
 from gcd.languages.values.json_values import json_notation
 from gcd.languages.values.notation import Brackets, Notation
 from gcd.languages.values.objects import BRACES, Frame, Member, mapping
 
-_IN_PYTHON_STYLE = 'supported in Python style; remove it, or use style="json"'
 _PER_EXCLUDED = 12_000  # units of work, for a look at whether two schemas exclude each other
 _MAX_DISTINCT = 40  # values that elements which must differ may have
 
@@ -258,7 +264,7 @@ class SchemaLanguages:
                 build = partial(numerals, kind, facets, wide=wide)
             case "string":
                 key = (kind, f.length, f.patterns, f.formats, wide)
-                build = partial(self._string, facets, wide)
+                build = partial(strings, self.document, self.notation, facets, wide=wide)
             case "array":
                 elements = (f.size, f.head, f.items, f.contains, f.unique, f.container)
                 key = (kind, *elements, f.aside_items, wide)
@@ -270,23 +276,6 @@ class SchemaLanguages:
         if key not in self._built:
             self._built[key] = self.parts.keep(build())
         return self._built[key]
-
-    # -- scalars ----------------------------------------------------------------------------
-
-    def _string(self, facets: Facets, wide: bool) -> Automaton:
-        shortest, longest = facets.length
-        if longest is not None and longest < shortest:
-            return Automaton.empty()
-        if not facets.patterns and not facets.formats:
-            return self.notation.string(shortest, longest)
-        if self.notation.quoted is None:
-            keyword, place = (
-                ("pattern", facets.patterns[0][1])
-                if facets.patterns
-                else ("format", facets.formats[0][1])
-            )
-            raise self.document.refuse(keyword, place, f"is not {_IN_PYTHON_STYLE}")
-        return self.notation.quoted(content(self.document, facets, wide=wide))
 
     # -- arrays -----------------------------------------------------------------------------
 
@@ -363,23 +352,28 @@ class SchemaLanguages:
             if all((a & b).is_empty for i, a in enumerate(wides) for b in wides[:i]):
                 return language
         assert facets.unique is not None
-        base = replace(facets.unique, told=False)
+        base, bound = replace(facets.unique, told=False), longest
         values: dict[str, int] = {}
-        tables = []
-        for places in [*head, facets.items]:
-            table: dict[int, Automaton] = {}
-            found = few_values(self._as_json.language(places), _MAX_DISTINCT)
-            if found is None:
+        found = []
+        for places in [*head, facets.items]:  # nothing is built until all are known to be few
+            here = few_values(self._as_json.language(places), _MAX_DISTINCT)
+            if here is None:
                 raise self._refuse_distinct(facets)
-            for value in found:
-                text = json.dumps(value, sort_keys=True)
+            found.append({json.dumps(value, sort_keys=True): value for value in here})
+            for text in found[-1]:
+                values.setdefault(text, len(values))
+            longest = len(values) if bound is None else min(bound, len(values))
+            # From each set of values that were taken, each of the others may follow.
+            following = sum(comb(len(values), n) * (len(values) - n) for n in range(longest))
+            if following > max_states():
+                raise self._refuse_distinct(facets)
+        tables: list[dict[int, Automaton]] = [{} for _ in found]
+        for table, here, places in zip(tables, found, [*head, facets.items], strict=True):
+            for text, value in here.items():
                 constant = self.document.made(base, f"is {text}", {"const": value})
-                number = values.setdefault(text, len(values))
-                table[number] = self.language((*places, constant), facets.aside_items, wide=wide)
-            tables.append(table)
-        longest = len(values) if longest is None else min(longest, len(values))
-        # From each set of values that were taken, each of the others may follow.
-        following = sum(comb(len(values), n) * (len(values) - n) for n in range(longest))
+                table[values[text]] = self.language(
+                    (*places, constant), facets.aside_items, wide=wide
+                )
         if following * max((a.num_states for t in tables for a in t.values()), default=0) > (
             max_states()
         ):
@@ -468,7 +462,7 @@ class SchemaLanguages:
 
     def _quoted(self, pattern: str, place: Place) -> Automaton:
         if self.notation.quoted is None:
-            raise self.document.refuse("patternProperties", place, f"is not {_IN_PYTHON_STYLE}")
+            raise self.document.refuse("patternProperties", place, f"is not {IN_PYTHON_STYLE}")
         return self.notation.quoted(self.document.pattern(pattern, place, "patternProperties"))
 
 

@@ -1,4 +1,4 @@
-"""This module builds numbers, contents of strings, and constants from the description of a value.
+"""This module builds numbers, strings, and constants from the description of a value.
 
 `wide` is explained in `gcd.languages.json_schema.languages`: every spelling, and every number with
 an exponent beside the others.
@@ -7,21 +7,27 @@ an exponent beside the others.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from fractions import Fraction
+from functools import reduce
+from operator import and_
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import spend
+from gcd.errors import StateLimitError
 from gcd.languages.json_schema.constants import exact, kind_of
 from gcd.languages.json_schema.document import Document
 from gcd.languages.json_schema.facets import Facets
+from gcd.languages.json_schema.keywords import shown
 from gcd.languages.text.formats import text_format
 from gcd.languages.text.texts import texts
 from gcd.languages.values.multiples import multiples, whole_numbers
 from gcd.languages.values.notation import Notation
 from gcd.languages.values.numbers import Bound, decimals, integers, numbers, with_exponent
 
+IN_PYTHON_STYLE = 'supported in Python style; remove it, or use style="json"'
 _PER_CONSTANT = 2_000  # units of work
 
 
@@ -29,9 +35,11 @@ def numerals(kind: str, facets: Facets, *, wide: bool) -> Automaton:
     """Return the numbers ("number") or whole numbers ("integer") that are as described."""
     lower, upper = facets.lower, facets.upper
     if kind == "number" and not facets.divisors:
-        found = numbers(lower, upper)
-        return found | with_exponent() if wide else found
-    found = integers(lower, upper) if kind == "integer" and not wide else decimals(lower, upper)
+        return numbers(lower, upper, wide=wide)
+    if kind == "integer" and not wide:
+        found = integers(lower, upper)
+    else:
+        found = decimals(lower, upper, wide=wide)
     for divisor in facets.divisors:
         found &= multiples(divisor)
     if not wide:
@@ -41,16 +49,57 @@ def numerals(kind: str, facets: Facets, *, wide: bool) -> Automaton:
     return found | with_exponent()
 
 
+def strings(document: Document, notation: Notation, facets: Facets, *, wide: bool) -> Automaton:
+    """Return the strings that are as described."""
+    shortest, longest = facets.length
+    if longest is not None and longest < shortest:
+        return Automaton.empty()
+    if not facets.patterns and not facets.formats:
+        return notation.string(shortest, longest)
+    if notation.quoted is None:
+        said = facets.patterns or facets.formats
+        keyword, place = "pattern" if facets.patterns else "format", said[0][1]
+        raise document.refuse(keyword, place, f"is not {IN_PYTHON_STYLE}")
+    language = content(document, facets, wide=wide)
+    with _counted_beside(facets):
+        return notation.quoted(language)
+
+
 def content(document: Document, facets: Facets, *, wide: bool) -> Automaton:
     """Return what may stand in a string, before it is quoted."""
-    found = texts(*facets.length)
+    parts = [texts(*facets.length)]
     for name, _ in facets.formats:
         language = text_format(name, widest=wide)
         assert language is not None, "formats are checked with the document"
-        found &= language
-    for pattern, place in facets.patterns:
-        found &= document.pattern(pattern, place, "pattern")
-    return found
+        parts.append(language)
+    parts += [document.pattern(pattern, place, "pattern") for pattern, place in facets.patterns]
+    with _counted_beside(facets):
+        return reduce(and_, parts)
+
+
+@contextmanager
+def _counted_beside(facets: Facets) -> Iterator[None]:
+    """Let an error of too many states name the length and what it is counted beside.
+
+    A text is somewhere in a format or a pattern, and has so many characters: the states multiply.
+    """
+    try:
+        yield
+    except StateLimitError as error:
+        shortest, longest = facets.length
+        if not shortest and longest is None:
+            raise
+        said = [f"format {name!r}" for name, _ in facets.formats]
+        said += [f"pattern {shown(pattern)}" for pattern, _ in facets.patterns]
+        length, hint = f"minLength {shortest}", "; or leave one of them out"
+        if longest is not None:
+            length = f"maxLength {longest}"
+            hint += (
+                "; or pass max_bytes=n to gcd.json_schema, the most bytes that an answer has: up "
+                f"to n = {longest + 2} no characters need counting"
+            )
+        what = f"{length} beside {' and '.join(said)}"
+        raise StateLimitError(error.limit, what, hint) from error
 
 
 def constants(notation: Notation, values: Iterable[object], *, wide: bool) -> Automaton:

@@ -20,8 +20,9 @@ What is narrower than the standard, and stated here because nothing may be narro
   the standard's reading. A value that this leaves no object, where the standard has some, is read
   as the standard has it.
 * **Numbers.** Integers have no fraction or exponent; numbers with a bound or a divisor, or compared
-  with others under `not`, `oneOf` and the like, have no exponent; constants are written as
-  `json.dumps` writes them, or as an integer if they are whole.
+  with others under `not`, `oneOf` and the like, have no exponent. No number is `-0`, and none has a
+  minus sign where `minimum` leaves only zero to it (`gcd.languages.values.numbers`). Constants are
+  written as `json.dumps` writes them, or as an integer if they are whole.
 * **Keys and constants** have one spelling (`escapes="all"` for every one); the members of
   constant objects keep the order they have in the schema.
 * **Depth.** Where the schema no longer says what a value is, arrays and objects nest at most
@@ -33,6 +34,7 @@ By the standard, keywords for one kind of value say nothing about others, so
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -41,6 +43,7 @@ from gcd.automata.limits import metered
 from gcd.errors import ConstraintError, EmptyLanguageError, WorkLimitError
 from gcd.languages.json_schema.document import Document
 from gcd.languages.json_schema.ignored import IgnoredKeyword, warn_of
+from gcd.languages.json_schema.keywords import shown
 from gcd.languages.json_schema.languages import SchemaLanguages
 from gcd.languages.values.json_values import json_notation
 
@@ -66,7 +69,8 @@ def json_schema(
     Where it is narrower than the standard, the module's docstring says so.
 
     Args:
-        schema: a JSON schema as parsed JSON: a mapping or a boolean.
+        schema: a JSON schema as parsed JSON (a mapping or a boolean), as JSON text, or as a
+            pydantic model class, whose `model_json_schema()` is taken.
         whitespace: "compact" `{"a":1}`, "spaced" `{"a": 1}` as `json.dumps` writes it, or
             "flexible", any whitespace that RFC 8259 permits.
         max_depth: nesting of values the schema leaves free, and of recursive schemas.
@@ -107,7 +111,7 @@ def json_schema(
     if max_bytes is not None and (not _is_whole(max_bytes) or max_bytes < 1):
         raise ConstraintError(f"max_bytes must be a whole number above 0, got {max_bytes!r}")
     document = Document(
-        schema,
+        _parsed(schema),
         max_depth=max_depth,
         assert_formats=formats == "assert",
         draft=draft,
@@ -154,13 +158,28 @@ def ignored_keywords(
     """
     _check_option("formats", formats, ("assert", "ignore"))
     document = Document(
-        schema,
+        _parsed(schema),
         max_depth=0,
         assert_formats=formats == "assert",
         draft=draft,
         refuse_unknown=False,
     )
     return document.ignored
+
+
+def _parsed(schema: Any) -> Any:
+    """The schema that JSON text or a pydantic model class stands for; all else as it is."""
+    if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
+        return schema.model_json_schema()
+    if not isinstance(schema, (str, bytes)):
+        return schema
+    try:
+        return json.loads(schema)
+    except (ValueError, RecursionError) as error:
+        raise ConstraintError(
+            f"the schema is a text that is no JSON ({error}): {shown(schema)}; give JSON text, "
+            "parsed JSON, or a pydantic model class"
+        ) from error
 
 
 def check_options(whitespace: object, escapes: object, unknown: object) -> None:

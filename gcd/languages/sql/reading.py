@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import pathname2url
 
-from gcd.errors import ConstraintError
+from gcd.errors import ConstraintError, check_kind
 from gcd.languages.sql.schema import Column, ForeignKey, SqlSchema, Table, folded, quoted
 
 _HEADER = b"SQLite format 3\0"
@@ -29,13 +29,18 @@ def sql_schema(path: str | os.PathLike[str], name: str | None = None) -> SqlSche
         ConstraintError: there is no such file, it is damaged or something else, it has no such
             database, or the database has no tables.
     """
-    file = Path(path)
+    file = _file(path)
     if file.suffix == ".json":
         return schema_of_entry(_entry(file, name))
     if name is not None:
         raise ConstraintError(f"{file} is one database, so it has none called {name!r}")
     with _opened(file) as connection:
         return _schema(connection)
+
+
+def _file(path: str | os.PathLike[str]) -> Path:
+    check_kind(path, (str, os.PathLike), "a database is given by its path", "give a str or a Path")
+    return Path(path)
 
 
 def sql_values(path: str | os.PathLike[str], *, most: int = 1000) -> tuple[str, ...]:
@@ -47,7 +52,7 @@ def sql_values(path: str | os.PathLike[str], *, most: int = 1000) -> tuple[str, 
         ConstraintError: the file cannot be read (see `sql_schema`), or it has more than `most`
             different texts.
     """
-    file = Path(path)
+    file = _file(path)
     values: set[str] = set()
     with _opened(file) as connection:
         connection.text_factory = lambda text: text.decode("utf-8", "replace")

@@ -6,7 +6,7 @@ import os
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import metered, state_limit
-from gcd.errors import LimitError, StateLimitError
+from gcd.errors import LimitError, StateLimitError, check_kind
 from gcd.languages.sql.dialect import SqlDialect
 from gcd.languages.sql.queries import Queries
 from gcd.languages.sql.reading import sql_schema
@@ -30,7 +30,8 @@ def sql(schema: SqlSchema | str | os.PathLike[str], dialect: SqlDialect | None =
             that fits.
         WorkLimitError: compiling it takes too much work, for the same reason.
     """
-    dialect = dialect or SqlDialect()
+    dialect = SqlDialect() if dialect is None else dialect
+    check_kind(dialect, SqlDialect, "a dialect is a gcd.SqlDialect", "make one, or leave it out")
     if not isinstance(schema, SqlSchema):
         schema = sql_schema(schema)
     with metered():
@@ -61,6 +62,7 @@ def widest_dialect(
     Raises:
         StateLimitError: even the narrowest has more states.
     """
+    check_kind(max_states, int, "max_states is a whole number", "give one")
     # Unminimised automata are larger, by less than this factor on all schemas that were looked at.
     for narrower in (dialect or SqlDialect()).narrower():
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import metered
+from gcd.errors import check_kind
 from gcd.languages.text.python_syntax import parse
 from gcd.languages.text.thompson import automaton_of
 
@@ -27,5 +28,8 @@ def regex(pattern: str) -> Automaton:
         StateLimitError: if the automaton has more states than `gcd.state_limit` allows.
         WorkLimitError: if building it takes more work than `gcd.work_limit` allows.
     """
+    check_kind(
+        pattern, str, "a pattern is a str", "decode bytes, and give a compiled one's .pattern"
+    )
     with metered():
         return automaton_of(parse(pattern), pattern)

@@ -60,7 +60,8 @@ def tool_calls(
     """Return the language of all lists of valid calls of these tools, in JSON or in Python.
 
     Args:
-        tools: mappings in the form of OpenAI, BFCL or xLAM, as `gcd.parse_tools` reads them.
+        tools: mappings in the form of OpenAI, Anthropic, MCP, BFCL or xLAM, as `gcd.parse_tools`
+            reads them.
         style: "json" or "python".
         min_calls, max_calls: how many calls there may be; None is no upper bound.
         whitespace: "spaced", "compact" or "flexible", as in `gcd.json_schema`.

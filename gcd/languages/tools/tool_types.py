@@ -5,7 +5,7 @@ Two forms are told apart tool by tool (`docs/tools.md` describes them for users)
 * **OpenAI** and whoever follows it: `{"type": "function", "function": {...}}` or the inner object
   alone, whose `parameters` is a JSON schema of type object. Its types may have any of the names
   that benchmarks use (`gcd.languages.tools.tool_schemas`). What is not in `required` may be left
-  out.
+  out. Anthropic and MCP have the schema under another key (`gcd.languages.tools.tool_keys`).
 * **xLAM** and its relatives: `parameters` maps each name to a description with a `type`, which is a
   Python type as a string (`gcd.languages.tools.type_strings`) or the name of a type; further
   keywords of JSON Schema beside it count too. A parameter may be left out if its type says
@@ -29,6 +29,13 @@ from typing import Any
 from gcd.errors import ConstraintError, UnsupportedSchemaError
 from gcd.languages.json_schema.drafts import escape
 from gcd.languages.json_schema.keywords import HONOURED, TYPES, shown
+from gcd.languages.tools.tool_keys import (
+    BY_NAME,
+    SCHEMA_WORDS,
+    check_keys,
+    declared_parameters,
+    schema_key,
+)
 from gcd.languages.tools.tool_schemas import (
     add_keyword,
     says_optional,
@@ -50,7 +57,6 @@ _STATED_DEFAULT = re.compile(
          | \(default\ (?: {_LITERAL} )""",
     re.IGNORECASE | re.VERBOSE,
 )
-_SCHEMA_WORDS = ("properties", "$defs", "$schema", "definitions", "allOf", "anyOf", "$ref")
 
 
 @dataclass(frozen=True)
@@ -153,12 +159,13 @@ def _unwrapped(tool: Any, index: int) -> tuple[Mapping[str, Any], str]:
             raise ConstraintError(
                 f"tool {index}: 'function' must be an object, got {shown(tool['function'])}"
             )
+        check_keys(tool, str(tool["function"].get("name")), f"/{index}", outside=True)
         return tool["function"], f"/{index}/function"
     return tool, f"/{index}"
 
 
 def _parameters(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    parameters = entry.get("parameters")
+    parameters = declared_parameters(entry)
     return parameters if isinstance(parameters, Mapping) else {}
 
 
@@ -168,14 +175,19 @@ def _tool(
     name = entry.get("name")
     if not isinstance(name, str) or not name:
         raise ConstraintError(f"tool {index}: 'name' must be a non-empty text, got {shown(name)}")
-    if entry.get("parameters") is not None and not isinstance(entry["parameters"], Mapping):
+    check_keys(entry, name, inside)
+    key, parameters = schema_key(entry) or BY_NAME, declared_parameters(entry)
+    if not isinstance(parameters, Mapping):
         raise ConstraintError(
-            f"tool {index} ({name}): 'parameters' must be an object, "
-            f"got {shown(entry['parameters'])}"
+            f"tool {index} ({name}): {key!r} must be an object, got {shown(parameters)}"
         )
-    parameters = _parameters(entry)
-    pointer = f"{inside}/parameters"
-    flat = not _is_schema(parameters)
+    pointer = f"{inside}/{key}"
+    flat = key == BY_NAME and not _is_schema(parameters)
+    if parameters and not flat and not _is_schema(parameters):
+        raise ConstraintError(
+            f"tool {index} ({name}): {key!r} must be a JSON schema of type 'object', "
+            f"got {shown(parameters)}"
+        )
     if flat:
         required = entry.get("required")
         schema = _flat_schema(parameters, required, index, name, pointer, marked, unknown)
@@ -191,7 +203,7 @@ def _is_schema(parameters: Mapping[str, Any]) -> bool:
     if isinstance(kind, (str, list)):
         return True
     # A tool may have a parameter called "properties": then it is described by a type.
-    return any(word in parameters and not _has_type(parameters[word]) for word in _SCHEMA_WORDS)
+    return any(word in parameters and not _has_type(parameters[word]) for word in SCHEMA_WORDS)
 
 
 def _has_type(description: Any) -> bool:

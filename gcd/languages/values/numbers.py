@@ -10,6 +10,12 @@ without an exponent**. A number without bounds has the whole grammar of RFC 8259
     -?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?
 
 **Integers are written without fraction and exponent**: `5`, not `5.0` or `5e0`.
+
+**Zero is written without a sign.** A model that has begun with `-` would otherwise end in `-0`
+where it finds no number below zero. So no number is `-0`, and none has a sign where the lower bound
+leaves only zero to it. `-0.0` stays where negative numbers may stand: `json.dumps` and `repr` write
+the float -0.0 so. All spellings together are the *wide* form, which is for what is taken away
+(`gcd.languages.json_schema.languages`).
 """
 
 from __future__ import annotations
@@ -36,23 +42,32 @@ class Bound(NamedTuple):
 @priced_cache(maxsize=1024)
 def integers(lower: Bound | None = None, upper: Bound | None = None) -> Automaton:
     """Return the integers between the bounds, in digits."""
-    return _between(lower, upper) & _integers() if lower or upper else _integers()
+    return _between(lower, upper, False) & _integers() if lower or upper else _integers()
 
 
-def numbers(lower: Bound | None = None, upper: Bound | None = None) -> Automaton:
-    """Return the numbers between the bounds; without bounds also those with an exponent."""
-    return _between(lower, upper) if lower or upper else _any_number()
+def numbers(
+    lower: Bound | None = None, upper: Bound | None = None, *, wide: bool = False
+) -> Automaton:
+    """Return the numbers between the bounds; without bounds also those with an exponent.
+
+    If `wide`, in every spelling, and every number with an exponent beside them.
+    """
+    if wide:
+        return decimals(lower, upper, wide=True) | with_exponent()
+    return _between(lower, upper, False) if lower or upper else _any_number() - _minus_zero()
 
 
-def decimals(lower: Bound | None = None, upper: Bound | None = None) -> Automaton:
-    """Return the numbers between the bounds, written without an exponent."""
-    return _between(lower, upper)
+def decimals(
+    lower: Bound | None = None, upper: Bound | None = None, *, wide: bool = False
+) -> Automaton:
+    """Return the numbers between the bounds, written without an exponent; `wide`: also `-0`."""
+    return _between(lower, upper, wide)
 
 
 @priced_cache(maxsize=1)
 def with_exponent() -> Automaton:
     """Return the numbers that are written with an exponent."""
-    return _any_number() - _between(None, None)
+    return _any_number() - _between(None, None, True)
 
 
 @priced_cache(maxsize=1)
@@ -62,7 +77,12 @@ def _any_number() -> Automaton:
 
 @priced_cache(maxsize=1)
 def _integers() -> Automaton:
-    return regex("-?(0|[1-9][0-9]*)")
+    return regex("0|-?[1-9][0-9]*")
+
+
+@priced_cache(maxsize=1)
+def _minus_zero() -> Automaton:
+    return Automaton.literal("-0")
 
 
 @priced_cache(maxsize=1)
@@ -71,11 +91,14 @@ def _magnitudes() -> Automaton:
 
 
 @priced_cache(maxsize=1024)
-def _between(lower: Bound | None, upper: Bound | None) -> Automaton:
-    """Decimals without exponent; `-0` is a spelling of zero like `0`."""
+def _between(lower: Bound | None, upper: Bound | None, wide: bool) -> Automaton:
+    """Decimals without exponent; if `wide`, `-0` is a spelling of zero like `0`."""
     positive = _magnitudes_between(lower, upper)
+    if lower and lower.value >= 0 and not wide:
+        return positive
     negative = _magnitudes_between(_mirrored(upper), _mirrored(lower))
-    return positive | (Automaton.literal("-") + negative)
+    signed = Automaton.literal("-") + negative
+    return positive | (signed if wide else signed - _minus_zero())
 
 
 def _mirrored(bound: Bound | None) -> Bound | None:

@@ -567,7 +567,8 @@ def test_what_is_not_honoured_is_refused_by_name(schema: Any, keyword: str, poin
         ({"$ref": "#nowhere"}, "no such .anchor"),
         ({"$ref": "#/$defs/none"}, "points to nothing"),
         ({"$ref": "#/title", "title": "t"}, "must be an object or a boolean"),
-        ("string", "must be an object or a boolean"),
+        ("string", "a text that is no JSON"),
+        ('"string"', "must be an object or a boolean"),
         (None, "must be an object or a boolean"),
     ],
 )
@@ -731,6 +732,56 @@ def test_what_excluded_constants_leave() -> None:
         assert not numbers.accepts(text), text
     for text in ("8", "-7", "2.51", "70", "true"):
         assert numbers.accepts(text), text
+
+
+_OF_NUMBERS: list[dict[str, Any]] = [
+    {"type": "integer"},
+    {"type": "number"},
+    {"type": "integer", "minimum": 0},
+    {"type": "integer", "minimum": -5, "maximum": 0},
+    {"type": "number", "minimum": 0},
+    {"type": "number", "exclusiveMinimum": 0},
+    {"type": "number", "exclusiveMinimum": -1, "maximum": 1},
+    {"type": "number", "maximum": 0, "minimum": 0},
+    {"type": "number", "multipleOf": 0.5},
+    {"type": "integer", "multipleOf": 7},
+    {"type": "number", "enum": [-0.0, 3, 1.5]},
+    {"const": 0},
+    {"const": -0.0, "maximum": 0},
+    {"enum": [1, -0.0]},
+]
+
+
+@pytest.mark.parametrize("schema", _OF_NUMBERS)
+@pytest.mark.parametrize("form", [{}, {"not": {"const": 9}}, {"not": {"not": True}}])
+def test_zero_is_written_without_a_sign(schema: Any, form: Any) -> None:
+    language = json_schema(schema | form)
+    validator = Draft202012Validator(schema)
+    for text in ("0", "-1", "1", "-5", "3", "0.5", "1.5", "-7", "7"):
+        is_whole = "." not in text or schema.get("type") != "integer"
+        assert language.accepts(text) == (is_whole and validator.is_valid(json.loads(text))), text
+    assert not language.accepts("-0")
+    if schema.get("minimum", -1) >= 0:
+        assert language.run("-") < 0  # a sign would lead to zero and nothing else
+
+
+@pytest.mark.parametrize("schema", _OF_NUMBERS)
+def test_zero_with_a_sign_is_the_same_value(schema: Any) -> None:
+    is_valid = Draft202012Validator(schema).is_valid(0)
+    others = json_schema({"type": ["number", "null"], "not": schema})
+    without = json_schema({"anyOf": [schema, {"type": "null"}], "not": {"const": 0}})
+    assert others.accepts("0") != is_valid
+    for text in ("0", "-0", "0.0", "-0.0", "-0.000"):
+        assert not (is_valid and others.accepts(text)), text
+        assert not without.accepts(text), text
+
+
+def test_zero_with_a_sign_is_no_other_element() -> None:
+    for items in ({"enum": [0, 1]}, {"type": "integer", "minimum": -1, "maximum": 1}):
+        schema = {"type": "array", "minItems": 2, "uniqueItems": True, "items": items}
+        language = json_schema(schema)
+        assert language.accepts("[0,1]")
+        assert not any(language.accepts(f"[0,{text}]") for text in ("0", "-0", "-0.0"))
 
 
 def test_conditions_in_a_circle() -> None:

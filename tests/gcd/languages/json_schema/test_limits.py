@@ -250,3 +250,44 @@ def test_too_many_cases_name_a_choice(schema: Any, keyword: str, pointer: str) -
     with multiplied, pytest.raises(UnsupportedSchemaError, match="alternatives") as caught:
         json_schema(schema)
     assert (caught.value.keyword, caught.value.pointer) == (keyword, pointer)
+
+
+_SIXTY = list(range(60))
+
+
+@pytest.mark.parametrize(
+    ("elements", "millions"),  # of units, 200 of which are at most a second
+    [
+        ({"items": {"oneOf": [{"const": i} for i in _SIXTY]}}, 200),
+        ({"items": {"type": "integer", "minimum": 1, "maximum": 60}, "minItems": 60}, 10),
+        ({"prefixItems": [{"enum": _SIXTY[:39]} for _ in _SIXTY], "items": False}, 50),
+        ({"prefixItems": [{"enum": list(range(i, i + 9))} for i in _SIXTY]}, 50),
+    ],
+)
+def test_elements_of_too_many_values_are_refused_before_they_are_built(
+    elements: Any, millions: int
+) -> None:
+    with work_limit(millions * 1_000_000), pytest.raises(UnsupportedSchemaError) as refused:
+        json_schema({"type": "array", "uniqueItems": True, **elements})
+    assert refused.value.keyword == "uniqueItems"
+
+
+def test_constants_that_are_apart_are_compared_without_building_them() -> None:
+    with work_limit(200_000_000):
+        language = json_schema({"oneOf": [{"const": i} for i in range(90)]})
+    assert {text.decode() for text in language} == {str(i) for i in range(90)}
+
+
+@pytest.mark.parametrize(
+    ("branches", "texts"),
+    [
+        ([{"const": 1}, {"const": 1.0}, {"const": 2}], {"2"}),
+        ([{"const": 0}, {"const": False}, {"enum": [0.5, None]}], {"0", "false", "0.5", "null"}),
+        ([{"enum": [1, 2]}, {"enum": [2, 3]}], {"1", "3"}),
+        ([{"const": 1}, {"enum": [2, [1]]}, {"const": [1]}], {"1", "2"}),
+        ([{"const": 1, "type": "string"}, {"enum": [1, 2]}], {"1", "2"}),
+        ([{"enum": [1, 2], "not": {"const": 2}}, {"const": 2}], {"1", "2"}),
+    ],
+)
+def test_one_of_several_constants(branches: list[Any], texts: set[str]) -> None:
+    assert {text.decode() for text in json_schema({"oneOf": branches})} == texts

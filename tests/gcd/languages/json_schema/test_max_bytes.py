@@ -184,3 +184,23 @@ def test_malformed_lengths_are_refused(max_bytes: Any) -> None:
 def test_too_short_a_length_is_refused_with_the_shortest() -> None:
     with pytest.raises(EmptyLanguageError, match=r"at most 9 bytes.*shortest has 10"):
         json_schema({"const": "12345678"}, max_bytes=9)
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [({"format": "uri"}, "format 'uri'"), ({"pattern": "^([0-9A-Fa-f]{1,90}-)*$"}, "pattern '^(")],
+)
+def test_a_length_beside_a_format_is_refused_with_what_helps(said: Any, named: str) -> None:
+    schema = {"type": "object", "properties": {"url": {"type": "string", "maxLength": 999, **said}}}
+    with gcd.state_limit(20_000):
+        with pytest.raises(gcd.StateLimitError) as refused:
+            gcd.json_schema(schema)
+        message = str(refused.value)
+        assert refused.value.keyword == "maxLength"
+        assert refused.value.pointer == "/properties/url"
+        assert f"maxLength 999 beside {named}" in message
+        assert "max_bytes=n" in message
+        assert "n = 1001" in message
+        counted = gcd.json_schema(schema, max_bytes=1001)
+    free = {"type": "object", "properties": {"url": {"type": "string", **said}}}
+    assert counted == gcd.json_schema(free, max_bytes=1001)

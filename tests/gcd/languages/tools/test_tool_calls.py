@@ -324,6 +324,15 @@ def test_flexible_whitespace_in_python() -> None:
         assert not language.accepts(refused)
 
 
+@pytest.mark.parametrize(("style", "call"), [("json", '{{"n": {}}}'), ("python", "n={}")])
+def test_zero_is_written_without_a_sign(style: str, call: str) -> None:
+    tools = [{"name": "f", "parameters": {"n": {"type": "int"}, "x": {"type": "float, optional"}}}]
+    language = tool_calls(tools, style=style)
+    whole = {"json": '[{{"name": "f", "arguments": {}}}]', "python": "[f({})]"}[style]
+    for text, accepted in (("0", True), ("-0", False), ("-1", True)):
+        assert language.accepts(whole.format(call.format(text))) == accepted
+
+
 def test_constants_inside_arrays_and_objects_in_python() -> None:
     tool = {"name": "f", "parameters": {"a": {"enum": [{"k": [True, None, "x"]}, 0.5]}}}
     language = tool_calls([tool], style="python")

@@ -113,6 +113,25 @@ def test_all_forms_of_a_tool_mean_the_same() -> None:
     forms = [
         {"type": "function", "function": inner},
         inner,
+        {**inner, "type": "function", "strict": True},
+        {
+            "type": "custom",
+            "name": "f",
+            "description": "Does f.",
+            "input_schema": schema,
+            "input_examples": [{"city": {"type": "string"}}],
+            "cache_control": {"type": "ephemeral"},
+        },
+        {
+            "name": "f",
+            "title": "The tool f",
+            "description": "Does f.",
+            "inputSchema": schema,
+            "outputSchema": {"type": "object", "properties": {"t": {"type": "number"}}},
+            "annotations": {"title": "f", "readOnlyHint": True},
+            "_meta": {"type": "object"},
+        },
+        {**inner, "parameters": None, "input_schema": schema, "return": {"type": "string"}},
         _flat({"city": {"type": "str"}, "days": {"type": "int, optional"}}),
         _flat({"city": {"type": "string"}, "days": {"type": "integer", "default": 3}}),
         _flat({"city": {"type": "string", "required": True}, "days": {"type": "integer"}}),
@@ -223,8 +242,56 @@ def test_unknown_types_are_counted_over_the_list() -> None:
         ([_flat({"city": {"type": "str"}, "c": {"type": "str"}}, required="city")], "'required'"),
         ([{"type": "function", "name": "x", "function": {"name": "y"}}], "both 'name' and"),
         ([{"name": "f", "parameters": {"type": ["object", "null"]}}], "must have type 'object'"),
+        ([{"name": "f", "input_schema": [1]}], r"tool 0 \(f\): 'input_schema' must be an object"),
+        ([{"name": "f", "inputSchema": {"a": {"type": "str"}}}], "'inputSchema' must be a JSON"),
+        ([{"name": "f", "inputSchema": {"type": "array"}}], "must have type 'object'"),
+        ([{"name": "f", "parameters": {}, "input_schema": {}}], "'f' has both 'parameters' and"),
+        ([{"name": "sh", "type": "bash_20250124"}], "'sh' at '/0' is of type 'bash_20250124'"),
     ],
 )
 def test_malformed_tool_lists_say_where_and_what(tools: Any, message: str) -> None:
     with pytest.raises(ConstraintError, match=message):
         parse_tools(tools)
+
+
+_CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "meant"),
+    [
+        ("paramters", _CITY, "parameters"),
+        ("Parameters", {}, "parameters"),
+        ("params", {"city": {"type": "str, optional"}}, "parameters"),
+        ("inputSchemas", _CITY, "inputSchema"),
+        ("input_schem", {"type": "object"}, "input_schema"),
+        ("arguments", {"city": {"type": "str"}}, None),
+        ("args", [{"name": "city", "type": "List[str]"}], None),
+        ("function_schema", {"$ref": "#/$defs/a"}, None),
+        ("schema", {"type": ["object", "null"]}, None),
+    ],
+)
+def test_a_schema_that_would_be_lost_is_refused_by_name(key: str, value: Any, meant: Any) -> None:
+    for tool, pointer in (
+        ({"name": "weather", key: value}, "/1"),
+        ({"type": "function", "function": {"name": "weather", key: value}}, "/1/function"),
+        ({"type": "function", key: value, "function": {"name": "weather"}}, "/1"),
+    ):
+        with pytest.raises(UnsupportedSchemaError) as refused:
+            parse_tools([{"name": "other"}, tool])
+        assert (refused.value.keyword, refused.value.pointer) == (key, pointer)
+        message = str(refused.value)
+        assert "'weather'" in message
+        assert "'parameters', 'input_schema' or 'inputSchema'" in message
+        assert (f"did you mean {meant!r}?" in message) == (meant is not None)
+
+
+def test_parameters_beside_the_tool_they_belong_to_are_refused() -> None:
+    with pytest.raises(UnsupportedSchemaError, match="beside 'function' of the tool 'f'"):
+        parse_tools([{"type": "function", "parameters": _CITY, "function": {"name": "f"}}])
+
+
+def test_what_holds_no_schema_is_nobodys_business() -> None:
+    more = {"version": 3, "tags": ["a"], "unit": {"type": "ephemeral"}, "url": "x", "input": None}
+    (tool,) = parse_tools([{"name": "f", "parameters": _CITY, **more}]).tools
+    assert [p.name for p in tool.parameters] == ["city"]

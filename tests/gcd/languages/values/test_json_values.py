@@ -19,7 +19,7 @@ from gcd.languages.values.json_values import (
     json_spellings,
     json_string,
 )
-from gcd.languages.values.numbers import Bound, integers, numbers
+from gcd.languages.values.numbers import Bound, decimals, integers, numbers
 from gcd.languages.values.python_values import (
     python_constants,
     python_notation,
@@ -176,10 +176,17 @@ BOUNDS = st.one_of(
 @example(Bound(Decimal("-0"), False), Bound(Decimal(0), False))
 def test_numbers_between_bounds_are_exact(lower: Bound | None, upper: Bound | None) -> None:
     between, whole = numbers(lower, upper), integers(lower, upper)
+    every, plain = numbers(lower, upper, wide=True), decimals(lower, upper, wide=True)
+    none_below_zero = lower is not None and lower.value >= 0
     for text, value in SPELLINGS.items():
         inside = value is not None and _above(value, lower) and _below(value, upper)
-        assert between.accepts(text) == inside, text
-        assert whole.accepts(text) == (inside and "." not in text), text
+        assert every.accepts(text) == plain.accepts(text) == inside, text
+        bare = text != "-0" and not (text.startswith("-") and value == 0 and none_below_zero)
+        assert between.accepts(text) == decimals(lower, upper).accepts(text), text
+        assert between.accepts(text) == (inside and bare), text
+        assert whole.accepts(text) == (inside and bare and "." not in text), text
+        if inside and not between.accepts(text):  # the value has a spelling nevertheless
+            assert between.accepts("0")
 
 
 def _above(value: Decimal, bound: Bound | None) -> bool:
@@ -198,12 +205,14 @@ def test_long_integers_are_compared_digit_by_digit(low: int, high: int, near: in
         assert language.accepts(str(value)) == (low <= value < high)
 
 
-@pytest.mark.parametrize("text", ["1e5", "-1.50E+07", "0.5", "-0", "12345678901234567890"])
+@pytest.mark.parametrize(
+    "text", ["1e5", "-1.50E+07", "0.5", "-0.0", "-0e2", "12345678901234567890"]
+)
 def test_numbers_without_bounds_have_the_whole_grammar(text: str) -> None:
     assert numbers().accepts(text)
 
 
-@pytest.mark.parametrize("text", ["01", "+1", "1.", ".5", "1e", "--1", "NaN", "Infinity", ""])
+@pytest.mark.parametrize("text", ["01", "+1", "1.", ".5", "1e", "--1", "NaN", "Infinity", "", "-0"])
 def test_what_is_no_number(text: str) -> None:
     assert not numbers().accepts(text)
 

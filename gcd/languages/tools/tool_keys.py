@@ -1,0 +1,111 @@
+"""This module finds the key under which a tool says what its arguments are.
+
+    parameters      OpenAI, Gemini, BFCL: a JSON schema; xLAM: a description for each name
+    input_schema    Anthropic: a JSON schema
+    inputSchema     MCP: a JSON schema
+
+A tool without any of them has no arguments. So a schema under another key, such as a misspelt
+`paramters`, would be lost in silence: every other key that may hold one is refused by its name,
+unless it is known to describe something else, such as what the tool returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from gcd.errors import ConstraintError, UnsupportedSchemaError
+from gcd.languages.json_schema.keywords import shown
+from gcd.languages.tools.type_strings import parse_type
+
+BY_NAME = "parameters"  # may hold descriptions by name
+_KEYS = (BY_NAME, "input_schema", "inputSchema")
+# Keys that describe a tool and constrain none of its calls, though they may hold a schema.
+_DESCRIPTIONS = frozenset(
+    [
+        *("outputSchema", "output_schema", "return", "returns", "response", "responseJsonSchema"),
+        *("annotations", "cache_control", "examples", "input_examples", "metadata", "_meta"),
+    ]
+)
+SCHEMA_WORDS = ("properties", "$defs", "$schema", "definitions", "allOf", "anyOf", "$ref")
+
+
+def schema_key(tool: Mapping[str, Any]) -> str | None:
+    """Return the key under which a tool has its arguments; None if it has none of them.
+
+    Raises:
+        ConstraintError: if the tool has several.
+    """
+    found = [key for key in _KEYS if tool.get(key) is not None]
+    if len(found) > 1:
+        raise ConstraintError(
+            f"the tool {shown(tool.get('name'))} has both {found[0]!r} and {found[1]!r}, and "
+            "either could be its arguments; remove one of them"
+        )
+    return found[0] if found else None
+
+
+def declared_parameters(tool: Mapping[str, Any]) -> Any:
+    """Return what a tool has under the key for its arguments; an empty object without one."""
+    key = schema_key(tool)
+    return {} if key is None else tool[key]
+
+
+def check_keys(tool: Mapping[str, Any], name: str, pointer: str, *, outside: bool = False) -> None:
+    """Raise `UnsupportedSchemaError` if a tool has a schema under a key that is not read.
+
+    Args:
+        tool: the object to look at.
+        name: the tool's name, for the message.
+        pointer: JSON pointer of the object in the tool list.
+        outside: whether the tool itself is under the key `function` of this object, so that no key
+            of this object is read for arguments.
+    """
+    for key, value in tool.items():
+        if value is None or key in _DESCRIPTIONS or (outside and key == "function"):
+            continue
+        if key in _KEYS:
+            if outside:
+                raise UnsupportedSchemaError(
+                    key, pointer, f"stands beside 'function' of the tool {name!r}; put it inside"
+                )
+            continue
+        near = _near_miss(str(key))
+        if near or _holds_schema(value):
+            meant = f"did you mean {near!r}? " if near else ""
+            raise UnsupportedSchemaError(
+                str(key),
+                pointer,
+                f"of the tool {name!r} is not read; {meant}The arguments of a tool stand under "
+                f"{', '.join(map(repr, _KEYS[:-1]))} or {_KEYS[-1]!r}, so rename it or remove it",
+            )
+    kind = tool.get("type", "function")
+    if not outside and kind != "function" and schema_key(tool) is None:
+        raise ConstraintError(
+            f"the tool {name!r} at {pointer!r} is of type {shown(kind)} and says nothing of its "
+            f"arguments; give their schema under {BY_NAME!r}"
+        )
+
+
+def _near_miss(key: str) -> str | None:
+    lower = {name.lower(): name for name in reversed(_KEYS)}
+    found = get_close_matches(key.lower(), lower, n=1, cutoff=0.75)
+    return lower[found[0]] if found else None
+
+
+def _holds_schema(value: Any) -> bool:
+    """Whether a value is a schema, or an object or a list of them."""
+    inner = value if isinstance(value, list) else []
+    if isinstance(value, Mapping):
+        inner = [value, *value.values()]
+    return any(_is_like_schema(each) for each in inner)
+
+
+def _is_like_schema(value: Any) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    kinds = value.get("type")
+    names = kinds if isinstance(kinds, list) else [kinds]
+    is_typed = any(isinstance(name, str) and not parse_type(name).unknown for name in names)
+    return is_typed or any(word in value for word in SCHEMA_WORDS)
