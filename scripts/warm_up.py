@@ -5,8 +5,8 @@
 numba compiles a kernel when it is first called, one at a time, and keeps it on disk
 (`gcd.support.compiled`). Here each part of the library is called once on small data, the parts side
 by side in processes of their own; who comes later finds the files. Where all is compiled already
-this takes a few seconds. Nothing depends on it: a kernel that is missed is compiled when called, and
-so are kernels for language models and HMMs in float64, which tests have, and experiments have not.
+this takes a few seconds. Nothing depends on it: a kernel that is missed is compiled when called,
+and so are those for language models and HMMs in float64, which tests have, and experiments do not.
 """
 
 from __future__ import annotations
