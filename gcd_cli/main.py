@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +45,20 @@ def _kinds(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--sql", "kind", flag_value="sql", help="Queries to a database."),
         click.option("--tools", "kind", flag_value="tools", help="Calls of the tools in a list."),
         click.option("--regex", "kind", flag_value="regex", help="A regular expression."),
-        click.option("--schema", "kind", flag_value="schema", default="schema", hidden=True),
+        click.option(
+            "--schema",
+            "kind",
+            flag_value="schema",
+            default="schema",
+            help="A JSON Schema, the default.",
+        ),
     ):
         command = option(command)
     return command
 
 
 _tokenizer = click.option(
-    "--tokenizer", metavar="DIR", help="Directory of a model with its tokenizer.json."
+    "--tokenizer", metavar="MODEL", help="Directory or hub name of a model, for its tokenizer.json."
 )
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
@@ -162,7 +169,7 @@ def compile_(
 @click.argument("prefix")
 @_kinds
 @_tokenizer
-@click.option("--budget", type=int, help="Tokens of the whole text, EOS included.")
+@click.option("--budget", type=click.IntRange(1), help="Tokens of the whole text, EOS included.")
 @_as_json
 def explain(
     given: str,
@@ -225,7 +232,7 @@ def explain(
 @click.argument("file")
 @_kinds
 @_tokenizer
-@click.option("--budget", type=int, help="Most tokens, EOS included.")
+@click.option("--budget", type=click.IntRange(1), help="Most tokens, EOS included.")
 @click.option("--strip", is_flag=True, help="Leave out whitespace around the text.")
 @_as_json
 def check(
@@ -269,14 +276,18 @@ def check(
     _answer(reason is None)
 
 
+def _no_longer(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise click.UsageError(f"--as {value} is --{value} now, as in all commands")
+
+
 @main.command(epilog=_KINDS)
-@click.option("--model", required=True, metavar="DIR", help="Directory of a causal model.")
-@click.option("--schema", "given", required=True, metavar="SCHEMA", help="The constraint.")
-@click.option("--budget", required=True, type=int, help="Most tokens, EOS included.")
-@click.option("--as", "kind", type=click.Choice(["schema", "regex", "tools", "sql"]),
-              default="schema", show_default=True, help="What SCHEMA is.")  # fmt: skip
-@click.option("--whitespace", type=click.Choice(["compact", "spaced", "flexible"]))
-@click.option("--max-depth", type=int, help="Nesting of free values and recursive schemas.")
+@click.argument("given", metavar="SCHEMA")
+@click.option("--model", required=True, metavar="MODEL",
+              help="Directory or hub name of a causal model.")  # fmt: skip
+@click.option("--budget", required=True, type=click.IntRange(1), help="Most tokens, EOS included.")
+@_kinds
+@click.option("--as", hidden=True, expose_value=False, callback=_no_longer)
 @click.option("--prompt", default="", help="Text before the answer.")
 @click.option("--particles", type=click.IntRange(1), default=16, show_default=True)
 @click.option("--proposal", type=click.Choice(["lm", "lcd", "gcd", "greedy_close", "pgcd"]),
@@ -287,8 +298,8 @@ def check(
 @click.option("--seed", type=int, default=0, show_default=True)
 @_as_json
 def sample(
-    model: str,
     given: str,
+    model: str,
     budget: int,
     kind: str,
     whitespace: str | None,
@@ -303,19 +314,22 @@ def sample(
 ) -> None:
     """Sample answers of a language model under a constraint, within a budget.
 
-    Prints every distinct answer with its posterior probability. Exit code 1 if there is none.
+    Prints every distinct answer with its posterior probability. Exit code 1 if there is none, 2 if
+    no text that satisfies the constraint is as short as the budget.
 
     \b
     Examples:
-      gcd sample --model models/mine --schema schema.json --budget 60 --prompt 'Answer: '
-      gcd sample --model models/mine --as regex --schema '(yes|no), .{1,40}' --budget 20
+      gcd sample schema.json --model models/mine --budget 60 --prompt 'Answer: '
+      gcd sample --regex '(yes|no), .{1,40}' --model models/mine --budget 20
     """
     if (proposal == "pgcd") != (hmm is not None):
         raise click.UsageError("--proposal pgcd and --hmm DIR go together")
+    import gcd
+
     language, automaton = _sources(given, kind, whitespace, max_depth, model, budget)
+    gcd.Matcher(automaton, budget=budget)  # refuses a budget that no text fits into
     from gcd_cli.sampling import draw
 
-    assert automaton is not None
     found = draw(
         model, language, automaton, prompt=prompt, budget=budget, particles=particles,
         proposal=proposal, algorithm=algorithm, seed=seed, hmm=hmm,
@@ -338,19 +352,21 @@ def _sources(
     tokenizer: str | None,
     budget: int | None,
 ) -> tuple[Any, Any]:
-    """The language, and its automaton over tokens if there is a tokenizer; the budget is checked.
+    """The language, and its automaton over tokens if there is a tokenizer.
 
-    The quick checks come first: compiling may take seconds.
+    The quick checks come first: compiling may take seconds. A budget that no text fits into is
+    no bad input: of any text it says no.
     """
     import gcd
     from gcd_cli import sources
 
     if budget is not None and tokenizer is None:
-        raise sources.BadInput("--budget counts tokens: give --tokenizer DIR, too")
+        raise sources.BadInput("--budget counts tokens: give --tokenizer MODEL, too")
     vocabulary = None if tokenizer is None else sources.vocabulary(tokenizer)
     language = sources.language(given, kind, whitespace, max_depth)
     if vocabulary is None:
         return language, None
     automaton = gcd.lift(language, vocabulary)
-    gcd.Matcher(automaton, budget=budget)  # refuses a budget that no text fits into
+    with suppress(gcd.InfeasibleBudgetError):
+        gcd.Matcher(automaton, budget=budget)  # refuses one that the constraint cannot count
     return language, automaton

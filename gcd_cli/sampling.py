@@ -1,4 +1,4 @@
-"""This module loads a language model from a directory and samples from it under a constraint."""
+"""This module loads a language model and samples from it under a constraint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROPOSALS: dict[str, Callable[[], smc.Proposal[Any]]] = {
 
 
 def draw(
-    directory: str,
+    model: str,
     language: gcd.Automaton,
     automaton: gcd.TokenAutomaton,
     *,
@@ -35,7 +35,7 @@ def draw(
     """Sample answers to a prompt; return them with their probabilities, and how far to trust them.
 
     Args:
-        directory: a causal model of `transformers`, with its tokenizer.
+        model: a causal model of `transformers` by directory or hub name, with its tokenizer.
         language: the constraint over bytes, in case the model's vocabulary is another than
             `automaton` was lifted to.
         automaton: the constraint.
@@ -51,12 +51,12 @@ def draw(
 
     logging.disable_progress_bar()
     try:
-        model = AutoModelForCausalLM.from_pretrained(directory)
-        tokenizer = AutoTokenizer.from_pretrained(directory)
+        network = AutoModelForCausalLM.from_pretrained(model)
+        tokenizer = AutoTokenizer.from_pretrained(model)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         cause = (str(error).splitlines() or [type(error).__name__])[0]
-        raise BadInput(f"{directory} holds no model that can be loaded: {cause}") from error
-    lm = smc.TransformersLM(model, tokenizer)
+        raise BadInput(f"{model} holds no model that can be loaded: {cause}") from error
+    lm = smc.TransformersLM(network, tokenizer)
     if lm.vocabulary != automaton.vocabulary:
         automaton = gcd.lift(language, lm.vocabulary)
     (posterior,) = smc.sample(

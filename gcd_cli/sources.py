@@ -17,6 +17,8 @@ import click
 import gcd
 
 KINDS = ("schema", "regex", "tools", "sql")
+_CONFIGS = ("config.json", "generation_config.json", "tokenizer_config.json")
+_GIVE = "give the directory of a model, with its tokenizer.json, or its name on the hub"
 
 
 class BadInput(click.ClickException):
@@ -89,20 +91,19 @@ def language(
     return found
 
 
-def vocabulary(directory: str) -> gcd.Vocabulary:
-    """Read the vocabulary of a model's directory, as wide as the model's logits.
+def vocabulary(given: str) -> gcd.Vocabulary:
+    """Read the vocabulary of a model's directory or hub name, as wide as the model's logits.
 
     `tokenizer.json` has the tokens; ids that end a text and the width are in the configurations
     beside it. No model and no `transformers` is loaded.
 
     Raises:
-        BadInput: if there is no such directory, or no `tokenizer.json` in it.
+        BadInput: if there is no such model, or no `tokenizer.json` beside it.
     """
-    folder = Path(directory)
+    folder = Path(given) if Path(given).is_dir() else _from_hub(given)
     file = folder / "tokenizer.json"
     if not file.is_file():
-        what = f"{file} does not exist" if folder.is_dir() else f"{folder} is not a directory"
-        raise BadInput(f"{what}; give the directory of a model, with its tokenizer.json")
+        raise BadInput(f"{file} does not exist; {_GIVE}")
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
@@ -113,10 +114,7 @@ def vocabulary(directory: str) -> gcd.Vocabulary:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing more special
         raise BadInput(f"{file} is no tokenizer ({error}); copy it again") from error
-    config, generation, names = (
-        _config(folder / name)
-        for name in ("config.json", "generation_config.json", "tokenizer_config.json")
-    )
+    config, generation, names = (_config(folder / name) for name in _CONFIGS)
     end = getattr(names, "eos_token", None)
     end = getattr(end, "content", end)
     named = SimpleNamespace(eos_token_id=None if end is None else tokenizer.token_to_id(end))
@@ -127,6 +125,26 @@ def vocabulary(directory: str) -> gcd.Vocabulary:
         raise BadInput(f"{folder / 'config.json'}: vocab_size is {width!r}, not a number of tokens")
     size = max(width, tokenizer.get_vocab_size())
     return gcd.Vocabulary.from_tokenizer(tokenizer, size=size, eos_ids=gcd.eos_ids_of(model, named))
+
+
+def _from_hub(name: str) -> Path:
+    """The folder of the files, out of the hub or its cache, that `vocabulary` reads."""
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HFValidationError
+        from huggingface_hub.utils import disable_progress_bars
+    except ImportError as error:
+        raise BadInput(f"{name} is not a directory; {_GIVE}") from error
+    disable_progress_bars()
+    try:
+        return Path(snapshot_download(name, allow_patterns=["tokenizer.json", *_CONFIGS]))
+    except HFValidationError as error:  # the path of a directory, then
+        raise BadInput(f"{name} is not a directory; {_GIVE}") from error
+    except (OSError, ValueError) as error:
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BadInput(
+            f"{name} is neither a directory nor a model that the hub gives ({cause}); {_GIVE}"
+        ) from error
 
 
 def _config(path: Path) -> SimpleNamespace:

@@ -5,7 +5,8 @@
 numba compiles a kernel when it is first called, one at a time, and keeps it on disk
 (`gcd.support.compiled`). Here each part of the library is called once on small data, the parts side
 by side in processes of their own; who comes later finds the files. Where all is compiled already
-this takes a few seconds. Nothing depends on it: a kernel that is missed is compiled when called.
+this takes a few seconds. Nothing depends on it: a kernel that is missed is compiled when called,
+and so are those for language models and HMMs in float64, which tests have, and experiments do not.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from typing import Any
 
 import gcd
 from gcd.warm_up import SCHEMA, languages, tokens, vocabulary
@@ -24,8 +26,11 @@ def sampling() -> None:
     import torch
 
     import smc
+    from gcd.tokens.batch import AutomatonBatch
     from hmm.model import HMM
     from smc import candidates
+    from smc.proposals import Batch
+    from smc.static.blocks import BlockPass
     from smc.testing import ToyLM
 
     lm = ToyLM(vocabulary(), dtype=torch.float32)  # as language models are
@@ -52,12 +57,42 @@ def sampling() -> None:
             )
     finally:
         candidates.NARROW = narrow
+    batch = Batch(AutomatonBatch([constraint]), torch.tensor([40]))
+    logits, row = torch.zeros(1, lm.vocabulary.size), torch.tensor([0])
+    weighed = BlockPass().weigh(smc.GCD(), smc.GCD().start(batch), logits, row, 1.0)
+    weighed.draw(row, torch.tensor([0.5], dtype=torch.float64))
+
+
+def narrowing() -> None:
+    """What only some constraints ask for: spellings of the tokenizer, segments, wiring by hand."""
+    tokenizer = _tokenizer()
+    ids = tokenizer.get_vocab()
+    own = gcd.Vocabulary.from_tokenizer(tokenizer, eos_ids=[ids["</s>"]])
+    gcd.lift(gcd.json_schema(SCHEMA), own, literals="canonical")
+    thought = gcd.Segment(gcd.anything(), until="}", tokens=4)
+    gcd.lift(gcd.segments([thought, gcd.Segment(gcd.json_schema(SCHEMA))]), own)
+    wires = [("start", [ids["a"], ids["b"]], "middle"), ("middle", [ids["a"]], "end")]
+    gcd.TokenAutomaton.from_transitions(own, wires, initial="start", accepting=["end"])
+
+
+def _tokenizer() -> Any:
+    """A tokenizer of single bytes, one pair, and the end of a text."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    symbols = [*sorted(pre_tokenizers.ByteLevel.alphabet()), '":']
+    bpe = models.BPE({symbol: i for i, symbol in enumerate(symbols)}, [('"', ":")])
+    tokenizer = Tokenizer(bpe)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["</s>"])
+    return tokenizer
 
 
 PARTS: dict[str, Callable[[], None]] = {
     "languages": languages,
     "tokens": tokens,
     "sampling": sampling,
+    "narrowing": narrowing,
 }
 
 

@@ -21,6 +21,7 @@ from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft
 
 from experiments.finetuning.batches import batch_of, loss_of, pieces
 from experiments.finetuning.lessons import Lesson, lessons
+from experiments.harness.adapters import without_renaming
 from experiments.harness.run import Run
 from gcd.support.files import read_json, write_json
 
@@ -65,7 +66,7 @@ def adapted(model: Any, config: DictConfig) -> Any:
         target_modules="all-linear",
         task_type="CAUSAL_LM",
     )
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), without_renaming():
         torch.manual_seed(config.seed)
         return get_peft_model(model, shape)
 

@@ -6,6 +6,9 @@ was trained: on others it would load as well, and answer nonsense.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +72,14 @@ def check_base(directory: Path, base: str, path: str) -> None:
         )
 
 
+@contextmanager
+def without_renaming() -> Iterator[None]:
+    """Leave out one warning: `peft` reads a property that `transformers` has given another name."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated")
+        yield
+
+
 def merged(model: Any, directory: Path) -> Any:
     """Give the model with the adapter added to its weights.
 
@@ -78,7 +89,8 @@ def merged(model: Any, directory: Path) -> Any:
     from peft import PeftModel  # seconds, which runs without an adapter need not wait for
 
     try:
-        return PeftModel.from_pretrained(model, directory).merge_and_unload()
+        with without_renaming():
+            return PeftModel.from_pretrained(model, directory).merge_and_unload()
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(

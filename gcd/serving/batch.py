@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int32, Int64
+from jaxtyping import Bool, Int32, Integer
 
 from gcd.errors import ConstraintError
+from gcd.serving.arguments import rows, whole_numbers
 from gcd.serving.kernels import masks as kernels
-from gcd.serving.matcher import Matcher, check_rows
+from gcd.serving.matcher import Matcher
 from gcd.serving.places import Places
 
 
@@ -81,7 +83,7 @@ class MatcherBatch:
         if not self._places.is_current:
             raise ConstraintError("a matcher of this batch has joined another one since")
 
-    def advance(self, tokens: Sequence[int] | Int64[np.ndarray, "N"]) -> Bool[np.ndarray, "N"]:
+    def advance(self, tokens: Sequence[int] | Integer[Any, "N"]) -> Bool[np.ndarray, "N"]:
         """`Matcher.advance` of each with its token; which of them took theirs.
 
         Raises:
@@ -89,7 +91,7 @@ class MatcherBatch:
                 changes then.
         """
         self._check()
-        ids = np.asarray(tokens, np.int64)
+        ids = whole_numbers(tokens)
         taken = np.empty(len(self.matchers), np.bool_)
         if ids.shape != taken.shape:
             raise ValueError(f"{taken.size} matchers need as many tokens, got shape {ids.shape}")
@@ -108,7 +110,7 @@ class MatcherBatch:
         self._most += 1
         return taken
 
-    def rollback(self, num_tokens: int | Sequence[int] | Int64[np.ndarray, "N"] = 1) -> None:
+    def rollback(self, num_tokens: int | Sequence[int] | Integer[Any, "*N"] = 1) -> None:
         """`Matcher.rollback` of each: by one number of tokens, or by a number for each.
 
         Raises:
@@ -116,7 +118,7 @@ class MatcherBatch:
                 more than its matcher has tokens; nothing changes then.
         """
         self._check()
-        counts = np.asarray(num_tokens, np.int64)
+        counts = whole_numbers(num_tokens, "number of tokens")
         if counts.ndim == 0:
             counts = np.full(len(self.matchers), counts)
         if counts.shape != (len(self.matchers),):
@@ -132,8 +134,7 @@ class MatcherBatch:
         for matcher, count in zip(self.matchers, counts.tolist(), strict=True):
             matcher.rollback(count)
 
-    def fill_masks(self, out: Int32[np.ndarray, "N W"]) -> None:
-        """`Matcher.fill_mask` of each into its row (contiguous int32, in place)."""
+    def fill_masks(self, out: Int32[Any, "N W"]) -> None:
+        """`Matcher.fill_mask` of each into its row."""
         self._check()
-        check_rows(out, self._shape)
-        kernels.fill_masks(self._places.cells, out)
+        kernels.fill_masks(self._places.cells, rows(out, self._shape))

@@ -21,7 +21,8 @@ import numpy as np
 from jaxtyping import Int32
 
 from gcd.errors import ConstraintError
-from gcd.serving.matcher import Matcher, ServedAutomaton
+from gcd.serving.arguments import array_of, whole_number, whole_numbers
+from gcd.serving.matcher import Matcher, ServedAutomaton, served
 from gcd.serving.spelling import fewest_tokens
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import BITS
@@ -56,9 +57,9 @@ class GrammarMatcher:
         budget: int | None = None,
     ) -> None:
         del max_rollback_tokens
-        ends = compiled_grammar.vocabulary.eos_ids
+        ends = served(compiled_grammar).vocabulary.eos_ids
         if override_stop_tokens is not None:
-            given = np.unique(override_stop_tokens).tolist()
+            given = np.unique(whole_numbers(override_stop_tokens, "stop token")).tolist()
             if tuple(given) != ends:
                 raise ConstraintError(
                     f"stop tokens {given} are not the vocabulary's EOS ids {list(ends)}; build the "
@@ -74,8 +75,13 @@ class GrammarMatcher:
         self._steps: list[int] = []  # tokens of each step that `rollback` takes back
 
     def accept_token(self, token_id: int, *, debug_print: bool = False) -> bool:
-        """Take a token; False for one that is refused, is no id, or comes after the end."""
+        """Take a token; False for one that is refused, is no id, or comes after the end.
+
+        Raises:
+            ValueError: if it is no whole number.
+        """
         del debug_print
+        token_id = whole_number(token_id)
         is_id = 0 <= token_id < self._matcher.automaton.vocabulary.size
         if self.is_terminated() or not is_id or not self._matcher.advance(token_id):
             return False
@@ -112,7 +118,9 @@ class GrammarMatcher:
         """
         del debug_print
         rows = _array(bitmask)
-        self._matcher.fill_mask(rows if rows.ndim == 1 and index == 0 else rows[index])
+        self._matcher.fill_mask(
+            rows if rows.ndim == 1 and index == 0 else rows[whole_number(index, "row")]
+        )
         return self._matcher.restricts
 
     def traverse_draft_tree(
@@ -137,10 +145,8 @@ class GrammarMatcher:
             time_threshold: seconds; none if it is not positive.
             temperatures: float32, one for each node, or None.
         """
-        child, sibling, tokens = map(
-            _array, (retrieve_next_token, retrieve_next_sibling, draft_tokens)
-        )
-        rows = _array(token_bitmask)
+        child, sibling = whole_numbers(retrieve_next_token), whole_numbers(retrieve_next_sibling)
+        tokens, rows = whole_numbers(draft_tokens), _array(token_bitmask)
         known = None if temperatures is None else _array(temperatures)
         if known is not None:
             known[:] = -1
@@ -195,6 +201,7 @@ class GrammarMatcher:
         Raises:
             ValueError: if there are not as many.
         """
+        num_tokens = whole_number(num_tokens, "number of steps")
         if not 0 <= num_tokens <= len(self._steps):
             raise ValueError(f"cannot take back {num_tokens} steps, there are {len(self._steps)}")
         kept = len(self._steps) - num_tokens
@@ -245,7 +252,10 @@ class GrammarMatcher:
 
 def _array(given: Any) -> np.ndarray:
     """View an array or a tensor on the CPU, in place."""
-    return given if isinstance(given, np.ndarray) else np.from_dlpack(given)
+    array = array_of(given)
+    if array is None:
+        raise ValueError(f"an array or a CPU tensor is needed, got {type(given).__name__}")
+    return array
 
 
 def _ids(mask: Int32[np.ndarray, "W"]) -> Iterator[int]:

@@ -28,13 +28,14 @@ The first visit to a state therefore costs some microseconds, later ones a copy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from jaxtyping import Int32, Int64
+from jaxtyping import Int32, Int64, Integer
 
 from gcd.errors import ConstraintError, InfeasibleBudgetError, OverlongBudgetError
+from gcd.serving.arguments import rows, whole_number, whole_numbers
 from gcd.serving.kernels import masks as kernels
 from gcd.serving.kernels import served as served_kernels
 from gcd.serving.kernels.table import Table
@@ -73,7 +74,7 @@ class ServedAutomaton:
     max_budget: int | None
 
     def __init__(self, automaton: TokenAutomaton, *, cache_bytes: int = CACHE_BYTES) -> None:
-        if cache_bytes < 0:
+        if whole_number(cache_bytes, "number of bytes") < 0:
             raise ConstraintError(f"cache_bytes must be at least 0, got {cache_bytes}")
         self.vocabulary = automaton.vocabulary
         self.initial, self.final = automaton.initial, automaton.final
@@ -166,6 +167,9 @@ class ServedAutomaton:
         Raises:
             ValueError: if there is no such state. -1, where no token is allowed, is one.
         """
+        state = whole_number(state, "state")
+        if remaining is not None:
+            remaining = whole_number(remaining, "number of tokens")
         if not -1 <= state < self.num_states:
             raise ValueError(f"state {state} is not one of the {self.num_states} states, nor -1")
         out = np.empty(self.num_words, np.int32)
@@ -186,6 +190,11 @@ def served(automaton: TokenAutomaton | ServedAutomaton) -> ServedAutomaton:
     """Return the form in which an automaton is served; made once for each `TokenAutomaton`."""
     if isinstance(automaton, ServedAutomaton):
         return automaton
+    if not isinstance(automaton, TokenAutomaton):
+        raise ConstraintError(
+            f"a matcher reads tokens, got {type(automaton).__name__}; lift a language to them with "
+            "gcd.lift(language, vocabulary)"
+        )
     if automaton not in _SERVED:
         _SERVED[automaton] = ServedAutomaton(automaton)
     return _SERVED[automaton]
@@ -199,7 +208,7 @@ class Matcher:
         budget: tokens of a whole text, EOS included; None for no budget.
 
     Raises:
-        ConstraintError: if the budget is no whole number.
+        ConstraintError: if the budget is no whole number, or the constraint is not lifted.
         InfeasibleBudgetError: if no text of the language fits into the budget.
         OverlongBudgetError: if a text of so many tokens may be longer than the `max_bytes` that
             the constraint was compiled for.
@@ -273,9 +282,11 @@ class Matcher:
         """Append a token; False, and nothing changes, if the mask does not allow it.
 
         Raises:
-            ValueError: if the token is not an id of the vocabulary.
+            ValueError: if the token is not an id of the vocabulary; 1.0 and True are none.
         """
-        places, token = self._places, index(token)
+        places = self._places
+        if type(token) is not int:  # every token comes by here: a call would cost a twentieth
+            token = whole_number(token)
         outcome = kernels.advance(places.cells, places.history, self._row, token)
         if outcome == kernels.NO_ROOM:
             places.grow()
@@ -290,9 +301,9 @@ class Matcher:
         """Take back the last tokens.
 
         Raises:
-            ValueError: if there are not as many.
+            ValueError: if there are not as many, or it is no whole number.
         """
-        cell = self._cell
+        cell, num_tokens = self._cell, whole_number(num_tokens, "number of tokens")
         count = self.num_tokens
         if not 0 <= num_tokens <= count:
             raise ValueError(f"cannot take back {num_tokens} tokens, there are {count}")
@@ -304,10 +315,17 @@ class Matcher:
             cell[kernels.END] = -1
         self._move(int(self._places.history[self._row, count]))
 
-    def fill_mask(self, out: Int32[np.ndarray, "W"]) -> None:
-        """Write the packed mask of next tokens into a row (contiguous int32, in place)."""
-        check_rows(out, (self.automaton.num_words,))
-        kernels.fill_mask(self._places.cells, self._row, out)
+    def fill_mask(self, out: Int32[Any, "W"]) -> None:
+        """Write the packed mask of next tokens into a row, in place.
+
+        Args:
+            out: contiguous int32, an array or a tensor on the CPU.
+
+        Raises:
+            ValueError: if it has another form.
+        """
+        row = rows(out, (self.automaton.num_words,))
+        kernels.fill_mask(self._places.cells, self._row, row)
 
     def mask(self) -> Int32[np.ndarray, "W"]:
         """Return the packed mask of next tokens, as a new row."""
@@ -315,22 +333,25 @@ class Matcher:
         kernels.fill_mask(self._places.cells, self._row, out)
         return out
 
-    def validate(self, tokens: Sequence[int] | Int64[np.ndarray, "n"]) -> int:
+    def validate(self, tokens: Sequence[int] | Integer[Any, "n"]) -> int:
         """Return how many of these tokens, from the first on, could be taken; none is.
 
         Raises:
             ValueError: if one of them is not an id of the vocabulary.
         """
-        return self._follow(tokens, np.empty((0, self.automaton.num_words), np.int32))
+        return self._follow(
+            whole_numbers(tokens), np.empty((0, self.automaton.num_words), np.int32)
+        )
 
     def fill_draft_masks(
-        self, draft: Sequence[int] | Int64[np.ndarray, "n"], out: Int32[np.ndarray, "rows W"]
+        self, draft: Sequence[int] | Integer[Any, "n"], out: Int32[Any, "rows W"]
     ) -> int:
         """Write the packed masks along a draft, as speculative decoding needs them, in one call.
 
         Args:
             draft: tokens that a cheaper model proposes; none is taken.
-            out: row i becomes the mask after the first i of them (contiguous int32, in place).
+            out: row i becomes the mask after the first i of them (contiguous int32, an array or a
+                tensor on the CPU, in place).
                 Rows after a token that is refused are 0, as nothing may follow it.
 
         Returns:
@@ -339,13 +360,12 @@ class Matcher:
         Raises:
             ValueError: if a token is not an id of the vocabulary, or `out` has another form.
         """
-        check_rows(out, (len(draft) + 1, self.automaton.num_words))
-        return self._follow(draft, out)
+        tokens = whole_numbers(draft)
+        return self._follow(tokens, rows(out, (tokens.size + 1, self.automaton.num_words)))
 
-    def _follow(
-        self, draft: Sequence[int] | Int64[np.ndarray, "n"], out: Int32[np.ndarray, "rows W"]
-    ) -> int:
-        tokens = np.asarray(draft, np.int64)
+    def _follow(self, tokens: Int64[np.ndarray, "..."], out: Int32[np.ndarray, "rows W"]) -> int:
+        if tokens.ndim != 1:
+            raise ValueError(f"one row of tokens is needed, got shape {tokens.shape}")
         size = self.automaton.vocabulary.size
         for token in tokens[(tokens < 0) | (tokens >= size)]:
             raise ValueError(f"token {token} is not one of the {size} ids")
@@ -373,7 +393,7 @@ class Matcher:
         The run ends before the first token there is a choice for, and after EOS. `ValueError` for
         a limit under zero.
         """
-        if limit < 0:
+        if whole_number(limit, "limit") < 0:
             raise ValueError(f"limit is a number of tokens, at least 0, got {limit}")
         # A lone way on is the shortest, so each forced token comes one token nearer to the end.
         tokens = np.empty(min(limit, self.automaton.num_states), np.int64)
@@ -408,14 +428,3 @@ class Matcher:
 
 def _tokens_left(remaining: int | None) -> int:
     return UNREACHABLE if remaining is None else min(remaining, UNREACHABLE)
-
-
-def check_rows(out: np.ndarray, shape: tuple[int, ...]) -> None:
-    flags = out.flags
-    if out.shape != shape or out.dtype != np.int32 or not (flags.c_contiguous and flags.writeable):
-        unlike = "" if flags.c_contiguous else ", not contiguous"
-        unlike += "" if flags.writeable else ", read-only"
-        raise ValueError(
-            f"masks are written into contiguous int32 of shape {shape}, got {out.dtype} of shape "
-            f"{out.shape}{unlike}"
-        )

@@ -13,6 +13,12 @@ old date, whatever has become of functions in other files that it calls. Here th
 the *content* of the function's module and of the modules that this one imports by
 `from ... import`, to any depth; dates do not matter, and neither does where the code was compiled.
 
+**Where.** In the folder that numba chooses: `NUMBA_CACHE_DIR`, else `__pycache__` beside the
+source, else, where an installation is read-only, the user's cache folder; without any, each process
+compiles for itself. In it each choice of numba, llvmlite, Python and processor has a folder of its
+own, as none of them can read, or may overwrite, what another one wrote. A file that is damaged, or
+of other sources, is a miss: the kernel is compiled, and the file written again.
+
 The first time that something must be compiled, a line on the log (`gcd`) says so, since all of it
 takes long enough to be taken for a hang, and a second process helps (`_Second`).
 """
@@ -24,6 +30,7 @@ import gc
 import logging
 import multiprocessing
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -34,9 +41,12 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
+import llvmlite
 import numba
+from llvmlite import binding as llvm
 from numba.core import event
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.serialize import dumps
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -88,28 +98,82 @@ def source_digest(module: str) -> str:
     return digest.hexdigest()
 
 
+@cache
+def environment() -> str:
+    """Return the name of the folder for files of this numba, llvmlite, Python and processor."""
+    model = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+    processor = blake2b(model.encode(), digest_size=4).hexdigest()
+    versions = f"numba-{numba.__version__}-llvmlite-{llvmlite.__version__}"
+    return f"{versions}-{sys.implementation.cache_tag}-{processor}"
+
+
 class _Contents(CompileResultCacheImpl):
-    """numba's files of one function, dated by what the sources say."""
+    """numba's files of one function, dated by what the sources say.
+
+    The index is written before the code that it names, so that after an interruption it may name
+    what was compiled of other sources; hence code comes with a digest of itself and the sources.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        digest = source_digest(function.__module__)
+        self._digest = digest = source_digest(function.__module__)
+        folder = os.path.join(self.locator.get_cache_path(), environment())
         self.locator.get_source_stamp = lambda: digest
+        self.locator.get_cache_path = lambda: folder
+
+    def reduce(self, data: Any) -> tuple[bytes, bytes]:
+        """Return a digest, and the compiled code as bytes."""
+        code = dumps(super().reduce(data))
+        return self._seal(code), code
+
+    def rebuild(self, target_context: Any, reduced_data: tuple[bytes, bytes]) -> Any:
+        """Return the compiled code; None, if it is damaged or of other sources."""
+        seal, code = reduced_data
+        if seal != self._seal(code):
+            return None
+        return super().rebuild(target_context, pickle.loads(code))
+
+    def _seal(self, code: bytes) -> bytes:
+        return blake2b(code, key=self._digest.encode(), digest_size=16).digest()
 
 
 class _Files(FunctionCache):
-    """Where a kernel's compiled code is kept."""
+    """Where a kernel's compiled code is kept; nowhere, if no folder can be written."""
 
     _impl_class = _Contents
 
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._py_func, self._enabled, self._cache_path = function, False, None
+        with suppress(RuntimeError):  # numba's, for want of a folder
+            super().__init__(function)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is a folder for files."""
+        return bool(self._enabled)
+
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled code for these types; None, if there is none and none is being made."""
-        loaded = super().load_overload(sig, target_context)
-        while loaded is None and _second.is_compiling(self._py_func):
+        loaded = self._load(sig, target_context)
+        while loaded is None and self.is_kept and _second.is_compiling(self._py_func):
             with suppress(subprocess.TimeoutExpired):
                 _second.process.wait(0.02)
-            loaded = super().load_overload(sig, target_context)
+            loaded = self._load(sig, target_context)
         return loaded
+
+    def _load(self, sig: Any, target_context: Any) -> Any:
+        """The compiled code for these types; None, if no file has it or it cannot be read."""
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # damaged pickles fail in every way there is
+            with suppress(OSError):
+                self.flush()  # an index that cannot be read could not be added to either
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep the compiled code for these types, where there is room for it."""
+        with suppress(OSError):
+            super().save_overload(sig, data)
 
 
 class _Second:
@@ -172,14 +236,21 @@ class _Compiling(event.Listener):
         self.collects = False
 
     def on_start(self, event: Any) -> None:
-        if self.depth == 0 and not isinstance(event.data["dispatcher"]._cache, _Files):
+        files = event.data["dispatcher"]._cache
+        if self.depth == 0 and not isinstance(files, _Files):
             return
         if not self.has_told:
             self.has_told = True
-            logging.getLogger("gcd").warning(
-                "gcd compiles its kernels for this machine, once; it may take half a minute"
+            often = (
+                "for this machine, once"
+                if files.is_kept
+                else "in every process (set NUMBA_CACHE_DIR to a folder that can be written)"
             )
-            _second.start(event.data["dispatcher"].py_func)
+            logging.getLogger("gcd").warning(
+                f"gcd compiles its kernels {often}; it may take half a minute"
+            )
+            if files.is_kept:
+                _second.start(event.data["dispatcher"].py_func)
         if self.depth == 0:
             self.collects = gc.isenabled()
             gc.disable()

@@ -32,7 +32,7 @@ import numpy as np
 from jaxtyping import Bool, Int, Int32, Int64, UInt64
 
 from gcd.errors import ConstraintError
-from gcd.tokens.distances import UNREACHABLE
+from gcd.tokens.distances import UNREACHABLE, edges
 from gcd.tokens.kernels import token_graph as graph
 from gcd.tokens.kernels.classes import from_classes, number_by_first, refine
 from gcd.tokens.segmentation import START, Segmentation
@@ -282,7 +282,7 @@ class _Product:
         """List the pairs (state, next state), the end included."""
         places, behaviours = self._places, self._behaviours
         automaton, literal = places.automaton, places.is_literal
-        plain = graph.edges(automaton.delta)
+        plain = edges(automaton.delta)
         plain = plain[~literal[plain[:, 0]] & ~literal[plain[:, 1]]]
         inner = np.stack([self._source, self._live_node[places.pair_live[self._used]]], 1)
         # From other states a class leads to all behaviours that its tokens have.
@@ -355,7 +355,8 @@ class _Product:
         is_eos = np.zeros(automaton.vocabulary.size, np.bool_)
         is_eos[list(automaton.vocabulary.eos_ids)] = True
         tokens = np.flatnonzero(~is_eos)
-        numbers, first = number_by_first(partition[0][tokens], 2 * automaton.vocabulary.size + 1)
+        classes = partition[0][tokens].astype(np.int64)
+        numbers, first = number_by_first(classes, 2 * automaton.vocabulary.size + 1)
         class_of = np.full(automaton.vocabulary.size, first.size, np.int32)
         class_of[tokens] = numbers
         return class_of, tokens[first]

@@ -19,8 +19,9 @@ from jaxtyping import Int32
 from gcd.errors import ConstraintError
 from gcd.tokens.kernels import token_graph as kernels
 from gcd.tokens.kernels.token_graph import fits
+from gcd.tokens.trie import read_only
 
-__all__ = ["UNREACHABLE", "check_whole", "fits", "steps_to_accept"]
+__all__ = ["UNREACHABLE", "check_whole", "edges", "fits", "steps_to_accept"]
 
 UNREACHABLE = 2**30
 """`steps_to_accept` of a state without a way to `final`; more than any budget, less than int32."""
@@ -28,7 +29,12 @@ UNREACHABLE = 2**30
 
 def steps_to_accept(delta: Int32[np.ndarray, "S C"], final: int) -> Int32[np.ndarray, "S"]:
     """Return the fewest tokens from each state to `final`, or `UNREACHABLE`; O(S C)."""
-    return kernels.distances(kernels.edges(delta), delta.shape[0], final, UNREACHABLE, True)
+    return kernels.distances(edges(delta), delta.shape[0], final, UNREACHABLE, True)
+
+
+def edges(delta: Int32[np.ndarray, "S C"]) -> Int32[np.ndarray, "E 2"]:
+    """Return the pairs (state, next state) of a table, each once; O(S C)."""
+    return kernels.edges(read_only(delta.view()))  # one type, whether the table is finished or not
 
 
 def check_whole(budget: Any, where: str = "") -> None:

@@ -241,8 +241,8 @@ class _Runs(NamedTuple):
     ) -> _Runs:
         """Find the runs of an automaton."""
         trie = vocabulary.trie
-        delta = np.ascontiguousarray(delta)
-        label = read_only(labels(class_of_byte, trie.byte))
+        delta = read_only(np.ascontiguousarray(delta).view())
+        label = read_only(labels(read_only(class_of_byte.view()), trie.byte))
         width = np.bincount(class_of_byte, minlength=delta.shape[1])
         cells = Cells(*find_cells(delta, width))
         ways = Ways(*kernels.ways_out(delta, cells))

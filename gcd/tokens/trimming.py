@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Int32, Integer
 
 from gcd.tokens.distances import UNREACHABLE
+from gcd.tokens.distances import edges as edges_of
 from gcd.tokens.kernels import token_graph as graph
 from gcd.tokens.kernels.classes import first_equal, number_by_first
 
@@ -69,7 +70,7 @@ def trim(
     be told apart by the whole table, unless `merge` says that they may not be. None if no tokens
     lead from one to the other.
     """
-    edges = graph.edges(delta) if edges is None else edges
+    edges = edges_of(delta) if edges is None else edges
     num_states = delta.shape[0]
     final, eos_class = num_states - 1, delta.shape[1] - 1
     steps = graph.distances(edges, num_states, final, UNREACHABLE, True)

@@ -128,7 +128,7 @@ def _classed(
     # EOS ids are in no edge: they leave the classes (number -1).
     usual = np.ones(vocabulary.size, np.bool_)
     usual[list(vocabulary.eos_ids)] = False
-    kept, first = number_by_first(class_of[usual], count)
+    kept, first = number_by_first(class_of[usual].astype(np.int64), count)
     numbered = np.full(vocabulary.size, -1, np.int32)
     numbered[usual] = kept
     columns = np.flatnonzero(usual)[first]

@@ -157,6 +157,19 @@ def test_a_text_must_fit_the_budget() -> None:
     assert f"the text takes {tokens + 1} tokens, the budget is {tokens}" in said
 
 
+@pytest.mark.parametrize("budget", [1, 10, 18])
+def test_where_no_text_fits_the_answer_is_no(budget: int) -> None:
+    """Every text takes 19 tokens at least: a lower budget is not bad input, but too low."""
+    options = ("--tokenizer", MODEL, "--budget", str(budget))
+    said = run("check", ALARM, "-", *options, stdin='{"hour":7,"minute":30}', code=1).output
+    assert f"the text takes 20 tokens, the budget is {budget}" in said
+    assert "expected" in run("check", ALARM, "-", *options, stdin="{}", code=1).output
+    found = report("explain", ALARM, '{"hour":2', *options, code=1)["in_tokens"]
+    assert found["remaining"] == budget - found["tokens"] < found["fewest_tokens"]
+    assert not found["fits"]
+    assert found["allowed"] == 0
+
+
 # -- compiling -------------------------------------------------------------------------------
 
 
@@ -199,20 +212,42 @@ def test_a_directory_is_read_as_transformers_reads_it() -> None:
     assert sources.vocabulary(MODEL) == lm.vocabulary
 
 
+def offline(*arguments: str, cache: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command where the hub cannot be reached, but for a cache of it."""
+    return subprocess.run(
+        [sys.executable, "-m", "gcd_cli", *arguments],
+        env=os.environ | {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(cache)},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_model_may_be_named_as_on_the_hub(tmp_path: Path) -> None:
+    repository = tmp_path / "models--somebody--stories"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("0" * 40)
+    shutil.copytree(MODEL, repository / "snapshots" / ("0" * 40))
+    arguments = ["--regex", PATTERN, "--budget", "9", "--particles", "4", "--json"]
+    done = offline("sample", *arguments, "--model", "somebody/stories", cache=tmp_path)
+    assert done.returncode == 0, done.stderr
+    same = report("sample", *arguments[:-1], "--model", MODEL)
+    assert json.loads(done.stdout)["answers"] == same["answers"]
+
+
+def test_a_name_that_the_hub_does_not_give_is_bad_input(tmp_path: Path) -> None:
+    done = offline("compile", ALARM, "--tokenizer", "somebody/nothing", cache=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("Error: somebody/nothing is neither a directory nor a model")
+    assert len(done.stderr.splitlines()) == 1
+
+
 # -- sampling --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("proposal", ["gcd", "lcd"])
 def test_sampling_is_that_of_the_library(proposal: str) -> None:
-    arguments = [
-        "sample",
-        "--model",
-        MODEL,
-        "--as",
-        "regex",
-        "--schema",
-        PATTERN,
-    ]
+    arguments = ["sample", "--regex", PATTERN, "--model", MODEL]
     options = ["--budget", "9", "--particles", "8", "--prompt", "Once there was a", "--seed", "3"]
     found = report(*arguments, *options, "--proposal", proposal)
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -239,7 +274,7 @@ def test_sampling_with_an_hmm(tmp_path: Path) -> None:
     vocabulary = sources.vocabulary(MODEL)
     model = HMM.random(4, vocabulary.size)
     save(model, tmp_path / "hmm", vocabulary=vocabulary)
-    arguments = ["sample", "--model", MODEL, "--as", "regex", "--schema", PATTERN]
+    arguments = ["sample", "--regex", PATTERN, "--model", MODEL]
     options = ["--budget", "9", "--particles", "4", "--proposal", "pgcd"]
     found = report(*arguments, *options, "--hmm", str(tmp_path / "hmm"))
     assert found["valid"]
@@ -270,13 +305,15 @@ def test_sampling_with_an_hmm(tmp_path: Path) -> None:
         (["compile", "--regex", "a", "--max-depth", "3"], "--max-depth: for JSON schemas and tool"),
         (["explain", ALARM, "{{", "--budget", "3"], "--budget counts tokens: give --tokenizer"),
         (["check", ALARM, "{folder}/none.txt"], "cannot read .*none.txt"),
-        (["explain", ALARM, "{{", "--tokenizer", MODEL, "--budget", "3"], "at least 19 tokens"),
-        (["sample", "--model", MODEL, "--schema", ALARM, "--budget", "18"], "at least 19 tokens"),
+        (["explain", ALARM, "{{", "--tokenizer", MODEL, "--budget", "0"], "0 is not in the range"),
+        (["sample", ALARM, "--model", MODEL, "--budget", "18"], "at least 19 tokens"),
+        (["sample", ALARM, "--model", "{folder}/no", "--budget", "9"], "not a directory"),
+        (["sample", ALARM, "--model", MODEL, "--budget", "x"], "not a valid integer"),
+        (["sample", "--model", MODEL, "--as", "regex", "a", "--budget", "9"], "is --regex now"),
         (
-            ["sample", "--model", "{folder}/no", "--schema", ALARM, "--budget", "9"],
-            "not a directory",
+            ["sample", "--as", "tools", "--schema", ALARM, "--model", MODEL, "--budget", "9"],
+            "is --tools now, as in all commands",
         ),
-        (["sample", "--model", MODEL, "--schema", ALARM, "--budget", "x"], "not a valid integer"),
         (["explain", ALARM], "Missing argument"),
         (["nothing"], "No such command"),
     ],
@@ -315,7 +352,7 @@ def test_a_drawing_that_cannot_be_written_is_bad_input(
 def test_a_damaged_model_is_bad_input(tmp_path: Path) -> None:
     shutil.copytree(MODEL, tmp_path / "model")
     (tmp_path / "model" / "model.safetensors").write_bytes(b"short")
-    options = ["--as", "regex", "--schema", PATTERN, "--budget", "9"]
+    options = ["--regex", PATTERN, "--budget", "9"]
     says = run("sample", "--model", str(tmp_path / "model"), *options, code=2).stderr
     assert "model holds no model that can be loaded" in says
 
@@ -331,6 +368,20 @@ def test_keywords_that_say_nothing_are_reported_beside_the_answer(tmp_path: Path
     result = run("check", str(schema), "-", "--json", stdin="true")
     assert "Warning: keywords that constrain nothing: 'minLenth'" in result.stderr
     assert json.loads(result.stdout)["in_language"]
+
+
+def test_all_commands_are_told_of_a_constraint_in_the_same_way() -> None:
+    ways = [
+        [
+            (type(parameter), *parameter.opts, getattr(parameter, "help", None))
+            for parameter in command.params
+            if parameter.name in ("given", "kind", "whitespace", "max_depth")
+        ]
+        for command in main.commands.values()
+    ]
+    assert len(ways) == 4
+    assert len(ways[0]) == 7
+    assert all(sorted(way, key=repr) == sorted(ways[0], key=repr) for way in ways)
 
 
 @pytest.mark.parametrize("command", ["compile", "explain", "check", "sample"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from experiments.harness.adapters import BASE, write_base
+from experiments.harness.adapters import BASE, without_renaming, write_base
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, identity_of, load_model
 from tests.experiments.toy_model import write_checkpoint
@@ -29,7 +30,8 @@ def adapter(toy, tmp_path) -> Path:
     torch.manual_seed(0)
     base = AutoModelForCausalLM.from_pretrained(toy)
     shape = LoraConfig(r=2, lora_alpha=6, target_modules="all-linear", task_type="CAUSAL_LM")
-    model = get_peft_model(base, shape)
+    with without_renaming():
+        model = get_peft_model(base, shape)
     for name, weight in model.named_parameters():
         if "lora_" in name:
             torch.nn.init.normal_(weight, std=0.2)
@@ -61,6 +63,14 @@ def test_it_is_the_formula_that_is_added(toy, adapter):
     expected = logits.log_softmax(dim=-1)
     torch.testing.assert_close(log_p(toy, adapter).float(), expected, atol=1e-5, rtol=0)
     assert (log_p(toy, adapter) - log_p(toy)).abs().max() > 0.1
+
+
+def test_what_peft_asks_of_transformers_is_not_told_to_the_user(toy, adapter):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        log_p(toy, adapter)
+        with without_renaming(), pytest.raises(FutureWarning, match="ours"):
+            warnings.warn("ours", FutureWarning, stacklevel=1)
 
 
 def test_one_of_another_model_is_refused_before_loading(adapter, monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import itertools
 import os
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from numba.core import config
 
 from gcd.support import compiled
 
@@ -97,6 +100,123 @@ def test_a_kernel_is_compiled_again_when_only_its_callee_has_changed(package: Pa
     assert len(told.splitlines()) == 1
 
 
+class Kept:
+    """A kernel that is loaded anew, as by another process, from files in a folder of its own."""
+
+    _number = itertools.count()
+
+    def __init__(self, folder: Path) -> None:
+        self.name = f"kernel_{next(self._number)}"
+        self.source = folder / f"{self.name}.py"
+        self.compiled = folder / "compiled"
+        self.write("x + 2")
+
+    def write(self, formula: str) -> None:
+        """Write the kernel's source."""
+        kernel = f"@kernel\ndef plus(x):\n    return {formula}\n"
+        self.source.write_text(f"from gcd.support.compiled import kernel\n\n{kernel}")
+        compiled.source_digest.cache_clear()
+
+    def answers(self) -> tuple[int, bool]:
+        """Return what the kernel makes of 40, and whether it was compiled for that."""
+        spec = importlib.util.spec_from_file_location(self.name, self.source)
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[self.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        answer = module.plus(40)
+        return answer, not module.plus.stats.cache_hits
+
+    def files(self) -> list[Path]:
+        return sorted(path for path in self.compiled.rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
+    one = Kept(tmp_path)
+    monkeypatch.setattr(config, "CACHE_DIR", str(one.compiled))
+    monkeypatch.setitem(sys.modules, one.name, None)  # to be removed at the end
+    compiled.environment.cache_clear()
+    return one
+
+
+@pytest.mark.parametrize("part", ["numba", "llvmlite", "python", "processor"])
+def test_two_environments_keep_their_own_files(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    assert kept.answers() == (42, True)
+    first = {path: path.read_bytes() for path in kept.files()}
+    with monkeypatch.context() as other:
+        if part == "processor":
+            other.setattr(compiled.llvm, "get_host_cpu_name", lambda: "another")
+        elif part == "python":
+            other.setattr(sys.implementation, "cache_tag", "another")
+        else:
+            other.setattr(getattr(compiled, part), "__version__", "0.0.1")
+        compiled.environment.cache_clear()
+        assert kept.answers() == (42, True)
+        assert kept.answers() == (42, False)
+    compiled.environment.cache_clear()
+    assert {path: path.read_bytes() for path in first} == first
+    assert kept.answers() == (42, False)
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "cut": lambda content: content[: len(content) // 2],
+    "noise": lambda content: bytes(255 - byte for byte in content),
+    "one bit": lambda content: (
+        content[:-500] + bytes([content[-500] ^ 1]) + content[-499:]
+        if len(content) > 500
+        else content[:-9] + bytes([content[-9] ^ 1]) + content[-8:]
+    ),
+    "a pickle": lambda content: b"cos\nnothing\n.",
+}
+
+
+@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_file_that_cannot_be_read_is_written_anew(kept: Kept, suffix: str, damage: str) -> None:
+    assert kept.answers() == (42, True)
+    [path] = [path for path in kept.files() if path.suffix == suffix]
+    path.write_bytes(DAMAGES[damage](path.read_bytes()))
+    assert kept.answers() == (42, True)
+    assert kept.answers() == (42, False)
+
+
+def test_an_index_that_names_code_of_other_sources_is_not_believed(kept: Kept) -> None:
+    """As after an interruption: the index was written, the code is still the old one."""
+    assert kept.answers() == (42, True)
+    [code] = [path for path in kept.files() if path.suffix == ".nbc"]
+    old = code.read_bytes()
+    kept.write("x + 3")
+    assert kept.answers() == (43, True)
+    code.write_bytes(old)
+    assert kept.answers() == (43, True)
+
+
+def test_without_a_folder_for_files_kernels_are_compiled_in_each_process(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read-only installation, in the hands of a user without a home."""
+    for path in (kept.compiled, kept.source.parent / "__pycache__", kept.source.parent / "home"):
+        path.write_text("no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(kept.source.parent / "home"))
+    assert kept.answers() == (42, True)
+    assert kept.answers() == (42, True)
+
+
+def test_a_disk_that_is_full_keeps_nothing_and_fails_nothing(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("numba.core.caching.IndexDataCacheFile._save_data", full)
+    assert kept.answers() == (42, True)
+    assert kept.answers() == (42, True)
+
+
 def in_the_automata() -> None:
     """A function of a module whose kernels this process compiles itself."""
 
@@ -177,5 +297,5 @@ def test_what_the_second_process_compiles_is_waited_for(
     answers = iter([None] * found_after + ["code"] * 9)
     monkeypatch.setattr(compiled.FunctionCache, "load_overload", lambda *_: next(answers))
     files = object.__new__(compiled._Files)
-    files._py_func = function
+    files._py_func, files._enabled = function, True
     assert files.load_overload((), None) == result

@@ -1,0 +1,186 @@
+"""What engines hand over: whole numbers and rows of any kind are taken, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gcd
+from gcd.serving.arguments import whole_number, whole_numbers
+from gcd.serving.kernels import masks as kernels
+from gcd.tokens.bitmask import num_words
+
+pytestmark = pytest.mark.usefixtures("unchecked_annotations")
+
+SIZE = 500
+VOCABULARY = gcd.Vocabulary.from_bytes([bytes([i]) for i in range(256)], [300], size=SIZE)
+AUTOMATON = gcd.lift(gcd.regex("[ab]{0,40}"), VOCABULARY)
+A, WIDTH = ord("a"), num_words(SIZE)
+
+SCALARS: list[Any] = [
+    *(kind(A) for kind in (int, np.int64, np.int32, np.uint8, np.uint64)),
+    np.array(A),
+    torch.tensor(A),
+    torch.tensor(A, dtype=torch.uint8),
+]
+NOT_WHOLE: list[Any] = [
+    *(97.0, 97.5, float("nan"), True, "a", b"a", None, 97j, Fraction(97)),
+    *(np.float32(97), np.bool_(True), np.array(97.0), torch.tensor(97.0), torch.tensor(True)),
+    *(torch.tensor(97, dtype=torch.bfloat16), torch.tensor(97, device="meta")),
+]
+SEQUENCES: list[Callable[[list[int]], Any]] = [
+    *(list, tuple, np.array, torch.tensor),
+    *(lambda ids, kind=kind: np.array(ids, kind) for kind in (np.int32, np.uint16, ">i8")),
+    lambda ids: np.repeat(np.array(ids), 2)[::2],  # not contiguous
+    lambda ids: torch.tensor(ids).repeat_interleave(2)[::2],
+    lambda ids: np.frombuffer(np.array(ids).tobytes(), np.int64),  # read-only
+    lambda ids: [np.int32(token) for token in ids],
+]
+NO_TOKENS: list[Any] = [*([A, wrong, A] for wrong in NOT_WHOLE), [A, 2**63, A], [A, 2**70, A]]
+NO_TOKENS += [np.full(3, 97.5), np.ones(3, np.bool_), torch.full((3,), 97.0), "aaa"]
+NO_TOKENS += [torch.full((3,), A, device="meta"), torch.ones(3, dtype=torch.bool)]
+
+
+def _matcher() -> gcd.Matcher:
+    matcher = gcd.Matcher(AUTOMATON, budget=30)
+    for _ in range(5):
+        assert matcher.advance(A)
+    return matcher
+
+
+def _standing(matcher: gcd.Matcher) -> tuple[Any, ...]:
+    return matcher.state, matcher.num_tokens, matcher.remaining, matcher.mask().tolist()
+
+
+@pytest.mark.parametrize("token", SCALARS, ids=lambda one: f"{type(one).__name__} {one!r}")
+def test_whole_numbers_of_any_kind_are_one_number(token: Any) -> None:
+    assert type(whole_number(token)) is int
+    assert whole_number(token) == A
+    matcher = _matcher()
+    assert matcher.advance(token)
+    count = type(token)(2) if not isinstance(token, np.ndarray | torch.Tensor) else token - A + 2
+    matcher.rollback(count)
+    assert matcher.num_tokens == 4
+    assert matcher.forced(token) == []
+    assert gcd.GrammarMatcher(AUTOMATON).accept_token(token)
+
+
+@pytest.mark.parametrize("wrong", NOT_WHOLE, ids=lambda one: f"{type(one).__name__} {one!r}")
+def test_what_is_no_whole_number_is_refused_and_nothing_changes(wrong: Any) -> None:
+    matcher, other = _matcher(), gcd.GrammarMatcher(AUTOMATON)
+    assert other.accept_token(A)
+    before = _standing(matcher)
+    calls: list[Callable[[Any], object]] = [
+        *(matcher.advance, matcher.rollback, matcher.forced, other.accept_token, other.rollback),
+        matcher.automaton.row,
+        lambda given: gcd.ServedAutomaton(AUTOMATON, cache_bytes=given),
+        lambda given: gcd.GrammarMatcher(AUTOMATON, override_stop_tokens=[300, given]),
+    ]
+    if wrong is not None:  # there, it is no budget
+        calls.append(lambda given: matcher.automaton.row(0, given))
+    for call in calls:
+        with pytest.raises(ValueError, match=r"whole number, got|on the CPU|cannot be used"):
+            call(wrong)
+    assert _standing(matcher) == before
+    assert other.is_terminated() is False
+    other.rollback()  # the one token there is
+
+
+@pytest.mark.parametrize("make", SEQUENCES)
+def test_sequences_of_any_kind_are_as_lists(make: Callable[[list[int]], Any]) -> None:
+    ids = [A, A + 1, A]
+    assert whole_numbers(make(ids)).tolist() == ids
+    matcher, same = _matcher(), _matcher()
+    ours, theirs = np.empty((2, 4, WIDTH), np.int32)
+    assert matcher.validate(make([*ids, 99])) == same.validate([*ids, 99]) == 3
+    assert matcher.fill_draft_masks(make(ids), ours) == same.fill_draft_masks(ids, theirs) == 3
+    assert (ours == theirs).all()
+    batch = gcd.MatcherBatch([_matcher() for _ in ids])
+    compiled = len(kernels.advance_rows.signatures)
+    assert batch.advance(make(ids)).tolist() == [True, True, True]
+    batch.rollback(make([1, 2, 3]))
+    assert [one.num_tokens for one in batch.matchers] == [5, 4, 3]
+    assert len(kernels.advance_rows.signatures) <= max(compiled, 1)  # one type of arrays
+    assert whole_numbers(make(ids[:0]) if make is not SEQUENCES[4] else []).tolist() == []
+
+
+@pytest.mark.parametrize("wrong", NO_TOKENS, ids=repr)
+def test_sequences_of_other_things_are_refused_and_nothing_changes(wrong: Any) -> None:
+    matcher = _matcher()
+    batch = gcd.MatcherBatch([_matcher() for _ in range(3)])
+    before = [_standing(one) for one in (matcher, *batch.matchers)]
+    out = np.full((4, WIDTH), 7, np.int32)
+    for call in (
+        *(matcher.validate, batch.advance, batch.rollback),
+        lambda tokens: matcher.fill_draft_masks(tokens, out),
+    ):
+        with pytest.raises(ValueError, match=r"whole number, got|64 bits|on the CPU|cannot be"):
+            call(wrong)
+    assert [_standing(one) for one in (matcher, *batch.matchers)] == before
+    assert (out == 7).all()
+
+
+def test_drafts_of_other_shapes_are_refused() -> None:
+    matcher = _matcher()
+    with pytest.raises(ValueError, match=r"one row of tokens is needed, got shape \(1, 2\)"):
+        matcher.validate(np.array([[A, A]]))
+    with pytest.raises(ValueError, match="one token is needed, got"):
+        matcher.advance([A])
+
+
+# -- rows -----------------------------------------------------------------------------------
+
+
+def test_masks_are_written_where_a_tensor_lies() -> None:
+    matcher = _matcher()
+    row = torch.zeros(WIDTH, dtype=torch.int32)
+    matcher.fill_mask(row)
+    assert row.tolist() == matcher.mask().tolist()
+
+    rows, same = torch.zeros(4, WIDTH, dtype=torch.int32), np.zeros((4, WIDTH), np.int32)
+    draft = torch.tensor([A, A, A])
+    assert matcher.fill_draft_masks(draft, rows) == matcher.fill_draft_masks(draft, same) == 3
+    assert rows.tolist() == same.tolist()
+
+    batch = gcd.MatcherBatch([_matcher() for _ in range(4)])
+    rows.zero_()
+    batch.fill_masks(rows)
+    assert rows.tolist() == [matcher.mask().tolist()] * 4
+
+    rows.zero_()
+    assert gcd.GrammarMatcher(AUTOMATON).fill_next_token_bitmask(rows, 2)
+    assert rows.any(1).tolist() == [False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("out", "says"),
+    [
+        (torch.zeros(WIDTH), "contiguous int32 .* got float32"),
+        (torch.zeros(WIDTH, dtype=torch.int64), "contiguous int32 .* got int64"),
+        (torch.zeros(WIDTH, dtype=torch.bfloat16), "torch.bfloat16 .* torch.int32"),
+        (torch.zeros(WIDTH, dtype=torch.int32, device="meta"), "on meta .* on the CPU"),
+        (torch.zeros(WIDTH + 1, dtype=torch.int32), r"of shape \(16,\), got .* of shape \(17,\)"),
+        (torch.zeros(1, WIDTH, dtype=torch.int32), r"got int32 of shape \(1, 16\)"),
+        (torch.zeros(2 * WIDTH, dtype=torch.int32)[::2], "not contiguous"),
+        (torch.zeros(WIDTH, dtype=torch.int32).to_sparse(), "cannot be used in place"),
+        (np.frombuffer(bytes(4 * WIDTH), np.int32), "read-only"),
+        (np.zeros(WIDTH, ">i4"), "contiguous int32 .* got >i4"),
+        ([0] * WIDTH, "an int32 array or CPU tensor of shape .* got list"),
+        (None, "got NoneType"),
+    ],
+)
+def test_other_rows_are_refused_by_name(out: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        _matcher().fill_mask(out)
+
+
+def test_a_language_that_is_not_lifted_is_refused_with_what_to_do() -> None:
+    language: Any = gcd.regex("a")
+    for make in (gcd.Matcher, gcd.GrammarMatcher):
+        with pytest.raises(gcd.ConstraintError, match=r"got Automaton; lift .*gcd\.lift\("):
+            make(language, budget=5)
