@@ -294,7 +294,7 @@ def reads(lm: ToyLM, turns: Sequence[Sequence[int]]) -> Steps[list[float]]:
 TURNS = st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=5), min_size=0, max_size=5)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(TURNS, min_size=1, max_size=7), st.integers(1, 12), st.sampled_from([6, 1 << 26]))
 def test_groups_read_together_what_they_read_alone(
     groups: list[list[list[int]]], max_rows: int, most_read: int

@@ -41,7 +41,7 @@ def solved(scores: np.ndarray, slots: int) -> float:
     return float(c)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.lists(logs, min_size=1, max_size=30), st.integers(1, 12))
 def test_the_threshold_solves_its_equation(log_scores: list[float], slots: int) -> None:
     values = torch.tensor([log_scores], dtype=torch.float64)
@@ -272,7 +272,7 @@ def test_targets_at_the_ends_of_a_row(form: str, monkeypatch: pytest.MonkeyPatch
     assert locate(log_p, factors, sure, log_c, rows, torch.tensor([0.4]).double()).tolist() == [1]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     st.lists(st.floats(-30, 3), min_size=1, max_size=40), st.integers(1, 9), st.floats(0.01, 0.99)
 )
