@@ -18,6 +18,7 @@ from experiments.distillation.baselines import Baselines
 from experiments.distillation.training import Point
 from experiments.harness.figures import plain, plt
 from experiments.harness.run import Run
+from experiments.harness.tracking import log_summary
 from gcd.support.files import read_json
 from hmm.checkpoint import CONFIG, WEIGHTS
 from hmm.model import HMM
@@ -127,7 +128,7 @@ def report(result: Result, run: Run, out: Path) -> None:
             tracked.log(values, step=point.step)
         shown = pd.DataFrame(result.rows, columns=["model", "nats a token"])
         tracked.log({"table": wandb.Table(dataframe=shown), "curve": wandb.Image(str(figure))})
-        tracked.summary.update(summary)
+        log_summary(tracked, summary)
 
     run.report(table, summary, log, files=("curve.png",), also=f"; the model: {out}/")
 
