@@ -185,8 +185,8 @@ def hmm_directory(config: DictConfig, hmm: str = "") -> Path:
             raise ValueError(
                 f"task.methods has {names}, which needs an HMM distilled from "
                 f"model.path={config.model.path} for the task {config.task.name}: make one with "
-                f"`python -m scripts.distill_hmm model.path={config.model.path}` and give "
-                f"hmm.path=DIR, or leave {names} out of task.methods"
+                f"`python -m scripts.distill_hmm source={config.task.name} records.path=FILE "
+                f"model.path={config.model.path}` and give hmm.path=DIR, or leave {names} out of task.methods"
             )
         return existing_hmm("hmm.path", str(own))
     return existing_hmm("hmm.path", config.hmm.path)
