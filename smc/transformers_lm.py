@@ -114,6 +114,17 @@ class TransformersLM:
         known = [memories[prompt] for prompt in wanted]
         return self._rows(together(known)), torch.stack([each.log_p for each in known])
 
+    def keep(self, prompt: Sequence[int]) -> bool:
+        """Reads a prompt to keep it for good, unless there is no room; returns whether it is kept.
+
+        From then on no prompt that is kept goes for another, so that it costs the same whoever asks
+        first: what is kept, all find; what is not, all read.
+        """
+        self._kept.lasting = True
+        if self._kept.most_bytes:
+            self.prefill([prompt])
+        return self._kept.get(tuple(prompt)) is not None
+
     def _rows(
         self, prompts: SharedPrompts, plain: TransformersRows | None = None
     ) -> TransformersRows:
@@ -139,10 +150,15 @@ class TransformersLM:
 
 
 class _KeptPrompts:
-    """Memories of prompts within a bound in bytes; those used longest ago go first."""
+    """Memories of prompts within a bound in bytes; those used longest ago go first.
+
+    Attributes:
+        lasting: whether none goes, so that others are kept only while there is room.
+    """
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
+        self.lasting = False
         self._memories: OrderedDict[tuple[int, ...], PromptMemory] = OrderedDict()
         self._nbytes = 0
 
@@ -153,7 +169,7 @@ class _KeptPrompts:
         return memory
 
     def put(self, prompt: tuple[int, ...], memory: PromptMemory) -> None:
-        if memory.nbytes > self.most_bytes:
+        if memory.nbytes > self.most_bytes - (self._nbytes if self.lasting else 0):
             return
         self._memories[prompt] = memory
         self._nbytes += memory.nbytes

@@ -17,7 +17,7 @@ from experiments.convergence.sampler import TreeProposal, tabulate
 from experiments.convergence.tree import Tree
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.config import HMMConfig
-from experiments.harness.methods import METHODS, hmm_settings, needs_hmm
+from experiments.harness.methods import METHODS, hmm_settings, needs_hmm, warm_up
 from gcd.tokens.batch import AutomatonBatch
 from hmm.model import HMM
 
@@ -134,6 +134,7 @@ class Stopwatch:
         if not self._config.task.timed_runs or not self._proposal.memory(constraint, budget):
             return None
         device = self._prepared.lm.device
+        warm_up(self._proposal, constraint, device)
         automata = AutomatonBatch([constraint], device=device)
         batch = smc.Batch(automata, torch.tensor([budget], device=device))
         started = time.perf_counter()

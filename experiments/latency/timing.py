@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 import gcd
 import smc
+from experiments.harness.methods import warm_up
 from experiments.latency.models import SCHEMA, fixed_tokens
 from hmm.model import HMM
 from smc.draw import CounterDraw
@@ -147,6 +148,7 @@ class Bench:
             max_bytes=self.config.task.max_table_mib << 20,
         )
         proposal.check([self.constraint], batch.budgets.tolist())
+        warm_up(proposal, self.constraint, device)
         self.table_seconds[method] = _timed(lambda: proposal.start(batch), device)
         return proposal
 

@@ -30,7 +30,7 @@ from experiments.convergence.scale.source import Source, hmm_of, read_source
 from experiments.convergence.scale.truth import Truth, truth
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.identity import Identity, results_config
-from experiments.harness.methods import refuse_little_memory
+from experiments.harness.methods import refuse_little_memory, warm_up
 from experiments.harness.results import Row, key_of
 from experiments.harness.run import Run, Task
 from gcd.support.files import read_json, write_json
@@ -172,8 +172,11 @@ def _rows(
     sizes = {arm.label: [proposal.memory(each.constraint, each.budget)]}
     refuse_little_memory({arm.label: proposal}, [each.problem.name], sizes)
     table = _table_seconds(proposal, each)
+    # The first call of an arm is not timed: it does what is done once.
+    _sample(run.config, model.lm, each, arm, proposal, particles=1, runs=1)
     for head in due:
-        posteriors = _sample(run.config, model.lm, each, arm, proposal, head["particles"])
+        particles, runs = head["particles"], run.config.task.seeds
+        posteriors = _sample(run.config, model.lm, each, arm, proposal, particles, runs)
         found = measured(posteriors, each.problem.events, exact)
         run.store.append([{**head, **found, "table_seconds": table}])
         progress(1)
@@ -183,6 +186,7 @@ def _table_seconds(proposal: smc.Proposal, each: Prepared) -> float | None:
     """Let the proposal make its table, which it keeps for all runs; None if it has none."""
     if not proposal.memory(each.constraint, each.budget):
         return None
+    warm_up(proposal, each.constraint, torch.device("cpu"))
     started = time.perf_counter()
     proposal.start(smc.Batch(AutomatonBatch([each.constraint]), torch.tensor([each.budget])))
     return round(time.perf_counter() - started, 3)
@@ -195,9 +199,9 @@ def _sample(
     arm: Arm,
     proposal: smc.Proposal,
     particles: int,
+    runs: int,
 ) -> list[smc.Posterior]:
-    """Sample one problem, `task.seeds` times independently."""
-    runs = config.task.seeds
+    """Sample one problem so many times, independently."""
     return smc.sample(
         lm,
         [PROMPT] * runs,
