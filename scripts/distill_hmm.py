@@ -1,7 +1,7 @@
 """Distil a hidden Markov model from a language model, in one command.
 
-    python -m scripts.distill_hmm num_sequences=20000 num_states=512 init=latent style=json
-    python -m scripts.distill_hmm model=hub model.path=NAME transition=monarch num_states=16384
+    python -m scripts.distill_hmm records.path=FILE.jsonl num_states=512 init=latent style=both
+    python -m scripts.distill_hmm records.hub=NAME model=hub model.path=NAME transition=monarch
     python -m scripts.distill_hmm data.path=FILE.jsonl data.vocab_size=128 data.eos_ids=[0]
     torchrun --nproc-per-node=2 -m scripts.distill_hmm ...
 

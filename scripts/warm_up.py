@@ -24,13 +24,13 @@ from gcd.warm_up import SCHEMA, languages, tokens, vocabulary
 def sampling() -> None:
     """The hidden Markov model's recursion and the sampler's guide."""
     import torch
+    from smc.static.blocks import BlockPass
 
     import smc
     from gcd.tokens.batch import AutomatonBatch
     from hmm.model import HMM
     from smc import candidates
     from smc.proposals import Batch
-    from smc.static.blocks import BlockPass
     from smc.testing import ToyLM
 
     lm = ToyLM(vocabulary(), dtype=torch.float32)  # as language models are

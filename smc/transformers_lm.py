@@ -127,6 +127,17 @@ class TransformersLM:
         """
         return StaticTransformer(self.model, self.context)
 
+    def keep(self, prompt: Sequence[int]) -> bool:
+        """Reads a prompt to keep it for good, unless there is no room; returns whether it is kept.
+
+        From then on no prompt that is kept goes for another, so that it costs the same whoever asks
+        first: what is kept, all find; what is not, all read.
+        """
+        self._kept.lasting = True
+        if self._kept.most_bytes:
+            self.prefill([prompt])
+        return self._kept.get(tuple(prompt)) is not None
+
     def _rows(
         self, prompts: SharedPrompts, plain: TransformersRows | None = None
     ) -> TransformersRows:
@@ -152,10 +163,15 @@ class TransformersLM:
 
 
 class _KeptPrompts:
-    """Memories of prompts within a bound in bytes; those used longest ago go first."""
+    """Memories of prompts within a bound in bytes; those used longest ago go first.
+
+    Attributes:
+        lasting: whether none goes, so that others are kept only while there is room.
+    """
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
+        self.lasting = False
         self._memories: OrderedDict[tuple[int, ...], PromptMemory] = OrderedDict()
         self._nbytes = 0
         self._lock = Lock()
@@ -168,9 +184,9 @@ class _KeptPrompts:
             return memory
 
     def put(self, prompt: tuple[int, ...], memory: PromptMemory) -> None:
-        if memory.nbytes > self.most_bytes:
-            return
         with self._lock:
+            if memory.nbytes > self.most_bytes - (self._nbytes if self.lasting else 0):
+                return
             # Two calls may have read the same prompt at the same time.
             if prompt not in self._memories:
                 self._memories[prompt] = memory

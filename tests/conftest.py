@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import jaxtyping
 import pytest
 
@@ -36,6 +37,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 _USERS_CACHE = os.environ.get("GCD_CACHE_DIR")
 _CACHE = tempfile.TemporaryDirectory(prefix="gcd-cache-")
 os.environ["GCD_CACHE_DIR"] = _CACHE.name
+
+# No property test has a deadline: on a busy machine any of them is late now and then.
+hypothesis.settings.register_profile("gcd", deadline=None)
+hypothesis.settings.load_profile("gcd")
 
 # The checks put several frames around each call: as deep as for users is several times deeper here.
 sys.setrecursionlimit(5 * sys.getrecursionlimit())

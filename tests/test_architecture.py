@@ -1,4 +1,4 @@
-"""The one direction of dependency, no circles, and modules small enough to hold one concept."""
+"""One direction of dependency, no circles, modules of one concept each, tests without a clock."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 ALLOWED = {
@@ -100,3 +101,14 @@ def test_rooms_open_one_way(room):
             for other in imported_modules(path, known):
                 theirs = ".".join(other.split(".")[:2])
                 assert theirs not in ROOMS or theirs in ROOMS[room] | {room}, f"{name}: {other}"
+
+
+def test_property_tests_have_no_deadline():
+    """One profile says so for all; where a test says something else, it is not for all."""
+    assert settings.default.deadline is None
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        words = [
+            n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.keyword)
+        ]
+        own = [word.lineno for word in words if word.arg == "deadline"]
+        assert not own or path.name == "conftest.py", f"{path.relative_to(ROOT)}, lines {own}"

@@ -17,7 +17,7 @@ from experiments.convergence.sampler import TreeProposal, tabulate
 from experiments.convergence.tree import Tree
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.config import HMMConfig
-from experiments.harness.methods import METHODS, hmm_settings, refuse_little_memory
+from experiments.harness.methods import METHODS, hmm_settings, refuse_little_memory, warm_up
 from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.token_automaton import TokenAutomaton
 from hmm.model import HMM
@@ -100,6 +100,7 @@ def table_seconds(
     """
     if not proposal.memory(constraint, budget):
         return None
+    warm_up(proposal, constraint, device)
     automata = AutomatonBatch([constraint], device=device)
     batch = smc.Batch(automata, torch.tensor([budget], device=device))
     started = time.perf_counter()

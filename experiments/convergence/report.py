@@ -26,7 +26,7 @@ from experiments.harness.arms import Arm
 from experiments.harness.methods import METHODS
 from experiments.harness.run import Run
 from experiments.harness.summary import as_markdown
-from experiments.harness.tracking import LoggedArm, logged_arms
+from experiments.harness.tracking import LoggedArm, log_summary, logged_arms
 
 _SHOWN = (1, 4, 16, 64, 256)
 
@@ -52,7 +52,7 @@ def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
 
     def log(tracked: wandb.Run) -> None:
         tracked.log({name: wandb.Image(str(path)) for name, path in figures.items()})
-        tracked.summary.update({"headline": summary["headline"]})
+        log_summary(tracked, {"headline": summary["headline"]})
 
     files = ["results.jsonl", *(path.name for path in figures.values())]
     run.report(table_of(reports, notes), summary, log, files, arms=_logged_arms(reports))

@@ -106,7 +106,7 @@ def _run(run: Run, own: list[Problem] | None) -> None:
         for model, label in zip(models, _labels([model.path for model in models]), strict=True)
     ]
     keys = [key for s in subjects for i in range(len(s.problems)) for key in s.keys(i, config.task)]
-    run.open(keys, rows_in="rows")
+    run.open(keys)
     subjects = [_with_hmm(config, subject, run.directory) for subject in subjects]
     reports = []
     with run.sampling(keys) as progress:
@@ -132,7 +132,9 @@ def _models(config: DictConfig) -> list[ModelConfig]:
 
 def _labels(paths: Sequence[str]) -> list[str]:
     """A short name of each model: rows and files are kept under it, so no two may be alike."""
-    names = [Path(path).name for path in paths]
+    # However a directory is spelled, its rows have one name.
+    places = [Path(path).expanduser() for path in paths]
+    names = [(place.resolve() if place.exists() else place).name for place in places]
     if len(set(names)) < len(names):
         names = [f"{number}-{name}" for number, name in enumerate(names)]
     return names
@@ -358,6 +360,7 @@ TASK = Task(
     _read,
     _identity,
     _run,
+    rows_in="rows",
     kept=("values/*.npz",),
     adapter="xlam",
 )

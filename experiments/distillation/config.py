@@ -162,6 +162,8 @@ def check(config: DictConfig) -> None:
     _check_clones(config)
     _check_data(config)
     _check_ignored(config)
+    if config.data.path is None:
+        SOURCES[config.source].check(config)
 
 
 def _check_model(config: DictConfig) -> None:

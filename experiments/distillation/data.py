@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from experiments.distillation.said import Said
+from experiments.harness.records import read_text
 from gcd.support.files import COPY_AGAIN, read_tensors, write_tensors
 from hmm.lumping import Lumping
 
@@ -282,11 +283,7 @@ def _from_arrays(arrays: dict[str, Tensor], path: Path) -> Sequences:
 
 def _read_lines(path: Path) -> Sequences:
     tokens, prompts, log_likelihood = [], [], []
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text: {error}") from None
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
         if not line.strip():
             continue
         try:

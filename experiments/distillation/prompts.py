@@ -32,24 +32,29 @@ class PromptSource(NamedTuple):
             `seed`) and the tokenizer, as the task itself would.
         words: what they are, by the configuration, after "answers to".
         settings: keys of the configuration that no other task reads.
+        needs: what `records.path` must be, in words; "" where no records are read.
+        hub: whether `records.hub` will do, too.
     """
 
     token_ids: Callable[[DictConfig, int, Any], list[list[int]]]
     words: Callable[[DictConfig], str]
     settings: tuple[str, ...] = ()
+    needs: str = ""
+    hub: bool = False
+
+    def check(self, config: DictConfig) -> None:
+        """Refuse a configuration without the records that prompts are made of: `ValueError`."""
+        given = config.records.path or (self.hub and config.records.hub)
+        if self.needs and not given:
+            also = ", or records.hub=NAME" if self.hub else ""
+            raise ValueError(
+                f"source={config.source}: an HMM is distilled from answers to records that it is "
+                f"not measured on: give records.path={self.needs}{also}"
+            )
 
 
 def _tool_calls(config: DictConfig, num: int, tokenizer: Any) -> list[list[int]]:
-    """Requests for tool calls, each in every style that is asked for.
-
-    Raises:
-        ValueError: no records are given.
-    """
-    if config.records.path is None and config.records.hub is None:
-        raise ValueError(
-            "an HMM of the task xlam is distilled from answers to its requests: give "
-            "records.path=FILE or records.hub=NAME (other ones than it is measured on)"
-        )
+    """Requests for tool calls, each in every style that is asked for."""
     styles = STYLES if config.style == "both" else (config.style,)
     found = load_records(config.records, math.ceil(num / len(styles))).records
     kind = config.model.prompt
@@ -70,13 +75,8 @@ def _concept_sets(config: DictConfig, num: int, tokenizer: Any) -> list[list[int
     """Sets of concepts to write sentences of.
 
     Raises:
-        ValueError: no file of training sentences is given.
+        ValueError: prompts that are not compact.
     """
-    if config.records.path is None:
-        raise ValueError(
-            "an HMM of the task commongen is distilled from sentences with other concepts: give "
-            "records.path=FILE.tsv, CommonGen's training sentences"
-        )
     if config.model.prompt != "compact":
         raise ValueError(f"model.prompt={config.model.prompt}: give model.prompt=compact")
     sets = read_training([Path(config.records.path).expanduser()])
@@ -89,14 +89,8 @@ def _questions(config: DictConfig, num: int, tokenizer: Any) -> list[list[int]]:
     """Questions to databases, drawn at random: what one question needs says little of the next.
 
     Raises:
-        ValueError: no folder of questions is given.
         DataError: the folder has no databases or questions, or damaged ones.
     """
-    if config.records.path is None:
-        raise ValueError(
-            "an HMM of the task sql is distilled from queries to other databases: give "
-            "records.path=FOLDER of questions and schemas, in Spider's form"
-        )
     folder = Path(config.records.path).expanduser()
     sources = read_sources(folder)
     questions = read_questions(find_questions(folder), sources).records
@@ -112,12 +106,18 @@ def _questions(config: DictConfig, num: int, tokenizer: Any) -> list[list[int]]:
 
 
 SOURCES = {
-    "xlam": PromptSource(_tool_calls, _tool_calls_in_words, ("style",)),
+    "xlam": PromptSource(
+        _tool_calls, _tool_calls_in_words, ("style",), "FILE.jsonl in xLAM's form", hub=True
+    ),
     "commongen": PromptSource(
-        _concept_sets, lambda config: f"concepts of {Path(config.records.path).name}"
+        _concept_sets,
+        lambda config: f"concepts of {Path(config.records.path).name}",
+        needs="FILE.tsv, CommonGen's training sentences",
     ),
     "sql": PromptSource(
-        _questions, lambda config: f"questions of {Path(config.records.path).name}"
+        _questions,
+        lambda config: f"questions of {Path(config.records.path).name}",
+        needs="FOLDER of questions and schemas, in Spider's form",
     ),
 }
 """The prompts of each task, by the name that it has after `+task=`."""

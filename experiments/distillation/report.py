@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import shlex
 from dataclasses import dataclass
@@ -16,8 +15,10 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.distillation import config as distill_config
 from experiments.distillation.baselines import Baselines
 from experiments.distillation.training import Point
+from experiments.harness.checks import writable
 from experiments.harness.figures import plain, plt
 from experiments.harness.run import Run
+from experiments.harness.tracking import log_summary
 from gcd.support.files import read_json
 from hmm.checkpoint import CONFIG, WEIGHTS
 from hmm.model import HMM
@@ -72,13 +73,8 @@ def check_out(out: Path, run_dir: Path) -> None:
     """
     if out.resolve() == run_dir.resolve():
         raise ValueError(f"out={out} is the run's own directory: give another, or leave it out")
-    parent = next(path for path in (out, *out.absolute().parents) if path.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise ValueError(
-            f"the model cannot be written to {out}: {parent} is no directory that can be written "
-            "to; give another with out=DIR"
-        )
-    if parent != out:
+    writable("the model", "out", out)
+    if not out.exists():
         return
     names = {path.name.removesuffix(".part") for path in out.iterdir()}
     foreign = sorted(names - {WEIGHTS, CONFIG, CARD})
@@ -127,7 +123,7 @@ def report(result: Result, run: Run, out: Path) -> None:
             tracked.log(values, step=point.step)
         shown = pd.DataFrame(result.rows, columns=["model", "nats a token"])
         tracked.log({"table": wandb.Table(dataframe=shown), "curve": wandb.Image(str(figure))})
-        tracked.summary.update(summary)
+        log_summary(tracked, summary)
 
     run.report(table, summary, log, files=("curve.png",), also=f"; the model: {out}/")
 

@@ -33,7 +33,7 @@ from experiments.distillation.prefixes import SaidPrefixes, after_each_token
 from experiments.distillation.prompts import SOURCES
 from experiments.distillation.report import Result, check_out, report
 from experiments.distillation.training import Training, Worker, mean_log_likelihood
-from experiments.harness.identity import Identity, fingerprint
+from experiments.harness.identity import Identity, fingerprint, without_places
 from experiments.harness.models import load_model, resolve_device, title_of, weights_of
 from experiments.harness.run import Run, Task, run_task
 from experiments.harness.seeds import derived_seed
@@ -90,14 +90,16 @@ def _run(run: Run, given: Sequences | None) -> None:
     out = Path(config.out).expanduser() if config.out else run.directory / "hmm"
     check_out(out, run.directory)
     source = _source(config)
+    # What cannot be asked or learnt from is refused now, not after hours in a directory.
+    prompts = _prompts(config, source) if given is None else []
     if given is not None:
         distill_data.check_tokens(given, source.num_tokens, f"data.path={config.data.path}")
         _check_prompts(config, given)
-        distill_data.split(given, config.held_out, config.seed)  # refused now, not after hours
+        distill_data.split(given, config.held_out, config.seed)
     run.open()
     worker = Worker(run.directory, device, run.rank, run.world, 60 * config.save_minutes)
     if given is None:
-        given = _sampled(run, source)
+        given = _sampled(run, source, prompts)
 
     training, held_out = distill_data.split(given, config.held_out, config.seed)
     lumping = lumping_of(given, source.num_tokens, source.eos_ids)
@@ -171,15 +173,22 @@ def _records_identity(config: DictConfig) -> dict[str, str]:
     return {"records_sha256": distill_data.digest(files)}
 
 
-def _sampled(run: Run, source: _Source) -> Sequences:
+def _prompts(config: DictConfig, source: _Source) -> list[list[int]]:
+    """The prompts that the language model answers."""
+    num = math.ceil(config.num_sequences / config.answers_per_prompt)
+    return SOURCES[config.source].token_ids(config, num, source.tokenizer)
+
+
+def _sampled(run: Run, source: _Source, prompts: list[list[int]]) -> Sequences:
     """The answers of the language model, sampled now as far as they are not on disk."""
     config = run.config
     assert source.lm is not None
     settings = distill_config.sampling_settings(config)
     settings |= weights_of(config.model) | _records_identity(config)
-    directory = run.directory.parent / f"sequences-{fingerprint(settings)}"
-    num = math.ceil(config.num_sequences / config.answers_per_prompt)
-    prompts = SOURCES[config.source].token_ids(config, num, source.tokenizer)
+    parent = run.directory.parent
+    directory = parent / f"sequences-{fingerprint(settings)}"  # what earlier versions call it
+    if not directory.is_dir():
+        directory = parent / f"sequences-{fingerprint(without_places(settings))}"
     distill_sampling.sample_to(
         directory,
         source.lm,

@@ -5,7 +5,9 @@ All raise `ValueError`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -35,6 +37,16 @@ def distinct(key: str, values: Sequence[Any]) -> None:
         raise ValueError(f"{key} needs at least one entry")
     if len(set(values)) != len(values):
         raise ValueError(f"{key} has an entry twice: {list(values)}")
+
+
+def writable(what: str, key: str, directory: Path) -> None:
+    """Refuse a directory that could not be written to, or not be made."""
+    parent = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise ValueError(
+            f"{what} cannot be written to {directory}: {parent} is no directory that can be "
+            f"written to; give another with {key}=DIR"
+        )
 
 
 def left_alone(config: DictConfig, schema: Any, keys: Iterable[str], reason: str) -> None:

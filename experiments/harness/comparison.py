@@ -19,7 +19,14 @@ from omegaconf import DictConfig
 
 import smc
 from experiments.harness import tracking
-from experiments.harness.examples import Handling, Preparation, keys_of, prepare, sample_examples
+from experiments.harness.examples import (
+    Handling,
+    Preparation,
+    keys_of,
+    prepare,
+    ready,
+    sample_examples,
+)
 from experiments.harness.figures import plot_accuracy, plot_costs, plot_reads
 from experiments.harness.identity import Identity, results_config
 from experiments.harness.methods import METHODS, hidden_states, hmm_identity, proposals
@@ -71,6 +78,9 @@ def compare(
     if run.rank == 0:
         _report_refusals(run, read, prepared)
     mine = run.share(prepared.examples)
+    with run.bar(len({e.prompt for e in mine}), "reading", "prompt") as shown:
+        seconds, unkept = ready(mine, lm, config, methods, run.store, shown.update)
+    prepared = dataclasses.replace(prepared, prompt_seconds=seconds, unkept=unkept)
     with run.sampling(keys_of(mine, config.task)) as progress:
         traced = chosen_for_tracing([e.number for e in prepared.examples], config.trace.examples)
         sample_examples(mine, handling, lm, config, methods, run.store, progress, traced)
@@ -116,13 +126,10 @@ def report(
         "refused": len(prepared.refused),
         **(more or {}),
         "compile_seconds": round(prepared.seconds, 3),
+        "prompt_seconds": round(prepared.prompt_seconds, 3),
         "methods": list(summary),
     }
-    notes = [
-        f"{len(read.records)} records read, {len(read.skipped)} malformed, "
-        f"{len(prepared.refused)} refused; constraints compiled in {prepared.seconds:.1f} s.",
-        *notes,
-    ]
+    notes = [_counts(len(read.skipped), prepared), _once(config, prepared), *notes]
     notes.append(
         "`read`, `forced`, LM calls, tokens and seconds are means for one request: prefixes that "
         "the language model read, the prompt aside; tokens that were the only ones allowed; "
@@ -156,6 +163,27 @@ def report(
         arms=tracking.logged_arms(summary, rows, hidden_states(config)),
         files=(*(path.name for path in figures.values()), "results.jsonl"),
     )
+
+
+def _counts(malformed: int, prepared: Preparation) -> str:
+    """What became of the records, in a sentence."""
+    sampled, refused = len(prepared.examples), len(prepared.refused)
+    well_formed = f"{sampled + refused} well-formed records: {sampled} sampled, {refused} refused"
+    return f"{well_formed}; {malformed} malformed ones left out."
+
+
+def _once(config: DictConfig, prepared: Preparation) -> str:
+    """What was done once for all methods, in a sentence; it is not in the seconds of rows."""
+    text = (
+        f"Once for all: constraints compiled in {prepared.seconds:.1f} s, "
+        f"prompts read in {prepared.prompt_seconds:.1f} s."
+    )
+    if prepared.unkept:
+        text += (
+            f" For {prepared.unkept} prompts model.prompt_mib={config.model.prompt_mib} is too "
+            "little: each method reads them in its own seconds."
+        )
+    return text
 
 
 def _report_refusals(run: Run, read: ReadResult[Any], prepared: Preparation) -> None:

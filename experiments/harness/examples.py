@@ -4,6 +4,10 @@ What a task does with its records is a `Handling`. For each record its language 
 model's tokens, the budget follows from the shortest answer, and the prompt is checked against the
 context. A record that cannot be honoured is refused here, by name, before the model runs; the
 others are sampled, and their rows written as soon as they are there.
+
+The seconds of rows are to compare methods, so what is done once for all of them is done before
+(`ready`): prompts are read and kept, and every arm samples once, for nothing. Of what happens once
+a method's own tables alone are left in the time of its first rows.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from experiments.harness.results import Key, ResultStore, Row
 from experiments.harness.seeds import derived_seed
 from experiments.report.traces import Tracing
 
+_WARM_PARTICLES = 4  # enough to be resampled
 _SHOWN_ANSWERS = 16  # the most probable ones are written out; their number is in the row
 
 
@@ -86,11 +91,15 @@ class Preparation:
         examples: those that will be sampled.
         refused: id and reason of those that will not.
         seconds: compilation of all constraints.
+        prompt_seconds: reading of the prompts that are kept for all methods.
+        unkept: how many prompts there was no memory for: each method reads them in its own time.
     """
 
     examples: tuple[Example, ...]
     refused: tuple[tuple[str, str], ...]
     seconds: float = 0.0
+    prompt_seconds: float = 0.0
+    unkept: int = 0
 
 
 def prepare(
@@ -152,6 +161,42 @@ def prepare(
     return Preparation(tuple(examples), tuple(refused), time.perf_counter() - started)
 
 
+def ready(
+    examples: Sequence[Example],
+    lm: smc.TransformersLM,
+    config: DictConfig,
+    proposals: Mapping[str, smc.Proposal],
+    store: ResultStore,
+    progress: Callable[[int], object] = lambda _: None,
+) -> tuple[float, int]:
+    """Do beforehand what would be in the seconds of the method that comes first.
+
+    Args:
+        examples: those of this process.
+        lm, config, proposals, store: as for `sample_examples`.
+        progress: called with the number of prompts read.
+
+    Returns:
+        Seconds that reading the prompts took, and the number of prompts that are not kept.
+    """
+    trials = trials_of(config.task)
+    due = [e for e in examples if any(trial.key(e) not in store for trial in trials)]
+    if not due:
+        return 0.0, 0
+    prompts = sorted({example.prompt for example in due}, key=lambda prompt: (len(prompt), prompt))
+    started, kept = time.perf_counter(), 0
+    while kept < len(prompts) and lm.keep(prompts[kept]):  # after one too long all are too long
+        kept += 1
+        progress(1)
+    seconds = time.perf_counter() - started
+    quick = min(due, key=lambda example: (example.budget, len(example.prompt)))
+    particles = min(max(config.task.particles), _WARM_PARTICLES)
+    for method, algorithm in product(config.task.methods, config.task.algorithms):
+        _sample(Trial(method, algorithm, particles), [quick], lm, config, proposals[method])
+        proposals[method].free()  # the tables of its rows are its own cost
+    return seconds, len(prompts) - kept
+
+
 def sample_examples(
     examples: Sequence[Example],
     handling: Handling,
@@ -178,27 +223,38 @@ def sample_examples(
     tracing = Tracing(store, named, lm.vocabulary, config.trace.particles)
     trials = trials_of(config.task)
     for trial, after in zip(trials, [*trials[1:], None], strict=True):
-        method, proposal = method_of(trial.method), proposals[trial.method]
+        proposal = proposals[trial.method]
         due = [example for example in examples if trial.key(example) not in store]
         write = partial(_write, due, trial, handling, store, tracing, progress)
-        method.sample(
-            lm,
-            [e.prompt for e in due],
-            [e.constraint for e in due],
-            budget=[e.budget for e in due],
-            particles=trial.particles,
-            proposal=proposal,
-            **ALGORITHMS[trial.algorithm].arguments(config),
-            temperature=config.smc.temperature,
-            top_p=config.smc.top_p,
-            seed=trial.seed(config.seed),
-            example_ids=[e.number for e in due],
-            max_rows=config.smc.max_rows,
-            observe=tracing.of(*trial),
-            finished=write,
-        )
+        _sample(trial, due, lm, config, proposal, observe=tracing.of(*trial), finished=write)
         if after is None or after.method != trial.method:
             proposal.free()  # tables of several methods would not fit side by side
+
+
+def _sample(
+    trial: Trial,
+    examples: Sequence[Example],
+    lm: smc.TransformersLM,
+    config: DictConfig,
+    proposal: smc.Proposal,
+    **others: Any,
+) -> None:
+    """Sample these examples; `others` say what becomes of the posteriors."""
+    method_of(trial.method).sample(
+        lm,
+        [e.prompt for e in examples],
+        [e.constraint for e in examples],
+        budget=[e.budget for e in examples],
+        particles=trial.particles,
+        proposal=proposal,
+        **ALGORITHMS[trial.algorithm].arguments(config),
+        temperature=config.smc.temperature,
+        top_p=config.smc.top_p,
+        seed=trial.seed(config.seed),
+        example_ids=[e.number for e in examples],
+        max_rows=config.smc.max_rows,
+        **others,
+    )
 
 
 def _write(

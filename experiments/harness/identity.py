@@ -12,11 +12,31 @@ from experiments.harness.algorithms import unread
 from experiments.harness.methods import hmms_of, methods_of, needs_hmm
 
 Identity = dict[str, Any]
+_PLACES = {
+    "model": ("path",),
+    "hmm": ("path", "paths"),
+    "data": ("path",),
+    "records": ("path",),
+    "task": ("models", "problems", "hmm"),
+}
 
 
 def fingerprint(identity: Any) -> str:
     """Compute a digest of plain values, such as the identity of a run: ten hexadecimal digits."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def without_places(identity: Identity) -> Identity:
+    """Leave out where models, HMMs and records lie, however that is spelled.
+
+    What lies there is in the identity, too: digests of the files, and hub names as they are.
+    """
+    kept = dict(identity)
+    for group, places in _PLACES.items():
+        if isinstance(kept.get(group), dict):
+            settings = kept[group].items()
+            kept[group] = {k: v for k, v in settings if k.partition(".")[0] not in places}
+    return kept
 
 
 def plain(config: DictConfig) -> Identity:

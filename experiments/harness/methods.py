@@ -24,8 +24,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 
+import gcd
 import smc
 from experiments.harness import awrs, smollm2
 from experiments.harness.config import HMMConfig
@@ -191,8 +193,9 @@ def hmm_directory(config: DictConfig, hmm: str = "") -> Path:
             raise ValueError(
                 f"task.methods has {names}, which needs an HMM distilled from "
                 f"model.path={config.model.path} for the task {config.task.name}: make one with "
-                f"`python -m scripts.distill_hmm model.path={config.model.path}` and give "
-                f"hmm.path=DIR, or leave {names} out of task.methods"
+                f"`python -m scripts.distill_hmm source={config.task.name} records.path=FILE "
+                f"model.path={config.model.path}` and give hmm.path=DIR, or leave {names} out of "
+                "task.methods"
             )
         return existing_hmm("hmm.path", str(own))
     return existing_hmm("hmm.path", config.hmm.path)
@@ -258,6 +261,18 @@ def proposals(config: DictConfig, lm: LanguageModel) -> dict[str, smc.Proposal]:
         name: method_of(name).proposal(hmm_settings(config), hmms.get(name.partition(":")[2]))
         for name in methods_of(config)
     }
+
+
+def warm_up(
+    proposal: smc.Proposal, constraint: gcd.TokenAutomaton, device: torch.device | None
+) -> None:
+    """Make a small table, before one is timed, and forget it: the first takes longer than others.
+
+    Kernels are loaded or compiled for it, which is no method's own time.
+    """
+    shortest = torch.tensor([int(constraint.steps_to_accept[constraint.initial])], device=device)
+    proposal.start(smc.Batch(gcd.AutomatonBatch([constraint], device=device), shortest))
+    proposal.free()
 
 
 def refuse_little_memory(

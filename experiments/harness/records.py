@@ -1,7 +1,8 @@
 """This module reads records from files and the hub, whatever a task's records are.
 
-A malformed record is passed over and reported with its position and the reason; it never ends a
-run half way. A source without a single good record is refused.
+A malformed record, one with a byte that is not UTF-8 among them, is passed over and reported with
+its position and the reason; it never ends a run half way. A source without a single good record is
+refused.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ def read_lines(path: str | Path, record_of: RecordOf[R], needs: str) -> ReadResu
         needs: what a record needs, in words.
 
     Raises:
-        DataError: no such file, not UTF-8, or no well-formed record in it.
+        DataError: no such file, or no well-formed record in it.
     """
     # Not `splitlines`, which would also break at the line separators that JSON strings may hold.
-    lines = enumerate(read_text(path).split("\n"), 1)
+    lines = enumerate(read_text(path, errors="surrogateescape").split("\n"), 1)
     rows = ((number, str(number), line) for number, line in lines if line.strip())
     return collect(rows, record_of, str(path), needs)
 
@@ -85,16 +86,21 @@ def read_hub(
     return collect(named, record_of, name, needs)
 
 
-def read_text(path: str | Path) -> str:
+def read_text(path: str | Path, errors: str = "strict") -> str:
     """Read a file of text; `DataError` if that cannot be done."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8", errors=errors)
     except FileNotFoundError as error:
         raise DataError(f"no such file: {path}; give the path of an existing one") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+        line = error.object.count(b"\n", 0, error.start) + 1
+        place = f"line {line}, byte {error.start + 1} of the file"
+        raise DataError(
+            f"{path} cannot be read: {place} is 0x{error.object[error.start]:02x}, which is not "
+            "UTF-8; save it in that encoding"
+        ) from error
 
 
 def collect(
@@ -110,7 +116,7 @@ def collect(
     records, skipped = [], []
     for position, default_id, row in rows:
         try:
-            value = json.loads(row) if isinstance(row, str) else row
+            value = _parsed(row) if isinstance(row, str) else row
             records.append(record_of(value, default_id))
         except (ValueError, RecursionError) as error:
             skipped.append(SkippedRecord(position, str(error)))
@@ -121,3 +127,13 @@ def collect(
             f"{needs}"
         )
     return ReadResult(tuple(records), tuple(skipped))
+
+
+def _parsed(line: str) -> Any:
+    """The value of a line of JSON, in which bytes that are not UTF-8 are surrogates."""
+    try:
+        line.encode()
+    except UnicodeEncodeError as error:
+        byte = ord(line[error.start]) & 0xFF
+        raise ValueError(f"character {error.start + 1} is 0x{byte:02x}, not UTF-8") from None
+    return json.loads(line)

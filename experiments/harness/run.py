@@ -5,7 +5,7 @@ the settings have been checked:
 
     read        what the task works on (records, a text, problems)
     identity    what determines the results (settings, data, weights); it names the directory
-    refuse      a directory that holds another run
+    refuse      a directory that holds another run, or that cannot be written to
     run         the task itself, with a `Run` at hand:
                     open       the directory is made, and rows of an earlier attempt are taken in
                     sampling   with a bar; rows go to disk as they are made
@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -32,7 +32,8 @@ from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
 from experiments.harness import tracking
-from experiments.harness.identity import Identity, fingerprint
+from experiments.harness.checks import writable
+from experiments.harness.identity import Identity, fingerprint, without_places
 from experiments.harness.models import resolve_device, settle, title_of
 from experiments.harness.processes import bar, processes, refuse_disagreement, wait_for_all
 from experiments.harness.results import Key, ResultStore, Row
@@ -62,6 +63,7 @@ class Task:
         run: does the work, and ends with `Run.report`.
         processes: what several processes under `torchrun` share: nothing, so that they are refused;
             rows; or tensors, which they exchange.
+        rows_in: folder of the rows in the run directory.
         kept: patterns of what an interrupted run leaves in its directory to go on from, beside
             rows; `resume=false` removes it.
         adapter: name of the task whose adapter `model.adapter=auto` means; None: its own.
@@ -74,6 +76,7 @@ class Task:
     identity: Callable[[DictConfig, Any], Identity]
     run: Callable[[Run, Any], None]
     processes: Literal["nothing", "rows", "tensors"] = "nothing"
+    rows_in: str = "."
     kept: tuple[str, ...] = ()
     adapter: str | None = None
 
@@ -98,6 +101,7 @@ def run_task(task: Task, config: DictConfig) -> Path:
         raise ValueError(f"the task {task.name} is one process: run it without torchrun")
     inputs = task.read(config)
     run = Run(task, config, task.identity(config, inputs), rank, world)
+    writable("results", "run_dir", run.directory)
     if config.resume:
         run.refuse_another()
     try:
@@ -130,7 +134,9 @@ class Run:
         self.identity = identity
         self.rank = rank
         self.world = world
-        self.directory = Path(config.run_dir or f"runs/{task.name}-{fingerprint(identity)}")
+        # What tells this run from others, however its paths are spelled.
+        self._name = without_places(identity)
+        self.directory = Path(config.run_dir) if config.run_dir else self._own_directory(task.name)
         self._task = task
         self._keys: tuple[Key, ...] | None = None  # None until the run is open
         self._lock = FileLock(self.directory / ".lock", blocking=False)
@@ -140,8 +146,35 @@ class Run:
         """What to type to go on, in words; `resume=false` would start over instead."""
         return "the same command" if self.config.resume else "the same command without resume=false"
 
+    def _own_directory(self, task: str) -> Path:
+        """The directory of a run without `run_dir`, named after its identity.
+
+        Earlier versions put the spelling of paths into the name. What they left is found.
+        """
+        own = Path(f"runs/{task}-{fingerprint(self._name)}")
+        earlier = () if own.exists() else sorted(own.parent.glob(f"{task}-*/{_IDENTITY}"))
+        for path in earlier:
+            with suppress(ValueError):  # a damaged file is nobody's
+                if self._is_mine(read_json(path, remedy="")):
+                    found = path.parent
+                    _LOG.info("%s holds this run, under the name of an earlier version", found)
+                    return found
+        return own
+
+    def _is_mine(self, saved: Identity) -> bool:
+        return not _differences(without_places(saved), self._name)
+
+    def _left(self) -> Iterator[Path]:
+        """What a run leaves: rows, what there is to go on from, and a report."""
+        rows = (f"{self._task.rows_in}/{name}*.jsonl" for name in ("results", "traces"))
+        for pattern in (*rows, *self._task.kept, REPORT, _TABLE, _SUMMARY):
+            yield from self.directory.glob(pattern)
+
     def refuse_another(self) -> None:
         """Refuse a directory with rows of other settings, data or weights, or of unknown ones.
+
+        One in which nothing was finished is taken over: what ended there, perhaps for a wrong
+        setting, left nothing that could be mixed up with what comes.
 
         Raises:
             ValueError: with what was otherwise, and how it is now.
@@ -152,30 +185,30 @@ class Run:
             raise ValueError(
                 f"{self.directory} has rows, but no {_IDENTITY} that says of which run; {remedy}"
             )
-        if saved.exists():
-            changed = _differences(read_json(saved, remedy=remedy), self.identity)
-            if changed:
+        if saved.exists() and any(self._left()):
+            before = read_json(saved, remedy=remedy)
+            if not self._is_mine(before):
+                changed = _differences(before, self.identity)
                 raise ValueError(
                     f"{self.directory} holds another run: {'; '.join(changed)}. Give another "
                     "run_dir, or resume=false to start it over"
                 )
 
-    def open(self, keys: Sequence[Key] = (), *, prepared: Any = (), rows_in: str = ".") -> None:
+    def open(self, keys: Sequence[Key] = (), *, prepared: Any = ()) -> None:
         """Make the directory, note whose it is, and take in the rows that are there already.
 
         Args:
             keys: of all rows of the finished run, in their order; none for a task without rows.
             prepared: plain values that, beside keys and identity, all processes must agree on.
-            rows_in: folder of the rows in the directory.
 
         Raises:
             ValueError: under `torchrun`, the processes do not agree; or another command is writing
                 into the directory. Nothing was written then.
         """
         records = [f"the row {' '.join(map(str, key))}" for key in keys]
-        digest = fingerprint([self.identity, tuple(keys), prepared])
+        digest = fingerprint([self._name, tuple(keys), prepared])
         refuse_disagreement(self.world, digest, records)
-        rows_dir = self.directory / rows_in
+        rows_dir = self.directory / self._task.rows_in
         if self.rank == 0:
             try:
                 rows_dir.mkdir(parents=True, exist_ok=True)
@@ -190,11 +223,9 @@ class Run:
                     f"run_dir={self.directory} cannot be written into ({error}); give another one"
                 ) from error
             if not self.config.resume:
-                rows = (f"{rows_in}/{name}*.jsonl" for name in ("results", "traces"))
                 # A report that stayed would pass for one of the rows that are made now.
-                for pattern in (*rows, *self._task.kept, REPORT, _TABLE, _SUMMARY):
-                    for path in self.directory.glob(pattern):
-                        shutil.rmtree(path) if path.is_dir() else path.unlink()
+                for path in list(self._left()):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
             OmegaConf.save(self.config, self.directory / "config.yaml", resolve=True)
             write_json(self.identity, self.directory / _IDENTITY, sort_keys=True)
         self.wait()
@@ -282,7 +313,7 @@ class Run:
             "settings": self.identity,
         }
         settings = self.config.wandb
-        tracking.Experiment(settings, self.directory, self.identity, shared).log(log, arms)
+        tracking.Experiment(settings, self.directory, self._name, shared).log(log, arms)
         show(table)
         names = ", ".join([REPORT, _TABLE, _SUMMARY, *files])
         print(f"Results: {self.directory}/ ({names}){also}")

@@ -124,16 +124,25 @@ class Experiment:
         self._shared = shared
 
     def log(self, overview: Callable[[wandb.Run], None], arms: Sequence[LoggedArm] = ()) -> None:
-        """Log what is not there yet.
+        """Log what is not there yet; warn, and go on, where wandb cannot.
 
         Args:
             overview: logs what is of the whole experiment: tables and figures.
             arms: what is compared; nothing for a task that compares nothing.
         """
         name = self._settings.name or self._directory.name
-        self._log_run("overview", name, {}, overview)
-        for arm in arms:
-            self._log_run("arm", "{arm}@{k}".format_map(arm.names), arm.names, arm.log)
+        try:
+            self._log_run("overview", name, {}, overview)
+            for arm in arms:
+                self._log_run("arm", "{arm}@{k}".format_map(arm.names), arm.names, arm.log)
+        # The results are on disk, and what a third party's code raises over values, files, threads
+        # or servers has no common class: none of it may fail a run that is finished.
+        except Exception as error:
+            _LOG.warning(
+                "the results are in %s, but wandb could not log them (%s: %s); the same command "
+                "tries again, wandb.mode=disabled does without",
+                self._directory, type(error).__name__, error,
+            )  # fmt: skip
 
     def _log_run(
         self, kind: str, name: str, names: Mapping[str, Any], log: Callable[[wandb.Run], None]
@@ -175,6 +184,14 @@ class Experiment:
             _LOG.warning("wandb cannot be reached (%s); logging offline into %s", error, where)
             self.mode = "offline"
             return wandb.init(mode=self.mode, **arguments)
+
+
+def log_summary(run: wandb.Run, values: Mapping[str, Any]) -> None:
+    """Log plain values to the summary of a run, as JSON has them.
+
+    The keys of all mappings in it become text: wandb fails over keys that are numbers.
+    """
+    run.summary.update(json.loads(json.dumps(values)))
 
 
 def log_comparison(run: wandb.Run, table: pd.DataFrame, figures: Mapping[str, Path]) -> None:

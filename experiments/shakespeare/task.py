@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -23,7 +22,7 @@ from omegaconf import DictConfig
 
 import gcd
 import smc
-from experiments.harness import tracking
+from experiments.harness import records, tracking
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.figures import plot_losses
 from experiments.harness.identity import Identity, results_config
@@ -78,17 +77,12 @@ def read_text(config: DictConfig) -> Text:
     """Read the text to learn from a file, or else make up a play.
 
     Raises:
-        ValueError: the file cannot be read as UTF-8.
+        DataError: the file cannot be read as UTF-8.
     """
     path = config.data.path
     if path is None:
         return Text(write_play(_PLAY_LINES, config.seed), "a small play made up by the project")
-    try:
-        return Text(Path(path).read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"data.path={path}: cannot read it as UTF-8 text ({error}); give a text file"
-        ) from error
+    return Text(records.read_text(path), str(path))
 
 
 def _check_characters(text: str, classes: dict[str, str]) -> None:

@@ -73,8 +73,9 @@ def read_questions(path: Path, databases: Container[str]) -> ReadResult[Question
 
     if path.suffix == ".jsonl":
         return read_lines(path, question_of, _NEEDS)
+    content = read_text(path)
     try:
-        rows = json.loads(read_text(path))
+        rows = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not JSON: {error}; JSON lines end in .jsonl") from error
     if not isinstance(rows, list):

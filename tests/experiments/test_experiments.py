@@ -134,6 +134,8 @@ def test_a_table_by_hmms_goes_on_from_its_rows(tiny, tmp_path, monkeypatch):
     sample, calls = smc.sample, []
 
     def interrupted(*args, **kwargs):
+        if "finished" not in kwargs:  # it warms up
+            return sample(*args, **kwargs)
         calls.append(None)
         if len(calls) == 5:
             raise KeyboardInterrupt

@@ -153,6 +153,8 @@ def test_an_interrupted_run_goes_on_to_the_same_result(finished, tmp_path, monke
 
     def interrupted(*args, **kwargs):
         nonlocal calls
+        if "finished" not in kwargs:  # it warms up
+            return sample(*args, **kwargs)
         calls += 1
         if calls == 3:
             raise KeyboardInterrupt
@@ -241,6 +243,8 @@ def test_real_records_malformed_ones_and_infeasible_budgets(tmp_path):
     assert "the budget is 70" in refused[1]["reason"]
     summary = json.loads((run_dir / "summary.json").read_text())
     assert (summary["records"], summary["malformed"], summary["refused"]) == (2, 1, 1)
+    table = (run_dir / "table.md").read_text()
+    assert "2 well-formed records: 1 sampled, 1 refused; 1 malformed ones left out." in table
 
 
 @pytest.mark.slow

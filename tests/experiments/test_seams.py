@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,8 +111,43 @@ def test_an_interrupted_toy_run_goes_on_and_no_other_run_may(tmp_path, monkeypat
 
 def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path):
     (tmp_path / "run").write_text("")
-    with pytest.raises(ValueError, match=r"run_dir=.*/run cannot be written into .*; give another"):
+    with pytest.raises(ValueError, match=r"cannot be written to .*/run: .*; give .* run_dir=DIR"):
         experiment.run(composed("+task=toy", f"run_dir={tmp_path / 'run'}"))
+
+
+def test_a_directory_that_cannot_be_written_to_is_refused_before_the_work(tmp_path, monkeypatch):
+    def works(run, inputs):
+        raise AssertionError("the model would be loaded here")
+
+    monkeypatch.setitem(TASKS, "toy", replace(toy.TASK, run=works))
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    for run_dir in (tmp_path, tmp_path / "run"):
+        with pytest.raises(ValueError, match=f"{tmp_path} is no directory that can be written to"):
+            experiment.run(composed("+task=toy", f"run_dir={run_dir}"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_directory_in_which_nothing_was_finished_is_taken_over(tmp_path, monkeypatch):
+    """A command that fails early can be corrected, and its directory stays the same."""
+
+    def refuses(run, inputs):
+        run.open()
+        raise ValueError("task.words=3 is wrong for a reason that shows late")
+
+    wrong = composed("+task=toy", "task.words=3", f"run_dir={tmp_path}")
+    with monkeypatch.context() as patched:
+        patched.setitem(TASKS, "toy", replace(toy.TASK, run=refuses))
+        with pytest.raises(ValueError, match="shows late"):
+            experiment.run(wrong)
+    assert json.loads((tmp_path / "identity.json").read_text())["task"]["words"] == 3
+    experiment.run(composed("+task=toy", f"run_dir={tmp_path}"))
+    assert {row["example"] for row in rows_of(tmp_path)} == set(toy.WORDS[:4])
+    with pytest.raises(ValueError, match=r"holds another run: task\.words was 4, is 3"):
+        experiment.run(wrong)
+    # Rows are not all that a run leaves.
+    (tmp_path / "results.jsonl").unlink()
+    with pytest.raises(ValueError, match="holds another run"):
+        experiment.run(wrong)
 
 
 @pytest.mark.parametrize(

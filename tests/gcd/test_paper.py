@@ -43,7 +43,7 @@ def _vector(members: set[int], size: int) -> torch.Tensor:
     return torch.tensor([i in members for i in range(size)])
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(edge_lists(), st.data())
 def test_steps_are_those_of_the_edges(nfa: EdgeList, data: st.DataObject) -> None:
     automaton = TensorAutomaton.from_edges(*nfa)
@@ -63,7 +63,7 @@ def test_steps_are_those_of_the_edges(nfa: EdgeList, data: st.DataObject) -> Non
     }
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(edge_lists(), st.data())
 def test_steps_are_the_matrix_products_of_the_definition(
     nfa: EdgeList, data: st.DataObject
@@ -93,7 +93,7 @@ def test_matrices_have_one_edge_for_each_pair_of_states() -> None:
     assert not automaton.deterministic
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(edge_lists())
 def test_deterministic_is_one_start_and_one_target_for_each_class(nfa: EdgeList) -> None:
     keys = [(s, c) for s, c, _ in set(nfa.edges)]
@@ -101,7 +101,7 @@ def test_deterministic_is_one_start_and_one_target_for_each_class(nfa: EdgeList)
     assert TensorAutomaton.from_edges(*nfa).deterministic == truth
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(byte_automata(), vocabularies())
 def test_a_lifted_automaton_moves_alike_as_tensors(
     automaton: Automaton, vocabulary: Vocabulary
@@ -143,7 +143,7 @@ def test_edges_out_of_range_are_refused(
 # -- the passes, for any automaton ----------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(edge_lists())
 def test_backward_pass_finds_completions_of_exactly_each_length(nfa: EdgeList) -> None:
     alive = backward_pass(TensorAutomaton.from_edges(*nfa), LENGTH)
@@ -157,7 +157,7 @@ def test_backward_pass_finds_completions_of_exactly_each_length(nfa: EdgeList) -
         assert set(alive[:, state].nonzero().flatten().tolist()) == lengths
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(edge_lists(), st.data())
 def test_forward_pass_finds_the_states_that_strings_lead_to(
     nfa: EdgeList, data: st.DataObject
@@ -178,7 +178,7 @@ def test_forward_pass_finds_the_states_that_strings_lead_to(
         assert set(restricted[t].nonzero().flatten().tolist()) == allowed
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(edge_lists())
 def test_allowed_classes_are_those_with_a_completion_of_an_nfa(nfa: EdgeList) -> None:
     automaton = TensorAutomaton.from_edges(*nfa)
@@ -199,7 +199,7 @@ def test_allowed_classes_are_those_with_a_completion_of_an_nfa(nfa: EdgeList) ->
             assert set(allowed.nonzero().flatten().tolist()) == truth
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(edge_lists(looping=True))
 def test_the_two_forms_are_the_same_function(nfa: EdgeList) -> None:
     automaton = TensorAutomaton.from_edges(*nfa)

@@ -74,7 +74,7 @@ def _timeless(line: str) -> str:
 # -- where a text stands ---------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(byte_automata(), st.binary(max_size=6))
 def test_standing_is_what_strings_of_the_language_say(language: gcd.Automaton, text: bytes) -> None:
     if language.is_empty:

@@ -17,7 +17,7 @@ from hmm.em import PseudoCounts, Statistics, Step
 from hmm.model import HMM
 from tests.hmm.oracles import all_strings, batch, joint, over, recipes, sparse, tiny
 
-QUICK = settings(deadline=None, max_examples=25)
+QUICK = settings(max_examples=25)
 KINDS = pytest.mark.parametrize("monarch", [False, 2], ids=["dense", "monarch"])
 
 

@@ -22,7 +22,7 @@ from tests.hmm.oracles import (
 )
 
 KINDS = pytest.mark.parametrize("monarch", [False, 2], ids=["dense", "monarch"])
-QUICK = settings(deadline=None, max_examples=25)
+QUICK = settings(max_examples=25)
 LENGTHS = pytest.mark.parametrize("length", range(1, 9))
 
 

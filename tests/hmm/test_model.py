@@ -24,7 +24,7 @@ def test_the_dense_count():
     assert tiny().num_parameters == 3 + 3 * 3 + 3 * 3
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(recipes())
 def test_random_models_are_positive_and_normalised(recipe):
     hmm = recipe.model()

@@ -135,7 +135,7 @@ def test_completion_by_all_strings_of_ids() -> None:
 
 
 @checked_inside_strategies
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(byte_automata(max_states=4), vocabularies(max_tokens=4), st.integers(0, 99), st.booleans())
 def test_random_automata(
     language: Automaton, vocabulary: Vocabulary, seed: int, monarch: bool

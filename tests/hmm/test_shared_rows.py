@@ -17,7 +17,7 @@ def bits(values: torch.Tensor) -> bytes:
     return values.contiguous().view(torch.uint8).numpy().tobytes()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.integers(0, 5), min_size=1, max_size=30),
     st.integers(1, 4),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hmm.transition import Dense, factor_shapes
 from tests.hmm.oracles import recipes, tiny, transition_matrix
 
-QUICK = settings(deadline=None, max_examples=25)
+QUICK = settings(max_examples=25)
 
 
 @QUICK

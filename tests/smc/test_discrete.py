@@ -204,7 +204,7 @@ def test_with_too_little_room_it_does_not_say_so() -> None:
     )
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 10_000), st.integers(1, 6), st.integers(0, 3))
 def test_the_right_model_has_no_variance(seed: int, particles: int, slack: int) -> None:
     """With the language model's own lookahead, scores sum to the evidence before and after every

@@ -70,7 +70,7 @@ def by_unbounded_integers(seed: int, example: int, particle: int, step: int, pur
     return ((state >> 12) + 0.5) / 2**52
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     st.integers(-(2**70), 2**70), st.integers(0, 2**62), st.integers(0, 2**31), st.integers(0, 99)
 )
@@ -119,7 +119,7 @@ log_ps = st.lists(
 ).filter(lambda values: max(values) > -math.inf)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(log_ps, st.one_of(st.just(ALMOST_ONE), st.just(ALMOST_ZERO), st.floats(1e-9, 1 - 1e-9)))
 def test_the_impossible_is_never_drawn(log_p: list[float], u: float) -> None:
     assert log_p[at(log_p, u)] > -math.inf

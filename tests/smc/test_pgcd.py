@@ -182,7 +182,7 @@ def test_the_right_hmm_gives_equal_weights(name: str, monarch: bool) -> None:
 
 
 @checked_inside_strategies
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(byte_automata(max_states=4), vocabularies(max_tokens=4), st.integers(0, 99))
 def test_equal_weights_for_random_automata(
     language: Automaton, vocabulary: Vocabulary, seed: int

@@ -99,7 +99,7 @@ def test_wrong_schemes_are_rejected(wrong: object) -> None:
 
 
 @schemes
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     values=st.lists(st.one_of(st.just(0.0), st.floats(1e-12, 1)), min_size=1, max_size=40).filter(
         lambda v: sum(v) > 0

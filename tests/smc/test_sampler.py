@@ -53,7 +53,7 @@ def timeless(posterior: smc.Posterior) -> smc.Posterior:
 words = st.lists(st.text("ab", min_size=0, max_size=5), min_size=1, max_size=4)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(words, st.booleans(), st.integers(0, 3), st.integers(0, 1000))
 def test_at_any_feasible_budget_every_gcd_particle_finishes(
     texts: list[str], starred: bool, slack: int, seed: int

@@ -48,7 +48,7 @@ def solved(scores: np.ndarray, slots: int) -> float:
     return float(c)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.lists(logs, min_size=1, max_size=30), st.integers(1, 12))
 def test_the_threshold_solves_its_equation(log_scores: list[float], slots: int) -> None:
     values = torch.tensor([log_scores], dtype=torch.float64)
@@ -287,7 +287,7 @@ def test_targets_at_the_ends_of_a_row(form: str, monkeypatch: pytest.MonkeyPatch
     assert auto().locate(log_p, factors, sure, log_c, rows, targets).tolist() == [1]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     st.lists(st.floats(-30, 3), min_size=1, max_size=40), st.integers(1, 9), st.floats(0.01, 0.99)
 )

@@ -344,6 +344,18 @@ def test_kept_prompts_stay_within_their_memory() -> None:
     assert list(keeping._kept._memories) == [(1, 2, 3), (7, 8, 9)]
 
 
+def test_prompts_kept_for_good_go_for_no_other() -> None:
+    lm = smc.TransformersLM(llama(), None, Vocabulary.from_bytes([b"x"] * V, [0]))
+    keys_and_values = lm._read([[1, 2, 3]])[0].prompts().layers
+    one = sum(k.nbytes + v.nbytes for k, v in keys_and_values) + 4 * lm.vocabulary.size
+    keeping = smc.TransformersLM(lm.model, lm.tokenizer, lm.vocabulary, prompt_bytes=2 * one)
+    kept = [keeping.keep(prompt) for prompt in ([1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 2, 3])]
+    assert kept == [True, True, False, True]
+    keeping.prefill([[7, 8, 9], [4, 5, 6]])
+    assert list(keeping._kept._memories) == [(1, 2, 3), (4, 5, 6)]
+    assert not lm.keep([1, 2, 3])  # it was given no memory
+
+
 SHARING = {"llama", "gpt2", "gpt_neox", "opt"}  # the others have windows, biases or softcaps
 
 

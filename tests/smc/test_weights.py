@@ -16,7 +16,7 @@ log_weights = st.lists(
 ).filter(lambda values: max(values) > -math.inf)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(log_weights)
 def test_against_the_definitions(values: list[float]) -> None:
     w = [math.exp(value) for value in values]

@@ -178,22 +178,37 @@ def _rows(
     proposal = method_of(arm.method).proposal(settings_of(config), hmm)
     refuse_large_tables({arm.method: proposal}, each.problem.name, each.constraint, each.budget)
     table = table_seconds(proposal, each.constraint, each.budget)
+    # The first call of an arm is not timed: it does what is done once.
+    _sample(config, model.lm, each, arm, proposal, particles=1, runs=1)
     for key in due:
-        posteriors = smc.sample(
-            model.lm,
-            [PROMPT] * runs,
-            each.constraint,
-            budget=each.budget,
-            particles=key.particles,
-            proposal=proposal,
-            **ALGORITHMS[arm.algorithm].arguments(config),
-            seed=config.seed,
-            example_ids=range(runs),
-            max_rows=config.smc.max_rows,
-        )
+        posteriors = _sample(config, model.lm, each, arm, proposal, key.particles, runs)
         found = measured(posteriors, each.problem.events, exact)
         run.store.append([{**key.named, **found, "table_seconds": table}])
         progress(1)
+
+
+def _sample(
+    config: DictConfig,
+    lm: HMMLanguageModel,
+    each: Prepared,
+    arm: Arm,
+    proposal: smc.Proposal,
+    particles: int,
+    runs: int,
+) -> list[smc.Posterior]:
+    """Sample one problem so many times, independently."""
+    return smc.sample(
+        lm,
+        [PROMPT] * runs,
+        each.constraint,
+        budget=each.budget,
+        particles=particles,
+        proposal=proposal,
+        **ALGORITHMS[arm.algorithm].arguments(config),
+        seed=config.seed,
+        example_ids=range(runs),
+        max_rows=config.smc.max_rows,
+    )
 
 
 TASK = Task(

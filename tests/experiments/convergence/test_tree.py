@@ -99,7 +99,7 @@ def test_the_tree_is_all_prefixes(name, budget):
         assert constraint.accepts(path[:-1])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     texts=st.lists(st.text("abcx", min_size=0, max_size=5), min_size=1, max_size=6, unique=True),
     extra=st.integers(0, 6),

@@ -252,8 +252,6 @@ def test_questions_to_databases_can_be_answered_too(tiny_lm):
     assert len({question["question"] for question in known}) == 30
     assert len({question["db_id"] for question in known}) == 5
     assert SOURCES["sql"].words(config) == "questions of sql"
-    with pytest.raises(ValueError, match=r"give records\.path=FOLDER"):
-        SOURCES["sql"].token_ids(composed("source=sql"), 30, tokenizer)
 
 
 def test_interrupted_and_shared_sampling_give_the_same_answers(tmp_path, tiny_lm):
@@ -540,7 +538,9 @@ def test_files_that_are_refused(tmp_path, content, message):
         (["data.path=tests", "data.eos_ids=[1]"], "goes with data.vocab_size"),
         (["data.path=tests", "data.vocab_size=5", "data.eos_ids=[5]"], r"lie in 0\.\.4, got 5"),
         (["records.path=a", "records.hub=b"], "not both"),
-        (["model.path=./nowhere"], "no checkpoint there"),
+        (["model.path=./nowhere", RECORDS], "no checkpoint there"),
+        ([], "give records.path=FILE.jsonl in xLAM's form, or records.hub=NAME"),
+        (["source=sql", "records.hub=a"], "give records.path=FOLDER of questions and schemas"),
         (["steps=5", "epochs=3"], "epochs=3 would be ignored: steps=5 is their number"),
         (["latent_sequences=5"], "latent_sequences=5 would be ignored: .* init=latent"),
         (["kmeans_iterations=5"], "kmeans_iterations=5 would be ignored"),
@@ -698,9 +698,26 @@ def test_the_cards_command_gives_the_same_settings(name):
     assert again == meant
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/distillation.md"])
+def test_the_commands_of_the_pages_are_accepted(page, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # faiss, where there is none
+    commands = re.findall(r"-m scripts\.distill_hmm ([^#\n]+)", (ROOT / page).read_text("utf-8"))
+    assert commands
+    for command in commands:
+        distill_config.check(composed(*shlex.split(command)))
+
+
+def test_prompts_are_seen_to_before_there_is_a_directory(tmp_path, tiny_lm):
+    damaged = tmp_path / "requests.jsonl"
+    damaged.write_text("{}\n")
+    with pytest.raises(ValueError, match=r"no well-formed record in .*requests"):
+        run(f"model.path={tiny_lm}", f"records.path={damaged}", f"run_dir={tmp_path / 'run'}")
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_configuration_composes():
     assert OmegaConf.to_container(composed(), resolve=True, throw_on_missing=True)
-    distill_config.check(composed())
+    distill_config.check(composed(RECORDS))
     assert composed().wandb.mode == "offline"
     with pytest.raises(ConfigCompositionException):
         composed("num_state=3")

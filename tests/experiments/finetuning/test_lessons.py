@@ -58,7 +58,7 @@ def alone(model: LlamaForCausalLM, stem: tuple[int, ...], branch: Branch) -> flo
     return -sum(float(log_p[at - 1, text[0, at]]) for at in range(first, text.shape[1]))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(lesson, min_size=1, max_size=4), st.sampled_from(sorted(LLAMAS)))
 @torch.no_grad()
 def test_a_branch_learns_as_if_it_stood_alone(some, attention):

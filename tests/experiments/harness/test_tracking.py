@@ -212,3 +212,39 @@ def test_a_server_that_cannot_be_reached_is_asked_once(monkeypatch, tmp_path):
     monkeypatch.setattr(tracking.wandb, "init", init)
     logged(tmp_path, mode="online")
     assert modes == ["online"] + ["offline"] * 9
+
+
+@pytest.mark.slow  # wandb starts a process of its own
+def test_a_summary_with_numbers_for_keys_is_logged_as_json_has_it(tmp_path, caplog):
+    values = {"headline": {"reads": {"own": {1: {"median": 0.5}, 16: {"median": None}}}}}
+    found = []
+
+    def overview(run: wandb.Run) -> None:
+        tracking.log_summary(run, values)
+        found.append(run.summary["headline"]["reads"]["own"]["16"])
+
+    settings = WandbConfig(mode="offline")
+    tracking.Experiment(settings, tmp_path, {"seed": 0}, {}).log(overview)
+    assert [dict(value) for value in found] == [{"median": None}]
+    assert not [record for record in caplog.records if record.name == tracking.__name__]
+
+
+def test_whatever_wandb_raises_a_finished_run_stays_finished(monkeypatch, tmp_path, caplog):
+    class Failing(FakeRun):
+        def log(self, values: dict) -> None:
+            raise TypeError("something of its own")
+
+    monkeypatch.setattr(tracking.wandb, "init", lambda **_: Failing(0))
+    logged(tmp_path)
+    (warning,) = caplog.messages
+    assert "TypeError: something of its own" in warning
+    assert str(tmp_path) in warning
+
+
+def test_who_interrupts_the_logging_interrupts_the_run(monkeypatch, tmp_path):
+    def interrupted(**_: object) -> FakeRun:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tracking.wandb, "init", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        logged(tmp_path)

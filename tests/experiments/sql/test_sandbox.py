@@ -7,7 +7,7 @@ import math
 import sqlite3
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.sql.expected import expected_of
@@ -122,7 +122,6 @@ def selecting(rows, order: str = "") -> str:
     return f"SELECT p, q FROM ({inner}) {order}"
 
 
-@settings(deadline=None)
 @given(tables, tables)
 def test_results_are_equal_as_some_pairing_of_their_rows_says(gold, found):
     """Against brute force over all permutations, in any order and in the order given."""

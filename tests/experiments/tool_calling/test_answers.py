@@ -31,7 +31,7 @@ _CALLS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(calls=_CALLS, style=st.sampled_from(STYLES))
 @example(calls=[Call("f", {"from": "a, b=(", "class": {"k": [1, {"é": None}]}})], style="python")
 def test_what_is_written_is_read_back(calls: list[Call], style: str) -> None:

@@ -79,11 +79,23 @@ def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
             read(tmp_path / "nowhere")
 
 
+def test_a_line_with_a_byte_of_another_encoding_is_malformed(tmp_path: Path) -> None:
+    path = _lines(tmp_path / "x.jsonl", _GOOD, _GOOD, _GOOD)
+    first, second, third = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first + second[:9] + b"\xe9" + second[9:] + third.replace(b"\n", b"\r\n"))
+    result = read_xlam(path)
+    assert len(result.records) == 2
+    [(position, reason)] = [(skipped.position, skipped.reason) for skipped in result.skipped]
+    assert (position, reason) == (2, "character 10 is 0xe9, not UTF-8")
+
+
 def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match=r"malformed; the first \(1\): character 1 is 0xff, not"):
         read_xlam(path)
+    with pytest.raises(DataError, match="line 1, byte 1 of the file is 0xff, which is not UTF-8"):
+        read_toolcalls(path)
     with pytest.raises(DataError, match="cannot be read"):
         read_xlam(tmp_path)
 

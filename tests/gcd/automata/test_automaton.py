@@ -95,7 +95,7 @@ def assert_canonical(automaton: Automaton) -> None:
     assert len(columns) == automaton.delta.shape[1] == automaton.class_of_byte.max() + 1
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(nondeterministic())
 def test_determinisation_keeps_the_language_and_is_canonical(nfa):
     automaton = nfa.build()
@@ -103,7 +103,7 @@ def test_determinisation_keeps_the_language_and_is_canonical(nfa):
     assert_canonical(automaton)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(nondeterministic(), nondeterministic())
 def test_boolean_operations_are_set_operations(a, b):
     x, y = a.build(), b.build()
@@ -122,7 +122,7 @@ def test_boolean_operations_are_set_operations(a, b):
     assert (x == y) == ((x - y).is_empty and (y - x).is_empty)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(nondeterministic(3), nondeterministic(3), nondeterministic(2))
 def test_rational_operations_are_set_operations(a, b, c):
     x, y, z = a.build(), b.build(), c.build()
@@ -135,7 +135,7 @@ def test_rational_operations_are_set_operations(a, b, c):
     assert x.reverse().reverse() == x
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(nondeterministic(3), st.integers(0, 3), st.one_of(st.none(), st.integers(0, 2)))
 def test_repetition_is_iterated_concatenation(a, minimum, extra):
     automaton = a.build()
@@ -152,7 +152,7 @@ def test_repetition_is_iterated_concatenation(a, minimum, extra):
     assert_canonical(repeated)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(nondeterministic())
 def test_shortest_count_and_enumerate(nfa):
     automaton = nfa.build()
@@ -171,7 +171,7 @@ def test_shortest_count_and_enumerate(nfa):
         assert automaton.count(2 * n) > automaton.count(n - 1)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.sets(st.binary(max_size=6), max_size=12))
 def test_finite_sets_of_strings(strings):
     automaton = Automaton.from_strings(strings)

@@ -76,7 +76,7 @@ def ring(size: int, special: int) -> tuple[np.ndarray, np.ndarray]:
     return delta, np.ones(size, np.bool_)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(tables())
 @example(ring(40, 40))  # all different
 @example(ring(60, 20))  # three times round the same cycle
@@ -86,7 +86,7 @@ def test_states_of_one_block_are_those_of_one_residual(table):
     assert blocks(delta, accepting) == moore(delta, accepting)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(tables(), st.data())
 def test_refinement_may_begin_with_any_coarser_partition(table, data):
     delta, accepting = trimmed(*table)
@@ -114,7 +114,7 @@ def test_unrolled_loops_become_one_state(size):
 maps = st.lists(st.integers(0, 3), min_size=256, max_size=256)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(maps, min_size=1, max_size=4))
 def test_joint_classes_are_the_coarsest_that_tell_as_much(given_maps):
     arrays = [np.array(m, np.uint8) for m in given_maps]
@@ -126,7 +126,7 @@ def test_joint_classes_are_the_coarsest_that_tell_as_much(given_maps):
         assert (column[class_of_byte] == array).all()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.integers(0, 4), st.integers(1, 6), st.data())
 def test_equal_columns_are_made_one(num_rows, num_columns, data):
     row = st.lists(st.integers(-1, 1), min_size=num_columns, max_size=num_columns)
@@ -141,7 +141,7 @@ def test_equal_columns_are_made_one(num_rows, num_columns, data):
     assert [tuple(column) for column in merged.T.tolist()] == list(number)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.binary(max_size=12))
 @example(b"")
 @example(b"\x00\x00")

@@ -30,7 +30,7 @@ def wired(parts, joints, skips, start, end) -> Automaton:
 
 
 @checked_inside_strategies
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     st.lists(byte_automata(4), min_size=1, max_size=3),
     st.lists(st.tuples(st.integers(0, 2), nodes, nodes), max_size=6),
@@ -49,7 +49,7 @@ def test_a_graph_of_parts_is_the_same_graph_of_states(languages, inserted, skips
     assert found == wired(parts, joints, skips, start, end)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.sets(st.text("ab", max_size=3), max_size=3), min_size=1, max_size=3))
 def test_a_chain_is_a_product_of_sets(sets):
     parts = [Automaton.from_strings(texts) for texts in sets]

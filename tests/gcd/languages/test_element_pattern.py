@@ -30,7 +30,7 @@ def _python(elements: list[tuple[str, int | str]]) -> re.Pattern[str]:
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(ELEMENTS)
 def test_is_the_language_of_the_regular_expression(elements: list[tuple[str, int | str]]) -> None:
     automaton, expected = gcd.pattern(elements, CLASSES), _python(elements)

@@ -94,7 +94,7 @@ PIECES = ["cat", "Cat", "cats", "category", "Category", "cat's", "cat-like", "do
           "!", "-", "’", "(", ")", ";", "é"]  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(st.sampled_from(PIECES), max_size=12), st.sampled_from([None, 3, 5]))
 @example(["Run", " ", "category", " ", "cat", "."], None)
 @example(['"', "Cats", '"', " ", "don't", ", ", "category", "."], 3)
@@ -109,7 +109,7 @@ def test_texts_of_traps_are_judged_as_by_hand(pieces, max_words):
 words = st.sampled_from(["Cats", "cat", "cats", "Category", "category", "run", "don't", "the", "A"])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(words, min_size=1, max_size=9))
 def test_sentences_of_words_are_judged_as_by_hand(chosen):
     text = " ".join(chosen) + "."

@@ -77,7 +77,7 @@ def wide() -> TokenAutomaton:
 # -- masks ----------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(token_automata(), st.sampled_from([0, 100, 10_000]))
 def test_rows_are_the_budget_mask_for_every_state_and_budget(
     automaton: TokenAutomaton, cache_bytes: int
@@ -139,7 +139,7 @@ def test_negative_cache_is_refused(wide: TokenAutomaton) -> None:
 # -- sequences ------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(token_automata(), st.data())
 def test_a_matcher_takes_exactly_what_its_mask_allows(
     automaton: TokenAutomaton, data: st.DataObject
@@ -173,7 +173,7 @@ def test_a_matcher_takes_exactly_what_its_mask_allows(
             matcher.advance(token)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(token_automata(), st.data())
 def test_rollback_is_never_having_gone(automaton: TokenAutomaton, data: st.DataObject) -> None:
     fewest = int(automaton.steps_to_accept[automaton.initial])
@@ -225,7 +225,7 @@ def test_budget_below_the_shortest_text_is_refused() -> None:
 # -- forced runs ----------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(token_automata(), st.integers(0, 3), st.booleans())
 def test_forced_runs_are_the_steps_without_a_choice(
     automaton: TokenAutomaton, slack: int, free: bool
@@ -273,7 +273,7 @@ def _same(one: Matcher, other: Matcher) -> bool:
     )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.data())
 def test_many_in_one_call_are_each_alone(data: st.DataObject) -> None:
     automata = data.draw(st.lists(st.sampled_from(_LANGUAGES), min_size=5, max_size=5))
@@ -458,7 +458,7 @@ def test_a_forced_run_has_a_limit_of_any_size(unchecked_annotations: None) -> No
 # -- what speculative decoding asks for ------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(token_automata(), st.data())
 def test_masks_along_a_draft_are_those_of_taking_it(
     automaton: TokenAutomaton, data: st.DataObject

@@ -55,7 +55,7 @@ def _check_against_each_alone(batch: AutomatonBatch) -> None:
                 assert int(after[here, token]) == (first + alone if alone >= 0 else -1)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(byte_automata(), min_size=1, max_size=4), vocabularies())
 def test_moves_each_automaton_as_it_moves_alone(
     automata: list[Automaton], vocabulary: Vocabulary

@@ -42,7 +42,7 @@ def _try_lift(automaton: Automaton, vocabulary: Vocabulary) -> TokenAutomaton:
 # -- the two forms of a budget -----------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(byte_automata(), vocabularies())
 def test_the_two_forms_agree_on_lifted_automata(
     automaton: Automaton, vocabulary: Vocabulary
@@ -73,7 +73,7 @@ def _prefixes(lifted: TokenAutomaton, longest: int) -> Iterator[tuple[tuple[int,
             yield prefix, state
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(byte_automata(max_states=4), vocabularies(max_tokens=4))
 def test_mask_is_the_existence_of_a_completion_in_budget(
     automaton: Automaton, vocabulary: Vocabulary
@@ -97,7 +97,7 @@ def test_mask_is_the_existence_of_a_completion_in_budget(
             assert set(row[0].nonzero().flatten().tolist()) == truth
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(byte_automata(), vocabularies())
 def test_a_sequence_drawn_under_the_mask_always_ends_in_time(
     automaton: Automaton, vocabulary: Vocabulary

@@ -97,7 +97,7 @@ def languages(draw: st.DrawFn) -> Automaton:
     return language
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(languages(), st.sampled_from([262, 270, 290]))
 def test_literal_languages_have_the_tokenizers_own_spelling_and_no_other(
     language: Automaton, size: int
@@ -111,7 +111,7 @@ def test_literal_languages_have_the_tokenizers_own_spelling_and_no_other(
         assert {ids for ids in ways if narrow.accepts(ids)} == expected
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(languages(), st.sampled_from([262, 290]), st.integers(0, 6), st.integers(1, 60))
 def test_the_texts_are_the_same_whatever_counts_as_literal(
     language: Automaton, size: int, most_live: int, most_pairs: int
@@ -152,7 +152,7 @@ def test_the_tokenizers_own_spelling_of_every_text_is_kept(cut: str) -> None:
 
 
 @pytest.mark.parametrize("cut", CUTS)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(text=st.text(st.sampled_from("ab'sd12 \n\"{,.é東"), max_size=9))
 def test_the_tokenizers_own_spelling_of_any_text_is_kept(cut: str, text: str) -> None:
     vocabulary = vocabulary_of(train(CALLS, 400, cut))

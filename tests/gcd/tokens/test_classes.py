@@ -13,7 +13,7 @@ NUM_CLASSES = 5
 classes = st.lists(st.integers(0, NUM_CLASSES - 1), max_size=150)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(classes)
 def test_pairs_hold_the_tokens_of_each_class(class_of):
     start, words, bits, size, a_token = pairs_of_classes(np.array(class_of, np.int32), NUM_CLASSES)
@@ -32,7 +32,7 @@ def test_pairs_hold_the_tokens_of_each_class(class_of):
         assert a_token[c] in (tokens or [0])
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.integers(-1, 4), max_size=20), st.permutations(range(5)))
 def test_classes_get_other_numbers_and_none_stays_none(class_of, number):
     array = np.array(class_of, np.int32)
@@ -40,7 +40,7 @@ def test_classes_get_other_numbers_and_none_stays_none(class_of, number):
     assert array.tolist() == [number[c] if c >= 0 else -1 for c in class_of]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.binary(max_size=20), st.permutations(range(256)))
 def test_labels_are_the_classes_of_bytes(text, number):
     byte = np.frombuffer(text, np.uint8)

@@ -93,7 +93,7 @@ def _even() -> Automaton:
     return Automaton.any_bytes() & Automaton.byte_set(range(256)).repeat(2).star()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(_languages(), _vocabularies())
 def test_is_the_lift_by_definition(automaton: Automaton, vocabulary: Vocabulary) -> None:
     assume(not automaton.is_empty)

@@ -165,7 +165,7 @@ def test_the_folder_is_the_user_s_cache_folder(monkeypatch: pytest.MonkeyPatch) 
 # -- checks of what is read -----------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(st.binary(max_size=3), max_size=8), st.data())
 def test_a_tree_with_any_number_changed_is_refused(
     tokens: list[bytes], data: st.DataObject

@@ -34,7 +34,7 @@ def _lift_or_skip(automaton: Automaton, vocabulary: Vocabulary) -> TokenAutomato
         raise
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(byte_automata(), vocabularies())
 def test_accepts_exactly_the_token_strings_whose_bytes_are_in_the_language(
     automaton: Automaton, vocabulary: Vocabulary
@@ -49,7 +49,7 @@ def test_accepts_exactly_the_token_strings_whose_bytes_are_in_the_language(
     assert {ids for ids in strings(others, 4) if lifted.accepts(ids)} == truth
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(byte_automata(), vocabularies())
 @example(Automaton.from_strings(["a"]), Vocabulary.from_bytes([b"b", b""], [1]))
 @example(Automaton.from_strings(["abc", "b"]), Vocabulary.from_bytes([b"a", b"b", b""], [2]))
@@ -94,7 +94,7 @@ def test_walks_shared_among_states_change_nothing(num_states: int, ring: bool) -
     _check_is_the_lift_by_definition(automaton, vocabulary)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(byte_automata(), vocabularies())
 def test_two_tokens_share_a_class_exactly_if_their_columns_are_equal(
     automaton: Automaton, vocabulary: Vocabulary
@@ -111,7 +111,7 @@ def test_two_tokens_share_a_class_exactly_if_their_columns_are_equal(
     assert {int(lifted.class_of[i]) for i in vocabulary.eos_ids} == {lifted.num_classes - 1}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(byte_automata(max_states=4), vocabularies(max_tokens=4))
 def test_allowed_tokens_are_those_with_a_completion_in_budget(
     automaton: Automaton, vocabulary: Vocabulary
@@ -224,7 +224,7 @@ def test_without_eos_no_string_may_begin_another() -> None:
         lift(regex("a+b?"), Vocabulary.from_bytes([b"a", b"b"], []), eos="accept")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(byte_automata(), vocabularies(min_eos=0))
 def test_without_eos_the_language_is_the_same(automaton: Automaton, vocabulary: Vocabulary) -> None:
     truth = texts(automaton, vocabulary, 4)

@@ -179,7 +179,7 @@ def plans(draw: st.DrawFn) -> tuple[list[Segment], gcd.Vocabulary]:
     ], vocabulary
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(plans())
 def test_random_segments(drawn: tuple[list[Segment], gcd.Vocabulary]) -> None:
     parts, vocabulary = drawn
@@ -214,7 +214,7 @@ def test_random_segments(drawn: tuple[list[Segment], gcd.Vocabulary]) -> None:
                 plan.split([token], vocabulary)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(byte_automata(), vocabularies(), st.integers(1, 5))
 @example(gcd.regex("a*b"), gcd.Vocabulary.from_bytes([b"a", b"b", b""], [2]), 3)
 def test_a_limit_of_the_only_segment_is_a_budget(

@@ -23,7 +23,7 @@ def _spelled(trie: Trie) -> dict[int, bytes]:
     return found
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(_TOKENS)
 def test_entries_spell_the_distinct_tokens_in_byte_order(tokens: list[bytes]) -> None:
     trie = Trie.build(tokens)
@@ -34,14 +34,14 @@ def test_entries_spell_the_distinct_tokens_in_byte_order(tokens: list[bytes]) ->
     assert trie.max_depth == max(map(len, tokens), default=0)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(_TOKENS)
 def test_there_is_one_node_for_each_distinct_prefix(tokens: list[bytes]) -> None:
     prefixes = {token[:n] for token in tokens for n in range(1, len(token) + 1)}
     assert Trie.build(tokens).num_nodes == len(prefixes)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(_TOKENS)
 def test_skip_leaves_exactly_the_subtree(tokens: list[bytes]) -> None:
     trie = Trie.build(tokens)
@@ -57,7 +57,7 @@ def test_a_vocabulary_without_bytes_has_an_empty_tree() -> None:
     assert trie.entry_of_token.tolist() == [-1, -1]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(_TOKENS, st.data())
 def test_a_part_is_the_tree_of_the_chosen_entries(tokens: list[bytes], data: st.DataObject) -> None:
     trie = Trie.build(tokens)

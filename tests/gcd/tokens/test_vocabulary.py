@@ -133,7 +133,7 @@ def test_qwen_ranks_are_read_to_the_letter() -> None:
 # -- kinds of tokenizer ---------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.text(max_size=12))
 @example("\u0120\u010a Ġ")
 def test_byte_level_tokens_spell_any_text(text: str) -> None:

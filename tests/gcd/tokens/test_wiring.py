@@ -38,7 +38,7 @@ def _accepted(
     return found
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(WIRES, st.sampled_from(["P", "Q", "PR", "QR"]))
 @example([("P", 0, "Q"), ("Q", 1, "R")], "Q")
 def test_accepts_what_the_wires_say(wires: list[tuple[str, int, str]], accepting: str) -> None:
@@ -62,7 +62,7 @@ def test_accepts_what_the_wires_say(wires: list[tuple[str, int, str]], accepting
     assert len(columns) == automaton.num_classes, "no two classes are alike"
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(WIRES, st.sampled_from(["Q", "QR"]))
 def test_without_eos_a_text_ends_in_an_accepting_state(
     wires: list[tuple[str, int, str]], accepting: str
@@ -82,7 +82,7 @@ def test_without_eos_a_text_ends_in_an_accepting_state(
         assert automaton.run(tokens) == automaton.final
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.lists(st.sampled_from(USABLE), min_size=1), max_size=4))
 def test_position_sets_are_their_product(sets: list[list[int]]) -> None:
     automaton = TokenAutomaton.from_position_sets(VOCABULARY, sets)

@@ -139,7 +139,7 @@ def _repeats_a_name(text: bytes) -> bool:
 
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_each_draft_admits_what_its_validator_admits(draft: str) -> None:
-    @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
     @given(_schemas(draft), st.lists(VALUES, min_size=1, max_size=6))
     def check(schema: Any, values: list[Any]) -> None:
         # The library has `unevaluatedItems` see what `contains` found, as 2020-12 has it; before,

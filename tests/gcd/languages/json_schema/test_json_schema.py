@@ -158,7 +158,7 @@ def orders(value: Any) -> Iterator[Any]:
         yield value
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(SCHEMAS, st.lists(VALUES, min_size=1, max_size=6))
 @example(
     {"type": "object", "additionalProperties": True, "required": ["b"]}, [{"a": None, "b": None}]
@@ -182,7 +182,7 @@ def test_schemas_admit_what_the_standard_admits(schema: Any, values: list[Any]) 
     _check_against_the_standard(schema, values)
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(SCHEMAS, st.lists(VALUES, min_size=1, max_size=6))
 @example(
     {
@@ -365,7 +365,7 @@ def test_a_convention_never_leaves_a_value_nothing() -> None:
         json_schema({**many, "additionalProperties": False})
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(SCHEMAS)
 @example({"type": "object", "properties": {"a": ONE_OF_TWO}, "not": {"required": ["b"]}})
 @example({"not": {"properties": {"a": {"oneOf": [{"not": s} for s in STRINGS]}}}})
@@ -652,7 +652,7 @@ def test_limits_are_respected() -> None:
 OLDER = ("id", "definitions", "additionalItems", "dependencies", "$recursiveRef", "$schema")
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     st.recursive(
         VALUES,

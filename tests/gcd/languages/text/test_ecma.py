@@ -94,7 +94,7 @@ def _python(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern.replace("$", r"\Z"), re.ASCII)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(patterns())
 @example("^a|b$")
 @example("(^|,)a(b|$)")
@@ -122,7 +122,7 @@ def test_search_as_in_python(pattern: str) -> None:
         assert accepted == bool(compiled.search(string)), string
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(patterns())
 @example("^a$")
 @example("^a|b$|ab")
@@ -131,7 +131,7 @@ def test_anchors_at_the_ends_are_no_special_case(pattern: str) -> None:
     assert ecma_pattern(f"(?:{pattern})(?:)") == ecma_pattern(pattern)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(patterns(3).filter(lambda p: "^" not in p.replace("[^", "") and "$" not in p))
 def test_unanchored_patterns_are_surrounded_by_anything(pattern: str) -> None:
     rust = pattern.replace(r"\w", "[0-9A-Za-z_]").replace(".", r"[^\n\r\x{2028}\x{2029}]")

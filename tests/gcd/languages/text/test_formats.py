@@ -172,7 +172,7 @@ def test_ipv6_forms():
     )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(st.sampled_from(["", "", "0", "aBc", "ffff", "1.2.3.4", "10000"]), max_size=10))
 @example(["1"] * 7 + ["", ""])
 @example(["", ""] + ["1"] * 7)
@@ -210,7 +210,7 @@ def test_hostnames_by_their_labels():
     agrees("hostname", hostname, texts)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.lists(st.integers(1, 64) | st.sampled_from([1, 62, 63]), min_size=1, max_size=60),
     st.integers(250, 256),
@@ -329,7 +329,7 @@ uri_pieces = st.lists(
 ).map("".join)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.sampled_from(["", "a:", "http://", "//", "/"]), uri_pieces)
 @example("http://", "u:p@[v7.a:b]:80/%4f//?/?#/?")
 @example("http://", "[v.a]")

@@ -65,7 +65,7 @@ def patterns() -> st.SearchStrategy[str]:
     return st.recursive(st.sampled_from(ATOMS), extend, max_leaves=7)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(patterns().filter(lambda p: p.count("?P<n>") < 2))
 @example("a|ab")  # leftmost-first search would lose "ab"
 @example("a*?")

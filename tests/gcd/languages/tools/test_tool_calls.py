@@ -162,7 +162,7 @@ def _validators(tools: Any) -> dict[str, Draft202012Validator]:
     return {tool.name: Draft202012Validator(tool.schema) for tool in parse_tools(tools).tools}
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(CALLS)
 def test_valid_calls_are_in_the_language(calls: list[tuple[str, Any]]) -> None:
     for style in STYLES:

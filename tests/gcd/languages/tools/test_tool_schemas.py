@@ -170,7 +170,7 @@ SCHEMAS = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(SCHEMAS, min_size=1, max_size=3))
 def test_a_list_in_the_dialect_is_the_list_that_it_stands_for(schemas: list[Any]) -> None:
     dialect = [_tools(written, f"f{i}")[0] for i, (written, _) in enumerate(schemas)]

@@ -44,7 +44,7 @@ def _escape(inside: Ranges) -> str:
 # -- sets of code points -----------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(RANGES)
 @example([(0, 0x10FFFF)])
 @example([(0xD800, 0xDFFF)])
@@ -61,7 +61,7 @@ def test_ranges_are_sets_without_surrogates(pairs: list[tuple[int, int]]) -> Non
     assert complement(outside) == inside
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(RANGES)
 @example([(0, 0x10FFFF)])
 def test_code_points_in_utf8_as_the_regex_engine_has_them(pairs: list[tuple[int, int]]) -> None:
@@ -104,7 +104,7 @@ def test_texts_of_some_length_are_json_strings_of_that_length(low: int, high: in
     assert quoted(characters().repeat(low, high)) == json_string(low, high)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(TEXT)
 @example("")
 @example('"\\/\b\f\n\r\t\x00\x1f\x7f')
@@ -113,14 +113,14 @@ def test_one_text_has_all_its_spellings(text: str) -> None:
     assert quoted(Automaton.literal(text)) == json_spellings(text)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(TEXT, max_size=4))
 def test_spellings_of_a_union_are_the_union(several: list[str]) -> None:
     spelt = Automaton.union([json_spellings(text) for text in several])
     assert quoted(Automaton.from_strings(several)) == spelt
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(RANGES, RANGES, TEXT)
 @example([(0xFFF0, 0x1000F)], [(0x1F600, 0x1F64F)], "")
 def test_a_string_is_in_if_what_it_says_is(

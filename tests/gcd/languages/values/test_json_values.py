@@ -53,7 +53,7 @@ def _string_of_json(text: bytes) -> str | None:
     return None if lone or not isinstance(value, str) else value
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(FRAGMENTS)
 @example(b"\\ud83d\\ude00")
 @example(b"\\ud83d")
@@ -68,7 +68,7 @@ def test_json_strings_are_what_a_strict_parser_reads(body: bytes) -> None:
         assert json_string(minimum, maximum).accepts(text) == wanted
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(TEXT, TEXT)
 def test_every_text_has_its_spellings(text: str, other: str) -> None:
     for ensure_ascii in (True, False):
@@ -89,7 +89,7 @@ def _utf16_units(text: str) -> list[bytes]:
     return [units[i : i + 2] for i in range(0, len(units), 2)]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(FRAGMENTS, st.sampled_from("'\""))
 def test_python_strings_mean_what_python_reads(body: bytes, quote: str) -> None:
     text = quote.encode() + body + quote.encode()
@@ -101,7 +101,7 @@ def test_python_strings_mean_what_python_reads(body: bytes, quote: str) -> None:
         assert not python_string(0, len(value) - 1 if value else 0).accepts(text) or not value
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(TEXT, TEXT)
 @example('it\'s "quoted"\\ \u200b\x7f\x85\u2028', "")
 def test_python_texts_have_their_spellings(text: str, other: str) -> None:
@@ -169,7 +169,7 @@ BOUNDS = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(BOUNDS, BOUNDS)
 @example(Bound(Decimal(0), True), None)
 @example(None, Bound(Decimal(0), True))
@@ -197,7 +197,7 @@ def _below(value: Decimal, bound: Bound | None) -> bool:
     return bound is None or value < bound.value or (value == bound.value and not bound.strict)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.integers(-(10**40), 10**40), st.integers(-(10**40), 10**40), st.integers(-2, 2))
 def test_long_integers_are_compared_digit_by_digit(low: int, high: int, near: int) -> None:
     language = integers(Bound(Decimal(low), False), Bound(Decimal(high), True))
@@ -246,7 +246,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(VALUES)
 def test_free_values_up_to_a_depth(value: object) -> None:
     written = {

@@ -39,7 +39,7 @@ def test_every_short_numeral_is_judged_by_its_value(divisor: str) -> None:
         assert language.accepts(text) == _is_multiple(text, divisor), text
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     st.integers(1, 2000),
     st.integers(-6, 4),

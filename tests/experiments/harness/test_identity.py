@@ -1,0 +1,93 @@
+"""A run is known by what its models and records are, however the paths to them are spelled."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+
+from experiments.harness.identity import fingerprint
+from experiments.harness.models import ROOT, settle
+from experiments.harness.run import Run
+from experiments.tasks import TASKS
+from hmm.checkpoint import save
+from hmm.model import HMM
+
+REQUESTS = ROOT / "tests" / "experiments" / "requests.jsonl"
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch) -> Path:
+    """The current directory, with a model, an HMM and records, and links to them."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "tests" / "models" / "stories260K", "model")
+    save(HMM.random(4, 512, generator=torch.Generator().manual_seed(0)), tmp_path / "hmm")
+    shutil.copy(REQUESTS, "records.jsonl")
+    for name in ("model", "hmm", "records.jsonl"):
+        Path(f"link-{name}").symlink_to(name)
+    return tmp_path
+
+
+def run_of(model: str, hmm: str, records: str, *overrides: str) -> Run:
+    given = (
+        f"model.path={model}",
+        f"hmm.path={hmm}",
+        f"data.path={records}",
+        "task.methods=[pgcd]",
+    )
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        config = compose("config", ["+task=xlam", "task.num_examples=2", *given, *overrides])
+    task = TASKS["xlam"]
+    settle(config.model, "xlam")
+    return Run(task, config, task.identity(config, task.read(config)))
+
+
+def test_every_spelling_of_a_place_is_the_same_run(places):
+    """Relative and absolute, a slash at the end, a link: one directory of results."""
+    spelled = [
+        ("./model", "./hmm", "records.jsonl"),
+        ("model/", "hmm/", "./records.jsonl"),
+        (f"{places}/model", f"{places}/hmm", f"{places}/records.jsonl"),
+        ("./link-model", "./link-hmm", "link-records.jsonl"),
+    ]
+    assert len({run_of(*each).directory for each in spelled}) == 1
+    run = run_of(*spelled[0], "run_dir=here")
+    run.open()
+    run.close()
+    Path("here/results.jsonl").write_text("")
+    for each in spelled:
+        run_of(*each, "run_dir=here").refuse_another()
+
+
+@pytest.mark.parametrize("changed", ["model/config.json", "hmm/config.json", "records.jsonl"])
+def test_other_files_in_the_same_place_are_another_run(places, changed):
+    given = ("./model", "./hmm", "records.jsonl")
+    before = run_of(*given).directory
+    content = Path(changed).read_text()
+    lines = content.splitlines(keepends=True)
+    Path(changed).write_text("".join(lines[1:]) if changed == "records.jsonl" else content + "\n")
+    assert run_of(*given).directory != before
+
+
+def test_hub_names_are_names(places):
+    one, other = (run_of(name, "hmm", "records.jsonl") for name in ("org/one", "org/other"))
+    assert one.directory != other.directory
+
+
+def test_what_an_earlier_version_left_is_found_and_said(places, caplog):
+    """It named directories after the spelling of paths, too."""
+    earlier = run_of("./model", "./hmm", "records.jsonl").identity
+    left = Path(f"runs/xlam-{fingerprint(earlier)}")
+    left.mkdir(parents=True)
+    (left / "identity.json").write_text(json.dumps(earlier))
+    damaged = Path("runs/xlam-0000000000/identity.json")
+    damaged.parent.mkdir()
+    damaged.write_text("{")
+    with caplog.at_level("INFO"):
+        assert run_of(f"{places}/model", "hmm", "records.jsonl").directory == left
+    assert f"{left} holds this run, under the name of an earlier version" in caplog.text
+    assert run_of("./model", "./hmm", "records.jsonl", "seed=1").directory != left

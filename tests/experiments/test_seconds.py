@@ -1,0 +1,106 @@
+"""The seconds of rows compare methods: which one comes first does not show in them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+
+import gcd
+import smc
+from experiments import run as experiment
+from experiments.harness.methods import METHODS, warm_up
+from experiments.harness.models import ROOT, load_model
+from experiments.tool_calling import task as tool_calling
+from hmm.model import HMM
+
+SMALL = (
+    "+task=xlam", "task.num_examples=4", "model.adapter=none", "task.particles=[1,2]",
+    "task.budget=tight", "task.max_calls=1", "task.methods=[gcd,again]", "task.repeats=2",
+    "wandb=disabled", "trace.examples=0",  # an observer has a clock of its own
+    f"model.path={ROOT / 'tests' / 'models' / 'stories260K'}", "model.device=cpu",
+    f"data.path={ROOT / 'tests' / 'experiments' / 'requests.jsonl'}",
+)  # fmt: skip
+
+
+def composed(*overrides: str):
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        return compose("config", [*SMALL, *overrides])
+
+
+def rows_of(run_dir: Path) -> list[dict]:
+    return [json.loads(line) for line in (run_dir / "results.jsonl").read_text().splitlines()]
+
+
+def counted(lm: smc.TransformersLM, monkeypatch) -> list[int]:
+    """Make the sampler's clock show how many tokens the model has read, padding included."""
+    read: list[int] = []
+
+    def count(module: object, args: object, kwargs: dict) -> None:
+        read.append(kwargs["input_ids"].numel())
+
+    lm.model.register_forward_pre_hook(count, with_kwargs=True)
+    clock = SimpleNamespace(perf_counter=lambda: float(sum(read)))
+    monkeypatch.setattr("smc.schedule.time", clock)
+    monkeypatch.setattr(tool_calling, "load_model", lambda settings: (lm, lm.tokenizer))
+    return read
+
+
+@pytest.fixture(autouse=True)
+def _two_names(monkeypatch):
+    monkeypatch.setitem(METHODS, "again", replace(METHODS["gcd"], title="GCD again"))
+
+
+@pytest.mark.parametrize(
+    ("memory", "kept"),
+    [(64 << 20, 4), (100_000, 2), (0, 0)],
+    ids=["all prompts fit", "some prompts fit", "no memory for prompts"],
+)
+def test_the_first_method_is_charged_what_the_others_are(memory, kept, monkeypatch, tmp_path):
+    """One method under two names, of which the second must not find what the first has read."""
+    config = composed(f"run_dir={tmp_path}")
+    lm, tokenizer = load_model(config.model)
+    lm = smc.TransformersLM(lm.model, tokenizer, prompt_bytes=memory)
+    read = counted(lm, monkeypatch)
+    experiment.run(config)
+    rows = rows_of(tmp_path)
+    assert len(rows) == 2 * 2 * 2 * 4
+    seconds = {
+        name: [row["seconds"] for row in rows if row["method"] == name] for name in ("gcd", "again")
+    }
+    assert seconds["gcd"] == pytest.approx(seconds["again"])
+    assert sum(seconds["gcd"]) > 0
+    assert sum(read) > sum(map(sum, seconds.values()))  # before: prompts, and warming up
+    assert len(lm._kept._memories) == kept
+    assert ("model.prompt_mib=1024 is too little" in (tmp_path / "table.md").read_text()) == (
+        kept < 4
+    )
+
+
+def test_a_run_that_goes_on_charges_what_a_whole_one_does(monkeypatch, tmp_path):
+    config = composed(f"run_dir={tmp_path}")
+    counted(load_model(config.model)[0], monkeypatch)
+    experiment.run(config)
+    whole = rows_of(tmp_path)
+    path = tmp_path / "results.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:8]))
+    counted(load_model(config.model)[0], monkeypatch)
+    experiment.run(config)
+    assert rows_of(tmp_path) == whole
+
+
+def test_a_table_is_warmed_up_with_a_small_one_that_is_forgotten():
+    made = []
+    vocabulary = gcd.Vocabulary.from_bytes([b"a", b"b", b""], [2])
+    constraint = gcd.lift(gcd.regex("a{2,6}"), vocabulary)
+    proposal = smc.PGCD(HMM.random(3, 3, generator=torch.Generator().manual_seed(0)))
+    start, free = proposal.start, proposal.free
+    proposal.start = lambda batch: (made.append(batch.budgets.tolist()), start(batch))[1]
+    proposal.free = lambda: (made.append("forgotten"), free())[1]
+    warm_up(proposal, constraint, torch.device("cpu"))
+    assert made == [[3], "forgotten"]
