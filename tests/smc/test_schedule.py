@@ -27,7 +27,7 @@ from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 from hmm.model import HMM
 from smc.language_model import JoiningRows
-from smc.reading import Reading, Steps, alone
+from smc.reading import JointRows, Reading, Steps, alone
 from smc.schedule import ENTERING, MOST_GROUPS, Group, Room, in_groups, run
 from smc.testing import ToyLM, ToyRows, target, walk
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
@@ -155,6 +155,46 @@ def test_an_example_gives_what_it_gives_alone(
         assert_same(one, same, proposal)
     assert lm.entered
     assert max(lm.most, *lm.passes) <= 13
+
+
+class Rambling(Watched):
+    """Says nothing but what may be said, so that finished answers weigh no more than others."""
+
+    def log_p(self, tokens: tuple[int, ...]) -> Float[Tensor, "V"]:
+        log_p = super().log_p(tokens).clone()
+        log_p[4] = -torch.inf
+        log_p[list(VOCABULARY.eos_ids)] -= 1
+        return log_p.log_softmax(dim=0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ess_threshold": 1.0, "strata": "none", "resampling": "multinomial"},
+        {"algorithm": "discrete", "count_finished": False},
+    ],
+    ids=str,
+)
+def test_a_group_never_asks_for_more_rows_than_it_said(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finished particle may become a copy of one that runs, and a prefix has several ways on."""
+    automaton, lm, read = lift(regex("[ab]+"), VOCABULARY), Rambling(), JointRows.read
+    said: dict[int, int] = {}
+
+    def watched(rows: JointRows, readings: dict[int, Reading]) -> Any:
+        for number, reading in readings.items():
+            assert len(reading.ancestors) <= said.get(number, 20)
+            said[number] = reading.most_rows
+        return read(rows, readings)
+
+    monkeypatch.setattr(JointRows, "read", watched)
+    smc.sample(
+        lm, [[i % 3] * (1 + i // 3) for i in range(30)], automaton, budget=12, particles=10,
+        proposal=smc.GCD(), max_rows=20, **options,
+    )  # fmt: skip
+    assert lm.entered
+    assert max(lm.most, *lm.passes) <= 20
 
 
 @pytest.mark.parametrize("algorithm", list(ALGORITHMS))
