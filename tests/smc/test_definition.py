@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -27,7 +27,7 @@ from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 from smc import pool
 from smc.draw import Breaks, CounterDraw, Keys, Purpose, uniform
-from smc.guide import DenseGuide
+from smc.guide import DenseGuide, Factors, TiedGuide
 from smc.proposals import Walk
 from smc.testing import ToyLM
 from smc.twisted import FLOOR
@@ -100,15 +100,32 @@ def guess(automaton: TokenAutomaton, state: int, left: int, token: int) -> float
     return NOTHING if impossible else wave(automaton, state, left, token)
 
 
-def of_rows(walk: Walk, log_g: LogG) -> torch.Tensor:
-    """log g of every token, for each row."""
-    found = torch.empty(len(walk.states), VOCABULARY.size, dtype=torch.float64)
+OWN = (0, 3)
+"""Tokens that have their own g under `Tied`."""
+
+
+def tied(automaton: TokenAutomaton, state: int, left: int, token: int) -> float:
+    """`wave` of these tokens, and for others that of the first token of their class."""
+    if token in OWN:
+        return wave(automaton, state, left, token)
+    return of_class(automaton, state, left, int(automaton.class_of[token]))
+
+
+def of_class(automaton: TokenAutomaton, state: int, left: int, klass: int) -> float:
+    if klass >= automaton.num_classes:
+        return NOTHING
+    return wave(automaton, state, left, automaton.class_of.tolist().index(klass)) - 0.3
+
+
+def of_rows(walk: Walk, log_g: LogG, items: Sequence[int] = TOKENS) -> torch.Tensor:
+    """log g of every token (or class), for each row."""
+    found = torch.empty(len(walk.states), len(items), dtype=torch.float64)
     for row, (state, left) in enumerate(
         zip(walk.states.clamp(min=0).tolist(), walk.remaining.tolist(), strict=True)
     ):
         automaton = walk.automata.automata[int(walk.automata.automaton_of[state])]
         place = automaton, state - int(walk.automata.first_state[state]), left
-        values = [log_g(*place, token) for token in TOKENS]
+        values = [log_g(*place, item) for item in items]
         found[row] = torch.tensor(values, dtype=torch.float64)
     return found
 
@@ -125,6 +142,20 @@ class Wave(smc.GCD):
 
     def log_g_of_forced(self, state: Walk, tokens: torch.Tensor) -> torch.Tensor:
         return of_rows(state, wave).gather(1, tokens.unsqueeze(1)).squeeze(1)
+
+
+class Tied(smc.GCD):
+    """The proposal whose g is `tied`."""
+
+    def guide(self, state: Walk, log_p: torch.Tensor) -> TiedGuide:
+        by_class = of_rows(state, of_class, range(state.automata.widest))
+        own = torch.tensor([OWN]).expand(len(log_p), -1)
+        by_token = of_rows(state, wave, OWN)
+        factors = Factors(by_class, own.contiguous(), by_token, state.automata.classes, state.which)
+        return TiedGuide(factors, factors.applied(log_p).logsumexp(dim=1))
+
+    def log_g_of_forced(self, state: Walk, tokens: torch.Tensor) -> torch.Tensor:
+        return of_rows(state, tied).gather(1, tokens.unsqueeze(1)).squeeze(1)
 
 
 class Guess(smc.Lookahead[torch.Tensor]):
@@ -167,6 +198,7 @@ RULES: dict[str, Rule] = {
     "gcd": Rule(smc.GCD(), gcd, gcd),
     "wave": Rule(Wave(potential=True), wave, wave),
     "no_potential": Rule(Wave(potential=False), wave, wave),
+    "tied": Rule(Tied(), gcd, tied),
     "guess": Rule(
         smc.Twisted(Guess(), exact_top_k=None, temper=0.5, defence=0.2),
         gcd,
@@ -373,7 +405,7 @@ def first_beyond(point: float, ends: list[float]) -> int:
 
 @pytest.mark.parametrize("forced_runs", [True, False])
 @pytest.mark.parametrize("strata", ["none", "state"])
-@pytest.mark.parametrize("rule", ["lm", "lcd", "gcd", "wave", "no_potential"])
+@pytest.mark.parametrize("rule", ["lm", "lcd", "gcd", "wave", "no_potential", "tied"])
 def test_particles_are_those_of_the_definition(rule: str, strata: str, forced_runs: bool) -> None:
     resampled = finished = 0
     for seed, threshold in enumerate([0.0, 0.5, 0.5, 0.8, 1.0, 1.0]):
