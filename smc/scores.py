@@ -229,7 +229,7 @@ def _defended(
     fallback = total.isneginf() & ~plain.isneginf()
     without = [(g.isneginf() & ~w.isneginf()).any(dim=1) for g, w in zip(log_g, log_w, strict=True)]
     holes = torch.zeros_like(total).index_add(0, example, (without[0] | without[1]).double()) > 0
-    eps = torch.where(holes, max(defence, FLOOR), defence).to(total.dtype)
+    eps = torch.full_like(total, defence).masked_fill(holes, max(defence, FLOOR))
     # Where nothing competes, any finite number will do.
     total, plain = (torch.where(x.isneginf(), 0.0, x) for x in (total, plain))
     by_g, by_w = torch.log1p(-eps) - total, eps.log() - plain

@@ -1,4 +1,4 @@
-"""A language model in static shapes reads one token of each of P rows, and gives P rows of log-probabilities.
+"""A language model in static shapes reads one token of each of P rows, and gives log p for each.
 
 Rows are in lock step: after t tokens every row has t generated columns, those of rows that are over
 being of no meaning. So positions are the same for all rows but for the lengths of their prompts,

@@ -190,6 +190,17 @@ def test_with_room_for_every_prefix_it_enumerates(proposal: str, options: dict) 
         assert found.valid
 
 
+def test_a_pool_that_was_pruned_is_no_enumeration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though no prefix was left out; the sum of the weights is what it was."""
+    monkeypatch.setattr(pool, "MOST_ANSWERS", 5)
+    (found,) = sample([PROMPT], many_words(), budget=6, particles=200, **PLAIN)
+    assert not any(found.diagnostics.resampled)
+    assert not found.enumerated
+    assert len(found.particles) == 5
+    evidence = sum(target(TOY, PROMPT, many_words(), 6).values())
+    assert found.log_evidence == pytest.approx(math.log(evidence), abs=1e-12)
+
+
 def test_with_too_little_room_it_does_not_say_so() -> None:
     (found,) = sample([PROMPT], many_words(), budget=6, particles=2)
     assert not found.enumerated

@@ -22,6 +22,7 @@ from smc.proposals import Walk
 from smc.testing import ToyLM, check_lookahead, target
 from smc.twisted import FLOOR, TWISTS
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
+from tests.smc.test_forced import LANGUAGES, automaton_of, budget_of
 from tests.smc.test_walk import PROMPT, assert_exact
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice, few_words
 
@@ -125,6 +126,31 @@ def assert_equal_weights(automaton: TokenAutomaton, budget: int, seed: int) -> N
 @pytest.mark.parametrize("budget", [3, 4, 6])
 def test_the_right_model_gives_equal_weights(name: str, budget: int) -> None:
     assert_equal_weights(CONSTRAINTS[name](), budget, seed=budget)
+
+
+@pytest.mark.parametrize("forced_runs", [True, False])
+@pytest.mark.parametrize("strata", ["none", "state"])
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_in_no_step_do_weights_differ_forced_runs_included(
+    language: str, strata: str, forced_runs: bool
+) -> None:
+    """Nor between steps: behind a forced run psi is g of its last token, and no other number."""
+    automaton = automaton_of(language)
+    budget = budget_of(automaton) + 1
+    bigram = table(automaton.vocabulary, seed=4)
+    lm = BigramLM(automaton.vocabulary, bigram)
+    weights: list[torch.Tensor] = []
+    [found] = smc.sample(
+        lm, [PROMPT], automaton, budget=budget, particles=8, strata=strata, ess_threshold=1.0,
+        proposal=smc.Twisted(Bigram(bigram), exact_top_k=None, defence=0),
+        forced_runs=forced_runs,
+        observe=lambda _: lambda seen: weights.extend([seen.log_weight, seen.after.log_weight]),
+    )  # fmt: skip
+    evidence = sum(target(lm, PROMPT, automaton, budget).values())
+    for each in weights:
+        assert each.exp().tolist() == pytest.approx([evidence] * 8, rel=1e-10)
+    assert list(found.diagnostics.ess) == pytest.approx([8] * len(found.diagnostics.ess), rel=1e-10)
+    assert (found.diagnostics.forced > 0) == forced_runs
 
 
 @checked_inside_strategies
@@ -297,7 +323,7 @@ def test_negative_control_of_the_laws(wrong: type[Bigram]) -> None:
 
 def test_numbers_that_are_none_are_refused() -> None:
     model = Bigram(table(VOCABULARY) * torch.nan)
-    with pytest.raises(FloatingPointError, match="Bigram.* not numbers"):
+    with pytest.raises(FloatingPointError, match=r"Bigram.* not numbers"):
         smc.sample(
             ToyLM(VOCABULARY),
             [PROMPT],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -171,3 +172,41 @@ def test_unknown_names_are_refused_with_the_choices() -> None:
         scheme("systematc")
     assert scheme("residual") is SCHEMES["residual"]
     assert scheme(always_the_heaviest) is always_the_heaviest
+
+
+def by_definition(name: str, weights: list[float], u: list[float]) -> list[int]:
+    """The ancestors, for one number for each."""
+
+    def inverse(weights: list[float], point: float) -> int:
+        ends = itertools.accumulate(weights)
+        return next(i for i, end in enumerate(ends) if end > point * sum(weights))
+
+    m = len(weights)
+    if name == "multinomial":
+        return [inverse(weights, u[i]) for i in range(m)]
+    if name == "stratified":
+        return [inverse(weights, (i + u[i]) / m) for i in range(m)]
+    if name == "systematic":
+        return [inverse(weights, (i + u[0]) / m) for i in range(m)]
+    copies = [math.floor(m * w) for w in weights]
+    certain = [n for n, count in enumerate(copies) for _ in range(count)]
+    rest = [m * w - count for w, count in zip(weights, copies, strict=True)]
+    return certain + [inverse(rest, u[i]) for i in range(len(certain), m)]
+
+
+@schemes
+@pytest.mark.parametrize("room", [0, 3])
+def test_each_scheme_is_its_definition(name: str, room: int) -> None:
+    """Unbiased as all are, they are told apart; also where there is room for more particles."""
+    rng = np.random.default_rng(4)
+    for m in (1, 2, 3, 5, 8, 13) * 4:
+        weights = rng.exponential(size=m) ** 3
+        weights = (weights / weights.sum()).tolist()
+        u = rng.random(m + room).tolist()
+        padded = torch.tensor([weights + [0.0] * room], dtype=torch.float64)
+        found = scheme(name)(
+            padded,
+            lambda count, _, u=u: torch.tensor([u[:count]], dtype=torch.float64),
+            *([torch.tensor([m])] if room else []),
+        )
+        assert found[0, :m].tolist() == by_definition(name, weights, u)

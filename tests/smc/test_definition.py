@@ -1,0 +1,597 @@
+"""Both algorithms as a textbook has them, for one example, in plain loops over plain numbers.
+
+Sums over all walks say that the law is right. They do not say which particles compete, at which
+threshold, or what is reported of a step: a sampler that resamples at the wrong time is unbiased,
+too. So for the same uniform numbers all that `smc.sample` returns is compared with the definition:
+texts, weights and diagnostics.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+import smc
+from gcd.automata.automaton import Automaton
+from gcd.languages.text.regex import regex
+from gcd.tokens.lifting import lift
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
+from smc import pool
+from smc.draw import Breaks, CounterDraw, Keys, Purpose, uniform
+from smc.guide import DenseGuide, Factors, TiedGuide
+from smc.proposals import Walk
+from smc.testing import ToyLM
+from smc.twisted import FLOOR
+from tests.smc.toys import choice
+
+pytestmark = pytest.mark.usefixtures("unchecked_annotations")
+
+# One end-of-text id, so that the end can be forced, too; some texts can be spelled in two ways.
+VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"ab", b"c", b""], [4])
+TOKENS = range(VOCABULARY.size)
+
+# Runs of several forced tokens in the middle, at the beginning and at the end; little is forced.
+LANGUAGES: dict[str, Callable[[], Automaton]] = {
+    "runs": lambda: choice("acca", "accb", "ba", "bcbb"),
+    "begins": lambda: choice("cca", "ccb", "ccaa"),
+    "stars": lambda: Automaton.literal("a").star() + choice("b", "bccb", "cc"),
+    "words": lambda: regex("[ab]{1,4}(cca)?"),
+}
+PROMPTS, BUDGETS, NAMES = [(0, 1), (2,), (1, 1, 3), (3, 0)], [6, 7, 9, 7], [3, 8, 0, 1]
+NOTHING = -math.inf
+
+
+class Sure(ToyLM):
+    """Some tokens are impossible after some texts, so that particles die in the middle."""
+
+    def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
+        log_p = super().log_p(tokens).clone()
+        if len(tokens) % 3 == 0:
+            log_p[sum(tokens) % 4] = NOTHING
+        return log_p.log_softmax(dim=0)
+
+
+TOY = Sure(VOCABULARY, seed=9, spread=2.0)
+
+LogG = Callable[[TokenAutomaton, int, int, int], float]
+"""Of an automaton, a state, the tokens left and the next one."""
+
+
+@cache
+def automata() -> list[TokenAutomaton]:
+    return [lift(language(), VOCABULARY) for language in LANGUAGES.values()]
+
+
+# -- proposals -----------------------------------------------------------------------------------
+
+
+def lm(automaton: TokenAutomaton, state: int, left: int, token: int) -> float:
+    return 0.0
+
+
+def lcd(automaton: TokenAutomaton, state: int, left: int, token: int) -> float:
+    return 0.0 if automaton.step(state, token) >= 0 else NOTHING
+
+
+def gcd(automaton: TokenAutomaton, state: int, left: int, token: int) -> float:
+    after = automaton.step(state, token)
+    return 0.0 if after >= 0 and automaton.steps_to_accept[after] <= left - 1 else NOTHING
+
+
+def wave(automaton: TokenAutomaton, state: int, left: int, token: int) -> float:
+    """An arbitrary g on what GCD allows."""
+    return gcd(automaton, state, left, token) + math.sin(3 * state + left + 1.7 * token) - 1.5
+
+
+def guess(automaton: TokenAutomaton, state: int, left: int, token: int) -> float:
+    """The same, with an end that is certain, and tokens and prefixes that are held impossible."""
+    if automaton.step(state, token) == automaton.final:
+        return gcd(automaton, state, left, token)
+    impossible = (state + left + token) % 4 == 0 or (state + left) % 5 == 0
+    return NOTHING if impossible else wave(automaton, state, left, token)
+
+
+OWN = (0, 3)
+"""Tokens that have their own g under `Tied`."""
+
+
+def tied(automaton: TokenAutomaton, state: int, left: int, token: int) -> float:
+    """`wave` of these tokens, and for others that of the first token of their class."""
+    if token in OWN:
+        return wave(automaton, state, left, token)
+    return of_class(automaton, state, left, int(automaton.class_of[token]))
+
+
+def of_class(automaton: TokenAutomaton, state: int, left: int, klass: int) -> float:
+    if klass >= automaton.num_classes:
+        return NOTHING
+    return wave(automaton, state, left, automaton.class_of.tolist().index(klass)) - 0.3
+
+
+def of_rows(walk: Walk, log_g: LogG, items: Sequence[int] = TOKENS) -> torch.Tensor:
+    """log g of every token (or class), for each row."""
+    found = torch.empty(len(walk.states), len(items), dtype=torch.float64)
+    for row, (state, left) in enumerate(
+        zip(walk.states.clamp(min=0).tolist(), walk.remaining.tolist(), strict=True)
+    ):
+        automaton = walk.automata.automata[int(walk.automata.automaton_of[state])]
+        place = automaton, state - int(walk.automata.first_state[state]), left
+        values = [log_g(*place, item) for item in items]
+        found[row] = torch.tensor(values, dtype=torch.float64)
+    return found
+
+
+class Wave(smc.GCD):
+    """The proposal whose g is `wave`."""
+
+    def __init__(self, *, potential: bool) -> None:
+        self.potential = potential
+
+    def guide(self, state: Walk, log_p: torch.Tensor) -> DenseGuide:
+        log_g = of_rows(state, wave)
+        return DenseGuide(log_g, torch.logsumexp(log_p + log_g, dim=1))
+
+    def log_g_of_forced(self, state: Walk, tokens: torch.Tensor) -> torch.Tensor:
+        return of_rows(state, wave).gather(1, tokens.unsqueeze(1)).squeeze(1)
+
+
+class Tied(smc.GCD):
+    """The proposal whose g is `tied`."""
+
+    def guide(self, state: Walk, log_p: torch.Tensor) -> TiedGuide:
+        by_class = of_rows(state, of_class, range(state.automata.widest))
+        own = torch.tensor([OWN]).expand(len(log_p), -1)
+        by_token = of_rows(state, wave, OWN)
+        factors = Factors(by_class, own.contiguous(), by_token, state.automata.classes, state.which)
+        return TiedGuide(factors, factors.applied(log_p).logsumexp(dim=1))
+
+    def log_g_of_forced(self, state: Walk, tokens: torch.Tensor) -> torch.Tensor:
+        return of_rows(state, tied).gather(1, tokens.unsqueeze(1)).squeeze(1)
+
+
+class Guess(smc.Lookahead[torch.Tensor]):
+    """Holds all tokens for equally likely, and expects `guess` of each."""
+
+    def start(self, batch: smc.Batch) -> torch.Tensor:
+        return batch.budgets
+
+    def advance(self, state: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        return state
+
+    def take(self, state: torch.Tensor, ancestors: torch.Tensor) -> torch.Tensor:
+        return state[ancestors]
+
+    def tokens(self, state: torch.Tensor, walk: Walk, tokens: torch.Tensor) -> smc.Expectation:
+        log_g = of_rows(walk, guess).gather(1, tokens)
+        return smc.Expectation(log_g - 1.6, torch.full_like(log_g, -1.6))
+
+    def classes(self, state: torch.Tensor, walk: Walk) -> smc.Expectation:
+        raise NotImplementedError("every token is asked about by itself")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A proposal, the tokens that it allows, and its g (which may be zero where it has a defence).
+
+    `late`: whether a prefix dies that cannot be completed in time.
+    """
+
+    proposal: smc.Proposal[Any]
+    allows: LogG
+    log_g: LogG
+    late: bool = False
+    defence: float | None = None
+
+
+RULES: dict[str, Rule] = {
+    "lm": Rule(smc.LM(), lm, lm, late=True),
+    "lcd": Rule(smc.LCD(), lcd, lcd),
+    "gcd": Rule(smc.GCD(), gcd, gcd),
+    "wave": Rule(Wave(potential=True), wave, wave),
+    "no_potential": Rule(Wave(potential=False), wave, wave),
+    "tied": Rule(Tied(), gcd, tied),
+    "guess": Rule(
+        smc.Twisted(Guess(), exact_top_k=None, temper=0.5, defence=0.2),
+        gcd,
+        lambda *place: 0.5 * guess(*place),
+        defence=0.2,
+    ),
+    "no_defence": Rule(
+        smc.Twisted(Guess(), exact_top_k=None, defence=0.0), gcd, guess, defence=0.0
+    ),
+}
+
+
+# -- what both have ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """A particle, or a prefix of the discrete filter."""
+
+    ids: tuple[int, ...]
+    state: int
+    left: int
+    log_w: float = 0.0
+    log_psi: float = 0.0
+    running: bool = True
+    finished: bool = False
+
+
+class Example:
+    """One example, and what is reported of its steps: the fields of `smc.Diagnostics`."""
+
+    def __init__(self, rule: Rule, place: int, *, seed: int, temperature: float, runs: bool):
+        self.rule, self.seed, self.temperature, self.runs = rule, seed, temperature, runs
+        self.prompt, self.budget, self.name = PROMPTS[place], BUDGETS[place], NAMES[place]
+        self.automaton = automata()[place]
+        self.ess: list[float] = []
+        self.resampled: list[bool] = []
+        self.running: list[int] = []
+        self.alive: list[int] = []
+        self.read: list[int] = []
+        self.forced = self.fallbacks = 0
+
+    def log_p(self, prefix: Prefix) -> list[float]:
+        log_p = TOY.log_p(self.prompt + prefix.ids) / self.temperature
+        return log_p.log_softmax(dim=0).tolist()
+
+    def number(self, particle: int, step: int, purpose: Purpose) -> float:
+        keys = Keys(torch.tensor([self.name]), torch.tensor([particle]), step, purpose)
+        return float(uniform(self.seed, keys))
+
+    def moved(self, prefix: Prefix, token: int) -> Prefix:
+        """The prefix and one more token, which weighs what it did."""
+        state, left = self.automaton.step(prefix.state, token), prefix.left - 1
+        late = self.rule.late and self.automaton.steps_to_accept[state] > left
+        finished = state == self.automaton.final
+        running = state >= 0 and not finished and left > 0 and not late
+        ids = (*prefix.ids, token)
+        return replace(prefix, ids=ids, state=state, left=left, running=running, finished=finished)
+
+    def followed(self, prefix: Prefix) -> tuple[Prefix, float, int]:
+        """The prefix behind the run that is forced: what it weighs is times the run's probability.
+
+        Returns:
+            The prefix, dead where that is zero; log g of the last token of the run; its length.
+        """
+        last, length = 0.0, 0
+        while self.runs and prefix.running:
+            place = self.automaton, prefix.state, prefix.left
+            allowed = [token for token in TOKENS if self.rule.allows(*place, token) > NOTHING]
+            if len(allowed) != 1:
+                break
+            last, length = self.rule.log_g(*place, allowed[0]), length + 1
+            gain = self.log_p(prefix)[allowed[0]]
+            prefix = replace(self.moved(prefix, allowed[0]), log_w=prefix.log_w + gain)
+        return prefix, last, length
+
+    def start(self, number: int, *, potential: bool) -> Prefix:
+        """The prefix before the first choice, which so many have."""
+        prefix, last, length = self.followed(Prefix((), self.automaton.initial, self.budget))
+        if length:
+            self.note(number, False, number, number, [length - (not prefix.running)], length)
+        prefix = alive(prefix)
+        psi = last if potential and prefix.running else 0.0
+        return replace(prefix, log_psi=psi, log_w=prefix.log_w + psi)
+
+    def note(
+        self, ess: float, resampled: bool, running: int, alive: int, read: list[int], forced: int
+    ) -> None:
+        self.ess.append(ess)
+        self.resampled.append(resampled)
+        self.running.append(running)
+        self.alive.append(alive)
+        self.read.append(sum(read))
+        self.forced += forced
+
+    def check(self, found: smc.Posterior) -> None:
+        d = found.diagnostics
+        assert d.ess == pytest.approx(self.ess, rel=1e-9)
+        assert d.resampled == tuple(self.resampled)
+        assert d.running == tuple(self.running)
+        assert d.alive == tuple(self.alive)
+        assert d.lm_calls == 1 + sum(read > 0 for read in self.read)
+        assert d.tokens == len(self.prompt) + sum(self.read)
+        assert d.forced == self.forced
+        assert d.fallbacks == self.fallbacks
+        assert d.generated == sum(len(each.ids) for each in found.particles)
+        assert d.share_finished == sum(each.finished for each in found.particles) / max(
+            1, len(found.particles)
+        )
+
+
+def alive(prefix: Prefix) -> Prefix:
+    """The prefix; over where it is impossible, and weightless where it is over and no answer."""
+    possible = prefix.log_w > NOTHING
+    running, finished = prefix.running and possible, prefix.finished and possible
+    log_w = prefix.log_w if running or finished else NOTHING
+    return replace(prefix, log_w=log_w, running=running, finished=finished)
+
+
+def effective(log_w: list[float]) -> float:
+    """The effective sample size."""
+    top = max(log_w)
+    w = [math.exp(x - top) for x in log_w] if top > NOTHING else [0.0]
+    return sum(w) ** 2 / sum(x * x for x in w) if sum(w) else 0.0
+
+
+def log_sum(values: list[float]) -> float:
+    top = max(values, default=NOTHING)
+    return NOTHING if top == NOTHING else top + math.log(sum(math.exp(x - top) for x in values))
+
+
+def sampled(rule: Rule, **options: Any) -> list[smc.Posterior]:
+    return smc.sample(
+        TOY, PROMPTS, automata(), budget=BUDGETS, example_ids=NAMES, proposal=rule.proposal,
+        **options,
+    )  # fmt: skip
+
+
+# -- particles -----------------------------------------------------------------------------------
+
+
+def particles_of(example: Example, N: int, threshold: float, strata: str) -> list[Prefix]:
+    """The particle filter with systematic resampling."""
+    rule, potential = example.rule, example.rule.proposal.potential
+    xs = [example.start(N, potential=potential)] * N
+    for step in itertools.count():
+        running = sum(x.running for x in xs)
+        if not running:
+            break
+        tilted: dict[int, list[float]] = {}  # weigh
+        for n, x in enumerate(xs):
+            if x.running:
+                place = example.automaton, x.state, x.left
+                tilted[n] = [p + rule.log_g(*place, v) for v, p in enumerate(example.log_p(x))]
+                log_z = log_sum(tilted[n])
+                gain = log_z - x.log_psi if potential or log_z == NOTHING else 0.0
+                xs[n] = alive(replace(x, log_w=x.log_w + gain))
+        weighed = list(xs)
+        ess = effective([x.log_w for x in xs])
+        positive = sum(x.log_w > NOTHING for x in xs)
+
+        systems: dict[int, list[int]] = defaultdict(list)  # perhaps resample
+        for n, x in enumerate(weighed):
+            if strata == "none" or x.running:
+                systems[0 if strata == "none" else x.state].append(n)
+        ancestors, due = list(range(N)), False
+        for members in systems.values():
+            log_w = [weighed[n].log_w for n in members]
+            m, total = len(members), log_sum(log_w)
+            if m == 1 or not any(weighed[n].running for n in members):
+                continue
+            if threshold < 1 and effective(log_w) >= threshold * m:
+                continue
+            due = True
+            u = example.number(members[0], step, Purpose.ANCESTOR)
+            ends = list(itertools.accumulate(math.exp(w - total) for w in log_w))
+            for i, n in enumerate(members):
+                ancestors[n] = members[first_beyond((i + u) / m, ends)]
+                xs[n] = replace(weighed[ancestors[n]], log_w=total - math.log(m))
+
+        read: dict[tuple[int, ...], tuple[int, int]] = {}  # draw and advance
+        for n, x in enumerate(xs):
+            if x.running:
+                log_q = tilted[ancestors[n]]
+                u = example.number(n, step, Purpose.TOKEN)
+                ends = list(itertools.accumulate(math.exp(w - max(log_q)) for w in log_q))
+                token = first_beyond(u * ends[-1], ends)
+                log_g = rule.log_g(example.automaton, x.state, x.left, token)
+                drawn = example.moved(x, token)
+                after, last, length = example.followed(drawn)
+                read[drawn.ids] = (1 + length - (not after.running), length)
+                after = alive(after)
+                psi = (last if length else log_g) if potential and after.running else 0.0
+                gain = psi - log_g if potential else log_sum(log_q) - log_g
+                xs[n] = replace(after, log_w=after.log_w + gain, log_psi=psi)
+        reads, forced = zip(*read.values(), strict=True) if read else ([], [])
+        example.note(ess, due, running, positive, list(reads), sum(forced))
+    return xs
+
+
+def first_beyond(point: float, ends: list[float]) -> int:
+    return next(i for i, end in enumerate(ends) if end > point)
+
+
+@pytest.mark.parametrize("forced_runs", [True, False])
+@pytest.mark.parametrize("strata", ["none", "state"])
+@pytest.mark.parametrize("rule", ["lm", "lcd", "gcd", "wave", "no_potential", "tied"])
+def test_particles_are_those_of_the_definition(rule: str, strata: str, forced_runs: bool) -> None:
+    resampled = finished = 0
+    for seed, threshold in enumerate([0.0, 0.5, 0.5, 0.8, 1.0, 1.0]):
+        temperature = (1.0, 0.7)[seed % 2]
+        found = sampled(
+            RULES[rule], particles=6, seed=seed, temperature=temperature, strata=strata,
+            ess_threshold=threshold, forced_runs=forced_runs,
+        )  # fmt: skip
+        for place, posterior in enumerate(found):
+            example = Example(
+                RULES[rule], place, seed=seed, temperature=temperature, runs=forced_runs
+            )
+            expected = particles_of(example, 6, threshold, strata)
+            example.check(posterior)
+            assert [each.ids for each in posterior.particles] == [x.ids for x in expected]
+            assert [each.finished for each in posterior.particles] == [x.finished for x in expected]
+            log_w = [x.log_w for x in expected]
+            assert [each.log_weight for each in posterior.particles] == pytest.approx(log_w)
+            assert posterior.log_evidence == pytest.approx(log_sum(log_w) - math.log(6))
+            assert posterior.ess == pytest.approx(effective(log_w))
+            resampled += sum(example.resampled)
+            finished += sum(x.finished for x in expected)
+    assert resampled
+    assert finished
+
+
+# -- the discrete filter -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A prefix and a token that it may go on with."""
+
+    parent: Prefix
+    after: Prefix
+    log_p: float
+    log_g: float
+
+    @property
+    def w(self) -> float:
+        return math.exp(self.parent.log_w + self.log_p)
+
+
+def scores(candidates: list[Candidate], defence: float | None, share: float) -> list[float]:
+    """w g of what competes, with the defence and the share mixed in."""
+    s, M = [c.w * math.exp(c.log_g) for c in candidates], sum(c.w for c in candidates)
+    G = sum(s)
+    if defence is not None and M > 0:
+        holes = any(c.w > 0 and c.log_g == NOTHING for c in candidates)
+        eps = max(defence, FLOOR) if holes else defence
+        s = [
+            (1 - eps) * x / G + eps * c.w / M if G > 0 else c.w
+            for x, c in zip(s, candidates, strict=True)
+        ]
+    if share > 0 and sum(s) > 0:
+        by_state: dict[int, float] = defaultdict(float)
+        for x, c in zip(s, candidates, strict=True):
+            by_state[c.after.state] += x
+        S, K = sum(s), sum(x > 0 for x in by_state.values())
+        s = [
+            (1 - share) * x / S + share * x / (by_state[c.after.state] * K) if x > 0 else 0.0
+            for x, c in zip(s, candidates, strict=True)
+        ]
+    return s
+
+
+def threshold(values: list[float], N: int) -> float:
+    """c such that min(1, value / c) sums to N; zero where so few are positive."""
+    ordered = sorted(values, reverse=True)
+    if sum(x > 0 for x in ordered) <= N:
+        return 0.0
+    solutions = (sum(ordered[k:]) / (N - k) for k in range(N))
+    return next(c for k, c in enumerate(solutions) if ordered[k] <= c)
+
+
+def answers_of(
+    example: Example, N: int, *, count_finished: bool, share: float, floor: float
+) -> dict[tuple[int, ...], float]:
+    """The discrete filter: the log weight of every answer."""
+    found: dict[tuple[int, ...], float] = {}
+    xs = [example.start(1, potential=False)]
+    for step in itertools.count():
+        found |= {x.ids: x.log_w for x in xs if x.finished}
+        xs = [x for x in xs if x.running]
+        if not xs:
+            break
+        competing: list[Candidate] = []
+        for x in xs:
+            place, log_p = (example.automaton, x.state, x.left), example.log_p(x)
+            allowed = [v for v in TOKENS if example.rule.allows(*place, v) > NOTHING]
+            log_g = [example.rule.log_g(*place, v) for v in allowed]
+            example.fallbacks += all(g == NOTHING for g in log_g)
+            for v, g in zip(allowed, log_g, strict=True):
+                after = example.moved(x, v)
+                if not after.finished:
+                    competing.append(Candidate(x, after, log_p[v], g))
+                elif log_p[v] > NOTHING:
+                    found[after.ids] = x.log_w + log_p[v]
+
+        s, M = scores(competing, example.rule.defence, share), sum(c.w for c in competing)
+        unit = sum(s) / M if M > 0 else 1.0
+        fixed = [math.exp(log_w) * unit for log_w in found.values()] if count_finished else []
+        c = max(threshold(s + fixed, N), floor * sum(s + fixed))
+        pi = [min(1.0, x / c) if c > 0 else float(x > 0) for x in s]
+        unsure = [0.0 if x > c else p for x, p in zip(s, pi, strict=True)]
+        kept = {i for i, x in enumerate(s) if x > c}
+        if sum(unsure) > 0:
+            u = example.number(0, step, Purpose.SELECTION)
+            ends = list(itertools.accumulate(unsure))
+            places = N - len(kept) if not fixed and floor == 0 else ends[-1]
+            ends = [end * places / ends[-1] for end in ends]
+            kept |= {first_beyond(u + k, ends) for k in range(N + 1) if u + k < ends[-1]}
+
+        note = effective([x.log_w for x in xs]), sum(unsure) > 0, len(xs), len(xs)
+        reads, forced, xs = [], 0, []
+        for i in sorted(kept):
+            log_w = competing[i].parent.log_w + competing[i].log_p - math.log(pi[i])
+            after, _, length = example.followed(replace(competing[i].after, log_w=log_w))
+            reads.append(1 + length - (not after.running))
+            forced += length
+            xs.append(alive(after))
+        example.note(*note, reads, forced)
+    return found
+
+
+@pytest.mark.parametrize("forced_runs", [True, False])
+@pytest.mark.parametrize("rule", [name for name in RULES if name != "no_potential"])
+def test_answers_are_those_of_the_definition(rule: str, forced_runs: bool) -> None:
+    chosen = 0
+    for seed, options in enumerate(
+        [
+            {"count_finished": True, "share": 0.0, "floor": 1e-6},
+            {"count_finished": False, "share": 0.0, "floor": 0.0},
+            {"count_finished": True, "share": 0.4, "floor": 0.0},
+            {"count_finished": False, "share": 1.0, "floor": 0.1},
+        ]
+    ):
+        temperature = (1.0, 0.7)[seed % 2]
+        found = sampled(
+            RULES[rule], particles=3, seed=seed, temperature=temperature, algorithm="discrete",
+            forced_runs=forced_runs, **options,
+        )  # fmt: skip
+        for place, posterior in enumerate(found):
+            example = Example(
+                RULES[rule], place, seed=seed, temperature=temperature, runs=forced_runs
+            )
+            expected = answers_of(example, 3, **options)  # type: ignore[arg-type]
+            example.check(posterior)
+            weights = {each.ids: each.log_weight for each in posterior.particles}
+            assert weights == pytest.approx(expected)
+            assert all(each.finished for each in posterior.particles)
+            assert posterior.log_evidence == pytest.approx(log_sum(list(expected.values())))
+            assert posterior.ess == pytest.approx(effective(list(expected.values())))
+            assert posterior.enumerated == (not any(example.resampled))
+            chosen += sum(example.resampled)
+    assert chosen
+
+
+# -- random numbers ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ess_threshold": 1.0},
+        {"ess_threshold": 1.0, "strata": "none", "resampling": "multinomial"},
+        {"algorithm": "discrete"},
+        {"algorithm": "discrete", "floor": 0.0, "count_finished": False, "answers": 1},
+    ],
+    ids=str,
+)
+def test_no_random_number_is_used_twice(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Walks follow the order of choices and do not see it; draws would depend on each other."""
+    monkeypatch.setattr(pool, "MOST_ANSWERS", 2)
+    used: Counter[tuple[int, int, int, Purpose]] = Counter()
+
+    def draw(keys: Keys, breaks: Breaks) -> torch.Tensor:
+        names = zip(keys.example.flatten().tolist(), keys.particle.flatten().tolist(), strict=True)
+        used.update((*name, int(keys.step), keys.purpose) for name in names)
+        return CounterDraw(1)(keys, breaks)
+
+    for rule in ("gcd", "wave"):
+        used.clear()
+        sampled(RULES[rule], particles=5, draw=draw, **options)
+        assert {example for example, *_ in used} <= set(NAMES)
+        assert len({purpose for *_, purpose in used}) >= 2
+        assert set(used.values()) == {1}
