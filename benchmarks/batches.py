@@ -24,11 +24,11 @@ from tqdm.auto import tqdm
 
 import gcd
 import smc
+from benchmarks.common import head, tool_calls
 from experiments.harness.budgets import budget_of
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, load_model
 from experiments.tool_calling.prompts import compact_prompt
-from experiments.tool_calling.records import read_xlam
 from smc import schedule
 from smc.reading import JointRows
 
@@ -96,15 +96,9 @@ def requests(count: int) -> Examples:
     adapter = str(ROOT / "models" / "smollm2-xlam")
     lm, _ = load_model(ModelConfig(device="cpu", adapter=adapter))
     prompts, automata = [], []
-    for record in read_xlam(ROOT / "data" / "xlam" / "records_500_599.jsonl").records:
-        try:
-            language = gcd.tool_calls(record.tools, style="json")
-            automata.append(gcd.lift(language, lm.vocabulary, literals="canonical"))
-        except gcd.ConstraintError:
-            continue
+    for record, language in islice(tool_calls("json"), count):
+        automata.append(gcd.lift(language, lm.vocabulary, literals="canonical"))
         prompts.append(lm.encode(compact_prompt(record, "json")))
-        if len(prompts) == count:
-            break
     return Examples(lm, prompts, automata, [budget_of("default", a) for a in automata])
 
 
@@ -174,11 +168,8 @@ def main() -> None:
         f"{len(examples.prompts)} examples, {given.particles} particles, at most {given.max_rows} "
         f"rows, {torch.get_num_threads()} threads, medians of {given.repeats} runs\n"
     )
-    print(
-        "| algorithm | group / batch | groups | passes | rows a pass | filled | seconds | faster | "
-        "same |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|")
+    columns = ["algorithm", "group / batch", "groups", "passes", "rows a pass", "filled"]
+    print(head(*columns, "seconds", "faster", "same"))
     for name in given.algorithms:
         compare(
             examples,
