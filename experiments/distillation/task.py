@@ -29,7 +29,7 @@ from experiments.distillation.baselines import compare, unigram
 from experiments.distillation.clones import cloned
 from experiments.distillation.data import Sequences
 from experiments.distillation.fit import at_random, fit, from_vectors, lumping_of
-from experiments.distillation.prefixes import SaidPrefixes, after_each_token
+from experiments.distillation.prefixes import TopTokenPrefixes, after_each_token
 from experiments.distillation.prompts import SOURCES
 from experiments.distillation.report import Result, check_out, report
 from experiments.distillation.training import Training, Worker, mean_log_likelihood
@@ -227,7 +227,7 @@ def _clones(
     """Clones of the tokens that end the prefixes which the language model came by."""
     if not training.answered:
         training = distill_sampling.asked_again(lm, training, config.top, config.sample_batch)
-    prefixes = SaidPrefixes.of(training, lumping)
+    prefixes = TopTokenPrefixes.of(training, lumping)
     hmm = cloned(prefixes, config.num_states, eos_ids=ends, own=_OWN, seed=config.seed)
     _LOG.info(
         "%d states of %d prefixes; the %d most probable tokens after each hold %.2f%% of what the "
