@@ -50,7 +50,7 @@ from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, load_model
 from experiments.tool_calling.prompts import compact_prompt
 from experiments.tool_calling.records import ToolRecord
-from hmm.checkpoint import load_any
+from hmm.checkpoint import load
 from hmm.model import HMM
 
 SENTENCE = r"[A-Z][a-z]+(,? [a-z]+){15,}\."
@@ -326,7 +326,7 @@ def _models(task: str) -> tuple[smc.TransformersLM, HMM]:
     """SmolLM2 with the adapter of a task, and the HMM distilled from the two."""
     models = ROOT / "models"
     lm, _ = load_model(ModelConfig(device="cpu", adapter=str(models / f"smollm2-{task}")))
-    hmm = load_any(models / f"smollm2-{task}-hmm", vocabulary=lm.vocabulary, device=lm.device).hmm
+    hmm = load(models / f"smollm2-{task}-hmm", vocabulary=lm.vocabulary, device=lm.device).hmm
     return lm, hmm
 
 
