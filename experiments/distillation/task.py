@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -268,19 +268,7 @@ def _latent(
 
 
 def _training(config: DictConfig) -> Training:
-    return Training(
-        epochs=config.epochs,
-        steps=config.steps,
-        full_steps=config.full_steps,
-        batch_size=config.batch_size,
-        piece_size=config.piece_size,
-        step_decay=config.step_decay,
-        pseudo_count=config.pseudo_count,
-        emission_pseudo_count=config.emission_pseudo_count,
-        dropout=config.dropout,
-        evaluations=config.evaluations,
-        seed=config.seed,
-    )
+    return Training(**{each.name: config[each.name] for each in fields(Training)})
 
 
 def _unended(training: Sequences, held_out: Sequences, eos_ids: tuple[int, ...]) -> float:
