@@ -18,8 +18,8 @@ import argparse
 import json
 import random
 import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,11 +28,11 @@ from tqdm import tqdm
 
 import gcd
 import smc
+from benchmarks.common import head, line, seconds, tool_calls
 from experiments.harness.budgets import budget_of
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, load_model
 from experiments.tool_calling.prompts import compact_prompt
-from experiments.tool_calling.records import read_xlam
 
 
 class Case(NamedTuple):
@@ -43,21 +43,16 @@ class Case(NamedTuple):
     plain: gcd.TokenAutomaton
 
 
-def lifted(lm: smc.TransformersLM, prompt: str, language: gcd.Automaton) -> Case:
+def with_prompt(lm: smc.TransformersLM, prompt: str, language: gcd.Automaton) -> Case:
     """Lift a language in both forms."""
     canonical = gcd.lift(language, lm.vocabulary, literals="canonical")
     return Case(lm.encode(prompt), canonical, gcd.lift(language, lm.vocabulary))
 
 
 def calls(lm: smc.TransformersLM, style: str, count: int) -> Iterator[Case]:
-    """Tool calls of the first records; those are passed over whose tools are refused."""
-    records = read_xlam(ROOT / "data" / "xlam" / "records_500_599.jsonl").records
-    for record in records[:count]:
-        try:
-            language = gcd.tool_calls(record.tools, style=style)
-        except gcd.ConstraintError:
-            continue
-        yield lifted(lm, compact_prompt(record, style), language)
+    """Tool calls of the first records whose tools are not refused."""
+    for record, language in islice(tool_calls(style), count):
+        yield with_prompt(lm, compact_prompt(record, style), language)
 
 
 def schemas(lm: smc.TransformersLM, folder: Path, count: int, longest: int) -> Iterator[Case]:
@@ -73,7 +68,7 @@ def schemas(lm: smc.TransformersLM, folder: Path, count: int, longest: int) -> I
             language = gcd.json_schema(schema)
             if language.is_empty:
                 continue
-            case = lifted(lm, prompt, language)
+            case = with_prompt(lm, prompt, language)
         except gcd.ConstraintError:
             continue
         if shortest(case.canonical) > longest:
@@ -97,13 +92,6 @@ def unconstrained(lm: smc.TransformersLM, prompt: list[int], rows: int, tokens: 
         log_p = memory.extend(drawn, torch.ones(rows, dtype=torch.int64))[:, 0]
 
 
-def timed(run: Callable[[], object]) -> float:
-    """Seconds that a call takes."""
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
-
-
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -114,11 +102,9 @@ def main() -> None:
     parser.add_argument("--particles", type=int, nargs="+", default=[1, 16])
     options = parser.parse_args()
     print(f"{torch.get_num_threads()} threads\n")
-    print(
-        "| answers | number | particles | tokens | passes | one by one / unconstrained "
-        "| forced runs / unconstrained | forced runs, all spellings / unconstrained |"
-    )
-    print("|---" * 8 + "|")
+    sides = "one by one", "forced runs", "forced runs, all spellings"
+    ratios = (f"{side} / unconstrained" for side in sides)
+    print(head("answers", "number", "particles", "tokens", "passes", *ratios))
     if options.records:
         lm = loaded(str(ROOT / "models" / "smollm2-xlam"))
         for style in ("json", "python"):
@@ -139,12 +125,9 @@ def show(name: str, lm: smc.TransformersLM, cases: list[Case], options: argparse
     for particles in options.particles:
         found = [measure(lm, case, particles) for case in tqdm(cases, leave=False)]
         columns = [statistics.median(column) for column in zip(*found, strict=True)]
-        ratios = " | ".join(f"{ratio:.2f}" for ratio in columns[2:])
-        print(
-            f"| {name} | {len(cases)} | {particles} | {columns[0]:.0f} | {columns[1]:.0f} "
-            f"| {ratios} |",
-            flush=True,
-        )
+        counts = (f"{count:.0f}" for count in columns[:2])
+        ratios = (f"{ratio:.2f}" for ratio in columns[2:])
+        print(line(name, len(cases), particles, *counts, *ratios), flush=True)
 
 
 def measure(lm: smc.TransformersLM, case: Case, particles: int) -> tuple[float, ...]:
@@ -160,13 +143,16 @@ def measure(lm: smc.TransformersLM, case: Case, particles: int) -> tuple[float, 
 
     answer = run(case.canonical, True)
     tokens = max(len(sample.ids) for sample in answer.particles)
-    free = timed(lambda: unconstrained(lm, prompt, particles, tokens))
-    sides = [timed(lambda: run(case.canonical, False)), timed(lambda: run(case.canonical, True))]
+    free = seconds(lambda: unconstrained(lm, prompt, particles, tokens))
+    sides = [
+        seconds(lambda: run(case.canonical, False)),
+        seconds(lambda: run(case.canonical, True)),
+    ]
     # In all spellings another answer comes out; its time is taken by the token.
     other: list[smc.Posterior] = []
-    seconds = timed(lambda: other.append(run(case.plain, True)))
+    spent = seconds(lambda: other.append(run(case.plain, True)))
     longest = max(len(sample.ids) for sample in other[0].particles)
-    ratios = [side / free for side in sides] + [seconds / longest / (free / tokens)]
+    ratios = [side / free for side in sides] + [spent / longest / (free / tokens)]
     return float(tokens), float(answer.diagnostics.lm_calls - 1), *ratios
 
 

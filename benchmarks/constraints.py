@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.common import SCHEMAS, head, line, ranked, with_ranks
 from benchmarks.engines import COMPETITORS, Engine, Ours, Row, installed, longest_match
 from gcd.automata.automaton import Automaton
 from gcd.languages.json_schema.schema import json_schema
@@ -41,7 +42,6 @@ from gcd.serving.matcher import ServedAutomaton
 from gcd.tokens.lifting import lift
 from gcd.tokens.vocabulary import Vocabulary
 
-SCHEMAS = Path(__file__).parent / "schemas"
 BATCH, BATCH_STEPS = 16, 64
 
 
@@ -242,26 +242,25 @@ def disagreements(
 def table(results: list[Measured]) -> Iterator[str]:
     """Figures of all engines, and in brackets their ratio to ours."""
     heads = ["", *(r.name for r in results)]
-    yield "| " + " | ".join(heads) + " |"
-    yield "|---" * len(heads) + "|"
+    yield head(*heads)
 
-    def line(label: str, figures: list[tuple[float, ...]]) -> str:
+    def figures_of(label: str, figures: list[tuple[float, ...]]) -> str:
         cells = []
         for values in figures:
             text = " / ".join(f"{v:.3g}" if v < 100 else f"{v:.0f}" for v in values)
             if values is not figures[0] and figures[0][0] > 0:
                 text += f" ({values[0] / figures[0][0]:.2g} x)"
             cells.append(text)
-        return f"| {label} | " + " | ".join(cells) + " |"
+        return line(label, *cells)
 
     def median_and(q: float, values: np.ndarray) -> tuple[float, float]:
         if values.size == 0:
             return float("nan"), float("nan")
         return float(np.median(values)), float(np.percentile(values, q))
 
-    yield line("prepare a vocabulary, ms", [(r.prepare,) for r in results])
-    yield line("compile, median / worst, ms", [median_and(100, r.compile) for r in results])
-    yield line(
+    yield figures_of("prepare a vocabulary, ms", [(r.prepare,) for r in results])
+    yield figures_of("compile, median / worst, ms", [median_and(100, r.compile) for r in results])
+    yield figures_of(
         "compile with the vocabulary prepared each time, median, ms",
         [(float(np.median(r.compile)) + r.prepare,) for r in results],
     )
@@ -271,19 +270,16 @@ def table(results: list[Measured]) -> Iterator[str]:
         ("16 in one call, fresh", "batch_fresh"),
         ("16 in one call, warm", "batch_warm"),
     ]:
-        yield line(
+        yield figures_of(
             f"{label}, median / p99, us", [median_and(99, getattr(r, field)) for r in results]
         )
-    yield line("memory, median / largest, MB", [median_and(100, r.memory) for r in results])
+    yield figures_of("memory, median / largest, MB", [median_and(100, r.memory) for r in results])
 
 
 def details(vocabulary: Vocabulary, cases: list[Case]) -> Iterator[str]:
     """Where our compile time goes."""
-    yield (
-        "| schema | byte states | token states | classes | patterns | bytes, ms | lift, ms "
-        "| serve, ms | token table, MB | served, MB |"
-    )
-    yield "|---" * 10 + "|"
+    heads = ["schema", "byte states", "token states", "classes", "patterns", "bytes, ms"]
+    yield head(*heads, "lift, ms", "serve, ms", "token table, MB", "served, MB")
     for case in cases:
         times = [time.perf_counter()]
         automaton = json_schema(case.schema)
@@ -302,16 +298,14 @@ def details(vocabulary: Vocabulary, cases: list[Case]) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("ranks", type=Path, help="vocabulary: lines of `base64 rank`")
+    parser = with_ranks(__doc__)
     parser.add_argument("--threads", type=int, default=2, help="of engines that use several")
     parser.add_argument("--without", nargs="*", default=[], choices=list(COMPETITORS))
     parser.add_argument("--schemas", type=int, default=None, help="only so many of them")
     parser.add_argument("--details", action="store_true", help="our compile, schema by schema")
     arguments = parser.parse_args()
 
-    eos = Vocabulary.from_ranks(arguments.ranks, eos_ids=[]).size
-    vocabulary = Vocabulary.from_ranks(arguments.ranks, eos_ids=[eos])
+    vocabulary = ranked(arguments.ranks)
     cases = load(vocabulary, arguments.schemas)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["GCD_CACHE_DIR"] = folder  # nothing of earlier processes

@@ -11,27 +11,19 @@ of processor time of a step. The HMM is random: its numbers do not matter for th
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import time
-from pathlib import Path
 
 import torch
 
 import smc
+from benchmarks.common import head, lifted, ranked, with_ranks
 from benchmarks.static_step import TableLM
-from gcd.languages.json_schema.schema import json_schema
-from gcd.tokens.lifting import lift
-from gcd.tokens.vocabulary import Vocabulary
 from hmm.model import HMM
-
-SCHEMAS = Path(__file__).resolve().parent / "schemas"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("ranks", type=Path, help="vocabulary: lines of `base64 rank`")
+    parser = with_ranks(__doc__)
     parser.add_argument("--schema", default="weather")
     parser.add_argument("--budget", type=int, default=48)
     parser.add_argument("--hidden", type=int, default=512)
@@ -40,10 +32,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     arguments = parser.parse_args()
 
-    unsized = Vocabulary.from_ranks(arguments.ranks, eos_ids=[])
-    vocabulary = Vocabulary.from_ranks(arguments.ranks, eos_ids=[unsized.size])
-    schema = json.loads((SCHEMAS / f"{arguments.schema}.json").read_text(encoding="utf-8"))
-    constraint = lift(json_schema(schema["schema"]), vocabulary)
+    vocabulary = ranked(arguments.ranks)
+    constraint = lifted(arguments.schema, vocabulary)
     lm = TableLM(vocabulary, arguments.spread)
     hmm = HMM.random(arguments.hidden, vocabulary.size, generator=torch.Generator().manual_seed(0))
     proposals = {
@@ -80,8 +70,8 @@ def main() -> None:
             if repeat:  # the first run compiles, and makes tables
                 times[key].append(1e3 * spent / len(found.diagnostics.ess))
     print(f"{vocabulary.size} tokens, {torch.get_num_threads()} threads, N = {arguments.particles}")
-    print("\n| proposal | algorithm | options | ms a step, median | least | greatest |")
-    print("|---|---|---|---|---|---|")
+    columns = "proposal", "algorithm", "options", "ms a step, median", "least", "greatest"
+    print(f"\n{head(*columns)}")
     for key, values in times.items():
         middle = statistics.median(values)
         print(f"| {' | '.join(key)} | {middle:.1f} | {min(values):.1f} | {max(values):.1f} |")

@@ -15,8 +15,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -26,39 +27,6 @@ from gcd.serving.matcher import Matcher, ServedAutomaton
 from gcd.tokens.bitmask import num_words
 from gcd.tokens.lifting import lift
 from gcd.tokens.vocabulary import Vocabulary
-
-
-class Engine(Protocol):
-    """What the benchmark asks of an engine; making one is what is done once per vocabulary."""
-
-    name: str
-
-    def compile(self, schema: Any) -> Any:
-        """A constraint that matchers are made from."""
-
-    def matcher(self, compiled: Any) -> Any:
-        """A matcher; what earlier ones of this constraint left in caches is gone if it can be."""
-
-    def reset(self, matcher: Any) -> None:
-        """Back to the beginning, caches kept."""
-
-    def first(self, matcher: Any, row: Row) -> None:
-        """The mask before the first token."""
-
-    def step(self, matcher: Any, token: int, row: Row) -> bool:
-        """Take a token, and the mask after it; whether the token was taken."""
-
-    def take(self, matcher: Any, token: int) -> bool:
-        """Take a token, without a mask."""
-
-    def together(self, matchers: Sequence[Any]) -> Any:
-        """Matchers as `batch` wants them."""
-
-    def batch(self, matchers: Any, tokens: Sequence[int], rows: Row) -> None:
-        """`step` for each matcher, in one call."""
-
-    def num_bytes(self, compiled: Any) -> int | None:
-        """Memory of a constraint and its cached masks; None if the engine does not tell."""
 
 
 class Row:
@@ -71,7 +39,54 @@ class Row:
         self.address = self.array.ctypes.data
 
 
-class Ours:
+class Engine(ABC):
+    """What the benchmark asks of an engine; making one is what is done once per vocabulary."""
+
+    name: str
+
+    @abstractmethod
+    def compile(self, schema: Any) -> Any:
+        """A constraint that matchers are made from."""
+
+    @abstractmethod
+    def matcher(self, compiled: Any) -> Any:
+        """A matcher; what earlier ones of this constraint left in caches is gone if it can be."""
+
+    def reset(self, matcher: Any) -> None:
+        """Back to the beginning, caches kept."""
+        matcher.reset()
+
+    @abstractmethod
+    def first(self, matcher: Any, row: Row) -> None:
+        """The mask before the first token, or after those that were taken."""
+
+    @abstractmethod
+    def take(self, matcher: Any, token: int) -> bool:
+        """Take a token, without a mask; whether it was taken."""
+
+    def step(self, matcher: Any, token: int, row: Row) -> bool:
+        """Take a token, and the mask after it; whether the token was taken.
+
+        It is what is timed, so engines that are quick make no call more than they need.
+        """
+        taken = self.take(matcher, token)
+        self.first(matcher, row)
+        return taken
+
+    def together(self, matchers: Sequence[Any]) -> Any:
+        """Matchers as `batch` wants them."""
+        return list(matchers)
+
+    @abstractmethod
+    def batch(self, matchers: Any, tokens: Sequence[int], rows: Row) -> None:
+        """`step` for each matcher, in one call."""
+
+    def num_bytes(self, compiled: Any) -> int | None:
+        """Memory of a constraint and its cached masks; None if the engine does not tell."""
+        return None
+
+
+class Ours(Engine):
     """This project; with `slack` a budget is active, so many tokens more than the answer has."""
 
     def __init__(self, vocabulary: Vocabulary, threads: int, slack: int | None = None) -> None:
@@ -88,9 +103,6 @@ class Ours:
     def matcher(self, compiled: ServedAutomaton) -> Matcher:
         compiled.forget()
         return Matcher(compiled, budget=None if self.slack is None else self.length + self.slack)
-
-    def reset(self, matcher: Matcher) -> None:
-        matcher.reset()
 
     def first(self, matcher: Matcher, row: Row) -> None:
         matcher.fill_mask(row.first)
@@ -114,7 +126,7 @@ class Ours:
         return compiled.nbytes
 
 
-class XGrammar:
+class XGrammar(Engine):
     name = "xgrammar"
 
     def __init__(self, vocabulary: Vocabulary, threads: int) -> None:
@@ -138,9 +150,6 @@ class XGrammar:
     def matcher(self, compiled: Any) -> Any:
         return self._matcher(compiled)
 
-    def reset(self, matcher: Any) -> None:
-        matcher.reset()
-
     def first(self, matcher: Any, row: Row) -> None:
         matcher.fill_next_token_bitmask(row.array)
 
@@ -153,9 +162,6 @@ class XGrammar:
         taken: bool = matcher.accept_token(token)
         return taken
 
-    def together(self, matchers: Sequence[Any]) -> Any:
-        return list(matchers)
-
     def batch(self, matchers: Any, tokens: Sequence[int], rows: Row) -> None:
         self._accept(matchers, tokens)
         self._batch.batch_fill_next_token_bitmask(matchers, rows.array)
@@ -164,7 +170,7 @@ class XGrammar:
         return int(compiled.memory_size_bytes)
 
 
-class LLGuidance:
+class LLGuidance(Engine):
     name = "llguidance"
 
     def __init__(self, vocabulary: Vocabulary, threads: int) -> None:
@@ -191,9 +197,6 @@ class LLGuidance:
     def matcher(self, compiled: Any) -> Any:
         return compiled.deep_copy()
 
-    def reset(self, matcher: Any) -> None:
-        matcher.reset()
-
     def first(self, matcher: Any, row: Row) -> None:
         matcher.unsafe_compute_mask_ptr(row.address, self._size)
 
@@ -215,9 +218,6 @@ class LLGuidance:
         )
         self._executor.unsafe_compute_mask_ptr(matchers, rows.address, self._size, len(matchers))
 
-    def num_bytes(self, compiled: Any) -> int | None:
-        return None
-
 
 class _Tokenizer:
     """What `llguidance` wants to know of a tokenizer."""
@@ -236,7 +236,7 @@ class _Tokenizer:
         return self._spell(text if isinstance(text, bytes) else text.encode())
 
 
-class OutlinesCore:
+class OutlinesCore(Engine):
     name = "outlines-core"
 
     def __init__(self, vocabulary: Vocabulary, threads: int) -> None:
@@ -258,16 +258,8 @@ class OutlinesCore:
     def matcher(self, compiled: Any) -> Any:
         return self._core.Guide(compiled)
 
-    def reset(self, matcher: Any) -> None:
-        matcher.reset()
-
     def first(self, matcher: Any, row: Row) -> None:
         matcher.write_mask_into(row.address, self._width, 4)
-
-    def step(self, matcher: Any, token: int, row: Row) -> bool:
-        taken = self.take(matcher, token)
-        matcher.write_mask_into(row.address, self._width, 4)
-        return taken
 
     def take(self, matcher: Any, token: int) -> bool:
         if token == self._eos:  # has no transition there
@@ -278,16 +270,10 @@ class OutlinesCore:
             return False
         return True
 
-    def together(self, matchers: Sequence[Any]) -> Any:
-        return list(matchers)
-
     def batch(self, matchers: Any, tokens: Sequence[int], rows: Row) -> None:
         for i, (matcher, token) in enumerate(zip(matchers, tokens, strict=True)):
             matcher.advance(token, return_tokens=False)
             matcher.write_mask_into(rows.address + 4 * self._width * i, self._width, 4)
-
-    def num_bytes(self, compiled: Any) -> int | None:
-        return None
 
 
 COMPETITORS: dict[str, Callable[[Vocabulary, int], Engine]] = {

@@ -17,7 +17,6 @@ to a lift, summed over constraints, with the answers about pairs of tokens that 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import time
 import warnings
@@ -29,42 +28,33 @@ import numpy as np
 from transformers import AutoTokenizer
 
 import gcd
+from benchmarks.common import XLAM, head, public_schemas, tool_calls
 from experiments.harness import smollm2
-from experiments.harness.records import ReadResult
 from experiments.tool_calling.answers import write_answer
-from experiments.tool_calling.records import ToolRecord, read_xlam
+from experiments.tool_calling.records import read_xlam
 from gcd.tokens.canonical import LITERALS
 from gcd.tokens.distances import steps_to_accept
 from gcd.tokens.trimming import add_end
 
-XLAM = Path(__file__).resolve().parent.parent / "data" / "xlam" / "records_500_599.jsonl"
 LONG = 40
 
 Case = tuple[gcd.Automaton, list[str]]
 """A language, and answers in it."""
 
 
-def calls(records: ReadResult[ToolRecord], style: str) -> Iterator[Case]:
-    """The languages of records' tools, with the gold calls, where these are in them."""
-    for record in records.records:
-        try:
-            language = gcd.tool_calls(record.tools, style=style)
-        except gcd.ConstraintError:
-            continue
+def calls(path: Path, count: int, style: str) -> Iterator[Case]:
+    """The languages of the first records' tools, with the gold calls, where these are in them."""
+    first = {record.id for record in read_xlam(path).records[:count]}
+    for record, language in tool_calls(style, path):
         text = write_answer(record.calls, record.tools, style)
-        if language.accepts(text):
+        if record.id in first and language.accepts(text):
             yield language, [text]
 
 
-def schemas(paths: Sequence[Path], rng: random.Random) -> Iterator[Case]:
-    """The languages of schemas that compile, with three random answers each."""
-    for path in paths:
-        try:
-            language = gcd.json_schema(json.loads(path.read_text())["schema"])
-        except (gcd.ConstraintError, RecursionError):
-            continue
-        if not language.is_empty:
-            yield language, [random_text(language, rng) for _ in range(3)]
+def schemas(languages: Iterator[gcd.Automaton], rng: random.Random) -> Iterator[Case]:
+    """Languages with three random answers each."""
+    for language in languages:
+        yield language, [random_text(language, rng) for _ in range(3)]
 
 
 def random_text(language: gcd.Automaton, rng: random.Random) -> str:
@@ -152,22 +142,24 @@ def main() -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(smollm2.checkpoint())
     vocabulary = gcd.Vocabulary.from_tokenizer(tokenizer)
-    records = read_xlam(arguments.xlam).part(0, arguments.records)
+    records = (arguments.xlam, arguments.records)
     sources: dict[str, Callable[[], Iterator[Case]]] = {
-        "xLAM, JSON": lambda: calls(records, "json"),
-        "xLAM, Python": lambda: calls(records, "python"),
+        "xLAM, JSON": lambda: calls(*records, "json"),
+        "xLAM, Python": lambda: calls(*records, "python"),
     }
     if arguments.schemas is not None:
         rng = random.Random(arguments.seed)
-        every = sorted(arguments.schemas.glob("*.json"))
-        paths = [path for path in every if path.stat().st_size <= arguments.most_bytes]
-        chosen = rng.sample(paths, min(arguments.sample, len(paths)))
+        chosen = public_schemas(arguments.schemas, arguments.sample, arguments.most_bytes, rng)
         sources["public schemas"] = lambda: schemas(chosen, rng)
-    print(
-        "| answers | constraints | answers | tokens | forced, all % | forced, canonical % | states "
-        "| classes | lift, s | added, s | slowest, s |"
-    )
-    print("|---" * 11 + "|")
+    columns = [
+        "answers",
+        "constraints",
+        "answers",
+        "tokens",
+        "forced, all %",
+        "forced, canonical %",
+    ]
+    print(head(*columns, "states", "classes", "lift, s", "added, s", "slowest, s"))
     for name, cases in sources.items():
         m = measure(cases(), vocabulary, arguments.free)
         print(

@@ -26,7 +26,6 @@ import importlib.util
 import itertools
 import json
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +33,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from benchmarks import common
+from benchmarks.common import CLOCKS
 from hmm.em import PseudoCounts, Step, em_step
 from hmm.model import HMM
 from hmm.transition import Dense, Monarch
@@ -173,9 +174,6 @@ def products(hmm: HMM, sequences: int, length: int) -> list[Product]:
     ]
 
 
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
-
-
 def now(clock: str, device: torch.device) -> float:
     """Seconds on this clock, when the device has done what it was given."""
     if device.type == "cuda":
@@ -261,7 +259,7 @@ def line(row: Row) -> str:
     cells += [f"{row.tokens_per_second:,.0f}", f"{row.rate:.4g}", f"{row.matmul_rate:.4g}"]
     cells += [f"{row.share:.2f}", "–" if theirs is None else f"{theirs:,.0f}"]
     cells += ["–" if ratio is None else f"{ratio:.2f}"]
-    return f"| {' | '.join(cells)} |"
+    return common.line(*cells)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -310,8 +308,7 @@ def main(arguments: list[str] | None = None) -> None:
         f"{options.sequences} sequences of {options.length} tokens, {options.dtype}, {named}, "
         f"torch {torch.__version__}; medians of {options.repeats}, {options.clock} time\n"
     )
-    print(f"| {' | '.join(HEADS)} |")
-    print("|---" * len(HEADS) + "|")
+    print(common.head(*HEADS))
     setting = Setting(options.sequences, options.length, options.repeats, options.clock)
     rows = []
     for kind, vocab, states in itertools.product((False, True), options.vocab, options.states):

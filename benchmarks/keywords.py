@@ -10,15 +10,13 @@ built beforehand. Each figure is the least processor time of several runs, in mi
 
 from __future__ import annotations
 
-import argparse
-import time
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 
 import gcd
+from benchmarks.common import head, least, ranked, with_ranks
 
 GROUPS = [
     ["dog", "dogs"],
@@ -30,43 +28,31 @@ GROUPS = [
 LIMITS = (None, 10, 20, 30)
 
 
-def least(run: Callable[[], object], repeats: int) -> float:
-    """The least processor time of several runs, in milliseconds."""
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        run()
-        times.append(time.process_time() - start)
-    return min(times) * 1e3
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("ranks", type=Path, help="vocabulary: lines of `base64 rank`")
+    parser = with_ranks(__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--whole", type=int, default=10, help="lift whole up to so many words")
     arguments = parser.parse_args()
-    unsized = gcd.Vocabulary.from_ranks(arguments.ranks, eos_ids=[])
-    vocabulary = gcd.Vocabulary.from_ranks(arguments.ranks, eos_ids=[unsized.size])
+    vocabulary = ranked(arguments.ranks)
     gcd.lift(gcd.keywords([["a"]], max_words=2), vocabulary)  # compiles
 
     print(f"{vocabulary.size} tokens; {len(GROUPS)} groups, {sum(map(len, GROUPS))} words\n")
     heads = ["most words", "states", "states of factors", "classes", "keywords, ms", "lift, ms"]
     heads += ["together, ms", "lift whole, ms", "whole / by factors"]
-    print("|", " | ".join(heads), "|")
-    print("|---" * len(heads) + "|")
+    print(head(*heads))
     for limit in LIMITS:
         language = gcd.keywords(GROUPS, max_words=limit)
         lifted = gcd.lift(language, vocabulary)
-        build = least(lambda m=limit: gcd.keywords(GROUPS, max_words=m), arguments.repeats)
-        lift = least(lambda a=language: gcd.lift(a, vocabulary), arguments.repeats)
+        compiling = partial(gcd.keywords, GROUPS, max_words=limit)
+        build = 1e3 * least(compiling, arguments.repeats, "cpu")
+        lift = 1e3 * least(partial(gcd.lift, language, vocabulary), arguments.repeats, "cpu")
         slow = "– | –"
         if (limit or 0) <= arguments.whole:
             whole = replace(language, factors=())
             other = gcd.lift(whole, vocabulary)
             assert np.array_equal(lifted.delta, other.delta)
             assert np.array_equal(lifted.class_of, other.class_of)
-            taken = least(lambda a=whole: gcd.lift(a, vocabulary), 1)
+            taken = 1e3 * least(partial(gcd.lift, whole, vocabulary), 1, "cpu")
             slow = f"{taken:.0f} | {taken / lift:.0f}"
         print(
             f"| {limit or 'no limit'} | {language.num_states} "

@@ -13,17 +13,14 @@ core's `Vocabulary`. Compiled code is warm. Each figure is the least of several 
 
 from __future__ import annotations
 
-import argparse
 import json
-import time
-from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
+from benchmarks.common import head, least, ranked, with_ranks
 from gcd.languages.text.regex import regex
 from gcd.tokens.lifting import lift
 from gcd.tokens.trie import Trie
-from gcd.tokens.vocabulary import Vocabulary
 
 
 def _object(**properties: dict[str, Any]) -> dict[str, Any]:
@@ -68,28 +65,16 @@ SCHEMAS = {
 }
 
 
-def least(run: Callable[[], object], repeats: int) -> float:
-    """The least time of several runs, in milliseconds."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(times) * 1e3
-
-
 def main() -> None:
     import outlines_core  # of the extra `benchmark`
     from outlines_core.json_schema import build_regex_from_schema
 
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("ranks", type=Path, help="vocabulary: lines of `base64 rank`")
+    parser = with_ranks(__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
 
-    unsized = Vocabulary.from_ranks(arguments.ranks, eos_ids=[])
-    eos = unsized.size
-    vocabulary = Vocabulary.from_ranks(arguments.ranks, eos_ids=[eos])
+    vocabulary = ranked(arguments.ranks)
+    (eos,) = vocabulary.eos_ids
     ids_of: dict[bytes, list[int]] = {}
     for index, token in enumerate(vocabulary.token_bytes):
         if token:
@@ -97,20 +82,19 @@ def main() -> None:
     theirs = outlines_core.Vocabulary(eos, ids_of)
     lift(regex("a"), vocabulary)  # compiles
 
-    tree = least(lambda: Trie.build(vocabulary.token_bytes), 3)
-    table = least(lambda: outlines_core.Vocabulary(eos, ids_of), 1)
+    tree = 1e3 * least(partial(Trie.build, vocabulary.token_bytes), 3)
+    table = 1e3 * least(partial(outlines_core.Vocabulary, eos, ids_of), 1)
     print(f"{vocabulary.size} tokens; prefix tree {tree:.0f} ms, outlines-core's {table:.0f} ms\n")
     heads = ["schema", "byte states", "token states", "classes", "regex, ms", "lift, ms"]
     heads += ["outlines-core, ms", "outlines-core / (regex + lift)"]
-    print("|", " | ".join(heads), "|")
-    print("|---|---|---|---|---|---|---|---|")
+    print(head(*heads))
     for name, schema in SCHEMAS.items():
         pattern = build_regex_from_schema(json.dumps(schema))
         automaton = regex(pattern)
         lifted = lift(automaton, vocabulary)
-        to_bytes = least(lambda p=pattern: regex(p), arguments.repeats)
-        to_tokens = least(lambda a=automaton: lift(a, vocabulary), arguments.repeats)
-        index = least(lambda p=pattern: outlines_core.Index(p, theirs), 2)
+        to_bytes = 1e3 * least(partial(regex, pattern), arguments.repeats)
+        to_tokens = 1e3 * least(partial(lift, automaton, vocabulary), arguments.repeats)
+        index = 1e3 * least(partial(outlines_core.Index, pattern, theirs), 2)
         print(
             f"| {name} | {automaton.num_states} | {lifted.num_states} | {lifted.num_classes} "
             f"| {to_bytes:.0f} | {to_tokens:.1f} | {index:.0f} "

@@ -11,12 +11,6 @@ for comparison. Log-probabilities are in float32, as a model's are. The softmax 
 after are not in it. The proposal itself makes 16 prefixes in 12 steps; the eight of them with most
 tokens allowed next, each twice, are measured.
 
-**Passes.** The guide goes over the vocabulary once, to sum probabilities by class and to find the
-favourites (`smc/tying.py`). Measured in turns, in one process: numpy's exponential, which is used;
-torch's, of a row and of chunks that stay in a cache; a compiled loop over the C library's; and the
-kernel that was used before, with an exponential made by hand from bit casts and a polynomial, which
-is read from the repository's history.
-
 The HMM is random (Dirichlet, seeded): its numbers do not matter for the time of a product, but how
 soon rows of the table settle depends on them. `--concentration` makes distributions uneven. Peak is
 that of a plain float32 matrix product, measured in the same run.
@@ -26,41 +20,24 @@ that of a plain float32 matrix product, measured in the same run.
 
 from __future__ import annotations
 
-import argparse
-import json
-import math
-import runpy
-import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from types import ModuleType
+from collections.abc import Callable
 
-import numba
 import numpy as np
 import torch
 
 import smc
-from gcd.languages.json_schema.schema import json_schema
+from benchmarks.common import head, lifted, ranked, with_ranks
 from gcd.tokens.batch import AutomatonBatch
-from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
 from hmm.edges import Edges, class_emission
 from hmm.model import HMM
 from hmm.product import LookaheadTable, lookahead_table
 from hmm.recursion import Level, _sum_in_layers
 from hmm.transition import Dense
-from smc import tying
-from smc.vocabulary.factors import unsigned
 
-SCHEMAS = Path(__file__).parent / "schemas"
 SMALL, MEDIUM, LARGE = "set_alarm", "weather", "create_event"
 PREFIXES = 16
-BEFORE = "6734579:smc/kernels/tying.py"
-"""The kernel with an exponential made by hand."""
 
 
 def seconds(run: Callable[[], object], repeats: int) -> tuple[float, float]:
@@ -224,115 +201,14 @@ def guides(
     return lines
 
 
-def torch_row(x: np.ndarray, top: float, out: np.ndarray) -> None:
-    """exp(x - top) of the whole row."""
-    torch_chunks(x, top, out, len(x))
-
-
-def torch_chunks(x: np.ndarray, top: float, out: np.ndarray, size: int = 8192) -> None:
-    """exp(x - top), so many numbers at a time."""
-    source, result = torch.from_numpy(x), torch.from_numpy(out)
-    for first in range(0, len(x), size):
-        here = result[first : first + size]
-        torch.sub(source[first : first + size], float(top), out=here).exp_()
-
-
-@numba.njit(nogil=True, fastmath=True)
-def compiled(x: np.ndarray, top: float, out: np.ndarray) -> None:
-    """exp(x - top), one after the other."""
-    for i in range(x.size):
-        out[i] = math.exp(x[i] - top)
-
-
-def kernel_before() -> Callable[..., None]:
-    """The former kernel, in the place of `smc.vocabulary.class_mass._weigh_rows`."""
-    source = subprocess.run(
-        ["git", "show", BEFORE],
-        check=True,
-        capture_output=True,
-        cwd=Path(__file__).parent,
-        text=True,
-    ).stdout
-    with tempfile.TemporaryDirectory() as directory:
-        file = Path(directory) / "tying_before.py"
-        file.write_text(source.replace("cache=True, ", "").replace("cache=True", ""))
-        weigh_rest = runpy.run_path(str(file))["weigh_rest"]
-
-    def weigh_rows(first, last, log_p, classes, which, alive, tokens, best, log_mass):
-        weigh_rest(
-            first,
-            last,
-            log_p,
-            unsigned(classes.of),
-            classes.tokens.numpy(),
-            classes.start.numpy(),
-            np.array(which),
-            alive,
-            tokens,
-            best,
-            log_mass,
-        )
-
-    return weigh_rows
-
-
-@contextmanager
-def instead(module: ModuleType, name: str, value: object) -> Iterator[None]:
-    """Something else has this name meanwhile."""
-    before = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)
-
-
-def passes(hmm: HMM, automaton: TokenAutomaton, budget: int, repeats: int) -> list[str]:
-    """Lines of the third table: medians."""
-    pgcd, gcd = smc.PGCD(hmm, max_bytes=16 << 30), smc.GCD()
-    state, log_p = prefixes(pgcd, automaton, budget, 12)
-    walk = state.walk
-    alive = walk.mask.class_mask(walk.states, walk.remaining)
-    runs = {
-        "pass": lambda: tying.weigh_rest(log_p, walk.automata.classes, walk.which, alive, 64),
-        "GCD": lambda: gcd.guide(walk, log_p),
-        "P-GCD": lambda: pgcd.guide(state, log_p),
-    }
-    forms = {
-        "numpy, used": ("exponentials", tying.exponentials),
-        "torch, a row": ("exponentials", torch_row),
-        "torch, chunks of 8192": ("exponentials", torch_chunks),
-        "numba, math.exp": ("exponentials", compiled),
-        "made by hand, before": ("_weigh_rows", kernel_before()),
-    }
-    times: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for _ in range(4 * repeats + 1):
-        for form, (name, value) in forms.items():
-            with instead(tying, name, value):
-                for what, run in runs.items():
-                    times.setdefault((form, what), []).append(seconds(run, 1))
-    median = {key: np.median(values[1:], axis=0) for key, values in times.items()}
-    lines = []
-    for form in forms:
-        cells = []
-        for what in runs:
-            wall, processor = median[form, what]
-            ratio = processor / median["numpy, used", what][1]
-            cells += [f"{1e3 * wall:.1f} ({1e3 * processor:.1f})", f"{ratio:.2f}"]
-        lines.append(f"| {form} | {' | '.join(cells)} |")
-    return lines
-
-
 def expand(log_p: torch.Tensor) -> torch.Tensor:
     """Every token, for every row."""
     return torch.arange(log_p.shape[1]).expand(log_p.shape)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("ranks", type=Path, help="vocabulary: lines of `base64 rank`")
+    parser = with_ranks(__doc__)
     parser.add_argument("--schemas", nargs="+", default=[SMALL, MEDIUM, LARGE])
-    parser.add_argument("--passes", default=MEDIUM, help="schema of the third table")
     parser.add_argument("--no-table", action="store_true", help="leave the first table out")
     parser.add_argument("--budget", type=int, default=128)
     parser.add_argument("--hidden", type=int, nargs="+", default=[512, 1024])
@@ -340,12 +216,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
 
-    unsized = Vocabulary.from_ranks(arguments.ranks, eos_ids=[])
-    vocabulary = Vocabulary.from_ranks(arguments.ranks, eos_ids=[unsized.size])
-    automata = {}
-    for name in arguments.schemas:
-        schema = json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))["schema"]
-        automata[name] = lift(json_schema(schema), vocabulary)
+    vocabulary = ranked(arguments.ranks)
+    automata = {name: lifted(name, vocabulary) for name in arguments.schemas}
     print(f"{vocabulary.size} tokens, {torch.get_num_threads()} threads, budget {arguments.budget}")
     models = {
         H: HMM.random(
@@ -362,8 +234,7 @@ def main() -> None:
     heads = ["schema", "states", "H", "pairs (state, r)", "rows, tolerance 0", "rows"]
     heads += ["table, s (CPU s)", "tolerance 0, s", "plain recursion, s", "ratio"]
     heads += ["table, MiB", "plain, MiB", "difference of logs"]
-    print("\n|", " | ".join(heads), "|")
-    print("|" + "---|" * len(heads))
+    print(f"\n{head(*heads)}")
     for hmm in models.values():
         for name, automaton in automata.items():
             if arguments.no_table:
@@ -372,8 +243,7 @@ def main() -> None:
             print(row, flush=True)
 
     heads = ["schema", "tokens allowed, mean", "g", "ms (CPU ms)", "ratio", "share of peak"]
-    print(f"\n{PREFIXES} prefixes, H = {max(models)}\n\n|", " | ".join(heads), "|")
-    print("|" + "---|" * len(heads))
+    print(f"\n{PREFIXES} prefixes, H = {max(models)}\n\n{head(*heads)}")
     hmm = models[max(models)]
     for name, automaton in automata.items():
         if automaton.num_states > 5000:
@@ -382,14 +252,6 @@ def main() -> None:
             hmm, name, automaton, min(64, arguments.budget), arguments.repeats, rates[max(models)]
         ):
             print(line, flush=True)
-
-    heads = ["exponential", "pass, ms (CPU ms)", "ratio", "GCD's guide, ms (CPU ms)", "ratio"]
-    heads += ["P-GCD's guide, ms (CPU ms)", "ratio"]
-    print("\n|", " | ".join(heads), "|\n|" + "---|" * len(heads))
-    for line in passes(
-        hmm, automata[arguments.passes], min(64, arguments.budget), arguments.repeats
-    ):
-        print(line, flush=True)
 
 
 if __name__ == "__main__":

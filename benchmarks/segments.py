@@ -12,32 +12,19 @@ its cache included. Seconds are processor time of lifting alone: schemas are com
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import time
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from transformers import AutoTokenizer
 
 import gcd
+from benchmarks.common import head, line, public_schemas
 from experiments.harness import smollm2
 
 SPECIAL = 5  # `<file_sep>`, which stands for the special token that ends a model's thoughts
-
-
-def schemas(folder: Path, sample: int, most_bytes: int, seed: int) -> Iterator[gcd.Automaton]:
-    """The languages of schemas that compile."""
-    paths = [path for path in sorted(folder.glob("*.json")) if path.stat().st_size <= most_bytes]
-    for path in random.Random(seed).sample(paths, min(sample, len(paths))):
-        try:
-            language = gcd.json_schema(json.loads(path.read_text())["schema"])
-        except (gcd.ConstraintError, RecursionError):
-            continue
-        if not language.is_empty:
-            yield language
 
 
 def forms(language: gcd.Automaton, tokens: int, own: int) -> dict[str, tuple[object, str]]:
@@ -74,8 +61,9 @@ def main() -> None:
     vocabulary = gcd.Vocabulary.from_tokenizer(tokenizer)
     found: dict[str, list[tuple[float, ...]]] = {}
     refused: dict[str, int] = {}
-    kept = (arguments.schemas, arguments.sample, arguments.most_bytes, arguments.seed)
-    for number, language in enumerate(schemas(*kept)):
+    rng = random.Random(arguments.seed)
+    sampled = public_schemas(arguments.schemas, arguments.sample, arguments.most_bytes, rng)
+    for number, language in enumerate(sampled):
         for name, (what, literals) in forms(language, arguments.tokens, arguments.own).items():
             start = time.process_time()
             try:
@@ -92,14 +80,14 @@ def main() -> None:
             found.setdefault(name, []).append(
                 (automaton.num_states, automaton.delta.nbytes / 1e6, served / 1e6, seconds)
             )
-    print("| lifted | schemas | refused | states | table, MB | served, MB | lift, s |")
-    print("|---" * 7 + "|")
+    columns = "states", "table, MB", "served, MB", "lift, s"
+    print(head("lifted", "schemas", "refused", *columns))
     for name, rows in found.items():
         cells = [
             f"{np.median(column):.{digits}f} / {max(column):.{digits}f}"
             for column, digits in zip(zip(*rows, strict=True), (0, 1, 1, 2), strict=True)
         ]
-        print(f"| {name} | {len(rows)} | {refused.get(name, 0)} | {' | '.join(cells)} |")
+        print(line(name, len(rows), refused.get(name, 0), *cells))
 
 
 if __name__ == "__main__":

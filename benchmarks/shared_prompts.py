@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 
 import torch
 
+from benchmarks.common import head, seconds
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import load_model
 from smc.shared_prompts import SharedPrompts
@@ -24,10 +24,12 @@ ROWS = 16
 
 def step_seconds(rows: TransformersRows, runs: torch.Tensor, ancestors: torch.Tensor) -> float:
     """Seconds of one step: rows move, and read a run each."""
-    start = time.perf_counter()
-    rows.reorder(ancestors)
-    rows.extend(runs, torch.full((ROWS,), runs.shape[1]))
-    return time.perf_counter() - start
+
+    def step() -> None:
+        rows.reorder(ancestors)
+        rows.extend(runs, torch.full((ROWS,), runs.shape[1]))
+
+    return seconds(step)
 
 
 def compare(model: object, length: int, run: int, repeats: int) -> tuple[float, float, int, int]:
@@ -45,14 +47,14 @@ def compare(model: object, length: int, run: int, repeats: int) -> tuple[float, 
     for _ in range(repeats + 1):
         runs = torch.randint(0, 40_000, (ROWS, run), generator=generator)
         ancestors = torch.randint(0, ROWS, (ROWS,), generator=generator).sort().values
-        for seconds, rows in zip(found, (copied, shared), strict=True):
-            seconds.append(step_seconds(rows, runs, ancestors))
+        for times, rows in zip(found, (copied, shared), strict=True):
+            times.append(step_seconds(rows, runs, ancestors))
 
     def nbytes(layers: SharedPrompts) -> int:
         return sum(k.nbytes + v.nbytes for k, v in layers.layers)
 
     once = nbytes(prompts) + nbytes(shared.prompts())
-    medians = [statistics.median(seconds[1:]) for seconds in found]
+    medians = [statistics.median(times[1:]) for times in found]
     return medians[0], medians[1], nbytes(copied.prompts()), once
 
 
@@ -64,8 +66,8 @@ def main() -> None:
     options = parser.parse_args()
     lm, _ = load_model(ModelConfig(device="cpu"))
     print(f"{ROWS} rows, {torch.get_num_threads()} threads, medians of {options.repeats} steps\n")
-    print("| prompt | tokens a step | copied, ms | shared, ms | times faster | MiB | MiB shared |")
-    print("|---|---|---|---|---|---|---|")
+    columns = "copied, ms", "shared, ms", "times faster", "MiB", "MiB shared"
+    print(head("prompt", "tokens a step", *columns))
     for length in options.lengths:
         for run in (1, 8):
             copied, shared, before, after = compare(lm.model, length, run, options.repeats)

@@ -29,10 +29,10 @@ import functools
 import importlib.util
 import math
 import statistics
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,17 +41,18 @@ from tqdm import tqdm
 
 import gcd
 import smc
+from benchmarks import common
+from benchmarks.common import CLOCKS
 from experiments.commongen import prompts as sentences
 from experiments.commongen.records import read_file
 from experiments.harness.budgets import budget_of
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, load_model
 from experiments.tool_calling.prompts import compact_prompt
-from experiments.tool_calling.records import ToolRecord, read_xlam
-from hmm.checkpoint import load_any
+from experiments.tool_calling.records import ToolRecord
+from hmm.checkpoint import load
 from hmm.model import HMM
 
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 SENTENCE = r"[A-Z][a-z]+(,? [a-z]+){15,}\."
 TINY = " a (boy|dog)"
 
@@ -303,20 +304,16 @@ def tool_calls(options: argparse.Namespace) -> list[Case]:
     if not options.records:
         return []
     lm, hmm = _models("xlam")
-    cases: list[Case] = []
-    for record in read_xlam(ROOT / "data" / "xlam" / "records_500_599.jsonl").records:
-        if len(cases) == options.records:
-            break
-        try:
-            cases.append(tool_call(lm, hmm, record))
-        except gcd.ConstraintError:
-            continue
-    return cases
+    return [
+        tool_call(lm, hmm, record, language)
+        for record, language in islice(common.tool_calls("json"), options.records)
+    ]
 
 
-def tool_call(lm: smc.TransformersLM, hmm: HMM, record: ToolRecord) -> Case:
+def tool_call(
+    lm: smc.TransformersLM, hmm: HMM, record: ToolRecord, language: gcd.Automaton
+) -> Case:
     """A record in JSON style, with the budget that tasks give it by default."""
-    language = gcd.tool_calls(record.tools, style="json")
     constraints = {
         literals: gcd.lift(language, lm.vocabulary, literals=literals)
         for literals in ("canonical", "all")
@@ -329,7 +326,7 @@ def _models(task: str) -> tuple[smc.TransformersLM, HMM]:
     """SmolLM2 with the adapter of a task, and the HMM distilled from the two."""
     models = ROOT / "models"
     lm, _ = load_model(ModelConfig(device="cpu", adapter=str(models / f"smollm2-{task}")))
-    hmm = load_any(models / f"smollm2-{task}-hmm", vocabulary=lm.vocabulary, device=lm.device).hmm
+    hmm = load(models / f"smollm2-{task}-hmm", vocabulary=lm.vocabulary, device=lm.device).hmm
     return lm, hmm
 
 
@@ -340,11 +337,12 @@ def tiny(options: argparse.Namespace) -> dict[str, Callable[[], list[Case]]]:
     hmm = HMM.random(8, lm.vocabulary.size, generator=torch.Generator().manual_seed(0))
     tool = {"name": "go", "parameters": {"type": "object", "properties": {}}}
     record = ToolRecord(id="tiny", query="Go.", tools=(tool,), calls=())
+    calls = gcd.tool_calls(record.tools, style="json")
     constraint = {"all": gcd.lift(gcd.regex(TINY), lm.vocabulary)}
     sentence = Case(lm, hmm, lm.encode("There was"), constraint, options.tokens, TINY)
     return {
         "free text": lambda: [sentence] * min(1, options.tokens),
-        "tool calls": lambda: [tool_call(lm, hmm, record)] * min(1, options.records),
+        "tool calls": lambda: [tool_call(lm, hmm, record, calls)] * min(1, options.records),
     }
 
 
@@ -386,9 +384,9 @@ def main(arguments: list[str] | None = None) -> None:
         budgets = ", ".join(str(case.budget) for case in chosen)
         print(f"{options.particles} particles, at most {budgets} tokens, {options.threads} threads")
         runs = measure(chosen, options)
-        print("\n| " + " | ".join(HEADS) + " |\n" + "|---" * len(HEADS) + "|")
+        print(f"\n{common.head(*HEADS)}")
         for row in table(runs):
-            print("| " + " | ".join(row) + " |", flush=True)
+            print(common.line(*row), flush=True)
         print()
 
 

@@ -13,15 +13,10 @@ The mathematics is in docs/design.md, section 7. `smc.PGCD` samples with such a 
 
 from __future__ import annotations
 
-from hmm.checkpoint import (
-    Checkpoint,
-    load,
-    load_any,
-    load_ctrlg,
-    name_vocabulary,
-    save,
-    save_ctrlg,
-)
+import warnings
+from typing import Any
+
+from hmm.checkpoint import Checkpoint, load, name_vocabulary, save, save_ctrlg
 from hmm.em import PseudoCounts, Statistics, Step, em_step, expected_statistics, maximize
 from hmm.inference import filter_all, filter_step, log_likelihood, marginals, predict_first, sample
 from hmm.initialize import distilled
@@ -49,8 +44,6 @@ __all__ = [
     "filter_all",
     "filter_step",
     "load",
-    "load_any",
-    "load_ctrlg",
     "log_likelihood",
     "lookahead_table",
     "marginals",
@@ -61,3 +54,11 @@ __all__ = [
     "save",
     "save_ctrlg",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Give `load` under the names that it had for other layouts, for one more release."""
+    if name not in ("load_any", "load_ctrlg"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"hmm.{name} is hmm.load now", DeprecationWarning, stacklevel=2)
+    return load

@@ -140,7 +140,7 @@ def load(
     """Reads a model, in the type it was saved in, or in float32 if that was a half type.
 
     Args:
-        directory: what `save` wrote.
+        directory: with a model in either layout, which `config.json` tells.
         num_tokens: how many tokens it must be for; None: any number.
         vocabulary: the tokens it must be for, as far as the files say: their number, the EOS ids,
             the bytes of each; None: any.
@@ -153,39 +153,46 @@ def load(
     """
     directory = Path(directory)
     config = _config(directory)
-    if config.get("format") != "hmm-1":
-        raise ValueError(
-            f"{directory / CONFIG} has format {config.get('format')!r}, not 'hmm-1'; "
-            "`load_ctrlg` reads Ctrl-G's layout"
-        )
-    parts = read_tensors(directory / WEIGHTS, device)
-    hmm = _assemble(parts, directory / WEIGHTS)
+    ours = "format" in config
+    hmm, is_half = (_read_ours if ours else _read_ctrlg)(directory, config, device)
     _same_sizes(hmm, config, num_tokens, directory)
     if vocabulary is not None:
         _same_tokens(hmm, config, vocabulary, directory)
-    hmm.check()
-    if any(part.dtype in _HALF for part in parts.values()):
-        hmm = _renormalised(hmm)
+    # Rounded logarithms err by up to some percent, so these are held to the coarsest type.
+    (hmm if ours or not is_half else hmm.to(dtype=torch.bfloat16)).check()
+    if is_half:
+        hmm = hmm.normalised()
     return Checkpoint(hmm.to(dtype=hmm.dtype, emission_dtype=emission_dtype), config)
 
 
-def load_any(
-    directory: str | Path,
-    *,
-    num_tokens: int | None = None,
-    vocabulary: Vocabulary | None = None,
-    device: torch.device | str = "cpu",
-    emission_dtype: torch.dtype | None = None,
-) -> Checkpoint:
-    """Reads a model in either layout, which `config.json` tells; see `load` for the rest."""
-    ours = "format" in _config(Path(directory))
-    return (load if ours else load_ctrlg)(
-        directory,
-        num_tokens=num_tokens,
-        vocabulary=vocabulary,
-        device=device,
-        emission_dtype=emission_dtype,
-    )
+def _read_ours(
+    directory: Path, config: dict[str, Any], device: torch.device | str
+) -> tuple[HMM, bool]:
+    """A model in our layout, not checked yet, and whether it was stored in a half type."""
+    if config["format"] != "hmm-1":
+        raise ValueError(
+            f"{directory / CONFIG} has format {config['format']!r}, not 'hmm-1'; was it written by "
+            "a later version?"
+        )
+    parts = read_tensors(directory / WEIGHTS, device)
+    is_half = any(part.dtype in _HALF for part in parts.values())
+    return _assemble(parts, directory / WEIGHTS), is_half
+
+
+def _read_ctrlg(
+    directory: Path, config: dict[str, Any], device: torch.device | str
+) -> tuple[HMM, bool]:
+    """A model in Ctrl-G's layout, likewise."""
+    path = _ctrlg_weights(directory)
+    state = read_tensors(path, device)
+    missing = set(_CTRLG) - state.keys()
+    if missing:
+        raise ValueError(f"{path} lacks {sorted(missing)}; it has {sorted(state)}")
+    is_half = any(state[name].dtype in _HALF for name in _CTRLG)
+    alpha, beta, gamma = (_widened(state[name]) if is_half else state[name] for name in _CTRLG)
+    # Ctrl-G takes a softmax of gamma, so logarithms up to a constant are within the layout.
+    initial = gamma.reshape(-1).softmax(dim=0)
+    return HMM(initial, Dense(alpha), beta.exp().T.contiguous()), is_half
 
 
 def check_files(directory: str | Path) -> None:
@@ -217,42 +224,6 @@ def save_ctrlg(hmm: HMM, directory: str | Path, *, eos_token_id: int) -> None:
     write_tensors(state, directory / "model.safetensors")
     sizes = {"hidden_states": hmm.num_states, "vocab_size": hmm.num_tokens}
     write_json(sizes | {"eos_token_id": eos_token_id}, directory / CONFIG)
-
-
-def load_ctrlg(
-    directory: str | Path,
-    *,
-    num_tokens: int | None = None,
-    vocabulary: Vocabulary | None = None,
-    device: torch.device | str = "cpu",
-    emission_dtype: torch.dtype | None = None,
-) -> Checkpoint:
-    """Reads a model in Ctrl-G's layout; arguments, types and errors as for `load`."""
-    directory = Path(directory)
-    config = _config(directory)
-    path = _ctrlg_weights(directory)
-    state = read_tensors(path, device)
-    missing = set(_CTRLG) - state.keys()
-    if missing:
-        raise ValueError(f"{path} lacks {sorted(missing)}; it has {sorted(state)}")
-    half = any(state[name].dtype in _HALF for name in _CTRLG)
-    alpha, beta, gamma = (_widened(state[name]) if half else state[name] for name in _CTRLG)
-    hmm = HMM(
-        # Ctrl-G takes a softmax of gamma, so logarithms up to a constant are within the layout.
-        gamma.reshape(-1).softmax(dim=0),
-        Dense(alpha),
-        beta.exp().T.contiguous(),
-    )
-    _same_sizes(hmm, config, num_tokens, directory)
-    if vocabulary is not None:
-        _same_tokens(hmm, config, vocabulary, directory)
-    if half:
-        # Rounded logarithms err by up to some percent, so these are held to the coarsest type.
-        hmm.to(dtype=torch.bfloat16).check()
-        hmm = _renormalised(hmm)
-    else:
-        hmm.check()
-    return Checkpoint(hmm.to(dtype=hmm.dtype, emission_dtype=emission_dtype), config)
 
 
 def _ctrlg_weights(directory: Path) -> Path:
@@ -399,20 +370,6 @@ def _same_number(hmm: HMM, num_tokens: int, directory: Path) -> None:
             f"the HMM in {directory} is for a vocabulary of {hmm.num_tokens} tokens, the language "
             f"model's has {num_tokens}; distil one from this model"
         )
-
-
-def _renormalised(hmm: HMM) -> HMM:
-    """Normalises every distribution again, in float32 at least."""
-
-    def normalised(part: Tensor, dim: int = -1) -> Tensor:
-        part = _widened(part)
-        return part / part.sum(dim=dim, keepdim=True)
-
-    return HMM(
-        normalised(hmm.initial),
-        from_factors(tuple(normalised(part) for part in hmm.transition.factors)),
-        normalised(hmm.emission, dim=0),
-    )
 
 
 def _widened(part: Tensor) -> Tensor:

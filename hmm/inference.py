@@ -158,7 +158,7 @@ def filter_step(
 
     Returns:
         P(state | tokens up to this one) and log P(token | tokens before). The state that emits the
-        *next* token is distributed as `hmm.transition.forward(filtered)`.
+        *next* token is distributed as `transition.forward(filtered)` of the model.
     """
     filtered = hmm.initial.new_empty(predicted.shape)
     scale = _condition(hmm, predicted, tokens, None, out=filtered)

@@ -115,6 +115,25 @@ class HMM:
             self.emission.to(device=device, dtype=emission_dtype or dtype),
         )
 
+    def normalised(self, dtype: torch.dtype | None = None) -> HMM:
+        """Returns the model with every distribution divided by its sum.
+
+        What is stored rounded sums to one within its precision only.
+
+        Args:
+            dtype: to divide in; None is that of each array, float32 at least.
+        """
+
+        def divided(part: Tensor, dim: int = -1) -> Tensor:
+            part = part.to(dtype or torch.promote_types(part.dtype, torch.float32))
+            return part / part.sum(dim=dim, keepdim=True)
+
+        return HMM(
+            divided(self.initial),
+            from_factors(tuple(divided(part) for part in self.transition.factors)),
+            divided(self.emission, dim=0),
+        )
+
     @classmethod
     def random(
         cls,

@@ -15,6 +15,7 @@ import argparse
 import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from itertools import product
 from typing import Any
 
 import gcd
@@ -22,45 +23,27 @@ from gcd.warm_up import SCHEMA, languages, tokens, vocabulary
 
 
 def sampling() -> None:
-    """The hidden Markov model's recursion and the sampler's guide."""
+    """The hidden Markov model's recursion, and the passes of a step over the vocabulary."""
     import torch
-    from smc.static.blocks import BlockPass
 
     import smc
-    from gcd.tokens.batch import AutomatonBatch
     from hmm.model import HMM
-    from smc import candidates
-    from smc.proposals import Batch
     from smc.testing import ToyLM
+    from smc.vocabulary import compiled
 
     lm = ToyLM(vocabulary(), dtype=torch.float32)  # as language models are
     constraint = gcd.lift(gcd.json_schema(SCHEMA), lm.vocabulary)
     generator = torch.Generator().manual_seed(0)
     hmm = HMM.random(4, lm.vocabulary.size, generator=generator, dtype=torch.float32)
-    proposal: smc.Proposal
-    for proposal in (smc.PGCD(hmm, lookahead="in_time"), smc.PGCD(hmm, lookahead="conditional")):
-        smc.sample(lm, [(0,)], constraint, budget=40, particles=2, proposal=proposal)
-    narrow, candidates.NARROW = (
-        candidates.NARROW,
-        0,
-    )  # the vocabulary is too small for compiled loops
+    proposals = (smc.GCD(), smc.PGCD(hmm), smc.PGCD(hmm, lookahead="in_time"))
+    # The vocabulary is too small for compiled loops.
+    narrow, compiled.NARROW = compiled.NARROW, 0
     try:
-        for proposal in (smc.GCD(), smc.PGCD(hmm)):
-            smc.sample(
-                lm,
-                [(0,)],
-                constraint,
-                budget=40,
-                particles=2,
-                proposal=proposal,
-                algorithm="discrete",
-            )
+        for proposal, algorithm in product(proposals, ("smc", "discrete")):
+            smc.sample(lm, [(0,)], constraint, budget=40, particles=2, proposal=proposal,
+                       algorithm=algorithm)  # fmt: skip
     finally:
-        candidates.NARROW = narrow
-    batch = Batch(AutomatonBatch([constraint]), torch.tensor([40]))
-    logits, row = torch.zeros(1, lm.vocabulary.size), torch.tensor([0])
-    weighed = BlockPass().weigh(smc.GCD(), smc.GCD().start(batch), logits, row, 1.0)
-    weighed.draw(row, torch.tensor([0.5], dtype=torch.float64))
+        compiled.NARROW = narrow
 
 
 def narrowing() -> None:

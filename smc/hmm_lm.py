@@ -24,7 +24,6 @@ from torch import Tensor
 from gcd.tokens.vocabulary import Vocabulary
 from hmm.inference import filter_step
 from hmm.model import HMM
-from hmm.transition import from_factors
 from smc.language_model import Prompt, token_ids
 
 PROMPT = (0,)
@@ -37,16 +36,7 @@ def in_double(hmm: HMM) -> HMM:
     Files hold half or single precision, in which distributions sum to one within 1e-3 or 1e-7; a
     language model whose truth is to be known must mean one thing exactly.
     """
-
-    def normalised(part: Tensor, dim: int = -1) -> Tensor:
-        part = part.double()
-        return part / part.sum(dim=dim, keepdim=True)
-
-    return HMM(
-        normalised(hmm.initial),
-        from_factors(tuple(normalised(part) for part in hmm.transition.factors)),
-        normalised(hmm.emission, dim=0),
-    )
+    return hmm.normalised(torch.float64)
 
 
 class HMMLanguageModel:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
+
+from experiments.harness.config import Config
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
@@ -18,6 +22,22 @@ PATH = re.compile(
 )
 # `hmm.…` on these pages is a key of the configuration.
 DOTTED = re.compile(r"`((?:gcd|smc|experiments)(?:\.\w+)+)(?:\([^`]*)?`")
+
+
+# In code whole files are meant, wherever they are named.
+FILE = re.compile(
+    r"(?<![\w/.-])((?:gcd|hmm|smc|gcd_cli|experiments|scripts|tests|benchmarks|configs|docs)"
+    r"/[\w/-]+\.(?:py|md|yaml|jsonl?))\b"
+)
+NAMED = re.compile(
+    r"`((?:gcd|hmm|smc|gcd_cli|experiments|scripts|benchmarks)(?:\.\w+)+)(?:\([^`]*)?`"
+)
+SOURCES = sorted(
+    path
+    for folder in ("gcd", "hmm", "smc", "gcd_cli", "experiments", "scripts", "benchmarks")
+    for path in (ROOT / folder).rglob("*.py")
+)
+NOT_INSTALLED = {"experiments.harness.genlm_potentials"}  # a module that needs an optional extra
 
 
 def _defined(path: Path) -> set[str]:
@@ -49,6 +69,27 @@ def test_what_a_page_names_is_there(page: Path) -> None:
         assert not function or function in _defined(ROOT / path), f"{page.name}: {path}::{function}"
     for name in set(DOTTED.findall(text)):
         assert _resolves(name), f"{page.name}: {name}"
+
+
+def _docstrings(source: str) -> str:
+    values = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr))
+    texts = (node.value for node in values if isinstance(node, ast.Constant))
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+@pytest.mark.parametrize("folder", sorted({path.relative_to(ROOT).parts[0] for path in SOURCES}))
+def test_what_code_names_is_there(folder: str) -> None:
+    """Files that comments and docstrings name, and dotted names in docstrings."""
+    groups = [(group, kind) for group, kind in get_type_hints(Config).items() if is_dataclass(kind)]
+    settings = {f"{group}.{each.name}" for group, kind in groups for each in fields(kind)}
+    for path in (path for path in SOURCES if path.is_relative_to(ROOT / folder)):
+        source = path.read_text(encoding="utf-8")
+        for file in FILE.findall(source):
+            assert (ROOT / file).exists(), f"{path.relative_to(ROOT)}: {file}"
+        for name in set(NAMED.findall(_docstrings(source))) - settings - NOT_INSTALLED:
+            parts = name.split(".")
+            is_file = len(parts) == 2 and parts[1] in ("safetensors", "json")
+            assert is_file or _resolves(name), f"{path.relative_to(ROOT)}: {name}"
 
 
 @pytest.mark.parametrize("script", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda p: p.stem)

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig
 
 import gcd
-from experiments.harness.budgets import check_budget
-from experiments.harness.checks import at_least, one_of
-from gcd.tokens.canonical import LITERALS
+from experiments.harness.checks import at_least
+from experiments.harness.record_config import RecordConfig, check_records
 
 AUTO, LEMMINFLECT = "auto", "lemminflect"
 
 
 @dataclass
-class CommonGenConfig:
+class CommonGenConfig(RecordConfig):
     """Sentences from concepts: methods x algorithms x particle counts on the same concept sets."""
 
     name: str = "commongen"
-    num_examples: int = 100
-    methods: list[str] = field(default_factory=lambda: ["lcd", "gcd", "pgcd"])
-    algorithms: list[str] = field(default_factory=lambda: ["smc", "discrete"])
-    particles: list[int] = field(default_factory=lambda: [1, 4, 16])
-    repeats: int = 1  # independent runs of every row
-    budget: Any = "default"  # a number of tokens, or "tight", "default", "loose"
-    literals: str = "all"  # "canonical": text without choice as the tokenizer spells it
     max_words: int | None = None  # null: as many as the budget allows
     letters: str = "ascii"  # or "latin", "unicode"
     punctuation: str = ",;:'’-"  # inside the sentence; see `gcd.keywords`
@@ -39,12 +30,9 @@ class CommonGenConfig:
 def check(config: DictConfig) -> None:
     """Refuse values that no run could honour: `ValueError` with the value and what to give."""
     task = config.task
-    at_least("task.num_examples", task.num_examples, 1)
-    at_least("task.repeats", task.repeats, 1)
+    check_records(config)
     if task.max_words is not None:
         at_least("task.max_words", task.max_words, 1)
-    check_budget("task.budget", task.budget)
-    one_of("task.literals", task.literals, LITERALS)
     if task.inflections not in (AUTO, LEMMINFLECT):
         if not Path(task.inflections).is_file():
             raise ValueError(

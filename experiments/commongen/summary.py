@@ -15,6 +15,7 @@ from experiments.commongen.metrics import bleu_counts, corpus_bleu, rouge_l
 from experiments.harness.arms import Arm
 from experiments.harness.results import Row
 from experiments.harness.summary import Interval, bootstrap, summarize
+from experiments.harness.tables import number, with_interval
 
 PUBLISHED = (  # system, metric, figure in percent
     ("upper bound of the leaderboard v1.1 (people)", "BLEU-4", 46.49),
@@ -38,9 +39,8 @@ def summarize_text(
             examples.setdefault(row["example"], []).append(row)
         measured = _measures(examples, references, seed)
         for name, interval in measured.items():
-            record[name] = None if interval is None else interval.mean
-            record[f"{name}_low"] = None if interval is None else interval.low
-            record[f"{name}_high"] = None if interval is None else interval.high
+            nothing = dict.fromkeys((name, f"{name}_low", f"{name}_high"))
+            record |= nothing if interval is None else interval.named(name)
         record["seconds_per_row"] = float(np.mean([row["seconds"] for row in own]))
     return summary
 
@@ -83,25 +83,18 @@ def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
             **Arm.of(s).titles,
             "particles": s["particles"],
             "sets": s["examples"],
-            "coverage %": _interval(s, "coverage", 1, 100),
+            "coverage %": with_interval(s, "coverage"),
             "all concepts %": f"{100 * s['majority_accuracy']:.1f}",
             "complete %": f"{100 * s['complete']:.1f}",
             "dead rows": s["dead"],
-            "BLEU-4": _interval(s, "bleu", 1, 100),
-            "ROUGE-L": _interval(s, "rouge_l", 1, 100),
-            "ROUGE-L (weighted)": _interval(s, "expected_rouge_l", 1, 100),
-            "log p a token": _interval(s, "log_p_per_token", 2, 1),
-            "log evidence": "–" if s["log_evidence"] is None else f"{s['log_evidence']:.2f}",
+            "BLEU-4": with_interval(s, "bleu"),
+            "ROUGE-L": with_interval(s, "rouge_l"),
+            "ROUGE-L (weighted)": with_interval(s, "expected_rouge_l"),
+            "log p a token": with_interval(s, "log_p_per_token", 2, 1),
+            "log evidence": number(s["log_evidence"]),
             "read": f"{s['read']:.0f}",
             "LM calls": s["lm_calls"],
             "seconds a row": f"{s['seconds_per_row']:.2f}",
         }
         for s in summary
     )
-
-
-def _interval(record: dict[str, Any], key: str, digits: int, scale: float) -> str:
-    if record[key] is None:
-        return "–"
-    mean, low, high = (scale * record[f"{key}{end}"] for end in ("", "_low", "_high"))
-    return f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"

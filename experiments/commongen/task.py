@@ -21,7 +21,7 @@ from experiments.commongen.prompts import build_prompt
 from experiments.commongen.records import ConceptSet
 from experiments.commongen.summary import PUBLISHED, as_table, summarize_text
 from experiments.harness.comparison import compare, identity, report
-from experiments.harness.examples import Example, Handling, name_of_example
+from experiments.harness.examples import Example, RecordTask, name_of_example
 from experiments.harness.likelihood import log_probability, tokens_of
 from experiments.harness.models import load_model
 from experiments.harness.records import ReadResult
@@ -29,7 +29,7 @@ from experiments.harness.results import Row
 from experiments.harness.run import Run, Task
 
 
-def handling(config: DictConfig, lm: smc.TransformersLM, tokenizer: Any) -> Handling:
+def record_task(config: DictConfig, lm: smc.TransformersLM, tokenizer: Any) -> RecordTask:
     """Say what becomes of a concept set."""
     task = config.task
 
@@ -57,7 +57,7 @@ def handling(config: DictConfig, lm: smc.TransformersLM, tokenizer: Any) -> Hand
     def has_all(record: ConceptSet, answer: bytes) -> bool:
         return all(covered(answer.decode(errors="replace"), record.inflections))
 
-    return Handling(
+    return RecordTask(
         language=language,
         prompt=lambda record: build_prompt(record, tokenizer=tokenizer, kind=config.model.prompt),
         is_correct=has_all,
@@ -69,7 +69,7 @@ def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
     """Compile the constraints, sample what is not there yet, and report."""
     config, task = run.config, run.config.task
     lm, tokenizer = load_model(config.model)
-    prepared, rows = compare(run, read, handling(config, lm, tokenizer), lm, tokenizer)
+    prepared, rows = compare(run, read, record_task(config, lm, tokenizer), lm, tokenizer)
     if rows is None:
         return
     records: list[tuple[str, Any]] = [(name_of_example(e), e.record) for e in prepared.examples]

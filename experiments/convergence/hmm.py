@@ -30,7 +30,7 @@ from experiments.harness.identity import fingerprint
 from experiments.harness.processes import bar
 from experiments.harness.seeds import derived_seed
 from gcd.tokens.vocabulary import Vocabulary
-from hmm.checkpoint import load, load_any, save
+from hmm.checkpoint import load, save
 from hmm.model import HMM
 from smc.language_model import LanguageModel
 from smc.transformers_lm import TransformersLM
@@ -84,7 +84,7 @@ def given(directory: str, vocabulary: Vocabulary) -> Distilled:
         ValueError: there is none, or it is for another vocabulary (both are named).
     """
     try:
-        hmm = load_any(Path(directory).expanduser(), vocabulary=vocabulary).hmm
+        hmm = load(Path(directory).expanduser(), vocabulary=vocabulary).hmm
     except ValueError as error:
         raise ValueError(f"task.hmm={directory}: {error}") from error
     hmm = hmm.to(dtype=torch.float32)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import and_
@@ -124,26 +124,18 @@ def _read(entry: Any, number: int, where: str) -> Problem:
         raise ValueError(
             f"{where} lacks {missing[0]!r}; needed are {_list(_REQUIRED)}, and strings or regex"
         )
-    prompt, budget, name = entry["prompt"], entry["budget"], entry.get("name", str(number))
-    note = entry.get("note", "")
-    if isinstance(prompt, list) and prompt and all(_is_id(token) for token in prompt):
-        prompt = tuple(prompt)
-    elif not isinstance(prompt, str):
-        raise ValueError(f"{where}: prompt is {_short(prompt)}; give text, or a list of token ids")
-    elif not _is_utf8(prompt):
-        raise ValueError(
-            f"{where}: prompt is {_short(prompt)}, which cannot be written in UTF-8; leave lone "
-            "surrogates out"
-        )
-    if not _is_id(budget) or budget < 1:
-        raise ValueError(f"{where}: budget is {_short(budget)}; give a whole number of 1 or more")
-    if not isinstance(name, str) or not name or not name.isprintable():
-        raise ValueError(f"{where}: name is {_short(name)}; give one line of text, or leave it out")
-    if not isinstance(note, str) or not note.isprintable():
-        raise ValueError(f"{where}: note is {_short(note)}; give one line of text, or leave it out")
+    values = {"name": str(number), "note": "", "eos_ids": None, **entry}
+    for key, holds, wanted in _CHECKS:
+        if not holds(values[key]):
+            raise ValueError(f"{where}: {key} is {_short(values[key])}; {wanted}")
     language, strings = _answers(entry, where)
-    eos_ids = None if entry.get("eos_ids") is None else _eos_ids(entry["eos_ids"], where)
-    return Problem(name, prompt, language, budget, strings, eos_ids, note)
+    prompt, eos_ids = (
+        tuple(value) if isinstance(value, list) else value
+        for value in (values["prompt"], values["eos_ids"] and sorted(set(values["eos_ids"])))
+    )
+    return Problem(
+        values["name"], prompt, language, values["budget"], strings, eos_ids, values["note"]
+    )
 
 
 def _answers(entry: dict[str, Any], where: str) -> tuple[gcd.Automaton, tuple[str, ...] | None]:
@@ -206,15 +198,6 @@ def _strings(value: Any, where: str) -> tuple[str, ...]:
     if twice:
         raise ValueError(f"{where}: strings holds {_short(twice[0])} twice; give each once")
     return tuple(value)
-
-
-def _eos_ids(value: Any, where: str) -> tuple[int, ...]:
-    if not isinstance(value, list) or not value or not all(_is_id(token) for token in value):
-        raise ValueError(
-            f"{where}: eos_ids is {_short(value)}; give a list of token ids, or leave it out for "
-            "the model's own"
-        )
-    return tuple(sorted(set(value)))
 
 
 @lru_cache(maxsize=4)
@@ -285,6 +268,10 @@ def _is_id(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_id, value))
+
+
 def _is_utf8(text: str) -> bool:
     """Whether text has bytes; JSON can also say halves of characters, which have none."""
     try:
@@ -292,6 +279,37 @@ def _is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _is_line(value: Any) -> bool:
+    return isinstance(value, str) and value.isprintable()
+
+
+_CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    (
+        "prompt",
+        lambda value: isinstance(value, str) or _are_ids(value),
+        "give text, or a list of token ids",
+    ),
+    (
+        "prompt",
+        lambda value: not isinstance(value, str) or _is_utf8(value),
+        "it cannot be written in UTF-8, so leave lone surrogates out",
+    ),
+    ("budget", lambda value: _is_id(value) and value >= 1, "give a whole number of 1 or more"),
+    (
+        "name",
+        lambda value: _is_line(value) and value != "",
+        "give one line of text, or leave it out",
+    ),
+    ("note", _is_line, "give one line of text, or leave it out"),
+    (
+        "eos_ids",
+        lambda value: value is None or _are_ids(value),
+        "give a list of token ids, or leave it out for the model's own",
+    ),
+)
+"""What every problem must say: a key, whether a value is one, and what to give instead."""
 
 
 def _number(count: float) -> str:

@@ -25,7 +25,7 @@ from experiments.harness.algorithms import is_discrete
 from experiments.harness.arms import Arm
 from experiments.harness.methods import METHODS
 from experiments.harness.run import Run
-from experiments.harness.summary import as_markdown
+from experiments.harness.tables import as_markdown
 from experiments.harness.tracking import LoggedArm, log_summary, logged_arms
 
 _SHOWN = (1, 4, 16, 64, 256)

@@ -4,7 +4,7 @@ A sequence is what a language model answered, in token ids, EOS included if it c
 where they are known, the prompt and log P_lm(answer | prompt). Files are
 
 - `.safetensors` or `.npz` with the arrays of `Sequences` (`tokens` and `lengths` at least; what the
-  model said on the way is in `said_tokens`, `said_log_p` and `said_sketch`, see `said`), or a
+  model said on the way is in `said_tokens`, `said_log_p` and `said_sketch`, see `top_tokens`), or a
   directory of such files, as an earlier sampling has left it;
 - `.jsonl`, a sequence a line: a list of token ids, or an object with `tokens` and, if one likes,
   `prompt` (token ids) and `log_likelihood`.
@@ -23,13 +23,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.distillation.said import Said
+from experiments.distillation.top_tokens import TopTokens
 from experiments.harness.records import read_text
 from gcd.support.files import COPY_AGAIN, read_tensors, write_tensors
 from hmm.lumping import Lumping
 
 ARRAYS = ("tokens", "lengths", "log_likelihood", "prompts", "prompt_lengths", "groups", "asked")
-_SAID = ("said_tokens", "said_log_p", "said_sketch")
+_TOP_TOKENS = ("said_tokens", "said_log_p", "said_sketch")
 _LARGEST_ID = 2**31 - 1  # files hold 32 bits
 
 
@@ -43,8 +43,10 @@ class Sequences:
         log_likelihood: log P_lm(sequence | its prompt), float64; NaN where unknown.
         prompts: token ids of all prompts; `prompt_lengths` of them each, 0 where there is none.
         groups: sequences of one group have one prompt, and stay together when data are split.
-        asked: for each token, which entry of `said` is what the model said before it; -1 for none.
-        said: the most probable tokens after each prefix at which it was asked; None if unknown.
+        asked: for each token, which entry of `top_tokens` is what the model said before it; -1 for
+            none.
+        top_tokens: the most probable tokens after each prefix at which it was asked; None if
+            unknown.
     """
 
     tokens: Tensor
@@ -54,7 +56,7 @@ class Sequences:
     prompt_lengths: Tensor
     groups: Tensor
     asked: Tensor
-    said: Said | None = None
+    top_tokens: TopTokens | None = None
 
     @classmethod
     def from_lists(
@@ -64,7 +66,7 @@ class Sequences:
         log_likelihood: Sequence[float] | None = None,
         groups: Sequence[int] | None = None,
         asked: Sequence[Sequence[int]] | None = None,
-        said: Said | None = None,
+        top_tokens: TopTokens | None = None,
     ) -> Sequences:
         """Make sequences of lists of ids."""
         count, total = len(tokens), sum(map(len, tokens))
@@ -82,21 +84,21 @@ class Sequences:
             torch.full((total,), -1)
             if asked is None
             else torch.tensor([number for row in asked for number in row], dtype=torch.int64),
-            said,
+            top_tokens,
         )
 
     @classmethod
     def joined(cls, parts: Sequence[Sequences]) -> Sequences:
         """Join all sequences of several parts, in their order."""
-        known = [part.said for part in parts if part.said is not None]
+        known = [part.top_tokens for part in parts if part.top_tokens is not None]
         before = 0
         asked = []
         for part in parts:
             asked.append(torch.where(part.asked < 0, -1, part.asked + before))
-            before += 0 if part.said is None else len(part.said)
+            before += 0 if part.top_tokens is None else len(part.top_tokens)
         arrays = {name: torch.cat([getattr(part, name) for part in parts]) for name in ARRAYS}
-        said = Said.joined(known) if known else None
-        return cls(**{**arrays, "asked": torch.cat(asked)}, said=said)
+        joined = TopTokens.joined(known) if known else None
+        return cls(**{**arrays, "asked": torch.cat(asked)}, top_tokens=joined)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -108,7 +110,7 @@ class Sequences:
     @property
     def answered(self) -> bool:
         """Whether it is known what the model said before each token."""
-        return self.said is not None and bool((self.asked >= 0).all())
+        return self.top_tokens is not None and bool((self.asked >= 0).all())
 
     @cached_property
     def _starts(self) -> Tensor:
@@ -142,7 +144,7 @@ class Sequences:
             self.prompt_lengths[rows],
             self.groups[rows],
             _gathered(self.asked, self._starts[rows], self.lengths[rows]),
-            self.said,
+            self.top_tokens,
         )
 
     def lumped(self, lumping: Lumping) -> Sequences:
@@ -150,7 +152,7 @@ class Sequences:
         return replace(
             self,
             tokens=lumping.class_of[self.tokens],
-            said=None if self.said is None else self.said.lumped(lumping),
+            top_tokens=None if self.top_tokens is None else self.top_tokens.lumped(lumping),
         )
 
     def pieces(self, size: int) -> Iterator[Tensor]:
@@ -201,9 +203,9 @@ def save(sequences: Sequences, path: Path) -> None:
         name: array if array.is_floating_point() else array.int()
         for name, array in ((name, getattr(sequences, name)) for name in ARRAYS)
     }
-    if sequences.said is not None:
-        said = sequences.said
-        arrays |= dict(zip(_SAID, (said.tokens, said.log_p, said.sketch), strict=True))
+    if sequences.top_tokens is not None:
+        top = sequences.top_tokens
+        arrays |= dict(zip(_TOP_TOKENS, (top.tokens, top.log_p, top.sketch), strict=True))
     write_tensors(arrays, path)
 
 
@@ -264,10 +266,11 @@ def _from_arrays(arrays: dict[str, Tensor], path: Path) -> Sequences:
     if not fits or int(rest["prompt_lengths"].sum()) != len(rest["prompts"]):
         raise ValueError(f"{path}: its arrays do not fit each other: {count} lengths that sum to "
                          f"{int(lengths.sum())}, {len(tokens)} tokens")  # fmt: skip
-    said = Said(*(arrays[name] for name in _SAID)) if arrays.keys() >= {*_SAID} else None
-    known = 0 if said is None else len(said)
-    if len(rest["asked"]) != len(tokens) or bool((rest["asked"] >= known).any()):
-        raise ValueError(f"{path}: `asked` does not fit its {len(tokens)} tokens and {known} lists "
+    known = arrays.keys() >= {*_TOP_TOKENS}
+    top_tokens = TopTokens(*(arrays[name] for name in _TOP_TOKENS)) if known else None
+    lists = 0 if top_tokens is None else len(top_tokens)
+    if len(rest["asked"]) != len(tokens) or bool((rest["asked"] >= lists).any()):
+        raise ValueError(f"{path}: `asked` does not fit its {len(tokens)} tokens and {lists} lists "
                          "of what was said")  # fmt: skip
     return Sequences(
         tokens.long(),
@@ -277,7 +280,7 @@ def _from_arrays(arrays: dict[str, Tensor], path: Path) -> Sequences:
         rest["prompt_lengths"].long(),
         rest["groups"].long(),
         rest["asked"].long(),
-        said,
+        top_tokens,
     )
 
 

@@ -3,9 +3,8 @@
 What answers to one prompt begin with is one prefix, if they were sampled together. Its weight is
 the share of the answers that come by it, so that sums over prefixes are means over answers.
 
-**What is approximated.** Of what was said after a prefix the K most probable tokens are known
-(`said`). The rest, r = 1 - the sum of those, is shared out over all other tokens as they are on
-average,
+**What is approximated.** Of what was said after a prefix the K most probable tokens are known. The
+rest, r = 1 - the sum of those, is shared out over all other tokens as they are on average,
 
     p(v) = r b(v) / (sum of b over tokens that are not listed),    b = the mean of what is listed.
 
@@ -23,7 +22,7 @@ from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from experiments.distillation.data import Sequences
-from experiments.distillation.said import Said
+from experiments.distillation.top_tokens import TopTokens
 from hmm.lumping import Lumping
 
 _FLOOR = 1e-6
@@ -32,12 +31,12 @@ but rounding is left of p, that is not to be blown up."""
 
 
 @dataclass(frozen=True)
-class SaidPrefixes:
+class TopTokenPrefixes:
     """Prefixes and what was said after them; see `experiments.distillation.clones.Prefixes`.
 
     Attributes:
         parent, token, weight, read: as there, tokens by their class; roots come first.
-        said: after each of `read`, in classes.
+        top_tokens: after each of `read`, in classes.
         lumping: the classes of tokens.
         num_sequences: how many answers there are.
     """
@@ -46,18 +45,18 @@ class SaidPrefixes:
     token: Int64[Tensor, "n"]
     weight: Float64[Tensor, "n"]
     read: Int64[Tensor, "m"]
-    said: Said
+    top_tokens: TopTokens
     lumping: Lumping
     num_sequences: int
 
     @classmethod
-    def of(cls, sequences: Sequences, lumping: Lumping) -> SaidPrefixes:
+    def of(cls, sequences: Sequences, lumping: Lumping) -> TopTokenPrefixes:
         """Make the tree of sequences that know what the model said before each of their tokens.
 
         Raises:
             ValueError: they do not.
         """
-        if sequences.said is None or not sequences.answered:
+        if sequences.top_tokens is None or not sequences.answered:
             raise ValueError("what the model said before each token of the sequences is not known")
         classes = lumping.class_of[sequences.tokens]
         assert bool((lumping.sizes[classes] == 1).all()), "tokens that occur are not lumped"
@@ -82,7 +81,7 @@ class SaidPrefixes:
             torch.cat([nothing, keys % size]),
             torch.cat([passing, times]).double() / count,
             prefix,
-            sequences.said.take(records).lumped(lumping),
+            sequences.top_tokens.take(records).lumped(lumping),
             lumping,
             count,
         )
@@ -113,7 +112,7 @@ class SaidPrefixes:
         self, dimensions: int, generator: torch.Generator
     ) -> Float32[Tensor, "m dimensions"]:
         """Gives the sketches of the logits, with as many dimensions as they have."""
-        return self.said.sketch.float()
+        return self.top_tokens.sketch.float()
 
     @property
     def rest(self) -> float:
@@ -131,8 +130,8 @@ class SaidPrefixes:
 
     def _lists(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """Prefixes, what is listed after them, how probable that is, and what is left; in parts."""
-        whole = self.said.tokens.shape[1] == len(self.lumping.class_of)
-        for rows, tokens, p in self.said.pieces():
+        whole = self.top_tokens.tokens.shape[1] == len(self.lumping.class_of)
+        for rows, tokens, p in self.top_tokens.pieces():
             rest = (1 - p.sum(dim=1)).clamp(min=0)
             yield self.read[rows], tokens, p, torch.zeros_like(rest) if whole else rest
 
@@ -148,11 +147,11 @@ def after_each_token(
     Returns:
         The sequences, and a vector for each of their tokens.
     """
-    assert sequences.said is not None
+    assert sequences.top_tokens is not None
     last = torch.zeros(sequences.num_tokens, dtype=torch.bool)
     last[sequences.lengths.cumsum(0) - 1] = True
     cut = last & ~torch.isin(sequences.tokens, torch.tensor(eos_ids, dtype=torch.int64))
-    vectors = sequences.said.sketch[sequences.asked.roll(-1)].float()
+    vectors = sequences.top_tokens.sketch[sequences.asked.roll(-1)].float()
     vectors[last] = 0
     shorter = replace(
         sequences,

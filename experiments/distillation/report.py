@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from experiments.distillation import config as distill_config
 from experiments.distillation.baselines import Baselines
 from experiments.distillation.training import Point
 from experiments.harness.checks import writable
+from experiments.harness.command import to_repeat
 from experiments.harness.figures import plain, plt
 from experiments.harness.run import Run
 from experiments.harness.tracking import log_summary
@@ -216,34 +215,9 @@ _INITIALS = {
 def command(config: DictConfig) -> str:
     """Give the command that makes this model again, with every setting that is not the default."""
     default = distill_config.result_settings(OmegaConf.structured(distill_config.DistillConfig()))
-    given = _flat({**distill_config.result_settings(config), "save_dtype": config.save_dtype})
-    usual = _flat({**default, "save_dtype": distill_config.DistillConfig.save_dtype})
-    changed = [f"{key}={_word(value)}" for key, value in given.items() if usual[key] != value]
-    return shlex.join(["python", "-m", "scripts.distill_hmm", *changed])
-
-
-def _flat(values: dict[str, object], prefix: str = "") -> dict[str, object]:
-    flat: dict[str, object] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
-
-
-def _word(value: object) -> str:
-    """A value as Hydra reads it: text in quotes where it could be taken for something else."""
-    if isinstance(value, list):
-        return "[" + ",".join(map(_word, value)) + "]"
-    if isinstance(value, str) and not _PLAIN.fullmatch(value):
-        # A backslash is one but before a quote, or at the end.
-        escaped = re.sub(r"(\\*)('|$)", lambda m: 2 * m[1] + m[2].replace("'", "\\'"), value)
-        return f"'{escaped}'"
-    return "null" if value is None else str(value)
-
-
-_PLAIN = re.compile(r"(?!(?i:null|true|false|nan|inf)$)[A-Za-z_./][A-Za-z0-9_./-]*")
+    given = {**distill_config.result_settings(config), "save_dtype": config.save_dtype}
+    usual = {**default, "save_dtype": distill_config.DistillConfig.save_dtype}
+    return to_repeat("scripts.distill_hmm", given, usual)
 
 
 def plot_curve(result: Result, path: Path) -> None:

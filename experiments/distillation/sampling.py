@@ -11,8 +11,8 @@ interrupted sampling goes on to the same sequences, and several processes share 
 **What is read once.** Answers to one prompt stand together in a chunk. The model reads the prompt
 once for all of them, and a token once for all that have been the same up to there: a step costs one
 forward pass of the *distinct* prefixes that are still going. log P_lm comes with it for nothing, as
-do the most probable tokens after each prefix and a sketch of all logits (`said`), of which HMMs are
-made to begin with (`init=clones`, `init=latent`).
+do the most probable tokens after each prefix and a sketch of all logits (`top_tokens`), of which
+HMMs are made to begin with (`init=clones`, `init=latent`).
 
 What was not kept while sampling, or what the model says in a text that it has not written, is read
 in a second pass over the text.
@@ -21,7 +21,7 @@ in a second pass over the text.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from experiments.distillation.data import Sequences, save
-from experiments.distillation.said import Said
+from experiments.distillation.top_tokens import TopTokens
 from experiments.harness.processes import bar
 from experiments.harness.seeds import derived_seed
 from smc.language_model import LanguageModel
@@ -112,7 +112,7 @@ def sample_batch(
     answers: list[list[int]] = [[] for _ in prompts]
     asked: list[list[int]] = [[] for _ in prompts]
     total = [0.0] * len(prompts)
-    said: list[Said] = []
+    found: list[TopTokens] = []
     numbers = {tuple(prompt): i for i, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
     rows, log_p = lm.prefill(list(numbers))
     # Answers that are going on, and the row of the prefix that each of them has come to.
@@ -123,7 +123,7 @@ def sample_batch(
         if bool(log_p.isnan().any()):
             raise ValueError("the language model gives NaN; load it with model.dtype=float32")
         if top:
-            said.append(Said.of(log_p, top, lm.vocabulary.eos_ids))
+            found.append(TopTokens.of(log_p, top, lm.vocabulary.eos_ids))
         drawn = torch.multinomial(log_p.exp()[row], 1, generator=generator)[:, 0]
         steps = zip(going, row.tolist(), drawn.tolist(), log_p[row, drawn].tolist(), strict=True)
         for answer, place, token, value in steps:
@@ -138,34 +138,24 @@ def sample_batch(
         prefix, row = torch.unique(row[kept] * size + drawn[kept], return_inverse=True)
         rows.reorder(prefix // size)
         log_p = rows.extend((prefix % size).unsqueeze(1), torch.ones_like(prefix))[:, 0]
-    return Sequences.from_lists(
-        answers, prompts, total, asked=asked, said=Said.joined(said) if said else None
-    )
+    top_tokens = TopTokens.joined(found) if found else None
+    return Sequences.from_lists(answers, prompts, total, asked=asked, top_tokens=top_tokens)
 
 
 @torch.inference_mode()
 def hidden_states(lm: TransformersLM, sequences: Sequences, batch: int, rank: int = 0) -> Tensor:
     """Read the LM's last hidden state after each token, (n, D), in the order of the tokens."""
-    reader = lm.model.base_model
-    vectors: Tensor | None = None
+
+    def read(inputs: dict[str, Tensor]) -> Tensor:
+        return lm.model.base_model(**inputs, use_cache=False).last_hidden_state
+
+    width = lm.model.config.hidden_size
+    # Half the memory of float32, for what is only to be put into groups.
+    vectors = torch.empty(sequences.num_tokens, width, dtype=torch.bfloat16)
     starts = sequences.lengths.cumsum(0) - sequences.lengths
-    with bar(len(sequences), "hidden states", "sequence", rank) as shown:
-        for rows in sequences.pieces_with_prompts(batch):
-            ids, mask, first = _forced(lm, sequences, rows)
-            positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-            output = reader(
-                input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False
-            ).last_hidden_state
-            if vectors is None:
-                # Half the memory of float32, for what is only to be put into groups.
-                shape = (sequences.num_tokens, output.shape[2])
-                vectors = torch.empty(shape, dtype=torch.bfloat16)
-            for line, row in enumerate(rows.tolist()):
-                start, length = int(starts[row]), int(sequences.lengths[row])
-                found = output[line, first[line] : first[line] + length]
-                vectors[start : start + length] = found.to("cpu", torch.bfloat16)
-            shown.update(len(rows))
-    assert vectors is not None
+    for row, begin, found in _read_again(lm, sequences, read, batch, "hidden states", rank):
+        start, length = int(starts[row]), int(sequences.lengths[row])
+        vectors[start : start + length] = found[begin : begin + length].to("cpu", torch.bfloat16)
     return vectors
 
 
@@ -173,19 +163,11 @@ def hidden_states(lm: TransformersLM, sequences: Sequences, batch: int, rank: in
 def log_likelihood(lm: TransformersLM, sequences: Sequences, batch: int, rank: int = 0) -> Tensor:
     """Compute log P_lm(sequence | prompt) of sequences that have prompts, in float64."""
     total = torch.zeros(len(sequences), dtype=torch.float64)
-    with bar(len(sequences), "the LM's likelihood", "sequence", rank) as shown:
-        for rows in sequences.pieces_with_prompts(batch):
-            ids, mask, first = _forced(lm, sequences, rows)
-            positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-            logits = lm.model(
-                input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False
-            ).logits
-            for line, row in enumerate(rows.tolist()):
-                begin, length = first[line], int(sequences.lengths[row])
-                log_p = logits[line, begin - 1 : begin - 1 + length].double().log_softmax(dim=-1)
-                tokens = ids[line, begin : begin + length].unsqueeze(1)
-                total[row] = log_p.gather(1, tokens).sum()
-            shown.update(len(rows))
+    what = "the LM's likelihood"
+    for row, begin, logits in _read_again(lm, sequences, _logits_of(lm), batch, what, rank):
+        tokens = torch.tensor(sequences.sequence(row), device=logits.device).unsqueeze(1)
+        before = logits[begin - 1 : begin - 1 + len(tokens)]
+        total[row] = before.double().log_softmax(dim=-1).gather(1, tokens).sum()
     return total
 
 
@@ -197,38 +179,49 @@ def asked_again(
 
     Every position has a list of its own, also where sequences begin in the same way.
     """
-    said: list[Said] = []
+    found: list[TopTokens] = []
     order: list[Tensor] = []
     starts = sequences.lengths.cumsum(0) - sequences.lengths
-    with bar(len(sequences), "what the LM says", "sequence", rank) as shown:
-        for rows in sequences.pieces_with_prompts(batch):
-            ids, mask, first = _forced(lm, sequences, rows)
-            positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-            logits = lm.model(
-                input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False
-            ).logits
-            for line, row in enumerate(rows.tolist()):
-                begin, length = first[line], int(sequences.lengths[row])
-                log_p = logits[line, begin - 1 : begin - 1 + length].float().log_softmax(dim=-1)
-                said.append(Said.of(log_p, top, lm.vocabulary.eos_ids))
-                order.append(starts[row] + torch.arange(length))
-            shown.update(len(rows))
+    what = "what the LM says"
+    for row, begin, logits in _read_again(lm, sequences, _logits_of(lm), batch, what, rank):
+        length = int(sequences.lengths[row])
+        log_p = logits[begin - 1 : begin - 1 + length].float().log_softmax(dim=-1)
+        found.append(TopTokens.of(log_p, top, lm.vocabulary.eos_ids))
+        order.append(starts[row] + torch.arange(length))
     asked = torch.empty(sequences.num_tokens, dtype=torch.int64)
     asked[torch.cat(order)] = torch.arange(sequences.num_tokens)
-    return replace(sequences, asked=asked, said=Said.joined(said))
+    return replace(sequences, asked=asked, top_tokens=TopTokens.joined(found))
 
 
-def _forced(
-    lm: TransformersLM, sequences: Sequences, rows: Tensor
-) -> tuple[Tensor, Tensor, list[int]]:
-    """Prompts with their answers, padded on the right; the mask; where each answer begins."""
-    prompts = [sequences.prompt(row) for row in rows.tolist()]
-    texts = [p + sequences.sequence(row) for p, row in zip(prompts, rows.tolist(), strict=True)]
-    width = max(map(len, texts))
-    ids = torch.tensor([text + [0] * (width - len(text)) for text in texts], device=lm.device)
-    ends = torch.tensor([len(text) for text in texts], device=lm.device).unsqueeze(1)
-    mask = (torch.arange(width, device=lm.device) < ends).long()
-    return ids, mask, [len(prompt) for prompt in prompts]
+def _logits_of(lm: TransformersLM) -> Callable[[dict[str, Tensor]], Tensor]:
+    return lambda inputs: lm.model(**inputs, use_cache=False).logits
+
+
+def _read_again(
+    lm: TransformersLM,
+    sequences: Sequences,
+    read: Callable[[dict[str, Tensor]], Tensor],
+    batch: int,
+    what: str,
+    rank: int,
+) -> Iterator[tuple[int, int, Tensor]]:
+    """Each sequence: its number, where it begins behind its prompt, and what is read at each place.
+
+    Prompts with their answers are padded on the right, and read some at a time.
+    """
+    with bar(len(sequences), what, "sequence", rank) as shown:
+        for rows in sequences.pieces_with_prompts(batch):
+            numbers = rows.tolist()
+            prompts = [sequences.prompt(row) for row in numbers]
+            texts = [p + sequences.sequence(row) for p, row in zip(prompts, numbers, strict=True)]
+            width = max(map(len, texts))
+            ids = torch.tensor([text + [0] * (width - len(text)) for text in texts])
+            positions = torch.arange(width).expand_as(ids)
+            mask = (positions < torch.tensor([[len(text)] for text in texts])).long()
+            inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+            found = read({name: each.to(lm.device) for name, each in inputs.items()})
+            yield from zip(numbers, map(len, prompts), found, strict=True)
+            shown.update(len(rows))
 
 
 def with_log_likelihood(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from experiments.distillation.baselines import compare, unigram
 from experiments.distillation.clones import cloned
 from experiments.distillation.data import Sequences
 from experiments.distillation.fit import at_random, fit, from_vectors, lumping_of
-from experiments.distillation.prefixes import SaidPrefixes, after_each_token
+from experiments.distillation.prefixes import TopTokenPrefixes, after_each_token
 from experiments.distillation.prompts import SOURCES
 from experiments.distillation.report import Result, check_out, report
 from experiments.distillation.training import Training, Worker, mean_log_likelihood
@@ -236,7 +236,7 @@ def _clones(
     """Clones of the tokens that end the prefixes which the language model came by."""
     if not training.answered:
         training = distill_sampling.asked_again(lm, training, config.top, config.sample_batch)
-    prefixes = SaidPrefixes.of(training, lumping)
+    prefixes = TopTokenPrefixes.of(training, lumping)
     hmm = cloned(prefixes, config.num_states, eos_ids=ends, own=_OWN, seed=config.seed)
     _LOG.info(
         "%d states of %d prefixes; the %d most probable tokens after each hold %.2f%% of what the "
@@ -277,19 +277,7 @@ def _latent(
 
 
 def _training(config: DictConfig) -> Training:
-    return Training(
-        epochs=config.epochs,
-        steps=config.steps,
-        full_steps=config.full_steps,
-        batch_size=config.batch_size,
-        piece_size=config.piece_size,
-        step_decay=config.step_decay,
-        pseudo_count=config.pseudo_count,
-        emission_pseudo_count=config.emission_pseudo_count,
-        dropout=config.dropout,
-        evaluations=config.evaluations,
-        seed=config.seed,
-    )
+    return Training(**{each.name: config[each.name] for each in fields(Training)})
 
 
 def _unended(training: Sequences, held_out: Sequences, eos_ids: tuple[int, ...]) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,13 @@ from experiments.finetuning.lessons import SOURCES
 from experiments.finetuning.training import CHECKPOINT, Trainer, adapted, split
 from experiments.harness import smollm2
 from experiments.harness.adapters import write_base
+from experiments.harness.command import to_repeat
 from experiments.harness.identity import Identity, plain
 from experiments.harness.models import identity_of, load_model, title_of
 from experiments.harness.run import Run, Task, run_task
 from gcd.support.files import read_json, write_json
+
+_NOT_REPEATED = ("wandb", "run_dir", "resume", "stop_after", "out")
 
 
 def run(config: DictConfig) -> Path:
@@ -84,12 +86,9 @@ def _write(run: Run, trainer: Trainer, out: Path, counts: tuple[int, int]) -> No
     points = [f"| {point.step} | {point.held_out:.4f} |" for point in trainer.curve]
     curve = "\n".join(["| step | nats a token, held out |", "|---|---|", *points])
     names = [Path(path).name for path in config.paths]
+    kept = {k: v for k, v in plain(config).items() if k not in _NOT_REPEATED}
     usual = plain(OmegaConf.structured(settings.FinetuneConfig))
-    changed = [
-        f"{key}={value}"
-        for key, value in _changed(plain(config) | {"paths": names}, usual)
-        if not key.startswith("wandb") and key not in ("run_dir", "resume", "stop_after", "out")
-    ]
+    command = to_repeat("scripts.finetune_lm", kept | {"paths": names}, usual)
     listed = ", ".join(f"`{name}`" for name in names)
     longer = f"; {trainer.too_long} longer than {config.longest} tokens were left out"
     card = f"""---
@@ -107,7 +106,7 @@ answers alone. Prompts are compact ones, as `experiments` writes them.
 
 {counts[1]} records were held out for the curve{longer if trainer.too_long else ""}.
 
-    python -m scripts.finetune_lm {" ".join(map(shlex.quote, changed))}
+    {command}
 """
     (out / "README.md").write_text(card, encoding="utf-8")
     summary = {"curve": [point._asdict() for point in trainer.curve], "out": os.fspath(out)}
@@ -117,18 +116,6 @@ answers alone. Prompts are compact ones, as `experiments` writes them.
             tracked.log({"step": point.step, "held_out": point.held_out})
 
     run.report(f"## {out.name}\n\n{curve}\n", summary, log, also=f"; adapter: {out}")
-
-
-def _changed(values: Any, usual: Any, prefix: str = "") -> list[tuple[str, str]]:
-    """Keys and values that are not as usual, lists as Hydra's command line has them."""
-    lines = []
-    for key, value in values.items():
-        if isinstance(value, dict):
-            lines += _changed(value, usual[key], f"{prefix}{key}.")
-        elif value != usual[key]:
-            shown = "[" + ",".join(map(str, value)) + "]" if isinstance(value, list) else value
-            lines.append((f"{prefix}{key}", str(shown)))
-    return lines
 
 
 TASK = Task(

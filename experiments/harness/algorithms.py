@@ -45,8 +45,9 @@ class Variant:
         return cast(Options, {**read, **self.fixed})
 
     def arguments(self, config: DictConfig) -> dict[str, Any]:
-        """Give the arguments that choose it in `smc.sample`: `algorithm`, and its options."""
-        return {"algorithm": self.algorithm, **self.options(config)}
+        """Give the arguments that choose it in `smc.sample`: `algorithm`, execution, options."""
+        chosen = {"algorithm": self.algorithm, "execution": config.smc.execution}
+        return {**chosen, **self.options(config)}
 
     def make(self, config: DictConfig) -> SMC | Discrete:
         """Make the algorithm itself, for a sampler that is not `smc.sample`.

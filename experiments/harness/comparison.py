@@ -1,7 +1,7 @@
 """This module compares methods on the records of a task, from the first to the table.
 
 A task that has records, each with a language of answers, needs little of its own beside a
-`Handling`: `compare` compiles, samples and merges, `report` writes what all such tasks write.
+`RecordTask`: `compare` compiles, samples and merges, `report` writes what all such tasks write.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from omegaconf import DictConfig
 import smc
 from experiments.harness import tracking
 from experiments.harness.examples import (
-    Handling,
     Preparation,
+    RecordTask,
     keys_of,
     prepare,
     ready,
@@ -36,7 +36,7 @@ from experiments.harness.paper import beside
 from experiments.harness.records import ReadResult
 from experiments.harness.results import Row
 from experiments.harness.run import Run
-from experiments.harness.summary import as_markdown
+from experiments.harness.tables import as_markdown
 from experiments.report.traces import chosen_for_tracing
 
 _LOG = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def identity(config: DictConfig, read: ReadResult[Any]) -> Identity:
 
 
 def compare(
-    run: Run, read: ReadResult[Any], handling: Handling, lm: smc.TransformersLM, tokenizer: Any
+    run: Run, read: ReadResult[Any], task: RecordTask, lm: smc.TransformersLM, tokenizer: Any
 ) -> tuple[Preparation, list[Row] | None]:
     """Compile the constraints, and sample what is not there yet.
 
@@ -72,7 +72,7 @@ def compare(
     config = run.config
     methods = proposals(config, lm)
     with run.bar(len(read.records), "compiling", "record") as shown:
-        prepared = prepare(read.records, handling, lm, tokenizer, config, methods, shown.update)
+        prepared = prepare(read.records, task, lm, tokenizer, config, methods, shown.update)
     alike = [(e.number, e.budget, e.prompt) for e in prepared.examples]
     run.open(keys_of(prepared.examples, config.task), prepared=alike)
     if run.rank == 0:
@@ -83,7 +83,7 @@ def compare(
     prepared = dataclasses.replace(prepared, prompt_seconds=seconds, unkept=unkept)
     with run.sampling(keys_of(mine, config.task)) as progress:
         traced = chosen_for_tracing([e.number for e in prepared.examples], config.trace.examples)
-        sample_examples(mine, handling, lm, config, methods, run.store, progress, traced)
+        sample_examples(mine, task, lm, config, methods, run.store, progress, traced)
     return prepared, run.merged()
 
 

@@ -54,6 +54,7 @@ class SMCConfig:
     # Of every algorithm; see `smc.sample`.
     temperature: float = 1.0
     top_p: float = 1.0
+    execution: str = "auto"  # "eager", "static"
     max_rows: int = 128  # sequences in the running batch; results do not depend on it
 
 

@@ -1,6 +1,6 @@
 """Records are made ready, sampled, and turned into rows, whatever the task.
 
-What a task does with its records is a `Handling`. For each record its language is lifted to the
+What a task does with its records is a `RecordTask`. For each record its language is lifted to the
 model's tokens, the budget follows from the shortest answer, and the prompt is checked against the
 context. A record that cannot be honoured is refused here, by name, before the model runs; the
 others are sampled, and their rows written as soon as they are there.
@@ -43,7 +43,7 @@ class Record(Protocol):
 
 
 @dataclass(frozen=True)
-class Handling:
+class RecordTask:
     """What a task does with its records, all of one type.
 
     Attributes:
@@ -104,7 +104,7 @@ class Preparation:
 
 def prepare(
     records: Sequence[Record],
-    handling: Handling,
+    task: RecordTask,
     lm: smc.TransformersLM,
     tokenizer: Any,
     config: DictConfig,
@@ -115,7 +115,7 @@ def prepare(
 
     Args:
         records: all of the run.
-        handling: what the task does with them.
+        task: what the task does with them.
         lm, tokenizer: the language model.
         config: the whole configuration.
         proposals: by method; their memory is looked at.
@@ -132,14 +132,14 @@ def prepare(
     started = time.perf_counter()
     for number, record in enumerate(records):
         try:
-            language = handling.language(record)
+            language = task.language(record)
             if id(language) not in lifted:
                 constraint = gcd.lift(language, lm.vocabulary, literals=config.task.literals)
                 lifted[id(language)] = language, constraint
             constraint = lifted[id(language)][1]
             budget = budget_of(config.task.budget, constraint)
             gcd.check_budget(constraint, budget)
-            prompt = encode(handling.prompt(record), config.model.prompt, tokenizer)
+            prompt = encode(task.prompt(record), config.model.prompt, tokenizer)
             smc.check_prompts(lm, [prompt], [budget])
             place = id(language), budget
             if place not in table_bytes:
@@ -199,7 +199,7 @@ def ready(
 
 def sample_examples(
     examples: Sequence[Example],
-    handling: Handling,
+    task: RecordTask,
     lm: smc.TransformersLM,
     config: DictConfig,
     proposals: Mapping[str, smc.Proposal],
@@ -211,7 +211,7 @@ def sample_examples(
 
     Args:
         examples: those of this process.
-        handling: what the task does with its records.
+        task: what the task does with its records.
         lm: the language model.
         config: the whole configuration.
         proposals: by method.
@@ -225,7 +225,7 @@ def sample_examples(
     for trial, after in zip(trials, [*trials[1:], None], strict=True):
         proposal = proposals[trial.method]
         due = [example for example in examples if trial.key(example) not in store]
-        write = partial(_write, due, trial, handling, store, tracing, progress)
+        write = partial(_write, due, trial, task, store, tracing, progress)
         _sample(trial, due, lm, config, proposal, observe=tracing.of(*trial), finished=write)
         if after is None or after.method != trial.method:
             proposal.free()  # tables of several methods would not fit side by side
@@ -260,7 +260,7 @@ def _sample(
 def _write(
     due: Sequence[Example],
     trial: Trial,
-    handling: Handling,
+    task: RecordTask,
     store: ResultStore,
     tracing: Tracing,
     progress: Callable[[int], object],
@@ -269,7 +269,7 @@ def _write(
     """Write the rows of posteriors that are there, by their place among the examples due."""
     # Traces first, so that a row which is there has its trace.
     tracing.write({due[place].number for place in found})
-    store.append(row_of(due[i], trial, handling, posterior) for i, posterior in found.items())
+    store.append(row_of(due[i], trial, task, posterior) for i, posterior in found.items())
     progress(len(found))
 
 
@@ -318,9 +318,9 @@ def keys_of(examples: Sequence[Example], task: DictConfig) -> list[Key]:
     return [trial.key(example) for trial in trials_of(task) for example in examples]
 
 
-def row_of(example: Example, trial: Trial, handling: Handling, posterior: smc.Posterior) -> Row:
+def row_of(example: Example, trial: Trial, task: RecordTask, posterior: smc.Posterior) -> Row:
     """Make the row of one posterior, a line of `results.jsonl`."""
-    correct = [handling.is_correct(example.record, answer) for answer in posterior.answers]
+    correct = [task.is_correct(example.record, answer) for answer in posterior.answers]
     chosen = posterior.answers[0] if posterior.answers else b""
     return {
         **trial.key(example)._asdict(),
@@ -352,7 +352,7 @@ def row_of(example: Example, trial: Trial, handling: Handling, posterior: smc.Po
             )
         ],
         "unfinished": _fragment(posterior),
-        **handling.columns(example, posterior),
+        **task.columns(example, posterior),
     }
 
 

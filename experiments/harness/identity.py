@@ -39,6 +39,17 @@ def without_places(identity: Identity) -> Identity:
     return kept
 
 
+def flat(values: Any, key: str = "") -> dict[str, Any]:
+    """Give nested values by their dotted keys."""
+    if not isinstance(values, dict):
+        return {key: values}
+    return {
+        name: value
+        for inner, each in values.items()
+        for name, value in flat(each, f"{key}.{inner}".strip(".")).items()
+    }
+
+
 def plain(config: DictConfig) -> Identity:
     """Turn the configuration into plain values."""
     resolved = OmegaConf.to_container(config, resolve=True)

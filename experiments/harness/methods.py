@@ -34,7 +34,7 @@ from experiments.harness.config import HMMConfig
 from experiments.harness.hmm_alone import HMMAlone
 from experiments.harness.models import ROOT, digest_of
 from gcd.support.files import read_json
-from hmm.checkpoint import CONFIG, check_files, load_any
+from hmm.checkpoint import CONFIG, check_files, load
 from hmm.model import HMM
 from smc.language_model import LanguageModel
 
@@ -254,7 +254,7 @@ def proposals(config: DictConfig, lm: LanguageModel) -> dict[str, smc.Proposal]:
         ValueError: an HMM over another vocabulary (both are named), or a damaged one.
     """
     hmms = {
-        name: load_any(hmm_directory(config, name), vocabulary=lm.vocabulary, device=lm.device).hmm
+        name: load(hmm_directory(config, name), vocabulary=lm.vocabulary, device=lm.device).hmm
         for name in hmms_of(config)
     }
     return {

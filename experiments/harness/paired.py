@@ -21,6 +21,7 @@ import pandas as pd
 from experiments.harness.arms import Arm
 from experiments.harness.results import Row
 from experiments.harness.summary import bootstrap, by_example, grouped, titles_in
+from experiments.harness.tables import number, with_interval
 
 REFERENCE = "gcd"
 """The method that the others are compared with."""
@@ -57,9 +58,7 @@ def differences(
                 "particles": group.particles,
                 "reference": reference,
                 "examples": len(common),
-                "difference": difference.mean,
-                "difference_low": difference.low,
-                "difference_high": difference.high,
+                **difference.named("difference"),
                 "lm_calls_ratio": _ratio(own, other, "lm_calls"),
                 "seconds_ratio": _ratio(own, other, "seconds"),
             }
@@ -74,10 +73,9 @@ def as_paired_table(found: Sequence[dict[str, Any]]) -> pd.DataFrame:
         {
             **titles(d),
             "particles": d["particles"],
-            "difference, points": f"{100 * d['difference']:+.1f} "
-            f"[{100 * d['difference_low']:+.1f}, {100 * d['difference_high']:+.1f}]",
-            "LM calls, times": _times(d["lm_calls_ratio"]),
-            "seconds, times": _times(d["seconds_ratio"]),
+            "difference, points": with_interval(d, "difference", sign="+"),
+            "LM calls, times": number(d["lm_calls_ratio"]),
+            "seconds, times": number(d["seconds_ratio"]),
         }
         for d in found
     )
@@ -87,7 +85,3 @@ def _ratio(own: Sequence[Row], other: Sequence[Row], key: str) -> float | None:
     """A ratio of means over rows; None where there is nothing to divide by."""
     below = float(np.mean([row[key] for row in other]))
     return float(np.mean([row[key] for row in own])) / below if below else None
-
-
-def _times(ratio: float | None) -> str:
-    return "–" if ratio is None else f"{ratio:.2f}"

@@ -18,7 +18,8 @@ import pandas as pd
 
 from experiments.harness.arms import Arm, arms_in
 from experiments.harness.methods import method_of
-from experiments.harness.summary import as_markdown, styles_in
+from experiments.harness.summary import styles_in
+from experiments.harness.tables import as_markdown, number, with_interval
 
 MODEL = "Llama-3.1-8B-Instruct"
 """The paper's language model."""
@@ -90,7 +91,7 @@ def beside(name: str, summary: Sequence[Mapping[str, Any]], model: str) -> str:
     published = PAPER[name]
     known = published.figures
     ours = {
-        (s.get("style", ""), Arm.of(s), s["particles"]): _cell(s, published.measure)
+        (s.get("style", ""), Arm.of(s), s["particles"]): with_interval(s, published.measure)
         for s in summary
     }
     counts = sorted({k for _, _, k in ours} | {k for each in known.values() for k in each})
@@ -108,7 +109,7 @@ def beside(name: str, summary: Sequence[Mapping[str, Any]], model: str) -> str:
                 for k in counts
                 for whose, cell in (
                     ("ours", ours.get((style, arm, k), "–") if arm else "–"),
-                    ("paper", _percent(known.get((style, method), {}).get(k))),
+                    ("paper", number(known.get((style, method), {}).get(k), 1)),
                 )
             },
         }
@@ -120,15 +121,3 @@ def beside(name: str, summary: Sequence[Mapping[str, Any]], model: str) -> str:
         f"{MODEL}; its records, prompts, budgets and HMMs are others, so that what compares is the "
         "order of methods and the differences between them, not the level.\n"
     )
-
-
-def _cell(record: Mapping[str, Any], measure: str) -> str:
-    """Ours in percent, with its interval where it has one."""
-    low, high = (record.get(f"{measure}_{end}") for end in ("low", "high"))
-    if low is None or high is None:
-        return f"{100 * record[measure]:.1f}"
-    return f"{100 * record[measure]:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}"

@@ -19,6 +19,7 @@ from scipy import stats
 from experiments.harness.algorithms import is_discrete
 from experiments.harness.arms import Arm
 from experiments.harness.results import Row
+from experiments.harness.tables import number, with_interval
 
 _RESAMPLES = 2000
 _LEVEL = 0.95
@@ -30,6 +31,10 @@ class Interval(NamedTuple):
     mean: float
     low: float
     high: float
+
+    def named(self, name: str) -> dict[str, float]:
+        """Give the values as records of a summary have them, under this name."""
+        return {name: self.mean, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
 def bootstrap(values: Sequence[float], seed: int = 0) -> Interval:
@@ -115,12 +120,8 @@ def _record(named: Group, group: Sequence[Row], seed: int) -> dict[str, Any]:
         "particles": particles,
         "examples": len(examples),
         "repeats": max(map(len, examples.values())),
-        "weighted_accuracy": accuracy.mean,
-        "weighted_accuracy_low": accuracy.low,
-        "weighted_accuracy_high": accuracy.high,
-        "majority_accuracy": majority.mean,
-        "majority_accuracy_low": majority.low,
-        "majority_accuracy_high": majority.high,
+        **accuracy.named("weighted_accuracy"),
+        **majority.named("majority_accuracy"),
         "valid": _mean(r["valid"] for r in group),
         "complete": _mean(r["complete"] for r in group),
         "share_finished": _mean(r["share_finished"] for r in group),
@@ -152,21 +153,21 @@ def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
             **titles(s),
             "particles": s["particles"],
             "examples": s["examples"],
-            "accuracy (weighted) %": _with_interval(s, "weighted_accuracy"),
-            "accuracy (majority) %": _with_interval(s, "majority_accuracy"),
-            "valid %": _percent(s["valid"]),
-            "complete %": _percent(s["complete"]),
-            "particles finished %": _percent(s["share_finished"]),
-            "enumerated %": _percent(s["enumerated"]),
+            "accuracy (weighted) %": with_interval(s, "weighted_accuracy"),
+            "accuracy (majority) %": with_interval(s, "majority_accuracy"),
+            "valid %": number(100 * s["valid"], 1),
+            "complete %": number(100 * s["complete"], 1),
+            "particles finished %": number(100 * s["share_finished"], 1),
+            "enumerated %": number(100 * s["enumerated"], 1),
             "dead rows": s["dead"],
-            "ESS/N": _number(s["ess_fraction"], 2),
-            "log evidence": _number(s["log_evidence"], 3),
-            **({"its sd": _number(s["log_evidence_sd"], 3)} if repeated else {}),
-            "read": _number(s["read"], 0),
-            "forced": _number(s["forced"], 0),
-            "LM calls": _number(s["lm_calls_each"], 1),
-            "tokens": _number(s["tokens_each"], 0),
-            "seconds": _number(s["seconds_each"], 2),
+            "ESS/N": number(s["ess_fraction"], 2),
+            "log evidence": number(s["log_evidence"], 3),
+            **({"its sd": number(s["log_evidence_sd"], 3)} if repeated else {}),
+            "read": number(s["read"], 0),
+            "forced": number(s["forced"], 0),
+            "LM calls": number(s["lm_calls_each"], 1),
+            "tokens": number(s["tokens_each"], 0),
+            "seconds": number(s["seconds_each"], 2),
         }
         for s in summary
     )
@@ -187,30 +188,7 @@ def styles_in(records: Iterable[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(record.get("style", "") for record in records))
 
 
-def as_markdown(table: pd.DataFrame) -> str:
-    """Write a table in Markdown, its columns aligned so that the source reads well, too."""
-    cells = [list(table.columns), *([str(v) for v in row] for row in table.itertuples(index=False))]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(table.columns))]
-    lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |"
-             for row in cells]  # fmt: skip
-    rule = "|" + "|".join("-" * (w + 2) for w in widths) + "|"
-    return "\n".join([lines[0], rule, *lines[1:]])
-
-
 def _mean(values: Iterable[float]) -> float | None:
     """The mean; None of nothing."""
     numbers = [float(v) for v in values]
     return float(np.mean(numbers)) if numbers else None
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}"
-
-
-def _with_interval(record: dict[str, Any], key: str) -> str:
-    low, high = record[f"{key}_low"], record[f"{key}_high"]
-    return f"{100 * record[key]:.1f} [{100 * low:.1f}, {100 * high:.1f}]"

@@ -26,7 +26,7 @@ from experiments.harness.models import SHAPE, resolve_device, title_of, weights_
 from experiments.harness.results import Key, Row, key_of, read_rows
 from experiments.harness.run import Run, Task
 from experiments.harness.seeds import derived_seed
-from experiments.harness.summary import as_markdown
+from experiments.harness.tables import as_markdown, number
 from experiments.latency.config import LatencyConfig, check
 from experiments.latency.models import timed_model
 from experiments.latency.timing import Bench, methods_of
@@ -108,11 +108,11 @@ def _report(run: Run, rows: list[Row], methods: list[str]) -> None:
             "method": record["method"],
             "ms a token": f"{record['ms_per_token']:.2f}",
             "least to greatest": f"{record['least']:.2f} to {record['greatest']:.2f}",
-            "x lm": _times(record["slowdown"]),
-            "x generate": _times(record["slowdown_generate"]),
-            "table, s": _seconds(record["table_seconds"]),
-            "paper, ms": _paper(method),
-            "paper, x lm": _times(PAPER[method] / PAPER["lm"] if method in PAPER else None),
+            "x lm": number(record["slowdown"]),
+            "x generate": number(record["slowdown_generate"]),
+            "table, s": number(record["table_seconds"]),
+            "paper, ms": number(PAPER.get(method)),
+            "paper, x lm": number(PAPER[method] / PAPER["lm"] if method in PAPER else None),
         }
         for method, record in zip(methods, records, strict=True)
     )
@@ -147,18 +147,6 @@ def _record(method: str, frame: pd.DataFrame, times: pd.DataFrame) -> dict[str, 
         "slowdown_generate": ratios["generate"],
         "table_seconds": float(tables.iloc[0]) if len(tables) else None,
     }
-
-
-def _times(ratio: float | None) -> str:
-    return "–" if ratio is None else f"{ratio:.2f}"
-
-
-def _seconds(seconds: float | None) -> str:
-    return "–" if seconds is None else f"{seconds:.2f}"
-
-
-def _paper(method: str) -> str:
-    return f"{PAPER[method]:.2f}" if method in PAPER else "–"
 
 
 TASK = Task("latency", LatencyConfig, check, _read, _identity, _run)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments.harness.identity import flat
 from experiments.harness.results import KEYED, Row, read_rows, refuse_cut_short
 from experiments.report.traces import Trace, read_traces
 from gcd.support.files import read_json, write_json
@@ -124,29 +125,19 @@ def _arms(summary: dict[str, Any]) -> list[Any]:
 
 def names_of(runs: Sequence[RunData]) -> list[str]:
     """Name runs by what sets them apart: the settings in which they differ, else the directory."""
-    flat = [_flat(run.identity) for run in runs]
-    keys = sorted({key for each in flat for key in each})
+    settings = [flat(run.identity) for run in runs]
+    keys = sorted({key for each in settings for key in each})
     # Digests of files say the same as the paths beside them, less readably.
     digests = ("_files", "_sha256")
     varying = [
         key
         for key in keys
-        if len({repr(each.get(key)) for each in flat}) > 1 and not key.endswith(digests)
+        if len({repr(each.get(key)) for each in settings}) > 1 and not key.endswith(digests)
     ]
     names = [
         ", ".join(f"{key.rpartition('.')[2]}={each.get(key)}" for key in varying[:4])
-        for each in flat
+        for each in settings
     ]
     if all(names) and len(set(names)) == len(names):
         return names
     return [f"{i + 1}: {run.directory.name}" for i, run in enumerate(runs)]
-
-
-def _flat(values: Any, key: str = "") -> dict[str, Any]:
-    if not isinstance(values, dict):
-        return {key: values}
-    return {
-        name: value
-        for inner, each in values.items()
-        for name, value in _flat(each, f"{key}.{inner}".strip(".")).items()
-    }

@@ -29,7 +29,7 @@ from experiments.harness.identity import Identity, results_config
 from experiments.harness.models import resolve_device
 from experiments.harness.results import Key, ResultStore, Row
 from experiments.harness.run import Run, Task
-from experiments.harness.summary import as_markdown
+from experiments.harness.tables import as_markdown
 from experiments.report.traces import Tracing, chosen_for_tracing
 from experiments.shakespeare.char_lm import CHECKPOINT, CharacterLM, Training, train_characters
 from experiments.shakespeare.config import ShakespeareConfig, check

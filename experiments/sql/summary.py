@@ -7,14 +7,15 @@ else counts all of them, and a dead row is an answer that was not given, so wron
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from experiments.harness.arms import Arm
 from experiments.harness.results import Row
-from experiments.harness.summary import as_table, bootstrap, summarize
+from experiments.harness.summary import as_table, bootstrap, by_example, summarize
+from experiments.harness.tables import with_interval
 
 _EXECUTION = ("weighted_accuracy", "majority_accuracy")
 _SHARES = ("prepares", "exact_match")  # posterior-weighted, and in the rows under these names
@@ -36,29 +37,14 @@ def summarize_queries(rows: Sequence[Row], seed: int = 0) -> Summary:
             for end in ("", "_low", "_high"):
                 record[f"{name}{end}"] = judged[place][f"{name}{end}"]
         for name in _SHARES:
-            record |= _share(own, name, seed)
+            shares = by_example(own, itemgetter(name))
+            record |= bootstrap([*shares.values()], seed).named(name)
     return summary
-
-
-def _share(rows: Sequence[Row], name: str, seed: int) -> dict[str, float]:
-    examples: dict[str, list[float]] = {}
-    for row in rows:
-        examples.setdefault(row["example"], []).append(row[name])
-    found = bootstrap([float(np.mean(values)) for values in examples.values()], seed)
-    return {name: found.mean, f"{name}_low": found.low, f"{name}_high": found.high}
 
 
 def as_query_table(summary: Summary) -> pd.DataFrame:
     """Turn the summary into a table of percentages, intervals and totals."""
     table = as_table(summary)
     table.insert(3, "prepares %", [f"{100 * record['prepares']:.1f}" for record in summary])
-    table.insert(
-        6,
-        "exact match %",
-        [
-            f"{100 * r['exact_match']:.1f} "
-            f"[{100 * r['exact_match_low']:.1f}, {100 * r['exact_match_high']:.1f}]"
-            for r in summary
-        ],
-    )
+    table.insert(6, "exact match %", [with_interval(r, "exact_match") for r in summary])
     return table.rename(columns=lambda name: name.replace("accuracy (", "execution accuracy ("))

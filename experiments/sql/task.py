@@ -21,7 +21,7 @@ import gcd
 import smc
 from experiments.harness import comparison
 from experiments.harness.comparison import compare, report
-from experiments.harness.examples import Example, Handling
+from experiments.harness.examples import Example, RecordTask
 from experiments.harness.identity import Identity
 from experiments.harness.models import ROOT, load_model
 from experiments.harness.records import DataError, ReadResult
@@ -81,7 +81,7 @@ def _identity(config: DictConfig, asked: Asked) -> Identity:
     return {**comparison.identity(config, asked.questions), "databases": digests}
 
 
-def handling(config: DictConfig, asked: Asked, tokenizer: Any) -> Handling:
+def record_task(config: DictConfig, asked: Asked, tokenizer: Any) -> RecordTask:
     """Say what becomes of a question."""
     task, judge = config.task, asked.judge
 
@@ -109,7 +109,7 @@ def handling(config: DictConfig, asked: Asked, tokenizer: Any) -> Handling:
             "gold": question.query,
         }
 
-    return Handling(
+    return RecordTask(
         language=lambda question: language_of(question.database),
         prompt=prompt,
         is_correct=judge.is_correct,
@@ -121,7 +121,7 @@ def _run(run: Run, asked: Asked) -> None:
     """Compile the languages, sample what is not there yet, and report."""
     config, task = run.config, run.config.task
     lm, tokenizer = load_model(config.model)
-    own = handling(config, asked, tokenizer)
+    own = record_task(config, asked, tokenizer)
     prepared, rows = compare(run, asked.questions, own, lm, tokenizer)
     if rows is None:
         return

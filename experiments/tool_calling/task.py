@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 import gcd
 import smc
 from experiments.harness.comparison import compare, identity, report
-from experiments.harness.examples import Example, Handling
+from experiments.harness.examples import Example, RecordTask
 from experiments.harness.models import load_model, title_of
 from experiments.harness.records import ReadResult
 from experiments.harness.results import Row
@@ -48,7 +48,7 @@ class Request(NamedTuple):
         return self.record.id
 
 
-def handling(config: DictConfig, tokenizer: Any, unknown_types: Counter[str]) -> Handling:
+def record_task(config: DictConfig, tokenizer: Any, unknown_types: Counter[str]) -> RecordTask:
     """Say what becomes of a request; parameter types that are read as any value are counted."""
 
     def language(request: Request) -> gcd.Automaton:
@@ -63,7 +63,7 @@ def handling(config: DictConfig, tokenizer: Any, unknown_types: Counter[str]) ->
         record, style = request
         return {"style": style, "gold": write_answer(record.calls, record.tools, style)}
 
-    return Handling(
+    return RecordTask(
         language=language,
         prompt=lambda r: build_prompt(*r, tokenizer=tokenizer, kind=config.model.prompt),
         is_correct=lambda r, answer: makes_calls(answer, r.record.calls, r.style),
@@ -80,7 +80,7 @@ def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
     prepared, rows = compare(
         run,
         ReadResult(requests, read.skipped),
-        handling(config, tokenizer, unknown),
+        record_task(config, tokenizer, unknown),
         lm,
         tokenizer,
     )

@@ -44,7 +44,7 @@ class TransitionTable(NamedTuple):
 
 @runtime_checkable
 class Part(Protocol):
-    """What `join` reads of a deterministic automaton, such as `Automaton` (`TransitionTable`)."""
+    """What `join` reads of a deterministic automaton, such as `Automaton` or `TransitionTable`."""
 
     @property
     def delta(self) -> Int32[np.ndarray, "S K"]: ...

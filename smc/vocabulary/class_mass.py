@@ -126,7 +126,7 @@ def _weigh_rows(
 def exponentials(x: Float[np.ndarray, "V"], top: np.floating, out: Float[np.ndarray, "V"]) -> None:
     """Writes exp(x - top), in vector instructions where numpy has them (float32, most CPUs).
 
-    A compiled loop with an exponential written by hand was no faster (benchmarks/exponentials.py).
+    A compiled loop with an exponential written by hand was no faster (benchmarks/lookahead.md).
     """
     np.subtract(x, top, out=out)
     np.exp(out, out=out)

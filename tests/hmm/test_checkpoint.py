@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import hmm as hmm_package
 from gcd import Vocabulary
 from hmm import checkpoint, em, inference
 from hmm.em import Step
@@ -94,7 +95,7 @@ def test_ctrlg_round_trip(tmp_path, monarch):
     hmm = sparse(0) if monarch == "zeros" else tiny(monarch=monarch)
     hmm = hmm.to(dtype=torch.float32)
     checkpoint.save_ctrlg(hmm, tmp_path, eos_token_id=0)
-    again, config = checkpoint.load_ctrlg(tmp_path, num_tokens=3)
+    again, config = checkpoint.load(tmp_path, num_tokens=3)
     assert config["eos_token_id"] == 0
     again.check()
     torch.testing.assert_close(again.initial, hmm.initial)
@@ -119,7 +120,7 @@ def test_ctrlg_files_as_others_write_them(tmp_path, file):
     save_file(state, tmp_path / file) if "safe" in file else torch.save(state, tmp_path / file)
     sizes = {"hidden_states": 3, "vocab_size": 3, "eos_token_id": 0}
     (tmp_path / "config.json").write_text(json.dumps(sizes))
-    again = checkpoint.load_ctrlg(tmp_path).hmm
+    again = checkpoint.load(tmp_path).hmm
     torch.testing.assert_close(again.initial, hmm.initial)
     torch.testing.assert_close(again.emission, hmm.emission)
 
@@ -133,7 +134,7 @@ def test_ctrlg_in_half_precision_is_normalised_when_it_is_read(tmp_path, dtype, 
     state = load_file(tmp_path / "model.safetensors")
     state |= {name: state[name].to(dtype) for name in halves}
     save_file(state, tmp_path / "model.safetensors")
-    again = checkpoint.load_ctrlg(tmp_path).hmm
+    again = checkpoint.load(tmp_path).hmm
     for part, expected in zip(parameters(again), parameters(hmm), strict=True):
         assert part.dtype == torch.float32
         # Logarithms as large as 8 err by half a unit of their own last place, and the sum errs too.
@@ -144,7 +145,7 @@ def test_ctrlg_in_half_precision_is_normalised_when_it_is_read(tmp_path, dtype, 
     # What is no model in any type is still refused.
     save_file({**state, "beta": state["beta"] + 0.1}, tmp_path / "model.safetensors")
     with pytest.raises(ValueError, match=r"emission.*does not hold distributions"):
-        checkpoint.load_ctrlg(tmp_path)
+        checkpoint.load(tmp_path)
 
 
 @KINDS
@@ -193,8 +194,6 @@ def test_bad_checkpoints_are_refused(tmp_path):
         checkpoint.load(tmp_path / "missing")
     with pytest.raises(ValueError, match=r"\['vocab_size'\]"):
         checkpoint.save(hmm, tmp_path, config={"vocab_size": 3})
-    with pytest.raises(ValueError, match="neither"):
-        checkpoint.load_ctrlg(tmp_path)
     checkpoint.save_step(Step(hmm), tmp_path)
     with pytest.raises(ValueError, match="without a generator"):
         checkpoint.load_step(tmp_path, generator=torch.Generator())
@@ -211,10 +210,8 @@ def test_bad_checkpoints_are_refused(tmp_path):
         with pytest.raises(ValueError, match=message):
             checkpoint.load(tmp_path)
     checkpoint.save_ctrlg(hmm, tmp_path, eos_token_id=0)
-    with pytest.raises(ValueError, match="load_ctrlg"):
-        checkpoint.load(tmp_path)
     with pytest.raises(ValueError, match="vocabulary of 3 tokens, the language model's has 7"):
-        checkpoint.load_ctrlg(tmp_path, num_tokens=7)
+        checkpoint.load(tmp_path, num_tokens=7)
 
 
 def cut(path):
@@ -255,12 +252,26 @@ def test_files_are_checked_without_reading_them(tmp_path, layout):
         checkpoint.check_files(tmp_path)
 
 
-@pytest.mark.parametrize("read", [checkpoint.load, checkpoint.load_ctrlg, checkpoint.load_any])
-def test_a_list_is_no_configuration(tmp_path, read):
+def test_a_list_is_no_configuration(tmp_path):
     checkpoint.save(tiny(), tmp_path)
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(ValueError, match=r"config\.json holds a list, where a dict belongs"):
-        read(tmp_path)
+        checkpoint.load(tmp_path)
+
+
+def test_a_later_format_is_refused(tmp_path):
+    checkpoint.save(tiny(), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"format": "hmm-2"}))
+    with pytest.raises(ValueError, match="has format 'hmm-2', not 'hmm-1'"):
+        checkpoint.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["load_any", "load_ctrlg"])
+def test_former_names_still_load(tmp_path, name):
+    checkpoint.save(tiny(), tmp_path)
+    with pytest.warns(DeprecationWarning, match=f"hmm.{name} is hmm.load now"):
+        assert_equal(getattr(hmm_package, name)(tmp_path).hmm, tiny())
 
 
 def test_another_file_is_no_state_of_training(tmp_path):
@@ -273,17 +284,17 @@ def test_the_configuration_tells_the_layout(tmp_path):
     hmm = tiny(dtype=torch.float32)
     checkpoint.save(hmm, tmp_path / "ours")
     checkpoint.save_ctrlg(hmm, tmp_path / "theirs", eos_token_id=0)
-    assert_equal(checkpoint.load_any(tmp_path / "ours", num_tokens=3).hmm, hmm)
-    theirs = checkpoint.load_any(tmp_path / "theirs", num_tokens=3).hmm
+    assert_equal(checkpoint.load(tmp_path / "ours", num_tokens=3).hmm, hmm)
+    theirs = checkpoint.load(tmp_path / "theirs", num_tokens=3).hmm
     torch.testing.assert_close(theirs.emission, hmm.emission)
     # Our own without its weights is ours without its weights, not another's.
     (tmp_path / "ours" / checkpoint.WEIGHTS).unlink()
     with pytest.raises(ValueError, match=r"hmm\.safetensors does not exist"):
-        checkpoint.load_any(tmp_path / "ours")
+        checkpoint.load(tmp_path / "ours")
     (tmp_path / "theirs" / "model.safetensors").unlink()
     (tmp_path / "theirs" / "pytorch_model.bin").write_bytes(b"abc")
     with pytest.raises(ValueError, match=r"pytorch_model\.bin cannot be read"):
-        checkpoint.load_any(tmp_path / "theirs")
+        checkpoint.load(tmp_path / "theirs")
 
 
 A_B_END = Vocabulary.from_bytes([b"a", b"b", b""], eos_ids=[2])
@@ -299,15 +310,14 @@ def test_another_tokenizer_is_refused(tmp_path):
     assert_equal(again, tiny())
     assert config["eos_token_id"] == [2]
     assert config["distilled_from"] == "x"
-    for read in (checkpoint.load, checkpoint.load_any):
-        with pytest.raises(ValueError, match=r"with token \[2\] .*the language model with \[0\]"):
-            read(tmp_path, vocabulary=END_A_B)
-        with pytest.raises(ValueError, match=r"with token \[2\] .*language model with \[1, 2\]"):
-            read(tmp_path, vocabulary=TWO_ENDS)
-        with pytest.raises(ValueError, match=r"3 tokens too, but their bytes differ"):
-            read(tmp_path, vocabulary=B_A_END)
-        with pytest.raises(ValueError, match="vocabulary of 3 tokens, the language model's has 4"):
-            read(tmp_path, vocabulary=LONGER)
+    for vocabulary, message in (
+        (END_A_B, r"with token \[2\] .*the language model with \[0\]"),
+        (TWO_ENDS, r"with token \[2\] .*language model with \[1, 2\]"),
+        (B_A_END, "3 tokens too, but their bytes differ"),
+        (LONGER, "vocabulary of 3 tokens, the language model's has 4"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            checkpoint.load(tmp_path, vocabulary=vocabulary)
     with pytest.raises(ValueError, match="for 3 tokens, the vocabulary has 4"):
         checkpoint.save(tiny(), tmp_path, vocabulary=LONGER)
     with pytest.raises(ValueError, match=r"\['eos_token_id'\] are written"):
@@ -317,9 +327,9 @@ def test_another_tokenizer_is_refused(tmp_path):
 def test_ctrlgs_one_end_is_among_those_of_the_language_model(tmp_path):
     checkpoint.save_ctrlg(tiny(dtype=torch.float32), tmp_path, eos_token_id=2)
     for vocabulary in (A_B_END, B_A_END, TWO_ENDS):  # its files say nothing of the bytes
-        checkpoint.load_any(tmp_path, vocabulary=vocabulary)
+        checkpoint.load(tmp_path, vocabulary=vocabulary)
     with pytest.raises(ValueError, match=r"with token 2 .*the language model with \[0\]"):
-        checkpoint.load_any(tmp_path, vocabulary=END_A_B)
+        checkpoint.load(tmp_path, vocabulary=END_A_B)
 
 
 def test_a_vocabulary_can_be_named_later(tmp_path):

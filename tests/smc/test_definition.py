@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from smc.guide import DenseGuide, Factors, TiedGuide
 
 import smc
 from gcd.automata.automaton import Automaton
@@ -27,7 +28,6 @@ from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 from smc import pool
 from smc.draw import Breaks, CounterDraw, Keys, Purpose, uniform
-from smc.guide import DenseGuide, Factors, TiedGuide
 from smc.proposals import Walk
 from smc.testing import ToyLM
 from smc.twisted import FLOOR

@@ -563,7 +563,7 @@ def test_arguments_without_sense(options: dict, message: str) -> None:
     ],
 )
 def test_values_of_another_type(name: str, value: object) -> None:
-    """Said as well where nobody checks types."""
+    """TopTokens as well where nobody checks types."""
     made = object.__new__(Discrete)
     for option, chosen in {**vars(Discrete()), name: value}.items():
         object.__setattr__(made, option, chosen)

@@ -13,7 +13,7 @@ from experiments.convergence.scale.truth import Truth
 from experiments.harness.arms import Arm
 from experiments.harness.results import Row
 from experiments.harness.run import Run
-from experiments.harness.summary import as_markdown
+from experiments.harness.tables import as_markdown, number
 
 _LEGEND = """The language model is an HMM, so evidence and marginals of the events are exact. Log
 evidence: mean and standard deviation over runs that found an answer, and the logarithm of the
@@ -90,17 +90,13 @@ def _line(row: Row) -> dict[str, Any]:
     return {
         **Arm.of(row).titles,
         "N": row["particles"],
-        "log evidence": _number(row["mean_log_evidence"], 3),
-        "sd": _number(row["sd_log_evidence"], 3),
-        "log of mean": _number(row["log_mean_evidence"], 3),
+        "log evidence": number(row["mean_log_evidence"], 3),
+        "sd": number(row["sd_log_evidence"], 3),
+        "log of mean": number(row["log_mean_evidence"], 3),
         "TV": f"{row['total_variation']:.4f} ± {row['total_variation_noise']:.4f}",
         "TV of one run": f"{row['total_variation_one_run']:.4f}",
-        "tokens": _number(row["tokens"], 0),
-        "seconds": _number(row["seconds"], 3),
-        "table": _number(row["table_seconds"], 1),
+        "tokens": number(row["tokens"], 0),
+        "seconds": number(row["seconds"], 3),
+        "table": number(row["table_seconds"], 1),
         "dead": f"{row['dead']} of {row['runs']}",
     }
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"

@@ -22,7 +22,7 @@ from experiments.convergence.scale.config import ScaleConfig
 from experiments.harness.config import ModelConfig
 from experiments.harness.methods import existing_hmm
 from experiments.harness.models import ROOT, digest_of, identity_of, load_model
-from hmm.checkpoint import load_any
+from hmm.checkpoint import load
 from hmm.model import HMM
 from smc.transformers_lm import TransformersLM
 
@@ -110,7 +110,7 @@ def hmm_of(source: Source, states: int, sequences: int, parent: Path) -> HMM:
         ValueError: an HMM over another vocabulary (both are named), or a damaged one.
     """
     if source.hmm is not None:
-        return load_any(source.hmm, vocabulary=source.vocabulary).hmm
+        return load(source.hmm, vocabulary=source.vocabulary).hmm
     # The seed is part of the problem: runs with other seeds have the same truth.
     recipe = Recipe(states=states, sequences=sequences, length=LENGTH, temperature=1.0, seed=0)
     prompts = [source.lm.encode(text) for text in BEGINNINGS]

@@ -190,7 +190,7 @@ def _rows(
 def _sample(
     config: DictConfig,
     lm: HMMLanguageModel,
-    each: Prepared,
+    each: LiftedProblem,
     arm: Arm,
     proposal: smc.Proposal,
     particles: int,

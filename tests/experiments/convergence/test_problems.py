@@ -46,7 +46,7 @@ _OF_THE_FILE = [
     ({"budget": 2.5}, r"budget is 2\.5"),
     ({"budget": True}, "budget is true"),
     ({"prompt": 7}, "prompt is 7"),
-    ({"prompt": "\ud800"}, r'prompt is "\\ud800", which cannot be written in UTF-8'),
+    ({"prompt": "\ud800"}, r'prompt is "\\ud800"; it cannot be written in UTF-8'),
     ({"prompt": []}, r"prompt is \[\]"),
     ({"prompt": [1, -1]}, "prompt is"),
     ({"eos_ids": []}, r"eos_ids is \[\]"),

@@ -16,8 +16,8 @@ from experiments.distillation import sampling
 from experiments.distillation.clones import Prefixes, cloned
 from experiments.distillation.data import Sequences
 from experiments.distillation.fit import lumping_of
-from experiments.distillation.prefixes import SaidPrefixes, after_each_token
-from experiments.distillation.said import Said
+from experiments.distillation.prefixes import TopTokenPrefixes, after_each_token
+from experiments.distillation.top_tokens import TopTokens
 from gcd import Vocabulary
 from hmm.inference import log_likelihood
 from hmm.lumping import Lumping
@@ -75,7 +75,7 @@ def before(sequences: Sequences, row: int) -> list[tuple[int, tuple[int, ...]]]:
 @pytest.mark.parametrize("top", [1, 3, 6, 100])
 def test_the_most_probable_tokens_are_kept_and_ends_always(top):
     log_p = torch.randn(9, 6, generator=torch.Generator().manual_seed(0)).log_softmax(dim=1)
-    said = Said.of(log_p, top, SIX.eos_ids)
+    said = TopTokens.of(log_p, top, SIX.eos_ids)
     size = max(2, min(top, 6))
     assert said.tokens.shape == (9, size)
     for row, tokens, values in zip(log_p, said.tokens.tolist(), said.log_p, strict=True):
@@ -88,12 +88,12 @@ def test_sketches_keep_distances():
     """Of logits, whatever was subtracted from them; in any file they are projected alike."""
     logits = torch.randn(40, 2000, generator=torch.Generator().manual_seed(0))
     one, other = (
-        Said.of(x.log_softmax(dim=1), 2, [3]).sketch.float() for x in (logits, logits[:9] + 5)
+        TopTokens.of(x.log_softmax(dim=1), 2, [3]).sketch.float() for x in (logits, logits[:9] + 5)
     )
     torch.testing.assert_close(one[:9], other, atol=0.1, rtol=1e-2)
     ratio = torch.pdist(one) / torch.pdist(logits)
     assert 0.7 < float(ratio.min()) <= float(ratio.max()) < 1.3
-    impossible = Said.of(torch.tensor([[0.0, -torch.inf, -torch.inf]]), 3, [1])
+    impossible = TopTokens.of(torch.tensor([[0.0, -torch.inf, -torch.inf]]), 3, [1])
     assert bool(impossible.sketch.isfinite().all())
 
 
@@ -111,14 +111,14 @@ def test_each_prefix_is_read_once_and_keeps_what_was_said():
         for entry, prefix in before(found, row):
             entries[prefix].add(entry)
             listed = torch.full((6,), -torch.inf).double()
-            listed[found.said.tokens[entry].long()] = found.said.log_p[entry].double()
+            listed[found.top_tokens.tokens[entry].long()] = found.top_tokens.log_p[entry].double()
             torch.testing.assert_close(listed, lm.log_p(prefix), atol=2e-3, rtol=1e-3)
     assert all(len(numbers) == 1 for numbers in entries.values())
-    assert len(prefixes) == len(found.said)
+    assert len(prefixes) == len(found.top_tokens)
     # The same answers, whether anything is kept or not.
     bare = sampled(lm, prompts, 4, 0)
     assert torch.equal(bare.tokens, found.tokens)
-    assert bare.said is None
+    assert bare.top_tokens is None
     assert not bare.answered
 
 
@@ -132,10 +132,12 @@ def test_files_keep_what_was_said(tmp_path):
     some = both.take(torch.tensor([7, 0]))
     for row in range(2):
         for entry, prefix in before(some, row):
-            tokens = some.said.tokens[entry].long()
+            tokens = some.top_tokens.tokens[entry].long()
             expected = lm.log_p(prefix)[tokens]
-            torch.testing.assert_close(some.said.log_p[entry].double(), expected, atol=2e-3, rtol=0)
-    distill_data.save(replace(both, said=None), tmp_path / "b.safetensors")
+            torch.testing.assert_close(
+                some.top_tokens.log_p[entry].double(), expected, atol=2e-3, rtol=0
+            )
+    distill_data.save(replace(both, top_tokens=None), tmp_path / "b.safetensors")
     with pytest.raises(ValueError, match=r"`asked` does not fit its \d+ tokens and 0 lists"):
         distill_data.read(tmp_path)
 
@@ -155,7 +157,7 @@ def test_latent_variables_need_no_second_reading():
         assert shorter.sequence(place) == answer
         for t, token in enumerate(answer):
             prefix = (*found.prompt(row), *answer[: t + 1])
-            sketch = Said.of(lm.log_p(prefix)[None], 1, SIX.eos_ids).sketch[0].float()
+            sketch = TopTokens.of(lm.log_p(prefix)[None], 1, SIX.eos_ids).sketch[0].float()
             expected = torch.zeros_like(sketch) if token in SIX.eos_ids else sketch
             torch.testing.assert_close(vectors[position], expected)
             position += 1
@@ -175,7 +177,7 @@ def naive(sequences: Sequences) -> dict[tuple, tuple[float, int | None]]:
     return found
 
 
-def described(prefixes: SaidPrefixes, prompts: dict[int, tuple[int, ...]]) -> dict:
+def described(prefixes: TopTokenPrefixes, prompts: dict[int, tuple[int, ...]]) -> dict:
     """The same of the tree; roots are told apart by their number."""
     names: list[tuple] = []
     read = {at: i for i, at in enumerate(prefixes.read.tolist())}
@@ -199,7 +201,7 @@ PROMPTS = [[0, 1]] * 20 + [[2]] * 20
 
 def test_the_tree_is_that_of_the_answers():
     found = sampled(ToyLM(SIX, seed=3, spread=1.5), PROMPTS, 4, 6)
-    prefixes = SaidPrefixes.of(found, everything(SIX))
+    prefixes = TopTokenPrefixes.of(found, everything(SIX))
     assert isinstance(prefixes, Prefixes)
     tree = described(prefixes, {0: (0, 1), 1: (2,)})
     expected = naive(found)
@@ -209,12 +211,12 @@ def test_the_tree_is_that_of_the_answers():
         assert weight == pytest.approx(share)
         assert (place is None) == (entry is None)
         if entry is not None:
-            assert torch.equal(prefixes.said.tokens[place], found.said.tokens[entry])
+            assert torch.equal(prefixes.top_tokens.tokens[place], found.top_tokens.tokens[entry])
     with pytest.raises(ValueError, match="not known"):
-        SaidPrefixes.of(Sequences.from_lists([[0, 1]]), everything(SIX))
+        TopTokenPrefixes.of(Sequences.from_lists([[0, 1]]), everything(SIX))
 
 
-def whole(prefixes: SaidPrefixes, log_p: torch.Tensor) -> Visited:
+def whole(prefixes: TopTokenPrefixes, log_p: torch.Tensor) -> Visited:
     """The same prefixes with whole distributions."""
     unused = torch.zeros_like(prefixes.weight)
     last = torch.zeros(prefixes.num_sequences, dtype=torch.int64)
@@ -235,11 +237,11 @@ class Whole(Visited):
 def test_lists_of_all_tokens_are_whole_distributions():
     """Sums and the HMM are those that the distributions themselves give."""
     found = sampled(ToyLM(SIX, seed=3, spread=1.5), PROMPTS, 5, 6)
-    prefixes = SaidPrefixes.of(found, everything(SIX))
-    log_p = torch.empty(len(prefixes.said), 6, dtype=torch.float16)
-    log_p.scatter_(1, prefixes.said.tokens.long(), prefixes.said.log_p)
+    prefixes = TopTokenPrefixes.of(found, everything(SIX))
+    log_p = torch.empty(len(prefixes.top_tokens), 6, dtype=torch.float16)
+    log_p.scatter_(1, prefixes.top_tokens.tokens.long(), prefixes.top_tokens.log_p)
     reference = Whole(*whole(prefixes, log_p))
-    reference.points = prefixes.said.sketch.float()
+    reference.points = prefixes.top_tokens.sketch.float()
     group = torch.arange(len(prefixes.token)) % 3
     torch.testing.assert_close(prefixes.expected(group, 3), reference.expected(group, 3))
     assert prefixes.rest == 0
@@ -251,14 +253,17 @@ def test_lists_of_all_tokens_are_whole_distributions():
 def test_the_rest_is_shared_out_as_tokens_are_on_average():
     """Against loops over prefixes and tokens, with a class of several tokens."""
     found = sampled(ToyLM(MANY, seed=2, spread=3.0), [[0], [1]] * 10, 4, 5)
-    lumping = lumping_of(replace(found, said=None), MANY.size, MANY.eos_ids)
+    lumping = lumping_of(replace(found, top_tokens=None), MANY.size, MANY.eos_ids)
     size = lumping.num_classes
     assert 5 < size < MANY.size
-    prefixes = SaidPrefixes.of(found, lumping)
+    prefixes = TopTokenPrefixes.of(found, lumping)
     group = torch.arange(len(prefixes.token)) % 2
     lists = []
     for at, tokens, values in zip(
-        prefixes.read.tolist(), prefixes.said.tokens.tolist(), prefixes.said.log_p, strict=True
+        prefixes.read.tolist(),
+        prefixes.top_tokens.tokens.tolist(),
+        prefixes.top_tokens.log_p,
+        strict=True,
     ):
         lists.append((at, tokens, values.double().exp().tolist()))
     base = [0.0] * size
@@ -296,7 +301,7 @@ def test_a_markov_chain_is_recovered(top):
     lm = Markov(MANY, seed=3, spread=2.0)
     found = sampled(lm, [[0, 1]] * 300, 6, top)
     lumping = lumping_of(found, MANY.size, MANY.eos_ids)
-    prefixes = SaidPrefixes.of(found, lumping)
+    prefixes = TopTokenPrefixes.of(found, lumping)
     ends = (int(lumping.class_of[3]),)
     hmm = lumping.spread(cloned(prefixes, 200, eos_ids=ends))
     hmm.check()
@@ -331,16 +336,16 @@ def test_a_second_reading_says_what_was_said(small_lm):
     )
     again = sampling.asked_again(small_lm, bare, 8, 5)
     assert again.answered
-    assert len(again.said) == again.num_tokens > len(found.said)
+    assert len(again.top_tokens) == again.num_tokens > len(found.top_tokens)
     torch.testing.assert_close(
-        again.said.log_p[again.asked].float(), found.said.log_p[found.asked].float(),
+        again.top_tokens.log_p[again.asked].float(), found.top_tokens.log_p[found.asked].float(),
         atol=4e-3, rtol=1e-3,
     )  # fmt: skip
     torch.testing.assert_close(
-        again.said.sketch[again.asked].float(), found.said.sketch[found.asked].float(),
+        again.top_tokens.sketch[again.asked].float(), found.top_tokens.sketch[found.asked].float(),
         atol=0.02, rtol=1e-2,
     )  # fmt: skip
     known = sampling.log_likelihood(small_lm, bare, 5)
     torch.testing.assert_close(known, found.log_likelihood, atol=1e-4, rtol=0)
-    everywhere = SaidPrefixes.of(again, everything(small_lm.vocabulary))
+    everywhere = TopTokenPrefixes.of(again, everything(small_lm.vocabulary))
     assert float(everywhere.weight[everywhere.parent < 0].sum()) == pytest.approx(1)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiments.harness.summary import as_markdown, as_table, bootstrap, summarize
+from experiments.harness.summary import as_table, bootstrap, summarize
+from experiments.harness.tables import as_markdown
 
 
 def row(

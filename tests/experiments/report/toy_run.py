@@ -9,10 +9,11 @@ from pathlib import Path
 from hydra import compose, initialize_config_dir
 
 import gcd
-from experiments.harness.examples import Example, Handling, keys_of, sample_examples
+from experiments.harness.examples import Example, RecordTask, keys_of, sample_examples
 from experiments.harness.methods import METHODS, hmm_settings
 from experiments.harness.results import ResultStore
-from experiments.harness.summary import as_markdown, as_table, summarize
+from experiments.harness.summary import as_table, summarize
+from experiments.harness.tables import as_markdown
 from experiments.report.directory import write_about
 from experiments.tasks import register
 from gcd.support.files import write_json
@@ -46,7 +47,7 @@ def examples() -> list[Example]:
     ]
 
 
-HANDLING = Handling(
+HANDLING = RecordTask(
     language=lambda record: None,
     prompt=lambda record: "",
     is_correct=lambda record, answer: answer.startswith(b"a"),

@@ -114,7 +114,7 @@ def test_a_row_says_what_its_answers_are_worth(config):
     """Answers of one posterior: right in another spelling, right but another query, wrong, bad."""
     made = config("run")
     asked = sql.read(made)
-    handling = sql.handling(made, asked, Tokenizer())
+    own = sql.record_task(made, asked, Tokenizer())
     question = asked.questions.records[1]
     answers = {
         b"select A from T;": 0.4,  # the gold query, as anybody may write it
@@ -124,12 +124,12 @@ def test_a_row_says_what_its_answers_are_worth(config):
         b"DROP TABLE t": 0.04,
     }
     posterior = SimpleNamespace(answers=tuple(answers), probabilities=tuple(answers.values()))
-    row = handling.columns(SimpleNamespace(record=question), posterior)
+    row = own.columns(SimpleNamespace(record=question), posterior)
     assert row["prepares"] == pytest.approx(0.9)
     assert row["exact_match"] == pytest.approx(0.4)
     assert row["gold"] == question.query
-    assert [handling.is_correct(question, a) for a in answers] == [True, True, False, False, False]
-    assert not handling.is_correct(question, b"SELECT '\xff'")
+    assert [own.is_correct(question, a) for a in answers] == [True, True, False, False, False]
+    assert not own.is_correct(question, b"SELECT '\xff'")
     assert not asked.judge.prepares(question, b"SELECT '\xff'")
 
 

@@ -9,7 +9,7 @@ import gcd
 from experiments.harness.examples import Example, Trial, row_of, trials_of
 from experiments.tool_calling.answers import Call
 from experiments.tool_calling.records import ToolRecord
-from experiments.tool_calling.task import Request, handling
+from experiments.tool_calling.task import Request, record_task
 from smc.posterior import Diagnostics
 
 VOCABULARY = gcd.Vocabulary.from_bytes([bytes([b]) for b in range(256)] + [b""], [256])
@@ -21,7 +21,7 @@ EXAMPLE = Example(
 )
 RIGHT = b'[{"name": "f", "arguments": {"a": 1}}]'
 WRONG = b'[{"name": "f", "arguments": {"a": 2}}]'
-HANDLING = handling(SimpleNamespace(task=SimpleNamespace(max_calls=None)), None, Counter())
+TASK = record_task(SimpleNamespace(task=SimpleNamespace(max_calls=None)), None, Counter())
 FOUR = Trial("gcd", "smc", 4)
 BROKEN = b'[{"name": "f", "argu'
 
@@ -44,7 +44,7 @@ def made_by_hand(answers: dict[bytes, float], *, complete: bool, share: float, f
 
 def test_a_dead_row_is_wrong_invalid_and_unfinished():
     dead = made_by_hand({}, complete=False, share=0.0, fragment=BROKEN)
-    row = row_of(EXAMPLE, Trial("lcd", "smc", 1), HANDLING, dead)
+    row = row_of(EXAMPLE, Trial("lcd", "smc", 1), TASK, dead)
     assert row["dead"]
     assert not row["valid"]
     assert not row["complete"]
@@ -59,7 +59,7 @@ def test_a_dead_row_is_wrong_invalid_and_unfinished():
 def test_an_empty_pool_is_a_dead_row_too():
     dead = made_by_hand({}, complete=False, share=0.0)
     dead.particles = ()
-    row = row_of(EXAMPLE, Trial("lcd", "discrete", 4, 2), HANDLING, dead)
+    row = row_of(EXAMPLE, Trial("lcd", "discrete", 4, 2), TASK, dead)
     assert row["dead"]
     assert row["unfinished"] is None
     assert (row["algorithm"], row["repeat"]) == ("discrete", 2)
@@ -78,7 +78,7 @@ def test_repetitions_have_seeds_of_their_own_and_the_first_is_the_run_itself():
 
 def test_accuracies_are_of_calls_and_weighted_by_probability():
     found = made_by_hand({WRONG: 0.6, RIGHT: 0.4}, complete=True, share=1.0)
-    row = row_of(EXAMPLE, FOUR, HANDLING, found)
+    row = row_of(EXAMPLE, FOUR, TASK, found)
     assert row["valid"]
     assert row["complete"]
     assert row["weighted_accuracy"] == 0.4
@@ -89,6 +89,6 @@ def test_accuracies_are_of_calls_and_weighted_by_probability():
 
 
 def test_validity_is_checked_on_the_bytes_of_the_chosen_answer():
-    row = row_of(EXAMPLE, FOUR, HANDLING, made_by_hand({BROKEN: 1.0}, complete=True, share=1.0))
+    row = row_of(EXAMPLE, FOUR, TASK, made_by_hand({BROKEN: 1.0}, complete=True, share=1.0))
     assert not row["valid"]
     assert row["weighted_accuracy"] == 0

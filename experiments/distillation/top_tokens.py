@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Float, Float16, Float32, Float64, Int32, Int64
 from torch import Tensor
 
+from experiments.distillation.clones import random_projection
 from hmm.lumping import Lumping
 
 SKETCH = 128
@@ -31,7 +32,7 @@ _SEED = 0x5E7C4
 
 
 @dataclass(frozen=True)
-class Said:
+class TopTokens:
     """The most probable next tokens after M prefixes.
 
     Attributes:
@@ -45,7 +46,7 @@ class Said:
     sketch: Float16[Tensor, "M D"]
 
     @classmethod
-    def of(cls, log_p: Float[Tensor, "M V"], top: int, eos_ids: Sequence[int]) -> Said:
+    def of(cls, log_p: Float[Tensor, "M V"], top: int, eos_ids: Sequence[int]) -> TopTokens:
         """Keep the `top` most probable tokens of whole distributions, the ends among them."""
         ranked = log_p.clone()
         ranked[:, list(eos_ids)] = torch.inf
@@ -58,7 +59,7 @@ class Said:
         return cls(*(array.cpu() for array in kept))
 
     @classmethod
-    def joined(cls, parts: Sequence[Said]) -> Said:
+    def joined(cls, parts: Sequence[TopTokens]) -> TopTokens:
         """Join the lists of several files or steps."""
         columns = ((part.tokens, part.log_p, part.sketch) for part in parts)
         return cls(*(torch.cat(column) for column in zip(*columns, strict=True)))
@@ -66,11 +67,11 @@ class Said:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def take(self, rows: Int64[Tensor, "m"]) -> Said:
+    def take(self, rows: Int64[Tensor, "m"]) -> TopTokens:
         """Keep these prefixes alone."""
-        return Said(self.tokens[rows], self.log_p[rows], self.sketch[rows])
+        return TopTokens(self.tokens[rows], self.log_p[rows], self.sketch[rows])
 
-    def lumped(self, lumping: Lumping) -> Said:
+    def lumped(self, lumping: Lumping) -> TopTokens:
         """Name classes in place of tokens; one may be listed more than once then."""
         return replace(self, tokens=lumping.class_of[self.tokens.long()].int())
 
@@ -92,4 +93,4 @@ class Said:
 def _projection(num_tokens: int, device: torch.device) -> Float32[Tensor, "V D"]:
     """The projection of the sketch. It depends on V alone, so sketches of all files agree."""
     generator = torch.Generator().manual_seed(_SEED)
-    return (torch.randn(num_tokens, SKETCH, generator=generator) / SKETCH**0.5).to(device)
+    return random_projection(num_tokens, SKETCH, generator).to(device)

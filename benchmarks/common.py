@@ -1,0 +1,84 @@
+"""What several benchmarks share: vocabularies, schemas, requests, times, and heads of tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gcd
+from experiments.harness.models import ROOT
+from experiments.tool_calling.records import ToolRecord, read_xlam
+
+SCHEMAS = Path(__file__).resolve().parent / "schemas"
+"""The schemas that come with the project, with answers of theirs."""
+XLAM = ROOT / "data" / "xlam" / "records_500_599.jsonl"
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+def with_ranks(doc: str | None) -> argparse.ArgumentParser:
+    """Make the parser of a benchmark over a vocabulary of tiktoken's."""
+    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    parser.add_argument("ranks", type=Path, help="vocabulary: lines of `base64 rank`")
+    return parser
+
+
+def ranked(path: Path) -> gcd.Vocabulary:
+    """Read a file of ranks; the id behind the last one ends a text."""
+    unsized = gcd.Vocabulary.from_ranks(path, eos_ids=[])
+    return gcd.Vocabulary.from_ranks(path, eos_ids=[unsized.size])
+
+
+def lifted(name: str, vocabulary: gcd.Vocabulary) -> gcd.TokenAutomaton:
+    """Compile and lift one of `SCHEMAS`."""
+    schema = json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))["schema"]
+    return gcd.lift(gcd.json_schema(schema), vocabulary)
+
+
+def tool_calls(style: str, path: Path = XLAM) -> Iterator[tuple[ToolRecord, gcd.Automaton]]:
+    """Give xLAM's records with the languages of their calls; refused ones are passed over."""
+    for record in read_xlam(path).records:
+        try:
+            yield record, gcd.tool_calls(record.tools, style=style)
+        except gcd.ConstraintError:
+            continue
+
+
+def public_schemas(
+    folder: Path, sample: int, most_bytes: int, rng: random.Random
+) -> Iterator[gcd.Automaton]:
+    """Give the languages of so many schemas of a folder, drawn at random; those that compile."""
+    paths = [path for path in sorted(folder.glob("*.json")) if path.stat().st_size <= most_bytes]
+    for path in rng.sample(paths, min(sample, len(paths))):
+        try:
+            language = gcd.json_schema(json.loads(path.read_text())["schema"])
+        except (gcd.ConstraintError, RecursionError):
+            continue
+        if not language.is_empty:
+            yield language
+
+
+def seconds(run: Callable[[], object], clock: str = "wall") -> float:
+    """Measure a call on one of `CLOCKS`."""
+    start = CLOCKS[clock]()
+    run()
+    return CLOCKS[clock]() - start
+
+
+def least(run: Callable[[], object], repeats: int, clock: str = "wall") -> float:
+    """Measure the fastest of several calls, in seconds."""
+    return min(seconds(run, clock) for _ in range(repeats))
+
+
+def head(*columns: str) -> str:
+    """Write the head of a table in Markdown."""
+    return f"{line(*columns)}\n{'|---' * len(columns)}|"
+
+
+def line(*cells: Any) -> str:
+    """Write a row of a table in Markdown."""
+    return f"| {' | '.join(map(str, cells))} |"

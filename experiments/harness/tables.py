@@ -1,0 +1,44 @@
+"""Cells of tables: numbers, shares, intervals; and a table in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """Write a number with so many digits; a dash for what is not known."""
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def with_interval(
+    record: Mapping[str, Any], key: str, digits: int = 1, scale: float = 100, sign: str = ""
+) -> str:
+    """Write a figure of a summary, and the ends of its interval in brackets.
+
+    Args:
+        record: has the figure under the key, and its ends under `key_low` and `key_high`, if any.
+        key: of the figure; a dash stands for None.
+        digits: after the point.
+        scale: what is multiplied with; 100 makes percent of shares.
+        sign: "+" for differences.
+    """
+    figures = [record.get(f"{key}{end}") for end in ("", "_low", "_high")]
+    mean, low, high = (
+        None if each is None else f"{scale * each:{sign}.{digits}f}" for each in figures
+    )
+    if mean is None:
+        return "–"
+    return mean if low is None or high is None else f"{mean} [{low}, {high}]"
+
+
+def as_markdown(table: pd.DataFrame) -> str:
+    """Write a table in Markdown, its columns aligned so that the source reads well, too."""
+    cells = [list(table.columns), *([str(v) for v in row] for row in table.itertuples(index=False))]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(table.columns))]
+    lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |"
+             for row in cells]  # fmt: skip
+    rule = "|" + "|".join("-" * (w + 2) for w in widths) + "|"
+    return "\n".join([lines[0], rule, *lines[1:]])
