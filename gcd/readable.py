@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 _SHOWN_BYTES = 40
 _NAMES = {0x20: "space", 0x09: "\\t", 0x0A: "\\n", 0x0D: "\\r", 0x2D: "'-'", 0x7F: "\\x7F"}
 
 
-def readable_bytes(text: bytes) -> str:
-    """Quote a byte string, as text where it is UTF-8; of a long one only the end is shown."""
-    cut = len(text) > _SHOWN_BYTES
-    shown = text[-_SHOWN_BYTES:] if cut else text
-    try:
-        quoted = repr(shown.decode())
-    except UnicodeDecodeError:
-        quoted = repr(shown)
-    return ("..." if cut else "") + quoted
+_CONTINUATIONS = "".join(map(chr, range(0xDC80, 0xDCC0)))
+# What `repr` writes for a byte that is in no character, and for a character up to U+00FF.
+_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(udc|x)([89a-f][0-9a-f])")
+
+
+def readable_bytes(text: bytes, most: int | None = _SHOWN_BYTES) -> str:
+    """Quote a byte string: whole characters as text, bytes that are in none as `\\xC3`.
+
+    Of one that is longer than `most` bytes only the end is shown, from a whole character on.
+    """
+    start = 0 if most is None else max(len(text) - most, 0)
+    shown = text[start:].decode(errors="surrogateescape")
+    if start:  # perhaps inside a character, of which three bytes at most are left
+        shown = shown[:3].lstrip(_CONTINUATIONS) + shown[3:]
+    quoted = _ESCAPE.sub(lambda m: m[1] + _escape(m[2] == "udc", m[3]), repr(shown))
+    return ("..." if start else "") + quoted
+
+
+def _escape(is_byte: bool, digits: str) -> str:
+    return f"\\x{digits.upper()}" if is_byte else f"\\u00{digits}"
 
 
 def readable_ranges(values: Iterable[int]) -> str:

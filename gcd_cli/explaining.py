@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass
+from io import StringIO
 from typing import Any
 
 import numpy as np
+from click import ClickException
 
 import gcd
 from gcd.readable import readable_bytes, readable_ranges
@@ -95,6 +99,53 @@ def standing(language: gcd.Automaton, text: bytes) -> Standing:
         expected=readable_ranges(np.flatnonzero(language.transitions[state] >= 0).tolist()),
         completion=language.shortest(state),
     )
+
+
+def judged(
+    language: gcd.Automaton, automaton: gcd.TokenAutomaton | None, text: bytes, budget: int | None
+) -> tuple[dict[str, Any], str]:
+    """Say whether a text satisfies a constraint: the report, whose `reason` is None if it does.
+
+    Also a line for people: the reason, or how long the text is.
+    """
+    found = standing(language, text)
+    report = found.report()
+    if report["reason"] is not None:
+        return report, report["reason"]
+    said = f"{len(text)} bytes"
+    if automaton is not None:
+        tokens = report["in_tokens"] = in_tokens(automaton, text, budget)
+        if tokens["tokens"] is None:
+            report["reason"] = "no tokens of the vocabulary spell the text"
+        else:
+            said += f", {tokens['tokens'] + 1} tokens at the fewest, EOS included"
+            if not tokens["fits"]:
+                report["reason"] = (
+                    f"the text takes {tokens['tokens'] + 1} tokens, the budget is {budget}"
+                )
+    return report, report["reason"] or said
+
+
+def spacing_hint(
+    text: bytes, accepts: Callable[[str | None, bytes], bool], styles: Sequence[str]
+) -> str | None:
+    """Name the option for whitespace with which a text would be accepted; None if none is.
+
+    Args:
+        text: a text that is not accepted.
+        accepts: (whitespace style or None for the present one, text) -> whether it would be.
+        styles: other styles there are, the widest one first.
+    """
+    if accepts(None, text.strip()):
+        return "with --strip, which leaves out whitespace around the text, it is accepted"
+    with redirect_stderr(StringIO()):  # warnings about the constraint have been printed
+        try:
+            if not styles or not accepts(styles[0], text):
+                return None
+            style = next((each for each in styles[1:] if accepts(each, text)), styles[0])
+        except (ValueError, ClickException):  # too large so, or from standard input, read already
+            return None
+    return f"with --whitespace {style} it is accepted"
 
 
 def in_tokens(

@@ -197,7 +197,7 @@ def explain(
     language, automaton = _sources(given, kind, whitespace, max_depth, tokenizer, budget)
     found = explaining.standing(language, os.fsencode(prefix))  # as typed, UTF-8 or not
     report = found.report()
-    begun = found.text[: found.viable]
+    begun, completion = found.text[: found.viable], readable_bytes(found.completion, None)
     lines = []
     if found.is_refused:
         lines.append(("refused", found.reason() or ""))
@@ -205,9 +205,7 @@ def explain(
         ends = "the text may end here" if found.may_end else "the text may not end here"
         lines.append(("viable", f"{readable_bytes(begun)}: {ends}"))
         lines.append(("next", found.expected or "nothing, this is the end"))
-    lines.append(
-        ("to the end", f"{len(found.completion)} bytes at least, {report['completion']!r}")
-    )
+    lines.append(("to the end", f"{len(found.completion)} bytes at least, {completion}"))
     is_yes = not found.is_refused
     if automaton is not None:
         tokens = report["in_tokens"] = explaining.in_tokens(automaton, begun, budget)
@@ -260,20 +258,22 @@ def check(
     text = sources.read_bytes(file)
     text = text.strip() if strip else text
     language, automaton = _sources(given, kind, whitespace, max_depth, tokenizer, budget)
-    found = explaining.standing(language, text)
-    report, reason = found.report(), found.reason()
-    said = f"{len(text)} bytes"
-    if reason is None and automaton is not None:
-        tokens = report["in_tokens"] = explaining.in_tokens(automaton, text, budget)
-        if tokens["tokens"] is None:
-            reason = "no tokens of the vocabulary spell the text"
-        else:
-            said += f", {tokens['tokens'] + 1} tokens at the fewest, EOS included"
-            if not tokens["fits"]:
-                reason = f"the text takes {tokens['tokens'] + 1} tokens, the budget is {budget}"
-    report["reason"] = reason
-    _print(report, as_json, [("yes", said) if reason is None else ("no", reason)])
-    _answer(reason is None)
+    report, said = explaining.judged(language, automaton, text, budget)
+    is_yes = report["reason"] is None
+    lines = [("yes" if is_yes else "no", said)]
+    if not is_yes:
+
+        def accepts(style: str | None, text: bytes) -> bool:
+            other = (language, automaton)
+            if style is not None:
+                other = _sources(given, kind, style, max_depth, tokenizer, budget)
+            return explaining.judged(*other, text, budget)[0]["reason"] is None
+
+        styles = ("flexible", "spaced", "compact") if kind in ("schema", "tools") else ()
+        report["hint"] = hint = explaining.spacing_hint(text, accepts, styles)
+        lines += [("", hint)] if hint else []
+    _print(report, as_json, lines)
+    _answer(is_yes)
 
 
 def _no_longer(ctx: click.Context, param: click.Parameter, value: str | None) -> None:

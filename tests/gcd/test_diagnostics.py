@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -117,5 +119,18 @@ def test_sets_of_bytes_as_ranges(values: list[int], shown: str) -> None:
 
 def test_byte_strings_as_text() -> None:
     assert readable_bytes("é\n".encode()) == "'é\\n'"
-    assert readable_bytes(b"\xff") == "b'\\xff'"
+    assert readable_bytes(b"\xff") == "'\\xFF'"
+    assert readable_bytes("Zü".encode()[:2]) == "'Z\\xC3'"
+    assert readable_bytes("\x85\xa0ÿ".encode()) == "'\\u0085\\u00a0ÿ'"  # characters, not bytes
+    assert readable_bytes(b"\\x85\\udc85'") == '"\\\\x85\\\\udc85\'"'
+    assert readable_bytes(b"a" * 2 + "é".encode() + b"b" * 39) == "...'" + "b" * 39 + "'"
+    assert readable_bytes("é".encode() * 30, None) == "'" + "é" * 30 + "'"
     assert readable_bytes(b"x" * 50 + b"y") == "...'" + "x" * 39 + "y'"
+
+
+@given(st.text())
+def test_whole_characters_are_written_as_python_reads_them(text: str) -> None:
+    assert ast.literal_eval(readable_bytes(text.encode(), None)) == text
+    half = text.encode() + b"\xc3"
+    assert readable_bytes(half, None)[1:-1].endswith("\\xC3")
+    assert ast.literal_eval(readable_bytes(half, None)) == text + "\xc3"

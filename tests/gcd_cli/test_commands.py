@@ -71,6 +71,59 @@ def _timeless(line: str) -> str:
     return re.sub(r"\d+\.\d\d s", "_ s", line)
 
 
+def test_bytes_that_are_no_character_are_escaped() -> None:
+    found = run("explain", "--regex", "Zé|Z€", "Zè", code=1).stdout
+    assert "'\\xA8' after 'Z\\xC3'; expected \\xA9" in found
+    assert "1 bytes at least, '\\xA9'" in found
+
+
+_WHETHER_SPACED = [  # value, arguments beside schema and file, how it is written, option that helps
+    ("alarm", [], lambda value: json.dumps(value, separators=(",", ":")) + "\n", ["--strip"]),
+    ("alarm", [], json.dumps, ["--whitespace", "spaced"]),
+    ("alarm", [], lambda value: json.dumps(value, indent=1), ["--whitespace", "flexible"]),
+    ("alarm", [], lambda value: json.dumps(value) + "\n", ["--whitespace", "flexible"]),
+    ("alarm", ["--strip"], lambda value: json.dumps(value) + "\n", ["--whitespace", "spaced"]),
+    ("alarm", ["--whitespace", "spaced"], lambda value: json.dumps(value, separators=(",", ":")),
+     ["--whitespace", "compact"]),
+    ("tools", ["--tools"], lambda value: json.dumps(value, separators=(",", ":")),
+     ["--whitespace", "compact"]),
+    ("alarm", [], lambda value: json.dumps({**value, "hour": 24}) + "\n", None),
+    ("alarm", ["--tokenizer", "tests/models/stories260K", "--budget", "19"], json.dumps, None),
+    ("alarm", ["--tokenizer", "tests/models/stories260K", "--budget", "99"], json.dumps,
+     ["--whitespace", "spaced"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "more", "write", "helps"), _WHETHER_SPACED)
+def test_an_option_is_named_exactly_if_it_would_help(
+    given: str, more: list[str], write: Any, helps: list[str] | None, tmp_path: Path
+) -> None:
+    value: Any = {"hour": 7, "minute": 0}
+    schema = tmp_path / "schema.json"
+    schema.write_text((ROOT / "docs" / "alarm.json").read_text())
+    if given == "tools":
+        schema.write_text(json.dumps([{"name": "f", "parameters": {"a": {"type": "int"}}}]))
+        value = [{"name": "f", "arguments": {"a": 1}}]
+    file = tmp_path / "answer.json"
+    file.write_text(write(value))
+    hint = report("check", str(schema), str(file), *more, code=1)["hint"]
+    if helps is None:
+        assert hint is None
+    else:
+        assert " ".join(helps) in hint
+        assert hint in run("check", str(schema), str(file), *more, code=1).stdout
+        assert report("check", str(schema), str(file), *more, *helps)["reason"] is None
+
+
+def test_a_hint_repeats_no_warning(tmp_path: Path) -> None:
+    schema, file = tmp_path / "schema.json", tmp_path / "answer.json"
+    schema.write_text('{"type": "array", "items": {"type": "integer"}, "minItms": 1}')
+    file.write_text("[1, 2]")
+    result = run("check", str(schema), str(file), code=1)
+    assert "--whitespace spaced" in result.stdout
+    assert result.stderr.count("minItms") == 1
+
+
 # -- where a text stands ---------------------------------------------------------------------
 
 

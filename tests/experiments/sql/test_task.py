@@ -38,6 +38,13 @@ class Tokenizer:
         return {"input_ids": [1 + byte for byte in text.encode("ascii", "replace")][-8:]}
 
 
+class LM(ToyLM):
+    """It has no memory for prompts."""
+
+    def keep(self, prompt: object) -> bool:
+        return False
+
+
 @pytest.fixture
 def config(tmp_path, monkeypatch):
     """A composed run, on data and with a model of its own."""
@@ -47,7 +54,7 @@ def config(tmp_path, monkeypatch):
     (data / "toy.sql").write_text(SCRIPT)
     (data / "questions.jsonl").write_text("\n".join(map(json.dumps, LINES)))
     (model / "config.json").write_text("{}")
-    monkeypatch.setattr(sql, "load_model", lambda _: (ToyLM(VOCABULARY), Tokenizer()))
+    monkeypatch.setattr(sql, "load_model", lambda _: (LM(VOCABULARY), Tokenizer()))
 
     def made(name: str, *overrides: str):
         with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
