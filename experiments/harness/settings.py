@@ -16,6 +16,7 @@ from experiments.harness.checks import at_least, distinct, inside, left_alone, o
 from experiments.harness.config import DTYPES, PROMPTS, WANDB_MODES, Config, HMMConfig, TraceConfig
 from experiments.harness.methods import METHODS, hmms_of, method_of, methods_of, needs_hmm
 from experiments.harness.paper import PAPER
+from smc.settings import EXECUTIONS
 from smc.twisted import TWISTS
 
 MOST_TRACED = 4096
@@ -51,6 +52,7 @@ def check_shared(config: DictConfig) -> None:
     if not (temperature > 0 and math.isfinite(temperature)):
         raise ValueError(f"smc.temperature must be positive and finite, got {temperature}")
     inside("smc.top_p", config.smc.top_p, "(0, 1]", 0 < config.smc.top_p <= 1)
+    one_of("smc.execution", config.smc.execution, EXECUTIONS)
     _check_hmm(config.hmm)
     _check_trace(config)
 

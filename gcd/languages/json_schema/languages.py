@@ -352,7 +352,7 @@ class SchemaLanguages:
             if all((a & b).is_empty for i, a in enumerate(wides) for b in wides[:i]):
                 return language
         assert facets.unique is not None
-        base, bound = replace(facets.unique, told=False), longest
+        base, length = replace(facets.unique, told=False), 0
         values: dict[str, int] = {}
         found = []
         for places in [*head, facets.items]:  # nothing is built until all are known to be few
@@ -362,14 +362,14 @@ class SchemaLanguages:
             found.append({json.dumps(value, sort_keys=True): value for value in here})
             for text in found[-1]:
                 values.setdefault(text, len(values))
-            longest = len(values) if bound is None else min(bound, len(values))
+            length = len(values) if longest is None else min(longest, len(values))
             # From each set of values that were taken, each of the others may follow.
-            following = sum(comb(len(values), n) * (len(values) - n) for n in range(longest))
+            following = sum(comb(len(values), n) * (len(values) - n) for n in range(length))
             if following > max_states():
                 raise self._refuse_distinct(facets)
         tables: list[dict[int, Automaton]] = [{} for _ in found]
-        for table, here, places in zip(tables, found, [*head, facets.items], strict=True):
-            for text, value in here.items():
+        for table, known, places in zip(tables, found, [*head, facets.items], strict=True):
+            for text, value in known.items():
                 constant = self.document.made(base, f"is {text}", {"const": value})
                 table[values[text]] = self.language(
                     (*places, constant), facets.aside_items, wide=wide
@@ -378,7 +378,7 @@ class SchemaLanguages:
             max_states()
         ):
             raise self._refuse_distinct(facets)
-        return language & distinct(self.notation, tables[:-1], tables[-1], longest, brackets)
+        return language & distinct(self.notation, tables[:-1], tables[-1], length, brackets)
 
     def _refuse_distinct(self, facets: Facets) -> Exception:
         assert facets.unique is not None
