@@ -35,8 +35,7 @@ def sampling() -> None:
     constraint = gcd.lift(gcd.json_schema(SCHEMA), lm.vocabulary)
     generator = torch.Generator().manual_seed(0)
     hmm = HMM.random(4, lm.vocabulary.size, generator=generator, dtype=torch.float32)
-    proposals: tuple[smc.Proposal, ...]
-    proposals = (smc.GCD(), smc.PGCD(hmm), smc.PGCD(hmm, lookahead="in_time"))
+    proposals: list[smc.Proposal] = [smc.GCD(), smc.PGCD(hmm), smc.PGCD(hmm, lookahead="in_time")]
     # The vocabulary is too small for compiled loops.
     narrow, compiled.NARROW = compiled.NARROW, 0
     try:
