@@ -117,6 +117,9 @@ def step(rules: Rules, slots: Slots) -> Slots:
         increment = torch.where(log_z.isneginf(), log_z, 0.0)
     log_weight = slots.log_weight + torch.where(running, increment, 0.0)
     alive = running & ~log_weight.isneginf()
+    # Not of log Z alone: loops that look for what is greater pass over what is not a number, and
+    # `LM` has no sum to make. A sum has one where any of its terms is.
+    wrong = slots.logits.sum(dim=1).isnan()[slots.row] | log_z.isnan()
 
     resampled = resample(
         Systems.of(alive, slots.state.walk.states, N, rules.strata),
@@ -167,7 +170,7 @@ def step(rules: Rules, slots: Slots) -> Slots:
         log_potential=torch.where(runs, log_potential, slots.log_potential[ancestors]),
         row=moved.row,
         step=slots.step + 1,
-        failed=slots.failed | (log_z.isnan() & running).any(),
+        failed=slots.failed | (wrong & running).any(),
         goes_on=goes_on.any(),
         state=state,
         logits=logits,

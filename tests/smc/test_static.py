@@ -116,7 +116,8 @@ def test_the_same_tokens_as_the_loop_that_waits(name: str, strata: str) -> None:
     prompts, budgets = [[0], [1, 2], [2, 2, 1], [0, 0]], [4, 6, 3, 8]
     resampled = 0
     for seed in range(2):
-        for threshold, resampling in zip((0.5, 0.9, 1.0, 0.7), SCHEMES, strict=True):
+        schemes = (*SCHEMES, "multinomial")
+        for threshold, resampling in zip((0.5, 0.9, 1.0, 0.7, 1.0), schemes, strict=True):
             found, expected = both(
                 TOY, ToyForward(TOY), prompts, automata, budgets, PROPOSALS[name](), particles=7,
                 seed=seed, strata=strata, ess_threshold=threshold, resampling=resampling,
@@ -157,6 +158,38 @@ def test_the_walk_over_all_choices_sums_to_the_target(
     expected = truth(automaton, budget)
     assert total == pytest.approx(1, abs=1e-10)
     assert dict(mass) == pytest.approx(expected, abs=1e-10)
+
+
+@pytest.mark.parametrize("name", PROPOSALS)
+def test_what_is_not_a_number_is_refused(name: str) -> None:
+    class Broken(ToyForward):
+        def step(self, tokens, source, step):
+            return super().step(tokens, source, step) * torch.nan
+
+    batch = Batch(AutomatonBatch([CONSTRAINTS["a_star_b"]()]), torch.tensor([4]))
+    found = StaticSampler(
+        Broken(TOY), PROPOSALS[name](), batch, examples=torch.tensor([0]), draw=CounterDraw(0),
+        num_particles=2,
+    )  # fmt: skip
+    with pytest.raises(FloatingPointError, match="not numbers"):
+        found.run([[0]])
+
+
+@pytest.mark.parametrize("name", ["lm", "gcd", "pgcd"])
+def test_what_the_model_says_after_the_end_does_not_matter(name: str) -> None:
+    class Silent(ToyLM):
+        """After an end it says nothing that is a number."""
+
+        def log_p(self, tokens):
+            over = tokens[-1] in VOCABULARY.eos_ids and len(tokens) > 1
+            return super().log_p(tokens) * (torch.nan if over else 1)
+
+    automata = [CONSTRAINTS[each]() for each in ("few_words", "a_star_b")]
+    silent = ToyForward(Silent(VOCABULARY, seed=1, spread=1.5))
+    found, expected = both(
+        TOY, silent, [[0], [1]], automata, [4, 7], PROPOSALS[name](), particles=6
+    )  # fmt: skip
+    assert_same(found, expected)
 
 
 def test_copies_take_rows_that_nobody_has() -> None:
