@@ -146,8 +146,8 @@ class StaticReader(Reader[State]):
     ) -> tuple[Extension, StaticPrefixes[State]]:
         """After no prefix a model may say anything, even what is not a number: it is masked."""
         log_p = self.tempered(log_p)[held]  # a copy
-        # Normalised, all numbers of a row are NaN if one is.
-        failed = (log_p[:, 0].isnan() & found.running).any()
+        # A sum is NaN where any of its terms is.
+        failed = (log_p.sum(dim=1).isnan() & found.running).any()
         log_p.masked_fill_(~found.running.unsqueeze(1), 0.0)
         example = found.row // self.num_particles
         prefixes = StaticPrefixes(example, log_p, state, held, appended)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 import torch
-from smc.guide import DenseGuide, Factors, TiedGuide
+from smc.vocabulary.factors import DenseGuide, Factors, TiedGuide
 
 import smc
 from gcd.automata.automaton import Automaton
@@ -26,8 +27,9 @@ from gcd.languages.text.regex import regex
 from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
-from smc import pool
+from smc import answers as pool
 from smc.draw import Breaks, CounterDraw, Keys, Purpose, uniform
+from smc.observation import Observation, Watch
 from smc.proposals import Walk
 from smc.testing import ToyLM
 from smc.twisted import FLOOR
@@ -93,11 +95,14 @@ def wave(automaton: TokenAutomaton, state: int, left: int, token: int) -> float:
 
 
 def guess(automaton: TokenAutomaton, state: int, left: int, token: int) -> float:
-    """The same, with an end that is certain, and tokens and prefixes that are held impossible."""
+    """The same, with an end that is certain, and tokens and prefixes that are held impossible.
+
+    Some expectations are too great: what is conditional on a token is at most one.
+    """
     if automaton.step(state, token) == automaton.final:
         return gcd(automaton, state, left, token)
     impossible = (state + left + token) % 4 == 0 or (state + left) % 5 == 0
-    return NOTHING if impossible else wave(automaton, state, left, token)
+    return NOTHING if impossible else wave(automaton, state, left, token) + 1.2
 
 
 OWN = (0, 3)
@@ -202,11 +207,14 @@ RULES: dict[str, Rule] = {
     "guess": Rule(
         smc.Twisted(Guess(), exact_top_k=None, temper=0.5, defence=0.2),
         gcd,
-        lambda *place: 0.5 * guess(*place),
+        lambda *place: 0.5 * min(0.0, guess(*place)),
         defence=0.2,
     ),
     "no_defence": Rule(
-        smc.Twisted(Guess(), exact_top_k=None, defence=0.0), gcd, guess, defence=0.0
+        smc.Twisted(Guess(), exact_top_k=None, defence=0.0),
+        gcd,
+        lambda *place: min(0.0, guess(*place)),
+        defence=0.0,
     ),
 }
 
@@ -240,6 +248,7 @@ class Example:
         self.alive: list[int] = []
         self.read: list[int] = []
         self.forced = self.fallbacks = 0
+        self.weights: list[list[float]] = []  # of particles: in each step, and behind it
 
     def log_p(self, prefix: Prefix) -> list[float]:
         log_p = TOY.log_p(self.prompt + prefix.ids) / self.temperature
@@ -271,6 +280,7 @@ class Example:
             if len(allowed) != 1:
                 break
             last, length = self.rule.log_g(*place, allowed[0]), length + 1
+            last = 0.0 if last == NOTHING else last  # the only one, whatever a lookahead thinks
             gain = self.log_p(prefix)[allowed[0]]
             prefix = replace(self.moved(prefix, allowed[0]), log_w=prefix.log_w + gain)
         return prefix, last, length
@@ -340,19 +350,39 @@ def sampled(rule: Rule, **options: Any) -> list[smc.Posterior]:
 # -- particles -----------------------------------------------------------------------------------
 
 
+def safe(example: Example, prefix: Prefix) -> tuple[list[float], bool]:
+    """log g of every token after a prefix with the defence mixed in; whether g knew of none."""
+    rule, place = example.rule, (example.automaton, prefix.state, prefix.left)
+    log_g = [rule.log_g(*place, v) for v in TOKENS]
+    if rule.defence is None:
+        return log_g, False
+    p = [math.exp(x) for x in example.log_p(prefix)]
+    allowed = [rule.allows(*place, v) > NOTHING for v in TOKENS]
+    g = [math.exp(x) for x in log_g]
+    Z, M = sum(map(operator.mul, p, g)), sum(map(operator.mul, p, allowed))
+    if Z == 0:
+        return [0.0 if may else NOTHING for may in allowed], M > 0
+    holes = any(may and x == 0 for x, may in zip(g, allowed, strict=True))
+    eps = max(rule.defence, FLOOR) if holes else rule.defence
+    mixed = [((1 - eps) * x + eps * Z / M) * may for x, may in zip(g, allowed, strict=True)]
+    return [math.log(x) if x > 0 else NOTHING for x in mixed], False
+
+
 def particles_of(example: Example, N: int, threshold: float, strata: str) -> list[Prefix]:
     """The particle filter with systematic resampling."""
-    rule, potential = example.rule, example.rule.proposal.potential
+    potential = example.rule.proposal.potential
     xs = [example.start(N, potential=potential)] * N
     for step in itertools.count():
         running = sum(x.running for x in xs)
         if not running:
             break
-        tilted: dict[int, list[float]] = {}  # weigh
+        log_g: dict[int, list[float]] = {}  # weigh
+        tilted: dict[int, list[float]] = {}
+        unknown: dict[tuple[int, ...], bool] = {}
         for n, x in enumerate(xs):
             if x.running:
-                place = example.automaton, x.state, x.left
-                tilted[n] = [p + rule.log_g(*place, v) for v, p in enumerate(example.log_p(x))]
+                log_g[n], unknown[x.ids] = safe(example, x)
+                tilted[n] = list(map(operator.add, example.log_p(x), log_g[n]))
                 log_z = log_sum(tilted[n])
                 gain = log_z - x.log_psi if potential or log_z == NOTHING else 0.0
                 xs[n] = alive(replace(x, log_w=x.log_w + gain))
@@ -386,14 +416,16 @@ def particles_of(example: Example, N: int, threshold: float, strata: str) -> lis
                 u = example.number(n, step, Purpose.TOKEN)
                 ends = list(itertools.accumulate(math.exp(w - max(log_q)) for w in log_q))
                 token = first_beyond(u * ends[-1], ends)
-                log_g = rule.log_g(example.automaton, x.state, x.left, token)
+                own = log_g[ancestors[n]][token]
                 drawn = example.moved(x, token)
                 after, last, length = example.followed(drawn)
                 read[drawn.ids] = (1 + length - (not after.running), length)
                 after = alive(after)
-                psi = (last if length else log_g) if potential and after.running else 0.0
-                gain = psi - log_g if potential else log_sum(log_q) - log_g
+                psi = (last if length else own) if potential and after.running else 0.0
+                gain = psi - own if potential else log_sum(log_q) - own
                 xs[n] = replace(after, log_w=after.log_w + gain, log_psi=psi)
+        example.fallbacks += sum(unknown.values())
+        example.weights += [x.log_w for x in weighed], [x.log_w for x in xs]
         reads, forced = zip(*read.values(), strict=True) if read else ([], [])
         example.note(ess, due, running, positive, list(reads), sum(forced))
     return xs
@@ -403,16 +435,33 @@ def first_beyond(point: float, ends: list[float]) -> int:
     return next(i for i, end in enumerate(ends) if end > point)
 
 
+class Seen:
+    """An observer that notes the weights of all particles in each step, and behind it."""
+
+    def __init__(self) -> None:
+        self.names: list[int] = []
+        self.weights: list[torch.Tensor] = []
+
+    def __call__(self, names: Sequence[int]) -> Watch:
+        self.names += names
+        return self.note
+
+    def note(self, step: Observation) -> None:
+        self.weights += step.log_weight, step.after.log_weight
+
+
 @pytest.mark.parametrize("forced_runs", [True, False])
 @pytest.mark.parametrize("strata", ["none", "state"])
-@pytest.mark.parametrize("rule", ["lm", "lcd", "gcd", "wave", "no_potential", "tied"])
+@pytest.mark.parametrize("rule", RULES)
 def test_particles_are_those_of_the_definition(rule: str, strata: str, forced_runs: bool) -> None:
     resampled = finished = 0
     for seed, threshold in enumerate([0.0, 0.5, 0.5, 0.8, 1.0, 1.0]):
         temperature = (1.0, 0.7)[seed % 2]
+        seen = Seen()
         found = sampled(
             RULES[rule], particles=6, seed=seed, temperature=temperature, strata=strata,
             ess_threshold=threshold, forced_runs=forced_runs,
+            observe=seen,
         )  # fmt: skip
         for place, posterior in enumerate(found):
             example = Example(
@@ -425,6 +474,10 @@ def test_particles_are_those_of_the_definition(rule: str, strata: str, forced_ru
             log_w = [x.log_w for x in expected]
             assert [each.log_weight for each in posterior.particles] == pytest.approx(log_w)
             assert posterior.log_evidence == pytest.approx(log_sum(log_w) - math.log(6))
+            assert len(seen.weights) >= len(example.weights)
+            for weights, step in zip(example.weights, seen.weights, strict=False):
+                own = step.view(-1, 6)[seen.names.index(NAMES[place])]
+                assert own.tolist() == pytest.approx(weights)
             assert posterior.ess == pytest.approx(effective(log_w))
             resampled += sum(example.resampled)
             finished += sum(x.finished for x in expected)

@@ -239,6 +239,22 @@ def test_classes_share_what_their_tokens_have() -> None:
     assert g[0][0] == g[1][0] != g[None][0]
 
 
+@pytest.mark.parametrize("exact_top_k", [0, None])
+def test_joint_twists_sum_to_the_chance_of_completion(exact_top_k: int | None) -> None:
+    """That of a class is divided among its tokens, which is no matter of the law of the weights."""
+    for name, budget in (("a_star_b", 4), ("few_words", 5)):
+        lookahead = Bigram(table(VOCABULARY, seed=2))
+        proposal = smc.Twisted(lookahead, twist="joint", exact_top_k=exact_top_k, defence=0)
+        batch = smc.Batch(AutomatonBatch([CONSTRAINTS[name]()]), torch.tensor([budget]))
+        state = proposal.start(batch)
+        log_p = torch.full((1, VOCABULARY.size), -1.0, dtype=torch.float64)
+        every = torch.arange(VOCABULARY.size).unsqueeze(0)
+        expected = lookahead.all_tokens(state.model, state.walk).log_joint
+        late = state.walk.steps_after_tokens(every) >= budget
+        total = expected.masked_fill(late, -torch.inf).logsumexp(dim=1)
+        assert proposal.guide(state, log_p).log_g.logsumexp(dim=1) == pytest.approx(total)
+
+
 def test_in_time_goes_to_gcd_as_the_budget_grows() -> None:
     model, automaton = Bigram(table(VOCABULARY)), few_words()
     lm, found = ToyLM(VOCABULARY), {}
