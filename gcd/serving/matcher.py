@@ -38,7 +38,7 @@ from gcd.errors import ConstraintError, InfeasibleBudgetError, OverlongBudgetErr
 from gcd.serving.arguments import rows, whole_number, whole_numbers
 from gcd.serving.kernels import masks as kernels
 from gcd.serving.kernels import served as served_kernels
-from gcd.serving.kernels.table import Table
+from gcd.serving.kernels.table import TableArrays
 from gcd.serving.places import Places
 from gcd.serving.table import ServedTable
 from gcd.tokens.distances import UNREACHABLE, check_whole
@@ -96,7 +96,7 @@ class ServedAutomaton:
         num_patterns = pattern_start.size - 1
         num_slots = min(_MAX_ROWS, cache_bytes // (4 * self.num_words + 8 * num_keys + 24))
         self._table = ServedTable(
-            Table(
+            TableArrays(
                 class_of=automaton.class_of,
                 steps=automaton.steps_to_accept,
                 reach=reach,

@@ -1,7 +1,7 @@
 """This module owns the memory of a served constraint; only here are addresses of arrays taken.
 
 Compiled steps (`gcd.serving.kernels.masks`) get a constraint as the address of a header, which
-lists address, rows and columns of each array of a `Table`. Why they stay inside of these arrays:
+lists address, rows and columns of each array of a `TableArrays`. Why they stay inside of these:
 
 * **The arrays live as long as they can be reached.** A `ServedTable` holds them and its header; a
   `ServedAutomaton` holds the table; a `Matcher` holds the automaton, and a `MatcherBatch` its
@@ -22,7 +22,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from gcd.serving.kernels.table import FIRST_INT64, MATRICES, PER_FIELD, Table
+from gcd.serving.kernels.table import FIRST_INT64, MATRICES, PER_FIELD, TableArrays
 
 
 class ServedTable:
@@ -37,7 +37,7 @@ class ServedTable:
         address: where compiled code finds them, as long as this object lives.
     """
 
-    def __init__(self, arrays: Table, num_words: int) -> None:
+    def __init__(self, arrays: TableArrays, num_words: int) -> None:
         self.arrays = arrays
         self._header = np.empty((len(arrays), PER_FIELD), np.int64)
         for i, (name, array) in enumerate(arrays._asdict().items()):
@@ -60,7 +60,7 @@ class ServedTable:
         )
 
 
-def _check(table: Table, num_words: int) -> None:
+def _check(table: TableArrays, num_words: int) -> None:
     """Sizes agree, and what is an index somewhere lies inside there."""
     num_states, num_classes = table.steps.size, table.dense_of.size
     num_patterns, num_slots = table.pattern_start.size - 1, table.row.shape[0]

@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 import torch
-from smc.vocabulary.factors import DenseGuide, Factors, TiedGuide
 
 import smc
 from gcd.automata.automaton import Automaton
@@ -33,6 +32,7 @@ from smc.observation import Observation, Watch
 from smc.proposals import Walk
 from smc.testing import ToyLM
 from smc.twisted import FLOOR
+from smc.vocabulary.factors import DenseGuide, Factors, TiedGuide
 from tests.smc.toys import choice
 
 pytestmark = pytest.mark.usefixtures("unchecked_annotations")

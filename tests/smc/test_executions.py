@@ -17,7 +17,7 @@ from hmm.model import HMM
 from smc.answers import ending_tokens
 from smc.resampling import SCHEMES
 from smc.static import move
-from smc.testing import ToyForward, ToyLM
+from smc.testing import ToyLM
 from tests.smc.test_walk import TOY, Tilted, truth, walk_sums
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice
 
@@ -84,7 +84,8 @@ def examples() -> dict[str, Any]:
 def test_the_same_tokens_for_the_same_seed(name: str, strata: str) -> None:
     resampled = 0
     for seed in range(2):
-        for threshold, resampling in zip((0.5, 0.9, 1.0, 0.7), SCHEMES, strict=True):
+        schemes = (*SCHEMES, "multinomial")
+        for threshold, resampling in zip((0.5, 0.9, 1.0, 0.7, 1.0), schemes, strict=True):
             found = assert_same(
                 TOY, **examples(), proposal=PROPOSALS[name](), particles=7, seed=seed,
                 strata=strata, ess_threshold=threshold, resampling=resampling,
@@ -263,21 +264,43 @@ def test_auto_is_eager_on_a_cpu(caplog: pytest.LogCaptureFixture) -> None:
     assert "eager form: the device is cpu" in caplog.text
 
 
+class Broken(ToyLM):
+    """A language model one of whose numbers is none, after the first token."""
+
+    def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
+        log_p = super().log_p(tokens).clone()
+        if len(tokens) > 1:
+            log_p[4] = torch.nan
+        return log_p
+
+
+@pytest.mark.parametrize("execution", ["eager", "static"])
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
-def test_what_is_not_a_number_is_refused(algorithm: str) -> None:
-    class Broken(ToyForward):
-        def step(self, tokens, source, step):
-            return super().step(tokens, source, step) * torch.nan
-
-    class BrokenLM(ToyLM):
-        def static_forward(self) -> ToyForward:
-            return Broken(self)
-
+@pytest.mark.parametrize("name", PROPOSALS)
+def test_what_is_not_a_number_is_refused(name: str, algorithm: str, execution: str) -> None:
     with pytest.raises(FloatingPointError, match="not numbers"):
         smc.sample(
-            BrokenLM(VOCABULARY), [[0]], a_star_b(), budget=4, particles=9, proposal=smc.GCD(),
-            execution="static", algorithm=algorithm,
+            Broken(VOCABULARY), [[0]], a_star_b(), budget=4, particles=9,
+            proposal=PROPOSALS[name](), execution=execution, algorithm=algorithm, forced_runs=False,
         )  # fmt: skip
+
+
+class Silent(ToyLM):
+    """A language model that says nothing that is a number after an end."""
+
+    def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
+        over = tokens[-1] in VOCABULARY.eos_ids and len(tokens) > 1
+        return super().log_p(tokens) * (torch.nan if over else 1)
+
+
+@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
+@pytest.mark.parametrize("name", ["lm", "gcd", "pgcd"])
+def test_what_the_model_says_after_the_end_does_not_matter(name: str, algorithm: str) -> None:
+    automata = [CONSTRAINTS[each]() for each in ("few_words", "a_star_b")]
+    assert_same(
+        Silent(VOCABULARY, seed=1, spread=1.5), [[0], [1]], automata, budget=[4, 7], particles=6,
+        proposal=PROPOSALS[name](), algorithm=algorithm,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])

@@ -85,7 +85,7 @@ def separate_choices(
         inside = document.closure(
             tuple(p for choice in choices for branch in choice for part in branch for p in part)
         )
-        names = declared(place for place in plain if place.told)
+        names = declared(place for place in plain if place.asserted)
         if any(
             ("properties" in place.schema and not is_closed(plain))
             or any(name not in names for name in place.schema.get("properties", ()))
@@ -93,13 +93,13 @@ def separate_choices(
             for place in inside
         ):
             return None
-    aside = [
-        [(tuple(replace(p, told=False) for p in held), excluded) for held, excluded in choice]
+    compared_with = [
+        [(tuple(replace(p, asserted=False) for p in held), excluded) for held, excluded in choice]
         for choice in choices
     ]
     return [
         [case for branch in choice for case in _cases(document, plain, (branch,), wide)]
-        for choice in aside
+        for choice in compared_with
     ]
 
 
@@ -212,12 +212,15 @@ def _choices(document: Document, place: Place) -> list[list[_Branch]]:
         found.append(_any_of(document, place, branches))
     if "oneOf" in schema:
         branches = [document.beside(place, "oneOf", i) for i in range(len(schema["oneOf"]))]
-        aside = [replace(branch, told=False) for branch in branches]
+        compared_with = [replace(branch, asserted=False) for branch in branches]
         found.append(
-            [((branch,), tuple(aside[:i] + aside[i + 1 :])) for i, branch in enumerate(branches)]
+            [
+                ((branch,), tuple(compared_with[:i] + compared_with[i + 1 :]))
+                for i, branch in enumerate(branches)
+            ]
         )
     if "not" in schema:
-        found.append([((), (document.beside(place, "not", told=False),))])
+        found.append([((), (document.beside(place, "not", asserted=False),))])
     if "if" in schema:
         found += _conditional(document, place)
     for name in schema.get("dependentSchemas", ()):
@@ -247,11 +250,11 @@ def _any_of(document: Document, place: Place, branches: list[Place]) -> list[_Br
         raise document.refuse(
             "anyOf", place, f"has more than {_MAX_BRANCHES} branches beside an unevaluated… keyword"
         )
-    aside = [replace(branch, told=False) for branch in branches]
+    compared_with = [replace(branch, asserted=False) for branch in branches]
     return [
         (
             tuple(b for b, holds in zip(branches, chosen, strict=True) if holds),
-            tuple(b for b, holds in zip(aside, chosen, strict=True) if not holds),
+            tuple(b for b, holds in zip(compared_with, chosen, strict=True) if not holds),
         )
         for chosen in product((True, False), repeat=len(branches))
         if any(chosen)
@@ -267,7 +270,7 @@ def _conditional(document: Document, place: Place) -> list[list[_Branch]]:
         (document.beside(place, k),) if k in place.schema else () for k in ("then", "else")
     )
     return [
-        [((condition, *then), ()), (otherwise, (replace(condition, told=False),))],
+        [((condition, *then), ()), (otherwise, (replace(condition, asserted=False),))],
     ]
 
 

@@ -51,7 +51,7 @@ class Place:
         pointer: JSON pointer from the document's root.
         entered: (pointer, times) of the recursive schemas entered on the way here.
         schema: the schema itself, in the vocabulary of draft 2020-12.
-        told: whether the schema belongs to what is asked for, rather than to what a value is
+        asserted: whether the schema belongs to what is asked for, rather than to what a value is
             compared with (`not` and the like); it decides which members are undeclared.
         plain: whether `$ref`, `allOf` and the keywords that choose have been dealt with.
         under: the schemas of the same value around this one that have `unevaluated…`.
@@ -60,7 +60,7 @@ class Place:
     pointer: str
     entered: tuple[tuple[str, int], ...]
     schema: Any = field(compare=False, repr=False)
-    told: bool = True
+    asserted: bool = True
     plain: bool = False
     under: frozenset[str] = frozenset()
 
@@ -138,12 +138,12 @@ class Document:
 
     def child(self, place: Place, *path: str | int) -> Place:
         """Return the schema of an element or a member, at a path below that of the whole value."""
-        return replace(self._at(place, path), told=place.told)
+        return replace(self._at(place, path), asserted=place.asserted)
 
-    def beside(self, place: Place, *path: str | int, told: bool | None = None) -> Place:
+    def beside(self, place: Place, *path: str | int, asserted: bool | None = None) -> Place:
         """Return another schema of the same value, at a path below this one."""
-        told = place.told if told is None else told
-        return replace(self._at(place, path), told=told, under=_under(place))
+        asserted = place.asserted if asserted is None else asserted
+        return replace(self._at(place, path), asserted=asserted, under=_under(place))
 
     def made(self, place: Place, name: str, schema: Any) -> Place:
         """Return a schema of the same value that is nowhere spelled out; named for equality."""
@@ -210,7 +210,7 @@ class Document:
         """
         if places not in self._closures:
             found: dict[Place, None] = {}
-            stack = [replace(p, told=False, plain=False, under=frozenset()) for p in places]
+            stack = [replace(p, asserted=False, plain=False, under=frozenset()) for p in places]
             while stack:
                 place = stack.pop()
                 if isinstance(place.schema, bool) or place in found:
@@ -221,7 +221,8 @@ class Document:
                 found[place] = None
                 stack.extend(self._referred(place, k) for k in _REFERENCES if k in place.schema)
                 stack.extend(
-                    replace(self._at(place, path), told=False) for path in _same_value(place.schema)
+                    replace(self._at(place, path), asserted=False)
+                    for path in _same_value(place.schema)
                 )
                 for keyword in CONSTANTS:
                     if has_containers(place.schema, keyword):
@@ -258,7 +259,9 @@ class Document:
 
     def _referred(self, place: Place, keyword: str) -> Place:
         target = self._references.target(keyword, place.schema[keyword], place.pointer)
-        return replace(self._enter(target, place.entered), told=place.told, under=_under(place))
+        return replace(
+            self._enter(target, place.entered), asserted=place.asserted, under=_under(place)
+        )
 
     def _enter(self, pointer: str, entered: tuple[tuple[str, int], ...]) -> Place:
         if pointer in self._cycle_of:

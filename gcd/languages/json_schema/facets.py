@@ -7,7 +7,7 @@ of `required` describes one object, whose members have one order.
 
 **Aside.** A description may be made to be compared with another, as in "this but not that". Both
 must then write the members of an object in one order, so the schemas of all that is compared are
-given as `aside`; they contribute names, and nothing else.
+given as `compared_with`; they contribute names, and nothing else.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Property(NamedTuple):
         name: its key.
         places: every schema its value must satisfy.
         required, forbidden: whether it must be there, or must not.
-        aside: the schemas its value is compared with.
+        compared_with: the schemas its value is compared with.
     """
 
     name: str
     places: Conjunction
     required: bool
     forbidden: bool
-    aside: Conjunction
+    compared_with: Conjunction
 
 
 class Other(NamedTuple):
@@ -83,8 +83,8 @@ class Facets:
         patterns_of_names: patterns that tell undeclared members apart, with their schemas.
         names: schemas that every member's name must satisfy.
         count: fewest and most members.
-        aside_others: the schemas that values of undeclared members are compared with.
-        aside_items: those that elements are compared with.
+        compared_others: the schemas that values of undeclared members are compared with.
+        compared_items: those that elements are compared with.
     """
 
     kinds: frozenset[str]
@@ -106,17 +106,19 @@ class Facets:
     patterns_of_names: tuple[tuple[str, Place], ...]
     names: Conjunction
     count: tuple[int, int | None]
-    aside_others: Conjunction
-    aside_items: Conjunction
+    compared_others: Conjunction
+    compared_items: Conjunction
 
 
-def merge(document: Document, places: Conjunction, aside: Conjunction, *, closed: bool) -> Facets:
+def merge(
+    document: Document, places: Conjunction, compared_with: Conjunction, *, closed: bool
+) -> Facets:
     """Return the description of the values that satisfy every one of these plain schemas.
 
     `closed`: undeclared members are out where some schema that is asked for has `properties` and
     none has `additionalProperties` or the like; otherwise they are in, as the standard has it.
     """
-    described = (*places, *aside)
+    described = (*places, *compared_with)
     names = {name for place in described for name in place.schema.get("properties", ())}
     spend(_PER_VALUE + _PER_MEMBER * len(names) * len(described))
     schemas = [place.schema for place in places]
@@ -144,7 +146,7 @@ def merge(document: Document, places: Conjunction, aside: Conjunction, *, closed
         ),
         unique=next((place for place in places if place.schema.get("uniqueItems")), None),
         container=next((s[CONTAINER] for s in schemas if CONTAINER in s), "list"),
-        properties=_properties(document, places, aside, shut),
+        properties=_properties(document, places, compared_with, shut),
         others=() if shut else _others(document, places),
         patterns_of_names=_patterns_of_names(places),
         names=tuple(
@@ -153,8 +155,8 @@ def merge(document: Document, places: Conjunction, aside: Conjunction, *, closed
             if "propertyNames" in place.schema
         ),
         count=_interval(schemas, "minProperties", "maxProperties"),
-        aside_others=_aside_others(document, aside),
-        aside_items=_aside_items(document, places, aside),
+        compared_others=_compared_others(document, compared_with),
+        compared_items=_compared_items(document, places, compared_with),
     )
 
 
@@ -186,10 +188,10 @@ def _reached(fewest: int, most: int | None, highest: int) -> tuple[int, int | No
 
 
 def is_closed(places: Conjunction) -> bool:
-    """Return whether schemas that are asked for (*told*) exclude undeclared members."""
-    told = [place.schema for place in places if place.told]
-    return any("properties" in schema for schema in told) and not any(
-        keyword in schema for schema in told for keyword in OPENING
+    """Return whether schemas that are asked for (*asserted*) exclude undeclared members."""
+    asserted = [place.schema for place in places if place.asserted]
+    return any("properties" in schema for schema in asserted) and not any(
+        keyword in schema for schema in asserted for keyword in OPENING
     )
 
 
@@ -272,10 +274,12 @@ def _element_places(document: Document, places: Conjunction, index: int | None) 
     return tuple(found)
 
 
-def _aside_items(document: Document, places: Conjunction, aside: Conjunction) -> Conjunction:
+def _compared_items(
+    document: Document, places: Conjunction, compared_with: Conjunction
+) -> Conjunction:
     """Schemas that the elements are compared with; those that are counted are among them."""
     found = [child for place in places for child in _at(document, place, "contains")]
-    for place in aside:
+    for place in compared_with:
         found += _at(document, place, "items", "contains", "unevaluatedItems")
         count = len(place.schema.get("prefixItems", ()))
         found += [document.child(place, "prefixItems", i) for i in range(count)]
@@ -291,16 +295,16 @@ def _evaluated_by(places: Conjunction, place: Place) -> list[Place]:
 
 
 def _properties(
-    document: Document, places: Conjunction, aside: Conjunction, shut: bool
+    document: Document, places: Conjunction, compared_with: Conjunction, shut: bool
 ) -> tuple[Property, ...]:
     required = _names(place.schema.get("required", ()) for place in places)
     absent = _names(place.schema.get(ABSENT, ()) for place in places)
-    told = [place for place in places if place.told]
-    order = declared(told)
+    asserted = [place for place in places if place.asserted]
+    order = declared(asserted)
     allowed = set(order)
     if not shut:
-        # What is compared must agree on the order, so `aside` comes first: it is the same for all.
-        order = {**order, **declared(aside), **declared(places)}
+        # What is compared must agree on the order: `compared_with`, the same for all, comes first.
+        order = {**order, **declared(compared_with), **declared(places)}
         allowed = set(order)
     return tuple(
         Property(
@@ -309,7 +313,9 @@ def _properties(
             name in required,
             name in absent or name not in allowed,
             document.closure(
-                tuple(child for p in aside for child in _all_member_places(document, p, name))
+                tuple(
+                    child for p in compared_with for child in _all_member_places(document, p, name)
+                )
             ),
         )
         for name in {**order, **required}
@@ -378,10 +384,10 @@ def _at(document: Document, place: Place, *keywords: str) -> list[Place]:
     return [document.child(place, keyword) for keyword in keywords if keyword in place.schema]
 
 
-def _aside_others(document: Document, aside: Conjunction) -> Conjunction:
+def _compared_others(document: Document, compared_with: Conjunction) -> Conjunction:
     """Schemas that the values of undeclared members are compared with."""
     found: list[Place] = []
-    for place in aside:
+    for place in compared_with:
         found += _at(document, place, "additionalProperties", "unevaluatedProperties")
         patterns = place.schema.get("patternProperties", ())
         found += [document.child(place, "patternProperties", pattern) for pattern in patterns]

@@ -16,8 +16,8 @@ and
 They differ in how scalars are spelled: a wide one has every spelling of keys and constants, whole
 numbers with a fraction of zeros, zero with a sign, and numbers with an exponent whatever their
 value (equality of those is not regular). In both, the members of objects stand in one order, that
-of all schemas that are compared (`aside`), and undeclared members are let in or not by the schemas
-that are asked for.
+of all schemas that are compared (`compared_with`), and undeclared members are let in or not by the
+schemas that are asked for.
 
 **Where the convention leaves nothing.** That undeclared members are left out (`closed`) may leave
 no object where the standard has some: of two objects in a `oneOf`, each admits the other's members,
@@ -96,7 +96,7 @@ class SchemaLanguages:
     def language(
         self,
         places: Conjunction,
-        aside: Conjunction = (),
+        compared_with: Conjunction = (),
         *,
         wide: bool = False,
         frame: Frame = BRACES,
@@ -105,23 +105,25 @@ class SchemaLanguages:
 
         Args:
             places: the schemas.
-            aside: schemas of what this language is compared with.
+            compared_with: schemas of what this language is compared with.
             wide: see the module's docstring.
             frame: what stands around the members, if the value is an object.
         """
-        if self._closed and self._is_opened(places, aside, frame):
-            return self._standard.language(places, aside, wide=wide, frame=frame)
-        return self._by_convention(places, aside, wide, frame)
+        if self._closed and self._is_opened(places, compared_with, frame):
+            return self._standard.language(places, compared_with, wide=wide, frame=frame)
+        return self._by_convention(places, compared_with, wide, frame)
 
-    def _is_opened(self, places: Conjunction, aside: Conjunction, frame: Frame) -> bool:
+    def _is_opened(self, places: Conjunction, compared_with: Conjunction, frame: Frame) -> bool:
         """Whether only the standard's reading leaves this value an object, or anything at all."""
-        told = tuple(place for place in places if place.told)
-        key = frozenset(told)
+        asserted = tuple(place for place in places if place.asserted)
+        key = frozenset(asserted)
         if key not in self._opened:
-            here = self._by_convention(told, aside, False, frame)
+            here = self._by_convention(asserted, compared_with, False, frame)
             more = False
-            if here.run(frame.opened) < 0 and self.document.declares_members(told, here.is_empty):
-                standard = self._standard.language(told, frame=frame)
+            if here.run(frame.opened) < 0 and self.document.declares_members(
+                asserted, here.is_empty
+            ):
+                standard = self._standard.language(asserted, frame=frame)
                 more = standard.run(frame.opened) >= 0 or here.is_empty > standard.is_empty
             self._opened[key] = more
         return self._opened[key]
@@ -132,21 +134,23 @@ class SchemaLanguages:
         return self._in(self.notation, closed=False)
 
     def _by_convention(
-        self, places: Conjunction, aside: Conjunction, wide: bool, frame: Frame
+        self, places: Conjunction, compared_with: Conjunction, wide: bool, frame: Frame
     ) -> Automaton:
-        key = (places, aside, wide, frame)
+        key = (places, compared_with, wide, frame)
         if key not in self._known:
             with self.parts.compiling(places, CHOICES):
-                self._known[key] = self.parts.keep(self._language(places, aside, wide, frame))
+                self._known[key] = self.parts.keep(
+                    self._language(places, compared_with, wide, frame)
+                )
         return self._known[key]
 
     def _language(
-        self, places: Conjunction, aside: Conjunction, wide: bool, frame: Frame
+        self, places: Conjunction, compared_with: Conjunction, wide: bool, frame: Frame
     ) -> Automaton:
         separate = separate_choices(self.document, places, wide=wide, closed=self._closed)
         if separate is None:
             cases = alternatives(self.document, places, wide=wide)
-            return self._any_of(cases, aside, wide, frame)
+            return self._any_of(cases, compared_with, wide, frame)
         others = [
             place
             for cases in separate
@@ -154,17 +158,19 @@ class SchemaLanguages:
             for schemas in (case.places, *case.excluded)
             for place in self.document.closure(schemas)
         ]
-        aside = tuple(dict.fromkeys([*aside, *others]))
-        found = self._any_of(separate[0], aside, wide, frame)
+        compared_with = tuple(dict.fromkeys([*compared_with, *others]))
+        found = self._any_of(separate[0], compared_with, wide, frame)
         for cases in separate[1:]:
-            found = self.parts.once(and_, found, self._any_of(cases, aside, wide, frame))
+            found = self.parts.once(and_, found, self._any_of(cases, compared_with, wide, frame))
         return found
 
-    def _any_of(self, cases: list[Case], aside: Conjunction, wide: bool, frame: Frame) -> Automaton:
+    def _any_of(
+        self, cases: list[Case], compared_with: Conjunction, wide: bool, frame: Frame
+    ) -> Automaton:
         parts = [
             part
             for case in cases
-            for part in self._case(case.places, case.excluded, aside, wide, frame)
+            for part in self._case(case.places, case.excluded, compared_with, wide, frame)
         ]
         if len(parts) == 1:
             return parts[0]
@@ -175,16 +181,16 @@ class SchemaLanguages:
         self,
         places: Conjunction,
         excluded: Sequence[Conjunction],
-        aside: Conjunction,
+        compared_with: Conjunction,
         wide: bool,
         frame: Frame,
     ) -> list[Automaton]:
         """Languages whose union is that of one case."""
         if not excluded:
-            return self._plain(places, aside, wide, frame)
+            return self._plain(places, compared_with, wide, frame)
         more = {place: None for schemas in excluded for place in self.document.closure(schemas)}
-        aside = tuple(dict.fromkeys([*aside, *more]))
-        language = self.parts.once(_union, *self._plain(places, aside, wide, frame))
+        compared_with = tuple(dict.fromkeys([*compared_with, *more]))
+        language = self.parts.once(_union, *self._plain(places, compared_with, wide, frame))
         for schemas in excluded:
             if language.is_empty:
                 break
@@ -192,7 +198,7 @@ class SchemaLanguages:
             if are_apart(self.document, places, schemas):
                 continue
             values = self._in_every_spelling if wide else self
-            other = values.language(places + schemas, aside, wide=not wide, frame=frame)
+            other = values.language(places + schemas, compared_with, wide=not wide, frame=frame)
             language = language if other.is_empty else self.parts.once(sub, language, other)
         return [language]
 
@@ -230,12 +236,12 @@ class SchemaLanguages:
         return values
 
     def _plain(
-        self, places: Conjunction, aside: Conjunction, wide: bool, frame: Frame
+        self, places: Conjunction, compared_with: Conjunction, wide: bool, frame: Frame
     ) -> list[Automaton]:
         """Languages whose union is that of a conjunction of plain schemas, kind by kind."""
-        if not places and not aside and frame is BRACES:
+        if not places and not compared_with and frame is BRACES:
             return [any_value(self.notation, self._max_depth)]
-        facets = merge(self.document, places, aside, closed=self._closed)
+        facets = merge(self.document, places, compared_with, closed=self._closed)
         if self._max_bytes is not None and facets.constants is None:
             facets = within_reach(facets, self._max_bytes)
         if frame is not BRACES:  # a call's arguments are an object
@@ -267,11 +273,11 @@ class SchemaLanguages:
                 build = partial(strings, self.document, self.notation, facets, wide=wide)
             case "array":
                 elements = (f.size, f.head, f.items, f.contains, f.unique, f.container)
-                key = (kind, *elements, f.aside_items, wide)
+                key = (kind, *elements, f.compared_items, wide)
                 build = partial(self._array, facets, wide)
             case _:
                 members = (f.properties, f.others, f.patterns_of_names, f.names, f.count)
-                key = (kind, *members, f.aside_others, wide)
+                key = (kind, *members, f.compared_others, wide)
                 build = partial(self._object, facets, wide, BRACES)
         if key not in self._built:
             self._built[key] = self.parts.keep(build())
@@ -285,9 +291,9 @@ class SchemaLanguages:
         parts = []
         for brackets in self.notation.containers[facets.container]:
             values = self._hashable if brackets.of_hashable else self
-            aside = facets.aside_items
-            elements = [values.language(places, aside, wide=wide) for places in head]
-            rest = values.language(facets.items, aside, wide=wide)
+            compared_with = facets.compared_items
+            elements = [values.language(places, compared_with, wide=wide) for places in head]
+            rest = values.language(facets.items, compared_with, wide=wide)
             part = self.parts.once(
                 array,
                 self.notation,
@@ -311,16 +317,16 @@ class SchemaLanguages:
         """Arrays with the right number of elements that satisfy a schema."""
         most = facets.size[1]
         head = facets.head if most is None else facets.head[:most]
-        aside = facets.aside_items
-        counted = replace(contains.place, told=False)
+        compared_with = facets.compared_items
+        counted = replace(contains.place, asserted=False)
 
         def both(places: Conjunction, *, wide: bool) -> Automaton:
-            return self.language((*places, counted), aside, wide=wide)
+            return self.language((*places, counted), compared_with, wide=wide)
 
         found = Automaton.any_bytes()
         if contains.fewest:
             sorts = [
-                Sorted(both(places, wide=wide), self.language(places, aside, wide=wide))
+                Sorted(both(places, wide=wide), self.language(places, compared_with, wide=wide))
                 for places in (*head, facets.items)
             ]
             found = containing(
@@ -329,7 +335,7 @@ class SchemaLanguages:
         if contains.most is not None:
             sorts = []
             for places in (*head, facets.items):
-                every = self.language(places, aside, wide=wide)
+                every = self.language(places, compared_with, wide=wide)
                 sorts.append(Sorted(every, every - both(places, wide=not wide)))
             found = found & containing(
                 self.notation, sorts[:-1], sorts[-1], 0, contains.most, brackets
@@ -342,17 +348,17 @@ class SchemaLanguages:
         """The arrays of a language whose elements differ."""
         most = facets.size[1]
         head = list(facets.head if most is None else facets.head[:most])
-        rest = self.language(facets.items, facets.aside_items, wide=True)
+        rest = self.language(facets.items, facets.compared_items, wide=True)
         longest = len(head) if rest.is_empty else most
         if longest is not None and longest <= 1:
             return language
-        wides = [self.language(places, facets.aside_items, wide=True) for places in head]
+        wides = [self.language(places, facets.compared_items, wide=True) for places in head]
         if longest is not None and longest <= len(head) + 1:
             wides = [*wides, rest][:longest]
             if all((a & b).is_empty for i, a in enumerate(wides) for b in wides[:i]):
                 return language
         assert facets.unique is not None
-        base, length = replace(facets.unique, told=False), 0
+        base, length = replace(facets.unique, asserted=False), 0
         values: dict[str, int] = {}
         found = []
         for places in [*head, facets.items]:  # nothing is built until all are known to be few
@@ -372,7 +378,7 @@ class SchemaLanguages:
             for text, value in known.items():
                 constant = self.document.made(base, f"is {text}", {"const": value})
                 table[values[text]] = self.language(
-                    (*places, constant), facets.aside_items, wide=wide
+                    (*places, constant), facets.compared_items, wide=wide
                 )
         if following * max((a.num_states for t in tables for a in t.values()), default=0) > (
             max_states()
@@ -399,13 +405,13 @@ class SchemaLanguages:
             a_string = self.document.made(facets.names[0], "a string", {"type": "string"})
             keys = self.language((*facets.names, a_string), wide=wide)
         members = []
-        for name, places, required, forbidden, aside in facets.properties:
+        for name, places, required, forbidden, compared_with in facets.properties:
             key = self._key(name, wide, frame)
             if keys is not None:
                 forbidden = forbidden or (self.notation.spell_all(name) & keys).is_empty
             value = Automaton.empty()
             if not forbidden:
-                value = self.language(places, aside, wide=wide)
+                value = self.language(places, compared_with, wide=wide)
             if not value.is_empty:
                 members.append(Member(key, value, required))
             elif required:
@@ -433,7 +439,7 @@ class SchemaLanguages:
         """Undeclared members, in languages of keys that do not overlap."""
         found = []
         for matched, places in facets.others:
-            value = self.language(places, facets.aside_others, wide=wide)
+            value = self.language(places, facets.compared_others, wide=wide)
             if value.is_empty:
                 continue
             key = self._undeclared(facets)

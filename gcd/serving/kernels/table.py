@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 from gcd.support.compiled import helper
 
 
-class Table(NamedTuple):
+class TableArrays(NamedTuple):
     """What steps need of a constraint of S states, C classes, V tokens, W words a row, P patterns.
 
     K rows are cached, the classes in each as a set of B = ceil(C / 64) words of bits.
@@ -77,7 +77,7 @@ class Table(NamedTuple):
     clock: np.ndarray
 
 
-FIELDS = Table._fields
+FIELDS = TableArrays._fields
 MATRICES = ("dense", "row", "key")
 FIRST_INT64 = FIELDS.index("key")
 """Fields before this one are int32, the others int64."""
@@ -119,10 +119,10 @@ def _matrix_64(header: np.ndarray, field: int) -> np.ndarray:
 
 
 @helper(forceinline=True)
-def table_at(address: int) -> Table:
+def table_at(address: int) -> TableArrays:
     """Return the table whose header lies at an address."""
     header = numba.carray(_pointer(address), _SIZE, np.int64)
-    return Table(
+    return TableArrays(
         _vector_32(header, np.int64(0)),
         _vector_32(header, np.int64(1)),
         _vector_32(header, np.int64(2)),

@@ -16,7 +16,7 @@ from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError, EmptyLanguageError, InfeasibleBudgetError
 from gcd.languages.text.regex import regex
 from gcd.serving.batch import MatcherBatch
-from gcd.serving.kernels.table import Table, table_at
+from gcd.serving.kernels.table import TableArrays, table_at
 from gcd.serving.matcher import Matcher, ServedAutomaton
 from gcd.tokens.bitmask import num_words, unpack
 from gcd.tokens.budget import BudgetMask, check_budget
@@ -426,7 +426,7 @@ def test_every_field_of_a_table_is_found_at_its_address() -> None:
     )._table
     found = numba.njit(lambda address: table_at(address))(table.address)
     assert len(found) == len(table.arrays)
-    for name, array, seen in zip(Table._fields, table.arrays, found, strict=True):
+    for name, array, seen in zip(TableArrays._fields, table.arrays, found, strict=True):
         assert (seen.ctypes.data, seen.shape, seen.dtype) == (
             array.ctypes.data,
             array.shape,
