@@ -638,8 +638,13 @@ def test_no_random_number_is_used_twice(
     used: Counter[tuple[int, int, int, Purpose]] = Counter()
 
     def draw(keys: Keys, breaks: Breaks) -> torch.Tensor:
-        names = zip(keys.example.flatten().tolist(), keys.particle.flatten().tolist(), strict=True)
-        used.update((*name, int(keys.step), keys.purpose) for name in names)
+        # A number by which nothing is decided, of a particle that is over, is nobody's.
+        points = breaks()
+        decides = ((points > 0) & (points < 1)).any(dim=-1)
+        step = torch.as_tensor(keys.step).expand_as(keys.example)
+        named = (keys.example, keys.particle, step)
+        names = zip(*(part[decides].tolist() for part in named), strict=True)
+        used.update((*name, keys.purpose) for name in names)
         return CounterDraw(1)(keys, breaks)
 
     for rule in ("gcd", "wave"):
