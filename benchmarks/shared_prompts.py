@@ -16,8 +16,8 @@ import torch
 from benchmarks.common import head, seconds
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import load_model
-from smc.shared_prompts import SharedPrompts
-from smc.transformers_rows import SharingRows, TransformersRows
+from smc.models.rows import SharingRows, TransformersRows
+from smc.models.shared_prompts import SharedPrompts
 
 ROWS = 16
 

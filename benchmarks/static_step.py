@@ -62,7 +62,7 @@ class TableLM:
     def truncate(self, lengths: torch.Tensor) -> None:
         raise NotImplementedError
 
-    # In static shapes; see `smc.static_model.Forward`.
+    # In static shapes; see `smc.models.static_cache.Forward`.
     def static_forward(self) -> TableLM:
         return self
 

@@ -6,32 +6,42 @@ from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+from warnings import warn
 
 from smc.draw import CounterDraw, Draw
 from smc.interface import sample
-from smc.language_model import (
+from smc.models.protocol import (
     LanguageModel,
     PromptTooLongError,
     Rows,
     check_prompts,
     prompt_lengths,
 )
-from smc.lookahead import Expectation, Lookahead
-from smc.pgcd import PGCD, HMMLookahead
+from smc.models.transformers_lm import TransformersLM
 from smc.posterior import Diagnostics, Posterior, Sample
-from smc.proposals import GCD, LCD, LM, Batch, GreedyClose, MaskProposal, Proposal, Walk
-from smc.transformers_lm import TransformersLM
-from smc.twisted import Twisted
+from smc.proposals import (
+    GCD,
+    LCD,
+    LM,
+    AutomatonPosition,
+    Batch,
+    GreedyClose,
+    MaskProposal,
+    Proposal,
+)
+from smc.proposals.lookahead import Expectation, Lookahead
+from smc.proposals.pgcd import PGCD, HMMLookahead
+from smc.proposals.twisted import Twisted
 from smc.vocabulary.factors import DenseGuide, Guide, TiedGuide
 from smc.weights import Weights
 
 if TYPE_CHECKING:
-    from smc.generation import generate
-    from smc.logits_processor import BudgetLogitsProcessor
+    from smc.decoding.generation import generate
+    from smc.decoding.logits_processor import BudgetLogitsProcessor
 
 _WITH_TRANSFORMERS = {
-    "BudgetLogitsProcessor": "smc.logits_processor",
-    "generate": "smc.generation",
+    "BudgetLogitsProcessor": "smc.decoding.logits_processor",
+    "generate": "smc.decoding.generation",
 }
 
 __all__ = [
@@ -39,6 +49,7 @@ __all__ = [
     "LCD",
     "LM",
     "PGCD",
+    "AutomatonPosition",
     "Batch",
     "BudgetLogitsProcessor",
     "CounterDraw",
@@ -60,7 +71,6 @@ __all__ = [
     "TiedGuide",
     "TransformersLM",
     "Twisted",
-    "Walk",
     "Weights",
     "check_prompts",
     "generate",
@@ -71,6 +81,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """What needs `transformers` is loaded when it is asked for: not everybody has that library."""
+    if name == "Walk":
+        warn("smc.Walk is smc.AutomatonPosition now", DeprecationWarning, stacklevel=2)
+        return AutomatonPosition
     if name not in _WITH_TRANSFORMERS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_WITH_TRANSFORMERS[name]), name)

@@ -27,12 +27,12 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from gcd.tokens.batch import AutomatonBatch
+from smc.competition import Scores, sums_by
 from smc.draw import Breaks, Draw, Keys, Purpose
 from smc.observation import Population
 from smc.outcome import Outcome, StepRecord
 from smc.particles import Particles
 from smc.prefixes import count_of
-from smc.scores import Scores, sums_by
 from smc.selection import Fixed, systematic
 
 MOST_ANSWERS = 1 << 16
@@ -120,14 +120,14 @@ class Pool(NamedTuple):
     def ended(self, ending: Ending) -> tuple[Pool, Callable[[], Population]]:
         """Adds the candidates that complete a text."""
         scores, particles = ending.scores, ending.particles
-        outlook = scores.outlook
-        row, klass = (scores.alive & outlook.ends).nonzero(as_tuple=True)
-        number = outlook.which[row]
-        start = outlook.classes.start[number, klass]
-        size = outlook.classes.start[number, klass + 1] - start
+        successors = scores.successors
+        row, klass = (scores.alive & successors.ends).nonzero(as_tuple=True)
+        number = successors.automaton_of_row[row]
+        start = successors.classes.start[number, klass]
+        size = successors.classes.start[number, klass + 1] - start
         pair = torch.arange(len(row), device=row.device).repeat_interleave(size)
         within = torch.arange(len(pair), device=row.device) - (size.cumsum(dim=0) - size)[pair]
-        token = outlook.classes.tokens[number[pair], start[pair] + within].long()
+        token = successors.classes.tokens[number[pair], start[pair] + within].long()
         row = row[pair]
         log_p = ending.log_p[row, token].double()
         some = ~(ending.log_weight[row] + log_p).isneginf()
@@ -289,10 +289,10 @@ class WrittenDown(NamedTuple):
 
     def ended(self, ending: Ending) -> tuple[WrittenDown, Callable[[], Population]]:
         """Writes down the weight of every place with each of the tokens that may end its text."""
-        outlook, particles = ending.scores.outlook, ending.particles
+        successors, particles = ending.scores.successors, ending.particles
         row, token = particles.row.unsqueeze(1), self.last.clamp(min=0)
-        klass = outlook.classes.of[outlook.which[row], token].long()
-        ends = (ending.scores.alive & outlook.ends)[row, klass] & (self.last >= 0)
+        klass = successors.classes.of[successors.automaton_of_row[row], token].long()
+        ends = (ending.scores.alive & successors.ends)[row, klass] & (self.last >= 0)
         log_p = ending.log_p[row, token].double()
         running = particles.running.unsqueeze(1)
         weight = torch.where(ends & running, particles.log_weight.unsqueeze(1) + log_p, -torch.inf)

@@ -19,15 +19,15 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from smc.draw import Draw
-from smc.language_model import LanguageModel
 from smc.loop import AHEAD, run_eagerly, run_static
+from smc.models.protocol import LanguageModel
+from smc.models.static_cache import Forward, StaticLanguageModel
 from smc.observation import Watch
 from smc.outcome import Outcome
 from smc.prefixes import EagerReader
 from smc.proposals import Batch
 from smc.settings import Settings
 from smc.static import StaticReader
-from smc.static_model import Forward, StaticLanguageModel
 from smc.vocabulary.passes import Pass, pass_of
 
 _LOG = logging.getLogger(__name__)

@@ -13,8 +13,9 @@ divided by it the posterior, by text:
 
     E[ sum of the weights of the answers x in the pool ] = p_lm(x),    x in C, |x| <= n
 
-for any score that is positive wherever w is and depends on the past only (`smc.scores`); s = w is
-plain selection. Where nothing was ever left out the pool *is* the target (`Posterior.enumerated`).
+for any score that is positive wherever w is and depends on the past only (`smc.competition`); s = w
+is plain selection. Where nothing was ever left out the pool *is* the target
+(`Posterior.enumerated`).
 
 What a proposal does not know makes candidates compete that have no weight: under `LM` tokens that
 break the constraint, under `LCD` prefixes that the budget cuts off. They take places, and drop out.
@@ -44,13 +45,13 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from smc.answers import Answers, Ending, Pool, WrittenDown, effective
+from smc.competition import Scores, SelectionScores, selection_scores
 from smc.draw import Breaks, Draw, Keys, Purpose
 from smc.observation import Observation, Population, Watch
 from smc.outcome import Outcome, StepRecord
 from smc.particles import Particles, start_particles
 from smc.prefixes import Prefixes, Reader
 from smc.proposals import State
-from smc.scores import Competition, Scores, compete
 from smc.selection import Fixed, Group, Selection, select
 from smc.step import fallbacks_of, prefixes_in_use
 
@@ -84,7 +85,7 @@ class DiscreteFilter(Generic[State]):
         examples: identity of each example, which names its random numbers.
         num_particles: N, the most prefixes that are kept of each example.
         count_finished: whether answers in the pool take places.
-        share: part of the places that is given out by automaton state; see `smc.scores`.
+        share: part of the places that is given out by automaton state; see `smc.competition`.
         floor: least c, as a part of the sum of all scores; see `smc.selection.select`.
         draw: the seam of randomness.
         watch: is shown every step; nothing is made for it where there is none.
@@ -140,7 +141,7 @@ class DiscreteFilter(Generic[State]):
         ending = Ending(scores, prefixes.log_p, log_weight, place, before, carry.step)
         answers, ended = carry.answers.ended(ending)
         B, example = len(self.examples), prefixes.example
-        rivals = compete(scores, prefixes.log_p, log_weight, example, B, self.share)
+        rivals = selection_scores(scores, prefixes.log_p, log_weight, example, B, self.share)
         kept = self._select(prefixes, rivals, answers, carry.step)
 
         extension, after = self.reader.extend(prefixes, kept.row, kept.token, kept.kept)
@@ -183,7 +184,7 @@ class DiscreteFilter(Generic[State]):
     def _select(
         self,
         prefixes: Prefixes[State],
-        rivals: Competition,
+        rivals: SelectionScores,
         answers: Answers,
         step: Int64[Tensor, "B"],
     ) -> Selection:

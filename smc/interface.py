@@ -29,7 +29,7 @@ from smc.algorithms import Options
 from smc.batches import Room, in_batches
 from smc.draw import CounterDraw, Draw, Keys, Purpose
 from smc.execution import Execute, executor
-from smc.language_model import LanguageModel, Prompt, check_prompts
+from smc.models.protocol import LanguageModel, Prompt, check_prompts
 from smc.observation import Observe, Timed
 from smc.outcome import Outcome
 from smc.posterior import Diagnostics, Posterior, Sample, content, posterior, prune
@@ -82,7 +82,7 @@ def sample(
         max_rows: most particles in one batch; a single prompt's particles are never split.  Where
             there are more, prompts wait for the next batch.
         forced_runs: whether tokens that are the only ones allowed are taken together, in one pass
-            of the model (`smc.forced`). The target is the same, and so is each text's weight.
+            of the model (`smc.proposals.forced`). The target is the same, as is each text's weight.
         execution: "eager", "static" (shapes that never change, so that a step is one captured graph
             on a CUDA device, and takes forced tokens one by one), or "auto" (`smc.execution`).
         draw: replaces the random number generator (and `seed`).

@@ -69,8 +69,8 @@ class Diagnostics:
         seconds: its share, by tokens read, of the wall time of the batch that it was part of.
         start_seconds: of these, what passed until the first step: prompts were read, tables made.
         fallbacks: prefixes, each counted once a step, at which the proposal's lookahead knew
-            nothing, so that it did what GCD does; see `smc.twisted`.
-        forced: tokens that distinct prefixes took without a choice (`smc.forced`).
+            nothing, so that it did what GCD does; see `smc.proposals.twisted`.
+        forced: tokens that distinct prefixes took without a choice (`smc.proposals.forced`).
     """
 
     ess: tuple[float, ...]

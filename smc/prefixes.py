@@ -6,7 +6,7 @@ prefixes by a token each, and has two forms, which are the two ways to execute a
 
     EagerReader     rows are the distinct prefixes that run: equal ones are read once, those that
                     are over leave, and tokens that leave no choice are read along in the same pass
-                    (`smc.forced`). The host waits for sizes
+                    (`smc.proposals.forced`). The host waits for sizes
     StaticReader    one row for each particle from the first step to the last (`smc.static`):
                     nothing moves that need not, nothing waits, and a step can be captured
 
@@ -24,10 +24,10 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from smc.forced import follow
-from smc.language_model import LanguageModel, Rows
+from smc.competition import Scores, scores_of
+from smc.models.protocol import LanguageModel, Rows
 from smc.proposals import Batch, Proposal, State
-from smc.scores import Scores, scores_of
+from smc.proposals.forced import follow
 from smc.vocabulary.factors import DenseGuide, Guide
 from smc.vocabulary.passes import Pass
 
@@ -180,7 +180,7 @@ class Reader(ABC, Generic[State]):
     def score(self, prefixes: Prefixes[State]) -> Scores:
         """Asks the proposal how it scores every next token, or every one in the nucleus."""
         if self.top_p < 1:
-            return scores_of(self.guide(prefixes), prefixes.state.walk.outlook())
+            return scores_of(self.guide(prefixes), prefixes.state.walk.successors())
         return self.proposal.score(prefixes.state, prefixes.log_p)
 
     def tempered(self, log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:

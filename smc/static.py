@@ -20,11 +20,11 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from smc.models.static_cache import Forward
 from smc.prefixes import Extension, Prefixes, Reader
 from smc.proposals import Batch, Proposal, State
-from smc.static_model import Forward
+from smc.proposals.waits import refuse_waits
 from smc.vocabulary.passes import Pass
-from smc.waits import refuse_waits
 
 
 @dataclass(frozen=True, eq=False)

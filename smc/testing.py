@@ -29,9 +29,9 @@ from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 from smc.draw import Breaks, Draw, Keys
-from smc.language_model import Prompt, token_ids
-from smc.lookahead import Lookahead
-from smc.proposals import Batch, Walk, start_walk
+from smc.models.protocol import Prompt, token_ids
+from smc.proposals import AutomatonPosition, Batch, start_position
+from smc.proposals.lookahead import Lookahead
 
 Result = TypeVar("Result")
 
@@ -80,7 +80,7 @@ class ToyLM:
         return rows, torch.stack([self.log_p(tuple(prompt)) for prompt in prompts])
 
     def static_forward(self) -> ToyForward:
-        """Makes the model read in static shapes; see `smc.static_model.Forward`."""
+        """Makes the model read in static shapes; see `smc.models.static_cache.Forward`."""
         return ToyForward(self)
 
     def log_p(self, tokens: tuple[int, ...]) -> Float[Tensor, "V"]:
@@ -93,7 +93,7 @@ class ToyLM:
 
 
 class ToyRows:
-    """The sequences themselves; see `smc.language_model.Rows`."""
+    """The sequences themselves; see `smc.models.protocol.Rows`."""
 
     def __init__(self, lm: ToyLM, prompts: Sequence[tuple[int, ...]]) -> None:
         self._lm = lm
@@ -130,7 +130,7 @@ class ToyRows:
 
 
 class ToyForward:
-    """The sequences themselves, in static shapes; see `smc.static_model.Forward`."""
+    """The sequences themselves, in static shapes; see `smc.models.static_cache.Forward`."""
 
     def __init__(self, lm: ToyLM) -> None:
         self._lm = lm
@@ -275,8 +275,8 @@ def check_lookahead(
     batch = Batch(AutomatonBatch([automaton]), torch.tensor([budget]))
     V = automaton.vocabulary.size
     every, looked = torch.arange(V).unsqueeze(0), 0
-    waiting: list[tuple[tuple[int, ...], Any, Walk]]
-    waiting = [((), lookahead.start(batch), start_walk(batch))]
+    waiting: list[tuple[tuple[int, ...], Any, AutomatonPosition]]
+    waiting = [((), lookahead.start(batch), start_position(batch))]
     while waiting and looked < prefixes:
         prefix, state, walk = waiting.pop(0)
         looked += 1

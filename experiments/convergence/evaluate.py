@@ -20,7 +20,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from experiments.convergence.tree import Tree
-from smc.language_model import LanguageModel, Rows
+from smc.models.protocol import LanguageModel, Rows
 
 
 class Evaluator:

@@ -31,7 +31,7 @@ from scipy import stats
 from torch import Tensor
 
 from experiments.convergence.tree import Tree
-from smc.scores import sums_by
+from smc.competition import sums_by
 
 
 class Exact(NamedTuple):

@@ -32,8 +32,8 @@ from experiments.harness.seeds import derived_seed
 from gcd.tokens.vocabulary import Vocabulary
 from hmm.checkpoint import load, save
 from hmm.model import HMM
-from smc.language_model import LanguageModel
-from smc.transformers_lm import TransformersLM
+from smc.models.protocol import LanguageModel
+from smc.models.transformers_lm import TransformersLM
 
 _HELD_OUT = 0.1
 """Continuations that only the comparison sees, as a share of those that the HMM is made of."""

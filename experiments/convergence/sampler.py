@@ -31,12 +31,12 @@ from experiments.convergence.tree import DEAD, UNGROWN, Tree
 from gcd.tokens.batch import AutomatonBatch, TokenClasses
 from gcd.tokens.vocabulary import Vocabulary
 from smc.algorithms import SMC, Discrete
+from smc.competition import Scores, Successors, sums_by
 from smc.draw import CounterDraw, Draw
-from smc.language_model import Prompt
 from smc.loop import run_eagerly
+from smc.models.protocol import Prompt
 from smc.prefixes import EagerReader
 from smc.proposals import Batch, Proposal
-from smc.scores import Outlook, Scores, sums_by
 from smc.vocabulary.factors import DenseGuide, by_class_alone
 from smc.vocabulary.passes import TENSORS
 
@@ -45,7 +45,7 @@ _ROWS_GUIDED = 512
 
 
 class ProposalTable(NamedTuple):
-    """What a proposal says at every prefix of a tree: its guide, and its scores (`smc.scores`).
+    """What a proposal says at every prefix of a tree: guide and scores (`smc.competition`).
 
     Attributes:
         log_g: of each slot, -inf for what is never drawn.
@@ -96,7 +96,7 @@ def tabulate(proposal: Proposal[Any], tree: Tree) -> ProposalTable:
             guide, scores = proposal.guide(here, log_p), proposal.score(here, log_p)
             row = torch.arange(len(some)).repeat_interleave(inside.sum(dim=1))
             found, defence = guide.at(row, token[inside]), scores.defence
-            classes, which = scores.factors.classes, scores.factors.which
+            classes, which = scores.factors.classes, scores.factors.automaton_of_row
             competes = scores.alive[row, classes.of[which[row], token[inside]].long()]
             child = tree["child"][slots[inside]]
             late = (child < 0) | (child >= tree.num_exact)
@@ -136,7 +136,7 @@ class TreeState(NamedTuple):
         """The state of each prefix in the restricted automaton."""
         return torch.where(self.nodes >= 0, self.tree["state"][self.nodes.clamp(min=0)], DEAD)
 
-    def outlook(self) -> Outlook:
+    def successors(self) -> Successors:
         """Give where each slot leads; the last column, all other tokens, leads nowhere."""
         tree = self.tree
         slots = tree.rows(self.nodes)
@@ -149,7 +149,7 @@ class TreeState(NamedTuple):
             token = torch.where(slots >= 0, tree["token"][slots.clamp(min=0)], 0).numpy()
             behind = automaton.delta[state[:, None], automaton.class_of[token]].astype(np.int64)
             after = torch.where(child == UNGROWN, torch.from_numpy(behind), after)
-        return Outlook(
+        return Successors(
             TokenClasses.singletons(slots.shape[1] + 1),
             torch.zeros_like(self.nodes),
             torch.nn.functional.pad(after, (0, 1), value=DEAD),
@@ -219,17 +219,17 @@ class TreeProposal(Proposal[TreeState]):
         table = self.method
         if not isinstance(table, ProposalTable):
             return super().score(state, log_p)
-        outlook, slots = state.outlook(), self.tree.rows(state.nodes)
+        successors, slots = state.successors(), self.tree.rows(state.nodes)
         inner, none = slots.clamp(min=0), slots < 0
         log_g = table.log_score[inner].masked_fill(none, -torch.inf)
         log_g = torch.nn.functional.pad(log_g, (0, 1), value=-torch.inf)
         alive = torch.nn.functional.pad(table.candidate[inner] & ~none, (0, 1))
-        factors = by_class_alone(log_g, outlook.classes, outlook.which)
-        return Scores(factors, alive, outlook, defence=table.defence)
+        factors = by_class_alone(log_g, successors.classes, successors.automaton_of_row)
+        return Scores(factors, alive, successors, defence=table.defence)
 
 
 class TreeLM:
-    """A language model that is a tree; see `smc.language_model.LanguageModel`.
+    """A language model that is a tree; see `smc.models.protocol.LanguageModel`.
 
     Args:
         tree: the tree.
@@ -265,7 +265,7 @@ class TreeLM:
 
 
 class TreeRows:
-    """Prefixes as nodes of a tree; see `smc.language_model.Rows`."""
+    """Prefixes as nodes of a tree; see `smc.models.protocol.Rows`."""
 
     def __init__(self, lm: TreeLM, nodes: Int64[Tensor, "R"]) -> None:
         self._lm = lm

@@ -26,7 +26,7 @@ from torch import Tensor
 from experiments.distillation.clones import random_projection
 from experiments.distillation.data import Sequences
 from smc.draw import categorical
-from smc.language_model import LanguageModel
+from smc.models.protocol import LanguageModel
 
 MOST_BYTES = 6 << 30
 """Of distributions that are kept for one HMM."""

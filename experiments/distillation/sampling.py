@@ -32,8 +32,8 @@ from experiments.distillation.data import Sequences, save
 from experiments.distillation.top_tokens import TopTokens
 from experiments.harness.processes import bar
 from experiments.harness.seeds import derived_seed
-from smc.language_model import LanguageModel
-from smc.transformers_lm import TransformersLM
+from smc.models.protocol import LanguageModel
+from smc.models.transformers_lm import TransformersLM
 
 _LOG = logging.getLogger(__name__)
 

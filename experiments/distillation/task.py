@@ -40,7 +40,7 @@ from experiments.harness.seeds import derived_seed
 from hmm.checkpoint import ENDS, load, save
 from hmm.lumping import Lumping
 from hmm.model import HMM
-from smc.transformers_lm import TransformersLM
+from smc.models.transformers_lm import TransformersLM
 
 _LOG = logging.getLogger(__name__)
 _OWN = 0.05  # of the states; with more, EM gains less from clones (docs/distillation.md)

@@ -28,7 +28,7 @@ from typing import Any
 import smc
 from experiments.harness.seeds import derived_seed
 from gcd.tokens.token_automaton import TokenAutomaton
-from smc.language_model import LanguageModel
+from smc.models.protocol import LanguageModel
 from smc.posterior import Diagnostics, Sample, posterior
 
 PACKAGE = "genlm"

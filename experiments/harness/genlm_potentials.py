@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
-from smc.language_model import LanguageModel, Rows
+from smc.models.protocol import LanguageModel, Rows
 
 Context = tuple[int, ...]
 _NEVER = -math.inf

@@ -20,8 +20,8 @@ from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 from hmm.model import HMM
 from hmm.product import MAX_BYTES
-from smc.hmm_lm import PROMPT, HMMLanguageModel
-from smc.language_model import LanguageModel
+from smc.models.hmm_lm import PROMPT, HMMLanguageModel
+from smc.models.protocol import LanguageModel
 
 
 class HMMAlone(smc.PGCD):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 import smc
-from smc.language_model import LanguageModel
+from smc.models.protocol import LanguageModel
 
 
 @torch.inference_mode()

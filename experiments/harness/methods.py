@@ -36,7 +36,7 @@ from experiments.harness.models import ROOT, digest_of
 from gcd.support.files import read_json
 from hmm.checkpoint import CONFIG, check_files, load
 from hmm.model import HMM
-from smc.language_model import LanguageModel
+from smc.models.protocol import LanguageModel
 
 
 def _sample(*arguments: Any, **options: Any) -> list[smc.Posterior]:

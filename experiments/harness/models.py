@@ -16,7 +16,7 @@ from experiments.harness import smollm2
 from experiments.harness.adapters import check_base, existing_adapter, merged
 from experiments.harness.config import ModelConfig
 from gcd.errors import ConstraintError
-from smc.transformers_lm import TransformersLM
+from smc.models.transformers_lm import TransformersLM
 
 SHAPE = "llama3_1_8b_shape"
 """The path of a model with random weights (`experiments.latency.models`)."""

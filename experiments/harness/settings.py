@@ -16,8 +16,8 @@ from experiments.harness.checks import at_least, distinct, inside, left_alone, o
 from experiments.harness.config import DTYPES, PROMPTS, WANDB_MODES, Config, HMMConfig, TraceConfig
 from experiments.harness.methods import METHODS, hmms_of, method_of, methods_of, needs_hmm
 from experiments.harness.paper import PAPER
+from smc.proposals.twisted import TWISTS
 from smc.settings import EXECUTIONS
-from smc.twisted import TWISTS
 
 MOST_TRACED = 4096
 """Particles of one trial that are traced, over all examples: some 20 MB at 60 tokens each."""

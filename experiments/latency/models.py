@@ -12,9 +12,9 @@ from omegaconf import DictConfig
 import gcd
 import smc
 from experiments.harness.models import SHAPE, load_model, resolve_device
-from smc.static_model import Forward
+from smc.models.static_cache import Forward
+from smc.models.transformers_lm import TransformersLM
 from smc.testing import ToyLM
-from smc.transformers_lm import TransformersLM
 
 SHAPE_TOKENS = 128_256
 SCHEMA: dict[str, Any] = {
@@ -108,7 +108,7 @@ class Scripted:
 
 
 class _ScriptedForward:
-    """The same in static shapes; see `smc.static_model.Forward`."""
+    """The same in static shapes; see `smc.models.static_cache.Forward`."""
 
     def __init__(self, forward: Forward, tokens: torch.Tensor) -> None:
         self._forward, self._tokens = forward, tokens

@@ -16,7 +16,7 @@ from experiments.harness.methods import warm_up
 from experiments.latency.models import SCHEMA, Scripted, fixed_tokens
 from hmm.model import HMM
 from smc.answers import check_room
-from smc.transformers_lm import TransformersLM
+from smc.models.transformers_lm import TransformersLM
 
 PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {"lm": smc.LM, "lcd": smc.LCD, "gcd": smc.GCD,
                                                    "discrete": smc.GCD}  # fmt: skip

@@ -3,7 +3,7 @@
 All tokens of a class lead to the same state, so a proposal needs to compute its g for hundreds of
 classes rather than for a hundred thousand tokens. What is left to do over the whole vocabulary is
 one pass that finds the K most probable of the allowed tokens and the probability of each class
-without them (`weigh_rest`), and, where a token is drawn, one that adds log g to log p
+without them (`top_k_and_class_mass`), and, where a token is drawn, one that adds log g to log p
 (`Factors.applied`). Both are O(R V) and bound by memory. On the CPU they are compiled and read what
 they need once; elsewhere they are a few tensor operations each, which do not wait for the device.
 """
@@ -30,7 +30,7 @@ _LOWEST = {4: -87.0, 8: -700.0}
 """The least logarithms, by bytes of the type, whose exponentials are held in full precision."""
 
 
-class Rest(NamedTuple):
+class TopKAndClassMass(NamedTuple):
     """R rows of log-probabilities, summed by class.
 
     Attributes:
@@ -45,13 +45,13 @@ class Rest(NamedTuple):
     log_mass: Float64[Tensor, "R C"]
 
 
-def weigh_rest(
+def top_k_and_class_mass(
     log_p: Float[Tensor, "R V"],
     classes: TokenClasses,
-    which: Int64[Tensor, "R"],
+    automaton_of_row: Int64[Tensor, "R"],
     alive: Bool[Tensor, "R C"],
     K: int,
-) -> Rest:
+) -> TopKAndClassMass:
     """Finds the K most probable allowed tokens, and the probability of each class without them.
 
     Nothing is subtracted: a class that is left with little is as exact as any other.
@@ -60,7 +60,7 @@ def weigh_rest(
         log_p: log-probabilities of the next token, in float32 or float64, which is then the
             precision of each token's share; sums are in float64.
         classes: of tokens, in each of B automata.
-        which: the automaton of each row.
+        automaton_of_row: the automaton of each row.
         alive: the classes allowed.
         K: how many favourites, at most V.
     """
@@ -73,14 +73,14 @@ def weigh_rest(
             R,
             log_p.numpy(),
             classes,
-            which.tolist(),
+            automaton_of_row.tolist(),
             alive.numpy(),
             tokens.numpy(),
             best.numpy(),
             log_mass.numpy(),
         )
-        return Rest(tokens, best, log_mass)
-    of_row = classes.of[which].long()
+        return TopKAndClassMass(tokens, best, log_mass)
+    of_row = classes.of[automaton_of_row].long()
     allowed = log_p.double().masked_fill(~alive.gather(1, of_row), -torch.inf)
     best, tokens = allowed.topk(K, dim=1)
     rest = allowed.scatter(1, tokens, -torch.inf)
@@ -89,7 +89,9 @@ def weigh_rest(
     top = top.scatter_reduce(1, of_row, rest, "amax")
     finite = torch.where(top.isneginf(), 0.0, top)
     p = (rest - finite.gather(1, of_row)).exp()
-    return Rest(tokens, best, torch.zeros_like(top).scatter_add_(1, of_row, p).log() + finite)
+    return TopKAndClassMass(
+        tokens, best, torch.zeros_like(top).scatter_add_(1, of_row, p).log() + finite
+    )
 
 
 def _weigh_rows(
@@ -97,18 +99,18 @@ def _weigh_rows(
     last: int,
     log_p: Float[np.ndarray, "R V"],
     classes: TokenClasses,
-    which: list[int],
+    automaton_of_row: list[int],
     alive: Bool[np.ndarray, "R C"],
     tokens: Int64[np.ndarray, "R K"],
     best: Float64[np.ndarray, "R K"],
     log_mass: Float64[np.ndarray, "R C"],
 ) -> None:
-    """Does the work of `weigh_rest` for the rows first .. last - 1, on the CPU."""
+    """Does the work of `top_k_and_class_mass` for the rows first .. last - 1, on the CPU."""
     V = log_p.shape[1]
     share = np.empty(V, log_p.dtype)
     class_of, by_class, starts = unsigned(classes.of), classes.tokens.numpy(), classes.start.numpy()
     for row in range(first, last):
-        p, may, number = log_p[row], alive[row], which[row]
+        p, may, number = log_p[row], alive[row], automaton_of_row[row]
         klass, start, out = (
             class_of[number],
             starts[number],
@@ -142,14 +144,14 @@ class MaskGuide:
         log_p: log-probabilities of the next token.
         alive: the classes of each row with g = 1.
         classes: of tokens, in each of B automata.
-        which: the automaton of each row.
+        automaton_of_row: the automaton of each row.
         fallback: see `smc.vocabulary.factors.Guide`; there is none.
     """
 
     log_p: Float[Tensor, "R V"]
     alive: Bool[Tensor, "R C"]
     classes: TokenClasses
-    which: Int64[Tensor, "R"]
+    automaton_of_row: Int64[Tensor, "R"]
     fallback: None = None
 
     @cached_property
@@ -157,16 +159,18 @@ class MaskGuide:
         """log g by class: zero, or -inf."""
         by_class = torch.zeros_like(self.alive, dtype=torch.float64)
         by_class.masked_fill_(~self.alive, -torch.inf)
-        return by_class_alone(by_class, self.classes, self.which)
+        return by_class_alone(by_class, self.classes, self.automaton_of_row)
 
     @cached_property
     def log_z(self) -> Float64[Tensor, "R"]:
         """log of the probability of all tokens with g = 1."""
         if self.log_p.device.type in guide.COMPILED:
-            rest = weigh_rest(self.log_p, self.classes, self.which, self.alive, 0)
+            rest = top_k_and_class_mass(
+                self.log_p, self.classes, self.automaton_of_row, self.alive, 0
+            )
             return rest.log_mass.logsumexp(dim=1)
         # Not by class: sums of many numbers at few places are slow there, and in no fixed order.
-        mask = self.alive.gather(1, self.classes.of[self.which].long())
+        mask = self.alive.gather(1, self.classes.of[self.automaton_of_row].long())
         return self.log_p.masked_fill(~mask, -torch.inf).logsumexp(dim=1).double()
 
     @property

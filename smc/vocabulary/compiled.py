@@ -109,7 +109,7 @@ def locate(
             by_class=factors.by_class[hit],
             tokens=factors.tokens[hit],
             by_token=factors.by_token[hit],
-            which=factors.which[hit],
+            automaton_of_row=factors.automaton_of_row[hit],
         )
         known = Known(known.tokens[hit], known.kept[hit])
         return tensors.locate(log_p[hit], some, known, log_c[hit], which, targets)
@@ -124,7 +124,7 @@ def locate(
 
 def _most_candidates(factors: Factors) -> int:
     """The most candidates that a row may have."""
-    size = factors.classes.start.diff(dim=1)[factors.which]
+    size = factors.classes.start.diff(dim=1)[factors.automaton_of_row]
     inside = (size * ~factors.by_class.isneginf()).sum(dim=1)
     return int(inside.max()) + factors.tokens.shape[1] if len(inside) else 0
 
@@ -141,7 +141,7 @@ class _Line(NamedTuple):
 
     @classmethod
     def of(cls, factors: Factors, row: int) -> _Line:
-        number = int(factors.which[row])
+        number = int(factors.automaton_of_row[row])
         classes = factors.classes
         return cls(
             unsigned(classes.of)[number],

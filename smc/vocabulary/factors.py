@@ -85,18 +85,20 @@ class Factors(NamedTuple):
         tokens: the tokens of each row that have their own factor; equal ones have equal factors.
         by_token: log of the factor of these tokens.
         classes: of tokens, in each of B automata.
-        which: the automaton of each row.
+        automaton_of_row: the automaton of each row.
     """
 
     by_class: Float64[Tensor, "R C"]
     tokens: Int64[Tensor, "R K"]
     by_token: Float64[Tensor, "R K"]
     classes: TokenClasses
-    which: Int64[Tensor, "R"]
+    automaton_of_row: Int64[Tensor, "R"]
 
     def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
         """Returns the log factor of one token in each of these rows."""
-        log_factor = self.by_class[rows, self.classes.of[self.which[rows], tokens].long()]
+        log_factor = self.by_class[
+            rows, self.classes.of[self.automaton_of_row[rows], tokens].long()
+        ]
         own = self.tokens[rows] == tokens.unsqueeze(1)
         own_factor = self.by_token[rows].masked_fill(~own, -torch.inf)
         if not own.shape[1]:
@@ -112,23 +114,23 @@ class Factors(NamedTuple):
                 len(log_p),
                 log_p.numpy(),
                 unsigned(self.classes.of),
-                self.which.numpy(),
+                self.automaton_of_row.numpy(),
                 self.by_class.numpy(),
                 self.tokens.numpy(),
                 self.by_token.numpy(),
                 out.numpy(),
             )
             return out
-        log_factor = self.by_class.gather(1, self.classes.of[self.which].long())
+        log_factor = self.by_class.gather(1, self.classes.of[self.automaton_of_row].long())
         return log_p + log_factor.scatter_(1, self.tokens, self.by_token)
 
 
 def by_class_alone(
-    by_class: Float64[Tensor, "R C"], classes: TokenClasses, which: Int64[Tensor, "R"]
+    by_class: Float64[Tensor, "R C"], classes: TokenClasses, automaton_of_row: Int64[Tensor, "R"]
 ) -> Factors:
     """Returns factors of classes, without tokens that have their own."""
-    none = which.new_zeros(len(which), 0)
-    return Factors(by_class, none, by_class.new_zeros(none.shape), classes, which)
+    none = automaton_of_row.new_zeros(len(automaton_of_row), 0)
+    return Factors(by_class, none, by_class.new_zeros(none.shape), classes, automaton_of_row)
 
 
 class TiedGuide(NamedTuple):
@@ -149,7 +151,7 @@ class TiedGuide(NamedTuple):
         """log g of every token."""
         factors = self.factors
         return factors.applied(
-            factors.by_class.new_zeros(len(factors.which), factors.classes.of.shape[1])
+            factors.by_class.new_zeros(len(factors.automaton_of_row), factors.classes.of.shape[1])
         )
 
     def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:

@@ -95,7 +95,7 @@ def best(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> Best:
     token = token.flatten(1)
     inside, token = token < V, token.clamp(max=V - 1)
     row = torch.arange(len(log_p), device=token.device).unsqueeze(1).expand_as(token)
-    klass = factors.classes.of[factors.which.unsqueeze(1), token].long()
+    klass = factors.classes.of[factors.automaton_of_row.unsqueeze(1), token].long()
     log_g = factors.by_class.gather(1, klass)
     if whole.own is not None:
         own = whole.own.gather(1, token).long()
@@ -170,7 +170,7 @@ def _tables(log_p: Tensor, factors: Factors, own: Tensor | None) -> tuple[Tensor
     by_class, by_token = factors.by_class.contiguous(), factors.by_token.contiguous()
     classes = factors.classes.of
     return (
-        log_p.contiguous(), classes, factors.which, by_class,
+        log_p.contiguous(), classes, factors.automaton_of_row, by_class,
         classes if own is None else own, by_class if own is None else by_token,
     )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """A Triton kernel copies rows of a cache in place; rows that stay are not touched.
 
 Not measured, as no machine with a GPU was at hand; the oracle is the tensor operation in
-`smc.static_model.move_rows`.
+`smc.models.static_cache.move_rows`.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ VOCABULARY = gcd.Vocabulary.from_bytes([b"", b"a", b"b", b"ab", b"ba"], eos_ids=
 class Sharp(smc.GCD):
     """GCD that draws from p_lm^1.5, and corrects it by its weights."""
 
-    def guide(self, state: smc.Walk, log_p: torch.Tensor) -> smc.DenseGuide:
+    def guide(self, state: smc.AutomatonPosition, log_p: torch.Tensor) -> smc.DenseGuide:
         allowed = super().guide(state, log_p).tilted(torch.zeros_like(log_p))
         log_g = allowed + 0.5 * log_p.double().clamp(min=-20)
         return smc.DenseGuide(log_g, torch.logsumexp(log_p + log_g, dim=1))

@@ -144,7 +144,7 @@ class Tabled(smc.GCD):
     def memory(self, automaton: TokenAutomaton, budget: int) -> int:
         return 40
 
-    def start(self, batch: smc.Batch) -> smc.Walk:
+    def start(self, batch: smc.Batch) -> smc.AutomatonPosition:
         self.under_way += len(batch.budgets)
         self.most = max(self.most, self.under_way)
         return super().start(batch)

@@ -29,9 +29,9 @@ from gcd.tokens.vocabulary import Vocabulary
 from smc import answers as pool
 from smc.draw import Breaks, CounterDraw, Keys, Purpose, uniform
 from smc.observation import Observation, Watch
-from smc.proposals import Walk
+from smc.proposals import AutomatonPosition
+from smc.proposals.twisted import FLOOR
 from smc.testing import ToyLM
-from smc.twisted import FLOOR
 from smc.vocabulary.factors import DenseGuide, Factors, TiedGuide
 from tests.smc.toys import choice
 
@@ -122,7 +122,7 @@ def of_class(automaton: TokenAutomaton, state: int, left: int, klass: int) -> fl
     return wave(automaton, state, left, automaton.class_of.tolist().index(klass)) - 0.3
 
 
-def of_rows(walk: Walk, log_g: LogG, items: Sequence[int] = TOKENS) -> torch.Tensor:
+def of_rows(walk: AutomatonPosition, log_g: LogG, items: Sequence[int] = TOKENS) -> torch.Tensor:
     """log g of every token (or class), for each row."""
     found = torch.empty(len(walk.states), len(items), dtype=torch.float64)
     for row, (state, left) in enumerate(
@@ -141,25 +141,27 @@ class Wave(smc.GCD):
     def __init__(self, *, potential: bool) -> None:
         self.potential = potential
 
-    def guide(self, state: Walk, log_p: torch.Tensor) -> DenseGuide:
+    def guide(self, state: AutomatonPosition, log_p: torch.Tensor) -> DenseGuide:
         log_g = of_rows(state, wave)
         return DenseGuide(log_g, torch.logsumexp(log_p + log_g, dim=1))
 
-    def log_g_of_forced(self, state: Walk, tokens: torch.Tensor) -> torch.Tensor:
+    def log_g_of_forced(self, state: AutomatonPosition, tokens: torch.Tensor) -> torch.Tensor:
         return of_rows(state, wave).gather(1, tokens.unsqueeze(1)).squeeze(1)
 
 
 class Tied(smc.GCD):
     """The proposal whose g is `tied`."""
 
-    def guide(self, state: Walk, log_p: torch.Tensor) -> TiedGuide:
+    def guide(self, state: AutomatonPosition, log_p: torch.Tensor) -> TiedGuide:
         by_class = of_rows(state, of_class, range(state.automata.widest))
         own = torch.tensor([OWN]).expand(len(log_p), -1)
         by_token = of_rows(state, wave, OWN)
-        factors = Factors(by_class, own.contiguous(), by_token, state.automata.classes, state.which)
+        factors = Factors(
+            by_class, own.contiguous(), by_token, state.automata.classes, state.automaton_of_row
+        )
         return TiedGuide(factors, factors.applied(log_p).logsumexp(dim=1))
 
-    def log_g_of_forced(self, state: Walk, tokens: torch.Tensor) -> torch.Tensor:
+    def log_g_of_forced(self, state: AutomatonPosition, tokens: torch.Tensor) -> torch.Tensor:
         return of_rows(state, tied).gather(1, tokens.unsqueeze(1)).squeeze(1)
 
 
@@ -175,11 +177,13 @@ class Guess(smc.Lookahead[torch.Tensor]):
     def take(self, state: torch.Tensor, ancestors: torch.Tensor) -> torch.Tensor:
         return state[ancestors]
 
-    def tokens(self, state: torch.Tensor, walk: Walk, tokens: torch.Tensor) -> smc.Expectation:
+    def tokens(
+        self, state: torch.Tensor, walk: AutomatonPosition, tokens: torch.Tensor
+    ) -> smc.Expectation:
         log_g = of_rows(walk, guess).gather(1, tokens)
         return smc.Expectation(log_g - 1.6, torch.full_like(log_g, -1.6))
 
-    def classes(self, state: torch.Tensor, walk: Walk) -> smc.Expectation:
+    def classes(self, state: torch.Tensor, walk: AutomatonPosition) -> smc.Expectation:
         raise NotImplementedError("every token is asked about by itself")
 
 

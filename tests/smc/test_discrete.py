@@ -28,7 +28,7 @@ from hmm.transition import Dense
 from smc import answers
 from smc import filter as discrete
 from smc.algorithms import Discrete
-from smc.scores import compete
+from smc.competition import selection_scores
 from smc.selection import Selection
 from smc.testing import ToyLM, target
 from smc.vocabulary import compiled
@@ -415,10 +415,10 @@ def test_the_share_is_given_out_by_state(share: float) -> None:
     log_weight = torch.tensor([-3.0, -1.0], dtype=torch.float64)
     example = torch.zeros(2, dtype=torch.int64)
     scores = gcd.score(state, log_p)
-    rivals = compete(scores, log_p, log_weight, example, 1, share)
+    rivals = selection_scores(scores, log_p, log_weight, example, 1, share)
     s = rivals.factors.applied(log_p).exp()
     class_of = automaton.class_of
-    after = scores.outlook.states[:, torch.tensor(class_of).long()]
+    after = scores.successors.states[:, torch.tensor(class_of).long()]
     going = (s > 0).nonzero().tolist()
     assert going
     if share:

@@ -219,7 +219,7 @@ def test_a_row_that_is_over_stays_within_the_context(stories: smc.TransformersLM
 class Waiting(smc.GCD):
     """A proposal of a user's own that looks where there are tokens."""
 
-    def alive(self, walk: smc.Walk) -> torch.Tensor:
+    def alive(self, walk: smc.AutomatonPosition) -> torch.Tensor:
         alive = super().alive(walk)
         assert len(alive.nonzero())
         return alive

@@ -28,7 +28,7 @@ from tests.smc.test_pgcd import random_hmm
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
 
 transformers = pytest.importorskip("transformers")
-generate_call = pytest.importorskip("smc.generate_call")
+generate_call = pytest.importorskip("smc.decoding.generate_call")
 
 STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
 Answer = tuple[int, ...]

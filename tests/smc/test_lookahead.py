@@ -18,9 +18,9 @@ from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 from hmm.model import HMM
-from smc.proposals import Walk
+from smc.proposals import AutomatonPosition
+from smc.proposals.twisted import FLOOR, TWISTS
 from smc.testing import ToyLM, check_lookahead, target
-from smc.twisted import FLOOR, TWISTS
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 from tests.smc.test_forced import LANGUAGES, automaton_of, budget_of
 from tests.smc.test_walk import PROMPT, assert_exact
@@ -68,7 +68,7 @@ class Bigram(smc.Lookahead[Last]):
             state = state._replace(token=torch.where(token >= 0, token, state.token))
         return state
 
-    def tokens(self, state: Last, walk: Walk, tokens: torch.Tensor) -> smc.Expectation:
+    def tokens(self, state: Last, walk: AutomatonPosition, tokens: torch.Tensor) -> smc.Expectation:
         after = walk.automata.next(walk.states.unsqueeze(1).expand_as(tokens), tokens)
         left = (walk.remaining - 1).clamp(min=0).unsqueeze(1)
         log_mass = self.log_p[state.token].gather(1, tokens)
@@ -78,8 +78,8 @@ class Bigram(smc.Lookahead[Last]):
         )
         return smc.Expectation(in_time, log_mass, ever)
 
-    def classes(self, state: Last, walk: Walk) -> smc.Expectation:
-        class_of = walk.automata.classes.of[walk.which].long()
+    def classes(self, state: Last, walk: AutomatonPosition) -> smc.Expectation:
+        class_of = walk.automata.classes.of[walk.automaton_of_row].long()
         each, C = self.all_tokens(state, walk), int(walk.automata.num_classes.max())
         zero = torch.zeros(len(class_of), C, dtype=torch.float64)
         return smc.Expectation(*(zero.scatter_add(1, class_of, x.exp()).log() for x in each))
@@ -290,7 +290,7 @@ def test_an_end_is_certain_and_the_least_defence_holds_what_is_impossible() -> N
 class LateBigram(Bigram):
     """Wrong: it counts on one token more than there is."""
 
-    def tokens(self, state: Last, walk: Walk, tokens: torch.Tensor) -> smc.Expectation:
+    def tokens(self, state: Last, walk: AutomatonPosition, tokens: torch.Tensor) -> smc.Expectation:
         return super().tokens(state, walk._replace(remaining=walk.remaining + 1), tokens)
 
 
@@ -304,8 +304,8 @@ class DoubleBigram(Bigram):
 class UnevenBigram(Bigram):
     """Wrong: a class is the most probable of its tokens."""
 
-    def classes(self, state: Last, walk: Walk) -> smc.Expectation:
-        class_of = walk.automata.classes.of[walk.which].long()
+    def classes(self, state: Last, walk: AutomatonPosition) -> smc.Expectation:
+        class_of = walk.automata.classes.of[walk.automaton_of_row].long()
         each, C = self.all_tokens(state, walk), int(walk.automata.num_classes.max())
         zero = torch.zeros(len(class_of), C, dtype=torch.float64)
         return smc.Expectation(

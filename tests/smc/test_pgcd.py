@@ -22,9 +22,9 @@ from gcd.tokens.vocabulary import Vocabulary
 from hmm import recursion
 from hmm.model import HMM
 from hmm.product import lookahead_table
-from smc.pgcd import PGCD
+from smc.proposals.pgcd import PGCD
+from smc.proposals.twisted import FLOOR, TWISTS
 from smc.testing import ToyLM
-from smc.twisted import FLOOR, TWISTS
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 from tests.hmm.oracles import log_completed
 from tests.smc.test_walk import assert_exact

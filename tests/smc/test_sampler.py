@@ -23,7 +23,7 @@ from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 from hmm.model import HMM
-from smc.hmm_lm import HMMLanguageModel
+from smc.models.hmm_lm import HMMLanguageModel
 from smc.prefixes import nucleus
 from smc.testing import ToyLM, target
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model

@@ -96,7 +96,7 @@ def spread(log_p: torch.Tensor, factors: Factors) -> torch.Tensor:
     """The score of every token, one after the other."""
     log_s = torch.full(log_p.shape, -torch.inf, dtype=torch.float64)
     for r, row in enumerate(log_p.double()):
-        klass = factors.classes.of[factors.which[r]].long()
+        klass = factors.classes.of[factors.automaton_of_row[r]].long()
         log_s[r] = row + factors.by_class[r][klass]
         for token, own in zip(factors.tokens[r].tolist(), factors.by_token[r], strict=True):
             log_s[r, token] = row[token] + own

@@ -17,8 +17,8 @@ from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.lifting import lift
 from hmm.model import HMM
 from hmm.product import lookahead_table
-from smc import tables
-from smc.tables import TableCache
+from smc.proposals import tables
+from smc.proposals.tables import TableCache
 from smc.testing import ToyLM
 from tests.hmm.oracles import log_completed
 from tests.smc.toys import VOCABULARY, a_star_b, choice, few_words

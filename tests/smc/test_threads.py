@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import smc
-from smc.transformers_rows import SharingRows, TransformersRows, shares_prompts
+from smc.models.rows import SharingRows, TransformersRows, shares_prompts
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
 
 pytest.importorskip("transformers")

@@ -13,9 +13,9 @@ import smc
 from gcd.languages.text.regex import regex
 from gcd.tokens.lifting import lift
 from gcd.tokens.vocabulary import Vocabulary
-from smc.shared_prompts import SharedPrompts
+from smc.models.rows import SharingRows, shares_prompts
+from smc.models.shared_prompts import SharedPrompts
 from smc.testing import ToyLM
-from smc.transformers_rows import SharingRows, shares_prompts
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
 
 transformers = pytest.importorskip("transformers")

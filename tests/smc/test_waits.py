@@ -26,10 +26,10 @@ from smc.algorithms import SMC, Discrete
 from smc.draw import CounterDraw
 from smc.loop import StaticRun
 from smc.proposals import Batch
+from smc.proposals.waits import Waits
 from smc.static import StaticReader
 from smc.testing import ToyForward, ToyLM
 from smc.vocabulary.passes import TENSORS
-from smc.waits import Waits
 
 # Every token is a class of its own: what asks whether that is so must not ask the device.
 VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b""], [2])

@@ -14,7 +14,7 @@ import smc.resampling
 from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
-from smc.proposals import Walk
+from smc.proposals import AutomatonPosition
 from smc.resampling import Scheme, Uniform
 from smc.testing import ToyLM, target, walk
 from smc.vocabulary.factors import DenseGuide
@@ -37,7 +37,7 @@ class Tilted(smc.GCD):
     def __init__(self, *, potential: bool) -> None:
         self.potential = potential
 
-    def guide(self, state: Walk, log_p: torch.Tensor) -> DenseGuide:
+    def guide(self, state: AutomatonPosition, log_p: torch.Tensor) -> DenseGuide:
         mask = state.mask.mask(state.states, state.remaining)
         tokens = torch.arange(log_p.shape[1])
         # States are numbered through over the batch, but g must not depend on the batch.
@@ -216,7 +216,7 @@ def half_a_slice(weights: torch.Tensor, uniform: Uniform, size: torch.Tensor) ->
 class ForgetsItsPotential(Tilted):
     """Wrong: weighs as if g had been one."""
 
-    def guide(self, state: Walk, log_p: torch.Tensor) -> DenseGuide:
+    def guide(self, state: AutomatonPosition, log_p: torch.Tensor) -> DenseGuide:
         log_g = super().guide(state, log_p).log_g
         mask = log_g > -torch.inf
         return DenseGuide(log_g, torch.logsumexp(log_p.masked_fill(~mask, -torch.inf), dim=1))

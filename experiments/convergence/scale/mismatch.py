@@ -37,7 +37,7 @@ from experiments.distillation.clones import k_means
 from experiments.harness.seeds import derived_seed
 from hmm.model import HMM
 from hmm.transition import from_factors
-from smc.hmm_lm import in_double
+from smc.models.hmm_lm import in_double
 
 _VISITED = 64  # tokens
 _RARELY = 1e-6  # of a visit: what a state counts at least, so that its cluster has a mean

@@ -24,7 +24,7 @@ from experiments.harness.methods import existing_hmm
 from experiments.harness.models import ROOT, digest_of, identity_of, load_model
 from hmm.checkpoint import load
 from hmm.model import HMM
-from smc.transformers_lm import TransformersLM
+from smc.models.transformers_lm import TransformersLM
 
 SOURCES = ("toolcalls", "stories")
 OWN_HMM = ROOT / "models" / "smollm2-xlam-hmm"

@@ -34,7 +34,7 @@ from experiments.harness.results import Key
 from experiments.harness.run import Run, Task
 from gcd.support.files import read_json, write_json
 from hmm.model import HMM
-from smc.hmm_lm import PROMPT, HMMLanguageModel
+from smc.models.hmm_lm import PROMPT, HMMLanguageModel
 
 
 @dataclass(frozen=True)

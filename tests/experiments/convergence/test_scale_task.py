@@ -24,7 +24,7 @@ from experiments.convergence.scale.truth import Event, Truth, truth
 from experiments.harness.budgets import budget_of
 from hmm.checkpoint import save
 from hmm.model import HMM
-from smc.hmm_lm import in_double
+from smc.models.hmm_lm import in_double
 
 ROOT = Path(__file__).resolve().parents[3]
 QUIET = ("wandb=disabled", "model.device=cpu", "+task=convergence_scale")

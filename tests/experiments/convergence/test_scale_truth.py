@@ -20,7 +20,7 @@ from experiments.convergence.scale.truth import (
 )
 from hmm import HMM, filter_all, log_likelihood, lookahead_table, predict_first
 from hmm.lookahead import expect_classes
-from smc.hmm_lm import PROMPT, HMMLanguageModel, in_double
+from smc.models.hmm_lm import PROMPT, HMMLanguageModel, in_double
 from smc.testing import walk
 
 VOCABULARY = gcd.Vocabulary.from_bytes([b"", b"a", b"b", b"ab", b"ba", b"."], eos_ids=[0])

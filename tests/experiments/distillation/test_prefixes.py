@@ -21,9 +21,9 @@ from experiments.distillation.top_tokens import TopTokens
 from gcd import Vocabulary
 from hmm.inference import log_likelihood
 from hmm.lumping import Lumping
-from smc.language_model import Rows
+from smc.models.protocol import Rows
+from smc.models.transformers_lm import TransformersLM
 from smc.testing import ToyLM
-from smc.transformers_lm import TransformersLM
 
 SIX = Vocabulary.from_bytes([b"a", b"b", b"c", b"", b"d", b""], [3, 5])
 MANY = Vocabulary.from_bytes([b"a", b"b", b"c", b"", *(bytes([65 + i]) for i in range(40))], [3])

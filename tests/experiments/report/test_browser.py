@@ -16,7 +16,8 @@ from experiments.report.page import write_report
 from tests.experiments.report.toy_run import write_run
 
 CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
+    None,
 )
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: `make browser` installs it")
 

@@ -31,14 +31,14 @@ from gcd.errors import ConstraintError
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import eos_ids_of
 from smc.algorithms import Options
+from smc.decoding.generate_call import not_handed_on
+from smc.decoding.logits_processor import one_or_more
 from smc.draw import Keys, Purpose, categorical, uniform
-from smc.generate_call import not_handed_on
 from smc.interface import sample
-from smc.logits_processor import one_or_more
+from smc.models.transformers_lm import TransformersLM
 from smc.posterior import Posterior, Sample
 from smc.proposals import GCD, Proposal
 from smc.settings import settings_of, whole
-from smc.transformers_lm import TransformersLM
 
 # What of the generation configuration would be ignored, and its values that ask for nothing. What
 # is not listed is honoured, needs nothing done, or becomes a processor or criterion, see below.

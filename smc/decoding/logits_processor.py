@@ -12,7 +12,7 @@ a lookahead, the scores become those of its proposal,
 as the sampler draws from it: q(v) is proportional to p_lm(v) g(v). The last term, which is the same
 for all v, is there for beams: summed up along an answer the potentials cancel, so that a beam is
 ranked by p_lm of what it has times the probability that it will be completed, and a complete answer
-by p_lm alone (up to defence and tying, see `smc.twisted`).
+by p_lm alone (up to defence and tying, see `smc.proposals.twisted`).
 
 Unlike `smc.generate`, this corrects no bias: each step's mask renormalises the model's belief.
 
@@ -38,11 +38,11 @@ from gcd.errors import ConstraintError
 from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.budget import check_budget
 from gcd.tokens.token_automaton import TokenAutomaton
-from smc.generate_call import GenerateCall, generate_call
-from smc.lookahead import Lookahead
-from smc.proposals import GCD, Batch, Proposal, Walk
+from smc.decoding.generate_call import GenerateCall, generate_call
+from smc.proposals import GCD, AutomatonPosition, Batch, Proposal
+from smc.proposals.lookahead import Lookahead
+from smc.proposals.twisted import Twisted
 from smc.settings import whole
-from smc.twisted import Twisted
 
 MOST_KNOWN = 32
 """Calls whose states are kept: as long as a draft of assisted decoding usually is, and longer."""
@@ -150,7 +150,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
         generated = input_ids[:, start:].to(scores.device)
         known = self._reach(which, generated)
 
-        walk: Walk = known.state.walk
+        walk: AutomatonPosition = known.state.walk
         alive = ~walk.finished & (walk.states >= 0)
         alive &= walk.automata.steps_to_accept[walk.states.clamp(min=0)] <= walk.remaining
         if call is not None and call.plain and not bool((alive | walk.finished).all()):
@@ -172,7 +172,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
         self, known: _Known, scores: Float[Tensor, "R V"], call: GenerateCall | None
     ) -> Float[Tensor, "R V"]:
         """The scores after prefixes that go on."""
-        walk: Walk = known.state.walk
+        walk: AutomatonPosition = known.state.walk
         masked = scores.masked_fill(~walk.mask.mask(walk.states, walk.remaining), -torch.inf)
         forbidden = masked.amax(dim=1).isneginf()
         if bool(forbidden.any()):
@@ -295,11 +295,11 @@ class BudgetLogitsProcessor(LogitsProcessor):
             self._start[device] = self.proposal.start(Batch(batch, budgets))
         return self._start[device]
 
-    def _refuse_forbidden(self, walk: Walk) -> None:
+    def _refuse_forbidden(self, walk: AutomatonPosition) -> None:
         """Another processor, or the model, forbids all that may come after this prefix."""
         tokens = walk.mask.mask(walk.states, walk.remaining)[0].nonzero().squeeze(1).tolist()
         others = f" and {len(tokens) - 1} others" if len(tokens) > 1 else ""
-        taken = int(walk.mask.budget[walk.which[0]] - walk.remaining[0])
+        taken = int(walk.mask.budget[walk.automaton_of_row[0]] - walk.remaining[0])
         raise ValueError(
             f"after {taken} tokens constraint and budget allow {self._shown(tokens[0])}{others} "
             "alone, but the scores of all of that are -inf already: another logits processor "

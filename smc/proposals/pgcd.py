@@ -2,9 +2,9 @@
 
 The HMM is distilled from the language model (arXiv 2606.01926). Its product with the automaton is a
 table of completion probabilities, by state and remaining budget (`hmm.product`), made once for a
-constraint and kept for the next call with it (`smc.tables`). With the distribution of the next
-hidden state, given a prefix, the table says how probably the prefix is completed after each token
-or class of tokens (`hmm.lookahead`). `smc.twisted` says what is made of that.
+constraint and kept for the next call with it (`smc.proposals.tables`). With the distribution of the
+next hidden state, given a prefix, the table says how probably the prefix is completed after each
+token or class of tokens (`hmm.lookahead`). `smc.proposals.twisted` says what is made of that.
 
 Cost of a step: that of `hmm.lookahead`, O(H) for each class and each favourite of each prefix, and
 one product with the transition matrix for the filter.
@@ -26,10 +26,10 @@ from hmm.inference import filter_step, predict_first
 from hmm.lookahead import Expected, expect_all_tokens, expect_classes, expect_tokens
 from hmm.model import HMM
 from hmm.product import MAX_BYTES, LookaheadTable, bytes_of_table
-from smc.lookahead import Expectation, Lookahead
-from smc.proposals import Batch, Walk
-from smc.tables import TableCache
-from smc.twisted import TWISTS, Twisted
+from smc.proposals import AutomatonPosition, Batch
+from smc.proposals.lookahead import Expectation, Lookahead
+from smc.proposals.tables import TableCache
+from smc.proposals.twisted import TWISTS, Twisted
 
 
 class HMMState(NamedTuple):
@@ -119,20 +119,26 @@ class HMMLookahead(Lookahead[HMMState]):
         """Returns the state of these rows."""
         return state._replace(predicted=state.predicted[ancestors])
 
-    def classes(self, state: HMMState, walk: Walk) -> Expectation:
+    def classes(self, state: HMMState, walk: AutomatonPosition) -> Expectation:
         """Returns what the HMM expects of every class of each prefix's automaton."""
         return self._expect(partial(expect_classes, wait=self._wait), state, walk)
 
-    def tokens(self, state: HMMState, walk: Walk, tokens: Int64[Tensor, "R K"]) -> Expectation:
+    def tokens(
+        self, state: HMMState, walk: AutomatonPosition, tokens: Int64[Tensor, "R K"]
+    ) -> Expectation:
         """Returns what the HMM expects of these tokens."""
         return self._expect(partial(expect_tokens, wait=self._wait), state, walk, tokens)
 
-    def all_tokens(self, state: HMMState, walk: Walk) -> Expectation:
+    def all_tokens(self, state: HMMState, walk: AutomatonPosition) -> Expectation:
         """Returns what the HMM expects of every token, by one matrix product."""
         return self._expect(expect_all_tokens, state, walk)
 
     def _expect(
-        self, expect: Callable[..., Expected], state: HMMState, walk: Walk, *tokens: Tensor
+        self,
+        expect: Callable[..., Expected],
+        state: HMMState,
+        walk: AutomatonPosition,
+        *tokens: Tensor,
     ) -> Expectation:
         place = (state.predicted, walk.states, walk.remaining, *tokens)
         found = expect(state.table, *place)
@@ -151,7 +157,7 @@ class PGCD(Twisted[HMMState]):
     Args:
         hmm: distilled from the language model; it has seen answers only, never prompts.
         lookahead: "conditional", the twist of a model that the HMM resembles; "in_time", for models
-            that read prompts; or, for comparison, "joint". See `smc.twisted`.
+            that read prompts; or, for comparison, "joint". See `smc.proposals.twisted`.
         exact_top_k, temper, defence, potential: as for `Twisted`.
         max_bytes: as for `HMMLookahead`.
 

@@ -9,7 +9,7 @@ next, a token or a class of tokens, a lookahead gives
 
 under its own model, as logarithms. `smc.Twisted` makes a proposal of them, for the language model
 that one samples from: tying, temper, defence and potentials are its business, and it knows nothing
-of the model behind. The first such model is a hidden Markov model (`smc.pgcd.HMMLookahead`).
+of the model behind. The first such model is a hidden Markov model (`smc.HMMLookahead`).
 
 Any numbers give correct weights, as the sampler weighs by the g that it really used; how good they
 are decides how many particles are needed. If the model is the language model itself, and every
@@ -25,8 +25,8 @@ import torch
 from jaxtyping import Float64, Int, Int64
 from torch import Tensor
 
-from smc.proposals import Batch, Walk
-from smc.tabled import Tabled
+from smc.proposals import AutomatonPosition, Batch
+from smc.proposals.tabled import Tabled
 
 
 class Expectation(NamedTuple):
@@ -56,8 +56,8 @@ class Lookahead(Tabled, Protocol[ModelState]):
 
     To write one, derive from this class and give `start`, `advance`, `take`, `classes` and
     `tokens`; the other members have defaults. Where a prefix is in its automaton, and how much of
-    the budget is left, is not kept by the lookahead but handed to it as a `Walk`. Rows of prefixes
-    that are over may hold anything.
+    the budget is left, is not kept by the lookahead but handed to it as an `AutomatonPosition`. Rows of
+    prefixes that are over may hold anything.
 
     Attributes:
         eventual: whether its expectations have `log_eventual`.
@@ -91,16 +91,18 @@ class Lookahead(Tabled, Protocol[ModelState]):
         ...
 
     @abstractmethod
-    def classes(self, state: ModelState, walk: Walk) -> Expectation:
+    def classes(self, state: ModelState, walk: AutomatonPosition) -> Expectation:
         """Returns what is expected of every class of each prefix's automaton, at most C of them."""
         ...
 
     @abstractmethod
-    def tokens(self, state: ModelState, walk: Walk, tokens: Int64[Tensor, "R K"]) -> Expectation:
+    def tokens(
+        self, state: ModelState, walk: AutomatonPosition, tokens: Int64[Tensor, "R K"]
+    ) -> Expectation:
         """Returns what is expected of these tokens."""
         ...
 
-    def all_tokens(self, state: ModelState, walk: Walk) -> Expectation:
+    def all_tokens(self, state: ModelState, walk: AutomatonPosition) -> Expectation:
         """Returns what is expected of every token of the vocabulary."""
         every = torch.arange(walk.automata.vocabulary.size, device=walk.states.device)
         return self.tokens(state, walk, every.expand(len(walk.states), -1))

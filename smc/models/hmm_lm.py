@@ -24,7 +24,7 @@ from torch import Tensor
 from gcd.tokens.vocabulary import Vocabulary
 from hmm.inference import filter_step
 from hmm.model import HMM
-from smc.language_model import Prompt, token_ids
+from smc.models.protocol import Prompt, token_ids
 
 PROMPT = (0,)
 """A prompt to give to a model that ignores it."""
@@ -84,7 +84,7 @@ class HMMLanguageModel:
 
 
 class HMMRows:
-    """Prefixes as what the filter makes of them; see `smc.language_model.Rows`.
+    """Prefixes as what the filter makes of them; see `smc.models.protocol.Rows`.
 
     Tokens are kept for `truncate` alone, which filters anew from the beginning.
     """
@@ -101,7 +101,7 @@ class HMMRows:
     def extend(
         self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]
     ) -> Float64[Tensor, "R T V"]:
-        """Appends runs of tokens; see `smc.language_model.Rows`."""
+        """Appends runs of tokens; see `smc.models.protocol.Rows`."""
         shape = (*runs.shape, self._hmm.num_tokens)
         log_p = torch.full(shape, torch.nan, dtype=torch.float64, device=self._hmm.device)
         for t in range(runs.shape[1]):

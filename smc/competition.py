@@ -25,7 +25,7 @@ theirs were the mean score of what weighs as much. (With g = 1 for them, a looka
 end to be improbable would leave no place to any prefix once there are N answers.)
 
 Cost: O(R C) for R prefixes and C classes; the masses of classes, where a proposal has not computed
-them already, are one pass over R x V numbers (`smc.vocabulary.class_mass.weigh_rest`).
+them already, are one pass over R x V numbers (`smc.vocabulary.class_mass.top_k_and_class_mass`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from gcd.tokens.batch import TokenClasses
-from smc.vocabulary.class_mass import MaskGuide, weigh_rest
+from smc.vocabulary.class_mass import MaskGuide, top_k_and_class_mass
 from smc.vocabulary.factors import Factors, Guide, by_class_alone
 
 FLOOR = 1e-3
@@ -48,28 +48,28 @@ _STATE_BITS = 32
 """A state, and -1 for none, has so many bits; what is above them is the example."""
 
 
-class Outlook(NamedTuple):
+class Successors(NamedTuple):
     """Where each class of tokens leads, from each of R prefixes.
 
     Attributes:
         classes: of tokens, in each of B automata.
-        which: the automaton of each prefix.
+        automaton_of_row: the automaton of each prefix.
         states: the state after a token of each class; -1 where the constraint forbids it.
         ends: whether such a token completes the text.
     """
 
     classes: TokenClasses
-    which: Int64[Tensor, "R"]
+    automaton_of_row: Int64[Tensor, "R"]
     states: Int64[Tensor, "R C"]
     ends: Bool[Tensor, "R C"]
 
-    def of_tokens(self) -> Outlook:
+    def of_tokens(self) -> Successors:
         """Returns the same with every token as a class of its own."""
-        alone = TokenClasses.singletons(self.classes.of.shape[1], self.which.device)
-        class_of = self.classes.of[self.which].long()
-        return Outlook(
+        alone = TokenClasses.singletons(self.classes.of.shape[1], self.automaton_of_row.device)
+        class_of = self.classes.of[self.automaton_of_row].long()
+        return Successors(
             alone,
-            torch.zeros_like(self.which),
+            torch.zeros_like(self.automaton_of_row),
             self.states.gather(1, class_of),
             self.ends.gather(1, class_of),
         )
@@ -94,7 +94,7 @@ class Scores:
     Attributes:
         factors: log g; -inf where it is zero.
         alive: the classes whose tokens are candidates; g may be zero there.
-        outlook: where the same classes lead.
+        successors: where the same classes lead.
         masses: probabilities under the language model, where they are known.
         defence: the share eps; None where g is positive on every candidate and nothing is mixed in.
         fallback: prefixes at which g is zero for all candidates; None for none.
@@ -103,14 +103,14 @@ class Scores:
 
     factors: Factors
     alive: Bool[Tensor, "R C"]
-    outlook: Outlook
+    successors: Successors
     masses: Masses | None = None
     defence: float | None = None
     fallback: Bool[Tensor, "R"] | None = None
     is_indicator: bool = False
 
 
-class Competition(NamedTuple):
+class SelectionScores(NamedTuple):
     """The scores of the candidates that go on; those that end do not compete.
 
     Attributes:
@@ -123,12 +123,12 @@ class Competition(NamedTuple):
     log_unit: Float64[Tensor, "B"]
 
 
-def scores_of(guide: Guide, outlook: Outlook) -> Scores:
+def scores_of(guide: Guide, successors: Successors) -> Scores:
     """Returns the scores whose g is that of a guide; what it never draws is no candidate."""
     factors = getattr(guide, "factors", None)
     if not isinstance(factors, Factors):
-        outlook = outlook.of_tokens()
-        factors = by_class_alone(guide.log_g, outlook.classes, outlook.which)
+        successors = successors.of_tokens()
+        factors = by_class_alone(guide.log_g, successors.classes, successors.automaton_of_row)
     # What is infinite is no number of a score either: the step refuses it as NaN.
     factors = factors._replace(
         by_class=factors.by_class.masked_fill(factors.by_class == torch.inf, torch.nan),
@@ -144,20 +144,20 @@ def scores_of(guide: Guide, outlook: Outlook) -> Scores:
     return Scores(
         factors,
         alive,
-        outlook,
+        successors,
         fallback=guide.fallback,
         is_indicator=isinstance(guide, MaskGuide),
     )
 
 
-def compete(
+def selection_scores(
     scores: Scores,
     log_p: Float[Tensor, "R V"],
     log_weight: Float64[Tensor, "R"],
     example: Int64[Tensor, "R"],
     num_examples: int,
     share: float,
-) -> Competition:
+) -> SelectionScores:
     """Returns the scores of all candidates that go on.
 
     Args:
@@ -168,7 +168,7 @@ def compete(
         num_examples: B.
         share: the part l of the places that is given out by automaton state.
     """
-    factors, ends = scores.factors, scores.outlook.ends
+    factors, ends = scores.factors, scores.successors.ends
     going, going_too = scores.alive & ~ends, factors.tokens >= 0
     if factors.tokens.shape[1]:
         going_too = going.gather(1, own_classes(factors))
@@ -201,7 +201,7 @@ def compete(
         by_class=(log_g.by_class + weight).contiguous(),
         by_token=(log_g.by_token + weight).contiguous(),
     )
-    return Competition(mixed, log_unit)
+    return SelectionScores(mixed, log_unit)
 
 
 class _Pair(NamedTuple):
@@ -248,7 +248,7 @@ def _shared(
     log_s: _Pair, scores: Scores, example: Int64[Tensor, "R"], count: int, share: float
 ) -> _Pair:
     """log of the factor by which the share changes each score."""
-    states = scores.outlook.states
+    states = scores.successors.states
     own = states.new_zeros(log_s.by_token.shape)
     if own.shape[1]:
         own = states.gather(1, own_classes(scores.factors))
@@ -289,13 +289,13 @@ def _masses(scores: Scores, log_p: Float[Tensor, "R V"]) -> Masses:
     before = (factors.tokens.unsqueeze(2) == factors.tokens.unsqueeze(1)).tril(-1).any(dim=2)
     by_token = log_p.gather(1, factors.tokens).double().masked_fill(before, -torch.inf)
     others = log_p.scatter(1, factors.tokens, -torch.inf) if factors.tokens.shape[1] else log_p
-    rest = weigh_rest(others, classes, factors.which, scores.alive, 0)
+    rest = top_k_and_class_mass(others, classes, factors.automaton_of_row, scores.alive, 0)
     return Masses(rest.log_mass, by_token)
 
 
 def own_classes(factors: Factors) -> Int64[Tensor, "R K"]:
     """The class of each token that has its own factor."""
-    return factors.classes.of[factors.which.unsqueeze(1), factors.tokens].long()
+    return factors.classes.of[factors.automaton_of_row.unsqueeze(1), factors.tokens].long()
 
 
 def sums_by(

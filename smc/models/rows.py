@@ -11,7 +11,7 @@ Padding does not change what is computed for a row beyond the order of floating-
 columns have weight exactly zero, and positions count real tokens.
 
 Two kinds. `TransformersRows` holds prompt and answer of every row, and serves any model with an
-ordinary cache. `SharingRows` holds the answers, and each prompt once (`smc.shared_prompts`).
+ordinary cache. `SharingRows` holds the answers, and each prompt once (`smc.models.shared_prompts`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
-from smc.shared_prompts import SharedPrompts, attending, joined, sharing
+from smc.models.shared_prompts import SharedPrompts, attending, joined, sharing
 
 
 class PromptMemory(NamedTuple):
@@ -56,7 +56,7 @@ def together(memories: Sequence[PromptMemory]) -> SharedPrompts:
 
 
 class TransformersRows:
-    """The KV cache of R prefixes; see `smc.language_model.Rows`.
+    """The KV cache of R prefixes; see `smc.models.protocol.Rows`.
 
     Attributes:
         lengths: valid columns of each row, its last ones.

@@ -5,7 +5,7 @@ sizes to the last few bits only.  A model loaded in float64 makes that irrelevan
 its attention can take it: some older architectures give NaN on padded rows then, which the sampler
 refuses.
 
-Rows of one prompt share its keys and values where the model allows that (`smc.shared_prompts`).
+Rows of one prompt share its keys and values where the model allows that (`smc.models.shared_prompts`).
 Cost of a step: one forward pass over the rows, and a copy of what they generated when they move.
 
 Prompts can be kept: their keys and values, and what the model says after them, stay for the next
@@ -30,10 +30,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gcd.tokens.vocabulary import Vocabulary, eos_ids_of
-from smc.language_model import Prompt, token_ids
-from smc.shared_prompts import SharedPrompts
-from smc.static_model import StaticTransformer
-from smc.transformers_rows import (
+from smc.models.protocol import Prompt, token_ids
+from smc.models.shared_prompts import SharedPrompts
+from smc.models.static_cache import StaticTransformer
+from smc.models.rows import (
     PromptMemory,
     SharingRows,
     TransformersRows,
@@ -120,7 +120,7 @@ class TransformersLM:
         return self._rows(together(known)), torch.stack([each.log_p for each in known])
 
     def static_forward(self) -> StaticTransformer:
-        """Returns the model as one that reads in static shapes; see `smc.static_model`.
+        """Returns the model as one that reads in static shapes; see `smc.models.static_cache`.
 
         Raises:
             ValueError: it cannot, as it has another memory or another attention.

@@ -7,7 +7,7 @@ probably it *will* be. With the language model itself as the model, g is the Bay
 every particle has the same weight. Any g that is positive wherever GCD allows a token gives correct
 weights, as long as they use the g that was really used, which leaves room for what follows.
 
-**Twist.** Which g, given what the model expects (`smc.lookahead.Expectation`):
+**Twist.** Which g, given what the model expects (`smc.proposals.lookahead.Expectation`):
 
     conditional    joint(v) / mass(v), the probability above
     in_time        joint(v) / eventual(v), the probability that a text which does obey the
@@ -55,10 +55,10 @@ from torch import Tensor
 
 from gcd.tokens.distances import fits
 from gcd.tokens.token_automaton import TokenAutomaton
-from smc.lookahead import Expectation, Lookahead, ModelState
-from smc.proposals import Batch, Proposal, Walk, start_walk
-from smc.scores import FLOOR, Masses, Outlook, Scores, own_classes
-from smc.vocabulary.class_mass import weigh_rest
+from smc.competition import FLOOR, Masses, Scores, Successors, own_classes
+from smc.proposals import AutomatonPosition, Batch, Proposal, start_position
+from smc.proposals.lookahead import Expectation, Lookahead, ModelState
+from smc.vocabulary.class_mass import top_k_and_class_mass
 from smc.vocabulary.factors import DenseGuide, Factors, Guide, TiedGuide, by_class_alone
 
 TWISTS = ("conditional", "in_time", "joint")
@@ -75,7 +75,7 @@ class TwistedState(Generic[ModelState]):
         model: the lookahead's own state.
     """
 
-    walk: Walk
+    walk: AutomatonPosition
     model: ModelState
 
 
@@ -110,14 +110,14 @@ class _View(NamedTuple):
         factors: log g by class and by token.
         alive: the classes allowed within the budget.
         alive_too: whether the tokens with their own g are.
-        outlook: where the classes lead.
+        successors: where the classes lead.
         masses: probabilities under the language model; None where every token is a class.
     """
 
     factors: Factors
     alive: Bool[Tensor, "R C"]
     alive_too: Bool[Tensor, "R K"]
-    outlook: Outlook
+    successors: Successors
     masses: Masses | None
 
 
@@ -202,7 +202,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         Raises:
             ConstraintError: the lookahead cannot serve these constraints.
         """
-        return TwistedState(start_walk(batch), self.lookahead.start(batch))
+        return TwistedState(start_position(batch), self.lookahead.start(batch))
 
     def advance(
         self, state: TwistedState[ModelState], tokens: Int[Tensor, "R T"]
@@ -259,7 +259,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         zero = alive & log_g.isneginf()
         none = (zero == alive).all(dim=1)
         self._count(len(log_p), none, zero.any(dim=1) & ~none)
-        return Scores(factors, view.alive, view.outlook, view.masses, self.defence, none)
+        return Scores(factors, view.alive, view.successors, view.masses, self.defence, none)
 
     def _count(self, rows: int, fallback: Bool[Tensor, "R"], floored: Bool[Tensor, "R"]) -> None:
         counts = torch.stack([fallback.new_full((), rows, dtype=torch.int64),
@@ -280,13 +280,13 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
     def _dense_view(self, state: TwistedState[ModelState]) -> _View:
         """What the lookahead says of every token by itself."""
         walk = state.walk
-        class_of = walk.automata.class_of[walk.which].long()
+        class_of = walk.automata.class_of[walk.automaton_of_row].long()
         steps = walk.steps_after_classes().gather(1, class_of)
         alive = _alive(walk, steps)
         log_g = self._log_g(self.lookahead.all_tokens(state.model, walk), steps, alive)
-        outlook = walk.outlook().of_tokens()
-        factors = by_class_alone(log_g, outlook.classes, outlook.which)
-        return _View(factors, alive, alive[:, :0], outlook, None)
+        successors = walk.successors().of_tokens()
+        factors = by_class_alone(log_g, successors.classes, successors.automaton_of_row)
+        return _View(factors, alive, alive[:, :0], successors, None)
 
     def _tied(
         self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]
@@ -312,11 +312,11 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         alive = _alive(walk, steps)
         tied = self.lookahead.classes(state.model, walk)
         if self.twist == "joint":
-            sizes = classes.start.diff(dim=1).clamp(min=1)[walk.which]
+            sizes = classes.start.diff(dim=1).clamp(min=1)[walk.automaton_of_row]
             tied = tied._replace(log_joint=tied.log_joint - sizes.double().log())
 
         K = min(self.exact_top_k or 0, log_p.shape[1])
-        rest = weigh_rest(log_p, classes, walk.which, alive, K)
+        rest = top_k_and_class_mass(log_p, classes, walk.automaton_of_row, alive, K)
         exact = self.lookahead.tokens(state.model, walk, rest.tokens)
         steps_too = walk.steps_after_tokens(rest.tokens)
         alive_too = _alive(walk, steps_too)
@@ -325,10 +325,10 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
             rest.tokens,
             self._log_g(exact, steps_too, alive_too),
             classes,
-            walk.which,
+            walk.automaton_of_row,
         )
         masses = Masses(rest.log_mass, rest.best)
-        return _View(factors, alive, alive_too, walk.outlook(), masses)
+        return _View(factors, alive, alive_too, walk.successors(), masses)
 
     def _log_g(
         self,
@@ -380,7 +380,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         return f"{type(self).__name__}({self.lookahead!r}, twist={self.twist!r}, {self._options()})"
 
 
-def _alive(walk: Walk, steps: Int32[Tensor, "R K"]) -> Bool[Tensor, "R K"]:
+def _alive(walk: AutomatonPosition, steps: Int32[Tensor, "R K"]) -> Bool[Tensor, "R K"]:
     """The items after which the text can be completed within the budget."""
     return fits(steps, walk.remaining.unsqueeze(1))
 

@@ -1,0 +1,1 @@
+"""This package has sampling and masks within `generate` of `transformers`."""

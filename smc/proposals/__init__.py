@@ -1,0 +1,30 @@
+"""This package has proposals: what they are, those of masks, and those that look ahead."""
+
+from __future__ import annotations
+
+from smc.proposals.masks import GCD, LCD, LM, ClassMaskProposal, GreedyClose, MaskProposal
+from smc.proposals.position import (
+    AutomatonPosition,
+    Batch,
+    HasPosition,
+    Progress,
+    State,
+    start_position,
+)
+from smc.proposals.protocol import Proposal
+
+__all__ = [
+    "GCD",
+    "LCD",
+    "LM",
+    "AutomatonPosition",
+    "Batch",
+    "ClassMaskProposal",
+    "GreedyClose",
+    "HasPosition",
+    "MaskProposal",
+    "Progress",
+    "Proposal",
+    "State",
+    "start_position",
+]

@@ -1,0 +1,93 @@
+"""A proposal is the distribution from which the next token is drawn, given the constraint.
+
+A proposal q(v) is proportional to p_lm(v) · g(v).  `guide` returns log g and the log of
+Z = sum_v p_lm(v) g(v); the sampler draws from the product and sees to the weights.
+
+A proposal sees token histories only, neither the language model nor weights.  It carries an
+immutable state with one row per prefix, which has a position (`smc.proposals.position`).  As the
+state is a function of the tokens alone, equal prefixes have equal rows, and rolling back is keeping
+the old state.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Float64, Int, Int64
+from torch import Tensor
+
+from smc.competition import Scores, scores_of
+from smc.proposals.position import Batch, State
+from smc.proposals.tabled import Tabled
+from smc.vocabulary.factors import Guide
+
+
+@runtime_checkable
+class Proposal(Tabled, Protocol[State]):
+    """A family of distributions over the next token, one per prefix.
+
+    To write one, derive from this class and give `start`, `guide`, `advance` and `take`; the other
+    members have defaults, those of a proposal that never refuses and keeps nothing in memory.
+
+    Attributes:
+        potential: how the weights use g. True: g(x_t) is itself the potential psi_t of the prefix,
+            so that the increment Z_t / psi_{t-1} is known before x_t is drawn, and resampling comes
+            before drawing. (Where g is 0 or 1, psi is 1 and the increment Z_t.) False: the
+            increment is Z_t / g(x_t), known after the draw.
+    """
+
+    potential: bool = True
+
+    @abstractmethod
+    def start(self, batch: Batch) -> State:
+        """Returns the state of B empty prefixes, one per example.
+
+        Raises:
+            ConstraintError: the proposal cannot serve these constraints; see `check`.
+        """
+        ...
+
+    @abstractmethod
+    def guide(self, state: State, log_p: Float[Tensor, "R V"]) -> Guide:
+        """Returns log g and log Z, given the log-probabilities of the next token."""
+        ...
+
+    def forced(self, state: State) -> Int64[Tensor, "R"]:
+        """Returns the only token that g allows after each prefix, -1 where there are several.
+
+        The language model need not be asked before such a token (`smc.proposals.forced`). One that
+        does not know returns -1 everywhere, which is the default, and is asked token by token.
+        """
+        states = state.walk.states
+        return torch.full_like(states, -1)
+
+    def log_g_of_forced(self, state: State, tokens: Int64[Tensor, "R"]) -> Float64[Tensor, "R"]:
+        """Returns log g of tokens that `forced` gave, as `guide` would."""
+        return torch.zeros_like(tokens, dtype=torch.float64)
+
+    @abstractmethod
+    def advance(self, state: State, tokens: Int[Tensor, "R T"]) -> State:
+        """Returns the state after one or several more tokens; -1 stands for no token."""
+        ...
+
+    @abstractmethod
+    def take(self, state: State, ancestors: Int64[Tensor, "Q"]) -> State:
+        """Returns the state of these rows."""
+        ...
+
+    def without_host_sync(self) -> Proposal[State]:
+        """Returns the proposal as one that never waits for the device, for steps in static shapes.
+
+        That is itself, if not overridden; should it wait, it is refused (`smc.proposals.waits`).
+        """
+        return self
+
+    def score(self, state: State, log_p: Float[Tensor, "R V"]) -> Scores:
+        """Returns g as the discrete particle filter scores next tokens with it (`smc.filter`).
+
+        That is the g of `guide`, unless a proposal makes its g safe row by row, as that filter sees
+        to the safety of all prefixes of an example together.
+        """
+        return scores_of(self.guide(state, log_p), state.walk.successors())
