@@ -56,7 +56,7 @@ class Lookahead(Tabled, Protocol[ModelState]):
 
     To write one, derive from this class and give `start`, `advance`, `take`, `classes` and
     `tokens`; the other members have defaults. Where a prefix is in its automaton, and how much of
-    the budget is left, is not kept by the lookahead but handed to it as an `AutomatonPosition`. Rows of
+    the budget is left, is handed to the lookahead as an `AutomatonPosition`. Rows of
     prefixes that are over may hold anything.
 
     Attributes:
