@@ -352,8 +352,7 @@ class SchemaLanguages:
             if all((a & b).is_empty for i, a in enumerate(wides) for b in wides[:i]):
                 return language
         assert facets.unique is not None
-        base, bound = replace(facets.unique, told=False), longest
-        values: dict[str, int] = {}
+        base, values = replace(facets.unique, told=False), dict[str, int]()
         found = []
         for places in [*head, facets.items]:  # nothing is built until all are known to be few
             here = few_values(self._as_json.language(places), _MAX_DISTINCT)
@@ -362,14 +361,15 @@ class SchemaLanguages:
             found.append({json.dumps(value, sort_keys=True): value for value in here})
             for text in found[-1]:
                 values.setdefault(text, len(values))
-            longest = len(values) if bound is None else min(bound, len(values))
+            count = len(values)
+            highest = count if longest is None else min(longest, count)
             # From each set of values that were taken, each of the others may follow.
-            following = sum(comb(len(values), n) * (len(values) - n) for n in range(longest))
+            following = sum(comb(count, n) * (count - n) for n in range(highest))
             if following > max_states():
                 raise self._refuse_distinct(facets)
         tables: list[dict[int, Automaton]] = [{} for _ in found]
-        for table, here, places in zip(tables, found, [*head, facets.items], strict=True):
-            for text, value in here.items():
+        for table, known, places in zip(tables, found, [*head, facets.items], strict=True):
+            for text, value in known.items():
                 constant = self.document.made(base, f"is {text}", {"const": value})
                 table[values[text]] = self.language(
                     (*places, constant), facets.aside_items, wide=wide
@@ -378,7 +378,7 @@ class SchemaLanguages:
             max_states()
         ):
             raise self._refuse_distinct(facets)
-        return language & distinct(self.notation, tables[:-1], tables[-1], longest, brackets)
+        return language & distinct(self.notation, tables[:-1], tables[-1], highest, brackets)
 
     def _refuse_distinct(self, facets: Facets) -> Exception:
         assert facets.unique is not None
