@@ -20,9 +20,9 @@ What is narrower than the standard, and stated here because nothing may be narro
   the standard's reading. A value that this leaves no object, where the standard has some, is read
   as the standard has it.
 * **Numbers.** Integers have no fraction or exponent; numbers with a bound or a divisor, or compared
-  with others under `not`, `oneOf` and the like, have no exponent. No number is `-0`, and none has a
-  minus sign where `minimum` leaves only zero to it (`gcd.languages.values.numbers`). Constants are
-  written as `json.dumps` writes them, or as an integer if they are whole.
+  with others under `not`, `oneOf` and the like, have no exponent. Integers and numbers
+  with a bound or a divisor are never `-0` (`gcd.languages.values.numbers`). Constants are written
+  as `json.dumps` writes them, or as an integer if they are whole.
 * **Keys and constants** have one spelling (`escapes="all"` for every one); the members of
   constant objects keep the order they have in the schema.
 * **Depth.** Where the schema no longer says what a value is, arrays and objects nest at most

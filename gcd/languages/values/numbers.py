@@ -11,11 +11,11 @@ without an exponent**. A number without bounds has the whole grammar of RFC 8259
 
 **Integers are written without fraction and exponent**: `5`, not `5.0` or `5e0`.
 
-**Zero is written without a sign.** A model that has begun with `-` would otherwise end in `-0`
-where it finds no number below zero. So no number is `-0`, and none has a sign where the lower bound
-leaves only zero to it. `-0.0` stays where negative numbers may stand: `json.dumps` and `repr` write
-the float -0.0 so. All spellings together are the *wide* form, which is for what is taken away
-(`gcd.languages.json_schema.languages`).
+**Zero is written without a sign** in integers and in numbers with a bound or a divisor. A model
+that has begun with `-` would otherwise end in `-0` where it finds no number below zero. So these
+are never `-0`, and have no sign where the lower bound leaves only zero to it. `-0.0` stays where
+negative numbers may stand: `json.dumps` and `repr` write the float -0.0 so. All spellings together
+are the *wide* form, which is for what is taken away (`gcd.languages.json_schema.languages`).
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def numbers(
     """
     if wide:
         return decimals(lower, upper, wide=True) | with_exponent()
-    return _between(lower, upper, False) if lower or upper else _any_number() - _minus_zero()
+    return _between(lower, upper, False) if lower or upper else _any_number()
 
 
 def decimals(
     lower: Bound | None = None, upper: Bound | None = None, *, wide: bool = False
 ) -> Automaton:
-    """Return the numbers between the bounds, written without an exponent; `wide`: also `-0`."""
+    """Return the numbers between the bounds, without an exponent; if `wide`, also zero as `-0`."""
     return _between(lower, upper, wide)
 
 
@@ -81,11 +81,6 @@ def _integers() -> Automaton:
 
 
 @priced_cache(maxsize=1)
-def _minus_zero() -> Automaton:
-    return Automaton.literal("-0")
-
-
-@priced_cache(maxsize=1)
 def _magnitudes() -> Automaton:
     return regex(r"(0|[1-9][0-9]*)(\.[0-9]+)?")
 
@@ -98,7 +93,7 @@ def _between(lower: Bound | None, upper: Bound | None, wide: bool) -> Automaton:
         return positive
     negative = _magnitudes_between(_mirrored(upper), _mirrored(lower))
     signed = Automaton.literal("-") + negative
-    return positive | (signed if wide else signed - _minus_zero())
+    return positive | (signed if wide else signed - Automaton.literal("-0"))
 
 
 def _mirrored(bound: Bound | None) -> Bound | None:

@@ -116,6 +116,7 @@ AGREED: dict[str, Any] = {
     "positive": {"type": "integer", "minimum": 1, "maximum": 120},
     "integers": {"type": "integer"},
     "integers around zero": {"type": "integer", "minimum": -12, "maximum": 3},
+    "number": {"type": "array", "items": {"type": "number"}},
     "reference": {
         "$ref": "#/$defs/a",
         "$defs": {"a": record(b={"$ref": "#/$defs/c"}), "c": BOOLEAN},
@@ -134,7 +135,6 @@ def test_masks_are_equal_where_both_read_a_schema_alike(name: str) -> None:
 
 # For each cause: a schema, a text that both take, the byte that only one takes after it, and who.
 WITNESSES: dict[str, tuple[Any, bytes, bytes, str]] = {
-    "minus zero": ({"type": "array", "items": {"type": "number"}}, b"[-0", b"]", "theirs"),
     "digits": ({"type": "number", "minimum": 0.5}, b"1.546912", b"0", "ours"),
     "escapes": ({"type": "string", "maxLength": 9}, b'"a', b"\\", "ours"),
     "raw": ({"type": "string", "maxLength": 9}, b'"a', b"\x01", "theirs"),

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 CAUSES = {
-    "minus zero": "numbers without bounds: xgrammar takes `-0`, here zero has no sign",
     "escapes": "strings with a pattern, format or length: xgrammar writes no escapes in them",
     "raw": "strings with a pattern or length: xgrammar lets control characters in, no JSON",
     "surrogates": "xgrammar lets in the bytes of lone surrogates, which are no UTF-8",
@@ -151,8 +150,6 @@ def cause(root: Any, text: bytes, c: bytes, is_ours: bool) -> str | None:
         return "formats"
     if in_string and is_ours and "pattern" in has:
         return "anchors"
-    if not is_ours and here.expects == "scalar" and here.spelt == b"-0":
-        return "minus zero"
     around = [schema for n in range(len(here.path) + 1) for schema in at(root, here.path[:n])]
     is_ignored = any(set(s) & IGNORED or len(s.get("allOf", ())) > 1 for s in around)
     is_choice = any("oneOf" in s for s in around)

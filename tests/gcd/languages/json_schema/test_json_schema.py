@@ -736,7 +736,6 @@ def test_what_excluded_constants_leave() -> None:
 
 _OF_NUMBERS: list[dict[str, Any]] = [
     {"type": "integer"},
-    {"type": "number"},
     {"type": "integer", "minimum": 0},
     {"type": "integer", "minimum": -5, "maximum": 0},
     {"type": "number", "minimum": 0},
