@@ -62,7 +62,11 @@ class TokenAutomaton:
     max_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        """Check what costs O(S + C + V); the whole table is for `check` and the tests."""
+        """Check what costs O(S + C + V); the whole table is for `check` and the tests.
+
+        The table becomes C-contiguous: kernels are compiled for one layout.
+        """
+        object.__setattr__(self, "delta", np.ascontiguousarray(self.delta))
         num_states, num_classes = self.delta.shape
         loop = np.full(num_classes, -1)
         loop[self.eos_class] = self.final

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
@@ -166,6 +168,14 @@ def test_arrays_cannot_be_written() -> None:
     for array in (lifted.delta, lifted.class_of, lifted.accepting, lifted.steps_to_accept):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0
+
+
+def test_the_table_has_one_layout_for_kernels() -> None:
+    automaton = lift(Automaton.literal("ab"), Vocabulary.from_bytes([b"a", b"b", b""], [2]))
+    other = dataclasses.replace(automaton, delta=np.asfortranarray(automaton.delta))
+    assert other.delta.flags.c_contiguous
+    assert not other.delta.flags.writeable
+    assert (other.delta == automaton.delta).all()
 
 
 def test_step_refuses_ids_outside_the_vocabulary() -> None:
