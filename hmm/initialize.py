@@ -24,6 +24,8 @@ then one assignment of all.
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
@@ -36,14 +38,17 @@ from hmm.transition import factor_shapes
 SMOOTHING = PseudoCounts(initial=0.01, transition=0.01, emission=0.001)
 """Pseudo-counts an entry: enough that nothing is impossible, little beside one observation."""
 
+ITERATIONS = 25
+"""Of Lloyd's algorithm."""
+POINTS = 256
+"""Vectors that k-means is trained on, for each group, at most; drawn with the seed."""
+
 
 def cluster(
     vectors: Float[Tensor, "N D"],
     num_clusters: int,
     *,
-    iterations: int = 25,
     restarts: int = 1,
-    points_per_cluster: int = 256,
     seed: int = 0,
 ) -> Int64[Tensor, "N"]:
     """Groups vectors by k-means (faiss) and returns the group of each.
@@ -51,10 +56,8 @@ def cluster(
     Args:
         vectors: points, on any device, in any type.
         num_clusters: number of groups.
-        iterations: of Lloyd's algorithm.
         restarts: begin so many times and keep the tightest groups. With few groups that lie apart
             one start often takes two of them for one.
-        points_per_cluster: train on at most that many a group, drawn with the seed.
         seed: of faiss's own choices. The same seed and data give the same groups.
 
     Raises:
@@ -73,17 +76,18 @@ def cluster(
             f"{vectors.shape[0]} vectors do not make {num_clusters} clusters; give more "
             "sequences, or use fewer hidden states"
         )
+    logging.getLogger("faiss").setLevel(logging.WARNING)  # it tells how it was compiled
     points = np.ascontiguousarray(vectors.detach().to("cpu", torch.float32).numpy())
     if not np.isfinite(points).all():
         raise ValueError("some vectors hold NaN or infinity; k-means cannot place them")
     means = faiss.Kmeans(
         points.shape[1],
         num_clusters,
-        niter=iterations,
+        niter=ITERATIONS,
         nredo=restarts,
-        seed=seed,
+        seed=seed % 2**31,  # there is no wider one
         min_points_per_centroid=1,
-        max_points_per_centroid=points_per_cluster,
+        max_points_per_centroid=POINTS,
     )
     means.train(points)
     _, nearest = means.index.search(points, 1)
@@ -160,10 +164,8 @@ def distilled(
     eos_ids: tuple[int, ...] = (),
     smoothing: PseudoCounts = SMOOTHING,
     monarch: bool | int = False,
-    iterations: int = 25,
     restarts: int = 1,
     seed: int = 0,
-    dtype: torch.dtype = torch.float32,
 ) -> HMM:
     """Makes an HMM from a language model's hidden states (latent variable distillation).
 
@@ -178,8 +180,7 @@ def distilled(
         smoothing: pseudo-counts for what was not seen.
         monarch: as for `HMM.random`. Neighbours in the grid are not made alike: the groups are
             numbered as k-means leaves them.
-        iterations, restarts, seed: of k-means, see `cluster`.
-        dtype: of the model.
+        restarts, seed: of k-means, see `cluster`.
 
     Raises:
         ValueError: for sizes that do not fit, or too few vectors.
@@ -196,13 +197,10 @@ def distilled(
     assigned[~ends] = cluster(
         vectors[~ends.to(vectors.device)],
         num_states - bool(eos_ids),
-        iterations=iterations,
         restarts=restarts,
         seed=seed,
     ).to(seen.device)
     states = torch.zeros_like(tokens)
     states[inside] = assigned
-    counts = counts_of_states(
-        states, tokens, lengths, num_states, num_tokens, monarch=monarch, dtype=dtype
-    )
+    counts = counts_of_states(states, tokens, lengths, num_states, num_tokens, monarch=monarch)
     return maximize(counts, smoothing)

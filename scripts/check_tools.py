@@ -5,10 +5,10 @@
 
 For every record the tools become an automaton, or are refused, with the reason. Where the record
 has a gold answer, that is written in the style, arguments in declared order, and must be accepted
-by the automaton of its own record; a rejected one is traced to the call and the argument that the
-language does not have. Three kinds of files are read: xLAM's JSON lines (`.jsonl`), lists of
-records with `query`, `tools` and `answers` (`.json`), and the questions of the Berkeley Function
-Calling Leaderboard (`.json` with JSON lines, tools under `function`, no answers).
+by the automaton of its own record; of a rejected one the byte is named where it leaves the
+language, and what was expected there. Three kinds of files are read: xLAM's JSON lines (`.jsonl`),
+lists of records with `query`, `tools` and `answers` (`.json`), and the questions of the Berkeley
+Function Calling Leaderboard (`.json` with JSON lines, tools under `function`, no answers).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import statistics
 import time
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from tqdm import tqdm
 
-from experiments.tool_calling.answers import Call, name_of, parameters_of, write_answer
+from experiments.tool_calling.answers import Call, write_answer
 from experiments.tool_calling.records import read_toolcalls, read_xlam
-from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError, UnsupportedSchemaError
 from gcd.languages.tools.tool_calls import tool_calls
 from gcd.languages.tools.tool_types import parse_tools
+from gcd_cli.explaining import standing
 
 Style = Literal["json", "python"]
 STYLES: tuple[Style, ...] = ("json", "python")
@@ -148,8 +148,7 @@ def check(records: Sequence[Record], style: Style) -> Report:
         report.answers += 1
         answer = write_answer(record.calls, record.tools, style)
         if not language.accepts(answer):
-            reason = explain(record.calls, record.tools, answer, language, style)
-            report.rejected.append((record.id, reason))
+            report.rejected.append((record.id, standing(language, answer.encode()).reason() or ""))
     return report
 
 
@@ -158,61 +157,6 @@ def _reason(error: ConstraintError) -> str:
     if isinstance(error, UnsupportedSchemaError):
         return str(error).replace(f" at {error.pointer!r}", "")
     return str(error)
-
-
-def explain(
-    calls: Sequence[Call],
-    tools: Sequence[Mapping[str, Any]],
-    answer: str,
-    language: Automaton,
-    style: Style,
-) -> str:
-    """Why an answer is not in the language of its tools."""
-    faults = [fault for call in calls for fault in _faults(call, tools, style)]
-    if faults:
-        return "; ".join(dict.fromkeys(faults))
-    end = _first_refused(language, answer.encode())
-    return f"the language ends at byte {end}: {answer[max(0, end - 40) : end + 20]!r}"
-
-
-def _faults(call: Call, tools: Sequence[Mapping[str, Any]], style: Style) -> list[str]:
-    tool = next((tool for tool in tools if name_of(tool) == call.name), None)
-    if tool is None:
-        return [f"{call.name} is not one of the tools"]
-    declared = parameters_of(tool)
-    parsed = next(t for t in parse_tools(tools).tools if t.name == call.name)
-    required = [parameter.name for parameter in parsed.parameters if parameter.required]
-    faults = [
-        f"{call.name} lacks the required {name} ({_type_of(declared[name])})"
-        for name in required
-        if name not in call.arguments
-    ]
-    for name, value in call.arguments.items():
-        if name not in declared:
-            faults.append(f"{call.name} has no parameter {name}")
-            continue
-        alone = {"name": "f", "parameters": {name: declared[name]}}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            language = tool_calls([alone], style=style)
-        if not language.accepts(write_answer([Call("f", {name: value})], [alone], style)):
-            shown = repr(value) if len(repr(value)) < 60 else repr(value)[:57] + "..."
-            faults.append(f"{call.name}: {name} is {_type_of(declared[name])}, not {shown}")
-    return faults
-
-
-def _type_of(declaration: Any) -> str:
-    return str(declaration.get("type", "any")) if isinstance(declaration, Mapping) else "any"
-
-
-def _first_refused(language: Automaton, text: bytes) -> int:
-    """The first byte after which no accepted string goes on, or the length."""
-    state = 0
-    for position in range(len(text)):
-        state = language.run(text[position : position + 1], state)
-        if state < 0:
-            return position
-    return len(text)
 
 
 def main() -> None:

@@ -1,10 +1,9 @@
 """Somebody may look on while an algorithm runs; this is what they are shown of each step.
 
-`smc.sample(..., observe=...)` asks once for each group of examples that enters the running batch
-(`smc.schedule`) whether they are to be watched, and calls what it is given after every step that
-the group takes. An observer changes nothing: random numbers are functions
-of what they are for, and its time is left out of `Diagnostics.seconds`. Without one nothing here
-is made.
+`smc.sample(..., observe=...)` asks once for each batch of examples whether it is to be watched, and
+calls what it is given after every step. An observer changes nothing: random numbers are functions
+of what they are for, and its time is left out of `Diagnostics.seconds`. Without one nothing here is
+made.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Population(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """One step of an algorithm, for all examples of a group, which is called a batch here.
+    """One step of an algorithm, for all examples of a batch.
 
     Attributes:
         prefixes: R distinct prefixes due another token, with the model's log-probabilities.

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -152,7 +151,11 @@ def _first_of_each(nodes: Int64[Tensor, "R"]) -> tuple[Tensor, Tensor]:
 
 def save_values(tree: Tree, path: Path) -> None:
     """Write what the language model said within the budget, whole or not at all."""
-    _write(path, log_p=_exact_log_p(tree), log_other=tree["log_other"][: tree.num_exact])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".part.npz")
+    log_other = tree["log_other"][: tree.num_exact]
+    np.savez_compressed(partial, log_p=_exact_log_p(tree).numpy(), log_other=log_other.numpy())
+    partial.replace(path)
 
 
 def load_values(tree: Tree, path: Path) -> bool:
@@ -169,47 +172,7 @@ def load_values(tree: Tree, path: Path) -> bool:
     return True
 
 
-def save_late(tree: Tree, path: Path) -> None:
-    """Write all late prefixes so far: the slots they were grown through, and the values there."""
-    late = slice(tree.num_exact, tree.num_nodes)
-    first = len(_exact_log_p(tree))
-    _write(
-        path,
-        slot=tree["slot"][late],
-        log_p=tree["log_p"][first:],
-        log_other=tree["log_other"][late],
-    )
-
-
-def load_late(tree: Tree, path: Path) -> None:
-    """Grow the late prefixes of a file again, in their order; the tree must have none yet."""
-    assert tree.num_nodes == tree.num_exact, "a tree without late prefixes"
-    first = len(_exact_log_p(tree))
-    with np.load(path) as saved:
-        slot, log_p, log_other = (
-            torch.from_numpy(saved[name]) for name in ("slot", "log_p", "log_other")
-        )
-    while tree.num_nodes < tree.num_exact + len(slot):
-        # As many at once as hang on nodes that are there already.
-        due = slot[tree.num_nodes - tree.num_exact :]
-        ready = (due < len(tree["token"])).long().cumprod(dim=0).sum()
-        due = due[: int(ready)]
-        # Numbers are given in order of depth: a new call where one falls, as it was a new one then.
-        falls = (tree["depth"][tree.owner(due)].diff() < 0).nonzero()
-        tree.grow(due[: int(falls[0]) + 1] if len(falls) else due)
-    tree["log_p"][first:] = log_p
-    tree["log_other"][tree.num_exact :] = log_other
-
-
 def _exact_log_p(tree: Tree) -> Float64[Tensor, "slots"]:
     """The part of `log_p` that belongs to the tree within the budget."""
     last = tree.num_exact - 1
     return tree["log_p"][: int(tree["start"][last] + tree["width"][last])]
-
-
-def _write(path: Path, **arrays: Tensor) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".part.npz")
-    values: dict[str, Any] = {name: array.numpy() for name, array in arrays.items()}
-    np.savez_compressed(partial, **values)
-    partial.replace(path)

@@ -5,8 +5,9 @@ it, and the truth (`exact`); for each method, algorithm and number of particles 
 the tree (`sampler`), measured (`measures`), and a few on the real model for their time. Problems
 that cannot be honoured are refused before any model is asked anything.
 
-Rows go to the run directory as they are made, and what the model said lies beside them: the same
-command goes on from there, to the same final result (wall times aside).
+Rows go to the run directory as they are made, and what the model said within the budget lies beside
+them: the same command goes on from there, to the same final result (wall times aside, and what the
+model's arithmetic may round otherwise at prefixes that LCD alone walks, which it is asked again).
 """
 
 from __future__ import annotations
@@ -24,13 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.convergence.builtin import builtin
 from experiments.convergence.config import ConvergenceConfig, check
-from experiments.convergence.evaluate import (
-    Evaluator,
-    load_late,
-    load_values,
-    save_late,
-    save_values,
-)
+from experiments.convergence.evaluate import Evaluator, load_values, save_values
 from experiments.convergence.exact import Exact, Law, exact, floor_of_draws
 from experiments.convergence.hmm import Distilled, Recipe, distil, given, with_own_ends
 from experiments.convergence.measures import estimate
@@ -261,27 +256,14 @@ class _Bench:
             if not due:
                 continue
             proposal = on_tree(method, self.prepared, self.tree, self.hmm, self.settings)
-            if proposal.grows:
-                self._restore_late(method)
             watch = Stopwatch(method, self.prepared, self.hmm, self.settings, self.config)
             table = watch.table_seconds()
             for key in due:
                 row = self._row(key, proposal)
                 seconds = watch.seconds(key.algorithm, key.particles)
                 row |= {"seconds": seconds, "table_seconds": table}
-                if proposal.grows:
-                    save_late(self.tree, self._late(key))
                 self.store.append([row])
                 progress(1)
-
-    def _late(self, key: Key) -> Path:
-        return self.values / f"{self.name}-late-{key.algorithm}-{key.particles}.npz"
-
-    def _restore_late(self, method: str) -> None:
-        """Take in late prefixes as they were when the last finished row was written."""
-        done = [key for key in self.keys if key.method == method and key in self.store]
-        if done and self._late(done[-1]).is_file():
-            load_late(self.tree, self._late(done[-1]))
 
     def _row(self, key: Key, proposal: TreeProposal) -> Row:
         config, task, particles = self.config, self.config.task, key.particles

@@ -75,7 +75,6 @@ class DistillConfig:
     emission_pseudo_count: float = 2.0  # for each state, shared out as tokens are frequent
     dropout: float = 0.0  # share of tokens hidden from each E-step
     latent_sequences: int | None = 4000  # with init=latent, read so many, at random; null: all
-    kmeans_iterations: int = 25  # with init=latent
 
     # The run.
     evaluations: int = 30  # points of the held-out curve, about
@@ -135,7 +134,6 @@ def check(config: DictConfig) -> None:
     for key in ("num_states", "max_length", "sample_batch", "batch_size", "piece_size"):
         at_least(key, config[key], 1)
     at_least("evaluations", config.evaluations, 1)
-    at_least("kmeans_iterations", config.kmeans_iterations, 1)
     if config.latent_sequences is not None:
         at_least("latent_sequences", config.latent_sequences, 1)
     at_least("answers_per_prompt", config.answers_per_prompt, 1)
@@ -231,7 +229,7 @@ def _check_ignored(config: DictConfig) -> None:
     if config.steps is not None:
         ignored(("epochs",), f"steps={config.steps} is their number; give one of them")
     if config.init != "latent":
-        ignored(("latent_sequences", "kmeans_iterations"), "they go with init=latent")
+        ignored(("latent_sequences",), "it goes with init=latent")
     if config.steps is None and config.epochs == 0:
         ignored(
             ("full_steps", "batch_size", "step_decay", "pseudo_count", "emission_pseudo_count",

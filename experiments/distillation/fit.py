@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float64
 from torch import Tensor
 
 from experiments.distillation.data import Sequences
@@ -34,7 +34,6 @@ from experiments.distillation.training import (
 from experiments.harness.processes import wait_for_all
 from experiments.harness.seeds import derived_seed
 from hmm.em import Step
-from hmm.initialize import distilled
 from hmm.lumping import Lumping
 from hmm.model import HMM
 
@@ -109,36 +108,3 @@ def at_random(num_states: int, num_tokens: int, *, seed: int, monarch: bool | in
     """Make an HMM of random parameters, which knows nothing yet."""
     generator = torch.Generator().manual_seed(derived_seed("initial", seed))
     return HMM.random(num_states, num_tokens, generator=generator, monarch=monarch)
-
-
-def from_vectors(
-    vectors: Float[Tensor, "n D"],
-    sequences: Sequences,
-    num_states: int,
-    num_tokens: int,
-    *,
-    eos_ids: tuple[int, ...],
-    seed: int,
-    monarch: bool | int = False,
-    iterations: int = 25,
-) -> HMM:
-    """Make an HMM by latent variable distillation; see `hmm.initialize.distilled`.
-
-    Args:
-        vectors: what the language model expects after each token, in the order of the tokens.
-        sequences: the tokens.
-        num_states, num_tokens, eos_ids, seed, monarch, iterations: as there.
-    """
-    logging.getLogger("faiss").setLevel(logging.WARNING)  # it tells how it was compiled
-    tokens, lengths = sequences.batch(torch.arange(len(sequences)))
-    return distilled(
-        vectors,
-        tokens,
-        lengths,
-        num_states,
-        num_tokens,
-        eos_ids=eos_ids,
-        monarch=monarch,
-        iterations=iterations,
-        seed=seed % 2**31,  # faiss has no wider one
-    )

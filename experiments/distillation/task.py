@@ -28,7 +28,7 @@ from experiments.distillation import sampling as distill_sampling
 from experiments.distillation.baselines import compare, unigram
 from experiments.distillation.clones import cloned
 from experiments.distillation.data import Sequences
-from experiments.distillation.fit import at_random, fit, from_vectors, lumping_of
+from experiments.distillation.fit import at_random, fit, lumping_of
 from experiments.distillation.prefixes import TopTokenPrefixes, after_each_token
 from experiments.distillation.prompts import SOURCES
 from experiments.distillation.report import Result, check_out, report
@@ -38,6 +38,7 @@ from experiments.harness.models import load_model, resolve_device, title_of, wei
 from experiments.harness.run import Run, Task, run_task
 from experiments.harness.seeds import derived_seed
 from hmm.checkpoint import ENDS, load, save
+from hmm.initialize import distilled
 from hmm.lumping import Lumping
 from hmm.model import HMM
 from smc.models.transformers_lm import TransformersLM
@@ -264,14 +265,15 @@ def _latent(
         training, vectors = after_each_token(training, lm.vocabulary.eos_ids)
     else:
         vectors = distill_sampling.hidden_states(lm, training, config.sample_batch)
-    return from_vectors(
+    tokens, lengths = training.lumped(lumping).batch(torch.arange(len(training)))
+    return distilled(
         vectors,
-        training.lumped(lumping),
+        tokens,
+        lengths,
         config.num_states,
         lumping.num_classes,
         eos_ids=ends,
         monarch=distill_config.monarch_of(config),
-        iterations=config.kmeans_iterations,
         seed=config.seed,
     )
 

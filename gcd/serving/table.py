@@ -1,7 +1,7 @@
 """This module owns the memory of a served constraint; only here are addresses of arrays taken.
 
 Compiled steps (`gcd.serving.kernels.masks`) get a constraint as the address of a header, which
-lists address, rows and columns of each array of a `TableArrays`. Why they stay inside of these:
+lists address, rows and columns of each of its `TableArrays`. Why they stay inside of these arrays:
 
 * **The arrays live as long as they can be reached.** A `ServedTable` holds them and its header; a
   `ServedAutomaton` holds the table; a `Matcher` holds the automaton, and a `MatcherBatch` its

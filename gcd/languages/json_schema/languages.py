@@ -17,7 +17,7 @@ They differ in how scalars are spelled: a wide one has every spelling of keys an
 numbers with a fraction of zeros, zero with a sign, and numbers with an exponent whatever their
 value (equality of those is not regular). In both, the members of objects stand in one order, that
 of all schemas that are compared (`compared_with`), and undeclared members are let in or not by the
-schemas that are asked for.
+asserted ones.
 
 **Where the convention leaves nothing.** That undeclared members are left out (`closed`) may leave
 no object where the standard has some: of two objects in a `oneOf`, each admits the other's members,
@@ -115,15 +115,13 @@ class SchemaLanguages:
 
     def _is_opened(self, places: Conjunction, compared_with: Conjunction, frame: Frame) -> bool:
         """Whether only the standard's reading leaves this value an object, or anything at all."""
-        asserted = tuple(place for place in places if place.asserted)
-        key = frozenset(asserted)
+        own = tuple(place for place in places if place.asserted)
+        key = frozenset(own)
         if key not in self._opened:
-            here = self._by_convention(asserted, compared_with, False, frame)
+            here = self._by_convention(own, compared_with, False, frame)
             more = False
-            if here.run(frame.opened) < 0 and self.document.declares_members(
-                asserted, here.is_empty
-            ):
-                standard = self._standard.language(asserted, frame=frame)
+            if here.run(frame.opened) < 0 and self.document.declares_members(own, here.is_empty):
+                standard = self._standard.language(own, frame=frame)
                 more = standard.run(frame.opened) >= 0 or here.is_empty > standard.is_empty
             self._opened[key] = more
         return self._opened[key]
@@ -139,9 +137,8 @@ class SchemaLanguages:
         key = (places, compared_with, wide, frame)
         if key not in self._known:
             with self.parts.compiling(places, CHOICES):
-                self._known[key] = self.parts.keep(
-                    self._language(places, compared_with, wide, frame)
-                )
+                found = self._language(places, compared_with, wide, frame)
+                self._known[key] = self.parts.keep(found)
         return self._known[key]
 
     def _language(

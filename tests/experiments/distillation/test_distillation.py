@@ -543,7 +543,6 @@ def test_files_that_are_refused(tmp_path, content, message):
         (["source=sql", "records.hub=a"], "give records.path=FOLDER of questions and schemas"),
         (["steps=5", "epochs=3"], "epochs=3 would be ignored: steps=5 is their number"),
         (["latent_sequences=5"], "latent_sequences=5 would be ignored: .* init=latent"),
-        (["kmeans_iterations=5"], "kmeans_iterations=5 would be ignored"),
         (["data.path=tests", "max_length=5"], "max_length=5 would be ignored: data.path holds"),
         (["data.path=tests", "style=both"], "style=both would be ignored"),
         (["data.path=tests", "num_sequences=1"], "num_sequences=1 would be ignored"),
