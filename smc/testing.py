@@ -114,11 +114,6 @@ class ToyRows:
         self._tokens = [self._tokens[a] for a in ancestors.tolist()]
         self._prompt_lengths = [self._prompt_lengths[a] for a in ancestors.tolist()]
 
-    def join(self, other: ToyRows) -> None:
-        """Appends rows."""
-        self._tokens += other._tokens
-        self._prompt_lengths += other._prompt_lengths
-
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
         """Cuts rows."""
         self._tokens = [

@@ -115,11 +115,6 @@ class HMMRows:
         self._predicted = self._predicted[ancestors.long()]
         self._tokens = [self._tokens[a] for a in ancestors.tolist()]
 
-    def join(self, other: HMMRows) -> None:
-        """Appends rows of the same model."""
-        self._predicted = torch.cat([self._predicted, other._predicted])
-        self._tokens += other._tokens
-
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
         """Keeps the first tokens of each row, and filters these again."""
         kept = [row[:n] for row, n in zip(self._tokens, lengths.tolist(), strict=True)]

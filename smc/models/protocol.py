@@ -8,7 +8,6 @@ cache).  A row can be extended by one token or several, copied, dropped, or cut 
     rows.reorder([0, 0, 0, 1, 1])            three copies of row 0, two of row 1
     log_p = rows.extend(runs, lengths)       log p(x_{t+1} | prompt, x_<=t) after each token x_t
     rows.truncate(lengths)                   forget all but the first `lengths` generated tokens
-    rows.join(others)                        rows of more prompts, behind these (`JoiningRows`)
 
 `reorder` is copying, resampling and compaction in one.  Log-probabilities are those at temperature
 one; the sampler applies its own temperature.  Prompts are never cut: one that does not fit is
@@ -72,18 +71,6 @@ class Rows(Protocol):
 
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
         """Keeps of row r its prompt and the first `lengths[r]` of its generated tokens."""
-        ...
-
-
-@runtime_checkable
-class JoiningRows(Rows, Protocol):
-    """Rows that others of the same model can join, so that new examples enter a running batch.
-
-    Rows without it work too: then a group of examples is sampled to its end before the next.
-    """
-
-    def join(self, other: Any) -> None:
-        """Appends the rows of `other`, of the same kind, which nobody uses any more afterwards."""
         ...
 
 

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
-from smc.models.shared_prompts import SharedPrompts, attending, joined, sharing
+from smc.models.shared_prompts import SharedPrompts, attending, sharing
 
 
 class PromptMemory(NamedTuple):
@@ -123,14 +123,6 @@ class TransformersRows:
             layer.keys = layer.keys[:, :, spare:].index_select(0, ancestors)
             layer.values = layer.values[:, :, spare:].index_select(0, ancestors)
 
-    def join(self, other: TransformersRows) -> None:
-        """Appends rows of the same model."""
-        self.lengths = torch.cat([self.lengths, other.lengths])
-        self.prompt_lengths = torch.cat([self.prompt_lengths, other.prompt_lengths])
-        for layer, more in zip(self._cache.layers, other._cache.layers, strict=True):
-            layer.keys = joined(layer.keys, more.keys)
-            layer.values = joined(layer.values, more.values)
-
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
         """Cuts columns off, then restores the padding to the left."""
         kept = torch.minimum(self.prompt_lengths + lengths, self.lengths)
@@ -226,13 +218,6 @@ class SharingRows(TransformersRows):
             self._prompts = self._prompts.take(used)
             self._owner = torch.searchsorted(used, self._owner)
         super().reorder(ancestors)
-
-    def join(self, other: TransformersRows) -> None:
-        """Appends rows, and their prompts."""
-        assert isinstance(other, SharingRows), "rows of one model are of one kind"
-        self._owner = torch.cat([self._owner, other._owner + len(self._prompts.lengths)])
-        self._prompts = self._prompts.join(other._prompts)
-        super().join(other)
 
     @torch.inference_mode()
     def read(

@@ -54,25 +54,6 @@ class SharedPrompts(NamedTuple):
         layers = [(k[which, :, spare:], v[which, :, spare:]) for k, v in self.layers]
         return SharedPrompts(lengths, layers)
 
-    def join(self, other: SharedPrompts) -> SharedPrompts:
-        """Copies these prompts and others, one after the other."""
-        layers = [
-            (joined(keys, other_keys), joined(values, other_values))
-            for (keys, values), (other_keys, other_values) in zip(
-                self.layers, other.layers, strict=True
-            )
-        ]
-        return SharedPrompts(torch.cat([self.lengths, other.lengths]), layers)
-
-
-def joined(
-    some: Float[Tensor, "B heads L d"], others: Float[Tensor, "B2 heads L2 d"]
-) -> Float[Tensor, "B3 heads L3 d"]:
-    """Puts keys or values of rows below each other, padded on the left to the same width."""
-    width = max(some.shape[2], others.shape[2])
-    padded = [torch.nn.functional.pad(x, (0, 0, width - x.shape[2], 0)) for x in (some, others)]
-    return torch.cat(padded)
-
 
 class _Seating(NamedTuple):
     """Which rows go on from which prompt.
