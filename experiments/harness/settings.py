@@ -16,6 +16,7 @@ from experiments.harness.checks import at_least, distinct, inside, left_alone, o
 from experiments.harness.config import DTYPES, PROMPTS, WANDB_MODES, Config, HMMConfig, TraceConfig
 from experiments.harness.methods import METHODS, hmms_of, method_of, methods_of, needs_hmm
 from experiments.harness.paper import PAPER
+from smc.interface import COLDEST
 from smc.twisted import TWISTS
 
 MOST_TRACED = 4096
@@ -29,6 +30,8 @@ def check_model(config: DictConfig) -> None:
     one_of("wandb.mode", config.wandb.mode, WANDB_MODES)
     at_least("model.prompt_mib", config.model.prompt_mib, 0)
     at_least("seed", config.seed, 0)
+    # More would be refused by torch, some of it after hours.
+    inside("seed", config.seed, "[0, 2**63)", config.seed < 1 << 63)
 
 
 def check_shared(config: DictConfig) -> None:
@@ -50,6 +53,7 @@ def check_shared(config: DictConfig) -> None:
     temperature = config.smc.temperature
     if not (temperature > 0 and math.isfinite(temperature)):
         raise ValueError(f"smc.temperature must be positive and finite, got {temperature}")
+    inside("smc.temperature", temperature, f"[{COLDEST:g}, infinity)", temperature >= COLDEST)
     inside("smc.top_p", config.smc.top_p, "(0, 1]", 0 < config.smc.top_p <= 1)
     _check_hmm(config.hmm)
     _check_trace(config)
