@@ -17,7 +17,7 @@ from experiments.harness.config import DTYPES, PROMPTS, WANDB_MODES, Config, HMM
 from experiments.harness.methods import METHODS, hmms_of, method_of, methods_of, needs_hmm
 from experiments.harness.paper import PAPER
 from smc.proposals.twisted import TWISTS
-from smc.settings import EXECUTIONS
+from smc.settings import COLDEST, EXECUTIONS
 
 MOST_TRACED = 4096
 """Particles of one trial that are traced, over all examples: some 20 MB at 60 tokens each."""
@@ -30,6 +30,8 @@ def check_model(config: DictConfig) -> None:
     one_of("wandb.mode", config.wandb.mode, WANDB_MODES)
     at_least("model.prompt_mib", config.model.prompt_mib, 0)
     at_least("seed", config.seed, 0)
+    # More would be refused by torch, some of it after hours.
+    inside("seed", config.seed, "[0, 2**63)", config.seed < 1 << 63)
 
 
 def check_shared(config: DictConfig) -> None:
@@ -51,6 +53,7 @@ def check_shared(config: DictConfig) -> None:
     temperature = config.smc.temperature
     if not (temperature > 0 and math.isfinite(temperature)):
         raise ValueError(f"smc.temperature must be positive and finite, got {temperature}")
+    inside("smc.temperature", temperature, f"[{COLDEST:g}, infinity)", temperature >= COLDEST)
     inside("smc.top_p", config.smc.top_p, "(0, 1]", 0 < config.smc.top_p <= 1)
     one_of("smc.execution", config.smc.execution, EXECUTIONS)
     _check_hmm(config.hmm)

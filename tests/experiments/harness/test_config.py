@@ -74,6 +74,7 @@ def test_the_paper_resamples_every_step():
         ("smc.resampling=best", r"smc\.\*, for smc: unknown resampling scheme 'best'"),
         ("smc.temperature=0", "smc.temperature"),
         ("smc.temperature=inf", "smc.temperature"),
+        ("smc.temperature=1e-9", "smc.temperature must lie in [1e-06, infinity.*got 1e-09"),
         ("smc.top_p=1.5", "smc.top_p"),
         ("smc.ess_threshold=-1", "ess_threshold is -1.0; it must be 0 or more"),
         ("smc.strata=tokens", "strata is 'tokens'; use one of none, state"),
@@ -85,6 +86,7 @@ def test_the_paper_resamples_every_step():
         ("task.algorithms=[]", "task.algorithms needs at least one entry"),
         ("task.repeats=0", "task.repeats must be at least 1, got 0"),
         ("seed=-1", "seed must be at least 0, got -1"),
+        ("seed=9223372036854775808", "seed must lie in [0, .*got 9223372036854775808"),
     ],
 )
 def test_bad_values_are_named(override, message):
