@@ -119,7 +119,7 @@ def test_the_same_tokens_as_the_loop_that_waits(name: str, strata: str) -> None:
         schemes = (*SCHEMES, "multinomial")
         for threshold, resampling in zip((0.5, 0.9, 1.0, 0.7, 1.0), schemes, strict=True):
             found, expected = both(
-                TOY, ToyForward(TOY), prompts, automata, budgets, PROPOSALS[name](), particles=7,
+                TOY, ToyForward(TOY), prompts, automata, budgets, PROPOSALS[name](), particles=8,
                 seed=seed, strata=strata, ess_threshold=threshold, resampling=resampling,
                 temperature=(1.0, 0.6)[seed % 2], ids=[3, 9, 0, 4],
             )  # fmt: skip
