@@ -87,7 +87,7 @@ def test_the_same_tokens_for_the_same_seed(name: str, strata: str) -> None:
         schemes = (*SCHEMES, "multinomial")
         for threshold, resampling in zip((0.5, 0.9, 1.0, 0.7, 1.0), schemes, strict=True):
             found = assert_same(
-                TOY, **examples(), proposal=PROPOSALS[name](), particles=7, seed=seed,
+                TOY, **examples(), proposal=PROPOSALS[name](), particles=8, seed=seed,
                 strata=strata, ess_threshold=threshold, resampling=resampling,
                 temperature=(1.0, 0.6)[seed],
             )  # fmt: skip

@@ -197,6 +197,22 @@ def test_a_batch_gives_what_each_example_alone_gives(
             assert getattr(one.diagnostics, field) == getattr(other.diagnostics, field)
 
 
+@pytest.mark.parametrize("most_read", [1, 2 * 5 * 2, 1 << 26])
+def test_no_pass_is_wider_than_is_allowed(most_read: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smc.prefixes, "MOST_READ", most_read)
+    read, widths = ToyRows.extend, []
+
+    def extend(rows: ToyRows, runs: Tensor, lengths: Tensor) -> Tensor:
+        widths.append(runs.shape[1])
+        assert runs.shape[1] == 1 or runs.numel() * VOCABULARY.size <= most_read
+        return read(rows, runs, lengths)
+
+    monkeypatch.setattr(ToyRows, "extend", extend)
+    smc.sample(TOY, [PROMPT], automaton_of("all_forced"), budget=9, particles=4, proposal=smc.GCD())
+    assert sum(widths) == 4
+    assert max(widths) == min(4, max(1, most_read // VOCABULARY.size))
+
+
 class Refusing(ToyLM):
     """Gives the token c no chance."""
 

@@ -157,3 +157,14 @@ def test_another_call_computes_no_table(built: list[int]) -> None:
                 **options,  # type: ignore[arg-type]
             )
     assert built == [2]
+
+
+def test_a_table_is_that_of_its_hmm(built: list[int]) -> None:
+    automaton, cache = few_words(), TableCache(1 << 30)
+    batch = AutomatonBatch([automaton])
+    other = HMM.random(
+        4, VOCABULARY.size, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
+    for hmm in (HMM_, other, HMM_):
+        assert cache.table(hmm, batch, [4]).hmm is hmm
+    assert built == [1, 1]

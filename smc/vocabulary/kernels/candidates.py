@@ -2,11 +2,11 @@
 
 The score of token v is p(v) times a factor, that of its class or, for listed tokens, its own; all
 of it is given as logarithms. Every candidate either is one of the K best, or adds its score to its
-class. Candidates for the K are kept in a buffer, and what is pushed out of it is added then, so that
-nothing is subtracted.
+class. Candidates for the K are kept in a buffer, and what is pushed out of it is added then, so
+that nothing is subtracted.
 
-Scores are summed as shares exp(log p - top), computed beforehand eight lanes at a time, with top the
-largest log p. What is too small for that (`lowest`) is summed on its own scale, class by class: a
+Scores are summed as shares exp(log p - top), computed beforehand eight lanes at a time, with top
+the largest log p. What is too small for that (`lowest`) is summed on its own scale, class by class: a
 lookahead may leave nothing else to go on with. The oracles are the tensor forms in
 `smc.vocabulary.tensors` and `smc.vocabulary.class_mass`, and plain sums in tests/smc/test_tying.py
 and tests/smc/test_selection.py.
