@@ -6,8 +6,8 @@ class. Candidates for the K are kept in a buffer, and what is pushed out of it i
 that nothing is subtracted.
 
 Scores are summed as shares exp(log p - top), computed beforehand eight lanes at a time, with top
-the largest log p. What is too small for that (`lowest`) is summed on its own scale, class by class: a
-lookahead may leave nothing else to go on with. The oracles are the tensor forms in
+the largest log p. What is too small for that (`lowest`) is summed on its own scale, class by class:
+a lookahead may leave nothing else to go on with. The oracles are the tensor forms in
 `smc.vocabulary.tensors` and `smc.vocabulary.class_mass`, and plain sums in tests/smc/test_tying.py
 and tests/smc/test_selection.py.
 """
