@@ -12,7 +12,7 @@ them GCD with all spellings, which has the package's target. The package's
 which takes longest and is run `--own` times, and on our forward passes; and direct sampling.
 
 Prompts are read, constraints compiled and tables made before, on all sides. Time inside of the
-model is that of its `forward`, which is wrapped; all else is outside. The error is that of the
+model is that of its forward passes, which hooks time; all else is outside. The error is that of the
 evidence, relative to a reference: exact where the sequences of tokens are few enough to enumerate,
 else the mean of two long runs of ours with many particles; which it is is printed. As errors fall
 with the square root of the time, the root of their mean square times the root of a run's seconds is
@@ -25,7 +25,6 @@ share their errors.
 from __future__ import annotations
 
 import argparse
-import functools
 import importlib.util
 import math
 import statistics
@@ -115,24 +114,27 @@ class Run(NamedTuple):
 @contextmanager
 def metered(model: Any, clock: Callable[[], float]) -> Iterator[Passes]:
     """Count the forward passes of a model, whoever asks for them."""
-    forward, passes = model.forward, Passes()
+    passes, started = Passes(), []
 
-    @functools.wraps(forward)
-    def wrapped(*arguments: Any, **named: Any) -> Any:
+    def begins(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         ids = named["input_ids"] if "input_ids" in named else arguments[0]
-        started = clock()
-        found = forward(*arguments, **named)
-        passes.seconds += clock() - started
         passes.calls += 1
         passes.rows += len(ids)
         passes.positions += ids.numel()
-        return found
+        started.append(clock())
 
-    model.forward = wrapped
+    def ends(*_: Any) -> None:
+        passes.seconds += clock() - started.pop()
+
+    hooks = [
+        model.register_forward_pre_hook(begins, with_kwargs=True),
+        model.register_forward_hook(ends),
+    ]
     try:
         yield passes
     finally:
-        model.forward = forward
+        for hook in hooks:
+            hook.remove()
 
 
 def ours(case: Case, particles: int) -> list[Way]:

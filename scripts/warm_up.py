@@ -42,6 +42,7 @@ def sampling() -> None:
         for proposal, algorithm in product(proposals, ("smc", "discrete")):
             smc.sample(lm, [(0,)], constraint, budget=40, particles=2, proposal=proposal,
                        algorithm=algorithm)  # fmt: skip
+        smc.sample(lm, [(0,)], constraint, budget=40, particles=2, proposal=smc.GCD(), top_p=0.9)
     finally:
         compiled.NARROW = narrow
 

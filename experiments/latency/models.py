@@ -135,7 +135,7 @@ def fixed_tokens(constraint: gcd.TokenAutomaton, budget: int) -> list[int]:
     Under random weights the model's own texts would never obey the constraint, and every method
     would write others; so all of them write this one.
     """
-    even = ToyLM(constraint.vocabulary, spread=0, dtype=torch.float32)
+    even = ToyLM(constraint.vocabulary, spread=0.0, dtype=torch.float32)
     drawn: list[tuple[int, ...]] = [
         smc.sample(
             even, [[0]], constraint, budget=budget, particles=1, proposal=smc.GCD(), seed=seed

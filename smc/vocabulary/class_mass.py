@@ -107,7 +107,7 @@ class Line(NamedTuple):
 
     @classmethod
     def of(cls, factors: Factors, row: int) -> Line:
-        number = int(factors.automaton_of_row[row])
+        number = int(factors.automaton_of_row.numpy()[row])
         classes = factors.classes
         return cls(
             unsigned(classes.of)[number],

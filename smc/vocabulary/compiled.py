@@ -35,7 +35,7 @@ _LEAST = 1e-20
 
 
 class BlockDraws(NamedTuple):
-    """The distributions q of R prefixes, by sums over blocks; see `smc.vocabulary.passes.Draws`.
+    """The distributions q of R prefixes, by sums over blocks; see `smc.vocabulary.tensors.Draws`.
 
     Attributes:
         log_p: log-probabilities of the next token.

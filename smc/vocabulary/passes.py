@@ -11,39 +11,16 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from smc.vocabulary import compiled, factors, tensors
 from smc.vocabulary.factors import Factors, Guide
-from smc.vocabulary.tensors import Best, Known
+from smc.vocabulary.tensors import Best, Draws, Known
 
 PASSES = ("auto", "tensors", "compiled", "triton")
-
-
-@runtime_checkable
-class Draws(Protocol):
-    """The distributions q proportional to p g of R prefixes, ready to be drawn from."""
-
-    @property
-    def log_z(self) -> Float64[Tensor, "R"]:
-        """log of the sum over v of p(v) g(v)."""
-        ...
-
-    def draw(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
-        """Return the token at u of the distribution of each of these rows."""
-        ...
-
-    def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
-        """Return where in (0, 1) the token drawn from each of these rows changes."""
-        ...
-
-    def log_g(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Return log g of one token in each of these rows."""
-        ...
 
 
 class Pass(NamedTuple):
@@ -86,7 +63,7 @@ def pass_of(name: str, device: torch.device) -> Pass:
             "'auto' or 'tensors'"
         )
     if name == "triton":
-        from smc.vocabulary.triton import TRITON
+        from smc.vocabulary import triton
 
-        return TRITON
+        return Pass(triton.draws, triton.best, triton.locate)
     return COMPILED if name == "compiled" else TENSORS

@@ -13,7 +13,7 @@ None of these operations waits for the device. Cost of each: some five readings 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
@@ -23,8 +23,30 @@ from smc.draw import Categorical, bisect, categorical
 from smc.vocabulary.factors import Factors, Guide
 
 
+@runtime_checkable
+class Draws(Protocol):
+    """The distributions q proportional to p g of R prefixes, ready to be drawn from."""
+
+    @property
+    def log_z(self) -> Float64[Tensor, "R"]:
+        """log of the sum over v of p(v) g(v)."""
+        ...
+
+    def draw(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
+        """Return the token at u of the distribution of each of these rows."""
+        ...
+
+    def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
+        """Return where in (0, 1) the token drawn from each of these rows changes."""
+        ...
+
+    def log_g(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
+        """Return log g of one token in each of these rows."""
+        ...
+
+
 class TensorDraws(NamedTuple):
-    """The distributions q of R prefixes, token by token; see `smc.vocabulary.passes.Draws`."""
+    """The distributions q of R prefixes, token by token; see `Draws`."""
 
     guide: Guide
     q: Categorical

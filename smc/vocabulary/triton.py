@@ -30,15 +30,14 @@ from smc.vocabulary import tensors
 from smc.vocabulary.class_mass import MaskGuide
 from smc.vocabulary.factors import Factors, Guide
 from smc.vocabulary.kernels import triton_blocks as kernels
-from smc.vocabulary.passes import Draws, Pass
-from smc.vocabulary.tensors import Best, Known, repeated
+from smc.vocabulary.tensors import Best, Draws, Known, repeated
 
 BLOCK = 1024
 """Tokens of a block."""
 
 
 class TritonDraws(NamedTuple):
-    """The distributions q of R prefixes, by sums over blocks; see `smc.vocabulary.passes.Draws`.
+    """The distributions q of R prefixes, by sums over blocks; see `smc.vocabulary.tensors.Draws`.
 
     Attributes:
         log_p: log-probabilities of the next token.
@@ -125,9 +124,6 @@ def locate(
     u = torch.where(possible, share, 0.5).clamp(min=0, max=1)
     found = others.draw(rows, u)
     return torch.where(possible & ~repeated(rows, found), found, -1)
-
-
-TRITON = Pass(draws, best, locate)
 
 
 def without(factors: Factors, known: Known) -> Factors:

@@ -192,7 +192,7 @@ def test_with_room_for_every_prefix_it_enumerates(proposal: str, options: dict) 
 
 def test_a_pool_that_was_pruned_is_no_enumeration(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though no prefix was left out; the sum of the weights is what it was."""
-    monkeypatch.setattr(pool, "MOST_ANSWERS", 5)
+    monkeypatch.setattr(answers, "MOST_ANSWERS", 5)
     (found,) = sample([PROMPT], many_words(), budget=6, particles=200, **PLAIN)
     assert not any(found.diagnostics.resampled)
     assert not found.enumerated
