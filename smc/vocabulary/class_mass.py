@@ -23,7 +23,7 @@ from gcd.support.threads import shared_out
 from gcd.tokens.batch import TokenClasses
 from smc.vocabulary import factors as guide
 from smc.vocabulary.factors import Factors, by_class_alone, unsigned
-from smc.vocabulary.kernels import candidates as kernels
+from smc.vocabulary.kernels import tying as kernels
 
 FEW = 32  # where less than this part of the tokens is allowed, they are looked up one by one
 _LOWEST = {4: -87.0, 8: -700.0}
@@ -64,10 +64,22 @@ def top_k_and_class_mass(
         alive: the classes allowed.
         K: how many favourites, at most V.
     """
-    if log_p.device.type in guide.COMPILED:
-        by_class = torch.zeros(alive.shape, dtype=torch.float64).masked_fill_(~alive, -torch.inf)
-        return compiled_mass(log_p, by_class_alone(by_class, classes, automaton_of_row), K)
     R, C = alive.shape
+    if log_p.device.type in guide.COMPILED:
+        tokens = torch.empty(R, K, dtype=torch.int64)
+        best, log_mass = (torch.empty(R, width, dtype=torch.float64) for width in (K, C))
+        shared_out(
+            _weigh_rows,
+            R,
+            log_p.numpy(),
+            classes,
+            automaton_of_row.tolist(),
+            alive.numpy(),
+            tokens.numpy(),
+            best.numpy(),
+            log_mass.numpy(),
+        )
+        return TopKAndClassMass(tokens, best, log_mass)
     of_row = classes.of[automaton_of_row].long()
     allowed = log_p.double().masked_fill(~alive.gather(1, of_row), -torch.inf)
     best, tokens = allowed.topk(K, dim=1)
@@ -82,75 +94,35 @@ def top_k_and_class_mass(
     )
 
 
-def compiled_mass(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> TopKAndClassMass:
-    """Finds the K best tokens by p times factor, and sums up the others of each class, on the CPU.
-
-    What a token with a factor of its own adds is its score by that factor.
-    """
-    R, C = factors.by_class.shape
-    tokens = torch.empty(R, K, dtype=torch.int64)
-    best, log_mass = (torch.empty(R, width, dtype=torch.float64) for width in (K, C))
-    out = (tokens.numpy(), best.numpy(), log_mass.numpy())
-    shared_out(_weigh_rows, R, log_p.numpy(), factors, *out)
-    return TopKAndClassMass(tokens, best, log_mass)
-
-
-class Line(NamedTuple):
-    """The factors of one row, as compiled loops take them."""
-
-    klass: np.ndarray
-    by_class: np.ndarray
-    tokens: np.ndarray
-    by_token: np.ndarray
-    listed: np.ndarray
-    start: np.ndarray
-
-    @classmethod
-    def of(cls, factors: Factors, row: int) -> Line:
-        number = int(factors.automaton_of_row.numpy()[row])
-        classes = factors.classes
-        return cls(
-            unsigned(classes.of)[number],
-            factors.by_class.numpy()[row],
-            factors.tokens.numpy()[row],
-            factors.by_token.numpy()[row],
-            classes.tokens.numpy()[number],
-            classes.start.numpy()[number],
-        )
-
-    @property
-    def arguments(self) -> tuple[np.ndarray, ...]:
-        return self[:4]
-
-    def is_few(self, size: int) -> bool:
-        """Whether so few tokens are candidates that they are looked up one by one."""
-        alive = ~np.isneginf(self.by_class)
-        return bool(np.diff(self.start)[: len(alive)][alive].sum() < size // FEW)
-
-
 def _weigh_rows(
     first: int,
     last: int,
     log_p: Float[np.ndarray, "R V"],
-    factors: Factors,
+    classes: TokenClasses,
+    automaton_of_row: list[int],
+    alive: Bool[np.ndarray, "R C"],
     tokens: Int64[np.ndarray, "R K"],
     best: Float64[np.ndarray, "R K"],
     log_mass: Float64[np.ndarray, "R C"],
 ) -> None:
-    """Does the work of `compiled_mass` for the rows first .. last - 1."""
+    """Does the work of `top_k_and_class_mass` for the rows first .. last - 1, on the CPU."""
     V = log_p.shape[1]
-    share, marked = np.empty(V, log_p.dtype), np.zeros(V, np.bool_)
+    share = np.empty(V, log_p.dtype)
+    class_of, by_class, starts = unsigned(classes.of), classes.tokens.numpy(), classes.start.numpy()
     for row in range(first, last):
-        line = Line.of(factors, row)
-        p, out = log_p[row], (tokens[row], best[row], log_mass[row])
-        if line.is_few(V):
-            kernels.weigh_few(p, *line.arguments, line.listed, line.start, marked, *out)
+        p, may, number = log_p[row], alive[row], automaton_of_row[row]
+        klass, start, out = (
+            class_of[number],
+            starts[number],
+            (tokens[row], best[row], log_mass[row]),
+        )
+        if np.diff(start)[may].sum() < V // FEW:
+            kernels.weigh_few(p, klass, may, by_class[number], start, *out)
             continue
         top = p.max()
         if top > -np.inf:
             exponentials(p, top, share)
-        lowest = _LOWEST[p.dtype.itemsize]
-        kernels.weigh_all(p, share, float(top), lowest, *line.arguments, marked, *out)
+        kernels.weigh_all(p, share, float(top), _LOWEST[p.dtype.itemsize], klass, may, *out)
 
 
 def exponentials(x: Float[np.ndarray, "V"], top: np.floating, out: Float[np.ndarray, "V"]) -> None:

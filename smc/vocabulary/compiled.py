@@ -23,9 +23,9 @@ from torch import Tensor
 from gcd.support.threads import shared_out
 from smc.draw import categorical
 from smc.vocabulary import tensors
-from smc.vocabulary.class_mass import Line, MaskGuide, compiled_mass, exponentials
-from smc.vocabulary.factors import Factors, Guide
-from smc.vocabulary.kernels import blocks, candidates
+from smc.vocabulary.class_mass import FEW, MaskGuide, exponentials
+from smc.vocabulary.factors import Factors, Guide, unsigned
+from smc.vocabulary.kernels import blocks, selection
 from smc.vocabulary.tensors import Best, Known, TensorDraws
 
 NARROW = 1024
@@ -83,11 +83,15 @@ def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> BlockDraws | TensorDraws
 
 def best(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> Best:
     """Find the K candidates of the greatest score in each row, and sum up the others."""
+    R, V = log_p.shape
     K = max(1, min(K, _most_candidates(factors)))
-    if log_p.shape[1] < NARROW:
+    if V < NARROW:
         return tensors.best(log_p, factors, K)
-    found = compiled_mass(log_p, factors, K)
-    return Best(found.tokens, found.best, found.log_mass.logsumexp(dim=1))
+    tokens = torch.empty(R, K, dtype=torch.int64)
+    log_score, log_rest = (torch.empty(shape, dtype=torch.float64) for shape in ((R, K), (R,)))
+    out = (tokens.numpy(), log_score.numpy(), log_rest.numpy())
+    shared_out(_best_rows, R, log_p.numpy(), factors, *out)
+    return Best(tokens, log_score, log_rest)
 
 
 def locate(
@@ -125,6 +129,39 @@ def _most_candidates(factors: Factors) -> int:
     return int(inside.max()) + factors.tokens.shape[1] if len(inside) else 0
 
 
+class _Line(NamedTuple):
+    """The factors of one row, as compiled loops take them."""
+
+    klass: np.ndarray
+    by_class: np.ndarray
+    tokens: np.ndarray
+    by_token: np.ndarray
+    listed: np.ndarray
+    start: np.ndarray
+
+    @classmethod
+    def of(cls, factors: Factors, row: int) -> _Line:
+        number = int(factors.automaton_of_row.numpy()[row])
+        classes = factors.classes
+        return cls(
+            unsigned(classes.of)[number],
+            factors.by_class.numpy()[row],
+            factors.tokens.numpy()[row],
+            factors.by_token.numpy()[row],
+            classes.tokens.numpy()[number],
+            classes.start.numpy()[number],
+        )
+
+    @property
+    def arguments(self) -> tuple[np.ndarray, ...]:
+        return self[:4]
+
+    def is_few(self, size: int) -> bool:
+        """Whether so few tokens are candidates that they are looked up one by one."""
+        alive = ~np.isneginf(self.by_class)
+        return bool(np.diff(self.start)[: len(alive)][alive].sum() < size // FEW)
+
+
 def _sum_rows(
     first: int, last: int, log_p: np.ndarray, factors: Factors, sums: np.ndarray, scale: np.ndarray
 ) -> None:
@@ -132,7 +169,7 @@ def _sum_rows(
     V = log_p.shape[1]
     share, marked = np.empty(V, log_p.dtype), np.zeros(V, np.bool_)
     for row in range(first, last):
-        p, line = log_p[row], Line.of(factors, row)
+        p, line = log_p[row], _Line.of(factors, row)
         top = p.max()
         if top == -np.inf:  # nothing can follow
             scale[row], sums[row] = -np.inf, 0.0
@@ -151,8 +188,35 @@ def _draw_rows(
     marked = np.zeros(log_p.shape[1], np.bool_)
     for i in range(first, last):
         row = rows[i]
-        line = Line.of(given.factors, row)
+        line = _Line.of(given.factors, row)
         out[i] = blocks.draw_token(log_p[row], *line.arguments, marked, scale[row], sums[row], u[i])
+
+
+def _best_rows(
+    first: int,
+    last: int,
+    log_p: Float[np.ndarray, "R V"],
+    factors: Factors,
+    tokens: np.ndarray,
+    log_score: np.ndarray,
+    log_rest: np.ndarray,
+) -> None:
+    """Does the work of `best` for the rows first .. last - 1."""
+    V = log_p.shape[1]
+    share, marked = np.empty(V, log_p.dtype), np.zeros(V, np.bool_)
+    for row in range(first, last):
+        line = _Line.of(factors, row)
+        p, out = log_p[row], (tokens[row], log_score[row])
+        if line.is_few(V):
+            log_rest[row] = selection.weigh_few(p, *line.arguments, line.listed, line.start,
+                                                marked, *out)  # fmt: skip
+            continue
+        top = p.max()
+        if top == -np.inf:  # nothing can follow
+            tokens[row], log_score[row], log_rest[row] = 0, -np.inf, -np.inf
+            continue
+        exponentials(p, top, share)
+        log_rest[row] = selection.weigh_all(p, share, float(top), *line.arguments, marked, *out)
 
 
 def _locate_rows(
@@ -171,7 +235,7 @@ def _locate_rows(
     share, hidden = np.empty(V, log_p.dtype), np.zeros(V, np.bool_)
     for number in range(first, last):
         row, begin, end = int(rows[number]), starts[number], starts[number + 1]
-        line = Line.of(factors, row)
+        line = _Line.of(factors, row)
         p, sure = log_p[row], known.tokens.numpy()[row, : int(known.kept[row])]
         top = -np.inf
         if not line.is_few(V):
@@ -179,6 +243,6 @@ def _locate_rows(
             if top > -np.inf:
                 exponentials(p, p.dtype.type(top), share)
         hidden[sure] = True
-        candidates.locate(p, share, top, *line.arguments, hidden, log_c[row],
-                          targets[begin:end], out[begin:end])  # fmt: skip
+        selection.locate(p, share, top, *line.arguments, hidden, log_c[row],
+                         targets[begin:end], out[begin:end])  # fmt: skip
         hidden[sure] = False

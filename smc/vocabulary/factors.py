@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gcd.support.threads import shared_out
 from gcd.tokens.batch import TokenClasses
-from smc.vocabulary.kernels import candidates as kernels
+from smc.vocabulary.kernels import tying as kernels
 
 COMPILED: tuple[str, ...] = ("cpu",)
 """Devices on which compiled loops run (`smc.vocabulary.kernels`); elsewhere, tensor operations."""
