@@ -391,7 +391,11 @@ def test_early_stop_of_finite_and_of_infinite_languages() -> None:
     )
 
 
-def test_a_table_that_is_too_short_says_so() -> None:
+@pytest.mark.parametrize("compiled", [("cpu",), ()])
+def test_a_table_that_is_too_short_says_so(
+    compiled: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookahead, "_COMPILED", compiled)
     hmm = random_hmm(VOCABULARY.size)
     table = lookahead_table(hmm, a_star_b(), 4)
     place = (hmm.initial.unsqueeze(0), torch.tensor([0]))
@@ -482,6 +486,31 @@ def test_a_batch_is_each_automaton_alone(compiled: str, monkeypatch: pytest.Monk
                 assert not (many[n, width:] > -torch.inf).any()
         expected = log_completed(alone[which], *place)[0]
         torch.testing.assert_close(completed[n], expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize("dense", [0, 10**9])
+def test_tensor_operations_give_what_compiled_loops_give(
+    dense: int, wait: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Picked out or as a product of matrices, and in shapes that do not depend on what is alive."""
+    hmm = random_hmm(VOCABULARY.size, seed=4)
+    batch = AutomatonBatch([few_words(), a_star_b(), lift(choice("bb", "aab"), VOCABULARY)])
+    table = lookahead_table(hmm, batch, 7)
+    generator = torch.Generator().manual_seed(1)
+    states = torch.randint(-1, batch.num_states, (60,), generator=generator)
+    left = torch.randint(0, 9, (60,), generator=generator)
+    place = random_predicted(60, hmm.num_states), states, left
+    tokens = torch.randint(0, VOCABULARY.size, (60, 3), generator=generator)
+    expected = [*expect_classes(table, *place), *expect_tokens(table, *place, tokens)]
+    monkeypatch.setattr(lookahead, "_COMPILED", ())
+    monkeypatch.setattr(lookahead, "_DENSE", dense)
+    found = [
+        *expect_classes(table, *place, wait=wait),
+        *expect_tokens(table, *place, tokens, wait=wait),
+    ]
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
 
 
 def test_a_language_that_ends_by_itself() -> None:
