@@ -214,9 +214,6 @@ def test_random_segments(drawn: tuple[list[Segment], gcd.Vocabulary]) -> None:
                 plan.split([token], vocabulary)
 
 
-<<<<<<< HEAD
-@settings(max_examples=25)
-=======
 @pytest.mark.parametrize("name", PLANS)
 def test_only_answers_can_be_split(name: str) -> None:
     """EOS belongs to the last segment, in which it may be one token too many."""
@@ -229,8 +226,7 @@ def test_only_answers_can_be_split(name: str) -> None:
                 plan.split([*ids, 8], VOCABULARY)
 
 
-@settings(deadline=None, max_examples=25)
->>>>>>> wt-e
+@settings(max_examples=25)
 @given(byte_automata(), vocabularies(), st.integers(1, 5))
 @example(gcd.regex("a*b"), gcd.Vocabulary.from_bytes([b"a", b"b", b""], [2]), 3)
 def test_a_limit_of_the_only_segment_is_a_budget(
