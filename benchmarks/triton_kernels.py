@@ -1,0 +1,132 @@
+"""What Triton kernels take on devices that are not there: registers, spills, bytes that they move.
+
+    python -m benchmarks.triton_kernels
+
+Each kernel is compiled for compute capability 8.0, 9.0 and 10.0, which needs no device. Registers,
+spills and shared memory are those that Triton's own `ptxas -v` reports. A time is a *bound*, not a
+measurement: the bytes that a kernel must read and write, at the bandwidth of an H100 (3.35 TB/s).
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
+from triton.compiler import ASTSource
+
+from smc.vocabulary import triton as passes
+from smc.vocabulary import triton_rows as rows
+from smc.vocabulary.kernels import triton_blocks, triton_rows
+
+CAPABILITIES = (80, 90, 100)
+BANDWIDTH = 3.35e12
+"""Bytes a second of an H100 (SXM)."""
+VOCABULARY = 151_936
+"""Tokens, for the bounds and the number of blocks that a draw chooses from."""
+PARTICLES = 16
+TYPES = {
+    "log_p": "*{wide}", "class_of": "*i32", "which": "*i64", "by_class": "*fp64", "own": "*i16",
+    "by_token": "*fp64", "top": "*fp64", "total": "*fp64", "rows": "*i64", "u": "*fp64",
+    "out": "*i64", "V": "i32", "C": "i32", "K": "i32", "blocks": "i32",
+}  # fmt: skip
+MOVED = {
+    "piece": "*fp16", "source": "*i64", "rows": "i32", "start": "i32", "size": "i32",
+    "stride": "i32", "width": "i32",
+}  # fmt: skip
+
+
+class Form(NamedTuple):
+    """A kernel, and the types and constants for which it is compiled."""
+
+    name: str
+    kernel: Any
+    types: dict[str, str]
+    constants: dict[str, Any]
+
+    def compiled(self, capability: int) -> Any:
+        """Compile it for a device of this capability."""
+        names = self.kernel.arg_names
+        types = {
+            name: "constexpr" if name in self.constants else self.types[name] for name in names
+        }
+        source = ASTSource(self.kernel, types, constexprs=self.constants)
+        return triton.compile(source, target=GPUTarget("cuda", capability, 32))
+
+
+def forms() -> Iterator[Form]:
+    """List every kernel in every form in which it is called."""
+    blocks = triton.next_power_of_2(triton.cdiv(VOCABULARY, passes.BLOCK))
+    for wide in ("fp32", "fp64"):
+        types = {name: kind.format(wide=wide) for name, kind in TYPES.items()}
+        for own in (False, True):
+            wider = tl.float32 if wide == "fp32" else tl.float64
+            constants = {"OWN": own, "BLOCK": passes.BLOCK, "WIDE": wider}
+            title = f"{wide}, {'classes and tokens' if own else 'classes'}"
+            yield Form(f"weigh ({title})", triton_blocks.weigh, types, constants)
+            drawing = {**constants, "BLOCKS": blocks}
+            yield Form(f"draw ({title})", triton_blocks.draw, types, drawing)
+    yield Form("move rows (fp16)", triton_rows.move, MOVED, {"BLOCK": rows.BLOCK})
+
+
+class Resources(NamedTuple):
+    """What a program takes, as `ptxas` says."""
+
+    registers: int
+    spilled: int
+    shared: int
+
+
+def resources(compiled: Any) -> Resources:
+    """Ask Triton's own assembler about a compiled kernel."""
+    ptx = compiled.asm["ptx"]
+    target = re.search(r"^\.target (sm_\w+)", ptx, re.MULTILINE)
+    assert target is not None
+    program = get_ptxas(compiled.metadata.target.arch).path
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(ptx)
+        file.flush()
+        command = [program, "-v", "--gpu-name", target[1], file.name, "-o", "/dev/null"]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    used = re.search(r"Used (\d+) registers", said)
+    spills = re.findall(r"(\d+) bytes spill", said)
+    assert used is not None
+    return Resources(int(used[1]), sum(map(int, spills)), compiled.metadata.shared)
+
+
+def moved_bytes(form: Form) -> int | None:
+    """The bytes that a call must read and write for `PARTICLES` rows; None where data decides.
+
+    The classes of tokens are those of one automaton, read once for all rows.
+    """
+    number = 8 if form.types.get("log_p") == "*fp64" else 4
+    each = number + (2 if form.constants.get("OWN") else 0)
+    sums = 16 * PARTICLES * triton.cdiv(VOCABULARY, passes.BLOCK)
+    if form.name.startswith("weigh"):
+        return PARTICLES * VOCABULARY * each + 4 * VOCABULARY + sums
+    if form.name.startswith("draw"):
+        return PARTICLES * passes.BLOCK * (each + 4) + sums
+    return None
+
+
+def main() -> None:
+    print(f"{PARTICLES} rows of {VOCABULARY} tokens; registers a thread / bytes spilled / shared\n")
+    titles = " | ".join(f"sm_{capability}" for capability in CAPABILITIES)
+    print(f"| kernel | {titles} | bytes | bound on an H100, us |")
+    print("|---" * (len(CAPABILITIES) + 3) + "|")
+    for form in forms():
+        found = [resources(form.compiled(capability)) for capability in CAPABILITIES]
+        cells = " | ".join(" / ".join(map(str, each)) for each in found)
+        size = moved_bytes(form)
+        bound = "– | –" if size is None else f"{size:,} | {1e6 * size / BANDWIDTH:.2f}"
+        print(f"| {form.name} | {cells} | {bound} |")
+
+
+if __name__ == "__main__":
+    main()

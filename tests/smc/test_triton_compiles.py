@@ -1,0 +1,42 @@
+"""Every Triton kernel compiles, in each form that is called, for devices that are not here."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("triton is not installed", allow_module_level=True)
+
+from benchmarks.triton_kernels import CAPABILITIES, Form, forms, resources
+
+FORMS = list(forms())
+
+
+def test_every_kernel_has_a_form() -> None:
+    import triton
+
+    from smc.vocabulary.kernels import triton_blocks, triton_rows
+
+    entries = {
+        value
+        for module in (triton_blocks, triton_rows)
+        for name, value in vars(module).items()
+        if isinstance(value, triton.JITFunction) and not name.startswith("_")
+    }
+    assert entries == {form.kernel for form in FORMS}
+
+
+@pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("form", FORMS, ids=[form.name for form in FORMS])
+def test_it_compiles_without_spilling(
+    form: Form, capability: int, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    compiled = form.compiled(capability)
+    assert len(compiled.asm["cubin"]) > 1000
+    found = resources(compiled)
+    assert 0 < found.registers <= 255
+    assert found.spilled == 0
