@@ -1,0 +1,342 @@
+"""Both algorithms as a textbook has them, for one example, in plain loops over plain numbers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+import smc
+from smc.draw import Keys, Purpose, uniform
+from smc.proposals.twisted import FLOOR
+from tests.smc.rules import BUDGETS, NAMES, NOTHING, PROMPTS, TOKENS, TOY, Rule, automata
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """A particle, or a prefix of the discrete filter."""
+
+    ids: tuple[int, ...]
+    state: int
+    left: int
+    log_w: float = 0.0
+    log_psi: float = 0.0
+    running: bool = True
+    finished: bool = False
+
+
+class Example:
+    """One example, and what is reported of its steps: the fields of `smc.Diagnostics`."""
+
+    def __init__(
+        self, rule: Rule, place: int, *, seed: int, runs: bool, temperature: float, top_p: float
+    ):
+        self.rule, self.seed, self.runs = rule, seed, runs
+        self.temperature, self.top_p = temperature, top_p
+        self.prompt, self.budget, self.name = PROMPTS[place], BUDGETS[place], NAMES[place]
+        self.automaton = automata()[place]
+        self.ess: list[float] = []
+        self.resampled: list[bool] = []
+        self.running: list[int] = []
+        self.alive: list[int] = []
+        self.read: list[int] = []
+        self.forced = self.fallbacks = 0
+        self.weights: list[list[float]] = []  # of particles: in each step, and behind it
+
+    def log_p(self, prefix: Prefix) -> list[float]:
+        log_p = TOY.log_p(self.prompt + prefix.ids) / self.temperature
+        return log_p.log_softmax(dim=0).tolist()
+
+    def number(self, particle: int, step: int, purpose: Purpose) -> float:
+        keys = Keys(torch.tensor([self.name]), torch.tensor([particle]), step, purpose)
+        return float(uniform(self.seed, keys))
+
+    def moved(self, prefix: Prefix, token: int) -> Prefix:
+        """The prefix and one more token, which weighs what it did."""
+        state, left = self.automaton.step(prefix.state, token), prefix.left - 1
+        late = self.rule.late and self.automaton.steps_to_accept[state] > left
+        finished = state == self.automaton.final
+        running = state >= 0 and not finished and left > 0 and not late
+        ids = (*prefix.ids, token)
+        return replace(prefix, ids=ids, state=state, left=left, running=running, finished=finished)
+
+    def followed(self, prefix: Prefix) -> tuple[Prefix, float, int]:
+        """The prefix behind the run that is forced: what it weighs is times the run's probability.
+
+        Returns:
+            The prefix, dead where that is zero; log g of the last token of the run; its length.
+        """
+        last, length = 0.0, 0
+        while self.runs and prefix.running:
+            place = self.automaton, prefix.state, prefix.left
+            allowed = [token for token in TOKENS if self.rule.allows(*place, token) > NOTHING]
+            if len(allowed) != 1:
+                break
+            last, length = self.rule.log_g(*place, allowed[0]), length + 1
+            last = 0.0 if last == NOTHING else last  # the only one, whatever a lookahead thinks
+            gain = self.log_p(prefix)[allowed[0]] if prefix.log_w > NOTHING else 0.0
+            prefix = replace(self.moved(prefix, allowed[0]), log_w=prefix.log_w + gain)
+        return prefix, last, length
+
+    def start(self, number: int, *, potential: bool) -> Prefix:
+        """The prefix before the first choice, which so many have."""
+        prefix, last, length = self.followed(Prefix((), self.automaton.initial, self.budget))
+        if length:
+            self.note(number, False, number, number, [length - (not prefix.running)], length)
+        prefix = alive(prefix)
+        psi = last if potential and prefix.running else 0.0
+        return replace(prefix, log_psi=psi, log_w=prefix.log_w + psi)
+
+    def note(
+        self, ess: float, resampled: bool, running: int, alive: int, read: list[int], forced: int
+    ) -> None:
+        self.ess.append(ess)
+        self.resampled.append(resampled)
+        self.running.append(running)
+        self.alive.append(alive)
+        self.read.append(sum(read))
+        self.forced += forced
+
+    def check(self, found: smc.Posterior) -> None:
+        d = found.diagnostics
+        assert d.ess == pytest.approx(self.ess, rel=1e-9)
+        assert d.resampled == tuple(self.resampled)
+        assert d.running == tuple(self.running)
+        assert d.alive == tuple(self.alive)
+        assert d.lm_calls == 1 + sum(read > 0 for read in self.read)
+        assert d.tokens == len(self.prompt) + sum(self.read)
+        assert d.forced == self.forced
+        assert d.fallbacks == self.fallbacks
+        assert d.generated == sum(len(each.ids) for each in found.particles)
+        assert d.share_finished == sum(each.finished for each in found.particles) / max(
+            1, len(found.particles)
+        )
+
+
+def alive(prefix: Prefix) -> Prefix:
+    """The prefix; over where it is impossible, and weightless where it is over and no answer."""
+    possible = prefix.log_w > NOTHING
+    running, finished = prefix.running and possible, prefix.finished and possible
+    log_w = prefix.log_w if running or finished else NOTHING
+    return replace(prefix, log_w=log_w, running=running, finished=finished)
+
+
+def effective(log_w: list[float]) -> float:
+    """The effective sample size."""
+    top = max(log_w, default=NOTHING)
+    w = [math.exp(x - top) for x in log_w] if top > NOTHING else [0.0]
+    return sum(w) ** 2 / sum(x * x for x in w) if sum(w) else 0.0
+
+
+def log_sum(values: list[float]) -> float:
+    top = max(values, default=NOTHING)
+    return NOTHING if top == NOTHING else top + math.log(sum(math.exp(x - top) for x in values))
+
+
+# -- particles -----------------------------------------------------------------------------------
+
+
+def guided(example: Example, prefix: Prefix) -> tuple[list[float], bool]:
+    """log g of every token after a prefix, cut to the nucleus of p g; whether g knew of none."""
+    log_g, unknown = safe(example, prefix)
+    log_q = list(map(operator.add, example.log_p(prefix), log_g))
+    total, before = log_sum(log_q), 0.0
+    for v in sorted(TOKENS, key=lambda v: -log_q[v]):
+        if before >= example.top_p:
+            log_g[v] = NOTHING
+        before += math.exp(log_q[v] - total) if total > NOTHING else 0.0
+    return log_g, unknown
+
+
+def safe(example: Example, prefix: Prefix) -> tuple[list[float], bool]:
+    """log g of every token after a prefix with the defence mixed in; whether g knew of none."""
+    rule, place = example.rule, (example.automaton, prefix.state, prefix.left)
+    log_g = [rule.log_g(*place, v) for v in TOKENS]
+    if rule.defence is None:
+        return log_g, False
+    p = [math.exp(x) for x in example.log_p(prefix)]
+    allowed = [rule.allows(*place, v) > NOTHING for v in TOKENS]
+    g = [math.exp(x) for x in log_g]
+    Z, M = sum(map(operator.mul, p, g)), sum(map(operator.mul, p, allowed))
+    if Z == 0:
+        return [0.0 if may else NOTHING for may in allowed], M > 0
+    holes = any(may and x == 0 for x, may in zip(g, allowed, strict=True))
+    eps = max(rule.defence, FLOOR) if holes else rule.defence
+    mixed = [((1 - eps) * x + eps * Z / M) * may for x, may in zip(g, allowed, strict=True)]
+    return [math.log(x) if x > 0 else NOTHING for x in mixed], False
+
+
+def particles_of(example: Example, N: int, threshold: float, strata: str) -> list[Prefix]:
+    """The particle filter with systematic resampling."""
+    potential = example.rule.proposal.potential
+    xs = [example.start(N, potential=potential)] * N
+    for step in itertools.count():
+        running = sum(x.running for x in xs)
+        if not running:
+            break
+        log_g: dict[int, list[float]] = {}  # weigh
+        tilted: dict[int, list[float]] = {}
+        unknown: dict[tuple[int, ...], bool] = {}
+        for n, x in enumerate(xs):
+            if x.running:
+                log_g[n], unknown[x.ids] = guided(example, x)
+                tilted[n] = list(map(operator.add, example.log_p(x), log_g[n]))
+                log_z = log_sum(tilted[n])
+                gain = log_z - x.log_psi if potential or log_z == NOTHING else 0.0
+                xs[n] = alive(replace(x, log_w=x.log_w + gain))
+        weighed = list(xs)
+        ess = effective([x.log_w for x in xs])
+        positive = sum(x.log_w > NOTHING for x in xs)
+
+        systems: dict[int, list[int]] = defaultdict(list)  # perhaps resample
+        for n, x in enumerate(weighed):
+            if strata == "none" or x.running:
+                systems[0 if strata == "none" else x.state].append(n)
+        ancestors, due = list(range(N)), False
+        for members in systems.values():
+            log_w = [weighed[n].log_w for n in members]
+            m, total = len(members), log_sum(log_w)
+            if m == 1 or not any(weighed[n].running for n in members):
+                continue
+            if threshold < 1 and effective(log_w) >= threshold * m:
+                continue
+            due = True
+            u = example.number(members[0], step, Purpose.ANCESTOR)
+            ends = list(itertools.accumulate(math.exp(w - total) for w in log_w))
+            for i, n in enumerate(members):
+                ancestors[n] = members[first_beyond((i + u) / m, ends)]
+                xs[n] = replace(weighed[ancestors[n]], log_w=total - math.log(m))
+
+        read: dict[tuple[int, ...], tuple[int, int]] = {}  # draw and advance
+        for n, x in enumerate(xs):
+            if x.running:
+                log_q = tilted[ancestors[n]]
+                u = example.number(n, step, Purpose.TOKEN)
+                ends = list(itertools.accumulate(math.exp(w - max(log_q)) for w in log_q))
+                token = first_beyond(u * ends[-1], ends)
+                own = log_g[ancestors[n]][token]
+                drawn = example.moved(x, token)
+                after, last, length = example.followed(drawn)
+                read[drawn.ids] = (1 + length - (not after.running), length)
+                after = alive(after)
+                psi = (last if length else own) if potential and after.running else 0.0
+                gain = psi - own if potential else log_sum(log_q) - own
+                xs[n] = replace(after, log_w=after.log_w + gain, log_psi=psi)
+        example.fallbacks += sum(unknown.values())
+        example.weights += [x.log_w for x in weighed], [x.log_w for x in xs]
+        reads, forced = zip(*read.values(), strict=True) if read else ([], [])
+        example.note(ess, due, running, positive, list(reads), sum(forced))
+    return xs
+
+
+def first_beyond(point: float, ends: list[float]) -> int:
+    return next(i for i, end in enumerate(ends) if end > point)
+
+
+# -- the discrete filter -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A prefix and a token that it may go on with."""
+
+    parent: Prefix
+    after: Prefix
+    log_p: float
+    log_g: float
+
+    @property
+    def w(self) -> float:
+        return math.exp(self.parent.log_w + self.log_p)
+
+
+def scores(candidates: list[Candidate], defence: float | None, share: float) -> list[float]:
+    """w g of what competes, with the defence and the share mixed in."""
+    s, M = [c.w * math.exp(c.log_g) for c in candidates], sum(c.w for c in candidates)
+    G = sum(s)
+    if defence is not None and M > 0:
+        holes = any(c.w > 0 and c.log_g == NOTHING for c in candidates)
+        eps = max(defence, FLOOR) if holes else defence
+        s = [
+            (1 - eps) * x / G + eps * c.w / M if G > 0 else c.w
+            for x, c in zip(s, candidates, strict=True)
+        ]
+    if share > 0 and sum(s) > 0:
+        by_state: dict[int, float] = defaultdict(float)
+        for x, c in zip(s, candidates, strict=True):
+            by_state[c.after.state] += x
+        S, K = sum(s), sum(x > 0 for x in by_state.values())
+        s = [
+            (1 - share) * x / S + share * x / (by_state[c.after.state] * K) if x > 0 else 0.0
+            for x, c in zip(s, candidates, strict=True)
+        ]
+    return s
+
+
+def threshold(values: list[float], N: int) -> float:
+    """c such that min(1, value / c) sums to N; zero where so few are positive."""
+    ordered = sorted(values, reverse=True)
+    if sum(x > 0 for x in ordered) <= N:
+        return 0.0
+    solutions = (sum(ordered[k:]) / (N - k) for k in range(N))
+    return next(c for k, c in enumerate(solutions) if ordered[k] <= c)
+
+
+def answers_of(
+    example: Example, N: int, *, count_finished: bool, share: float, floor: float
+) -> dict[tuple[int, ...], float]:
+    """The discrete filter: the log weight of every answer."""
+    found: dict[tuple[int, ...], float] = {}
+    xs = [example.start(1, potential=False)]
+    for step in itertools.count():
+        found |= {x.ids: x.log_w for x in xs if x.finished}
+        xs = [x for x in xs if x.running]
+        if not xs:
+            break
+        competing: list[Candidate] = []
+        for x in xs:
+            place, log_p = (example.automaton, x.state, x.left), example.log_p(x)
+            log_g = [example.rule.log_g(*place, v) for v in TOKENS]
+            allowed = [v for v in TOKENS if example.rule.allows(*place, v) > NOTHING]
+            unknown = all(log_g[v] == NOTHING for v in allowed)
+            if example.top_p < 1:  # what is outside of the nucleus is no candidate
+                log_g, unknown = guided(example, x)
+                allowed = [v for v in TOKENS if log_g[v] > NOTHING]
+            example.fallbacks += unknown
+            for v in allowed:
+                after, g = example.moved(x, v), log_g[v]
+                if not after.finished:
+                    competing.append(Candidate(x, after, log_p[v], g))
+                elif log_p[v] > NOTHING:
+                    found[after.ids] = x.log_w + log_p[v]
+
+        defence = None if example.top_p < 1 else example.rule.defence
+        s, M = scores(competing, defence, share), sum(c.w for c in competing)
+        unit = sum(s) / M if M > 0 else 1.0
+        fixed = [math.exp(log_w) * unit for log_w in found.values()] if count_finished else []
+        c = max(threshold(s + fixed, N), floor * sum(s + fixed))
+        pi = [min(1.0, x / c) if c > 0 else float(x > 0) for x in s]
+        unsure = [0.0 if x > c else p for x, p in zip(s, pi, strict=True)]
+        kept = {i for i, x in enumerate(s) if x > c}
+        if sum(unsure) > 0:
+            u = example.number(0, step, Purpose.SELECTION)
+            ends = list(itertools.accumulate(unsure))
+            places = N - len(kept) if not fixed and floor == 0 else ends[-1]
+            ends = [end * places / ends[-1] for end in ends]
+            kept |= {first_beyond(u + k, ends) for k in range(N + 1) if u + k < ends[-1]}
+
+        note = effective([x.log_w for x in xs]), sum(unsure) > 0, len(xs), len(xs)
+        reads, forced, xs = [], 0, []
+        for i in sorted(kept):
+            log_w = competing[i].parent.log_w + competing[i].log_p - math.log(pi[i])
+            after, _, length = example.followed(replace(competing[i].after, log_w=log_w))
+            reads.append(1 + length - (not after.running))
+            forced += length
+            xs.append(alive(after))
+        example.note(*note, reads, forced)
+    return found

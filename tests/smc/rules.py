@@ -1,0 +1,222 @@
+"""Examples on which both algorithms are compared with their definition, and proposals by rule.
+
+A rule says of one automaton, one state and one token what a proposal says of tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+import smc
+from gcd.automata.automaton import Automaton
+from gcd.languages.text.regex import regex
+from gcd.tokens.lifting import lift
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
+from smc.proposals import AutomatonPosition
+from smc.testing import ToyLM
+from smc.vocabulary.factors import DenseGuide, Factors, TiedGuide
+from tests.smc.toys import choice
+
+# One end-of-text id, so that the end can be forced, too; some texts can be spelled in two ways.
+VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"ab", b"c", b""], [4])
+TOKENS = range(VOCABULARY.size)
+
+# Runs of several forced tokens in the middle, at the beginning and at the end; little is forced.
+LANGUAGES: dict[str, Callable[[], Automaton]] = {
+    "runs": lambda: choice("acca", "accb", "ba", "bcbb"),
+    "begins": lambda: choice("cca", "ccb", "ccaa"),
+    "stars": lambda: Automaton.literal("a").star() + choice("b", "bccb", "cc"),
+    "words": lambda: regex("[ab]{1,4}(cca)?"),
+}
+PROMPTS, BUDGETS = [(0, 1), (2,), (1, 1, 3), (3, 0), (1, 2)], [6, 7, 9, 7, 8]
+NAMES = [3, 8, 0, 1, 5]
+NOTHING = -math.inf
+
+
+class Sure(ToyLM):
+    """Some tokens are impossible after some texts, so that particles die in the middle.
+
+    After such a token it says nothing that is a number, as nobody should ask.
+    """
+
+    def log_p(self, tokens: tuple[int, ...]) -> torch.Tensor:
+        if tokens and tokens[-1] == self.impossible(tokens[:-1]):
+            return torch.full((VOCABULARY.size,), math.nan, dtype=torch.float64)
+        log_p, token = super().log_p(tokens).clone(), self.impossible(tokens)
+        if token is not None:
+            log_p[token] = NOTHING
+        return log_p.log_softmax(dim=0)
+
+    def impossible(self, tokens: tuple[int, ...]) -> int | None:
+        there_is_one = len(tokens) % 3 == 0 and sum(tokens) % 2 == 1
+        return (sum(tokens) + 2) % 4 if there_is_one else None
+
+
+TOY = Sure(VOCABULARY, seed=9, spread=2.0)
+
+LogG = Callable[[TokenAutomaton, int, int, int], float]
+"""Of an automaton, a state, the tokens left and the next one."""
+
+
+@cache
+def automata() -> list[TokenAutomaton]:
+    found = [lift(language(), VOCABULARY) for language in LANGUAGES.values()]
+    return [*found, found[0]]
+
+
+# -- proposals -----------------------------------------------------------------------------------
+
+
+def lm(automaton: TokenAutomaton, state: int, left: int, token: int) -> float:
+    return 0.0
+
+
+def lcd(automaton: TokenAutomaton, state: int, left: int, token: int) -> float:
+    return 0.0 if automaton.step(state, token) >= 0 else NOTHING
+
+
+def gcd(automaton: TokenAutomaton, state: int, left: int, token: int) -> float:
+    after = automaton.step(state, token)
+    return 0.0 if after >= 0 and automaton.steps_to_accept[after] <= left - 1 else NOTHING
+
+
+def wave(automaton: TokenAutomaton, state: int, left: int, token: int) -> float:
+    """An arbitrary g on what GCD allows."""
+    return gcd(automaton, state, left, token) + math.sin(3 * state + left + 1.7 * token) - 1.5
+
+
+def guess(automaton: TokenAutomaton, state: int, left: int, token: int) -> float:
+    """The same, with an end that is certain, and tokens and prefixes that are held impossible.
+
+    Some expectations are too great: what is conditional on a token is at most one.
+    """
+    if automaton.step(state, token) == automaton.final:
+        return gcd(automaton, state, left, token)
+    impossible = (2 * state + left + token) % 5 == 0 or (state + left) % 6 == 0
+    more = 0.6 if token != 3 else -0.2
+    return NOTHING if impossible and token != 3 else wave(automaton, state, left, token) + more
+
+
+OWN = (0, 3)
+"""Tokens that have their own g under `Tied`."""
+
+
+def tied(automaton: TokenAutomaton, state: int, left: int, token: int) -> float:
+    """`wave` of these tokens, and for others that of the first token of their class."""
+    if token in OWN:
+        return wave(automaton, state, left, token)
+    return of_class(automaton, state, left, int(automaton.class_of[token]))
+
+
+def of_class(automaton: TokenAutomaton, state: int, left: int, klass: int) -> float:
+    if klass >= automaton.num_classes:
+        return NOTHING
+    return wave(automaton, state, left, automaton.class_of.tolist().index(klass)) - 0.3
+
+
+def of_rows(walk: AutomatonPosition, log_g: LogG, items: Sequence[int] = TOKENS) -> torch.Tensor:
+    """log g of every token (or class), for each row."""
+    found = torch.empty(len(walk.states), len(items), dtype=torch.float64)
+    for row, (state, left) in enumerate(
+        zip(walk.states.clamp(min=0).tolist(), walk.remaining.tolist(), strict=True)
+    ):
+        automaton = walk.automata.automata[int(walk.automata.automaton_of[state])]
+        place = automaton, state - int(walk.automata.first_state[state]), left
+        values = [log_g(*place, item) for item in items]
+        found[row] = torch.tensor(values, dtype=torch.float64)
+    return found
+
+
+class Wave(smc.GCD):
+    """The proposal whose g is `wave`."""
+
+    def __init__(self, *, potential: bool) -> None:
+        self.potential = potential
+
+    def guide(self, state: AutomatonPosition, log_p: torch.Tensor) -> DenseGuide:
+        log_g = of_rows(state, wave)
+        return DenseGuide(log_g, torch.logsumexp(log_p + log_g, dim=1))
+
+    def log_g_of_forced(self, state: AutomatonPosition, tokens: torch.Tensor) -> torch.Tensor:
+        return of_rows(state, wave).gather(1, tokens.unsqueeze(1)).squeeze(1)
+
+
+class Tied(smc.GCD):
+    """The proposal whose g is `tied`."""
+
+    def guide(self, state: AutomatonPosition, log_p: torch.Tensor) -> TiedGuide:
+        by_class = of_rows(state, of_class, range(state.automata.widest))
+        own = torch.tensor([OWN]).expand(len(log_p), -1)
+        by_token = of_rows(state, wave, OWN)
+        factors = Factors(
+            by_class, own.contiguous(), by_token, state.automata.classes, state.automaton_of_row
+        )
+        return TiedGuide(factors, factors.applied(log_p).logsumexp(dim=1))
+
+    def log_g_of_forced(self, state: AutomatonPosition, tokens: torch.Tensor) -> torch.Tensor:
+        return of_rows(state, tied).gather(1, tokens.unsqueeze(1)).squeeze(1)
+
+
+class Guess(smc.Lookahead[torch.Tensor]):
+    """Holds all tokens for equally likely, and expects `guess` of each."""
+
+    def start(self, batch: smc.Batch) -> torch.Tensor:
+        return batch.budgets
+
+    def advance(self, state: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        return state
+
+    def take(self, state: torch.Tensor, ancestors: torch.Tensor) -> torch.Tensor:
+        return state[ancestors]
+
+    def tokens(
+        self, state: torch.Tensor, walk: AutomatonPosition, tokens: torch.Tensor
+    ) -> smc.Expectation:
+        log_g = of_rows(walk, guess).gather(1, tokens)
+        return smc.Expectation(log_g - 1.6, torch.full_like(log_g, -1.6))
+
+    def classes(self, state: torch.Tensor, walk: AutomatonPosition) -> smc.Expectation:
+        raise NotImplementedError("every token is asked about by itself")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A proposal, the tokens that it allows, and its g (which may be zero where it has a defence).
+
+    `late`: whether a prefix dies that cannot be completed in time.
+    """
+
+    proposal: smc.Proposal[Any]
+    allows: LogG
+    log_g: LogG
+    late: bool = False
+    defence: float | None = None
+
+
+RULES: dict[str, Rule] = {
+    "lm": Rule(smc.LM(), lm, lm, late=True),
+    "lcd": Rule(smc.LCD(), lcd, lcd),
+    "gcd": Rule(smc.GCD(), gcd, gcd),
+    "wave": Rule(Wave(potential=True), wave, wave),
+    "no_potential": Rule(Wave(potential=False), wave, wave),
+    "tied": Rule(Tied(), gcd, tied),
+    "guess": Rule(
+        smc.Twisted(Guess(), exact_top_k=None, temper=0.5, defence=0.2),
+        gcd,
+        lambda *place: 0.5 * min(0.0, guess(*place)),
+        defence=0.2,
+    ),
+    "no_defence": Rule(
+        smc.Twisted(Guess(), exact_top_k=None, defence=0.0),
+        gcd,
+        lambda *place: min(0.0, guess(*place)),
+        defence=0.0,
+    ),
+}
