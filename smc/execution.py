@@ -118,7 +118,9 @@ def executor(lm: LanguageModel, settings: Settings) -> Execute:
             if settings.execution == "static":
                 raise
             chosen, reason = "eager", str(error)
-    _LOG.info("steps are executed in %s form: %s", chosen, reason)
+    # What is so everywhere but on CUDA devices is no news.
+    level = logging.DEBUG if lm.device.type == "cpu" else logging.INFO
+    _LOG.log(level, "steps are executed in %s form: %s", chosen, reason)
     return Execute(lm, settings, forward, vocabulary)
 
 
