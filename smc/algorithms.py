@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
-from typing import Any, Protocol, TypedDict
+from typing import Any, TypedDict
 
 from jaxtyping import Int64
 from torch import Tensor
 
 from smc.draw import Draw
 from smc.filter import DiscreteFilter
-from smc.loop import Steps
 from smc.observation import Watch
 from smc.prefixes import Reader
 from smc.resampling import Scheme, scheme
@@ -38,23 +37,6 @@ class Options(TypedDict, total=False):
     share: float | int
     floor: float | int
     answers: int | None
-
-
-class Algorithm(Protocol):
-    """A way to find weighted answers; its fields are its options."""
-
-    answers: int | None
-
-    def on(
-        self,
-        reader: Reader[Any],
-        examples: Int64[Tensor, "B"],
-        particles: int,
-        draw: Draw,
-        watch: Watch | None = None,
-    ) -> Steps:
-        """Returns the algorithm for one batch of examples, whose random numbers they name."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class Ending(NamedTuple):
         scores: of the R prefixes, with where tokens lead.
         log_p: log-probabilities of the next token.
         log_weight: log W of each prefix; -inf for a row that nobody has.
-        place: the particle that each prefix is.
+        place: index of the particle that stands on each prefix.
         particles: these.
         step: number of each example's step.
     """
@@ -82,7 +82,7 @@ class Answers(Protocol):
         ...
 
     def outcome(self, whole: Bool[Tensor, "B"], history: StepRecord) -> Outcome:
-        """Returns all answers by example, those that ended first before the others."""
+        """Returns all answers by example, in the order in which they ended."""
         ...
 
 
@@ -382,7 +382,7 @@ def ending_tokens(automata: AutomatonBatch) -> Int64[Tensor, "B E"]:
         classes = (automaton.delta == automaton.num_states - 1).any(axis=0)
         tokens = automata.classes.tokens[number].cpu().numpy()
         lists.append(tokens[classes[automaton.class_of[tokens]]])
-    padded = np.full((len(lists), max(map(len, lists))), -1, np.int64)
+    padded = np.full((len(lists), max(1, *map(len, lists))), -1, np.int64)
     for row, tokens in zip(padded, lists, strict=True):
         row[: len(tokens)] = tokens
     return torch.from_numpy(padded).to(automata.class_of.device)

@@ -6,9 +6,7 @@ are never split. Batches are made beforehand, of examples in a given order, so t
 nothing random who shares tables with whom, and a proposal can be asked about each of them before
 any work.
 
-A batch waits for its last example. Having others enter as examples end saved 12 to 38 % of the
-passes, and no time on a CPU (0.87 to 1.00 times as fast), at the cost of an algorithm that is a
-generator for each batch.
+A batch waits for its last example (`docs/design.md` says why).
 """
 
 from __future__ import annotations

@@ -12,12 +12,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from smc.algorithms import Discrete
+from smc.answers import check_room
 from smc.draw import Draw
 from smc.loop import AHEAD, run_eagerly, run_static
 from smc.models.protocol import LanguageModel
@@ -68,8 +72,15 @@ class Execute:
             FloatingPointError: log-probabilities are not numbers.
             ValueError: the proposal, or the language, cannot be served in static shapes.
         """
-        given = self.settings
-        if self.forward is None:
+        given, on_cuda = self.settings, self.device.type == "cuda"
+        # Graphs, events and kernels are made on the current device.
+        with torch.cuda.device(self.device) if on_cuda else nullcontext():
+            static = self._static(batch, watch)
+            if static is not None:
+                # An observer looks at every step on the host, so there is no graph then.
+                steps = given.algorithm.on(static, examples, given.particles, draw, watch)
+                most = int(batch.budgets.max())
+                return run_static(steps, prompts, most, graph=on_cuda and watch is None)
             reader = EagerReader(
                 self.lm,
                 given.proposal,
@@ -81,19 +92,29 @@ class Execute:
             )
             steps = given.algorithm.on(reader, examples, given.particles, draw, watch)
             return run_eagerly(steps, prompts)
-        # An observer looks at every step on the host, so there is no graph then.
-        graph = self.device.type == "cuda" and watch is None
-        static = StaticReader(
-            self.forward,
-            given.proposal,
-            batch,
-            self.vocabulary,
-            num_particles=given.particles,
-            temperature=given.temperature,
-            spare=AHEAD if graph else 1,
-        )
-        steps = given.algorithm.on(static, examples, given.particles, draw, watch)
-        return run_static(steps, prompts, int(batch.budgets.max()), graph=graph)
+
+    def _static(self, batch: Batch, watch: Watch | None) -> StaticReader[Any] | None:
+        """Makes the reader of static shapes; None where they were not asked for, and cannot be."""
+        if self.forward is None:
+            return None
+        given = self.settings
+        try:
+            if isinstance(given.algorithm, Discrete):
+                check_room(batch.automata, given.particles, int(batch.budgets.max()))
+            return StaticReader(
+                self.forward,
+                given.proposal,
+                batch,
+                self.vocabulary,
+                num_particles=given.particles,
+                temperature=given.temperature,
+                spare=AHEAD,
+            )
+        except ValueError as error:
+            if given.execution == "static":
+                raise
+            _LOG.info("steps are executed in eager form: %s", error)
+            return None
 
 
 def executor(lm: LanguageModel, settings: Settings) -> Execute:
@@ -109,7 +130,7 @@ def executor(lm: LanguageModel, settings: Settings) -> Execute:
         if lm.device.type == "cuda":
             reason = "forced_runs are read along, which static shapes cannot"
             if not settings.forced_runs:
-                chosen, reason = "static", "the device is CUDA, and nothing is forced"
+                chosen, reason = "static", "the device is CUDA, and forced_runs is off"
     forward = None
     if chosen == "static":
         try:

@@ -17,8 +17,8 @@ for any score that is positive wherever w is and depends on the past only (`smc.
 is plain selection. Where nothing was ever left out the pool *is* the target
 (`Posterior.enumerated`).
 
-What a proposal does not know makes candidates compete that have no weight: under `LM` tokens that
-break the constraint, under `LCD` prefixes that the budget cuts off. They take places, and drop out.
+Candidates that a proposal wrongly allows compete, too, and drop out a step later: under `LM` tokens
+that break the constraint, under `LCD` prefixes that the budget cuts off.
 
 **Finished answers** (`count_finished`) enter the threshold with their weights, as if they held a
 place each, or a part of one. They are never dropped, so the prefixes that run share what is left,
@@ -86,7 +86,7 @@ class DiscreteFilter(Generic[State]):
         num_particles: N, the most prefixes that are kept of each example.
         count_finished: whether answers in the pool take places.
         share: part of the places that is given out by automaton state; see `smc.competition`.
-        floor: least c, as a part of the sum of all scores; see `smc.selection.select`.
+        floor: least c, as a fraction of the sum of all scores; see `smc.selection.select`.
         draw: the seam of randomness.
         watch: is shown every step; nothing is made for it where there is none.
     """

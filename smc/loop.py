@@ -149,7 +149,7 @@ class StaticRun:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(2):
+            for _ in range(min(2, self._most)):
                 once()
         torch.cuda.current_stream().wait_stream(side)
         _assign(own, first)
@@ -196,7 +196,9 @@ class _Over:
         self._asked.append((answer, sent))
 
     def is_known(self) -> bool:
-        """Whether an answer that has come says so."""
+        """Whether an answer that has come says so; waits for one that is `AHEAD` steps old."""
+        if len(self._asked) > AHEAD:
+            self._asked[0][1].synchronize()
         while self._asked and self._asked[0][1].query():
             self._goes_on = bool(self._asked.pop(0)[0])
         return not self._goes_on
@@ -223,7 +225,7 @@ def _assign(old: Any, new: Any) -> None:
 
 def _owned(before: Any, after: Any) -> Any:
     """A copy of a struct in which all that another one changes has memory of its own."""
-    if before is after or isinstance(before, int | float | str):
+    if before is after or (isinstance(before, int | float | str) and before == after):
         return before
     if isinstance(before, Tensor):
         return before.clone()
@@ -234,6 +236,6 @@ def _owned(before: Any, after: Any) -> Any:
         names = [field.name for field in fields(before)]
         return replace(before, **dict(zip(names, parts, strict=True)))
     raise ValueError(
-        f"a proposal's state has a {type(before).__name__}, which a captured step cannot carry; "
+        f"a proposal's state has a {type(before).__name__}, which a captured step cannot change; "
         "make it of tensors, named tuples and dataclasses, or give execution='eager'"
     )

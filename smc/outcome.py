@@ -37,7 +37,7 @@ class StepRecord(NamedTuple):
     def of_start(cls, extension: Extension, particles: int) -> StepRecord:
         """Returns the record of what was forced before the first choice: a step without one.
 
-        No particle of an example runs in it where nothing was forced.
+        `running` is 0 for an example where nothing was forced, so that reports skip the step.
         """
         started = (extension.num_forced > 0).long() * particles
         none = torch.zeros_like(started)

@@ -20,8 +20,8 @@ class Particles(NamedTuple):
     """The P particles of a batch.
 
     Attributes:
-        tokens: what each has drawn, EOS included; -1 beyond its length. The last column holds
-            nothing, ever: what is not written goes there.
+        tokens: what each has drawn, EOS included; -1 beyond its length. The last column is always
+            -1: it takes the places of tokens that there are not.
         length: tokens drawn.
         log_weight: log importance weight; -inf once dead.
         log_p: log p_lm of the tokens, at the sampling temperature.

@@ -37,7 +37,7 @@ MOST_READ = 1 << 26
 
 @dataclass(frozen=True, eq=False)
 class Prefixes(Generic[State]):
-    """R prefixes due another token; row r is also the language model's row r.
+    """R prefixes due another token; the reader knows the language model's row of each.
 
     Attributes:
         example: index in the batch of the example each belongs to, rising.
@@ -64,7 +64,7 @@ class Extension(NamedTuple):
         row: the row of each among the new prefixes; any where none is due.
         tokens: what each was extended by; -1 beyond the length, and where none was chosen.
         forced: how many of these tokens were forced.
-        log_p: log-probability of the forced ones, at the sampling temperature.
+        log_p: log-probability of the forced ones alone, at the sampling temperature.
         log_g: log g of the last forced one; 0 where there is none.
         num_read: tokens that the language model read for each of B examples.
         num_forced: tokens that followed without a choice, of each of B examples, equal prefixes
@@ -155,7 +155,7 @@ class Reader(ABC, Generic[State]):
 
     @abstractmethod
     def some(self, mask: Bool[Tensor, "M"]) -> Int64[Tensor, "K"]:
-        """Returns the places that are looked at: those in the mask, or all where none may wait."""
+        """Returns the indices in the mask; all indices in static shapes, where the caller masks."""
         ...
 
     @abstractmethod

@@ -254,7 +254,8 @@ def systematic(
         uniform: gives a uniform number; it may ask for the points of (0, 1) at which the choice
             changes, Float64["1 M"].
     """
-    row, values = torch.zeros(1, dtype=torch.int64), log_score.unsqueeze(0)
+    device, values = log_score.device, log_score.cpu().unsqueeze(0)
+    row = torch.zeros(1, dtype=torch.int64)
     classes = TokenClasses.singletons(len(log_score))
     factors = by_class_alone(torch.zeros_like(values), classes, row)
 
@@ -262,7 +263,7 @@ def systematic(
         return torch.tensor([uniform(breaks)], dtype=torch.float64)
 
     found = select(values, factors, Group(row, 1, 1), slots, number)
-    return found.token[found.kept], found.log_pi[found.kept]
+    return found.token[found.kept].to(device), found.log_pi[found.kept].to(device)
 
 
 def thresholds(

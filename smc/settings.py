@@ -75,6 +75,8 @@ def settings_of(
     """
     if isinstance(proposal, type) or not isinstance(proposal, Proposal):
         raise ValueError(f"proposal is {proposal!r}; give one that is made, such as smc.GCD()")
+    if not isinstance(forced_runs, bool):
+        raise ValueError(f"forced_runs is {forced_runs!r}; give True or False")
     return Settings(
         proposal=proposal,
         particles=whole("particles", particles),
@@ -82,7 +84,7 @@ def settings_of(
         temperature=_real("temperature", temperature),
         top_p=_real("top_p", top_p),
         max_rows=whole("max_rows", max_rows),
-        forced_runs=bool(forced_runs),
+        forced_runs=forced_runs,
         execution=execution,
     )
 
@@ -97,6 +99,8 @@ def whole(what: str, value: object) -> int:
 def _real(what: str, value: Any) -> float:
     """Returns a number as a float."""
     try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"{what} is {value!r}; it must be a number") from None
+        if not isinstance(value, bool):
+            return float(value)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ValueError(f"{what} is {value!r}; it must be a number")

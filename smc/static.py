@@ -6,8 +6,9 @@ masked; equal prefixes are read once for every particle that has them, and a for
 like any other.
 
 **Rows are moved as little as possible.** Where several particles go on from the same row, the first
-keeps it, and each of the others takes a row that nobody goes on from. So a row that somebody goes
-on with is never overwritten, copying is done in place, and rows that stay cost nothing.
+keeps it, and each of the others takes a row of its example that no running particle continues. So a
+row that somebody goes on with is never overwritten, copying is done in place, and rows that stay
+cost nothing.
 """
 
 from __future__ import annotations

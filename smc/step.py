@@ -10,16 +10,15 @@ bias.  With q(x_t) = p_lm(x_t) g(x_t) / Z_t and psi_t = g(x_t), the value really
 does not depend on the token drawn.  Hence the order: weigh by Z_t / psi_{t-1}, resample where the
 weights have grown too unequal, and only then draw (a fully adapted particle filter; Pitt &
 Shephard, 1999).  A particle that completes its answer is divided by its last psi, as from then on
-psi = 1.  A constant psi_0 in the initial weights would cancel in the first increment, so it is left
-at one.  For a proposal that declines to use g as its potential, psi = 1 and the increment
-Z_t / g(x_t) follows the draw.
+psi = 1.  psi_0 is one: any constant would cancel in the first increment.  For a proposal that
+declines to use g as its potential, psi = 1 and the increment Z_t / g(x_t) follows the draw.
 
 Resampling replaces the weights of the particles that compete by their mean, so the evidence is at
 any time the mean of the weights.  Examples are independent, and each has a step number of its own.
 
-The step is written for particles that may be over, and masks them; it is executed by a `Reader`
-(`smc.prefixes`), eagerly or in static shapes, and run to the end by `smc.loop`.  Cost: one forward
-pass over the prefixes, and O(R V) memory traffic for R of them.
+The step is written for particles that may be over, and masks them.  It asks a `Reader` to extend
+prefixes (`smc.prefixes`), eagerly or in static shapes; `smc.loop` repeats it to the end.  Cost: one
+forward pass over the prefixes, and O(R V) memory traffic for R of them.
 """
 
 from __future__ import annotations

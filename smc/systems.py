@@ -7,8 +7,8 @@ are handed to a resampling scheme as rows with their sizes (`smc.resampling`). A
 numbers are named by its members.
 
 Cost: O(P log P), and O(m²) numbers at most for the systems of m particles that are resampled. Where
-nothing may wait (`smc.prefixes.Reader.some`), there is a row for every particle, and those that are
-no system mean nothing: O(P N).
+nothing may wait (`smc.prefixes.Reader.some`), there is a row for every particle, of which those of
+size 0 are padding: O(P N).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Systems(NamedTuple):
 
     @property
     def inside(self) -> Bool[Tensor, "G m"]:
-        """True for members that are some."""
+        """True where `members` is no padding."""
         column = torch.arange(self.members.shape[1], device=self.size.device)
         return column < self.size.unsqueeze(1)
 

@@ -57,7 +57,7 @@ class Rows(Protocol):
     """R prefixes in progress, each `prompt + generated tokens`; they change in place."""
 
     def extend(self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]) -> Float[Tensor, "R T V"]:
-        """Appends to row r the first `lengths[r]` tokens of `runs[r]`, at least one.
+        """Appends to row r the first `lengths[r]` tokens of `runs[r]`; zero where a row rests.
 
         Returns:
             log p(next token | row up to and including runs[r, t]) for t < lengths[r]; what lies

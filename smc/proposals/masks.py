@@ -26,7 +26,7 @@ from smc.vocabulary.factors import TiedGuide, by_class_alone
 
 
 class MaskProposal(Proposal[AutomatonPosition]):
-    """The base of proposals whose state is an `AutomatonPosition`; they give `guide` alone.
+    """The base of proposals whose state is an `AutomatonPosition`; subclasses give `guide` alone.
 
     All of this module are of this kind: their g is zero or one.
     """
@@ -72,7 +72,7 @@ class LM(MaskProposal):
 
 
 class ClassMaskProposal(MaskProposal):
-    """The base of proposals that allow some classes of tokens; they give `alive` alone."""
+    """The base of proposals that allow some classes of tokens; subclasses give `alive` alone."""
 
     @abstractmethod
     def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:

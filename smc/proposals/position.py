@@ -51,7 +51,7 @@ class AutomatonPosition(NamedTuple):
 
     @property
     def walk(self) -> AutomatonPosition:
-        """Itself: a walk alone is a complete proposal state."""
+        """Itself, so that a position can serve as a proposal's whole state."""
         return self
 
     @property

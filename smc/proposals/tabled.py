@@ -1,4 +1,4 @@
-"""What looks ahead keeps tables: it says beforehand what they take, and whom it refuses."""
+"""Proposals that look ahead keep tables; they say in advance how large, and whom they refuse."""
 
 from __future__ import annotations
 

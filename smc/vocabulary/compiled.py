@@ -31,7 +31,7 @@ from smc.vocabulary.tensors import Best, Known, TensorDraws
 NARROW = 1024
 """Rows of fewer tokens go through tensor operations, all rows together."""
 _LEAST = 1e-20
-"""Of the greatest sum there could be: below it, shares in float32 have lost their precision."""
+"""A row whose sum is under this part of the greatest possible one is summed anew in float64."""
 
 
 class BlockDraws(NamedTuple):

@@ -28,7 +28,7 @@ class Pass(NamedTuple):
 
     Attributes:
         draws: as `smc.vocabulary.tensors.draws`.
-        best: as `smc.vocabulary.tensors.best`; fewer than K where no row has as many candidates.
+        best: as `smc.vocabulary.tensors.best`; it may return fewer columns than K.
         locate: as `smc.vocabulary.tensors.locate`.
     """
 

@@ -1,7 +1,7 @@
 """Tensor operations pass over the vocabulary: the reference of all other ways, on any device.
 
-What a step does with N prefixes is small; what it does with V tokens is not. Four passes are all
-that there are, of which this module has three (`smc.vocabulary.class_mass` has the fourth):
+The cost of a step lies in its passes over V tokens. There are four, of which this module has three
+(`smc.vocabulary.class_mass` has the fourth):
 
     draws     log Z of every prefix, and the token at a uniform number of its distribution
     best      the K candidates of the greatest score of every prefix, and the sum of the others

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Float, Float64, Int16, Int64
+from jaxtyping import Float, Float64, Int, Int64
 from torch import Tensor
 
 from smc.draw import categorical
@@ -50,7 +50,7 @@ class TritonDraws(NamedTuple):
 
     log_p: Float[Tensor, "R V"]
     factors: Factors
-    own: Int16[Tensor, "R V"] | None
+    own: Int[Tensor, "R V"] | None
     top: Float64[Tensor, "R blocks"]
     total: Float64[Tensor, "R blocks"]
     log_z: Float64[Tensor, "R"]
@@ -134,7 +134,10 @@ def without(factors: Factors, known: Known) -> Factors:
     R, K = tokens.shape
     row = torch.arange(R, device=tokens.device).repeat_interleave(K, output_size=R * K)
     log_g = factors.at(row, tokens.flatten()).view(R, K)
-    hidden = ((tokens.unsqueeze(2) == known.tokens.unsqueeze(1)) & sure.unsqueeze(1)).any(dim=2)
+    V = factors.classes.of.shape[1]
+    mark = torch.zeros(R, V, dtype=torch.int8, device=tokens.device)
+    mark = mark.scatter_reduce(1, known.tokens, sure.to(torch.int8), "amax")
+    hidden = mark.gather(1, tokens).bool()
     return factors._replace(tokens=tokens, by_token=log_g.masked_fill(hidden, -torch.inf))
 
 
@@ -151,13 +154,14 @@ def _summed(log_p: Float[Tensor, "R V"], factors: Factors) -> TritonDraws:
     return TritonDraws(log_p, factors, own, top, total, log_z)
 
 
-def _own_tokens(factors: Factors, log_p: Float[Tensor, "R V"]) -> Int16[Tensor, "R V"] | None:
+def _own_tokens(factors: Factors, log_p: Float[Tensor, "R V"]) -> Int[Tensor, "R V"] | None:
     """Maps each token to the place of its own g, from 1; 0 for none."""
     K = factors.tokens.shape[1]
     if not K:
         return None
-    place = torch.arange(1, K + 1, dtype=torch.int16, device=log_p.device)
-    none = torch.zeros(log_p.shape, dtype=torch.int16, device=log_p.device)
+    dtype = torch.int16 if K < 1 << 15 else torch.int32
+    place = torch.arange(1, K + 1, dtype=dtype, device=log_p.device)
+    none = torch.zeros(log_p.shape, dtype=dtype, device=log_p.device)
     return none.scatter(1, factors.tokens, place.expand(len(log_p), K))
 
 

@@ -16,6 +16,7 @@ def _tilted(
     """A block of tokens of a row, and log p + log g of each."""
     v = block * BLOCK + tl.arange(0, BLOCK)
     inside = v < V
+    p = p.to(tl.int64)  # R x V may be more than 32 bits hold
     x = tl.load(log_p + p * V + v, mask=inside, other=float("-inf")).to(WIDE).to(tl.float64)
     c = tl.load(class_of + tl.load(which + p) * V + v, mask=inside, other=0)
     g = tl.load(by_class + p * C + c, mask=inside, other=float("-inf"))
