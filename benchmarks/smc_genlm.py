@@ -30,6 +30,7 @@ import smc
 from experiments.harness.genlm_potentials import (
     ConditionPotential,
     ModelPotential,
+    awrs,
     sequential,
     tables_of,
 )
@@ -74,17 +75,13 @@ def on_our_passes(
     def model() -> ModelPotential:
         return ModelPotential(lm, prompt, 1.0, tables)
 
-    def awrs(limit: int | None) -> Callable[[int], Any]:
-        def sampler(seed: int) -> AWRS:
-            condition = ConditionPotential(automaton, limit, tables)
-            return AWRS(autobatched(model()), condition, seed=seed, autobatch=False)
-
-        return sampler
+    def drawing(limit: int | None) -> Callable[[int], Any]:
+        return lambda seed: awrs(model(), ConditionPotential(automaton, limit, tables), seed)
 
     def direct(_: int) -> DirectTokenSampler:
         return DirectTokenSampler(model() * MaskedCondition(automaton, tables))
 
-    samplers = {"lcd": awrs(None), "gcd": awrs(budget), "direct": direct}
+    samplers = {"lcd": drawing(None), "gcd": drawing(budget), "direct": direct}
     return {name: _run_of(made, budget, particles) for name, made in samplers.items()}
 
 
@@ -127,7 +124,7 @@ def on_its_backend(
     condition = fsa.coerce(model, f=b"".join)
     asyncio.run(condition.prefix([]))  # it computes what lasts
 
-    def awrs(seed: int, keeps: bool = True) -> AWRS:
+    def own(seed: int, keeps: bool = True) -> AWRS:
         afresh(keeps)
         fsa.clear_cache()
         return AWRS(model, condition, seed=seed)
@@ -137,7 +134,7 @@ def on_its_backend(
         fsa.clear_cache()
         return DirectTokenSampler(model * condition)
 
-    samplers = {"awrs": awrs, "uncached": partial(awrs, keeps=False), "direct": direct}
+    samplers = {"awrs": own, "uncached": partial(own, keeps=False), "direct": direct}
     return {name: _run_of(made, budget, particles) for name, made in samplers.items()}
 
 

@@ -1,12 +1,14 @@
 """A step outside of the language model, executed eagerly and in static shapes.
 
-The language model is a table of random log-probabilities, and its own time is taken off. 16
-particles, one prompt, a schema with free strings, 49 152 tokens that are made up. All go through
-the same constraint with the same random numbers, in turns, on one thread. What is counted is
-processor time, which other work on the machine changes less than it does the clock; medians over
-runs, of the milliseconds of a step.
+The language model is a table of random log-probabilities, and its own time is taken off, so what
+left is all that constrained sampling adds to a forward pass: the proposal, choosing (a draw for
+each particle, or selection among all continuations), weights, bookkeeping. 16 particles, one
+prompt, a schema with free strings, 49 152 tokens that are made up, or those of a file of ranks with
+the schema "weather". All go through the same constraint with the same random numbers, in turns, on
+one thread. What is counted is processor time, which other work on the machine changes less than it
+does the clock; medians over runs, of the milliseconds of a step.
 
-    OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python -m benchmarks.static_step
+    OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python -m benchmarks.static_step [FILE.tiktoken]
 """
 
 from __future__ import annotations
@@ -15,13 +17,22 @@ import argparse
 import statistics
 import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 
 import gcd
 import smc
+from benchmarks.common import head, lifted, line, ranked
 from experiments.latency.models import SCHEMA, made_up_vocabulary
 from hmm.model import HMM
+
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "smc": {"algorithm": "smc"},
+    "discrete": {"algorithm": "discrete"},
+    "discrete, share 0.2": {"algorithm": "discrete", "share": 0.2},
+}
 
 
 class TableLM:
@@ -78,7 +89,7 @@ class TableLM:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--tokens", type=int, default=49152)
+    parser.add_argument("ranks", type=Path, nargs="?", help="vocabulary: lines of `base64 rank`")
     parser.add_argument("--budget", type=int, default=60)
     parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--particles", type=int, default=16)
@@ -86,23 +97,32 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     given = parser.parse_args()
 
-    vocabulary = made_up_vocabulary(given.tokens)
-    constraint = gcd.lift(gcd.json_schema(SCHEMA), vocabulary)
+    if given.ranks is None:
+        vocabulary = made_up_vocabulary(49152)
+        constraint = gcd.lift(gcd.json_schema(SCHEMA), vocabulary)
+    else:
+        vocabulary = ranked(given.ranks)
+        constraint = lifted("weather", vocabulary)
     lm = TableLM(vocabulary, given.spread)
     hmm = HMM.random(given.hidden, vocabulary.size, generator=torch.Generator().manual_seed(0))
     # Not LM: under a table of random numbers its particles are dead after a token or two.
-    proposals = {"LCD": smc.LCD(), "GCD": smc.GCD(), "P-GCD": smc.PGCD(hmm)}
+    proposals = {
+        "LCD": smc.LCD(),
+        "GCD": smc.GCD(),
+        "P-GCD": smc.PGCD(hmm),
+        "P-GCD, in time": smc.PGCD(hmm, lookahead="in_time"),
+    }
 
     def run(execution: str, algorithm: str, proposal: smc.Proposal, seed: int) -> int:
         (found,) = smc.sample(
             lm, [[0]], constraint, budget=given.budget, particles=given.particles,
-            proposal=proposal, seed=seed, forced_runs=False, algorithm=algorithm,
-            execution=execution,
+            proposal=proposal, seed=seed, forced_runs=False, execution=execution,
+            **ALGORITHMS[algorithm],
         )  # fmt: skip
         return len(found.diagnostics.ess)
 
     loops = ("eager", "static")
-    rows = [(algorithm, title) for algorithm in ("smc", "discrete") for title in proposals]
+    rows = [(algorithm, title) for algorithm in ALGORITHMS for title in proposals]
     read: dict[tuple[str, str], list[float]] = {row: [] for row in rows}
     times: dict[tuple[str, str, str], list[float]] = {
         (*row, name): [] for row in rows for name in loops
@@ -120,15 +140,13 @@ def main() -> None:
                         read[algorithm, title].append(lm.rows_read / steps)
     print(f"{vocabulary.size} tokens, {torch.get_num_threads()} threads, N = {given.particles}")
     print(f"{constraint.num_states} states, {constraint.num_classes} classes\n")
-    print("| algorithm | proposal | rows that are read a step, eagerly | eager, ms | static, ms "
-          "| eager / static |")  # fmt: skip
-    print("|---|---|---|---|---|---|")
+    columns = "rows that are read a step, eagerly", "eager, ms", "static, ms", "eager / static"
+    print(head("algorithm", "proposal", *columns))
     for row in rows:
         each = [times[*row, name] for name in loops]
         ratio = statistics.median(a / b for a, b in zip(*each, strict=True))
-        cells = " | ".join(f"{statistics.median(values):.1f}" for values in each)
-        named = f"{row[0]} | {row[1]}"
-        print(f"| {named} | {statistics.median(read[row]):.1f} | {cells} | {ratio:.2f} |")
+        medians = (f"{statistics.median(values):.1f}" for values in (read[row], *each))
+        print(line(*row, *medians, f"{ratio:.2f}"))
 
 
 if __name__ == "__main__":

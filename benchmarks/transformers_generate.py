@@ -13,7 +13,6 @@ by `smc.generate` beside `smc.sample`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import gcd
 import smc
+from benchmarks.common import least
 from experiments.harness import smollm2
 
 SCHEMA = {
@@ -30,16 +30,6 @@ SCHEMA = {
 }
 PROMPT = "The weather in Rome over the next three days, as JSON: "
 BUDGET = 40
-
-
-def least(what: Callable[[], Any], times: int = 2) -> tuple[float, Any]:
-    """Seconds of the fastest of some calls, and what it returned."""
-    found, best = None, float("inf")
-    for _ in range(times):
-        started = time.process_time()
-        found = what()
-        best = min(best, time.process_time() - started)
-    return best, found
 
 
 def steps(constraint: gcd.TokenAutomaton, rows: int) -> tuple[float, float]:
@@ -78,20 +68,20 @@ def main() -> None:
 
     inputs = tokenizer(PROMPT, return_tensors="pt")
     processor = smc.BudgetLogitsProcessor(constraint, BUDGET)
-    masked, found = least(
-        lambda: model.generate(**inputs, logits_processor=[processor], max_new_tokens=BUDGET)
-    )
+
+    def greedy() -> Any:
+        return model.generate(**inputs, logits_processor=[processor], max_new_tokens=BUDGET)
+
+    found = greedy()
+    masked = least(greedy, 2, "cpu")
     count = found.shape[1] - inputs["input_ids"].shape[1]
-    free, _ = least(lambda: model.generate(**inputs, min_new_tokens=count, max_new_tokens=count))
+    same = {"min_new_tokens": count, "max_new_tokens": count}
+    free = least(lambda: model.generate(**inputs, **same), 2, "cpu")
     decode = smc.generate(constraint, particles=16, seed=0)
-    within, _ = least(
-        lambda: model.generate(**inputs, custom_generate=decode, max_new_tokens=BUDGET)
-    )
-    alone, _ = least(
-        lambda: smc.sample(
-            lm, [PROMPT], constraint, budget=BUDGET, particles=16, proposal=smc.GCD(), seed=0
-        )
-    )
+    taken = {"custom_generate": decode, "max_new_tokens": BUDGET}
+    within = least(lambda: model.generate(**inputs, **taken), 2, "cpu")
+    options = {"budget": BUDGET, "particles": 16, "proposal": smc.GCD(), "seed": 0}
+    alone = least(lambda: smc.sample(lm, [PROMPT], constraint, **options), 2, "cpu")
     print("\n| a call | seconds | of it ours, or beside |\n|---|---|---|")
     print(f"| greedy search, {count} tokens, no constraint | {free:.2f} | |")
     print(f"| the same number with the processor | {masked:.2f} | {masked / free:.2f} times |")

@@ -22,8 +22,9 @@ from experiments.tasks import TASKS, register
 
 def run(config: DictConfig) -> Path:
     """Run one experiment to its end; returns its directory."""
-    check(config)
-    return run_task(task_of(config), config)
+    task = task_of(config)
+    check_shared(config)
+    return run_task(task, config)
 
 
 def task_of(config: DictConfig) -> Task:

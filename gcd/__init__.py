@@ -17,6 +17,8 @@ from gcd.errors import (
     WorkLimitError,
 )
 from gcd.languages.element_pattern import ASCII_CLASSES, pattern
+from gcd.languages.grammar.coverage import Coverage, grammar_coverage
+from gcd.languages.grammar.grammar import GrammarLanguage, grammar
 from gcd.languages.json_schema.ignored import IgnoredKeyword, IgnoredKeywordWarning
 from gcd.languages.json_schema.schema import ignored_keywords, json_schema
 from gcd.languages.keywords import keywords
@@ -32,6 +34,7 @@ from gcd.languages.tools.tool_types import Parameter, Tool, ToolList, parse_tool
 from gcd.serving.batch import MatcherBatch
 from gcd.serving.grammar_matcher import GrammarMatcher
 from gcd.serving.matcher import Matcher, ServedAutomaton
+from gcd.serving.scores import ScoresProcessor
 from gcd.tokens.lifting import lift
 from gcd.tokens.segments import Segment, Segments, segments
 from gcd.tokens.token_automaton import TokenAutomaton
@@ -56,8 +59,10 @@ __all__ = [
     "BudgetMask",
     "Column",
     "ConstraintError",
+    "Coverage",
     "EmptyLanguageError",
     "ForeignKey",
+    "GrammarLanguage",
     "GrammarMatcher",
     "IgnoredKeyword",
     "IgnoredKeywordWarning",
@@ -67,6 +72,7 @@ __all__ = [
     "OverlongBudgetError",
     "Parameter",
     "PrefixReport",
+    "ScoresProcessor",
     "Segment",
     "Segments",
     "ServedAutomaton",
@@ -85,6 +91,8 @@ __all__ = [
     "check_budget",
     "choice",
     "eos_ids_of",
+    "grammar",
+    "grammar_coverage",
     "ignored_keywords",
     "inspect_prefix",
     "json_schema",

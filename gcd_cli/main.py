@@ -18,7 +18,7 @@ import click
 
 _KINDS = """SCHEMA is a file with a JSON Schema (- for standard input); of kind regex it is the
 regular expression itself, of kind tools a file with a list of tools, of kind sql a SQLite database,
-or one of Spider's: tables.json#NAME."""
+or one of Spider's: tables.json#NAME, of kind grammar a file .lark, .gbnf or .ebnf, or FILE#RULE."""
 
 
 class _Commands(click.Group):
@@ -36,12 +36,13 @@ class _Commands(click.Group):
 def _kinds(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say how a constraint is written."""
     for option in (
-        click.option("--max-depth", type=int, help="Nesting of free values and recursive schemas."),
+        click.option("--max-depth", type=int, help="Nesting of free values, and of recursion."),
         click.option(
             "--whitespace",
             type=click.Choice(["compact", "spaced", "flexible"]),
             help='How JSON is spaced: {"a":1}, {"a": 1}, or in any way.',
         ),
+        click.option("--grammar", "kind", flag_value="grammar", help="A context-free grammar."),
         click.option("--sql", "kind", flag_value="sql", help="Queries to a database."),
         click.option("--tools", "kind", flag_value="tools", help="Calls of the tools in a list."),
         click.option("--regex", "kind", flag_value="regex", help="A regular expression."),
@@ -109,6 +110,7 @@ def compile_(
       gcd compile schema.json --tokenizer models/mine
       gcd compile --regex '[0-9]{4}-[0-9]{2}' --draw date.svg
       gcd compile --tools tools.json --tokenizer models/mine --json
+      gcd compile --grammar arithmetic.lark --max-depth 8
     """
     import gcd
     from gcd_cli import sources
@@ -131,6 +133,13 @@ def compile_(
         ("bytes", f"{language.num_states:,} states, {language.delta.shape[1]} classes of bytes"),
         ("shortest", f"{len(shortest)} bytes, {report['shortest']}"),
     ]
+    if isinstance(language, gcd.GrammarLanguage):
+        report["extent"], report["coverage"] = language.extent, None
+        lines.append(("extent", language.extent))
+        with suppress(gcd.WorkLimitError):  # of a large automaton it is not counted
+            coverage = gcd.grammar_coverage(language)
+            report["coverage"] = coverage._asdict()
+            lines.append(("coverage", str(coverage)))
     drawn: Any = language
     if vocabulary is not None:
         start = time.perf_counter()

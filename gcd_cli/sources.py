@@ -16,7 +16,7 @@ import click
 
 import gcd
 
-KINDS = ("schema", "regex", "tools", "sql")
+KINDS = ("schema", "regex", "tools", "sql", "grammar")
 _CONFIGS = ("config.json", "generation_config.json", "tokenizer_config.json")
 _GIVE = "give the directory of a model, with its tokenizer.json, or its name on the hub"
 
@@ -60,9 +60,10 @@ def language(
 
     Args:
         given: a file, or the regular expression itself; a database of Spider's list is
-            `tables.json#NAME`.
+            `tables.json#NAME`, a grammar that begins with another rule than usual `FILE#RULE`.
         kind: one of `KINDS`.
-        whitespace, max_depth: as in `gcd.json_schema` and `gcd.tool_calls`; None for their default.
+        whitespace, max_depth: as in `gcd.json_schema` and `gcd.tool_calls`, and the latter as in
+            `gcd.grammar`; None for their default.
 
     Raises:
         BadInput: if a file cannot be read, or an option says nothing to this kind of language.
@@ -70,15 +71,22 @@ def language(
     """
     options: dict[str, Any] = {"whitespace": whitespace, "max_depth": max_depth}
     options = {name: value for name, value in options.items() if value is not None}
-    if options and kind not in ("schema", "tools"):
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in options)
-        raise BadInput(f"{names}: for JSON schemas and tool lists only, this is --{kind}")
+    usable = {"schema": options, "tools": options, "grammar": {"max_depth"}}.get(kind, ())
+    useless = [f"--{name.replace('_', '-')}" for name in options if name not in usable]
+    if useless:
+        raise BadInput(
+            f"{', '.join(useless)}: for JSON schemas and tool lists only (--max-depth for "
+            f"grammars, too), this is --{kind}"
+        )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if kind == "regex":
             found = gcd.regex(given)
         elif kind == "tools":
             found = gcd.tool_calls(read_json(given), **options)
+        elif kind == "grammar":
+            file, _, start = given.partition("#")
+            found = gcd.grammar(_text(file), _dialect(file), start=start or None, **options)
         elif kind == "sql":
             file, mark, name = given.partition(".json#")
             found = gcd.sql(gcd.sql_schema(f"{file}.json", name) if mark else given)
@@ -89,6 +97,21 @@ def language(
     if found.is_empty:
         raise BadInput("no string satisfies the constraint")
     return found
+
+
+def _text(path: str) -> str:
+    try:
+        return read_bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path} is no text: byte {error.start + 1} is not UTF-8") from error
+
+
+def _dialect(path: str) -> str:
+    """The dialect of a grammar by the end of its file's name; lark without one."""
+    suffix = Path(path).suffix[1:] or "lark"
+    if suffix not in ("lark", "gbnf", "ebnf"):
+        raise BadInput(f"{path}: a grammar is a file .lark, .gbnf or .ebnf")
+    return suffix
 
 
 def vocabulary(given: str) -> gcd.Vocabulary:

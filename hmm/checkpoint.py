@@ -23,9 +23,9 @@ constant; and `config.json` with `hidden_states`, `vocab_size`, `eos_token_id`.
 our layout also `vocabulary_digest`, of every token's bytes. Who names a vocabulary on loading is
 refused an HMM of another; the number of tokens alone would let any tokenizer of that size pass.
 
-Training stops and goes on: `save_step` keeps the blended counts and the random generator with the
-model, so that what follows is what would have followed. An interruption leaves the previous
-checkpoint whole (`gcd.support.files`).
+Training stops and goes on: `save_step` keeps the blended counts with the model, so that what
+follows is what would have followed. An interruption leaves the previous checkpoint whole
+(`gcd.support.files`).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def save(
     dtype: torch.dtype | None = None,
     shared: bool | None = None,
 ) -> None:
-    """Writes a model into a directory, in our layout.
+    """Write a model into a directory, in our layout.
 
     Args:
         hmm: the model; checked before anything is written.
@@ -117,7 +117,7 @@ def save(
 
 
 def name_vocabulary(directory: str | Path, vocabulary: Vocabulary) -> None:
-    """Writes into `config.json` which vocabulary a saved model is for; its weights stay as is.
+    """Write into `config.json` which vocabulary a saved model is for; its weights stay as is.
 
     For checkpoints in our layout that were saved without: `save` does it itself.
 
@@ -137,7 +137,7 @@ def load(
     device: torch.device | str = "cpu",
     emission_dtype: torch.dtype | None = None,
 ) -> Checkpoint:
-    """Reads a model, in the type it was saved in, or in float32 if that was a half type.
+    """Read a model, in the type it was saved in, or in float32 if that was a half type.
 
     Args:
         directory: with a model in either layout, which `config.json` tells.
@@ -196,7 +196,7 @@ def _read_ctrlg(
 
 
 def check_files(directory: str | Path) -> None:
-    """Refuses a directory whose files, in either layout, are missing or cut short.
+    """Refuse a directory whose files, in either layout, are missing or cut short.
 
     It reads no arrays, so it is for what would be long under way before it loads the model.
 
@@ -209,7 +209,7 @@ def check_files(directory: str | Path) -> None:
 
 
 def save_ctrlg(hmm: HMM, directory: str | Path, *, eos_token_id: int) -> None:
-    """Writes a model in Ctrl-G's layout, in float32; a Monarch transition becomes H² numbers."""
+    """Write a model in Ctrl-G's layout, in float32; a Monarch transition becomes H² numbers."""
     hmm.check()
     if not 0 <= eos_token_id < hmm.num_tokens:
         raise ValueError(f"eos_token_id is {eos_token_id}, which is not in 0..{hmm.num_tokens - 1}")
@@ -233,14 +233,8 @@ def _ctrlg_weights(directory: Path) -> Path:
     raise ValueError(f"{directory} has neither model.safetensors nor pytorch_model.bin")
 
 
-def save_step(
-    step: Step,
-    directory: str | Path,
-    *,
-    generator: torch.Generator | None = None,
-    config: dict[str, Any] | None = None,
-) -> None:
-    """Saves the state of training: the model, and all else that the next step depends on."""
+def save_step(step: Step, directory: str | Path) -> None:
+    """Save the state of training: the model, and all else that the next step depends on."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     tensors = {f"model.{name}": part for name, part in _parts(step.hmm).items()}
@@ -250,24 +244,17 @@ def save_step(
         for name, value in step.statistics._asdict().items():
             arrays = value if isinstance(value, tuple) else (value,)
             tensors |= {f"statistics.{name}.{i}": array for i, array in enumerate(arrays)}
-    if generator is not None:
-        tensors["generator"] = generator.get_state()
     # One file holds it all, so that no interruption can mix two steps. The model is there a second
     # time as `load` wants it.
     write_tensors(tensors, directory / STEP)
-    save(step.hmm, directory, config=config)
+    save(step.hmm, directory)
 
 
-def load_step(
-    directory: str | Path,
-    *,
-    generator: torch.Generator | None = None,
-    device: torch.device | str = "cpu",
-) -> Step | None:
-    """Reads the state of training; None if it has not begun there. Sets the generator's state.
+def load_step(directory: str | Path, *, device: torch.device | str = "cpu") -> Step | None:
+    """Read the state of training; None if it has not begun there.
 
     Raises:
-        ValueError: the file is damaged, or a generator is given and its state was not saved.
+        ValueError: the file is damaged.
     """
     path = Path(directory) / STEP
     if not path.is_file():
@@ -291,10 +278,6 @@ def load_step(
         statistics = Statistics(
             **{n: value if n == "transition" else value[0] for n, value in values.items()}  # type: ignore[arg-type]
         )
-    if generator is not None:
-        if "generator" not in tensors:
-            raise ValueError(f"{path} was saved without a generator's state")
-        generator.set_state(tensors["generator"].cpu())
     return Step(hmm, statistics, int(tensors["step"]), float(tensors["log_likelihood"]))
 
 
@@ -335,7 +318,7 @@ def _names_of(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _same_tokens(hmm: HMM, config: dict[str, Any], vocabulary: Vocabulary, directory: Path) -> None:
-    """Refuses a vocabulary that is not the one in `config`, as far as that says which it is."""
+    """Refuse a vocabulary that is not the one in `config`, as far as that says which it is."""
     _same_number(hmm, vocabulary.size, directory)
     ends = config.get(ENDS)
     # Ctrl-G's layout has room for one id; models may have several. An empty list says nothing.

@@ -30,7 +30,7 @@ _WIDENED = 1 << 24  # numbers of emissions widened in one go
 
 @torch.no_grad()
 def class_emission(hmm: HMM, automaton: TokenAutomaton) -> Float[Tensor, "C H"]:
-    """Returns P(the token is of class c | hidden state h): sums of emissions, EOS ids included.
+    """Return P(the token is of class c | hidden state h): sums of emissions, EOS ids included.
 
     The class of ids that no state allows is left at zero, since nothing ever asks for it. Sums are
     made in bags of bounded size, which keeps float32 exact to some 1e-6 and needs no atomics.
@@ -70,7 +70,7 @@ def class_emission(hmm: HMM, automaton: TokenAutomaton) -> Float[Tensor, "C H"]:
 def _bag_sums(
     ids: Int64[Tensor, "n"], rows: Float[Tensor, "m H"], starts: Int64[np.ndarray, "bags"]
 ) -> Float[Tensor, "bags H"]:
-    """Sums rows of consecutive ids in bags, one of which begins at each start."""
+    """Sum rows of consecutive ids in bags, one of which begins at each start."""
     offsets = torch.tensor(starts, dtype=torch.int64, device=ids.device)
     return torch.nn.functional.embedding_bag(ids, rows, offsets, mode="sum")
 
@@ -104,7 +104,7 @@ class Edges(NamedTuple):
 
     @classmethod
     def of(cls, automata: Sequence[TokenAutomaton], masses: Sequence[Tensor]) -> Edges:
-        """Collects the edges of these automata, states numbered through."""
+        """Collect the edges of these automata, states numbered through."""
         sources, targets, sets, finals, mass = [], [], [], [], []
         states = num_sets = 0
         for automaton, emission in zip(automata, masses, strict=True):

@@ -30,7 +30,7 @@ same everywhere, so every process holds the same model and the code has one path
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -64,7 +64,7 @@ class Statistics(NamedTuple):
 
     @classmethod
     def zeros(cls, hmm: HMM) -> Statistics:
-        """Returns the counts of no sequences at all, in the shapes of this model."""
+        """Return the counts of no sequences at all, in the shapes of this model."""
         scalar = torch.zeros((), dtype=torch.float64, device=hmm.device)
         return cls(
             torch.zeros_like(hmm.initial),
@@ -74,19 +74,13 @@ class Statistics(NamedTuple):
         )
 
     def map(self, function: Callable[..., Tensor], *others: Statistics) -> Statistics:
-        """Applies a function to each array (and to the same one of the others)."""
+        """Apply a function to each array (and to the same one of the others)."""
 
-        def transitions(index: int) -> Tensor:
-            return function(*(stats.transition[index] for stats in (self, *others)))
+        def mapped(*values: Any) -> Any:
+            several = isinstance(values[0], tuple)
+            return tuple(map(function, *values)) if several else function(*values)
 
-        mapped = {
-            name: function(*(getattr(stats, name) for stats in (self, *others)))
-            for name in self._fields
-            if name != "transition"
-        }
-        return Statistics(
-            transition=tuple(transitions(i) for i in range(len(self.transition))), **mapped
-        )
+        return Statistics(*map(mapped, self, *others))
 
     def __add__(self, other: object) -> Statistics:
         """The counts of both sets of sequences together."""
@@ -95,7 +89,7 @@ class Statistics(NamedTuple):
         return self.map(torch.add, other)
 
     def scale_(self, factor: float | int) -> Statistics:
-        """Counts every sequence `factor` times; **in place**."""
+        """Count every sequence `factor` times; **in place**."""
         return self.map(lambda values: values.mul_(factor))
 
 
@@ -117,7 +111,7 @@ class PseudoCounts(NamedTuple):
 def dropout_mask(
     tokens: Int64[Tensor, "B T"], probability: float | int, generator: torch.Generator | None = None
 ) -> Bool[Tensor, "B T"]:
-    """Draws which tokens are seen: each is hidden with this probability, independently.
+    """Draw which tokens are seen: each is hidden with this probability, independently.
 
     Drawn where the generator is: one on the CPU says the same for tokens on any device.
 
@@ -196,7 +190,7 @@ def _add_emissions(total: Float[Tensor, "V H"], result: PackedMarginals) -> None
 
 
 def all_reduce(statistics: Statistics) -> Statistics:
-    """Adds the counts of all processes up, **in place**; with one process nothing changes."""
+    """Add the counts of all processes up, **in place**; with one process nothing changes."""
 
     def reduced(values: Tensor) -> Tensor:
         dist.all_reduce(values)
@@ -207,7 +201,7 @@ def all_reduce(statistics: Statistics) -> Statistics:
 
 
 def blend(old: Statistics, new: Statistics, step_size: float | int) -> Statistics:
-    """Mixes counts as stepwise EM does, (1 - rho) old + rho new, **in place of** `new`.
+    """Mix counts as stepwise EM does, (1 - rho) old + rho new, **in place of** `new`.
 
     Both must stand for the same number of sequences (see `Statistics.scale_`), or pseudo-counts
     would weigh differently from step to step.
@@ -229,7 +223,7 @@ def _check_step_size(step_size: float | int) -> None:
 
 
 def step_size(step: int, decay: float | int = 0.7, delay: float | int = 2.0) -> float:
-    """Returns (k + delay)^-decay, the falling sequence of Cappé and Moulines; k counts from 0."""
+    """Return (k + delay)^-decay, the falling sequence of Cappé and Moulines; k counts from 0."""
     return float((step + delay) ** -decay)
 
 
@@ -279,7 +273,7 @@ def maximize(
 
 
 def _normalised(counts: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
-    """Divides a fresh array by its sums; uniform where these are zero."""
+    """Divide a fresh array by its sums; uniform where these are zero."""
     total = counts.sum(dim=dim, keepdim=True)
     empty = total < torch.finfo(counts.dtype).tiny
     if bool(empty.any()):
@@ -318,7 +312,7 @@ def em_step(
     generator: torch.Generator | None = None,
     num_sequences: float | int | None = None,
 ) -> Step:
-    """Takes one step of EM: E-steps of some batches, all-reduced, then one M-step.
+    """Take one step of EM: E-steps of some batches, all-reduced, then one M-step.
 
     Args:
         state: where to start; `Step(hmm)` at first. Unchanged.

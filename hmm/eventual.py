@@ -62,7 +62,7 @@ _INDEPENDENT = 1e-14  # moves that others explain up to the root of this count a
 
 @torch.no_grad()
 def eventually(hmm: HMM, edges: Edges, tolerance: float) -> Completion:
-    """Computes beta_ever, as a table of one level that stands for any remaining budget."""
+    """Compute beta_ever, as a table of one level that stands for any remaining budget."""
     S = edges.num_states
     tolerance = max(tolerance, _ROUNDING * torch.finfo(hmm.dtype).eps)
     parts = Components.of(edges)
@@ -104,7 +104,7 @@ class Components(NamedTuple):
 
     @classmethod
     def of(cls, edges: Edges) -> Components:
-        """Finds the components of the graph of these edges."""
+        """Find the components of the graph of these edges."""
         S, source, target = edges.num_states, edges.source, edges.target
         graph = csr_array((np.ones(len(source), np.int8), (source, target)), (S, S))
         count, component = connected_components(graph, directed=True, connection="strong")
@@ -150,7 +150,7 @@ class _Table:
         self.level = recursion.Level(row_of, b, log_scale, scratch)
 
     def compute(self, states: Int64[np.ndarray, "n"], *, in_place: bool) -> None:
-        """Computes rows of these states from those of the states that they lead to.
+        """Compute rows of these states from those of the states that they lead to.
 
         Args:
             states: n states.
@@ -172,7 +172,7 @@ class _Table:
     def rows(
         self, states: Int64[np.ndarray, "n"]
     ) -> tuple[Float[Tensor, "n H"], Float64[Tensor, "n"]]:
-        """Copies of rows and of the logs of their scales."""
+        """Copy of rows and of the logs of their scales."""
         at = torch.tensor(self.home[states], device=self.hmm.device)
         return self.level.b.index_select(0, at), self.level.log_scale.index_select(0, at)
 
@@ -182,7 +182,7 @@ class _Table:
         b: Float[Tensor, "n H"],
         log_scale: Float64[Tensor, "n"],
     ) -> None:
-        """Stores the rows of these states."""
+        """Store the rows of these states."""
         at = torch.tensor(self.home[states], device=self.hmm.device)
         self.level.b.index_copy_(0, at, b)
         self.level.log_scale.index_copy_(0, at, log_scale)
@@ -192,7 +192,7 @@ class _Table:
 def _settle(
     table: _Table, parts: Components, states: Int64[np.ndarray, "n"], tolerance: float
 ) -> None:
-    """Solves the equations of these states, whose cycles lead through no others.
+    """Solve the equations of these states, whose cycles lead through no others.
 
     Components that are done are swept no more, so that none depends on which others there are.
     """

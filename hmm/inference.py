@@ -117,11 +117,11 @@ class Packed(NamedTuple):
     observed: Bool[Tensor, "n"] | None
 
     def rows(self) -> list[slice]:
-        """Returns the slice of each time in arrays over all positions."""
+        """Return the slice of each time in arrays over all positions."""
         return [slice(start, stop) for start, stop in itertools.pairwise(self.offsets)]
 
     def at(self, rows: slice) -> tuple[Tensor, Tensor | None]:
-        """Returns the tokens in a slice, and which of them count as seen."""
+        """Return the tokens in a slice, and which of them count as seen."""
         return self.tokens[rows], None if self.observed is None else self.observed[rows]
 
 
@@ -142,14 +142,14 @@ class PackedMarginals(NamedTuple):
 
 
 def predict_first(hmm: HMM, batch: int) -> Float[Tensor, "B H"]:
-    """Returns P(first state) for each of `batch` sequences, as a view of one row."""
+    """Return P(first state) for each of `batch` sequences, as a view of one row."""
     return hmm.initial.expand(batch, -1)
 
 
 def filter_step(
     hmm: HMM, predicted: Float[Tensor, "B H"], tokens: Int64[Tensor, "B"]
 ) -> FilterStep:
-    """Conditions on one more token.
+    """Condition on one more token.
 
     Args:
         hmm: the model.
@@ -171,7 +171,7 @@ def filter_all(
     lengths: Int64[Tensor, "B"],
     observed: Bool[Tensor, "B T"] | None = None,
 ) -> FilterResult:
-    """Runs the filter over whole sequences.
+    """Run the filter over whole sequences.
 
     Args:
         hmm: the model.
@@ -183,7 +183,7 @@ def filter_all(
         ValueError: for a length or a token out of range.
     """
     packed = pack(hmm, tokens, lengths, observed)
-    filtered, predicted, scale = _forward(hmm, packed)
+    filtered, predicted, scale = _forward(hmm, packed, keep=True)
     return FilterResult(
         _unpack(packed, filtered, tokens.shape[1]),
         _unpack(packed, predicted, tokens.shape[1]),
@@ -197,18 +197,9 @@ def log_likelihood(
     lengths: Int64[Tensor, "B"],
     observed: Bool[Tensor, "B T"] | None = None,
 ) -> Float[Tensor, "B"]:
-    """Returns log P(x) of each sequence; arguments as for `filter_all`, memory O(B H)."""
+    """Return log P(x) of each sequence; arguments as for `filter_all`, memory O(B H)."""
     packed = pack(hmm, tokens, lengths, observed)
-    scale = hmm.initial.new_empty(len(packed.tokens))
-    # A copy, as it is written over: of one row the model's own parameters would be the memory.
-    first = predict_first(hmm, packed.sizes[0] if packed.sizes else 0)
-    predicted = first.clone(memory_format=torch.contiguous_format)
-    filtered = torch.empty_like(predicted)
-    for t, (size, rows) in enumerate(zip(packed.sizes, packed.rows(), strict=True)):
-        if t:
-            hmm.transition.forward(filtered[:size], out=predicted[:size])
-        scale[rows] = _condition(hmm, predicted[:size], *packed.at(rows), out=filtered[:size])
-    return _log_likelihood(packed, scale)
+    return _log_likelihood(packed, _forward(hmm, packed, keep=False).scale)
 
 
 def marginals(
@@ -217,7 +208,7 @@ def marginals(
     lengths: Int64[Tensor, "B"],
     observed: Bool[Tensor, "B T"] | None = None,
 ) -> Marginals:
-    """Runs the smoother: posterior of the state at every position, and expected transition counts.
+    """Run the smoother: posterior of the state at every position, and expected transition counts.
 
     Arguments as for `filter_all`. Three products with A a token and O(B T H) memory.
     """
@@ -229,8 +220,8 @@ def marginals(
 def packed_marginals(
     hmm: HMM, packed: Packed, weights: Float[Tensor, "B"] | None = None
 ) -> PackedMarginals:
-    """Does what `marginals` does, for packed sequences with weights."""
-    filtered, predicted, scale = _forward(hmm, packed)
+    """Do what `marginals` does, for packed sequences with weights."""
+    filtered, predicted, scale = _forward(hmm, packed, keep=True)
     # Below the floor a sum of products has lost terms that are no numbers any more, and dividing by
     # it might overflow: such a state is taken for less likely than it is, at worst impossible.
     limits = torch.finfo(filtered.dtype)
@@ -265,7 +256,7 @@ def sample(
     generator: torch.Generator | None = None,
     eos_id: int | None = None,
 ) -> Sample:
-    """Draws sequences from the model: state, token, next state, ...
+    """Draw sequences from the model: state, token, next state, ...
 
     Args:
         hmm: the model.
@@ -301,7 +292,7 @@ def pack(
     lengths: Int64[Tensor, "B"],
     observed: Bool[Tensor, "B T"] | None = None,
 ) -> Packed:
-    """Sorts sequences by length and drops the padding; arguments as for `filter_all`.
+    """Sort sequences by length and drop the padding; arguments as for `filter_all`.
 
     Raises:
         ValueError: for a length or a token out of range.
@@ -336,21 +327,6 @@ def _draw(
     return torch.multinomial(probabilities, 1, generator=generator).squeeze(1)
 
 
-def _likelihood(
-    hmm: HMM,
-    tokens: Int64[Tensor, "N"],
-    observed: Bool[Tensor, "N"] | None,
-    out: Float[Tensor, "N H"],
-) -> None:
-    """Writes P(token | state) to `out`, one where the token is missing."""
-    if hmm.emission.dtype == out.dtype:
-        torch.index_select(hmm.emission, 0, tokens, out=out)
-    else:
-        out.copy_(hmm.emission.index_select(0, tokens))
-    if observed is not None:
-        out.masked_fill_(~observed.unsqueeze(1), 1.0)
-
-
 def _condition(
     hmm: HMM,
     predicted: Float[Tensor, "N H"],
@@ -358,31 +334,47 @@ def _condition(
     observed: Bool[Tensor, "N"] | None,
     out: Float[Tensor, "N H"],
 ) -> Float[Tensor, "N"]:
-    """Writes the posterior of the state to `out` and returns its normaliser; zero where that is."""
-    _likelihood(hmm, tokens, observed, out)
+    """Write the posterior of the state to `out` and return its normaliser; zero where that is.
+
+    The likelihood P(token | state) of a token that is missing is one.
+    """
+    if hmm.emission.dtype == out.dtype:
+        torch.index_select(hmm.emission, 0, tokens, out=out)
+    else:
+        out.copy_(hmm.emission.index_select(0, tokens))
+    if observed is not None:
+        out.masked_fill_(~observed.unsqueeze(1), 1.0)
     out.mul_(predicted)
     scale = out.sum(dim=-1)
     out.div_(torch.where(scale > 0, scale, 1.0).unsqueeze(-1))
     return scale
 
 
-def _forward(
-    hmm: HMM, packed: Packed
-) -> tuple[Float[Tensor, "n H"], Float[Tensor, "n H"], Float[Tensor, "n"]]:
-    """P(h_t | x_<=t), P(h_t | x_<t) and P(x_t | x_<t) at every packed position."""
-    total = packed.tokens.shape[0]
-    filtered = hmm.initial.new_empty(total, hmm.num_states)
-    predicted = torch.empty_like(filtered)
-    scale = hmm.initial.new_empty(total)
-    for t, rows in enumerate(packed.rows()):
-        here = predicted[rows]
-        if t == 0:
-            here.copy_(hmm.initial)
+class _Forward(NamedTuple):
+    """P(h_t | x_<=t), P(h_t | x_<t) and P(x_t | x_<t)."""
+
+    filtered: Float[Tensor, "n H"]
+    predicted: Float[Tensor, "n H"]
+    scale: Float[Tensor, "n"]
+
+
+def _forward(hmm: HMM, packed: Packed, *, keep: bool) -> _Forward:
+    """The filter at every packed position; of states the last time's alone, unless all are kept."""
+    total = len(packed.tokens)
+    room = total if keep else max(packed.sizes, default=0)
+    filtered = hmm.initial.new_empty(room, hmm.num_states)
+    predicted, scale = torch.empty_like(filtered), hmm.initial.new_empty(total)
+    before = 0
+    for rows in packed.rows():
+        size = rows.stop - rows.start
+        here = rows if keep else slice(size)
+        if rows.start == 0:
+            predicted[here] = hmm.initial
         else:
-            before = packed.offsets[t - 1]
-            hmm.transition.forward(filtered[before : before + len(here)], out=here)
-        scale[rows] = _condition(hmm, here, *packed.at(rows), out=filtered[rows])
-    return filtered, predicted, scale
+            hmm.transition.forward(filtered[before : before + size], out=predicted[here])
+        scale[rows] = _condition(hmm, predicted[here], *packed.at(rows), out=filtered[here])
+        before = rows.start if keep else 0
+    return _Forward(filtered, predicted, scale)
 
 
 def _log_likelihood(packed: Packed, scale: Float[Tensor, "n"]) -> Float[Tensor, "B"]:

@@ -51,7 +51,7 @@ def cluster(
     restarts: int = 1,
     seed: int = 0,
 ) -> Int64[Tensor, "N"]:
-    """Groups vectors by k-means (faiss) and returns the group of each.
+    """Group vectors by k-means (faiss) and return the group of each.
 
     Args:
         vectors: points, on any device, in any type.
@@ -104,7 +104,7 @@ def counts_of_states(
     monarch: bool | int = False,
     dtype: torch.dtype = torch.float32,
 ) -> Statistics:
-    """Counts what EM expects, for sequences whose hidden states are known.
+    """Count what EM expects, for sequences whose hidden states are known.
 
     Args:
         states: the state that emitted each token; anything behind a sequence's end.
@@ -167,7 +167,7 @@ def distilled(
     restarts: int = 1,
     seed: int = 0,
 ) -> HMM:
-    """Makes an HMM from a language model's hidden states (latent variable distillation).
+    """Make an HMM from a language model's hidden states (latent variable distillation).
 
     Args:
         vectors: the LM's hidden state after each token, one row for each token inside a sequence,

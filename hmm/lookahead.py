@@ -17,10 +17,8 @@ magnitude; -inf stands for what is not alive, and for what the HMM gives no prob
 little that it underflows in the HMM's type). Telling these apart is up to the caller, who has the
 mask.
 
-Cost for R prefixes with C classes and D distinct live targets each: O(R C H) for all classes, the
-live ones alone on the CPU. The exact form, of all V tokens, sums up a matrix product of emissions
-with columns predicted(h) b(h, target), one for each live target: 2 V H R (D + 1) operations, some
-300 times as many.
+Cost for R prefixes with C classes each: O(R C H) for all classes, O(R V H) in the exact form, for
+all V tokens; on the CPU for those alone that are alive.
 """
 
 from __future__ import annotations
@@ -55,23 +53,6 @@ class Expected(NamedTuple):
     log_mass: Float64[Tensor, "R K"]
 
 
-class _Columns(NamedTuple):
-    """The sums over h that are wanted, as entries of a matrix product.
-
-    Attributes:
-        values: predicted(h) of each row, followed by predicted(h) b(h, target) of each distinct
-            pair of a row and a live target.
-        log_scale: log of what each column is short of.
-        of_class: the column of each row and class; 0 where it is not alive.
-        alive: the classes of each row that are alive.
-    """
-
-    values: Float[Tensor, "K H"]
-    log_scale: Float64[Tensor, "K"]
-    of_class: Int64[Tensor, "R C"]
-    alive: Bool[Tensor, "R C"]
-
-
 def expect_classes(
     table: LookaheadTable,
     predicted: Float[Tensor, "R H"],
@@ -80,7 +61,7 @@ def expect_classes(
     *,
     wait: bool = True,
 ) -> Expected:
-    """Computes what the HMM expects of every class of each prefix's automaton.
+    """Compute what the HMM expects of every class of each prefix's automaton.
 
     Columns past an automaton's number of classes are -inf.
 
@@ -96,18 +77,12 @@ def expect_classes(
     Raises:
         ValueError: more tokens are left than the table has rows for.
     """
-    if predicted.device.type in _COMPILED:
-        automaton = table.batch.automaton_of[states.clamp(min=0)]
-        symbol = torch.arange(table.batch.widest).expand(len(states), -1)
-        last = len(table.class_emission) - 1
-        item = (table.first_class[automaton].unsqueeze(1) + symbol).clamp(max=last)
-        return _expect(table, predicted, states, remaining, symbol, item, table.class_emission)
-    alive, target = _after_classes(table, states, remaining)
-    entry = _entry(table, remaining, target, alive, wait=wait)
-    first = table.first_class[table.batch.automaton_of[states.clamp(min=0)]].unsqueeze(1)
-    symbol = torch.arange(table.batch.widest, device=states.device)
-    item = (first + symbol).clamp(max=len(table.class_emission) - 1)
-    return _item_sums(table, predicted, item, table.class_emission, entry, alive)
+    automaton = table.batch.automaton_of[states.clamp(min=0)]
+    symbol = torch.arange(table.batch.widest, device=states.device).expand(len(states), -1)
+    last = len(table.class_emission) - 1
+    item = (table.first_class[automaton].unsqueeze(1) + symbol).clamp(max=last)
+    emission = table.class_emission
+    return _expect(table, predicted, states, remaining, symbol, item, emission, wait=wait)
 
 
 def expect_tokens(
@@ -119,21 +94,11 @@ def expect_tokens(
     *,
     wait: bool = True,
 ) -> Expected:
-    """Computes what is expected of these tokens, as `expect_classes` does. Cost O(R K H)."""
-    if predicted.device.type in _COMPILED:
-        emission, item = table.hmm.emission, tokens
-        if emission.dtype != predicted.dtype:
-            emission = emission[tokens.flatten()].to(predicted.dtype)
-            item = torch.arange(tokens.numel()).view(tokens.shape)
-        automaton = table.batch.automaton_of[states.clamp(min=0)]
-        symbol = table.batch.class_of[automaton.unsqueeze(1), tokens].long()
-        return _expect(table, predicted, states, remaining, symbol, item, emission)
-    after = table.batch.next(states.unsqueeze(1).expand_as(tokens), tokens)
-    steps = table.batch.steps_to_accept[after.clamp(min=0)]
-    alive = (after >= 0) & fits(steps, remaining.unsqueeze(1))
-    target = table.number[after.clamp(min=0)]
-    entry = _entry(table, remaining, target, alive, wait=wait)
-    return _item_sums(table, predicted, tokens, table.hmm.emission, entry, alive)
+    """Compute what is expected of these tokens, as `expect_classes` does. Cost O(R K H)."""
+    automaton = table.batch.automaton_of[states.clamp(min=0)]
+    symbol = table.batch.class_of[automaton.unsqueeze(1), tokens].long()
+    emission = table.hmm.emission
+    return _expect(table, predicted, states, remaining, symbol, tokens, emission, wait=wait)
 
 
 def expect_all_tokens(
@@ -141,61 +106,42 @@ def expect_all_tokens(
     predicted: Float[Tensor, "R H"],
     states: Int64[Tensor, "R"],
     remaining: Int64[Tensor, "R"],
-) -> Expected:
-    """Computes what is expected of every token, by one matrix product; cf. `expect_classes`."""
-    columns = _columns(table, predicted, states, remaining)
-    emission = table.hmm.emission
-    V, R = emission.shape[0], len(states)
-    class_of = table.batch.class_of[table.batch.automaton_of[states.clamp(min=0)]].long()
-    joint, mass = predicted.new_empty(R, V), predicted.new_empty(R, V)
-    step = max(1, _AT_ONCE // max(emission.shape[1], len(columns.values)))
-    for first in range(0, V, step):
-        some = slice(first, min(first + step, V))
-        entries = columns.values @ emission[some].to(predicted.dtype).T
-        mass[:, some] = entries[:R]
-        joint[:, some] = entries.gather(0, columns.of_class.gather(1, class_of[:, some]))
-    log_joint = joint.double().log() + columns.log_scale[columns.of_class.gather(1, class_of)]
-    return _alive_only(log_joint, mass, columns.alive.gather(1, class_of))
-
-
-def _after_classes(
-    table: LookaheadTable, states: Int64[Tensor, "R"], remaining: Int64[Tensor, "R"]
-) -> tuple[Bool[Tensor, "R C"], Int64[Tensor, "R C"]]:
-    """The classes that are alive, and the states (of the table) after each; any, if not alive."""
-    batch = table.batch
-    places = batch.entries(states)
-    inside = places.clamp(min=0)
-    alive = (places >= 0) & fits(batch.steps_after_flat[inside], remaining.unsqueeze(1))
-    after = batch.delta_flat[inside] + batch.first_state[states.clamp(min=0)].unsqueeze(1)
-    return alive, table.number[torch.where(alive, after, 0)]
-
-
-def _alive_only(
-    log_joint: Float64[Tensor, "R K"], mass: Float[Tensor, "R K"], alive: Bool[Tensor, "R K"]
-) -> Expected:
-    return Expected(
-        log_joint=log_joint.masked_fill(~alive, -torch.inf),
-        log_mass=mass.double().log().masked_fill(~alive, -torch.inf),
-    )
-
-
-def _entry(
-    table: LookaheadTable,
-    remaining: Int64[Tensor, "R"],
-    target: Int64[Tensor, "R K"],
-    alive: Bool[Tensor, "R K"],
     *,
     wait: bool = True,
-) -> Int64[Tensor, "R K"]:
-    """Rows that hold beta of states (of the table) after the next token; any, if not alive.
+) -> Expected:
+    """Compute what is expected of every token, as `expect_classes` does. Cost O(R V H)."""
+    every = torch.arange(table.hmm.num_tokens, device=states.device).expand(len(states), -1)
+    return expect_tokens(table, predicted, states, remaining, every, wait=wait)
+
+
+def _expect(
+    table: LookaheadTable,
+    predicted: Float[Tensor, "R H"],
+    states: Int64[Tensor, "R"],
+    remaining: Int64[Tensor, "R"],
+    symbol: Int64[Tensor, "R K"],
+    item: Int64[Tensor, "R K"],
+    emission: Float[Tensor, "items H"],
+    *,
+    wait: bool,
+) -> Expected:
+    """What is expected of items that lead on as these classes do, with these rows of emissions.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the table has no row for one of them.
     """
+    if predicted.device.type in _COMPILED:
+        return _compiled(table, predicted, states, remaining, symbol, item, emission)
+    batch = table.batch
+    place = batch.entries(states).gather(1, symbol)
+    inside = place.clamp(min=0)
+    alive = (place >= 0) & fits(batch.steps_after_flat[inside], remaining.unsqueeze(1))
+    after = batch.delta_flat[inside] + batch.first_state[states.clamp(min=0)].unsqueeze(1)
+    target = table.number[torch.where(alive, after, 0)]
     entry = table.row((remaining - 1).unsqueeze(1).expand_as(target), target)
     if wait and bool((alive & (entry < 0)).any()):
         raise _no_row(table, remaining)
-    return entry.clamp(min=0)
+    return _item_sums(table, predicted, item, emission, entry.clamp(min=0), alive)
 
 
 def _no_row(table: LookaheadTable, remaining: Int64[Tensor, "R"]) -> ValueError:
@@ -211,7 +157,7 @@ def _no_row(table: LookaheadTable, remaining: Int64[Tensor, "R"]) -> ValueError:
     )
 
 
-def _expect(
+def _compiled(
     table: LookaheadTable,
     predicted: Float[Tensor, "R H"],
     states: Int64[Tensor, "R"],
@@ -220,13 +166,10 @@ def _expect(
     item: Int64[Tensor, "R K"],
     emission: Float[Tensor, "items H"],
 ) -> Expected:
-    """What is expected of items that lead on as these classes do, with these rows of emissions.
-
-    For the CPU.
-
-    Raises:
-        ValueError: as `_entry`.
-    """
+    """`_expect` in compiled loops, for the CPU."""
+    if emission.dtype != predicted.dtype:
+        used, item = item.unique(return_inverse=True)
+        emission = emission[used].to(predicted.dtype)
     batch, completion, shape = table.batch, table.completion, symbol.shape
     log_joint, log_mass = (torch.empty(shape, dtype=torch.float64) for _ in range(2))
     missing = torch.zeros(len(states), dtype=torch.bool)
@@ -276,28 +219,7 @@ def _item_sums(
         mass[:, some] = each.sum(dim=2)
         joint[:, some] = (each * table.completion.b[entry[:, some]]).sum(dim=2)
     log_joint = joint.double().log() + table.completion.log_scale[entry]
-    return _alive_only(log_joint, mass, alive)
-
-
-def _columns(
-    table: LookaheadTable,
-    predicted: Float[Tensor, "R H"],
-    states: Int64[Tensor, "R"],
-    remaining: Int64[Tensor, "R"],
-) -> _Columns:
-    """The columns whose products with emissions are wanted. Waits for the device to count them."""
-    alive, target = _after_classes(table, states, remaining)
-    entry = _entry(table, remaining, target, alive)
-    R, rows = len(states), len(table.completion.b)
-    row, symbol = alive.nonzero(as_tuple=True)
-    pair, column = torch.unique(row * rows + entry[row, symbol], return_inverse=True)
-    pair_row, pair_entry = pair // rows, pair % rows
-    b = table.completion.b[pair_entry]
-    of_class = torch.zeros_like(entry).index_put((row, symbol), column + R)
-    scale = table.completion.log_scale[pair_entry]
-    return _Columns(
-        values=torch.cat([predicted, predicted[pair_row] * b]),
-        log_scale=torch.cat([scale.new_zeros(R), scale]),
-        of_class=of_class,
-        alive=alive,
+    return Expected(
+        log_joint=log_joint.masked_fill(~alive, -torch.inf),
+        log_mass=mass.double().log().masked_fill(~alive, -torch.inf),
     )

@@ -37,7 +37,7 @@ class Lumping:
 
     @classmethod
     def all_but(cls, own: Bool[Tensor, "V"]) -> Lumping:
-        """Returns the partition in which these tokens are classes of their own, in their order.
+        """Return the partition in which these tokens are classes of their own, in their order.
 
         All others together, if there are any, are the last class.
         """
@@ -53,16 +53,16 @@ class Lumping:
         return len(self.sizes)
 
     def sums(self, values: Float[Tensor, "V *rest"]) -> Float[Tensor, "C *rest"]:
-        """Adds up what belongs to the tokens of each class."""
+        """Add up what belongs to the tokens of each class."""
         total = values.new_zeros(self.num_classes, *values.shape[1:])
         return total.index_add_(0, self.class_of.to(values.device), values)
 
     def lumped(self, hmm: HMM) -> HMM:
-        """Returns the same model, which emits classes in place of tokens."""
+        """Return the same model, which emits classes in place of tokens."""
         return HMM(hmm.initial, hmm.transition, self.sums(hmm.emission))
 
     def spread(self, hmm: HMM) -> HMM:
-        """Returns the model over tokens of one over classes, each shared out evenly."""
+        """Return the model over tokens of one over classes, each shared out evenly."""
         sizes = self.sizes.to(hmm.device, hmm.emission.dtype).unsqueeze(1)
         return HMM(
             hmm.initial, hmm.transition, (hmm.emission / sizes)[self.class_of.to(hmm.device)]

@@ -86,7 +86,7 @@ class HMM:
         return self.initial.dtype
 
     def check(self) -> None:
-        """Checks that parameters are probabilities and that distributions sum to one.
+        """Check that parameters are probabilities and that distributions sum to one.
 
         Raises:
             ValueError: otherwise, naming the part, the distribution and its sum.
@@ -102,7 +102,7 @@ class HMM:
         *,
         emission_dtype: torch.dtype | None = None,
     ) -> HMM:
-        """Returns the model on another device, or in other types.
+        """Return the model on another device, or in other types.
 
         Args:
             device: None leaves it where it is.
@@ -116,7 +116,7 @@ class HMM:
         )
 
     def normalised(self, dtype: torch.dtype | None = None) -> HMM:
-        """Returns the model with every distribution divided by its sum.
+        """Return the model with every distribution divided by its sum.
 
         What is stored rounded sums to one within its precision only.
 
@@ -146,7 +146,7 @@ class HMM:
         monarch: bool | int = False,
         concentration: float | int = 1.0,
     ) -> HMM:
-        """Draws every distribution from a symmetric Dirichlet; all entries are positive.
+        """Draw every distribution from a symmetric Dirichlet; all entries are positive.
 
         Args:
             generator: on `device`; None is torch's own.
@@ -163,8 +163,18 @@ class HMM:
                 f"not {num_states}, {num_tokens} and {concentration}"
             )
 
+        wide = torch.promote_types(dtype, torch.float32)
+
         def dirichlet(*shape: int, dim: int = -1) -> Tensor:
-            return _dirichlet(shape, dim, concentration, generator, dtype, device)
+            """Normalised gamma variables; exponential ones where the concentration is one."""
+            weights = torch.full(shape, concentration, dtype=wide, device=device)
+            if concentration == 1.0:
+                weights.exponential_(generator=generator)
+            else:
+                weights = torch._standard_gamma(weights, generator=generator)
+            # A gamma variable of small shape may round to zero; positive parameters are promised.
+            weights.clamp_(min=torch.finfo(wide).tiny ** 0.5)
+            return weights.div_(weights.sum(dim=dim, keepdim=True)).to(dtype)
 
         shapes = factor_shapes(num_states, monarch)
         return cls(
@@ -172,23 +182,3 @@ class HMM:
             from_factors(tuple(dirichlet(*shape) for shape in shapes)),
             dirichlet(num_tokens, num_states, dim=0),
         )
-
-
-def _dirichlet(
-    shape: tuple[int, ...],
-    dim: int,
-    concentration: float | int,
-    generator: torch.Generator | None,
-    dtype: torch.dtype,
-    device: torch.device | str,
-) -> Float[Tensor, "..."]:
-    """Normalised gamma variables; exponential ones where the concentration is one."""
-    wide = torch.promote_types(dtype, torch.float32)
-    if concentration == 1.0:
-        weights = torch.empty(shape, dtype=wide, device=device).exponential_(generator=generator)
-    else:
-        shapes = torch.full(shape, concentration, dtype=wide, device=device)
-        weights = torch._standard_gamma(shapes, generator=generator)
-    # A gamma variable of small shape may round to zero; an HMM of positive parameters is promised.
-    weights.clamp_(min=torch.finfo(wide).tiny ** 0.5)
-    return weights.div_(weights.sum(dim=dim, keepdim=True)).to(dtype)

@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from gcd.errors import ConstraintError
@@ -112,24 +112,10 @@ class LookaheadTable:
             raise ValueError("make the table with eventual=True")
         return replace(self, completion=self.beta_unbounded, beta_unbounded=None)
 
-    def beta(self, remaining: int) -> Float64[Tensor, "states H"]:
-        """Returns beta_r(h, s), unscaled; for tests and small problems, as it may underflow.
-
-        Raises:
-            ValueError: some of it was left out.
-        """
-        entry = self.completion.entry[min(max(remaining, 0), self.max_remaining)][
-            self.number
-        ].long()
-        if bool((entry < 0).any()):
-            raise ValueError("the table was made for certain budgets only; make it without them")
-        scale = self.completion.log_scale[entry].unsqueeze(-1).exp()
-        return self.completion.b[entry].double() * scale
-
     def row(
         self, remaining: Int64[Tensor, "*N"], states: Int64[Tensor, "*N"]
     ) -> Int64[Tensor, "*N"]:
-        """Returns the rows of `completion` that hold beta_r of these states (of the table), or -1.
+        """Return the rows of `completion` that hold beta_r of these states (of the table), or -1.
 
         Negative budgets count as none, where only `final` is done.
         """
@@ -148,7 +134,7 @@ def lookahead_table(
     tolerance: float | int = 1e-6,
     max_bytes: int = MAX_BYTES,
 ) -> LookaheadTable:
-    """Computes the table of beta_r for r = 0 .. max_remaining.
+    """Compute the table of beta_r for r = 0 .. max_remaining.
 
     Args:
         hmm: the model; the table has its device and its type.
@@ -215,7 +201,7 @@ def check_table(
     eventual: bool = False,
     max_bytes: int = MAX_BYTES,
 ) -> None:
-    """Refuses what `lookahead_table` would refuse, for texts of at most these lengths.
+    """Refuse what `lookahead_table` would refuse, for texts of at most these lengths.
 
     Raises:
         ConstraintError: as there.
@@ -263,7 +249,7 @@ def _starts(automata: Sequence[TokenAutomaton], budgets: Sequence[Collection[int
 
 
 def deterministic(automata: Any, device: torch.device) -> AutomatonBatch:
-    """Returns these automata as a batch, or refuses them: a text must have one path only."""
+    """Return these automata as a batch, or refuse them: a text must have one path only."""
     if isinstance(automata, AutomatonBatch):
         return automata
     if isinstance(automata, TokenAutomaton):
@@ -291,7 +277,7 @@ def table_bytes(
     needed: Bool[np.ndarray, "levels S"],
     eventual: bool = False,
 ) -> int:
-    """Returns the bytes of the table of (distinct) automata, a row for each needed pair."""
+    """Return the bytes of the table of (distinct) automata, a row for each needed pair."""
     classes = sum(automaton.num_classes for automaton in automata)
     row = hmm.num_states * hmm.initial.element_size()
     rows = COMPUTED + int(needed.sum()) + (needed.shape[1] if eventual else 0)
@@ -301,7 +287,7 @@ def table_bytes(
 def bytes_of_table(
     hmm: HMM, automaton: TokenAutomaton, budget: int, *, eventual: bool = False
 ) -> int:
-    """Returns the bytes of a table for one automaton and one budget, without making it.
+    """Return the bytes of a table for one automaton and one budget, without making it.
 
     That of several automata takes at most the sum.
     """

@@ -77,7 +77,7 @@ class Scratch(NamedTuple):
 
     @classmethod
     def of(cls, n: int, hmm: HMM) -> Scratch:
-        """Allocates the memory for up to n rows of this model."""
+        """Allocate the memory for up to n rows of this model."""
         H, blocks = hmm.num_states, min(torch.get_num_threads(), -(-n // _TOGETHER))
         return cls(
             u=[_empty(min(n, _TOGETHER), H, hmm) for _ in range(blocks)],
@@ -112,7 +112,7 @@ class Start(NamedTuple):
 def needed_pairs(
     edges: Edges, max_remaining: int, starts: Sequence[Start] | None
 ) -> Bool[np.ndarray, "levels S"]:
-    """Finds the beta_r(., s), r = 0 .. max_remaining, that are neither zero, nor one, nor left out.
+    """Find the beta_r(., s), r = 0 .. max_remaining, that are neither zero, nor one, nor left out.
 
     Args:
         edges: of the automata.
@@ -142,7 +142,7 @@ def needed_pairs(
 def completion(
     hmm: HMM, edges: Edges, needed: Bool[np.ndarray, "levels S"], tolerance: float
 ) -> Completion:
-    """Computes beta of the needed pairs (see the module)."""
+    """Compute beta of the needed pairs (see the module)."""
     rows, H = COMPUTED + int(needed.sum()), hmm.num_states
     b = _empty(rows, H, hmm)
     b[NOTHING], b[CERTAIN] = 0, 1
@@ -186,7 +186,7 @@ def completion(
 
 
 def rows_at_once(hmm: HMM) -> int:
-    """Returns how many rows are computed in one go."""
+    """Return how many rows are computed in one go."""
     return max(1, _AT_ONCE.get(hmm.device.type, _ELSEWHERE) // hmm.num_states)
 
 
@@ -208,7 +208,7 @@ def rows_of(
     used: int,
     tolerance: float,
 ) -> Bool[np.ndarray, "n"]:
-    """Computes the rows of these states; those that moved are put behind the rows in use."""
+    """Compute the rows of these states; those that moved are put behind the rows in use."""
     if hmm.device.type in _COMPILED:
         return _rows_compiled(hmm, edges, level, states, used, tolerance)
     u, log_u = _sum_in_layers(edges, level, states)

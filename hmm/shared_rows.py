@@ -37,7 +37,7 @@ class SharedRows(NamedTuple):
         return self.rows.nbytes + self.row_of.nbytes
 
     def matrix(self) -> Float[Tensor, "V H"]:
-        """Returns the matrix that this stands for.
+        """Return the matrix that this stands for.
 
         Raises:
             ValueError: the arrays do not fit each other.
@@ -57,7 +57,7 @@ class SharedRows(NamedTuple):
 
 
 def share_rows(matrix: Float[Tensor, "V H"]) -> SharedRows:
-    """Finds the rows of a matrix that have the same bytes; any type, on any device."""
+    """Find the rows of a matrix that have the same bytes; any type, on any device."""
     plain = matrix.detach().to("cpu").contiguous()
     raw = plain.view(torch.uint8).numpy() if plain.numel() else np.empty((len(plain), 0), np.uint8)
     number: dict[bytes, int] = {}

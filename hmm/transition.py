@@ -45,7 +45,7 @@ Rows = Float[Tensor, "*B H"]
 
 
 def check_distribution(name: str, values: Float[Tensor, "..."], dim: int = -1) -> None:
-    """Checks that entries are finite and non-negative, and sum to one along `dim`.
+    """Check that entries are finite and non-negative, and sum to one along `dim`.
 
     Raises:
         ValueError: otherwise, with the name, the first offending value and where it is.
@@ -92,17 +92,17 @@ class Dense:
         return (self.matrix,)
 
     def forward(self, p: Rows, out: Rows | None = None) -> Rows:
-        """Returns p A: where a state distributed as p is one step later (in `out`, if given)."""
+        """Return p A: where a state distributed as p is one step later (in `out`, if given)."""
         return torch.matmul(p, self.matrix, out=out)
 
     def backward(self, v: Rows, out: Rows | None = None) -> Rows:
-        """Returns A v: the expectation of v at the next state, given the present one; likewise."""
+        """Return A v: the expectation of v at the next state, given the present one; likewise."""
         return torch.matmul(v, self.matrix.T, out=out)
 
     def expected_counts(
         self, before: Float[Tensor, "N H"], after: Float[Tensor, "N H"]
     ) -> tuple[Tensor, ...]:
-        """Returns sum_n before[n, i] A[i, j] after[n, j], for each parameter of A.
+        """Return sum_n before[n, i] A[i, j] after[n, j], for each parameter of A.
 
         With `before` the filter and `after` the scaled likelihood of what follows, that is the
         expected number of times each transition was made.
@@ -110,21 +110,21 @@ class Dense:
         return ((before.T @ after).mul_(self.matrix),)
 
     def rows(self, states: Int64[Tensor, "N"]) -> Float[Tensor, "N H"]:
-        """Returns the distribution of the next state, given each of these."""
+        """Return the distribution of the next state, given each of these."""
         return self.matrix[states]
 
     def dense(self) -> Float[Tensor, "H H"]:
-        """Returns A itself."""
+        """Return A itself."""
         return self.matrix
 
     def check(self) -> None:
-        """Raises ValueError unless every row is a distribution."""
+        """Raise ValueError unless every row is a distribution."""
         check_distribution("the transition matrix", self.matrix)
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Dense:
-        """Returns the same transition on another device, or in another type."""
+        """Return the same transition on another device, or in another type."""
         return Dense(self.matrix.to(device=device, dtype=dtype))
 
 
@@ -176,20 +176,20 @@ class Monarch:
         return torch.bmm(self.second, v.transpose(0, 1)).transpose(0, 1)
 
     def forward(self, p: Rows, out: Rows | None = None) -> Rows:
-        """Returns p A: where a state distributed as p is one step later (in `out`, if given)."""
+        """Return p A: where a state distributed as p is one step later (in `out`, if given)."""
         between = self._half_forward(self._columns(p))
         arrived = torch.bmm(self.second.transpose(1, 2), between).transpose(0, 1)
         return self._rows(arrived, p, out)
 
     def backward(self, v: Rows, out: Rows | None = None) -> Rows:
-        """Returns A v: the expectation of v at the next state, given the present one; likewise."""
+        """Return A v: the expectation of v at the next state, given the present one; likewise."""
         between = self._half_backward(self._columns(v))
         return self._rows(torch.bmm(self.first, between), v, out)
 
     def expected_counts(
         self, before: Float[Tensor, "N H"], after: Float[Tensor, "N H"]
     ) -> tuple[Tensor, ...]:
-        """Returns how often each entry of the factors was used, where A[i, j] was used sum_n
+        """Return how often each entry of the factors was used, where A[i, j] was used sum_n
         before[n, i] A[i, j] after[n, j] times.
         """
         first, second = torch.zeros_like(self.first), torch.zeros_like(self.second)
@@ -202,25 +202,25 @@ class Monarch:
         return first.mul_(self.first), second.mul_(self.second)
 
     def rows(self, states: Int64[Tensor, "N"]) -> Float[Tensor, "N H"]:
-        """Returns the distribution of the next state, given each of these."""
+        """Return the distribution of the next state, given each of these."""
         k, m = states // self.first.shape[1], states % self.first.shape[1]
         product = self.first[k, m].unsqueeze(1) * self.second[:, k].permute(1, 2, 0)
         return product.reshape(states.shape[0], self.num_states)
 
     def dense(self) -> Float[Tensor, "H H"]:
-        """Returns A itself: H² numbers, for tests and small models."""
+        """Return A itself: H² numbers, for tests and small models."""
         states = torch.arange(self.num_states, device=self.first.device)
         return self.rows(states)
 
     def check(self) -> None:
-        """Raises ValueError unless every row of both factors is a distribution."""
+        """Raise ValueError unless every row of both factors is a distribution."""
         check_distribution("the first Monarch factor", self.first)
         check_distribution("the second Monarch factor", self.second)
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Monarch:
-        """Returns the same transition on another device, or in another type."""
+        """Return the same transition on another device, or in another type."""
         return Monarch(
             self.first.to(device=device, dtype=dtype), self.second.to(device=device, dtype=dtype)
         )
@@ -230,7 +230,7 @@ Transition = Dense | Monarch
 
 
 def factor_shapes(num_states: int, monarch: bool | int = False) -> tuple[tuple[int, ...], ...]:
-    """Returns the shapes of the arrays that make a transition of this kind.
+    """Return the shapes of the arrays that make a transition of this kind.
 
     Args:
         num_states: H.
@@ -255,5 +255,5 @@ def factor_shapes(num_states: int, monarch: bool | int = False) -> tuple[tuple[i
 
 
 def from_factors(factors: tuple[Tensor, ...]) -> Transition:
-    """Returns the transition with these parameters: one array for `Dense`, two for `Monarch`."""
+    """Return the transition with these parameters: one array for `Dense`, two for `Monarch`."""
     return Dense(factors[0]) if len(factors) == 1 else Monarch(factors[0], factors[1])

@@ -122,13 +122,8 @@ def accepts(
 
     `whole`: whether 1.0 is written as 1, which is the same number to all drafts but draft 4.
     """
-    steps = [_MAX_STEPS]
-    return any(
-        bool(language.accepting[state])
-        for state in _ends(
-            language, language.initial, _written(value) if whole else value, any_order, steps
-        )
-    )
+    ends = _Search(language, any_order).ends(language.initial, _written(value) if whole else value)
+    return any(bool(language.accepting[state]) for state in ends)
 
 
 def _written(value: Any) -> Any:
@@ -141,67 +136,56 @@ def _written(value: Any) -> Any:
     return value
 
 
-def _ends(
-    language: gcd.Automaton, state: int, value: Any, any_order: bool, steps: list[int]
-) -> Iterator[int]:
-    """The states after the texts of a value, one for each order of members that gets so far."""
-    steps[0] -= 1
-    if state < 0 or steps[0] < 0:
-        return
-    if isinstance(value, dict):
-        yield from _ends_of_members(
-            language, language.run("{", state), value, frozenset(value), any_order, steps, set()
-        )
-    elif isinstance(value, list):
-        yield from _ends_of_items(language, language.run("[", state), value, 0, any_order, steps)
-    else:
-        end = language.run(json.dumps(value, ensure_ascii=False), state)
-        if end >= 0:
-            yield end
+class _Search:
+    """The texts of a value, one for each order of members, as far as a language goes with them."""
 
+    def __init__(self, language: gcd.Automaton, any_order: bool) -> None:
+        self._run, self._any_order, self._steps = language.run, any_order, _MAX_STEPS
 
-def _ends_of_items(
-    language: gcd.Automaton,
-    state: int,
-    value: list[Any],
-    at: int,
-    any_order: bool,
-    steps: list[int],
-) -> Iterator[int]:
-    if state >= 0 and at == len(value):
-        state = language.run("]", state)
-        if state >= 0:
-            yield state
-    elif state >= 0:
-        due = language.run(",", state) if at else state
-        for after in _ends(language, due, value[at], any_order, steps):
-            yield from _ends_of_items(language, after, value, at + 1, any_order, steps)
+    def ends(self, state: int, value: Any) -> Iterator[int]:
+        """The states after the texts."""
+        self._steps -= 1
+        if state < 0 or self._steps < 0:
+            return
+        if isinstance(value, dict):
+            yield from self._members(self._run("{", state), value, frozenset(value), set())
+        elif isinstance(value, list):
+            yield from self._items(self._run("[", state), value, 0)
+        else:
+            end = self._run(json.dumps(value, ensure_ascii=False), state)
+            if end >= 0:
+                yield end
 
+    def _items(self, state: int, value: list[Any], at: int) -> Iterator[int]:
+        if state >= 0 and at == len(value):
+            state = self._run("]", state)
+            if state >= 0:
+                yield state
+        elif state >= 0:
+            due = self._run(",", state) if at else state
+            for after in self.ends(due, value[at]):
+                yield from self._items(after, value, at + 1)
 
-def _ends_of_members(
-    language: gcd.Automaton,
-    state: int,
-    value: dict[str, Any],
-    left: frozenset[str],
-    any_order: bool,
-    steps: list[int],
-    seen: set[tuple[int, frozenset[str]]],
-) -> Iterator[int]:
-    if state < 0 or (state, left) in seen:
-        return
-    seen.add((state, left))
-    if not left:
-        end = language.run("}", state)
-        if end >= 0:
-            yield end
-    due = language.run("," if len(left) < len(value) else "", state)
-    for name in [name for name in value if name in left][: None if any_order else 1]:
-        key = json.dumps(name, ensure_ascii=False) + ":"
-        at = language.run(key, due) if due >= 0 else -1
-        for after in _ends(language, at, value[name], any_order, steps) if at >= 0 else ():
-            yield from _ends_of_members(
-                language, after, value, left - {name}, any_order, steps, seen
-            )
+    def _members(
+        self,
+        state: int,
+        value: dict[str, Any],
+        left: frozenset[str],
+        seen: set[tuple[int, frozenset[str]]],
+    ) -> Iterator[int]:
+        if state < 0 or (state, left) in seen:
+            return
+        seen.add((state, left))
+        if not left:
+            end = self._run("}", state)
+            if end >= 0:
+                yield end
+        due = self._run("," if len(left) < len(value) else "", state)
+        for name in [name for name in value if name in left][: None if self._any_order else 1]:
+            key = json.dumps(name, ensure_ascii=False) + ":"
+            at = self._run(key, due) if due >= 0 else -1
+            for after in self.ends(at, value[name]) if at >= 0 else ():
+                yield from self._members(after, value, left - {name}, seen)
 
 
 # -- the official suite ---------------------------------------------------------------------------

@@ -15,10 +15,11 @@ import hydra
 from omegaconf import DictConfig
 
 from experiments.distillation import config as distill_config
-from experiments.distillation import task as distillation
+from experiments.distillation.task import TASK
 from experiments.harness import config as configuration
 from experiments.harness.command import errors_in_one_line
 from experiments.harness.models import ROOT
+from experiments.harness.run import run_task
 
 configuration.register()
 distill_config.register()
@@ -28,7 +29,7 @@ distill_config.register()
 def main(config: DictConfig) -> None:
     """Command line; see `experiments.harness.command` for how errors are told."""
     with errors_in_one_line():
-        distillation.run(config)
+        run_task(TASK, config)
 
 
 if __name__ == "__main__":

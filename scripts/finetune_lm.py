@@ -14,10 +14,11 @@ import hydra
 from omegaconf import DictConfig
 
 from experiments.finetuning import config as finetune_config
-from experiments.finetuning import task as finetuning
+from experiments.finetuning.task import TASK
 from experiments.harness import config as configuration
 from experiments.harness.command import errors_in_one_line
 from experiments.harness.models import ROOT
+from experiments.harness.run import run_task
 
 configuration.register()
 finetune_config.register()
@@ -27,7 +28,7 @@ finetune_config.register()
 def main(config: DictConfig) -> None:
     """Command line; see `experiments.harness.command` for how errors are told."""
     with errors_in_one_line():
-        finetuning.run(config)
+        run_task(TASK, config)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from wandb_workspaces.expr import And
 from experiments.harness.checks import one_of
 from experiments.harness.command import errors_in_one_line
 from experiments.harness.config import WandbConfig
+from experiments.harness.figures import COMPARISONS
 from experiments.harness.tracking import OUTCOMES, has_login
 from experiments.tasks import TASKS
 
@@ -36,7 +37,6 @@ MEASURES = {
     "seconds_each": "Seconds a request",
 }
 """What is drawn against k: names in the summary of a run, and titles."""
-FIGURES = ("accuracy", "reads", "costs")
 _MOST_RUNS = 500  # drawn in a panel
 
 
@@ -78,7 +78,7 @@ def dashboard(chosen: Mapping[str, Any], entity: str, project: str) -> ws.Worksp
                 name="Examples",
                 panels=[wr.WeavePanelSummaryTable(table_name=OUTCOMES, layout=wide)],
             ),
-            ws.Section(name="Figures", panels=[wr.MediaBrowser(media_keys=list(FIGURES))]),
+            ws.Section(name="Figures", panels=[wr.MediaBrowser(media_keys=list(COMPARISONS))]),
             ws.Section(name="Settings", panels=[wr.RunComparer(diff_only="split", layout=wide)]),
         ],
         settings=ws.WorkspaceSettings(max_runs=_MOST_RUNS),

@@ -79,7 +79,7 @@ class SMC:
         draw: Draw,
         watch: Watch | None = None,
     ) -> ParticleFilter[Any]:
-        """Returns a filter of N particles for each example."""
+        """Return a filter of N particles for each example."""
         return ParticleFilter(
             reader,
             examples=examples,
@@ -136,7 +136,7 @@ class Discrete:
         draw: Draw,
         watch: Watch | None = None,
     ) -> DiscreteFilter[Any]:
-        """Returns a filter that keeps at most N prefixes of each example."""
+        """Return a filter that keeps at most N prefixes of each example."""
         return DiscreteFilter(
             reader,
             examples=examples,
@@ -150,7 +150,7 @@ class Discrete:
 
 
 def _number(name: str, value: object) -> None:
-    """Refuses what is no number, before it is compared with one."""
+    """Refuse what is no number, before it is compared with one."""
     if not isinstance(value, Real) or isinstance(value, bool):
         raise ValueError(f"{name} is {value!r}; give a number")
 
@@ -159,7 +159,7 @@ ALGORITHMS: dict[str, type[SMC | Discrete]] = {"smc": SMC, "discrete": Discrete}
 
 
 def algorithm(name: str, options: Options) -> SMC | Discrete:
-    """Returns the algorithm of this name with these options.
+    """Return the algorithm of this name with these options.
 
     Raises:
         ValueError: there is none of this name, or it does not read one of the options.

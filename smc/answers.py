@@ -64,25 +64,25 @@ class Answers(Protocol):
     """The complete answers of B examples; every method returns what there is from then on."""
 
     def ended(self, ending: Ending) -> tuple[Answers, Callable[[], Population]]:
-        """Adds answers that a chosen token completes; also gives them to who looks on."""
+        """Add answers that a chosen token completes; also gives them to who looks on."""
         ...
 
     def forced(self, particles: Particles, step: Int64[Tensor, "B"]) -> Answers:
-        """Adds the texts of particles that are finished."""
+        """Add the texts of particles that are finished."""
         ...
 
     def went_on(
         self, parent: Int64[Tensor, "P"], token: Int64[Tensor, "P"], step: Int64[Tensor, "B"]
     ) -> Answers:
-        """Learns which place each place continues, and by which token."""
+        """Learn which place each place continues, and by which token."""
         ...
 
     def greatest(self, most: int) -> Fixed:
-        """Returns the greatest weights of each example, and the sum of the others."""
+        """Return the greatest weights of each example, and the sum of the others."""
         ...
 
     def outcome(self, whole: Bool[Tensor, "B"], history: StepRecord) -> Outcome:
-        """Returns all answers by example, in the order in which they ended."""
+        """Return all answers by example, in the order in which they ended."""
         ...
 
 
@@ -110,7 +110,7 @@ class Pool(NamedTuple):
     def start(
         cls, automata: AutomatonBatch, N: int, most: int, draw: Draw, examples: Int64[Tensor, "B"]
     ) -> Pool:
-        """Makes an empty pool, for answers of at most so many tokens."""
+        """Make an empty pool, for answers of at most so many tokens."""
         del automata, N
         none = examples.new_zeros(0)
         pruned = torch.zeros_like(examples, dtype=torch.bool)
@@ -118,7 +118,7 @@ class Pool(NamedTuple):
         return cls(none, none.new_zeros(0, most), weights, weights, pruned, examples, draw)
 
     def ended(self, ending: Ending) -> tuple[Pool, Callable[[], Population]]:
-        """Adds the candidates that complete a text."""
+        """Add the candidates that complete a text."""
         scores, particles = ending.scores, ending.particles
         successors = scores.successors
         row, klass = (scores.alive & successors.ends).nonzero(as_tuple=True)
@@ -152,7 +152,7 @@ class Pool(NamedTuple):
         return added, seen
 
     def forced(self, particles: Particles, step: Int64[Tensor, "B"]) -> Pool:
-        """Adds the texts of particles that are finished."""
+        """Add the texts of particles that are finished."""
         done = particles.finished.nonzero().squeeze(1)
         if not len(done):
             return self
@@ -167,11 +167,11 @@ class Pool(NamedTuple):
     def went_on(
         self, parent: Int64[Tensor, "P"], token: Int64[Tensor, "P"], step: Int64[Tensor, "B"]
     ) -> Pool:
-        """Has no need to know: the texts are there."""
+        """Have no need to know: the texts are there."""
         return self
 
     def greatest(self, most: int) -> Fixed:
-        """Returns the greatest weights of each example, and the sum of the others."""
+        """Return the greatest weights of each example, and the sum of the others."""
         top = self.log_weight.new_full((len(self.examples), most), -torch.inf)
         rest = top[:, 0].clone()
         for b in range(len(self.examples)):
@@ -182,7 +182,7 @@ class Pool(NamedTuple):
         return Fixed(top, rest)
 
     def outcome(self, whole: Bool[Tensor, "B"], history: StepRecord) -> Outcome:
-        """Returns all answers; an example whose pool was pruned has not all."""
+        """Return all answers; an example whose pool was pruned has not all."""
         return _outcome(
             self.example, self.tokens, self.log_weight, self.log_p, whole & ~self.pruned, history
         )
@@ -196,7 +196,7 @@ class Pool(NamedTuple):
         step: Int64[Tensor, "B"],
         first: int,
     ) -> Pool:
-        """Adds answers; `first` is the number of the first random number of a pruning."""
+        """Add answers; `first` is the number of the first random number of a pruning."""
 
         def uniform(number: int, b: int, breaks: Breaks) -> float:
             name = self.examples[b : b + 1]
@@ -269,7 +269,7 @@ class WrittenDown(NamedTuple):
     def start(
         cls, automata: AutomatonBatch, N: int, most: int, draw: Draw, examples: Int64[Tensor, "B"]
     ) -> WrittenDown:
-        """Makes empty tables, for answers of at most so many tokens.
+        """Make empty tables, for answers of at most so many tokens.
 
         Raises:
             ValueError: as `check_room`.
@@ -288,7 +288,7 @@ class WrittenDown(NamedTuple):
         return cls(nothing, nothing.clone(), steps, steps.clone(), top, rest, last, empty)
 
     def ended(self, ending: Ending) -> tuple[WrittenDown, Callable[[], Population]]:
-        """Writes down the weight of every place with each of the tokens that may end its text."""
+        """Write down the weight of every place with each of the tokens that may end its text."""
         successors, particles = ending.scores.successors, ending.particles
         row, token = particles.row.unsqueeze(1), self.last.clamp(min=0)
         klass = successors.classes.of[successors.automaton_of_row[row], token].long()
@@ -324,7 +324,7 @@ class WrittenDown(NamedTuple):
     def went_on(
         self, parent: Int64[Tensor, "P"], token: Int64[Tensor, "P"], step: Int64[Tensor, "B"]
     ) -> WrittenDown:
-        """Writes down which place each place continues, and by which token."""
+        """Write down which place each place continues, and by which token."""
         now = step[:1]
         return self._replace(
             parents=self.parents.index_copy(0, now, parent.unsqueeze(0)),
@@ -332,11 +332,11 @@ class WrittenDown(NamedTuple):
         )
 
     def greatest(self, most: int) -> Fixed:
-        """Returns the N greatest weights of each example, and the sum of the others."""
+        """Return the N greatest weights of each example, and the sum of the others."""
         return Fixed(self.top, self.rest)
 
     def outcome(self, whole: Bool[Tensor, "B"], history: StepRecord) -> Outcome:
-        """Reads the answers off backwards, on the host."""
+        """Read the answers off backwards, on the host."""
         weights, log_p, device = self.weights.cpu(), self.log_p.cpu(), self.weights.device
         parents, tokens, last = self.parents.cpu(), self.tokens.cpu(), self.last.cpu()
         time, place, which = (~weights.isneginf()).nonzero(as_tuple=True)
@@ -361,7 +361,7 @@ class WrittenDown(NamedTuple):
 
 
 def check_room(automata: AutomatonBatch, N: int, most: int) -> None:
-    """Refuses languages of which an example could have more answers than `MOST_ANSWERS`.
+    """Refuse languages of which an example could have more answers than `MOST_ANSWERS`.
 
     Raises:
         ValueError: it could, as it ends by itself in many ways.
@@ -376,7 +376,7 @@ def check_room(automata: AutomatonBatch, N: int, most: int) -> None:
 
 
 def ending_tokens(automata: AutomatonBatch) -> Int64[Tensor, "B E"]:
-    """Lists the tokens that end a text in some state of each automaton, by class; -1 for none."""
+    """List the tokens that end a text in some state of each automaton, by class; -1 for none."""
     lists = []
     for number, automaton in enumerate(automata.automata):
         classes = (automaton.delta == automaton.num_states - 1).any(axis=0)
@@ -415,7 +415,7 @@ def _outcome(
 def effective(
     log_weight: Float64[Tensor, "M"], example: Int64[Tensor, "M"], count: int
 ) -> Float64[Tensor, "B"]:
-    """Returns 1 / sum of W^2 over the normalised weights of each example; zero where none are."""
+    """Return 1 / sum of W^2 over the normalised weights of each example; zero where none are."""
     squares = sums_by(2 * log_weight, example, count)
     total = sums_by(log_weight, example, count)
     none = total.isneginf()

@@ -36,7 +36,7 @@ class Room(NamedTuple):
 def in_batches(
     examples: Sequence[int], needs: Callable[[Sequence[int]], Room], room: Room
 ) -> list[list[int]]:
-    """Divides examples into batches, in their order.
+    """Divide examples into batches, in their order.
 
     Args:
         examples: what names them.

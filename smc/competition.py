@@ -64,7 +64,7 @@ class Successors(NamedTuple):
     ends: Bool[Tensor, "R C"]
 
     def of_tokens(self) -> Successors:
-        """Returns the same with every token as a class of its own."""
+        """Return the same with every token as a class of its own."""
         alone = TokenClasses.singletons(self.classes.of.shape[1], self.automaton_of_row.device)
         class_of = self.classes.of[self.automaton_of_row].long()
         return Successors(
@@ -124,7 +124,7 @@ class SelectionScores(NamedTuple):
 
 
 def scores_of(guide: Guide, successors: Successors) -> Scores:
-    """Returns the scores whose g is that of a guide; what it never draws is no candidate."""
+    """Return the scores whose g is that of a guide; what it never draws is no candidate."""
     factors = getattr(guide, "factors", None)
     if not isinstance(factors, Factors):
         successors = successors.of_tokens()
@@ -158,7 +158,7 @@ def selection_scores(
     num_examples: int,
     share: float,
 ) -> SelectionScores:
-    """Returns the scores of all candidates that go on.
+    """Return the scores of all candidates that go on.
 
     Args:
         scores: of the R prefixes.
@@ -177,7 +177,7 @@ def selection_scores(
         factors.by_class.masked_fill(~going, -torch.inf),
         factors.by_token.masked_fill(~going_too, -torch.inf),
     )
-    changes = share > 0 or not scores.is_indicator
+    changes = share > 0 or scores.defence is not None or not scores.is_indicator
     if changes:
         masses = scores.masses or _masses(scores, log_p)
         log_w = _Pair(
@@ -211,7 +211,7 @@ class _Pair(NamedTuple):
     by_token: Shaped[Tensor, "R K"]
 
     def sums(self, example: Int64[Tensor, "R"], count: int) -> Float64[Tensor, "B"]:
-        """Returns the log of the sum over all items of each example's prefixes."""
+        """Return the log of the sum over all items of each example's prefixes."""
         return sums_by(torch.cat(self, dim=1).logsumexp(dim=1), example, count)
 
 
@@ -274,7 +274,7 @@ def _shared(
 
 
 def _numbered(names: Int64[Tensor, "R M"]) -> Int64[Tensor, "R M"]:
-    """Numbers for names, equal ones for equal names; `torch.unique` would wait for their count."""
+    """Number names, equal ones alike; `torch.unique` would wait for their count."""
     ordered, order = names.flatten().sort()
     number = torch.nn.functional.pad(ordered.diff() != 0, (1, 0)).cumsum(dim=0)
     return torch.empty_like(number).scatter(0, order, number).view(names.shape)
@@ -301,7 +301,7 @@ def own_classes(factors: Factors) -> Int64[Tensor, "R K"]:
 def sums_by(
     log_values: Float64[Tensor, "M"], group: Int64[Tensor, "M"], count: int
 ) -> Float64[Tensor, "G"]:
-    """Returns the log of the sum of exp(log_values) over each group; -inf for an empty one."""
+    """Return the log of the sum of exp(log_values) over each group; -inf for an empty one."""
     top = log_values.new_full((count,), -torch.inf)
     top = top.scatter_reduce(0, group, log_values, "amax")
     finite = torch.where(top.isneginf(), 0.0, top)

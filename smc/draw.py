@@ -43,13 +43,13 @@ class Keys(NamedTuple):
     Attributes:
         example: identity of the example (not its place in the batch).
         particle: number of the particle within its example.
-        step: number of the step, from 0; on the device where a step must not wait for the host.
+        step: number of the step, from 0; a tensor broadcasts with `example`, on its device.
         purpose: what all these numbers are for.
     """
 
     example: Int64[Tensor, "*M"]
     particle: Int64[Tensor, "*M"]
-    step: int | Int64[Tensor, ""]
+    step: int | Int64[Tensor, "*#M"]
     purpose: Purpose
 
 
@@ -86,7 +86,7 @@ _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 
 
 def uniform(seed: int, keys: Keys) -> Float64[Tensor, "*M"]:
-    """Returns the uniform number of each key: (k + 1/2) / 2^52 for a 52-bit k, never 0 or 1."""
+    """Return the uniform number of each key: (k + 1/2) / 2^52 for a 52-bit k, never 0 or 1."""
     state = torch.full_like(keys.example, _signed(seed))
     for word in (int(keys.purpose), keys.step, keys.example, keys.particle):
         state = _mix(state + _GOLDEN) ^ word
@@ -127,12 +127,12 @@ class Categorical(NamedTuple):
     likeliest: Int64[Tensor, "R"]
 
     def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
-        """Returns where, in (0, 1), the outcome drawn from each of these rows changes."""
+        """Return where, in (0, 1), the outcome drawn from each of these rows changes."""
         cumulative = self.cumulative[rows]
         return cumulative / cumulative[:, -1:]
 
     def at(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
-        """Inverts the distribution function of each row at u, by bisection: O(M log V).
+        """Invert the distribution function of each row at u, by bisection: O(M log V).
 
         That is the first outcome whose cumulative weight exceeds u times the total.  Should
         rounding leave none (u near one), or leave one of weight zero (a parallel prefix sum need
@@ -149,7 +149,7 @@ class Categorical(NamedTuple):
 def bisect(
     cumulative: Float64[Tensor, "R V"], rows: Int64[Tensor, "M"], point: Float64[Tensor, "M"]
 ) -> Int64[Tensor, "M"]:
-    """Counts how many running sums of each of these rows are not beyond the point: O(M log V)."""
+    """Count how many running sums of each of these rows are not beyond the point: O(M log V)."""
     V = cumulative.shape[1]
     below = torch.zeros_like(rows)
     for bit in reversed(range(V.bit_length())):
@@ -160,7 +160,7 @@ def bisect(
 
 
 def categorical(log_p: Float64[Tensor, "R V"]) -> Categorical:
-    """Returns the distributions proportional to exp(log_p).
+    """Return the distributions proportional to exp(log_p).
 
     Args:
         log_p: unnormalised log-probabilities, -inf for what must never be drawn.  A row with

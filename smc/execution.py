@@ -66,7 +66,7 @@ class Execute:
         draw: Draw,
         watch: Watch | None = None,
     ) -> Outcome:
-        """Finds answers to the prompts (token ids).
+        """Find answers to the prompts (token ids).
 
         Raises:
             FloatingPointError: log-probabilities are not numbers.
@@ -94,7 +94,7 @@ class Execute:
             return run_eagerly(steps, prompts)
 
     def _static(self, batch: Batch, watch: Watch | None) -> StaticReader[Any] | None:
-        """Makes the reader of static shapes; None where they were not asked for, and cannot be."""
+        """Make the reader of static shapes; None where they were not asked for, and cannot be."""
         if self.forward is None:
             return None
         given = self.settings
@@ -118,7 +118,7 @@ class Execute:
 
 
 def executor(lm: LanguageModel, settings: Settings) -> Execute:
-    """Chooses how steps are executed; the reason is logged.
+    """Choose how steps are executed; the reason is logged.
 
     Raises:
         ValueError: `execution` is "static", and these arguments cannot be served so.

@@ -1,37 +1,23 @@
-"""One step of the discrete particle filter: N distinct prefixes, each with its exact weight.
+"""One step of the discrete particle filter: N distinct prefixes, each with an unbiased weight.
 
-Particles that draw tokens at random meet each other: a language model that is sure of itself sends
-most of them down the same way. This filter never draws a token. From its N prefixes i, of weights
-W_i, it looks at *all* their continuations,
+No token is drawn. From its N prefixes i, of weights W_i, the filter looks at *all* continuations,
 
     candidates (i, v) of weight w = W_i p_lm(v | i),      v allowed by the proposal,
 
-puts those that end into a pool of answers, and keeps N of the others without replacement, by
-optimal selection (`smc.selection`): a candidate of score s survives with probability
-pi = min(1, s / c), and W becomes w / pi. The sum of the pool estimates the evidence, the pool
-divided by it the posterior, by text:
+puts those that end into a pool of answers (`smc.answers`), and keeps N of the others without
+replacement (`smc.selection`): a candidate of score s (`smc.competition`) survives with probability
+pi = min(1, s / c), and W becomes w / pi. For any score that is positive wherever w is, and depends
+on the past only,
 
-    E[ sum of the weights of the answers x in the pool ] = p_lm(x),    x in C, |x| <= n
+    E[ sum of the weights of the answers x in the pool ] = p_lm(x),    x in C, |x| <= n.
 
-for any score that is positive wherever w is and depends on the past only (`smc.competition`); s = w
-is plain selection. Where nothing was ever left out the pool *is* the target
-(`Posterior.enumerated`).
+What its options are for is told in docs/design.md, section 6. Sources: Fearnhead and Clifford (J.
+R. Statist. Soc. B 65, 2003) for jump models; Whiteley, Andrieu and Doucet (arXiv 1011.2437) for the
+unbiased evidence.
 
-Candidates that a proposal wrongly allows compete, too, and drop out a step later: under `LM` tokens
-that break the constraint, under `LCD` prefixes that the budget cuts off.
-
-**Finished answers** (`count_finished`) enter the threshold with their weights, as if they held a
-place each, or a part of one. They are never dropped, so the prefixes that run share what is left,
-and may be none: what is late and improbable beside the answers that are there is not read any
-more.
-
-Source: Fearnhead and Clifford (J. R. Statist. Soc. B 65, 2003) for jump models; Whiteley, Andrieu
-and Doucet (arXiv 1011.2437) for the unbiased evidence. Stochastic beam search (Kool, van Hoof and
-Welling 2019) is a relative: a sample without replacement of whole sequences.
-
-The N prefixes are particles with masks, as those of `smc.step`: a place may be empty. Where answers
-go depends on how the step is executed (`smc.answers`). Cost of a step: one forward pass over at
-most N prefixes of each example, and O(R V) memory traffic for the candidates of R prefixes.
+The N prefixes are particles with masks, as those of `smc.step`: a place may be empty. Cost of a
+step: one forward pass over at most N prefixes of each example, and O(R V) memory traffic for the
+candidates of R prefixes.
 """
 
 from __future__ import annotations
@@ -101,7 +87,7 @@ class DiscreteFilter(Generic[State]):
     watch: Watch | None = None
 
     def start(self, prompts: Sequence[Sequence[int]]) -> tuple[Carry, StepRecord]:
-        """Reads each prompt (token ids) once; the first place of an example has its empty prefix.
+        """Read each prompt (token ids) once; the first place of an example has its empty prefix.
 
         Returns:
             What the first step is given, and the record of what is forced before it.
@@ -119,8 +105,8 @@ class DiscreteFilter(Generic[State]):
         possible = extension.finished | extension.running
         particles = particles.extended(
             extension,
-            log_weight=torch.where(possible, extension.log_p, -torch.inf),
-            log_p=torch.zeros_like(extension.log_p),
+            log_weight=torch.where(possible, extension.forced_log_p, -torch.inf),
+            log_p=torch.zeros_like(extension.forced_log_p),
             log_potential=particles.log_potential,
         )
         kind: type[Pool | WrittenDown] = WrittenDown if self.reader.is_static else Pool
@@ -132,7 +118,7 @@ class DiscreteFilter(Generic[State]):
         return carry, StepRecord.of_start(extension, 1)
 
     def step(self, carry: Carry) -> tuple[Carry, StepRecord]:
-        """Takes the prefixes that are kept one token further, and what is forced behind it."""
+        """Take the prefixes that are kept one token further, and what is forced behind it."""
         before, prefixes = carry.particles, carry.prefixes
         place = _place_of(before, prefixes.num_rows)
         log_weight = torch.nn.functional.pad(before.log_weight, (0, 1), value=-torch.inf)[place]
@@ -147,7 +133,7 @@ class DiscreteFilter(Generic[State]):
         extension, after = self.reader.extend(prefixes, kept.row, kept.token, kept.kept)
         log_p = prefixes.log_p[kept.row, kept.token].double()
         possible = extension.finished | extension.running
-        gained = torch.where(possible, log_p - kept.log_pi + extension.log_p, -torch.inf)
+        gained = torch.where(possible, log_p - kept.log_pi + extension.forced_log_p, -torch.inf)
         parent = place[kept.row].clamp(max=len(before.row) - 1)
         weight = torch.where(kept.kept, before.log_weight[parent], -torch.inf)
         particles = before.take(parent)._replace(running=kept.kept, log_weight=weight)
@@ -168,14 +154,14 @@ class DiscreteFilter(Generic[State]):
         return Carry(running, after, carry.step + 1, failed, answers, whole), record
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
-        """Returns the answers, example by example; their sum is the evidence."""
+        """Return the answers, example by example; their sum is the evidence."""
         whole = carry.whole if self.reader.top_p == 1 else torch.zeros_like(carry.whole)
         return carry.answers.outcome(whole, history)
 
     def _ended(
         self, answers: Answers, particles: Particles, step: Int64[Tensor, "B"]
     ) -> tuple[Answers, Particles]:
-        """Puts what was forced to its end with the answers: nothing is left to compete for."""
+        """Put what was forced to its end with the answers: nothing is left to compete for."""
         answers = answers.forced(particles, step)
         log_weight = torch.where(particles.running, particles.log_weight, -torch.inf)
         finished = torch.zeros_like(particles.finished)
@@ -188,7 +174,7 @@ class DiscreteFilter(Generic[State]):
         answers: Answers,
         step: Int64[Tensor, "B"],
     ) -> Selection:
-        """Keeps at most N of each example's candidates that go on."""
+        """Keep at most N of each example's candidates that go on."""
 
         def uniform(breaks: Breaks) -> Float64[Tensor, "B"]:
             number = torch.zeros_like(self.examples)

@@ -63,7 +63,7 @@ def sample(
     observe: Observe | None = None,
     **options: Unpack[Options],
 ) -> list[Posterior]:
-    """Samples answers x to each prompt from p_lm(x | x in C, |x| <= budget).
+    """Sample answers x to each prompt from p_lm(x | x in C, |x| <= budget).
 
     Args:
         lm: the language model.
@@ -172,7 +172,7 @@ def _check_kinds(names: Sequence[int], automata: Sequence[object]) -> None:
 
 
 def _one_each(what: str, values: object, count: int) -> list[int]:
-    """Returns one integer for each of `count` examples, from one for all or one for each."""
+    """Return one integer for each of `count` examples, from one for all or one for each."""
     if isinstance(values, Iterable):
         return [whole(what, value) for value in values]
     return [whole(what, values)] * count
@@ -189,7 +189,7 @@ class Task:
 
 
 def _check_tasks(lm: LanguageModel, tasks: Sequence[Task]) -> None:
-    """Refuses what cannot be sampled, before any work."""
+    """Refuse what cannot be sampled, before any work."""
     for task in tasks:
         size = lm.vocabulary.size
         for token in task.prompt:
@@ -227,7 +227,7 @@ def _check_vocabulary(model: Vocabulary, constraint: Vocabulary, example: int) -
 
 
 def _needs_of(tasks: Sequence[Task], settings: Settings) -> Callable[[Sequence[int]], Room]:
-    """Says what some of these examples take together; equal automata share their tables."""
+    """Say what some of these examples take together; equal automata share their tables."""
     proposal = settings.proposal
 
     @cache
@@ -253,7 +253,7 @@ def _sampled(
     draw: Draw,
     observe: Observe | None,
 ) -> list[Posterior]:
-    """Samples the examples of one batch."""
+    """Sample the examples of one batch."""
     started = time.perf_counter()
     watch = None if observe is None else observe([task.name for task in tasks])
     timed = None if watch is None else Timed(watch)
@@ -271,7 +271,7 @@ def _sampled(
 def _with_seconds(
     posteriors: Sequence[Posterior], seconds: float, start_seconds: float
 ) -> list[Posterior]:
-    """Shares the time of a batch out over its examples, by the tokens read for each."""
+    """Share the time of a batch out over its examples, by the tokens read for each."""
     read = sum(posterior.diagnostics.tokens for posterior in posteriors)
     return [
         replace(
@@ -289,7 +289,7 @@ def _with_seconds(
 def _posteriors(
     tasks: Sequence[Task], settings: Settings, outcome: Outcome, draw: Draw
 ) -> list[Posterior]:
-    """Brings the answers to the host and makes one posterior of each example's."""
+    """Bring the answers to the host and make one posterior of each example's."""
     evidence, ess = outcome.log_evidence.tolist(), outcome.ess.tolist()
     tokens, lengths = outcome.tokens.tolist(), outcome.length.tolist()
     log_weights, finished = outcome.log_weight.tolist(), outcome.finished.tolist()

@@ -38,21 +38,21 @@ class Steps(Protocol):
         ...
 
     def start(self, prompts: Sequence[Sequence[int]]) -> tuple[Any, StepRecord]:
-        """Reads the prompts; returns what the first step is given, and the record of a start."""
+        """Read the prompts; return what the first step is given, and the record of a start."""
         ...
 
     def step(self, carry: Any) -> tuple[Any, StepRecord]:
-        """Takes a step; returns what the next one is given, and the record of this one."""
+        """Take a step; return what the next one is given, and the record of this one."""
         ...
 
     def outcome(self, carry: Any, history: StepRecord) -> Outcome:
-        """Returns the answers, example by example."""
+        """Return the answers, example by example."""
         ...
 
 
 @torch.inference_mode()
 def run_eagerly(algorithm: Steps, prompts: Sequence[Sequence[int]]) -> Outcome:
-    """Finds answers to the prompts (token ids); the host waits for each step.
+    """Find answers to the prompts (token ids); the host waits for each step.
 
     Raises:
         FloatingPointError: log-probabilities are not numbers.
@@ -100,7 +100,7 @@ class StaticRun:
 
     @torch.inference_mode()
     def step(self) -> None:
-        """Takes a step."""
+        """Take a step."""
         self.carry, record = self._algorithm.step(self.carry)
         self._row += 1
         for field, row in zip(self._history, record, strict=True):
@@ -108,7 +108,7 @@ class StaticRun:
 
     @torch.inference_mode()
     def finish(self) -> int:
-        """Takes steps until nothing runs; returns how many."""
+        """Take steps until nothing runs; return how many."""
         over = _Over(self.carry.particles.running)
         for taken in range(self._most):
             if over.is_known():
@@ -119,7 +119,7 @@ class StaticRun:
 
     @torch.inference_mode()
     def outcome(self) -> Outcome:
-        """Returns what was found.
+        """Return what was found.
 
         Raises:
             FloatingPointError: log-probabilities were not numbers.
@@ -131,7 +131,7 @@ class StaticRun:
         return found._replace(start_seconds=self._seconds)
 
     def _captured(self) -> Callable[[], None]:
-        """Captures one step as a graph, after some that warm up; leaves everything as it was.
+        """Capture one step as a graph, after some that warm up; leave everything as it was.
 
         Not measured: no machine with a GPU was at hand.
         """
@@ -166,7 +166,7 @@ class StaticRun:
 def run_static(
     algorithm: Steps, prompts: Sequence[Sequence[int]], most: int, *, graph: bool
 ) -> Outcome:
-    """Finds answers to the prompts (token ids) in static shapes; see `StaticRun`.
+    """Find answers to the prompts (token ids) in static shapes; see `StaticRun`.
 
     Raises:
         FloatingPointError: log-probabilities are not numbers.
@@ -185,7 +185,7 @@ class _Over:
         self._asked: list[tuple[Tensor, torch.cuda.Event]] = []
 
     def ask(self, running: Tensor) -> None:
-        """Has the answer sent to the host."""
+        """Have the answer sent to the host."""
         if not self._cuda:
             self._goes_on = bool(running.any())
             return
@@ -213,7 +213,7 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def _assign(old: Any, new: Any) -> None:
-    """Writes what a struct has into the memory of another, but for what is the same tensor."""
+    """Write what a struct has into the memory of another, but for what is the same tensor."""
     if old is new:
         return
     if isinstance(old, Tensor):

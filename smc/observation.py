@@ -89,7 +89,7 @@ class Timed:
         self.seconds = 0.0
 
     def __call__(self, observation: Observation) -> None:
-        """Shows the step."""
+        """Show the step."""
         if observation.row.is_cuda:  # what is under way there is the algorithm's
             torch.cuda.synchronize(observation.row.device)
         started = time.perf_counter()

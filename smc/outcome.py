@@ -35,7 +35,7 @@ class StepRecord(NamedTuple):
 
     @classmethod
     def of_start(cls, extension: Extension, particles: int) -> StepRecord:
-        """Returns the record of what was forced before the first choice: a step without one.
+        """Return the record of what was forced before the first choice: a step without one.
 
         `running` is 0 for an example where nothing was forced, so that reports skip the step.
         """

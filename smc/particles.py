@@ -41,7 +41,7 @@ class Particles(NamedTuple):
     row: Int64[Tensor, "P"]
 
     def take(self, ancestors: Int64[Tensor, "P"]) -> Particles:
-        """Copies of these particles, weights and all."""
+        """Copy these particles, weights and all."""
         return Particles(*(field[ancestors] for field in self))
 
     def extended(
@@ -52,7 +52,7 @@ class Particles(NamedTuple):
         log_p: Float64[Tensor, "P"],
         log_potential: Float64[Tensor, "P"],
     ) -> Particles:
-        """Returns the particles after those that ran have taken some tokens each.
+        """Return the particles after those that ran have taken some tokens each.
 
         Args:
             by: what became of them.
@@ -68,7 +68,7 @@ class Particles(NamedTuple):
             tokens=self.tokens.scatter(1, column, by.tokens),
             length=self.length + many,
             log_weight=torch.where(ran, log_weight, self.log_weight),
-            log_p=self.log_p + torch.where(ran, log_p + by.log_p, 0.0),
+            log_p=self.log_p + torch.where(ran, log_p + by.forced_log_p, 0.0),
             log_potential=torch.where(ran, log_potential, self.log_potential),
             finished=self.finished | by.finished,
             running=by.running,
@@ -79,7 +79,7 @@ class Particles(NamedTuple):
 def start_particles(
     num_examples: int, num_particles: int, budget: int, device: torch.device
 ) -> Particles:
-    """Makes N particles of weight one for each example, before anything is read."""
+    """Make N particles of weight one for each example, before anything is read."""
     P = num_examples * num_particles
     zero = torch.zeros(P, dtype=torch.float64, device=device)
     number = torch.zeros(P, dtype=torch.int64, device=device)

@@ -62,14 +62,14 @@ class Diagnostics:
         alive: particles of positive weight at each step, after weighing; or those prefixes.
         lm_calls: forward passes of the language model that this example took part in.
         tokens: tokens that the language model read for it: its prompt once, then one per distinct
-            prefix.
+            prefix, or one per particle that runs where steps are executed in static shapes.
         generated: tokens of all particles, or of all answers of the pool.
         share_finished: share of the particles that completed their answer; of a pool 1, as it holds
             nothing else, and 0 of an empty one.
         seconds: its share, by tokens read, of the wall time of the batch that it was part of.
         start_seconds: of these, what passed until the first step: prompts were read, tables made.
         fallbacks: prefixes, each counted once a step, at which the proposal's lookahead knew
-            nothing, so that it did what GCD does; see `smc.proposals.twisted`.
+            nothing: with particles it did what GCD does; see `smc.proposals.twisted`.
         forced: tokens that distinct prefixes took without a choice (`smc.proposals.forced`).
     """
 
@@ -137,13 +137,32 @@ class Posterior:
         """The most probable text; None when dead."""
         return self.texts[0] if self.texts else None
 
+    @cached_property
+    def best(self) -> str | None:
+        """The text that the model itself finds most probable, among those found; None when dead.
+
+        A weight is an estimate, which may be the same for all answers or great by chance, so that
+        `majority` is one draw of many; p_lm of an answer is known exactly. Of a text it is the sum
+        over its tokenisations that were found. Where nobody has read p_lm, it is the majority.
+        """
+        found = {s.ids: s for s in self.particles if s.log_weight > -math.inf}.values()
+        known = [(s.answer, s.log_p) for s in found if s.log_p is not None]
+        if len(known) < len(found) or not known:
+            return self.majority
+        top = max(log_p for _, log_p in known)
+        mass: dict[bytes, float] = defaultdict(float)
+        for answer, log_p in known:
+            mass[answer] += math.exp(log_p - top)
+        # Of equal ones the earlier, which is the one of more weight.
+        return self.texts[max(range(len(self.answers)), key=lambda i: mass[self.answers[i]])]
+
     def expectation(self, score: Callable[[str], float | int]) -> float:
-        """Returns the posterior-weighted score, the sum of probability · score; zero when dead."""
+        """Return the posterior-weighted score, the sum of probability · score; zero when dead."""
         pairs = zip(self.texts, self.probabilities, strict=True)
         return math.fsum(probability * score(text) for text, probability in pairs)
 
     def sample(self, k: int, seed: int = 0) -> list[str]:
-        """Draws k independent texts from the posterior.
+        """Draw k independent texts from the posterior.
 
         Raises:
             ValueError: the posterior is dead.
@@ -166,7 +185,7 @@ def posterior(
     enumerated: bool,
     diagnostics: Diagnostics,
 ) -> Posterior:
-    """Makes the posterior of these sequences; `exact` is whether p_lm was left as it is."""
+    """Make the posterior of these sequences; `exact` is whether p_lm was left as it is."""
     top = max((sample.log_weight for sample in samples), default=-math.inf)
     alive = [sample for sample in samples if sample.log_weight > -torch.inf]
     mass: dict[bytes, float] = defaultdict(float)
@@ -193,7 +212,7 @@ def posterior(
 def prune(
     samples: Sequence[Sample], wanted: int, uniform: Callable[[Callable[[], Tensor]], float]
 ) -> tuple[list[Sample], bool]:
-    """Keeps at most so many texts, without bias and with the same sum of weights.
+    """Keep at most so many texts, without bias and with the same sum of weights.
 
     Sequences of one text stay together. What is kept of texts under the threshold weighs more by as
     much as it might have been left out (`smc.selection.systematic`).
@@ -225,5 +244,5 @@ def prune(
 
 
 def content(ids: Sequence[int], eos_ids: set[int]) -> list[int]:
-    """Returns the tokens without the EOS that may end them."""
+    """Return the tokens without the EOS that may end them."""
     return list(ids[:-1] if ids and ids[-1] in eos_ids else ids)

@@ -64,8 +64,8 @@ class Extension(NamedTuple):
         row: the row of each among the new prefixes; any where none is due.
         tokens: what each was extended by; -1 beyond the length, and where none was chosen.
         forced: how many of these tokens were forced.
-        log_p: log-probability of the forced ones alone, at the sampling temperature.
-        log_g: log g of the last forced one; 0 where there is none.
+        forced_log_p: log-probability of the forced ones alone, at the sampling temperature.
+        forced_log_g: log g of the last forced one; 0 where there is none.
         num_read: tokens that the language model read for each of B examples.
         num_forced: tokens that followed without a choice, of each of B examples, equal prefixes
             counted once.
@@ -77,14 +77,14 @@ class Extension(NamedTuple):
     row: Int64[Tensor, "P"]
     tokens: Int64[Tensor, "P K"]
     forced: Int64[Tensor, "P"]
-    log_p: Float64[Tensor, "P"]
-    log_g: Float64[Tensor, "P"]
+    forced_log_p: Float64[Tensor, "P"]
+    forced_log_g: Float64[Tensor, "P"]
     num_read: Int64[Tensor, "B"]
     num_forced: Int64[Tensor, "B"]
     failed: Bool[Tensor, ""]
 
     def spread(self, places: Int64[Tensor, "M"], of: Int64[Tensor, "M"], count: int) -> Extension:
-        """Puts entries `of` at these places of P; the others are neither running nor finished."""
+        """Put entries `of` at these places of P; the others are neither running nor finished."""
 
         def at(field: Tensor, nothing: int | float | bool) -> Tensor:
             shape = (count, *field.shape[1:])
@@ -94,7 +94,8 @@ class Extension(NamedTuple):
 
         return Extension(
             at(self.finished, False), at(self.running, False), at(self.row, 0),
-            at(self.tokens, -1), at(self.forced, 0), at(self.log_p, 0.0), at(self.log_g, 0.0),
+            at(self.tokens, -1), at(self.forced, 0), at(self.forced_log_p, 0.0),
+            at(self.forced_log_g, 0.0),
             self.num_read, self.num_forced, self.failed,
         )  # fmt: skip
 
@@ -131,7 +132,7 @@ class Reader(ABC, Generic[State]):
     def start(
         self, prompts: Sequence[Sequence[int]], num_particles: int
     ) -> tuple[Extension, Prefixes[State]]:
-        """Reads each prompt (token ids) once.
+        """Read each prompt (token ids) once.
 
         Returns:
             For each of N particles of each example, what is forced before the first choice; and the
@@ -150,25 +151,25 @@ class Reader(ABC, Generic[State]):
         token: Int64[Tensor, "P"],
         running: Bool[Tensor, "P"],
     ) -> tuple[Extension, Prefixes[State]]:
-        """Extends prefix `row[p]` by `token[p]`, for each p that is running."""
+        """Extend prefix `row[p]` by `token[p]`, for each p that is running."""
         ...
 
     @abstractmethod
     def some(self, mask: Bool[Tensor, "M"]) -> Int64[Tensor, "K"]:
-        """Returns the indices in the mask; all indices in static shapes, where the caller masks."""
+        """Return the indices where the mask is true; in static shapes all, and the caller masks."""
         ...
 
     @abstractmethod
     def note_nan(self, found: Bool[Tensor, ""]) -> Bool[Tensor, ""]:
-        """Refuses NaN at once, or hands it on where nobody may wait."""
+        """Refuse NaN at once, or hand it on where nobody may wait."""
         ...
 
     def rewind(self) -> None:
-        """Makes the language model forget all generated tokens, after steps that were a trial."""
+        """Make the language model forget all generated tokens, after steps that were a trial."""
         raise NotImplementedError(f"steps of {type(self).__name__} are taken once")
 
     def guide(self, prefixes: Prefixes[State]) -> Guide:
-        """Asks the proposal about every next token, and cuts its answer to the nucleus."""
+        """Ask the proposal about every next token, and cut its answer to the nucleus."""
         guide = self.proposal.guide(prefixes.state, prefixes.log_p)
         if self.top_p < 1:
             inside = nucleus(guide.tilted(prefixes.log_p), self.top_p)
@@ -178,7 +179,7 @@ class Reader(ABC, Generic[State]):
         return guide
 
     def score(self, prefixes: Prefixes[State]) -> Scores:
-        """Asks the proposal how it scores every next token, or every one in the nucleus."""
+        """Ask the proposal how it scores every next token, or every one in the nucleus."""
         if self.top_p < 1:
             return scores_of(self.guide(prefixes), prefixes.state.walk.successors())
         return self.proposal.score(prefixes.state, prefixes.log_p)
@@ -220,18 +221,18 @@ class EagerReader(Reader[State]):
         self._held: Int64[Tensor, "R"]  # the model's row of each prefix
 
     def some(self, mask: Bool[Tensor, "M"]) -> Int64[Tensor, "K"]:
-        """Returns the places in the mask."""
+        """Return the places in the mask."""
         return mask.nonzero().squeeze(1)
 
     def note_nan(self, found: Bool[Tensor, ""]) -> Bool[Tensor, ""]:
-        """Refuses NaN; the model's own has been refused when it was read."""
+        """Refuse NaN; the model's own has been refused when it was read."""
         refuse_nan(found, repr(self.proposal))
         return found
 
     def start(
         self, prompts: Sequence[Sequence[int]], num_particles: int
     ) -> tuple[Extension, Prefixes[State]]:
-        """Reads each prompt once; see `Reader`."""
+        """Read each prompt once; see `Reader`."""
         state = self.proposal.start(self.batch)  # it may refuse, so the model comes after it
         self._rows, log_p = self.lm.prefill(prompts)
         every = torch.arange(len(prompts), device=log_p.device)
@@ -247,7 +248,7 @@ class EagerReader(Reader[State]):
         token: Int64[Tensor, "P"],
         running: Bool[Tensor, "P"],
     ) -> tuple[Extension, Prefixes[State]]:
-        """Extends distinct prefixes, each once; see `Reader`."""
+        """Extend distinct prefixes, each once; see `Reader`."""
         some, V = self.some(running), prefixes.log_p.shape[1]
         child, child_of = torch.unique(row[some] * V + token[some], return_inverse=True)
         parent, chosen = child // V, child % V
@@ -265,10 +266,14 @@ class EagerReader(Reader[State]):
         token: Int64[Tensor, "M"] | None = None,
         first: Float[Tensor, "M V"] | None = None,
     ) -> tuple[Extension, Prefixes[State]]:
-        """Goes through what is forced after each prefix, and reads what is not read yet.
+        """Go through what is forced after each prefix, and read what is not read yet.
 
-        That begins with `token`, the last one of each prefix, after what was read of its parent; or
-        all of the prefix is read, and `first` is what the model said of the next token.
+        Args:
+            example: of each prefix.
+            state: the proposal's, of each.
+            parent: the row that was read, of which each prefix is a continuation.
+            token: the last token of each prefix, which is not read yet; None where all is read.
+            first: log-probabilities of the token after each prefix, where all is read.
         """
         followed = follow(self.proposal, state, follows=self.forced_runs)
         walk, tokens = followed.state.walk, followed.tokens
@@ -292,8 +297,8 @@ class EagerReader(Reader[State]):
             row=torch.where(running, running.cumsum(dim=0) - 1, 0),
             tokens=tokens,
             forced=followed.length,
-            log_p=log_p,
-            log_g=followed.log_g,
+            forced_log_p=log_p,
+            forced_log_g=followed.log_g,
             num_read=count_of(example, B, read),
             num_forced=count_of(example, B, followed.length),
             failed=torch.zeros((), dtype=torch.bool, device=running.device),
@@ -310,7 +315,7 @@ class EagerReader(Reader[State]):
         read: Int64[Tensor, "D"],
         first: Float[Tensor, "D V"] | None,
     ) -> tuple[Float64[Tensor, "D"], Float[Tensor, "D V"]]:
-        """Has the language model read the first `read` tokens after each of these prefixes.
+        """Have the language model read the first `read` tokens after each of these prefixes.
 
         Returns:
             The log-probability of all tokens but the first (of that, too, where `first` is what the
@@ -349,7 +354,7 @@ class EagerReader(Reader[State]):
 def count_of(
     example: Int64[Tensor, "M"], count: int, many: Int64[Tensor, "M"] | None = None
 ) -> Int64[Tensor, "B"]:
-    """Counts how many there are of each example; `many` says how many each entry stands for."""
+    """Count how many there are of each example; `many` says how many each entry stands for."""
     many = torch.ones_like(example) if many is None else many
     return example.new_zeros(count).index_add(0, example, many)
 
@@ -357,7 +362,7 @@ def count_of(
 def _plus(
     total: Float64[Tensor, "M"], log_p: Float[Tensor, "M V"], token: Int64[Tensor, "M"]
 ) -> Float64[Tensor, "M"]:
-    """Adds the log-probability of a token to each total; -1 stands for no token.
+    """Add the log-probability of a token to each total; -1 stands for no token.
 
     Nothing comes after what is impossible, whatever the model says there.
     """
@@ -367,22 +372,22 @@ def _plus(
 
 
 def _numbers(log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
-    """Refuses NaN. A sum has one where any of its terms is, and is one pass without a copy."""
+    """Refuse NaN. A sum has one where any of its terms is, and is one pass without a copy."""
     refuse_nan(log_p.sum(dim=1).isnan().any())
     return log_p
 
 
 def refuse_nan(found: Bool[Tensor, ""], whose: str = "the language model") -> None:
-    """Raises FloatingPointError where NaN was found, for which the host waits."""
+    """Raise FloatingPointError where NaN was found, for which the host waits."""
     if bool(found):
         raise FloatingPointError(
-            f"{whose} returned log-probabilities that are not numbers (NaN); weights or dtype are "
-            "at fault: try float32 or bfloat16"
+            f"{whose} returned log-probabilities that are not numbers (NaN); a language model's "
+            "weights or dtype are at fault (try float32 or bfloat16), a proposal's arithmetic"
         )
 
 
 def nucleus(log_q: Float[Tensor, "R V"], top_p: float) -> Bool[Tensor, "R V"]:
-    """Finds the most probable tokens that together have at least probability top_p."""
+    """Find the most probable tokens that together have at least probability top_p."""
     ordered, order = log_q.log_softmax(dim=1).sort(dim=1, descending=True, stable=True)
     before = ordered.exp().cumsum(dim=1) - ordered.exp()
     return torch.zeros_like(log_q, dtype=torch.bool).scatter(1, order, before < top_p)

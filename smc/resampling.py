@@ -42,7 +42,7 @@ Int64["B"] -> ancestors Int64["B N"]."""
 def multinomial(
     weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"] | None = None
 ) -> Int64[Tensor, "B N"]:
-    """Draws N times independently from the weights."""
+    """Draw N times independently from the weights."""
     del size  # draws do not know of each other
     B, N = weights.shape
     cumulative = _cumulative(weights)
@@ -53,7 +53,7 @@ def multinomial(
 def stratified(
     weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"] | None = None
 ) -> Int64[Tensor, "B N"]:
-    """Draws once in each slice ((i - 1)/N, i/N)."""
+    """Draw once in each slice ((i - 1)/N, i/N)."""
     m, cumulative, slices = _size(weights, size), _cumulative(weights), _slices(weights)
     u = uniform(weights.shape[1], lambda: (cumulative * m).unsqueeze(1) - slices.unsqueeze(1))
     return _inverse(weights, cumulative, (slices + u) / m)
@@ -62,7 +62,7 @@ def stratified(
 def systematic(
     weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"] | None = None
 ) -> Int64[Tensor, "B N"]:
-    """Takes the same point of each slice, hence a single uniform number per system."""
+    """Take the same point of each slice, hence a single uniform number per system."""
     m, cumulative, slices = _size(weights, size), _cumulative(weights), _slices(weights)
     u = uniform(1, lambda: (cumulative * m).frac().unsqueeze(1))
     return _inverse(weights, cumulative, (slices + u) / m)
@@ -71,7 +71,7 @@ def systematic(
 def residual(
     weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"] | None = None
 ) -> Int64[Tensor, "B N"]:
-    """Copies particle n floor(N·W_n) times, and draws what is missing to N from the remainders."""
+    """Copy particle n floor(N·W_n) times, and draw what is missing to N from the remainders."""
     B, N = weights.shape
     expected = weights * _size(weights, size)
     copies = expected.floor()
@@ -102,7 +102,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
 
 
 def scheme(name: str | Scheme) -> Scheme:
-    """Returns the scheme of this name; a function that is one already comes back as it is.
+    """Return the scheme of this name; a function that is one already comes back as it is.
 
     Raises:
         ValueError: no scheme has this name, or the function takes other arguments.
@@ -131,7 +131,7 @@ def _size(
 
 
 def _slices(weights: Float64[Tensor, "B N"]) -> Float64[Tensor, "N"]:
-    """Numbers of the slices of (0, 1)."""
+    """Return the numbers of the slices of (0, 1)."""
     return torch.arange(weights.shape[1], dtype=torch.float64, device=weights.device)
 
 

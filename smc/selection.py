@@ -83,7 +83,7 @@ class Group(NamedTuple):
 
     @classmethod
     def of(cls, example: Int64[Tensor, "R"], num_examples: int) -> Group:
-        """Returns a group whose width is counted, for which the host waits."""
+        """Return a group whose width is counted, for which the host waits."""
         rows = count_of(example, num_examples)
         return cls(example, num_examples, max(1, int(rows.max())))
 
@@ -112,7 +112,7 @@ def select(
     floor: float = 0.0,
     fixed: Fixed | None = None,
 ) -> Selection:
-    """Keeps at most N candidates of each example, in the order of rows and tokens.
+    """Keep at most N candidates of each example, in the order of rows and tokens.
 
     Args:
         log_p: log-probabilities of the next token.
@@ -138,8 +138,8 @@ def select(
     of_row = log_c[group.example]
     sure = best.log_score > of_row.unsqueeze(1)
     certain = sure.sum(dim=1)
-    exact = floor == 0 and fixed is None
-    places_left = N - count_of(group.example, B, certain) if exact else None
+    places_are_known = floor == 0 and fixed is None
+    places_left = N - count_of(group.example, B, certain) if places_are_known else None
     plan = planned(best, sure, group, log_c, places_left)
     dropped = plan.mass.sum(dim=1) > 0
     known = Known(best.tokens, certain)
@@ -175,7 +175,7 @@ def _in_order(
     log_pi: Float64[Tensor, "P"],
     V: int,
 ) -> Selection:
-    """Puts the candidates that are kept into the places of their examples.
+    """Put the candidates that are kept into the places of their examples.
 
     There are never more than N of them, but for one where rounding finds a point in what rounding
     has left over.
@@ -208,7 +208,7 @@ def _in_order(
 def threshold(
     log_score: Float64[Tensor, "B M"], log_rest: Float64[Tensor, "B"], slots: int
 ) -> Float64[Tensor, "B"]:
-    """Returns log c, such that the sum of min(1, s / c) is N; -inf where N or fewer have s > 0.
+    """Return log c, such that the sum of min(1, s / c) is N; -inf where N or fewer have s > 0.
 
     Args:
         log_score: scores, the N greatest among them.
@@ -246,7 +246,7 @@ def systematic(
     slots: int,
     uniform: Callable[[Callable[[], Tensor]], float],
 ) -> tuple[Int64[Tensor, "K"], Float64[Tensor, "K"]]:
-    """Keeps at most N of these; returns which, and log pi of each.
+    """Keep at most N of these; return which, and log pi of each.
 
     Args:
         log_score: of each.
@@ -315,7 +315,7 @@ def planned(
     log_c: Float64[Tensor, "B"],
     places_left: Int64[Tensor, "B"] | None,
 ) -> Plan:
-    """Sums of pi; those of an example come to the places that are left, where that is known."""
+    """Sum of pi; those of an example come to the places that are left, where that is known."""
     others = _total(best.log_score.masked_fill(sure, -torch.inf))
     log_mass = torch.logaddexp(others, best.log_rest)
     of_row = log_c[group.example]
@@ -337,7 +337,7 @@ def planned(
 def points(
     ends: Float64[Tensor, "b N"], u: Float64[Tensor, "b"], most: int
 ) -> tuple[Int64[Tensor, "b M"], Float64[Tensor, "b M"], Bool[Tensor, "b M"]]:
-    """Finds where the points u, u + 1, … fall.
+    """Find where the points u, u + 1, … fall.
 
     Args:
         ends: running sums of the mass of an example's rows.

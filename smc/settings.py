@@ -68,7 +68,7 @@ def settings_of(
     top_p: object = 1.0,
     execution: str = "auto",
 ) -> Settings:
-    """Makes settings of what a caller of `smc.sample` gives by these names, whatever it is.
+    """Make settings of what a caller of `smc.sample` gives by these names, whatever it is.
 
     Raises:
         ValueError: one of them makes no sense.
@@ -90,14 +90,14 @@ def settings_of(
 
 
 def whole(what: str, value: object) -> int:
-    """Returns a whole number as an integer; nothing is rounded."""
+    """Return a whole number as an integer; nothing is rounded."""
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise ValueError(f"{what} is {value!r}; it must be a whole number")
     return int(value)
 
 
 def _real(what: str, value: Any) -> float:
-    """Returns a number as a float."""
+    """Return a number as a float."""
     try:
         if not isinstance(value, bool):
             return float(value)

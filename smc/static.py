@@ -48,7 +48,7 @@ class StaticReader(Reader[State]):
         forward: the language model.
         proposal, batch, vocabulary, temperature: as for `Reader`.
         num_particles: N, of each example.
-        spare: columns beyond the budget, for steps that the host takes too many.
+        spare: columns beyond the budget, for steps of a trial where the budget is small.
 
     Raises:
         ValueError: the proposal waits for the device.
@@ -75,21 +75,21 @@ class StaticReader(Reader[State]):
         self.spare = spare
 
     def some(self, mask: Bool[Tensor, "M"]) -> Int64[Tensor, "M"]:
-        """Returns all places, as it is not known which are in the mask."""
+        """Return all places, as it is not known which are in the mask."""
         return torch.arange(len(mask), device=mask.device)
 
     def note_nan(self, found: Bool[Tensor, ""]) -> Bool[Tensor, ""]:
-        """Hands it on; it is refused when all is over."""
+        """Hand it on; it is refused when all is over."""
         return found
 
     def rewind(self) -> None:
-        """Makes the language model forget all generated tokens."""
+        """Make the language model forget all generated tokens."""
         self.forward.rewind()
 
     def start(
         self, prompts: Sequence[Sequence[int]], num_particles: int
     ) -> tuple[Extension, Prefixes[State]]:
-        """Reads each prompt once, and makes a row of it for each particle; see `Reader`."""
+        """Read each prompt once, and make a row of it for each particle; see `Reader`."""
         state = self.proposal.start(self.batch)
         budget = int(self.batch.budgets.max())
         log_p = self.forward.start(prompts, num_particles, budget + self.spare)
@@ -107,7 +107,7 @@ class StaticReader(Reader[State]):
         token: Int64[Tensor, "P"],
         running: Bool[Tensor, "P"],
     ) -> tuple[Extension, Prefixes[State]]:
-        """Extends a row for each particle that is running; see `Reader`."""
+        """Extend a row for each particle that is running; see `Reader`."""
         assert isinstance(prefixes, StaticPrefixes)
         token = torch.where(running, token, -1).unsqueeze(1)
         state = self.proposal.advance(self.proposal.take(prefixes.state, row), token)
@@ -130,8 +130,8 @@ class StaticReader(Reader[State]):
             row=torch.arange(len(running), device=running.device),
             tokens=tokens,
             forced=none,
-            log_p=none.double(),
-            log_g=none.double(),
+            forced_log_p=none.double(),
+            forced_log_g=none.double(),
             num_read=count if tokens.shape[1] else torch.zeros_like(count),
             num_forced=torch.zeros_like(count),
             failed=torch.zeros((), dtype=torch.bool, device=running.device),
@@ -168,7 +168,7 @@ class Moved(NamedTuple):
 
 
 def move(row: Int64[Tensor, "P"], running: Bool[Tensor, "P"], N: int) -> Moved:
-    """Finds a row for each particle; O(P N) bits.
+    """Find a row for each particle; O(P N) bits.
 
     Args:
         row: the row that each particle goes on from, one of its example's where it does.

@@ -85,7 +85,7 @@ class ParticleFilter(Generic[State]):
     watch: Watch | None = None
 
     def start(self, prompts: Sequence[Sequence[int]]) -> tuple[Carry, StepRecord]:
-        """Reads each prompt (token ids) once; all particles of an example begin alike.
+        """Read each prompt (token ids) once; all particles of an example begin alike.
 
         Returns:
             The particles before the first step, and the record of what is forced there.
@@ -93,9 +93,9 @@ class ParticleFilter(Generic[State]):
         B, N, budgets = len(prompts), self.num_particles, self.reader.batch.budgets
         extension, prefixes = self.reader.start(prompts, N)
         particles = start_particles(B, N, int(budgets.max()), budgets.device)
-        log_potential = self._log_potential(extension, torch.zeros_like(extension.log_p))
+        log_potential = self._log_potential(extension, torch.zeros_like(extension.forced_log_p))
         possible = extension.finished | extension.running
-        increment = torch.where(possible, extension.log_p + log_potential, -torch.inf)
+        increment = torch.where(possible, extension.forced_log_p + log_potential, -torch.inf)
         particles = particles.extended(
             extension,
             log_weight=increment,
@@ -106,7 +106,7 @@ class ParticleFilter(Generic[State]):
         return carry, StepRecord.of_start(extension, N)
 
     def step(self, carry: Carry) -> tuple[Carry, StepRecord]:
-        """Takes all particles that run one token further, and through what is forced behind it."""
+        """Take all particles that run one token further, and through what is forced behind it."""
         particles, prefixes = carry.particles, carry.prefixes
         guide = self.reader.guide(prefixes)
         next_tokens = self.reader.vocabulary.draws(guide, prefixes.log_p)
@@ -125,7 +125,9 @@ class ParticleFilter(Generic[State]):
         log_potential = self._log_potential(extension, log_g)
         gained = log_potential if self.reader.proposal.potential else log_z[ancestors]
         increment = torch.where(
-            extension.finished | extension.running, gained - log_g + extension.log_p, -torch.inf
+            extension.finished | extension.running,
+            gained - log_g + extension.forced_log_p,
+            -torch.inf,
         )
         extended = chosen.extended(
             extension,
@@ -140,7 +142,7 @@ class ParticleFilter(Generic[State]):
         return Carry(extended, after, carry.step + 1, failed), record
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
-        """Returns the particles, example by example; their mean weight is the evidence."""
+        """Return the particles, example by example; their mean weight is the evidence."""
         particles, N = carry.particles, self.num_particles
         final = Weights.of(particles.log_weight.view(-1, N))
         return Outcome(
@@ -181,7 +183,7 @@ class ParticleFilter(Generic[State]):
     def _resample(
         self, particles: Particles, prefixes: Prefixes[State], step: Int64[Tensor, "B"]
     ) -> tuple[Particles, Int64[Tensor, "P"], Bool[Tensor, "B"]]:
-        """Resamples the systems of particles whose weights have grown too unequal.
+        """Resample the systems of particles whose weights have grown too unequal.
 
         Returns:
             The particles, of which particle each is a copy, and the examples with such a system.
@@ -206,7 +208,7 @@ class ParticleFilter(Generic[State]):
         """log psi of prefixes whose last drawn token has this log g; one where the text is over."""
         if not self.reader.proposal.potential:
             return torch.zeros_like(log_g)
-        last = torch.where(extension.forced > 0, extension.log_g, log_g)
+        last = torch.where(extension.forced > 0, extension.forced_log_g, log_g)
         return torch.where(extension.running, last, 0.0)
 
     def _record(
@@ -261,7 +263,7 @@ def fallbacks_of(
     particles: Particles,
     num_examples: int,
 ) -> Int64[Tensor, "B"]:
-    """Counts the prefixes of running particles at which the proposal knew nothing."""
+    """Count the prefixes of running particles at which the proposal knew nothing."""
     if fallback is None:
         return torch.zeros(num_examples, dtype=torch.int64, device=particles.row.device)
     in_use = torch.zeros_like(prefixes.example)
@@ -272,7 +274,7 @@ def fallbacks_of(
 def prefixes_in_use(
     prefixes: Prefixes[State], particles: Particles, proposal: Proposal[State]
 ) -> tuple[Prefixes[State], Int64[Tensor, "R"]]:
-    """Returns the prefixes of running particles, as observers are shown them, and their rows."""
+    """Return the prefixes of running particles, as observers are shown them, and their rows."""
     rows = torch.unique(particles.row[particles.running])
     if len(rows) == prefixes.num_rows:
         return prefixes, rows

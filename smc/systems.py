@@ -48,7 +48,7 @@ class Systems(NamedTuple):
         strata: str,
         reader: Reader,
     ) -> Systems:
-        """Finds which particles compete.
+        """Find which particles compete.
 
         Args:
             runs: particles that are due another token.
@@ -84,7 +84,7 @@ class Systems(NamedTuple):
         return column < self.size.unsqueeze(1)
 
     def take(self, rows: Int64[Tensor, "K"]) -> Systems:
-        """Returns some of the systems."""
+        """Return some of the systems."""
         return Systems(self.members[rows], self.size[rows])
 
 
@@ -113,7 +113,7 @@ def resample(
     draw: Draw,
     reader: Reader,
 ) -> Resampled:
-    """Replaces the particles of each system of low ESS by equally weighted copies of them.
+    """Replace the particles of each system of low ESS by equally weighted copies of them.
 
     Args:
         systems: which particles compete.

@@ -48,9 +48,8 @@ class ToyLM:
         spread: standard deviation of the logits.
         context: most tokens it pretends to attend to.
         dtype: of its log-probabilities.
+        device: where it puts them.
     """
-
-    device = torch.device("cpu")
 
     def __init__(
         self,
@@ -60,35 +59,38 @@ class ToyLM:
         spread: float = 1.0,
         context: int | None = None,
         dtype: torch.dtype = torch.float64,
+        device: str | torch.device = "cpu",
     ) -> None:
         self.vocabulary = vocabulary
         self.context = context
         self.dtype = dtype
+        self.device = torch.device(device)
         self._seed = seed
         self._spread = spread
         self._known: dict[tuple[int, ...], Float[Tensor, "V"]] = {}
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Returns ids as they are; of text, the sizes of its characters, modulo the vocabulary."""
+        """Return ids as they are; of text, the sizes of its characters, modulo the vocabulary."""
         if isinstance(prompt, str):
             return [ord(character) % self.vocabulary.size for character in prompt]
         return token_ids(prompt)
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[ToyRows, Float[Tensor, "B V"]]:
-        """Makes one row per prompt."""
+        """Make one row per prompt."""
         rows = ToyRows(self, [tuple(prompt) for prompt in prompts])
         return rows, torch.stack([self.log_p(tuple(prompt)) for prompt in prompts])
 
     def static_forward(self) -> ToyForward:
-        """Makes the model read in static shapes; see `smc.models.static_cache.Forward`."""
+        """Make the model read in static shapes; see `smc.models.static_cache.Forward`."""
         return ToyForward(self)
 
     def log_p(self, tokens: tuple[int, ...]) -> Float[Tensor, "V"]:
-        """Returns log p(next | tokens), at temperature one."""
+        """Return log p(next | tokens), at temperature one."""
         if tokens not in self._known:
             generator = np.random.default_rng([self._seed, len(tokens), *tokens])
             logits = self._spread * generator.standard_normal(self.vocabulary.size)
-            self._known[tokens] = torch.from_numpy(logits).log_softmax(dim=0).to(self.dtype)
+            log_p = torch.from_numpy(logits).log_softmax(dim=0)
+            self._known[tokens] = log_p.to(self.device, self.dtype)
         return self._known[tokens]
 
 
@@ -101,8 +103,9 @@ class ToyRows:
         self._tokens = list(prompts)
 
     def extend(self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]) -> Float[Tensor, "R T V"]:
-        """Appends runs; what lies past a run's length is NaN, so that nobody relies on it."""
-        log_p = torch.full((*runs.shape, self._lm.vocabulary.size), torch.nan, dtype=self._lm.dtype)
+        """Append runs; what lies past a run's length is NaN, so that nobody relies on it."""
+        shape = (*runs.shape, self._lm.vocabulary.size)
+        log_p = torch.full(shape, torch.nan, dtype=self._lm.dtype, device=self._lm.device)
         for r, (run, length) in enumerate(zip(runs.tolist(), lengths.tolist(), strict=True)):
             for t in range(length):
                 self._tokens[r] = (*self._tokens[r], run[t])
@@ -110,12 +113,12 @@ class ToyRows:
         return log_p
 
     def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
-        """Copies rows."""
+        """Copy rows."""
         self._tokens = [self._tokens[a] for a in ancestors.tolist()]
         self._prompt_lengths = [self._prompt_lengths[a] for a in ancestors.tolist()]
 
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
-        """Cuts rows."""
+        """Cut rows."""
         self._tokens = [
             tokens[: prompt + length]
             for tokens, prompt, length in zip(
@@ -133,7 +136,7 @@ class ToyForward:
     def start(
         self, prompts: Sequence[Sequence[int]], num_particles: int, budget: int
     ) -> Float[Tensor, "P V"]:
-        """Makes N rows of each prompt."""
+        """Make N rows of each prompt."""
         self._prompts = [tuple(prompt) for prompt in prompts for _ in range(num_particles)]
         self.rewind()
         return torch.stack([self._lm.log_p(tokens) for tokens in self._prompts])
@@ -141,12 +144,12 @@ class ToyForward:
     def step(
         self, tokens: Int[Tensor, "P"], source: Int[Tensor, "P"], step: Int[Tensor, ""]
     ) -> Float[Tensor, "P V"]:
-        """Copies rows, and appends a token to each."""
+        """Copy rows, and append a token to each."""
         self._rows.reorder(source)
         return self._rows.extend(tokens.unsqueeze(1), torch.ones_like(tokens))[:, 0]
 
     def rewind(self) -> None:
-        """Forgets all generated tokens."""
+        """Forget all generated tokens."""
         self._rows = ToyRows(self._lm, self._prompts)
 
 
@@ -158,7 +161,7 @@ def target(
     *,
     temperature: float = 1.0,
 ) -> dict[tuple[int, ...], float]:
-    """Returns p_lm(x) of every token sequence x, EOS included, that obeys constraint and budget.
+    """Return p_lm(x) of every token sequence x, EOS included, that obeys constraint and budget.
 
     The values sum to P_lm(C within n); divided by that, they are the target distribution.  Cost:
     exponential in the budget.
@@ -185,7 +188,7 @@ def target(
 def walk(
     run: Callable[[Draw, list[int]], Sequence[Result]], *, chunk: int = 1024
 ) -> Iterator[tuple[float, Result]]:
-    """Runs a sampler through every combination of outcomes of its random choices.
+    """Run a sampler through every combination of outcomes of its random choices.
 
     A walk is named by the outcomes of its choices in the order in which they arise.  The walks of a
     chunk are sampled together, as examples of one batch.  Each is given the outcomes it must begin
@@ -250,7 +253,7 @@ def check_lookahead(
     tolerance: float = 1e-9,
     prefixes: int = 200,
 ) -> int:
-    """Checks the laws that every lookahead must obey, at prefixes of a constraint.
+    """Check the laws that every lookahead must obey, at prefixes of a constraint.
 
     With `completed(x)` the sum of joint(v) over the tokens v allowed after a prefix x, and one
     where x is complete,
@@ -306,6 +309,6 @@ def check_lookahead(
 def _close(
     found: Tensor, expected: Tensor, tolerance: float, prefix: tuple[int, ...], law: str
 ) -> None:
-    """Raises AssertionError where two probabilities differ by more than a share of themselves."""
+    """Raise AssertionError where two probabilities differ by more than a share of themselves."""
     far = (found - expected).abs() > tolerance * expected.abs()
     assert not bool(far.any()), f"after {prefix}: {law}, but {found} is not {expected}"

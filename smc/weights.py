@@ -38,7 +38,7 @@ class Weights(NamedTuple):
 
     @classmethod
     def of(cls, log_weights: Float[Tensor, "*B N"]) -> Weights:
-        """Makes the weights exp(log_weights), in float64 whatever was given."""
+        """Make the weights exp(log_weights), in float64 whatever was given."""
         log = log_weights.double()
         top = log.amax(dim=-1, keepdim=True)
         top = torch.where(top.isneginf(), 0.0, top)

@@ -17,6 +17,7 @@ ALLOWED = {
     "smc": {"gcd", "hmm"},
     "experiments": {"gcd", "hmm", "smc"},
     "gcd_cli": {"gcd", "hmm", "smc"},
+    "gcd_vllm": {"gcd"},
 }
 ROOMS = {  # of gcd: what stands in a room may import these rooms, and what lies beside them
     "gcd.support": set(),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-LIBRARY = ("gcd", "hmm", "smc", "gcd_cli")
+LIBRARY = ("gcd", "hmm", "smc", "gcd_cli", "gcd_vllm")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The README's examples run as they stand there, but for the hub that a model's name needs."""
+"""The examples of the README and of the library's page run, but for the hub that a name needs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def blocks() -> list[str]:
+    pages = [ROOT / "README.md", ROOT / "docs" / "library.md"]
+    texts = [page.read_text(encoding="utf-8") for page in pages]
+    return re.findall(r"```python\n(.*?)```", "\n".join(texts), flags=re.DOTALL)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("real_model", "unchecked_annotations")
 def test_the_example_runs_on_a_model_of_ones_own_without_the_checkout(
@@ -17,9 +23,8 @@ def test_the_example_runs_on_a_model_of_ones_own_without_the_checkout(
 ):
     from experiments.harness import smollm2
 
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    code = "\n".join(re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL))
-    assert "smc.sample" in code
+    code = "\n".join(blocks())
+    assert "smc.sample" in blocks()[0]
     assert "gcd.Matcher" in code
     assert "experiments" not in code
     code, count = re.subn(r'^path = "[\w/.-]+"', "path = model_directory", code, flags=re.MULTILINE)
@@ -49,16 +54,18 @@ def test_the_example_of_transformers_runs_on_any_model(capsys):
         "prompt": "Tom had a ball.",
         "constraint": gcd.lift(gcd.regex(r" The ball (was|is) [a-z ]{3,30}\."), lm.vocabulary),
     }
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
-    (code,) = [block for block in blocks if "custom_generate" in block]
+    (code,) = [block for block in blocks() if "custom_generate" in block]
     assert "BudgetLogitsProcessor" in code
     exec(compile(code, "README.md", "exec"), given)
     for line in capsys.readouterr().out.splitlines():
         assert re.fullmatch(r".*The ball (was|is) [a-z ]{3,30}\..*", line), line
 
 
-def test_what_the_readme_links_to_exists():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#:]+)\)", readme):
-        assert (ROOT / target).exists(), target
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks/README.md"],
+    ids=lambda page: page.name,
+)
+def test_what_a_page_links_to_exists(page: Path):
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target

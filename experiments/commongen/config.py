@@ -31,8 +31,7 @@ def check(config: DictConfig) -> None:
     """Refuse values that no run could honour: `ValueError` with the value and what to give."""
     task = config.task
     check_records(config)
-    if task.max_words is not None:
-        at_least("task.max_words", task.max_words, 1)
+    at_least("task.max_words", task.max_words, 1)
     if task.inflections not in (AUTO, LEMMINFLECT):
         if not Path(task.inflections).is_file():
             raise ValueError(

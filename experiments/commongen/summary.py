@@ -6,6 +6,7 @@ Every concept set counts in every mean but that of the log-probability, which on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pandas as pd
 from experiments.commongen.metrics import bleu_counts, corpus_bleu, rouge_l
 from experiments.harness.arms import Arm
 from experiments.harness.results import Row
-from experiments.harness.summary import Interval, bootstrap, summarize
+from experiments.harness.summary import Group, Measure, example_of, grouped, summarize
 from experiments.harness.tables import number, with_interval
 
 PUBLISHED = (  # system, metric, figure in percent
@@ -23,49 +24,30 @@ PUBLISHED = (  # system, metric, figure in percent
     ("gpt-4-0613, CommonGen-lite", "coverage", 97.44),
     ("Llama-2-7b-chat, CommonGen-lite", "coverage", 88.56),
 )
-MEASURES = ("coverage", "bleu", "rouge_l", "expected_rouge_l", "log_p_per_token")
 
 
 def summarize_text(
     rows: Sequence[Row], references: Mapping[str, Sequence[str]], seed: int = 0
 ) -> list[dict[str, Any]]:
     """Sum up the rows of each arm and number of particles; `references` go by example."""
-    summary = summarize(rows, seed)
-    for record in summary:
-        arm, particles = Arm.of(record), record["particles"]
-        own = [r for r in rows if Arm.of(r) == arm and r["particles"] == particles]
-        examples: dict[str, list[Row]] = {}
-        for row in own:
-            examples.setdefault(row["example"], []).append(row)
-        measured = _measures(examples, references, seed)
-        for name, interval in measured.items():
-            nothing = dict.fromkeys((name, f"{name}_low", f"{name}_high"))
-            record |= nothing if interval is None else interval.named(name)
-        record["seconds_per_row"] = float(np.mean([row["seconds"] for row in own]))
-    return summary
-
-
-def _measures(
-    examples: Mapping[str, Sequence[Row]], references: Mapping[str, Sequence[str]], seed: int
-) -> dict[str, Interval | None]:
-    """Every measure of the rows of one arm, an example's repetitions taken together."""
-    counts, rouge, expected, coverage, log_p = [], [], [], [], []
-    for name, rows in examples.items():
-        texts = [row["answer"] or "" for row in rows]
-        counts.append(np.sum([bleu_counts(text, references[name]) for text in texts], axis=0))
-        rouge.append(float(np.mean([rouge_l(text, references[name]) for text in texts])))
-        means = [_expected_rouge_l(row["answers"], references[name]) for row in rows]
-        expected.append(float(np.mean(means)))
-        coverage.append(float(np.mean([row["coverage"] for row in rows])))
-        known = [row["log_p_per_token"] for row in rows if row["log_p_per_token"] is not None]
-        log_p += [float(np.mean(known))] if known else []
-    return {
-        "coverage": bootstrap(coverage, seed),
-        "bleu": corpus_bleu(np.stack(counts), seed),
-        "rouge_l": bootstrap(rouge, seed),
-        "expected_rouge_l": bootstrap(expected, seed),
-        "log_p_per_token": bootstrap(log_p, seed) if log_p else None,
+    measures: dict[str, Measure] = {
+        "coverage": itemgetter("coverage"),
+        "rouge_l": lambda row: rouge_l(row["answer"] or "", references[row["example"]]),
+        "best_rouge_l": lambda row: rouge_l(row.get("best") or "", references[row["example"]]),
+        "expected_rouge_l": lambda r: _expected_rouge_l(r["answers"], references[r["example"]]),
+        "log_p_per_token": itemgetter("log_p_per_token"),
     }
+    summary = summarize(rows, seed, measures)
+    groups = grouped(rows, Group.of)
+    for record in summary:
+        # An example's repetitions are taken together.
+        counts = [
+            np.sum([bleu_counts(row["answer"] or "", references[name]) for row in own], axis=0)
+            for name, own in grouped(groups[Group.of(record)], example_of).items()
+        ]
+        record |= corpus_bleu(np.stack(counts), seed).named("bleu")
+        record["seconds_per_row"] = record["seconds_each"]
+    return summary
 
 
 def _expected_rouge_l(answers: Sequence[Mapping[str, Any]], references: Sequence[str]) -> float:
@@ -89,8 +71,10 @@ def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
             "dead rows": s["dead"],
             "BLEU-4": with_interval(s, "bleu"),
             "ROUGE-L": with_interval(s, "rouge_l"),
+            "ROUGE-L (best)": with_interval(s, "best_rouge_l"),
             "ROUGE-L (weighted)": with_interval(s, "expected_rouge_l"),
             "log p a token": with_interval(s, "log_p_per_token", 2, 1),
+            "evidence found %": with_interval(s, "evidence_found"),
             "log evidence": number(s["log_evidence"]),
             "read": f"{s['read']:.0f}",
             "LM calls": s["lm_calls"],

@@ -16,17 +16,30 @@ import gcd
 import smc
 from experiments.commongen.config import CommonGenConfig, check
 from experiments.commongen.coverage import covered
-from experiments.commongen.data import load_records
 from experiments.commongen.prompts import build_prompt
-from experiments.commongen.records import ConceptSet
+from experiments.commongen.records import ConceptSet, read_file, read_hub
 from experiments.commongen.summary import PUBLISHED, as_table, summarize_text
+from experiments.harness.budgets import title_of_budgets
 from experiments.harness.comparison import compare, identity, report
 from experiments.harness.examples import Example, RecordTask, name_of_example
 from experiments.harness.likelihood import log_probability, tokens_of
-from experiments.harness.models import load_model
+from experiments.harness.models import ROOT, load_model
 from experiments.harness.records import ReadResult
 from experiments.harness.results import Row
 from experiments.harness.run import Run, Task
+
+EMBEDDED = ROOT / "data" / "commongen" / "dev_100.jsonl"
+"""The first 100 sets of CommonGen's development set."""
+
+
+def _read(config: DictConfig) -> ReadResult[ConceptSet]:
+    """Load at most `task.num_examples` sets after `data.offset`; malformed ones are only listed."""
+    data, task = config.data, config.task
+    if data.hub is not None:
+        result = read_hub(data.hub, data.split, task.inflections)
+    else:
+        result = read_file(data.path or EMBEDDED, task.inflections)
+    return result.part(data.offset, task.num_examples)
 
 
 def record_task(config: DictConfig, lm: smc.TransformersLM, tokenizer: Any) -> RecordTask:
@@ -82,8 +95,9 @@ def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
         prepared,
         rows,
         title=(
-            f"{task.name}: {len(prepared.examples)} concept sets ({source}), budget {task.budget}, "
-            f"literals={task.literals}, temperature {config.smc.temperature:g}"
+            f"{task.name}: {prepared.num_records} concept sets ({source}), "
+            f"budget {title_of_budgets(task.budget)}, literals={task.literals}, "
+            f"temperature {config.smc.temperature:g}"
         ),
         summary=summary,
         table=as_table(summary),
@@ -102,4 +116,4 @@ def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
     )
 
 
-TASK = Task("commongen", CommonGenConfig, check, load_records, identity, _run, processes="rows")
+TASK = Task("commongen", CommonGenConfig, check, _read, identity, _run, processes="rows")

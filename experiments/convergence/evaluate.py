@@ -67,29 +67,25 @@ class Evaluator:
         inner[tree["parent"][wanted].clamp(min=0)] = True
         ends = (wanted & ~inner).nonzero().squeeze(1)
         paths = tree.paths(ends)
-        order = torch.from_numpy(np.lexsort(paths.numpy().T[::-1])) if paths.shape[1] else None
-        if order is not None:
-            ends, paths = ends[order], paths[order]
-        for some in range(0, len(ends), self.max_rows):
-            part = slice(some, some + self.max_rows)
+        if paths.shape[1] > 1:
+            paths = paths[np.lexsort(tree.tokens(paths).numpy().T[::-1])]
+        for some in paths.split(self.max_rows):
             before = int(tree.known.sum())
-            self._batch(tree, wanted, ends[part], paths[part])
+            self._batch(tree, wanted, some)
             if progress is not None:
                 progress(int(tree.known.sum()) - before)
 
-    def _batch(
-        self, tree: Tree, wanted: Tensor, ends: Int64[Tensor, "R"], paths: Int64[Tensor, "R T"]
-    ) -> None:
-        """Reads the runs that lead to these nodes, and keeps what was wanted on the way."""
-        lengths = tree["depth"][ends]
-        nodes = self._nodes_of(tree, ends, int(lengths.max()))
+    def _batch(self, tree: Tree, wanted: Tensor, nodes: Int64[Tensor, "R T1"]) -> None:
+        """Reads runs along these paths from the root, and keeps what was wanted on the way."""
+        lengths = (nodes >= 0).sum(dim=1) - 1
+        longest = int(lengths.max())
+        tokens = tree.tokens(nodes[:, : longest + 1])
         rows, log_p = self.lm.prefill([self.prompt])
         self._keep(tree, wanted, nodes[:1, 0], log_p)
-        longest = int(lengths.max())
         common = 0
-        while common < int(lengths.min()) and bool((paths[:, common] == paths[0, common]).all()):
+        while common < int(lengths.min()) and bool((tokens[:, common] == tokens[0, common]).all()):
             common += 1
-        full = self.ids[paths.clamp(min=0)].to(self.lm.device)
+        full = self.ids[tokens.clamp(min=0)].to(self.lm.device)
         if common:
             log_p = self._extend(rows, full[:1, :common], torch.tensor([common]))
             self._keep(tree, wanted, nodes[0, 1 : common + 1], log_p[0])
@@ -105,23 +101,12 @@ class Evaluator:
     def _extend(self, rows: Rows, runs: Tensor, lengths: Tensor) -> Tensor:
         return rows.extend(runs, lengths.to(runs.device))
 
-    @staticmethod
-    def _nodes_of(tree: Tree, ends: Int64[Tensor, "R"], longest: int) -> Int64[Tensor, "R T1"]:
-        """The node at each depth along each path, -1 behind its end."""
-        nodes = torch.full((len(ends), longest + 1), -1)
-        here = ends.clone()
-        while bool((here >= 0).any()):
-            rows = (here >= 0).nonzero().squeeze(1)
-            nodes[rows, tree["depth"][here[rows]]] = here[rows]
-            here[rows] = tree["parent"][here[rows]]
-        return nodes
-
     def _keep(self, tree: Tree, wanted: Tensor, nodes: Int64[Tensor, "R"], log_p: Tensor) -> None:
         """Keeps rows of log-probabilities over the whole vocabulary; equal nodes hold equal rows.
 
         Of rows for one node the first counts.
         """
-        nodes, row = _first_of_each(nodes)
+        nodes, row = map(torch.from_numpy, np.unique(nodes.numpy(), return_index=True))
         due = wanted[nodes] & ~tree.known[nodes]
         nodes, row = nodes[due], row[due]
         if not len(nodes):
@@ -129,11 +114,7 @@ class Evaluator:
         log_p = log_p[row.to(log_p.device)].double()
         if self.temperature != 1:
             log_p = (log_p / self.temperature).log_softmax(dim=1)
-        if bool(log_p.isnan().any()):
-            raise FloatingPointError(
-                "the language model returned log-probabilities that are not numbers (NaN); "
-                "its weights or its dtype are at fault: try float32 or bfloat16"
-            )
+        refuse_nan(log_p)
         small = log_p[:, self.ids.to(log_p.device)].cpu()
         slots = tree.rows(nodes)
         inside = slots >= 0
@@ -143,10 +124,13 @@ class Evaluator:
         tree["log_other"][nodes] = torch.log1p(-total)
 
 
-def _first_of_each(nodes: Int64[Tensor, "R"]) -> tuple[Tensor, Tensor]:
-    """Distinct nodes, and the first row of each."""
-    values, first = np.unique(nodes.numpy(), return_index=True)
-    return torch.from_numpy(values), torch.from_numpy(first)
+def refuse_nan(log_p: Tensor) -> None:
+    """Raise `FloatingPointError` if some of these log-probabilities are not numbers."""
+    if bool(log_p.isnan().any()):
+        raise FloatingPointError(
+            "the language model returned log-probabilities that are not numbers (NaN); "
+            "its weights or its dtype are at fault: try float32 or bfloat16"
+        )
 
 
 def save_values(tree: Tree, path: Path) -> None:

@@ -40,12 +40,10 @@ class Exact(NamedTuple):
     Attributes:
         log_evidence: log p_lm(C within n).
         posterior: probability of each text given that.
-        log_law: log p_lm(text, ended within the budget).
     """
 
     log_evidence: float
     posterior: Float64[Tensor, "texts"]
-    log_law: Float64[Tensor, "texts"]
 
 
 class Law(NamedTuple):
@@ -68,32 +66,14 @@ def exact(tree: Tree) -> Exact:
     Raises:
         ValueError: no text has positive probability under the model.
     """
-    log_law = _log_sum_of_paths(tree, tree["log_p"])
+    log_law = log_sum_of_paths(tree, tree["log_p"])
     log_evidence = float(log_law.logsumexp(dim=0))
     if log_evidence == -np.inf:
         raise ValueError(
             "the language model gives no answer any probability within the budget, so there is "
             "nothing to sample; give other strings, or another prompt"
         )
-    return Exact(log_evidence, (log_law - log_evidence).exp(), log_law)
-
-
-def law_of_one(
-    tree: Tree, log_q: Float64[Tensor, "slots"], posterior: Float64[Tensor, "texts"]
-) -> Law:
-    """Compute the law of a single sample.
-
-    Args:
-        tree: the problem.
-        log_q: log-probability with which each slot of the tree is drawn from its node.
-        posterior: the exact one.
-    """
-    probabilities = _log_sum_of_paths(tree, log_q).exp()
-    return Law(
-        probabilities,
-        min(1.0, float(probabilities.sum())),
-        float(total_variation(probabilities.numpy(), posterior.numpy())),
-    )
+    return Exact(log_evidence, (log_law - log_evidence).exp())
 
 
 def total_variation(
@@ -116,8 +96,8 @@ def floor_of_draws(posterior: Float64[Tensor, "texts"], draws: int) -> float:
     return float(deviations.sum()) / (2 * draws)
 
 
-def _log_sum_of_paths(tree: Tree, log_step: Float64[Tensor, "slots"]) -> Float64[Tensor, "texts"]:
-    """Of each text: log of the sum over its spellings of the product of steps along the path."""
+def log_sum_of_paths(tree: Tree, log_step: Float64[Tensor, "slots"]) -> Float64[Tensor, "texts"]:
+    """Compute for each text log of the sum over its spellings of the product of steps."""
     total = torch.zeros(tree.num_exact, dtype=torch.float64)
     parent, slot = tree["parent"], tree["slot"]
     for first, end in tree.levels()[1:]:

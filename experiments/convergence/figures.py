@@ -7,11 +7,11 @@ and markers, algorithms styles of lines.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
@@ -22,6 +22,12 @@ from experiments.harness.figures import legend_of, log_axis, plain, plt
 _LEAST = 1e-5  # what is closer than that is drawn there
 _NOTHING = 0.5  # where no prefix is read, on an axis that has no zero
 _EXACT = "exact sampler, as many draws"
+LABELS = {
+    "particles": "particles",
+    "read": "prefixes read a run",
+    "seconds": "seconds a run, real model",
+}
+"""What panels are drawn against: columns of estimates, and how they are called."""
 _FEW = 8  # so many intervals can be told apart in one panel
 
 
@@ -50,37 +56,12 @@ def plot_medians(reports: Sequence[Report], path: Path) -> None:
 
 def _medians(reports: Sequence[Report], arm: Arm) -> list[dict[str, float]]:
     """Medians over problems, by particles."""
-    found: dict[int, list[dict[str, Any]]] = {}
-    for report in reports:
-        for e in estimates_of(report, arm):
-            found.setdefault(e["particles"], []).append(e)
-    return [
-        {
-            "particles": n,
-            "read": statistics.median(e["read"] for e in rows),
-            "tv": statistics.median(map(tv_of, rows)),
-        }
-        for n, rows in sorted(found.items())
-    ]
-
-
-def plot_particles(reports: Sequence[Report], path: Path) -> None:
-    """Draw the total variation of the law of one answer against particles."""
-
-    def axis_of(axis: Any) -> None:
-        _particles_axis(axis, reports)
-
-    _plot(reports, path, "particles", "particles", axis_of)
-
-
-def plot_reads(reports: Sequence[Report], path: Path) -> None:
-    """Draw the total variation of the law of one answer against prefixes read in a run."""
-    _plot(reports, path, "read", "prefixes read a run", log_axis)
-
-
-def plot_time(reports: Sequence[Report], path: Path) -> None:
-    """Draw the total variation of the law of one answer against seconds of one real run."""
-    _plot(reports, path, "seconds", "seconds a run, real model", log_axis)
+    frame = pd.DataFrame(
+        {"particles": e["particles"], "read": e["read"], "tv": tv_of(e)}
+        for report in reports
+        for e in estimates_of(report, arm)
+    )
+    return frame.groupby("particles", as_index=False).median().to_dict("records")
 
 
 def _particles_axis(axis: Any, reports: Sequence[Report]) -> None:
@@ -109,9 +90,14 @@ def _legend(figure: Any, arms: Sequence[Arm], *, exact: bool) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
 
 
-def _plot(
-    reports: Sequence[dict[str, Any]], path: Path, key: str, label: str, axis_of: Any
-) -> None:
+def plot_panels(reports: Sequence[Report], path: Path, key: str) -> None:
+    """Draw the total variation of the law of one answer, a panel for each problem.
+
+    Args:
+        reports: one for each problem.
+        path: of the image.
+        key: a column of `LABELS`, against which it is drawn.
+    """
     columns = min(5, len(reports))
     lines = math.ceil(len(reports) / columns)
     figure, axes = plt.subplots(
@@ -127,10 +113,13 @@ def _plot(
         axis.set_visible(False)
     for place, (axis, report) in enumerate(zip(axes.flat, reports, strict=False)):
         _panel(axis, report, arms, key)
-        axis_of(axis)
+        if key == "particles":
+            _particles_axis(axis, reports)
+        else:
+            log_axis(axis)
         axis.set_title(_title(report["name"]), fontsize=10)
         if place + columns >= len(reports):
-            axis.set_xlabel(label)
+            axis.set_xlabel(LABELS[key])
         if place % columns == 0:
             axis.set_ylabel("total variation")
     _legend(figure, arms, exact=True)

@@ -32,7 +32,7 @@ noisier than the mean itself, and percentiles of their distances would lie above
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -40,46 +40,10 @@ from scipy import sparse, stats
 
 from experiments.convergence.exact import total_variation
 from experiments.convergence.sampler import Runs
+from experiments.harness.summary import Interval
 
 _RESAMPLES = 200
 _LEVEL = 0.95
-
-
-class Estimate(NamedTuple):
-    """The measures of one method with one number of particles.
-
-    Attributes:
-        runs, particles: how many.
-        law: mean posterior over the runs.
-        tv, tv_low, tv_high: total variation of the law, with its interval.
-        tv_floor: what a law without bias would show, from noise alone.
-        one_run_tv: mean total variation of one run.
-        evidence_bias, evidence_bias_low, evidence_bias_high: relative.
-        evidence_variance, evidence_variance_low, evidence_variance_high: relative.
-        ess: of the final weights, a share of N.
-        dead: share of the runs.
-        read: mean number of prefixes that the language model read, without the prompt.
-        enumerated: whether the runs left nothing out.
-    """
-
-    runs: int
-    particles: int
-    law: Float64[np.ndarray, "texts"]
-    tv: float
-    tv_low: float
-    tv_high: float
-    tv_floor: float
-    one_run_tv: float
-    evidence_bias: float
-    evidence_bias_low: float
-    evidence_bias_high: float
-    evidence_variance: float
-    evidence_variance_low: float
-    evidence_variance_high: float
-    ess: float
-    dead: float
-    read: float
-    enumerated: bool
 
 
 def estimate(
@@ -88,7 +52,7 @@ def estimate(
     posterior: Float64[np.ndarray, "texts"],
     log_evidence: float,
     seed: int = 0,
-) -> Estimate:
+) -> dict[str, Any]:
     """Measure runs against the exact posterior and evidence.
 
     Args:
@@ -97,6 +61,12 @@ def estimate(
         posterior: the exact one.
         log_evidence: the exact one.
         seed: of the bootstrap.
+
+    Returns:
+        By name: how many `runs` and `particles`; the `law`; its total variation `tv`, and
+        `tv_floor`; the mean `one_run_tv`; `evidence_bias` and `evidence_variance`, both relative;
+        `ess` as a share of N; `dead` as a share of the runs; the mean `read`; and whether the runs
+        left nothing out, `enumerated`. Ends of intervals are called `..._low` and `..._high`.
     """
     R = runs.posterior.shape[0]
     ratio = np.exp(runs.log_evidence - log_evidence)
@@ -122,7 +92,6 @@ def estimate(
             vectorized=True,
             rng=np.random.default_rng(seed),
         ).confidence_interval
-    tv, bias, variance = values.tolist()
     low = np.maximum([0, -1, 0], np.minimum(low, values))
     high = np.minimum([1, math.inf, math.inf], np.maximum(high, values))
 
@@ -132,26 +101,22 @@ def estimate(
     dead = float(runs.dead.mean())
     variances = np.append(np.maximum(squares - law**2, 0), dead * (1 - dead))
     floor = 0.5 * float(np.sqrt(2 / math.pi * variances / R).sum())
-    return Estimate(
-        runs=R,
-        particles=particles,
-        law=law,
-        tv=tv,
-        tv_low=float(low[0]),
-        tv_high=float(high[0]),
-        tv_floor=floor,
-        one_run_tv=_one_run(runs.posterior, posterior),
-        evidence_bias=bias,
-        evidence_bias_low=float(low[1]),
-        evidence_bias_high=float(high[1]),
-        evidence_variance=variance,
-        evidence_variance_low=float(low[2]),
-        evidence_variance_high=float(high[2]),
-        ess=float(runs.ess.mean()) / particles,
-        dead=dead,
-        read=float(runs.read.mean()),
-        enumerated=bool(runs.enumerated.all()),
-    )
+    intervals = [Interval(*map(float, each)) for each in zip(values, low, high, strict=True)]
+    tv, bias, variance = intervals
+    return {
+        "runs": R,
+        "particles": particles,
+        "law": law,
+        **tv.named("tv"),
+        "tv_floor": floor,
+        "one_run_tv": _one_run(runs.posterior, posterior),
+        **bias.named("evidence_bias"),
+        **variance.named("evidence_variance"),
+        "ess": float(runs.ess.mean()) / particles,
+        "dead": dead,
+        "read": float(runs.read.mean()),
+        "enumerated": bool(runs.enumerated.all()),
+    }
 
 
 def _one_run(laws: sparse.csr_matrix, posterior: Float64[np.ndarray, "texts"]) -> float:

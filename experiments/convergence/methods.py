@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import torch
 from omegaconf import DictConfig
 
 import smc
-from experiments.convergence.exact import Exact, Law, law_of_one
+from experiments.convergence.exact import Exact, Law, log_sum_of_paths, total_variation
 from experiments.convergence.problems import Prepared
 from experiments.convergence.sampler import TreeProposal, tabulate
 from experiments.convergence.tree import Tree
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.config import HMMConfig
-from experiments.harness.methods import METHODS, hmm_settings, refuse_little_memory, warm_up
-from gcd.tokens.batch import AutomatonBatch
-from gcd.tokens.token_automaton import TokenAutomaton
+from experiments.harness.methods import METHODS, hmm_settings
+from experiments.harness.timing import seconds_of, table_seconds
 from hmm.model import HMM
 
 _TIMING = 1.0
@@ -68,46 +66,9 @@ def law_of_sample(proposal: TreeProposal, exact: Exact) -> Law:
         inside = slots >= 0
         steps = (log_p + guide.log_g)[:, :-1] - guide.log_z.unsqueeze(1)
         log_q[slots[inside]] = steps[inside]
-    return law_of_one(tree, log_q, exact.posterior)
-
-
-def refuse_large_tables(
-    proposals: Mapping[str, smc.Proposal], problem: str, constraint: TokenAutomaton, budget: int
-) -> None:
-    """Refuse a problem whose table takes more memory than it may, before anything is made of it.
-
-    Args:
-        proposals: by method, with HMMs of the size that the table will be for.
-        problem: its name.
-        constraint, budget: what the table is for.
-
-    Raises:
-        ValueError: with both sizes, and what to raise or lower.
-    """
-    needs = {name: [each.memory(constraint, budget)] for name, each in proposals.items()}
-    refuse_little_memory(proposals, [problem], needs)
-
-
-def table_seconds(
-    proposal: smc.Proposal,
-    constraint: TokenAutomaton,
-    budget: int,
-    device: torch.device | None = None,
-) -> float | None:
-    """Measure the time in which a proposal makes its table, in seconds; None if it has none.
-
-    The proposal keeps the table for the runs that follow, so this must be asked first.
-    """
-    if not proposal.memory(constraint, budget):
-        return None
-    warm_up(proposal, constraint, device)
-    automata = AutomatonBatch([constraint], device=device)
-    batch = smc.Batch(automata, torch.tensor([budget], device=device))
-    started = time.perf_counter()
-    proposal.start(batch)
-    if device is not None and device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return round(time.perf_counter() - started, 5)
+    probabilities = log_sum_of_paths(tree, log_q).exp()
+    distance = total_variation(probabilities.numpy(), exact.posterior.numpy())
+    return Law(probabilities, min(1.0, float(probabilities.sum())), float(distance))
 
 
 class Stopwatch:
@@ -140,7 +101,7 @@ class Stopwatch:
         self._warm: set[str] = set()
 
     def table_seconds(self) -> float | None:
-        """Measure the time of the table, as `table_seconds` does; None also if nothing is timed."""
+        """Measure the time of the table; None also if nothing is timed."""
         if not self._config.task.timed_runs:
             return None
         prepared = self._prepared
@@ -157,9 +118,7 @@ class Stopwatch:
             self._call(algorithm, 1, 0)
             self._warm.add(algorithm)
         while len(times) < self._config.task.timed_runs and sum(times) < _TIMING:
-            started = time.perf_counter()
-            self._call(algorithm, particles, len(times))
-            times.append(time.perf_counter() - started)
+            times.append(seconds_of(partial(self._call, algorithm, particles, len(times))))
         return round(statistics.median(times), 5) if times else None
 
     def _call(self, algorithm: str, particles: int, run: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import wandb
 
-from experiments.convergence.figures import plot_medians, plot_particles, plot_reads, plot_time
+from experiments.convergence.figures import plot_medians, plot_panels
 from experiments.convergence.headline import (
     GOAL,
     LEAST,
@@ -26,7 +26,7 @@ from experiments.harness.arms import Arm
 from experiments.harness.methods import METHODS
 from experiments.harness.run import Run
 from experiments.harness.tables import as_markdown
-from experiments.harness.tracking import LoggedArm, log_summary, logged_arms
+from experiments.harness.tracking import LoggedArm, log_shown, log_summary, logged_arms
 
 _SHOWN = (1, 4, 16, 64, 256)
 
@@ -43,15 +43,16 @@ def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
     (run.directory / "results.jsonl").write_text(text, encoding="utf-8")
     summary = {"headline": headline(reports), "notes": list(notes), "seed": run.config.seed,
                "problems": [_without_posteriors(r) for r in reports]}  # fmt: skip
-    drawn = {"medians": plot_medians, "particles": plot_particles, "reads": plot_reads}
+    drawn = {"particles": "particles", "reads": "read"}
     if run.config.task.timed_runs > 0:
-        drawn["time"] = plot_time
-    figures = {name: run.directory / f"{name}.png" for name in drawn}
-    for name, path in figures.items():
-        drawn[name](reports, path)
+        drawn["time"] = "seconds"
+    figures = {name: run.directory / f"{name}.png" for name in ("medians", *drawn)}
+    plot_medians(reports, figures["medians"])
+    for name, key in drawn.items():
+        plot_panels(reports, figures[name], key)
 
     def log(tracked: wandb.Run) -> None:
-        tracked.log({name: wandb.Image(str(path)) for name, path in figures.items()})
+        log_shown(tracked, {}, figures)
         log_summary(tracked, {"headline": summary["headline"]})
 
     files = ["results.jsonl", *(path.name for path in figures.values())]
@@ -245,9 +246,9 @@ def _count(value: float | None, most: int) -> str:
 def _logged_arms(reports: Sequence[Report]) -> list[LoggedArm]:
     """For wandb: the estimates of each arm are its examples, their means over problems measures."""
     rows = [
-        {"example": r["name"], **{k: v for k, v in e.items() if k != "posterior"}}
-        for r in reports
-        for e in r["estimates"]
+        {"example": report["name"], **e}
+        for report in map(_without_posteriors, reports)
+        for e in report["estimates"]
     ]
     names = ["method", "algorithm", "particles"]
     means = pd.DataFrame(rows).groupby(names, sort=False).mean(numeric_only=True).reset_index()

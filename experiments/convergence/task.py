@@ -26,26 +26,25 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.convergence.builtin import builtin
 from experiments.convergence.config import ConvergenceConfig, check
 from experiments.convergence.evaluate import Evaluator, load_values, save_values
-from experiments.convergence.exact import Exact, Law, exact, floor_of_draws
+from experiments.convergence.exact import Exact, exact, floor_of_draws
 from experiments.convergence.hmm import Distilled, Recipe, distil, given, with_own_ends
 from experiments.convergence.measures import estimate
 from experiments.convergence.methods import (
     Stopwatch,
     law_of_sample,
     on_tree,
-    refuse_large_tables,
     settings_of,
 )
 from experiments.convergence.problems import Prepared, Problem, prepare, read_problems
 from experiments.convergence.report import report
 from experiments.convergence.sampler import TreeLM, TreeProposal, sample_runs
 from experiments.convergence.tree import Tree
-from experiments.distillation.fit import at_random
+from experiments.distillation.training import at_random
 from experiments.harness import smollm2
 from experiments.harness.algorithms import ALGORITHMS, is_discrete
 from experiments.harness.config import ModelConfig
 from experiments.harness.identity import Identity, results_config
-from experiments.harness.methods import METHODS, needs_hmm
+from experiments.harness.methods import METHODS, needs_hmm, refuse_little_memory
 from experiments.harness.models import digest_of, load_model, weights_of
 from experiments.harness.processes import bar
 from experiments.harness.results import Key, Row
@@ -179,7 +178,8 @@ def _subject(
     settings = settings_of(config)
     ahead = {m: METHODS[m].proposal(settings, sized) for m in filter(needs_hmm, task.methods)}
     for one in prepared:
-        refuse_large_tables(ahead, one.problem.name, one.constraint, one.problem.budget)
+        needs = {m: [p.memory(one.constraint, one.problem.budget)] for m, p in ahead.items()}
+        refuse_little_memory(ahead, [one.problem.name], needs)
     return Subject(path, label, model, prepared, hmms)
 
 
@@ -276,9 +276,8 @@ class _Bench:
             runs=runs,
             seed=config.seed,
         )
-        measured = estimate(
-            found, particles, self.posterior, self.exact.log_evidence, config.seed
-        )._asdict()
+        known = self.posterior, self.exact.log_evidence
+        measured = estimate(found, particles, *known, config.seed)
         law: np.ndarray = measured.pop("law")
         return {
             **key.named,
@@ -299,10 +298,6 @@ class _Bench:
         # One particle of SMC is a single sample: resampling can do nothing to it.
         return law_of_sample(proposal, self.exact).total_variation
 
-    def law(self, indicator: str) -> Law:
-        """The exact law of one sample of LCD or GCD."""
-        return law_of_sample(TreeProposal(self.tree, indicator), self.exact)
-
     def report(self, title: str) -> dict[str, Any]:
         """One line of `results.jsonl`, under this name."""
         problem = self.prepared.problem
@@ -320,7 +315,7 @@ class _Bench:
             "posterior": self.posterior.tolist(),
         }
         for indicator in ("lcd", "gcd"):
-            law = self.law(indicator)
+            law = law_of_sample(TreeProposal(self.tree, indicator), self.exact)
             report[indicator] = {
                 "share_valid": law.share_valid,
                 "total_variation": law.total_variation,

@@ -335,15 +335,18 @@ class Tree:
         inside = self["log_p"][slots.clamp(min=0)].masked_fill(slots < 0, -torch.inf)
         return torch.cat([inside, self["log_other"][nodes].unsqueeze(1)], dim=1)
 
-    def paths(self, nodes: Int64[Tensor, "R"]) -> Int64[Tensor, "R T"]:
-        """Give the restricted tokens from the root to each node, -1 behind its depth."""
-        depth = self["depth"][nodes]
-        tokens = torch.full((len(nodes), int(depth.max()) if len(nodes) else 0), -1)
-        here, left = nodes.clone(), depth.clone()
-        for _ in range(tokens.shape[1]):
-            moving = left > 0
-            rows = moving.nonzero().squeeze(1)
-            tokens[rows, left[rows] - 1] = self["token"][self["slot"][here[rows]]]
-            here = torch.where(moving, self["parent"][here], here)
-            left = left - moving.long()
-        return tokens
+    def paths(self, nodes: Int64[Tensor, "R"]) -> Int64[Tensor, "R T1"]:
+        """Give the nodes from the root to each node, by their depth; -1 behind it."""
+        depth = self["depth"]
+        paths = torch.full((len(nodes), 1 + int(depth[nodes].max()) if len(nodes) else 1), -1)
+        here, rows = nodes, torch.arange(len(nodes))
+        while len(rows):
+            paths[rows, depth[here]] = here
+            above = self["parent"][here]
+            here, rows = above[above >= 0], rows[above >= 0]
+        return paths
+
+    def tokens(self, paths: Int64[Tensor, "R T1"]) -> Int64[Tensor, "R T"]:
+        """Give the restricted tokens that paths from the root consist of, -1 behind their ends."""
+        nodes = paths[:, 1:]
+        return torch.where(nodes < 0, -1, self["token"][self["slot"][nodes]])

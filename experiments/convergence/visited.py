@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
+from experiments.convergence.evaluate import refuse_nan
 from experiments.distillation.clones import random_projection
 from experiments.distillation.data import Sequences
 from smc.draw import categorical
@@ -187,11 +188,7 @@ def visit(
             values = memory.extend(path, torch.full_like(path[:, 0], path.shape[1]))[:, -1]
         for t in range(group.path.shape[1], length):
             log_p = (values.double().cpu() / temperature).log_softmax(dim=1)
-            if bool(log_p.isnan().any()):
-                raise FloatingPointError(
-                    "the language model returned log-probabilities that are not numbers (NaN); "
-                    "its weights or its dtype are at fault: try float32 or bfloat16"
-                )
+            refuse_nan(log_p)
             reads.append(group.prefix)
             said.append(log_p.half())
             kept += said[-1].nbytes

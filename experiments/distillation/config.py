@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from experiments.distillation.clones import FEWEST_STATES
 from experiments.distillation.prompts import SOURCES
@@ -131,22 +131,14 @@ def check(config: DictConfig) -> None:
     one_of("style", config.style, (*STYLES, "both"))
     one_of("save_dtype", config.save_dtype, SAVE_DTYPES)
     check_model(config)
-    for key in ("num_states", "max_length", "sample_batch", "batch_size", "piece_size"):
+    for key in ("num_states", "max_length", "sample_batch", "batch_size", "piece_size",
+                "evaluations", "latent_sequences", "answers_per_prompt"):  # fmt: skip
         at_least(key, config[key], 1)
-    at_least("evaluations", config.evaluations, 1)
-    if config.latent_sequences is not None:
-        at_least("latent_sequences", config.latent_sequences, 1)
-    at_least("answers_per_prompt", config.answers_per_prompt, 1)
-    at_least("top", config.top, 0)
-    at_least("full_steps", config.full_steps, 0)
-    at_least("records.offset", config.records.offset, 0)
+    for key in ("top", "full_steps", "records.offset", "stop_after", "steps"):
+        at_least(key, OmegaConf.select(config, key), 0)
     if config.data.path is None:
         at_least("num_sequences", config.num_sequences, 2)
-    if config.stop_after is not None:
-        at_least("stop_after", config.stop_after, 0)
-    if config.steps is not None:
-        at_least("steps", config.steps, 0)
-    elif config.epochs != 0:
+    if config.steps is None and config.epochs != 0:
         at_least("epochs (the first pass and full_steps included)", config.epochs,
                  1 + config.full_steps)  # fmt: skip
     inside("held_out", config.held_out, "(0, 1)", 0 < config.held_out < 1)

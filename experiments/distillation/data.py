@@ -31,6 +31,7 @@ from hmm.lumping import Lumping
 ARRAYS = ("tokens", "lengths", "log_likelihood", "prompts", "prompt_lengths", "groups", "asked")
 _TOP_TOKENS = ("said_tokens", "said_log_p", "said_sketch")
 _LARGEST_ID = 2**31 - 1  # files hold 32 bits
+_EXPECTED = 0.5  # occurrences
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,6 @@ class Sequences:
         tokens: Sequence[Sequence[int]],
         prompts: Sequence[Sequence[int]] | None = None,
         log_likelihood: Sequence[float] | None = None,
-        groups: Sequence[int] | None = None,
         asked: Sequence[Sequence[int]] | None = None,
         top_tokens: TopTokens | None = None,
     ) -> Sequences:
@@ -80,7 +80,7 @@ class Sequences:
             ),
             torch.tensor([token for row in prompts for token in row], dtype=torch.int64),
             torch.tensor([len(row) for row in prompts], dtype=torch.int64),
-            torch.tensor(range(count) if groups is None else groups, dtype=torch.int64),
+            torch.arange(count),
             torch.full((total,), -1)
             if asked is None
             else torch.tensor([number for row in asked for number in row], dtype=torch.int64),
@@ -194,6 +194,20 @@ def split(sequences: Sequences, held_out: float, seed: int) -> tuple[Sequences, 
     order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed))
     chosen = torch.isin(sequences.groups, groups[order[:count]])
     return sequences.take((~chosen).nonzero()[:, 0]), sequences.take(chosen.nonzero()[:, 0])
+
+
+def lumping_of(sequences: Sequences, num_tokens: int, eos_ids: tuple[int, ...]) -> Lumping:
+    """Lump all tokens into one that do not occur, nor end a text, nor were expected to occur.
+
+    So time, memory and checkpoints of a training grow with the tokens that do occur. Where it is
+    known what the language model said, lumped are those of which it expected less than `_EXPECTED`
+    in all of the sequences together.
+    """
+    own = torch.bincount(sequences.tokens, minlength=num_tokens) > 0
+    own[list(eos_ids)] = True
+    if sequences.top_tokens is not None:
+        own |= sequences.top_tokens.expected(num_tokens) >= _EXPECTED
+    return Lumping.all_but(own)
 
 
 def save(sequences: Sequences, path: Path) -> None:

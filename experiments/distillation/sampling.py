@@ -143,7 +143,7 @@ def sample_batch(
 
 
 @torch.inference_mode()
-def hidden_states(lm: TransformersLM, sequences: Sequences, batch: int, rank: int = 0) -> Tensor:
+def hidden_states(lm: TransformersLM, sequences: Sequences, batch: int) -> Tensor:
     """Read the LM's last hidden state after each token, (n, D), in the order of the tokens."""
 
     def read(inputs: dict[str, Tensor]) -> Tensor:
@@ -153,18 +153,18 @@ def hidden_states(lm: TransformersLM, sequences: Sequences, batch: int, rank: in
     # Half the memory of float32, for what is only to be put into groups.
     vectors = torch.empty(sequences.num_tokens, width, dtype=torch.bfloat16)
     starts = sequences.lengths.cumsum(0) - sequences.lengths
-    for row, begin, found in _read_again(lm, sequences, read, batch, "hidden states", rank):
+    for row, begin, found in _read_again(lm, sequences, read, batch, "hidden states"):
         start, length = int(starts[row]), int(sequences.lengths[row])
         vectors[start : start + length] = found[begin : begin + length].to("cpu", torch.bfloat16)
     return vectors
 
 
 @torch.inference_mode()
-def log_likelihood(lm: TransformersLM, sequences: Sequences, batch: int, rank: int = 0) -> Tensor:
+def log_likelihood(lm: TransformersLM, sequences: Sequences, batch: int) -> Tensor:
     """Compute log P_lm(sequence | prompt) of sequences that have prompts, in float64."""
     total = torch.zeros(len(sequences), dtype=torch.float64)
     what = "the LM's likelihood"
-    for row, begin, logits in _read_again(lm, sequences, _logits_of(lm), batch, what, rank):
+    for row, begin, logits in _read_again(lm, sequences, _logits_of(lm), batch, what):
         tokens = torch.tensor(sequences.sequence(row), device=logits.device).unsqueeze(1)
         before = logits[begin - 1 : begin - 1 + len(tokens)]
         total[row] = before.double().log_softmax(dim=-1).gather(1, tokens).sum()
@@ -172,9 +172,7 @@ def log_likelihood(lm: TransformersLM, sequences: Sequences, batch: int, rank: i
 
 
 @torch.inference_mode()
-def asked_again(
-    lm: TransformersLM, sequences: Sequences, top: int, batch: int, rank: int = 0
-) -> Sequences:
+def asked_again(lm: TransformersLM, sequences: Sequences, top: int, batch: int) -> Sequences:
     """Ask what the LM says before each token of sequences that have prompts.
 
     Every position has a list of its own, also where sequences begin in the same way.
@@ -183,7 +181,7 @@ def asked_again(
     order: list[Tensor] = []
     starts = sequences.lengths.cumsum(0) - sequences.lengths
     what = "what the LM says"
-    for row, begin, logits in _read_again(lm, sequences, _logits_of(lm), batch, what, rank):
+    for row, begin, logits in _read_again(lm, sequences, _logits_of(lm), batch, what):
         length = int(sequences.lengths[row])
         log_p = logits[begin - 1 : begin - 1 + length].float().log_softmax(dim=-1)
         found.append(TopTokens.of(log_p, top, lm.vocabulary.eos_ids))
@@ -203,13 +201,12 @@ def _read_again(
     read: Callable[[dict[str, Tensor]], Tensor],
     batch: int,
     what: str,
-    rank: int,
 ) -> Iterator[tuple[int, int, Tensor]]:
     """Each sequence: its number, where it begins behind its prompt, and what is read at each place.
 
     Prompts with their answers are padded on the right, and read some at a time.
     """
-    with bar(len(sequences), what, "sequence", rank) as shown:
+    with bar(len(sequences), what, "sequence", 0) as shown:
         for rows in sequences.pieces_with_prompts(batch):
             numbers = rows.tolist()
             prompts = [sequences.prompt(row) for row in numbers]
@@ -224,11 +221,9 @@ def _read_again(
             shown.update(len(rows))
 
 
-def with_log_likelihood(
-    lm: TransformersLM | None, sequences: Sequences, batch: int, rank: int = 0
-) -> Sequences:
+def with_log_likelihood(lm: TransformersLM | None, sequences: Sequences, batch: int) -> Sequences:
     """Fill in the log-likelihoods that are unknown, where the LM can be asked for them."""
     unknown = sequences.log_likelihood.isnan()
     if lm is None or not bool(unknown.any()) or int(sequences.prompt_lengths.min()) < 1:
         return sequences
-    return replace(sequences, log_likelihood=log_likelihood(lm, sequences, batch, rank))
+    return replace(sequences, log_likelihood=log_likelihood(lm, sequences, batch))

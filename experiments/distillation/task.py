@@ -1,9 +1,9 @@
-"""An HMM is distilled from a language model: sample, fit, compare, report.
+"""An HMM is distilled from a language model: sample, train, compare, report.
 
     sequences   the LM's own answers to a task's prompts (`prompts`, `sampling`), or a file of them
-    fit         initialise at random, by latent variable distillation (hmm.initialize) or with
+    train       initialise at random, by latent variable distillation (hmm.initialize) or with
                 clones of tokens (`clones`), and train by stepwise EM with checkpoints, on one
-                process or many (`fit`)
+                process or many (`training`)
     compare     held-out log-likelihood a token beside the LM's, a unigram's, a bigram's
 
 Sampled sequences lie in `runs/sequences-<fingerprint>`, shared by all runs that ask for the same
@@ -27,15 +27,20 @@ from experiments.distillation import data as distill_data
 from experiments.distillation import sampling as distill_sampling
 from experiments.distillation.baselines import compare, unigram
 from experiments.distillation.clones import cloned
-from experiments.distillation.data import Sequences
-from experiments.distillation.fit import at_random, fit, lumping_of
+from experiments.distillation.data import Sequences, lumping_of
 from experiments.distillation.prefixes import TopTokenPrefixes, after_each_token
 from experiments.distillation.prompts import SOURCES
-from experiments.distillation.report import Result, check_out, report
-from experiments.distillation.training import Training, Worker, mean_log_likelihood
+from experiments.distillation.report import LM, check_out, report
+from experiments.distillation.training import (
+    Training,
+    Worker,
+    at_random,
+    mean_log_likelihood,
+    train,
+)
 from experiments.harness.identity import Identity, fingerprint, without_places
 from experiments.harness.models import load_model, resolve_device, title_of, weights_of
-from experiments.harness.run import Run, Task, run_task
+from experiments.harness.run import Run, Task
 from experiments.harness.seeds import derived_seed
 from hmm.checkpoint import ENDS, load, save
 from hmm.initialize import distilled
@@ -45,16 +50,6 @@ from smc.models.transformers_lm import TransformersLM
 
 _LOG = logging.getLogger(__name__)
 _OWN = 0.05  # of the states; with more, EM gains less from clones (docs/distillation.md)
-
-
-def run(config: DictConfig) -> Path:
-    """Run one distillation to its end, or from where it stopped; returns its directory.
-
-    Raises:
-        ValueError: for settings no run could honour, before anything is sampled.
-    """
-    distill_config.check(config)
-    return run_task(TASK, config)
 
 
 @dataclass(frozen=True)
@@ -106,11 +101,11 @@ def _run(run: Run, given: Sequences | None) -> None:
     lumping = lumping_of(given, source.num_tokens, source.eos_ids)
     tested = held_out.lumped(lumping)
     settings = _training(config)
-    fitted = fit(
+    fitted = train(
+        lambda: _initial(config, source, training, lumping),
         training.lumped(lumping),
         tested,
         lumping.sums(unigram(training, source.num_tokens)),
-        lambda: _initial(config, source, training, lumping),
         settings,
         worker,
         config.stop_after,
@@ -136,19 +131,28 @@ def _run(run: Run, given: Sequences | None) -> None:
     stored = mean_log_likelihood(lumping.lumped(rounded), tested, settings.piece_size, worker)
     if run.rank == 0:
         held_out = distill_sampling.with_log_likelihood(source.lm, held_out, config.sample_batch)
-        known = held_out.log_likelihood
-        result = Result(
-            training=(len(training), training.num_tokens),
-            held_out=(len(held_out), held_out.num_tokens),
-            unended=_unended(training, held_out, source.eos_ids),
-            curve=fitted.curve,
-            stored=stored,
-            lm=None if bool(known.isnan().any()) else float(known.sum()) / held_out.num_tokens,
-            baselines=compare(training, held_out, source.num_tokens),
-            hmm=rounded,
-            source=_in_words(config),
-        )
-        report(result, run, out)
+        known, baselines = held_out.log_likelihood, compare(training, held_out, source.num_tokens)
+        nats = {"unigram": baselines.unigram, "bigram": baselines.bigram, "HMM": stored}
+        if not bool(known.isnan().any()):
+            nats[LM] = float(known.sum()) / held_out.num_tokens
+        last = fitted.curve[-1]
+        summary = {
+            "source": _in_words(config),
+            "training_sequences": len(training),
+            "training_tokens": training.num_tokens,
+            "held_out_sequences": len(held_out),
+            "held_out_tokens": held_out.num_tokens,
+            "unended_share": _unended(training, held_out, source.eos_ids),
+            "num_states": rounded.num_states,
+            "num_tokens": rounded.num_tokens,
+            "num_parameters": rounded.num_parameters,
+            "nats_per_token": nats,
+            "hmm_before_rounding": last.held_out,
+            "bigram_strength": baselines.strength,
+            "steps": last.step,
+            "seed": config.seed,
+        }
+        report(summary, fitted.curve, run, out)
     run.wait()
 
 

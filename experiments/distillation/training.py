@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -28,7 +29,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from experiments.distillation.data import Sequences
-from experiments.harness.processes import bar
+from experiments.harness.processes import bar, wait_for_all
 from experiments.harness.seeds import derived_seed
 from gcd.support.files import read_json, write_json
 from hmm import em, inference
@@ -125,6 +126,12 @@ class Worker:
     saved: float = field(default_factory=time.monotonic)
 
 
+def at_random(num_states: int, num_tokens: int, *, seed: int, monarch: bool | int = False) -> HMM:
+    """Make an HMM of random parameters, which knows nothing yet."""
+    generator = torch.Generator().manual_seed(derived_seed("initial", seed))
+    return HMM.random(num_states, num_tokens, generator=generator, monarch=monarch)
+
+
 def mean_log_likelihood(hmm: HMM, sequences: Sequences, piece: int, worker: Worker) -> float:
     """Compute log P in nats a token; each process does its share of the pieces."""
     total = torch.zeros((), dtype=torch.float64, device=worker.device)
@@ -140,19 +147,34 @@ def mean_log_likelihood(hmm: HMM, sequences: Sequences, piece: int, worker: Work
     return float(total) / sequences.num_tokens
 
 
+class Trained(NamedTuple):
+    """The outcome of training.
+
+    Attributes:
+        state: after the last step that was taken.
+        curve: held-out log-likelihood a token on the way.
+        finished: whether that was the last step there is.
+    """
+
+    state: Step
+    curve: list[Point]
+    finished: bool
+
+
 def train(
-    start: Step,
+    initial: Callable[[], HMM],
     training: Sequences,
     held_out: Sequences,
     background: Float64[Tensor, "V"],
     settings: Training,
     worker: Worker,
     stop_after: int | None = None,
-) -> tuple[Step, list[Point]]:
-    """Train from `start` (the first state, or where a checkpoint stopped) to the end.
+) -> Trained:
+    """Train from where an earlier run stopped, or from the beginning, to the end.
 
     Args:
-        start: the same on every process.
+        initial: makes the model of step 0; asked on the first process, and only where there is no
+            checkpoint.
         training, held_out: all sequences, on every process.
         background: how frequent each token is, which unseen ones are by pseudo-counts.
         settings: what determines the result.
@@ -160,8 +182,18 @@ def train(
             curve into its directory.
         stop_after: stop at this step; the checkpoint is written.
     """
-    num, state = len(training), start
+    if worker.rank == 0 and read_checkpoint(worker) is None:
+        write_checkpoint(Step(initial()), worker)
+    wait_for_all(worker.world)
+    begun = read_checkpoint(worker)
+    assert begun is not None
+    num, state = len(training), begun
     total = settings.total(num)
+    if 0 < state.step < total and worker.rank == 0:
+        _LOG.info(
+            "going on from step %d of %d in %s (remove it to start over)",
+            state.step, total, worker.directory,
+        )  # fmt: skip
     last = total if stop_after is None else min(total, stop_after)
     pseudo_counts = settings.pseudo_counts(background)
     curve = [p for p in read_curve(worker.directory) if p.step <= state.step]
@@ -198,7 +230,7 @@ def train(
             shown.update()
             if time.monotonic() - worker.saved > worker.save_seconds or state.step == last:
                 write_checkpoint(state, worker)
-    return state, curve
+    return Trained(state, curve, state.step >= total)
 
 
 def _share(

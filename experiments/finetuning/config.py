@@ -70,10 +70,8 @@ def check(config: DictConfig) -> None:
     for path in config.paths:
         if not Path(path).expanduser().is_file():
             raise ValueError(f"paths: {path} does not exist; give files of records")
-    if config.limit is not None:
-        at_least("limit", config.limit, 1)
-    if config.prompts is not None:
-        at_least("prompts", config.prompts, 2)
+    at_least("limit", config.limit, 1)
+    at_least("prompts", config.prompts, 2)
     for key in ("epochs", "batch", "most_tokens", "longest", "lora.rank"):
         at_least(key, OmegaConf.select(config, key), 1)
     for key in ("learning_rate", "clip", "lora.alpha"):
@@ -81,8 +79,7 @@ def check(config: DictConfig) -> None:
         inside(key, value, "(0, infinity)", 0 < value < math.inf)
     inside("warm_up", config.warm_up, "[0, 1)", 0 <= config.warm_up < 1)
     inside("held_out", config.held_out, "(0, 1)", 0 < config.held_out < 1)
-    if config.stop_after is not None:
-        at_least("stop_after", config.stop_after, 0)
+    at_least("stop_after", config.stop_after, 0)
     if config.model.dtype not in ("float32", "bfloat16"):
         raise ValueError(f"model.dtype={config.model.dtype}: train in float32 or bfloat16")
     if config.model.adapter not in ("none", "auto"):

@@ -35,12 +35,6 @@ class Answered(NamedTuple):
     answer: str
 
 
-class AskedTogether(NamedTuple):
-    """Questions to one database, whose prompts begin alike."""
-
-    answered: tuple[Answered, ...]
-
-
 class Branch(NamedTuple):
     """What follows the stem.
 
@@ -144,7 +138,7 @@ def _sentences(item: ConceptSet, rng: random.Random) -> list[Answered]:
     return [Answered(prompt, sentence) for sentence in some]
 
 
-def _asked(paths: Sequence[Path], limit: int | None) -> list[AskedTogether]:
+def _asked(paths: Sequence[Path], limit: int | None) -> list[list[Answered]]:
     """Questions to databases whose gold queries can be written, some of one database together.
 
     Raises:
@@ -163,25 +157,16 @@ def _asked(paths: Sequence[Path], limit: int | None) -> list[AskedTogether]:
             prompt = build_query_prompt(schema, question.text, tokenizer=None, kind="compact")
             by_database.setdefault(question.database, []).append(Answered(prompt, query))
         for answered in by_database.values():
-            together += [
-                AskedTogether(tuple(answered[i : i + _QUESTIONS]))
-                for i in range(0, len(answered), _QUESTIONS)
-            ]
+            together += [answered[i : i + _QUESTIONS] for i in range(0, len(answered), _QUESTIONS)]
     if not together:
         raise DataError(f"no question with a query that can be written in {paths}")
     return together
 
 
-def _queries(item: AskedTogether, rng: random.Random) -> list[Answered]:
-    """The questions as they are."""
-    del rng
-    return list(item.answered)
-
-
 SOURCES: dict[str, Source] = {
     "xlam": Source(_tool_records, _tool_calls),
     "commongen": Source(read_training, _sentences),
-    "sql": Source(_asked, _queries),
+    "sql": Source(_asked, lambda together, _: together),
 }
 
 

@@ -18,20 +18,10 @@ from experiments.harness.adapters import write_base
 from experiments.harness.command import to_repeat
 from experiments.harness.identity import Identity, plain
 from experiments.harness.models import identity_of, load_model, title_of
-from experiments.harness.run import Run, Task, run_task
+from experiments.harness.run import Run, Task
 from gcd.support.files import read_json, write_json
 
 _NOT_REPEATED = ("wandb", "run_dir", "resume", "stop_after", "out")
-
-
-def run(config: DictConfig) -> Path:
-    """Train one adapter to its end, or from where it stopped; returns the run directory.
-
-    Raises:
-        ValueError: for settings no run could honour, before anything is loaded.
-    """
-    settings.check(config)
-    return run_task(TASK, config)
 
 
 def _read(config: DictConfig) -> list[Any]:

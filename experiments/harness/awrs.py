@@ -73,38 +73,44 @@ def sample(
     for place, (name, prompt, automaton, limit) in enumerate(examples):
         started = time.perf_counter()
         within = limit if isinstance(proposal, smc.GCD) else None
-        found = genlm.draw(
-            genlm.ModelPotential(lm, prompt, temperature, tables),
-            genlm.ConditionPotential(automaton, within, tables),
+        model = genlm.ModelPotential(lm, prompt, temperature, tables)
+        condition = genlm.ConditionPotential(automaton, within, tables)
+        own_seed = derived_seed("awrs", seed, name)
+        found = genlm.sequential(
+            genlm.awrs(model, condition, own_seed),
             budget=limit,
             particles=particles,
             resampling=resampling,
             ess_threshold=ess_threshold,
-            seed=derived_seed("awrs", seed, name),
+            seed=own_seed,
         )
-        one = _posterior(found, automaton, time.perf_counter() - started)
+        one = _posterior(found, model, genlm.EOS, automaton, time.perf_counter() - started)
         (finished or results.update)({place: one})
     return list(results.values())
 
 
-def _posterior(found: Any, automaton: TokenAutomaton, seconds: float) -> smc.Posterior:
+def _posterior(
+    found: Any, model: Any, eos: Any, automaton: TokenAutomaton, seconds: float
+) -> smc.Posterior:
     """What was found, as our sampler reports it."""
     vocabulary = automaton.vocabulary
     end = (int(vocabulary.eos_ids[0]),)
-    samples = [
-        Sample(
-            ids=ids + end if ended else ids,
-            answer=vocabulary.decode(ids),
-            log_weight=weight,
-            finished=ended and weight > -float("inf"),
+    samples = []
+    for context, log_weight in zip(found.contexts, found.log_weights, strict=True):
+        ids, ended = tuple(token for token in context if token is not eos), context[-1] is eos
+        samples.append(
+            Sample(
+                ids=ids + end if ended else ids,
+                answer=vocabulary.decode(ids),
+                log_weight=float(log_weight),
+                finished=ended and log_weight > -float("inf"),
+            )
         )
-        for (ids, ended), weight in zip(found.sequences, found.log_weights, strict=True)
-    ]
     return posterior(
         samples,
         automaton,
-        log_evidence=found.log_evidence,
-        ess=found.ess,
+        log_evidence=float(found.log_ml),
+        ess=float(found.ess),
         exact=True,
         enumerated=False,
         diagnostics=Diagnostics(
@@ -112,8 +118,8 @@ def _posterior(found: Any, automaton: TokenAutomaton, seconds: float) -> smc.Pos
             resampled=(),
             running=(),
             alive=(),
-            lm_calls=found.lm_calls,
-            tokens=found.tokens,
+            lm_calls=model.lm_calls,
+            tokens=model.tokens,
             generated=sum(len(sample.ids) for sample in samples),
             share_finished=sum(sample.finished for sample in samples) / len(samples),
             seconds=seconds,

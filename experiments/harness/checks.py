@@ -19,9 +19,9 @@ def one_of(key: str, value: str, allowed: Sequence[str]) -> None:
         raise ValueError(f"unknown value {value!r} for {key}: use one of {', '.join(allowed)}")
 
 
-def at_least(key: str, value: int, least: int) -> None:
-    """Refuse a smaller number."""
-    if value < least:
+def at_least(key: str, value: int | None, least: int) -> None:
+    """Refuse a smaller number; None is no limit."""
+    if value is not None and value < least:
         raise ValueError(f"{key} must be at least {least}, got {value}")
 
 

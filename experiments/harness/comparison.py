@@ -19,6 +19,7 @@ from omegaconf import DictConfig
 
 import smc
 from experiments.harness import tracking
+from experiments.harness.budgets import multiple_in
 from experiments.harness.examples import (
     Preparation,
     RecordTask,
@@ -27,7 +28,7 @@ from experiments.harness.examples import (
     ready,
     sample_examples,
 )
-from experiments.harness.figures import plot_accuracy, plot_costs, plot_reads
+from experiments.harness.figures import COMPARISONS, plot_budgets, plot_comparison
 from experiments.harness.identity import Identity, results_config
 from experiments.harness.methods import METHODS, hidden_states, hmm_identity, proposals
 from experiments.harness.models import title_of, weights_of
@@ -36,12 +37,10 @@ from experiments.harness.paper import beside
 from experiments.harness.records import ReadResult
 from experiments.harness.results import Row
 from experiments.harness.run import Run
-from experiments.harness.tables import as_markdown
+from experiments.harness.tables import as_markdown, without_constants
 from experiments.report.traces import chosen_for_tracing
 
 _LOG = logging.getLogger(__name__)
-PLOTS = {"accuracy": plot_accuracy, "reads": plot_reads, "costs": plot_costs}
-"""What is drawn of every comparison, by the names of the figures."""
 
 
 def identity(config: DictConfig, read: ReadResult[Any]) -> Identity:
@@ -141,10 +140,15 @@ def report(
             f"Everything {config.task.repeats} times, with random numbers of its own; the standard "
             "deviation of the log evidence is that of one request, averaged over requests."
         )
-    figures = {name: run.directory / f"{name}.png" for name in PLOTS}
-    for name, plot in PLOTS.items():
-        plot(summary, figures[name], title, metric, metric_key)
-    text = f"## {title}\n\n{as_markdown(table)}\n\n{' '.join(notes)}\n"
+    figures = {name: run.directory / f"{name}.png" for name in COMPARISONS}
+    for name, path in figures.items():
+        plot_comparison(name, summary, path, title, metric, metric_key)
+    if any(multiple_in(s.get("style", "")) for s in summary):
+        figures["budgets"] = run.directory / "budgets.png"
+        plot_budgets(summary, figures["budgets"], title)
+    shown, constants = without_constants(table)
+    notes = [constants, *notes] if constants else notes
+    text = f"## {title}\n\n{as_markdown(shown)}\n\n{' '.join(notes)}\n"
     record["differences"] = differences(rows, config.seed)
     if record["differences"]:
         what = metric if metric_key == "weighted_accuracy" else "share of right answers"
@@ -159,7 +163,7 @@ def report(
     run.report(
         text,
         record,
-        lambda tracked: tracking.log_comparison(tracked, table, figures),
+        lambda tracked: tracking.log_shown(tracked, {"table": table}, figures),
         arms=tracking.logged_arms(summary, rows, hidden_states(config)),
         files=(*(path.name for path in figures.values()), "results.jsonl"),
     )

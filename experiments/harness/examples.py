@@ -24,7 +24,7 @@ from omegaconf import DictConfig
 import gcd
 import smc
 from experiments.harness.algorithms import ALGORITHMS
-from experiments.harness.budgets import budget_of
+from experiments.harness.budgets import budget_of, budgets_in, part_of
 from experiments.harness.methods import method_of, refuse_little_memory
 from experiments.harness.prompts import encode
 from experiments.harness.results import Key, ResultStore, Row
@@ -52,12 +52,14 @@ class RecordTask:
         prompt: what the model reads, as text of the kind `model.prompt`.
         is_correct: whether an answer, in bytes, is right; decides the accuracies.
         columns: what else the row of an example and its posterior says.
+        gold: the right answer as text, in tasks that have one, for budgets that go by it.
     """
 
     language: Callable[[Any], gcd.Automaton]
     prompt: Callable[[Any], str]
     is_correct: Callable[[Any, bytes], bool]
     columns: Callable[[Example, smc.Posterior], Row]
+    gold: Callable[[Any], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Example:
         prompt: token ids.
         budget: the most tokens of an answer, EOS included.
         table_bytes: by method, memory of what it tabulates of the constraint.
+        rule: where the budget comes from, in a run with several budgets; else empty.
     """
 
     number: int
@@ -81,6 +84,7 @@ class Example:
     prompt: tuple[int, ...]
     budget: int
     table_bytes: Mapping[str, int]
+    rule: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,11 @@ class Preparation:
     seconds: float = 0.0
     prompt_seconds: float = 0.0
     unkept: int = 0
+
+    @property
+    def num_records(self) -> int:
+        """How many records the examples are of; several budgets make several of one."""
+        return len({id(example.record) for example in self.examples})
 
 
 def prepare(
@@ -129,28 +138,39 @@ def prepare(
     # What records have in common is made once: lifted languages, and the memory of their tables.
     lifted: dict[int, tuple[gcd.Automaton, gcd.TokenAutomaton]] = {}  # by identity of the language
     table_bytes: dict[tuple[int, int], dict[str, int]] = {}  # and by budget
+    specs = budgets_in(config.task.budget)
+    rules = [str(spec) if len(specs) > 1 else "" for spec in specs]
     started = time.perf_counter()
+
+    def add(number: int, record: Record, language: gcd.Automaton, spec: Any, rule: str) -> None:
+        """Make an example of a record under one budget."""
+        if id(language) not in lifted:
+            constraint = gcd.lift(language, lm.vocabulary, literals=config.task.literals)
+            lifted[id(language)] = language, constraint
+        constraint = lifted[id(language)][1]
+        gold = None
+        if task.gold is not None and str(spec).startswith("gold:"):
+            gold = tokenizer(task.gold(record), add_special_tokens=False)["input_ids"]
+        budget = budget_of(spec, constraint, gold)
+        gcd.check_budget(constraint, budget)
+        prompt = encode(task.prompt(record), config.model.prompt, tokenizer)
+        smc.check_prompts(lm, [prompt], [budget])
+        place = id(language), budget
+        if place not in table_bytes:
+            table_bytes[place] = {m: p.memory(constraint, budget) for m, p in proposals.items()}
+        tables = table_bytes[place]
+        examples.append(Example(number, record, language, constraint, prompt, budget, tables, rule))
+
     for number, record in enumerate(records):
-        try:
-            language = task.language(record)
-            if id(language) not in lifted:
-                constraint = gcd.lift(language, lm.vocabulary, literals=config.task.literals)
-                lifted[id(language)] = language, constraint
-            constraint = lifted[id(language)][1]
-            budget = budget_of(config.task.budget, constraint)
-            gcd.check_budget(constraint, budget)
-            prompt = encode(task.prompt(record), config.model.prompt, tokenizer)
-            smc.check_prompts(lm, [prompt], [budget])
-            place = id(language), budget
-            if place not in table_bytes:
-                needed = {m: p.memory(constraint, budget) for m, p in proposals.items()}
-                table_bytes[place] = needed
-            tables = table_bytes[place]
-        except (gcd.ConstraintError, smc.PromptTooLongError) as error:
-            refused.append((record.id, str(error)))
-        else:
-            examples.append(Example(number, record, language, constraint, prompt, budget, tables))
+        language: gcd.Automaton | None = None
+        for i, (spec, rule) in enumerate(zip(specs, rules, strict=True)):
+            try:
+                language = task.language(record) if language is None else language
+                add(i * len(records) + number, record, language, spec, rule)
+            except (gcd.ConstraintError, smc.PromptTooLongError) as error:
+                refused.append((part_of(record.id, rule) if rule else record.id, str(error)))
         progress(1)
+    examples.sort(key=lambda example: example.number)
     if not examples:
         raise ValueError(
             f"none of the {len(records)} records can be run; the first: {refused[0][1]}"
@@ -322,7 +342,7 @@ def row_of(example: Example, trial: Trial, task: RecordTask, posterior: smc.Post
     """Make the row of one posterior, a line of `results.jsonl`."""
     correct = [task.is_correct(example.record, answer) for answer in posterior.answers]
     chosen = posterior.answers[0] if posterior.answers else b""
-    return {
+    row = {
         **trial.key(example)._asdict(),
         "budget": example.budget,
         "needed": int(example.constraint.steps_to_accept[example.constraint.initial]),
@@ -336,6 +356,8 @@ def row_of(example: Example, trial: Trial, task: RecordTask, posterior: smc.Post
             p for p, right in zip(posterior.probabilities, correct, strict=True) if right
         ),
         "majority_correct": bool(correct and correct[0]),
+        "best": posterior.best,
+        "best_correct": bool(correct) and correct[posterior.texts.index(posterior.best)],
         "log_evidence": None if posterior.dead else posterior.log_evidence,
         "ess": posterior.ess,
         "lm_calls": posterior.diagnostics.lm_calls,
@@ -354,6 +376,7 @@ def row_of(example: Example, trial: Trial, task: RecordTask, posterior: smc.Post
         "unfinished": _fragment(posterior),
         **task.columns(example, posterior),
     }
+    return row | {"style": part_of(row.get("style", ""), example.rule)} if example.rule else row
 
 
 def _fragment(posterior: smc.Posterior) -> str | None:

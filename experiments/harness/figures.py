@@ -24,6 +24,7 @@ from matplotlib.ticker import (
 
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.arms import Arm, arms_in
+from experiments.harness.budgets import multiple_in
 from experiments.harness.methods import method_of
 from experiments.harness.summary import styles_in
 
@@ -77,123 +78,154 @@ def legend_of(arms: Sequence[Arm], size: float = 6) -> list[Line2D]:
     ]
 
 
-def plot_accuracy(
-    summary: Sequence[dict[str, Any]],
+def plot_comparison(
+    name: str,
+    summary: Records,
     path: Path,
     title: str,
     metric: str = "posterior-weighted accuracy",
     key: str = "weighted_accuracy",
 ) -> None:
-    """Write a figure to `path`: accuracy beside the share of finished answers, against particles.
+    """Write one of `COMPARISONS` to `path`: two panels beside each other for each style of answers.
 
     Args:
-        summary: records of `summarize`; each arm is a line, its bootstrap interval a band.
+        name: of the figure.
+        summary: records of `summarize`; each arm is a line through its numbers of particles, its
+            bootstrap interval a band.
         path: of the image.
         title: of the figure.
         metric: what is shown, in words.
         key: where the summary has it, a share with the ends of its interval.
     """
-    counts = sorted({s["particles"] for s in summary})
-
-    def draw(records: Records, panels: Sequence[Any]) -> None:
-        left, right = panels
-        _measure(left, records, "particles", metric, key)
-        for arm, rows in _lines(records):
-            right.plot(_column(rows, "particles"), _column(rows, "complete"), **arm.style)
-        right.set_ylabel("answers finished within the budget")
-        right.set_ylim(-0.03, 1.03)
-        right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        for axis in (left, right):
-            axis.set_xscale("log", base=2)
-            axis.xaxis.set_major_locator(FixedLocator(counts))
-            axis.xaxis.set_minor_locator(NullLocator())
-            axis.xaxis.set_major_formatter(ScalarFormatter())
-            axis.set_xlabel("particles")
-
-    _figure(summary, path, title, draw)
-
-
-def plot_reads(
-    summary: Sequence[dict[str, Any]],
-    path: Path,
-    title: str,
-    metric: str = "posterior-weighted accuracy",
-    key: str = "weighted_accuracy",
-) -> None:
-    """Write a figure to `path`: accuracy and log evidence, against what the language model read.
-
-    Of the log evidence it shows how far it varies over repetitions; where there are none, its mean,
-    which is the lower the more it varies (Jensen's inequality).
-
-    Args:
-        summary: records of `summarize`; each arm is a line through its numbers of particles.
-        path: of the image.
-        title: of the figure.
-        metric: what is shown, in words.
-        key: where the summary has it, a share with the ends of its interval.
-    """
-    repeated = any(s["log_evidence_sd"] is not None for s in summary)
-    shown = "log_evidence_sd" if repeated else "log_evidence"
-
-    def draw(records: Records, panels: Sequence[Any]) -> None:
-        left, right = panels
-        _measure(left, records, "read", metric, key)
-        for arm, rows in _lines(records):
-            some = [s for s in rows if s[shown] is not None]
-            right.plot(_column(some, "read"), _column(some, shown), **arm.style)
-        right.set_ylabel(
-            "standard deviation of the log evidence" if repeated else "mean log evidence (nats)"
-        )
-        for axis in (left, right):
-            _cost(axis, records, "read", "prefixes read a request, the prompt aside")
-
-    _figure(summary, path, title, draw)
-
-
-def plot_costs(
-    summary: Sequence[dict[str, Any]],
-    path: Path,
-    title: str,
-    metric: str = "posterior-weighted accuracy",
-    key: str = "weighted_accuracy",
-) -> None:
-    """Write a figure to `path`: accuracy against language model calls, and against seconds.
-
-    Args:
-        summary: records of `summarize`; each arm is a line through its numbers of particles.
-        path: of the image.
-        title: of the figure.
-        metric: what is shown, in words.
-        key: where the summary has it, a share with the ends of its interval.
-    """
-
-    def draw(records: Records, panels: Sequence[Any]) -> None:
-        costs = {
-            "lm_calls_each": "language model calls a request",
-            "seconds_each": "seconds a request, its share of a batch",
-        }
-        for axis, (cost, label) in zip(panels, costs.items(), strict=True):
-            _measure(axis, records, cost, metric, key)
-            _cost(axis, records, cost, label)
-
-    _figure(summary, path, title, draw)
-
-
-def _figure(
-    summary: Records, path: Path, title: str, draw: Callable[[Records, Sequence[Any]], None]
-) -> None:
-    """Two panels beside each other for each style of answers."""
     styles = styles_in(summary)
     figure, axes = plt.subplots(
         len(styles), 2, figsize=(10, 0.6 + 4 * len(styles)), layout="constrained", squeeze=False
     )
     for style, panels in zip(styles, axes, strict=True):
-        draw([s for s in summary if s.get("style", "") == style], panels)
+        records = [s for s in summary if s.get("style", "") == style]
+        COMPARISONS[name](records, panels, metric, key)
         for axis in panels:
             plain(axis)
             if len(styles) > 1:
                 axis.set_title(f"{style} style", fontsize="medium")
     handles = legend_of(arms_in(summary))
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=min(6, len(handles)), frameon=False
+    )
+    figure.suptitle(textwrap.fill(title, _TITLE_WIDTH))
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _accuracy(records: Records, panels: Sequence[Any], metric: str, key: str) -> None:
+    """The metric beside the share of finished answers, against particles."""
+    left, right = panels
+    _measure(left, records, "particles", metric, key)
+    for arm, rows in _lines(records):
+        right.plot(_column(rows, "particles"), _column(rows, "complete"), **arm.style)
+    right.set_ylabel("answers finished within the budget")
+    right.set_ylim(-0.03, 1.03)
+    right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    for axis in panels:
+        axis.set_xscale("log", base=2)
+        axis.xaxis.set_major_locator(FixedLocator(sorted({s["particles"] for s in records})))
+        axis.xaxis.set_minor_locator(NullLocator())
+        axis.xaxis.set_major_formatter(ScalarFormatter())
+        axis.set_xlabel("particles")
+
+
+def _reads(records: Records, panels: Sequence[Any], metric: str, key: str) -> None:
+    """The metric and the evidence, against what the language model read.
+
+    Of the log evidence it shows how far it varies over repetitions; where there are none, the share
+    of the evidence that was found, or without a reference for it the mean log evidence.
+    """
+    left, right = panels
+    labels = {
+        "log_evidence_sd": "standard deviation of the log evidence",
+        "evidence_found": "share of the evidence found",
+        "log_evidence": "mean log evidence (nats)",
+    }
+    shown = next((k for k in labels if any(s[k] is not None for s in records)), "log_evidence")
+    _measure(left, records, "read", metric, key)
+    for arm, rows in _lines(records):
+        some = [s for s in rows if s[shown] is not None]
+        right.plot(_column(some, "read"), _column(some, shown), **arm.style)
+    right.set_ylabel(labels[shown])
+    for axis in panels:
+        _cost(axis, records, "read", "prefixes read a request, the prompt aside")
+
+
+def _costs(records: Records, panels: Sequence[Any], metric: str, key: str) -> None:
+    """The metric against language model calls, and against seconds."""
+    costs = {
+        "lm_calls_each": "language model calls a request",
+        "seconds_each": "seconds a request, its share of a batch",
+    }
+    for axis, (cost, label) in zip(panels, costs.items(), strict=True):
+        _measure(axis, records, cost, metric, key)
+        _cost(axis, records, cost, label)
+
+
+COMPARISONS: dict[str, Callable[[Records, Sequence[Any], str, str], None]] = {
+    "accuracy": _accuracy,
+    "reads": _reads,
+    "costs": _costs,
+}
+"""What is drawn of every comparison, by the names of the figures."""
+
+
+_SHOWN = {"valid": "finished and valid", "majority_accuracy": "right (majority)"}
+
+
+def plot_budgets(summary: Records, path: Path, title: str) -> None:
+    """Write a figure to `path`: answers that are finished and valid, and those that are right.
+
+    Args:
+        summary: records of `summarize` whose parts are budgets by multiples
+            (`experiments.harness.budgets.part_of`); others are left out.
+        path: of the image.
+        title: of the figure.
+    """
+    found = [(multiple_in(s.get("style", "")), s) for s in summary]
+    points = [(place, s) for place, s in found if place is not None]
+    styles = list(dict.fromkeys(style for (style, _), _ in points))
+    counts = sorted({s["particles"] for _, s in points})
+    columns = [(key, N) for key in _SHOWN for N in counts]
+    figure, axes = plt.subplots(
+        len(styles), len(columns), figsize=(1 + 3 * len(columns), 0.9 + 3 * len(styles)),
+        layout="constrained", squeeze=False, sharey=True,
+    )  # fmt: skip
+    arms = arms_in(s for _, s in points)
+    factors = sorted({factor for (_, factor), _ in points})
+    gap = 0.08 * (factors[-1] - factors[0] or 1) / max(1, len(arms))
+    for style, panels in zip(styles, axes, strict=True):
+        for (key, N), axis in zip(columns, panels, strict=True):
+            for number, arm in enumerate(arms):
+                own = sorted(
+                    ((factor, s) for (of, factor), s in points
+                     if of == style and s["particles"] == N and Arm.of(s) == arm),
+                    key=lambda point: point[0],
+                )  # fmt: skip
+                # Side by side, so that intervals can be told apart.
+                x = [factor + gap * (number - (len(arms) - 1) / 2) for factor, _ in own]
+                y = [s[key] for _, s in own]
+                axis.plot(x, y, markersize=5, **arm.style)
+                if f"{key}_low" in (own[0][1] if own else {}):
+                    ends = [(s[f"{key}_low"], s[f"{key}_high"]) for _, s in own]
+                    low, high = zip(*ends, strict=True)
+                    axis.vlines(x, low, high, color=arm.style["color"], linewidth=1)
+            plain(axis)
+            axis.set_ylim(-0.03, 1.03)
+            axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+            axis.xaxis.set_major_locator(FixedLocator(factors))
+            axis.set_title(
+                f"{_SHOWN[key]}, {N} particle{'s' * (N > 1)}"
+                + (f"\n{style} style" if len(styles) > 1 else ""),
+                fontsize="small",
+            )
+            axis.set_xlabel("budget / tokens of the gold answer")
+    handles = legend_of(arms)
     figure.legend(
         handles=handles, loc="outside lower center", ncols=min(6, len(handles)), frameon=False
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,25 +25,6 @@ from smc.models.protocol import LanguageModel, Rows
 
 Context = tuple[int, ...]
 _NEVER = -math.inf
-
-
-class Drawn(NamedTuple):
-    """What a run of AWRS gives.
-
-    Attributes:
-        sequences: token ids of each particle, without EOS, and whether EOS followed.
-        log_weights: of each.
-        log_evidence: log of the mean weight.
-        ess: effective sample size.
-        lm_calls, tokens: forward passes, and tokens read, the prompt included.
-    """
-
-    sequences: list[tuple[Context, bool]]
-    log_weights: list[float]
-    log_evidence: float
-    ess: float
-    lm_calls: int
-    tokens: int
 
 
 class ModelPotential(Potential):
@@ -161,48 +142,10 @@ def tables_of(vocabulary: Vocabulary) -> Any:
     return Potential.build_tables([token for token in range(vocabulary.size) if token not in ends])
 
 
-def draw(
-    model: ModelPotential,
-    condition: ConditionPotential,
-    *,
-    budget: int,
-    particles: int,
-    resampling: str,
-    ess_threshold: float,
-    seed: int,
-) -> Drawn:
-    """Run sequential Monte Carlo with AWRS for one prompt, of which both potentials are fresh.
-
-    Args:
-        model: the language model.
-        condition: the constraint.
-        budget: most tokens, EOS included.
-        particles: N.
-        resampling, ess_threshold: as for `smc.algorithms.SMC`; all particles compete.
-        seed: of all random numbers.
-    """
+def awrs(model: ModelPotential, condition: ConditionPotential, seed: int) -> AWRS:
+    """Make the package's sampler of tokens for one prompt, of which both potentials are fresh."""
     # Conditions are lookups: queueing them one by one would cost more than answering.
-    sampler = AWRS(autobatched(model), condition, seed=seed, autobatch=False)
-    found = sequential(
-        sampler,
-        budget=budget,
-        particles=particles,
-        resampling=resampling,
-        ess_threshold=ess_threshold,
-        seed=seed,
-    )
-    sequences = [
-        (tuple(token for token in context if token is not EOS), context[-1] is EOS)
-        for context in found.contexts
-    ]
-    return Drawn(
-        sequences=sequences,
-        log_weights=[float(weight) for weight in found.log_weights],
-        log_evidence=float(found.log_ml),
-        ess=float(found.ess),
-        lm_calls=model.lm_calls,
-        tokens=model.tokens,
-    )
+    return AWRS(autobatched(model), condition, seed=seed, autobatch=False)
 
 
 def sequential(
@@ -217,6 +160,13 @@ def sequential(
     """Run the package's sequential Monte Carlo to its end with one of its samplers of tokens.
 
     It resamples with numpy's global generator and may draw with torch's; both are put back.
+
+    Args:
+        sampler: of the package.
+        budget: most tokens, EOS included.
+        particles: N.
+        resampling, ess_threshold: as for `smc.algorithms.SMC`; all particles compete.
+        seed: of all random numbers.
     """
     work = SMC(sampler)(
         n_particles=particles,

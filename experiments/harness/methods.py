@@ -24,12 +24,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 
-import gcd
 import smc
-from experiments.harness import awrs, smollm2
+from experiments.harness import awrs, json_close, smollm2
 from experiments.harness.config import HMMConfig
 from experiments.harness.hmm_alone import HMMAlone
 from experiments.harness.models import ROOT, digest_of
@@ -127,6 +125,14 @@ METHODS: dict[str, Method] = {
     "lcd": Method("LCD", "#D55E00", "s", lambda *_: smc.LCD(), indicator="lcd"),
     "greedy_close": Method(
         "LCD, greedy close", "#F0E442", "d", lambda *_: smc.GreedyClose(), in_convergence=False
+    ),
+    "json_close": Method(
+        "LCD, closed as JSON",
+        "#AA4499",
+        "X",
+        lambda *_: smc.LCD(),
+        sample=json_close.sample,
+        in_convergence=False,
     ),
     "gcd": Method("GCD", "#0072B2", "o", lambda *_: smc.GCD(), indicator="gcd"),
     "pgcd": _looking_ahead("P-GCD", "#009E73", "^"),
@@ -261,18 +267,6 @@ def proposals(config: DictConfig, lm: LanguageModel) -> dict[str, smc.Proposal]:
         name: method_of(name).proposal(hmm_settings(config), hmms.get(name.partition(":")[2]))
         for name in methods_of(config)
     }
-
-
-def warm_up(
-    proposal: smc.Proposal, constraint: gcd.TokenAutomaton, device: torch.device | None
-) -> None:
-    """Make a small table, before one is timed, and forget it: the first takes longer than others.
-
-    Kernels are loaded or compiled for it, which is no method's own time.
-    """
-    shortest = torch.tensor([int(constraint.steps_to_accept[constraint.initial])], device=device)
-    proposal.start(smc.Batch(gcd.AutomatonBatch([constraint], device=device), shortest))
-    proposal.free()
 
 
 def refuse_little_memory(

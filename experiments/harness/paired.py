@@ -13,57 +13,78 @@ for it: language model calls and seconds, as multiples of GCD's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from experiments.harness.arms import Arm
 from experiments.harness.results import Row
-from experiments.harness.summary import bootstrap, by_example, grouped, titles_in
+from experiments.harness.summary import (
+    Group,
+    Interval,
+    Measure,
+    bootstrap,
+    by_example,
+    grouped,
+    titles_in,
+)
 from experiments.harness.tables import number, with_interval
 
 REFERENCE = "gcd"
 """The method that the others are compared with."""
 
 
-def differences(
-    rows: Sequence[Row], seed: int = 0, reference: str = REFERENCE
-) -> list[dict[str, Any]]:
+def differences(rows: Sequence[Row], seed: int = 0) -> list[dict[str, Any]]:
     """Compare each method with the reference, at equal particles under the same algorithm.
 
     Args:
         rows: of one run.
         seed: of the resamples, which depend on nothing else but the number of examples.
-        reference: the method to compare with.
 
     Returns:
         One record for each group of rows that has a counterpart; none for the reference itself.
         `difference` and its ends are in [-1, 1]; `lm_calls_ratio` and `seconds_ratio` are ratios of
         sums over examples, None where the reference took nothing.
     """
-    groups = grouped(rows)
+    groups = grouped(rows, Group.of)
     found = []
     for group, own in groups.items():
-        other = groups.get(group._replace(arm=Arm(reference, group.arm.algorithm)))
-        if other is None or group.arm.method == reference:
+        other = groups.get(group._replace(arm=Arm(REFERENCE, group.arm.algorithm)))
+        if other is None or group.arm.method == REFERENCE:
             continue
-        ours, theirs = (by_example(each, lambda r: r["weighted_accuracy"]) for each in (own, other))
-        common = [example for example in ours if example in theirs]
-        difference = bootstrap([ours[e] - theirs[e] for e in common], seed)
+        compared = difference(own, other, itemgetter("weighted_accuracy"), seed)
+        assert compared is not None, "all arms have the same examples"
         found.append(
             {
                 **({"style": group.style} if group.style else {}),
                 **group.arm._asdict(),
                 "particles": group.particles,
-                "reference": reference,
-                "examples": len(common),
-                **difference.named("difference"),
+                "reference": REFERENCE,
+                "examples": compared.examples,
+                **compared.interval.named("difference"),
                 "lm_calls_ratio": _ratio(own, other, "lm_calls"),
                 "seconds_ratio": _ratio(own, other, "seconds"),
             }
         )
     return found
+
+
+class Difference(NamedTuple):
+    """How much more of something one arm has than another, over the examples that both have."""
+
+    examples: int
+    interval: Interval
+
+
+def difference(
+    own: Sequence[Row], other: Sequence[Row], value: Measure, seed: int
+) -> Difference | None:
+    """Compare two arms example by example; None without an example that both have."""
+    ours, theirs = by_example(own, value), by_example(other, value)
+    differences = [ours[example] - theirs[example] for example in ours if example in theirs]
+    return Difference(len(differences), bootstrap(differences, seed)) if differences else None
 
 
 def as_paired_table(found: Sequence[dict[str, Any]]) -> pd.DataFrame:

@@ -21,7 +21,7 @@ class RecordConfig:
     algorithms: list[str] = field(default_factory=lambda: ["smc", "discrete"])
     particles: list[int] = field(default_factory=lambda: [1, 4, 16])
     repeats: int = 1  # independent runs of every row
-    budget: Any = "default"  # a number of tokens, or "tight", "default", "loose"
+    budget: Any = "default"  # tokens, "tight", "default", "loose", "gold:1.25"; or a list of these
     literals: str = "all"  # "canonical": text without choice as the tokenizer spells it
 
 

@@ -62,6 +62,30 @@ def read_lines(path: str | Path, record_of: RecordOf[R], needs: str) -> ReadResu
     return collect(rows, record_of, str(path), needs)
 
 
+def read_list(
+    path: str | Path, record_of: RecordOf[R], needs: str, *, what: str = "records", prefix: str = ""
+) -> ReadResult[R]:
+    """Read the records of a file that is one list in JSON.
+
+    Args:
+        path, record_of, needs: as for `read_lines`.
+        what: the records, in words.
+        prefix: of ids, before the number in the list.
+
+    Raises:
+        DataError: no such file, not a JSON list, or no well-formed record in it.
+    """
+    content = read_text(path)
+    try:
+        rows = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not JSON: {error}; JSON lines end in .jsonl") from error
+    if not isinstance(rows, list):
+        raise DataError(f"{path} holds a {type(rows).__name__}; a list of {what} is needed")
+    named = ((number, f"{prefix}{number}", row) for number, row in enumerate(rows, 1))
+    return collect(named, record_of, str(path), needs)
+
+
 def read_hub(
     name: str, split: str, record_of: RecordOf[R], needs: str, limit: int | None = None
 ) -> ReadResult[R]:

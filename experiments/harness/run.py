@@ -1,8 +1,8 @@
 """This module runs tasks: a task is one record, and a run of any task is one class.
 
-A `Task` is what sets a task apart. `run_task` does the rest for all of them, in this order, once
-the settings have been checked:
+A `Task` is what sets a task apart. `run_task` does the rest for all of them, in this order:
 
+    check       the task's own settings, before anything is loaded
     read        what the task works on (records, a text, problems)
     identity    what determines the results (settings, data, weights); it names the directory
     refuse      a directory that holds another run, or that cannot be written to
@@ -86,14 +86,15 @@ def run_task(task: Task, config: DictConfig) -> Path:
 
     Args:
         task: the task.
-        config: the whole configuration, checked.
+        config: the whole configuration; what all tasks share of it is checked.
 
     Raises:
-        ValueError: data, models or a directory that the run cannot honour; under `torchrun`, a
-            task of one process, or processes that prepared different records.
+        ValueError: settings, data, models or a directory that the run cannot honour; under
+            `torchrun`, a task of one process, or processes that prepared different records.
         KeyboardInterrupt, OSError: as it came (a full disk is one), after saying how far the run
             got.
     """
+    task.check(config)
     device = resolve_device(config.model.device)
     settle(config.model, task.adapter or _subject(config))
     rank, world = processes(device if task.processes == "tensors" else None)

@@ -160,8 +160,7 @@ def _check_trace(config: DictConfig) -> None:
 
 def _check_hmm(hmm: HMMConfig) -> None:
     one_of("hmm.lookahead", hmm.lookahead, TWISTS)
-    if hmm.exact_top_k is not None:
-        at_least("hmm.exact_top_k", hmm.exact_top_k, 0)
+    at_least("hmm.exact_top_k", hmm.exact_top_k, 0)
     if not 0 < hmm.temper < math.inf:
         raise ValueError(f"hmm.temper must be a positive power, got {hmm.temper}")
     if not 0 <= hmm.defence <= 1:

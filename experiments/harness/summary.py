@@ -10,7 +10,9 @@ example varies over them is its standard deviation, averaged over examples.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from operator import itemgetter
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -23,6 +25,10 @@ from experiments.harness.tables import number, with_interval
 
 _RESAMPLES = 2000
 _LEVEL = 0.95
+_SHARES = ("valid", "complete", "share_finished", "enumerated")
+_OF_SOME = ("parses",)  # shares that some tasks have
+_COSTS = ("lm_calls", "tokens", "seconds")
+K = TypeVar("K")
 
 
 class Interval(NamedTuple):
@@ -79,69 +85,120 @@ class Group(NamedTuple):
         return cls(record.get("style", ""), Arm.of(record), record["particles"])
 
 
-def grouped(rows: Iterable[Row]) -> dict[Group, list[Row]]:
-    """Put the rows of each group together, in order of first appearance."""
-    groups: dict[Group, list[Row]] = {}
+def grouped(rows: Iterable[Row], by: Callable[[Row], K]) -> dict[K, list[Row]]:
+    """Put the rows together that have the same key (`Group.of`, say), by first appearance."""
+    groups: dict[K, list[Row]] = {}
     for row in rows:
-        groups.setdefault(Group.of(row), []).append(row)
+        groups.setdefault(by(row), []).append(row)
     return groups
 
 
-def by_example(rows: Iterable[Row], value: Callable[[Row], float]) -> dict[str, float]:
-    """Compute the mean of a value over the repetitions of each example."""
-    values: dict[str, list[float]] = {}
-    for row in rows:
-        values.setdefault(row["example"], []).append(value(row))
-    return {example: float(np.mean(own)) for example, own in values.items()}
+example_of: Callable[[Row], str] = itemgetter("example")
+Measure = Callable[[Row], float | None]
 
 
-def summarize(rows: Sequence[Row], seed: int = 0) -> list[dict[str, Any]]:
-    """Sum up the rows of each group, in order of first appearance."""
-    return [_record(group, own, seed) for group, own in grouped(rows).items()]
+def by_example(rows: Iterable[Row], value: Measure) -> dict[str, float]:
+    """Compute the mean of a value over the repetitions of each example; None does not count."""
+    found = {
+        example: [known for row in own if (known := value(row)) is not None]
+        for example, own in grouped(rows, example_of).items()
+    }
+    return {example: float(np.mean(values)) for example, values in found.items() if values}
 
 
-def _record(named: Group, group: Sequence[Row], seed: int) -> dict[str, Any]:
+def summarize(
+    rows: Sequence[Row], seed: int = 0, measures: Mapping[str, Measure] = MappingProxyType({})
+) -> list[dict[str, Any]]:
+    """Sum up the rows of each group, in order of first appearance.
+
+    Args:
+        rows: of a run.
+        seed: of the resamples behind intervals.
+        measures: further figures of the task, by name, whose means get intervals.
+    """
+    measures = {"evidence_found": evidence_found(rows), **measures}
+    return [_record(group, own, seed, measures) for group, own in grouped(rows, Group.of).items()]
+
+
+def evidence_found(rows: Sequence[Row]) -> Measure:
+    """Compare each evidence estimate with the best one known of its example.
+
+    Methods that miss examples have no log evidence there, so that means of it are over others. A
+    share of the evidence is zero there, and its mean is over all. The reference is the evidence
+    itself where some row has enumerated it, else the mean of GCD's estimates with the most
+    particles in the run, under every algorithm and repetition.
+
+    Returns:
+        The share of a row: 0 if it is dead, or has no estimate where others of its arm have one;
+        None for arms that estimate nothing, and where the run has no reference.
+    """
+    estimating = {Arm.of(r) for r in rows if r.get("log_evidence") is not None}
+    most = max((r["particles"] for r in rows if r["method"] == "gcd"), default=0)
+    reference: dict[str, float] = {}
+    for example, own in grouped(rows, example_of).items():
+        known = [r for r in own if r.get("log_evidence") is not None and not r.get("dead")]
+        exact = [r["log_evidence"] for r in known if r.get("enumerated")]
+        gcd = [r["log_evidence"] for r in known if (r["method"], r["particles"]) == ("gcd", most)]
+        if exact:
+            reference[example] = exact[0]
+        elif gcd:
+            reference[example] = float(np.logaddexp.reduce(gcd) - np.log(len(gcd)))
+
+    def share(row: Row) -> float | None:
+        if row["example"] not in reference:
+            return None
+        log_evidence = row.get("log_evidence")
+        if row.get("dead") or log_evidence is None:
+            return 0.0 if row.get("dead") or Arm.of(row) in estimating else None
+        return float(np.exp(log_evidence - reference[row["example"]]))
+
+    return share
+
+
+def _record(
+    named: Group, group: Sequence[Row], seed: int, measures: Mapping[str, Measure]
+) -> dict[str, Any]:
     """The sums of one group."""
     arm, particles = named.arm, named.particles
-    examples: dict[str, list[Row]] = {}
-    for row in group:
-        examples.setdefault(row["example"], []).append(row)
-
+    examples = grouped(group, example_of).values()
     alive = [r for r in group if not r["dead"]]
-    accuracy = bootstrap([*by_example(group, lambda r: r["weighted_accuracy"]).values()], seed)
-    majority = bootstrap([*by_example(group, lambda r: r["majority_correct"]).values()], seed)
     evidence = [
-        [r["log_evidence"] for r in own if r["log_evidence"] is not None]
-        for own in examples.values()
+        [r["log_evidence"] for r in own if r["log_evidence"] is not None] for own in examples
     ]
-    return {
+
+    def with_interval_of(name: str, value: Measure) -> dict[str, float | None]:
+        values = [*by_example(group, value).values()]
+        nothing = dict.fromkeys((name, f"{name}_low", f"{name}_high"))
+        return {**bootstrap(values, seed).named(name)} if values else nothing
+
+    record = {
         **({"style": named.style} if named.style else {}),
         **arm._asdict(),
         "particles": particles,
         "examples": len(examples),
-        "repeats": max(map(len, examples.values())),
-        **accuracy.named("weighted_accuracy"),
-        **majority.named("majority_accuracy"),
-        "valid": _mean(r["valid"] for r in group),
-        "complete": _mean(r["complete"] for r in group),
-        "share_finished": _mean(r["share_finished"] for r in group),
-        "enumerated": _mean(r["enumerated"] for r in group),
+        "repeats": max(map(len, examples)),
+        **with_interval_of("weighted_accuracy", itemgetter("weighted_accuracy")),
+        **with_interval_of("majority_accuracy", itemgetter("majority_correct")),
+        **with_interval_of("best_accuracy", lambda row: row.get("best_correct")),
+        **{key: _mean(r[key] for r in group) for key in _SHARES},
+        **with_interval_of("valid", itemgetter("valid")),
+        **{key: _mean(r[key] for r in group) for key in _OF_SOME if key in group[0]},
         "dead": sum(r["dead"] for r in group),
         # The answers of a pool were not drawn: its ESS is no share of N.
         "ess_fraction": None
         if is_discrete(arm.algorithm)
         else _mean(r["ess"] / particles for r in alive),
         "log_evidence": _mean(float(np.mean(values)) for values in evidence if values),
+        "log_evidence_examples": sum(bool(values) for values in evidence),
         "log_evidence_sd": _mean(float(np.std(v, ddof=1)) for v in evidence if len(v) > 1),
         "read": _mean(r["read"] for r in group),
         "forced": _mean(r["forced"] for r in group),
-        "lm_calls": sum(r["lm_calls"] for r in group),
-        "tokens": sum(r["tokens"] for r in group),
-        "seconds": sum(r["seconds"] for r in group),
-        "lm_calls_each": _mean(r["lm_calls"] for r in group),
-        "tokens_each": _mean(r["tokens"] for r in group),
-        "seconds_each": _mean(r["seconds"] for r in group),
+        **{key: sum(r[key] for r in group) for key in _COSTS},
+        **{f"{key}_each": _mean(r[key] for r in group) for key in _COSTS},
     }
+    for name, value in measures.items():
+        record |= with_interval_of(name, value)
+    return record
 
 
 def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
@@ -155,13 +212,16 @@ def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
             "examples": s["examples"],
             "accuracy (weighted) %": with_interval(s, "weighted_accuracy"),
             "accuracy (majority) %": with_interval(s, "majority_accuracy"),
+            "accuracy (best) %": with_interval(s, "best_accuracy"),
             "valid %": number(100 * s["valid"], 1),
+            **({"parses %": number(100 * s["parses"], 1)} if "parses" in s else {}),
             "complete %": number(100 * s["complete"], 1),
             "particles finished %": number(100 * s["share_finished"], 1),
             "enumerated %": number(100 * s["enumerated"], 1),
             "dead rows": s["dead"],
             "ESS/N": number(s["ess_fraction"], 2),
-            "log evidence": number(s["log_evidence"], 3),
+            "evidence found %": with_interval(s, "evidence_found"),
+            "log evidence": _with_examples(s),
             **({"its sd": number(s["log_evidence_sd"], 3)} if repeated else {}),
             "read": number(s["read"], 0),
             "forced": number(s["forced"], 0),
@@ -171,6 +231,12 @@ def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
         }
         for s in summary
     )
+
+
+def _with_examples(record: Mapping[str, Any]) -> str:
+    """Write a mean log evidence, and over how many examples it is where some have none."""
+    some, every = record["log_evidence_examples"], record["examples"]
+    return number(record["log_evidence"], 3) + (f" (of {some})" if 0 < some < every else "")
 
 
 def titles_in(records: Sequence[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]], Row]:

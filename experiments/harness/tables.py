@@ -34,6 +34,26 @@ def with_interval(
     return mean if low is None or high is None else f"{mean} [{low}, {high}]"
 
 
+def without_constants(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """Take out what is the same in every row, or the same as another column, and say so.
+
+    Returns:
+        The other columns, and a sentence; it is empty where nothing was taken out.
+    """
+    if len(table) < 2:
+        return table, ""
+    constant = [name for name in table if table[name].astype(str).nunique() == 1]
+    rest = table.drop(columns=constant)
+    said = [f"{name} {table[name].iloc[0]}" for name in constant]
+    shares = [name for name in rest if name.endswith("%")]
+    for i, name in enumerate(shares):
+        other = next((o for o in shares[:i] if o in rest and rest[o].equals(rest[name])), None)
+        if other is not None:
+            rest = rest.drop(columns=name)
+            said.append(f"{name} as {other}")
+    return rest, f"In every row: {', '.join(said)}." if said else ""
+
+
 def as_markdown(table: pd.DataFrame) -> str:
     """Write a table in Markdown, its columns aligned so that the source reads well, too."""
     cells = [list(table.columns), *([str(v) for v in row] for row in table.itertuples(index=False))]

@@ -78,7 +78,7 @@ def logged_arms(
         rows: of the whole run.
         states: by method, of the HMM that it looks ahead with, if it does.
     """
-    groups = grouped(_alike(rows))
+    groups = grouped(_alike(rows), Group.of)
     return [
         LoggedArm(
             {
@@ -194,14 +194,12 @@ def log_summary(run: wandb.Run, values: Mapping[str, Any]) -> None:
     run.summary.update(json.loads(json.dumps(values)))
 
 
-def log_comparison(run: wandb.Run, table: pd.DataFrame, figures: Mapping[str, Path]) -> None:
-    """Log what a comparison shows of all its arms together."""
-    run.log(
-        {
-            "table": wandb.Table(dataframe=table.astype(str)),
-            **{name: wandb.Image(str(path)) for name, path in figures.items()},
-        }
-    )
+def log_shown(
+    run: wandb.Run, tables: Mapping[str, pd.DataFrame], figures: Mapping[str, Path]
+) -> None:
+    """Log what is of the whole experiment, by name."""
+    shown = {name: wandb.Table(dataframe=table.astype(str)) for name, table in tables.items()}
+    run.log({**shown, **{name: wandb.Image(str(path)) for name, path in figures.items()}})
 
 
 def outcomes(rows: Sequence[Row]) -> wandb.Table:
@@ -229,25 +227,6 @@ def _alike(rows: Sequence[Row]) -> list[Row]:
 
 def _cell(value: Any) -> Any:
     return value if value is None or isinstance(value, int | float | str) else json.dumps(value)
-
-
-def log_lines(
-    run: wandb.Run,
-    losses: Sequence[tuple[int, float, float]],
-    table: pd.DataFrame,
-    rows: pd.DataFrame,
-    figure: Path,
-) -> None:
-    """Log the curve of a character-level model, and the lines written under each constraint."""
-    for step, training, held_out in losses:
-        run.log({"step": step, "loss/training": training, "loss/held_out": held_out})
-    run.log(
-        {
-            "table": wandb.Table(dataframe=table.astype(str)),
-            "rows": wandb.Table(dataframe=rows.astype(str)),
-            "loss": wandb.Image(str(figure)),
-        }
-    )
 
 
 def _key_in_netrc() -> bool:

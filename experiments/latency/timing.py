@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from omegaconf import DictConfig
 
 import gcd
 import smc
-from experiments.harness.methods import warm_up
+from experiments.harness.timing import seconds_of, table_seconds
 from experiments.latency.models import SCHEMA, Scripted, fixed_tokens
 from hmm.model import HMM
 from smc.answers import check_room
@@ -22,7 +21,6 @@ PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {"lm": smc.LM, "lcd": smc.LCD
                                                    "discrete": smc.GCD}  # fmt: skip
 
 
-@dataclass
 class Bench:
     """A model, a constraint and the tokens of one text, on which everything is timed.
 
@@ -31,15 +29,10 @@ class Bench:
         table_seconds: what the table of completion probabilities took, by method.
     """
 
-    lm: TransformersLM
-    config: DictConfig
-    constraint: gcd.TokenAutomaton = field(init=False)
-    tokens: list[int] = field(init=False)
-    automaton_seconds: float = field(init=False)
-    table_seconds: dict[str, float] = field(default_factory=dict)
-    _proposals: dict[str, smc.Proposal] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, lm: TransformersLM, config: DictConfig) -> None:
+        self.lm, self.config = lm, config
+        self.table_seconds: dict[str, float] = {}
+        self._proposals: dict[str, smc.Proposal] = {}
         started = time.perf_counter()
         self.constraint = gcd.lift(gcd.json_schema(SCHEMA), self.lm.vocabulary)
         self.automaton_seconds = time.perf_counter() - started
@@ -119,11 +112,11 @@ class Bench:
             exact_top_k=self.config.task.exact_top_k,
             max_bytes=self.config.task.max_table_mib << 20,
         )
-        budget = torch.tensor([len(self.tokens)], device=device)
-        batch = smc.Batch(gcd.AutomatonBatch([self.constraint], device=device), budget)
-        proposal.check([self.constraint], [len(self.tokens)])
-        warm_up(proposal, self.constraint, device)
-        self.table_seconds[method] = _timed(lambda: proposal.start(batch), device)
+        tokens = len(self.tokens)
+        proposal.check([self.constraint], [tokens])
+        seconds = table_seconds(proposal, self.constraint, tokens, device)
+        assert seconds is not None, "P-GCD has a table"
+        self.table_seconds[method] = seconds
         return proposal
 
     def _generate(self, seed: int) -> float:
@@ -145,22 +138,8 @@ class Bench:
         devices = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(seed)
-            first = _timed(lambda: run(1), device)  # reads the prompt, as ours does before
-            return max(_timed(lambda: run(count + 1), device) - first, 0.0)
-
-
-def _timed(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds until the work is done, on the device too."""
-    _wait(device)
-    started = time.perf_counter()
-    work()
-    _wait(device)
-    return time.perf_counter() - started
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+            first = seconds_of(lambda: run(1), device)  # reads the prompt, as ours does before
+            return max(seconds_of(lambda: run(count + 1), device) - first, 0.0)
 
 
 def methods_of(kinds: Sequence[str], hidden: Sequence[int]) -> list[str]:

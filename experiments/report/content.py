@@ -10,14 +10,16 @@ import base64
 import json
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import combinations
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.methods import METHODS, method_of
-from experiments.harness.paired import REFERENCE
+from experiments.harness.paired import REFERENCE, difference
 from experiments.harness.results import Row
-from experiments.harness.summary import bootstrap, by_example
+from experiments.harness.summary import evidence_found, example_of, grouped
 from experiments.report.directory import RunData, names_of
 from experiments.report.traces import TOP, Trace
 
@@ -28,7 +30,7 @@ A million is left for the rest."""
 _PAIRS = 150
 """Most pairs of arms that are compared; each takes milliseconds for every measure."""
 _COMPARED = (
-    "weighted_accuracy", "majority_correct", "valid", "log_evidence", "coverage", "exact_match",
+    "weighted_accuracy", "majority_correct", "valid", "evidence_found", "coverage", "exact_match",
     "prepares", "ess", "read", "forced", "seconds",
 )  # fmt: skip
 """Columns of rows whose differences are shown, where rows have them."""
@@ -50,12 +52,11 @@ class Content(NamedTuple):
     notes: tuple[str, ...]
 
 
-def content_of(runs: Sequence[RunData], seed: int = 0) -> Content:
+def content_of(runs: Sequence[RunData]) -> Content:
     """Gather what a page shows of these runs, and leave out what does not fit.
 
     Args:
         runs: of one task, one or several.
-        seed: of the resamples behind intervals.
     """
     names = names_of(runs) if len(runs) > 1 else [runs[0].directory.name]
     notes: list[str] = []
@@ -63,19 +64,21 @@ def content_of(runs: Sequence[RunData], seed: int = 0) -> Content:
     summary = [{"run": r, **record} for r, run in enumerate(runs) for record in records_of(run)]
     shown, dropped = _fitting(rows, ROW_BYTES)
     if dropped:
+        total = len({row["example"] for row in rows})
         notes.append(
-            f"Answers of {len(_examples(rows)) - dropped} of {len(_examples(rows))} examples are "
-            f"on this page ({len(shown)} of {len(rows)} rows); all are in results.jsonl."
+            f"Answers of {total - dropped} of {total} examples are on this page ({len(shown)} of "
+            f"{len(rows)} rows); all are in results.jsonl."
         )
     traces = [{"run": r, **trace} for r, run in enumerate(runs) for trace in _in_order(run)]
     traced, untraced = _fitting(traces, TRACE_BYTES)
     if untraced:
+        total = len({trace["example"] for trace in traces})
         notes.append(
-            f"Traces of {len(_examples(traces)) - untraced} of {len(_examples(traces))} examples "
-            "are on this page; all are in traces.jsonl."
+            f"Traces of {total - untraced} of {total} examples are on this page; all are in "
+            "traces.jsonl."
         )
     tokens, traced = _tokens_apart(traced, len(runs))
-    found, compared = differences(rows, seed)
+    found, compared = differences(rows)
     if not compared:
         notes.append(f"Differences are shown for the first {_PAIRS} pairs of methods only.")
     data = {
@@ -123,11 +126,16 @@ def differences(rows: Sequence[Row], seed: int = 0) -> tuple[list[dict[str, Any]
     Returns:
         The records, and whether no pair was left out.
     """
-    groups: dict[tuple[str, int], dict[tuple[int, str, str], list[Row]]] = {}
-    for row in rows:
-        arm = (row["run"], row["method"], row["algorithm"])
-        by_arm = groups.setdefault((row.get("style", ""), row["particles"]), {})
-        by_arm.setdefault(arm, []).append(row)
+    of_run = grouped(rows, itemgetter("run"))
+    rows = [
+        {**row, "evidence_found": share(row)}
+        for share, own in ((evidence_found(own), own) for own in of_run.values())
+        for row in own
+    ]
+    groups = {
+        group: grouped(own, itemgetter("run", "method", "algorithm"))
+        for group, own in grouped(rows, lambda r: (r.get("style", ""), r["particles"])).items()
+    }
     pairs = [
         (group, first, second)
         for group, arms in groups.items()
@@ -137,24 +145,21 @@ def differences(rows: Sequence[Row], seed: int = 0) -> tuple[list[dict[str, Any]
     pairs.sort(key=lambda p: REFERENCE not in (p[1][1], p[2][1]))
     found = []
     for (style, particles), first, second in pairs[:_PAIRS]:
-        both = [groups[style, particles][arm] for arm in (first, second)]
+        ours, theirs = (groups[style, particles][arm] for arm in (first, second))
         for measure in _COMPARED:
-            ours, theirs = (_means(own, measure) for own in both)
-            common = [example for example in ours if example in theirs]
-            if not common:
-                continue
-            interval = bootstrap([ours[e] - theirs[e] for e in common], seed)
-            found.append(
-                {
-                    "style": style,
-                    "particles": particles,
-                    "first": list(first),
-                    "second": list(second),
-                    "measure": measure,
-                    "examples": len(common),
-                    **interval._asdict(),
-                }
-            )
+            compared = difference(ours, theirs, partial(_number, key=measure), seed)
+            if compared is not None:
+                found.append(
+                    {
+                        "style": style,
+                        "particles": particles,
+                        "first": list(first),
+                        "second": list(second),
+                        "measure": measure,
+                        "examples": compared.examples,
+                        **compared.interval._asdict(),
+                    }
+                )
     return found, len(pairs) <= _PAIRS
 
 
@@ -166,12 +171,10 @@ def embedded(values: Any) -> str:
     return text
 
 
-def _means(rows: Sequence[Row], measure: str) -> dict[str, float]:
-    return by_example([row for row in rows if _is_number(row.get(measure))], lambda r: r[measure])
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+def _number(row: Row, key: str) -> float | None:
+    """What a row says under a key, if that is a finite number."""
+    value = row.get(key)
+    return value if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _is_row(row: Any) -> bool:
@@ -188,13 +191,6 @@ def _finite(values: Any) -> Any:
     return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
-def _examples(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row["example"], []).append(row)
-    return found
-
-
 def _fitting(rows: Sequence[Row], most: int) -> tuple[list[Row], int]:
     """Keep the examples, each with all its rows, that fit into so many bytes, in order.
 
@@ -203,7 +199,7 @@ def _fitting(rows: Sequence[Row], most: int) -> tuple[list[Row], int]:
     """
     sizes = {
         example: sum(len(embedded(row).encode()) + 1 for row in own)
-        for example, own in _examples(rows).items()
+        for example, own in grouped(rows, example_of).items()
     }
     kept, taken = set(), 0
     for example, size in sizes.items():
@@ -215,7 +211,8 @@ def _fitting(rows: Sequence[Row], most: int) -> tuple[list[Row], int]:
 
 def _in_order(run: RunData) -> list[Trace]:
     """The traces of a run by example, as its rows are; they were written as they were made."""
-    place = {example: i for i, example in enumerate(_examples(filter(_is_row, run.rows)))}
+    examples = dict.fromkeys(map(example_of, filter(_is_row, run.rows)))
+    place = {example: i for i, example in enumerate(examples)}
     return sorted(run.traces, key=lambda trace: place.get(trace["example"], len(place)))
 
 

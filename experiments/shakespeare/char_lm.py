@@ -87,7 +87,7 @@ def train_characters(
     losses: list[tuple[int, float, float]] = []
     step, running = 0, 0.0
     work.mkdir(parents=True, exist_ok=True)
-    saved = work / CHECKPOINT
+    saved, partial = work / CHECKPOINT, (work / CHECKPOINT).with_suffix(".part")
     if saved.exists():
         content = torch.load(saved, map_location=device, weights_only=True)
         model.load_state_dict(content["model"])
@@ -112,7 +112,16 @@ def train_characters(
                 losses.append((step, running / done, held_out_loss(model, ids[split:], training)))
                 running = 0.0
                 bar.set_postfix_str(f"{losses[-1][2]:.3f} nats a character, held out")
-                _save(saved, model, optimizer, step, running, losses)
+                content = {
+                    "model": model.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                    "step": step,
+                    "running": running,
+                    "losses": losses,
+                }
+                # An interruption leaves the old checkpoint in place.
+                torch.save(content, partial)
+                partial.replace(saved)
     vocabulary = gcd.Vocabulary.from_bytes([c.encode() for c in characters], eos_ids=())
     return CharacterLM(TransformersLM(model, None, vocabulary), characters, tuple(losses))
 
@@ -164,24 +173,3 @@ def _loss(model: LlamaForCausalLM, rows: Tensor) -> Tensor:
 def _share(step: int, steps: int) -> float:
     """Share of the full learning rate: warm-up, then half a cosine."""
     return min(1.0, (step + 1) / _WARMUP) * 0.5 * (1 + math.cos(math.pi * step / steps))
-
-
-def _save(
-    path: Path,
-    model: LlamaForCausalLM,
-    optimizer: torch.optim.Optimizer,
-    step: int,
-    running: float,
-    losses: list[tuple[int, float, float]],
-) -> None:
-    """Write a checkpoint; an interruption leaves the old one in place."""
-    content = {
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "step": step,
-        "running": running,
-        "losses": losses,
-    }
-    partial = path.with_suffix(".part")
-    torch.save(content, partial)
-    partial.replace(path)

@@ -18,11 +18,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
+import wandb
 from omegaconf import DictConfig
 
 import gcd
 import smc
-from experiments.harness import records, tracking
+from experiments.harness import records
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.figures import plot_losses
 from experiments.harness.identity import Identity, results_config
@@ -30,6 +31,7 @@ from experiments.harness.models import resolve_device
 from experiments.harness.results import Key, ResultStore, Row
 from experiments.harness.run import Run, Task
 from experiments.harness.tables import as_markdown
+from experiments.harness.tracking import log_shown
 from experiments.report.traces import Tracing, chosen_for_tracing
 from experiments.shakespeare.char_lm import CHECKPOINT, CharacterLM, Training, train_characters
 from experiments.shakespeare.config import ShakespeareConfig, check
@@ -228,12 +230,13 @@ def _report(
     drawing.write_text(gcd.to_dot(constraints["wired"]), encoding="utf-8")
     figure = run.directory / "loss.png"
     plot_losses(trained.losses, figure)
-    run.report(
-        text,
-        summary,
-        lambda tracked: tracking.log_lines(tracked, trained.losses, table, frame, figure),
-        files=("results.jsonl", "loss.png", "line.dot"),
-    )
+
+    def log(tracked: wandb.Run) -> None:
+        for step, training, held_out in trained.losses:
+            tracked.log({"step": step, "loss/training": training, "loss/held_out": held_out})
+        log_shown(tracked, {"table": table, "rows": frame}, {"loss": figure})
+
+    run.report(text, summary, log, files=("results.jsonl", "loss.png", "line.dot"))
 
 
 def _mean(values: pd.Series) -> str:

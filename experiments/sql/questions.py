@@ -5,13 +5,12 @@ The form is Spider's: an object with `db_id`, `question` and `query`, one a line
 
 from __future__ import annotations
 
-import json
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.harness.records import DataError, ReadResult, collect, read_lines, read_text
+from experiments.harness.records import DataError, ReadResult, read_lines, read_list
 
 _FIELDS = ("db_id", "question", "query")
 _NEEDS = "the fields db_id, question and query, with db_id one of the databases that are there"
@@ -73,12 +72,4 @@ def read_questions(path: Path, databases: Container[str]) -> ReadResult[Question
 
     if path.suffix == ".jsonl":
         return read_lines(path, question_of, _NEEDS)
-    content = read_text(path)
-    try:
-        rows = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not JSON: {error}; JSON lines end in .jsonl") from error
-    if not isinstance(rows, list):
-        raise DataError(f"{path} holds a {type(rows).__name__}; a list of questions is needed")
-    named = ((number, str(number), row) for number, row in enumerate(rows, 1))
-    return collect(named, question_of, str(path), _NEEDS)
+    return read_list(path, question_of, _NEEDS, what="questions")

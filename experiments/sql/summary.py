@@ -12,9 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.harness.arms import Arm
 from experiments.harness.results import Row
-from experiments.harness.summary import as_table, bootstrap, by_example, summarize
+from experiments.harness.summary import Group, as_table, summarize
 from experiments.harness.tables import with_interval
 
 _EXECUTION = ("weighted_accuracy", "majority_accuracy")
@@ -24,21 +23,13 @@ Summary = list[dict[str, Any]]
 
 def summarize_queries(rows: Sequence[Row], seed: int = 0) -> Summary:
     """Sum up the rows of each arm and number of particles, in order of first appearance."""
-    summary = summarize(rows, seed)
-    judged = {
-        (Arm.of(record), record["particles"]): record
-        for record in summarize([row for row in rows if row["judged"]], seed)
-    }
+    summary = summarize(rows, seed, {name: itemgetter(name) for name in _SHARES})
+    judged = summarize([row for row in rows if row["judged"]], seed)
+    by_group = {Group.of(record): record for record in judged}
     for record in summary:
-        place = Arm.of(record), record["particles"]
-        own = [row for row in rows if (Arm.of(row), row["particles"]) == place]
-        record["judged"] = judged[place]["examples"]
-        for name in _EXECUTION:
-            for end in ("", "_low", "_high"):
-                record[f"{name}{end}"] = judged[place][f"{name}{end}"]
-        for name in _SHARES:
-            shares = by_example(own, itemgetter(name))
-            record |= bootstrap([*shares.values()], seed).named(name)
+        own = by_group[Group.of(record)]
+        record |= {key: value for key, value in own.items() if key.startswith(_EXECUTION)}
+        record["judged"] = own["examples"]
     return summary
 
 

@@ -20,6 +20,7 @@ from omegaconf import DictConfig
 import gcd
 import smc
 from experiments.harness import comparison
+from experiments.harness.budgets import title_of_budgets
 from experiments.harness.comparison import compare, report
 from experiments.harness.examples import Example, RecordTask
 from experiments.harness.identity import Identity
@@ -134,9 +135,9 @@ def _run(run: Run, asked: Asked) -> None:
         prepared,
         rows,
         title=(
-            f"{task.name}: {len(prepared.examples)} questions to {len(asked.databases)} databases "
-            f"({config.data.path or 'our own'}), budget {task.budget}, literals={task.literals}, "
-            f"temperature {config.smc.temperature:g}"
+            f"{task.name}: {prepared.num_records} questions to {len(asked.databases)} databases "
+            f"({config.data.path or 'our own'}), budget {title_of_budgets(task.budget)}, "
+            f"literals={task.literals}, temperature {config.smc.temperature:g}"
         ),
         summary=summary,
         table=as_query_table(summary),

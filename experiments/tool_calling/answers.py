@@ -22,14 +22,15 @@ import ast
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from experiments.harness.checks import one_of
 from gcd.languages.tools.tool_keys import declared_parameters
 
 STYLES = ("json", "python")
+T = TypeVar("T")
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _FIRST = r"""[^\s(),='"\[\]{}]"""  # a name begins with neither quote nor bracket, but may hold them
@@ -48,12 +49,15 @@ class Call:
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
+def declaration_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Give what declares a tool, also where it stands one level down under `function` (OpenAI)."""
+    function = tool.get("function")
+    return function if isinstance(function, Mapping) else tool
+
+
 def parameters_of(tool: Mapping[str, Any]) -> dict[str, Any]:
     """Give the declared parameters of an xLAM or a JSON-Schema tool, name to declaration."""
-    function = tool.get("function")
-    if isinstance(function, Mapping):
-        tool = function
-    parameters = declared_parameters(tool)
+    parameters = declared_parameters(declaration_of(tool))
     if not isinstance(parameters, Mapping):
         return {}
     return dict(parameters["properties"] if is_schema(parameters) else parameters)
@@ -72,9 +76,8 @@ def is_schema(parameters: Mapping[str, Any]) -> bool:
 
 
 def name_of(tool: Mapping[str, Any]) -> str:
-    """Give the tool's name, also where it stands one level down under `function` (OpenAI)."""
-    function = tool.get("function")
-    return str((function if isinstance(function, Mapping) else tool)["name"])
+    """Give the tool's name."""
+    return str(declaration_of(tool)["name"])
 
 
 def in_declared_order(call: Call, tools: Sequence[Mapping[str, Any]]) -> Call:
@@ -110,6 +113,18 @@ def parse_answer(text: str, style: str) -> tuple[Call, ...]:
     return _parse_json(text) if style == "json" else _parse_python(text)
 
 
+def parses(text: str, style: str) -> bool:
+    """Tell whether a text is a JSON value, or a list of calls in Python; of which tools, who knows.
+
+    That is all that an engine without the schema can promise.
+    """
+    try:
+        json.loads(text) if style == "json" else parse_answer(text, style)
+    except ValueError:
+        return False
+    return True
+
+
 def makes_calls(answer: str | bytes, calls: Sequence[Call], style: str) -> bool:
     """Tell whether an answer makes exactly these calls, in any order."""
     try:
@@ -126,17 +141,18 @@ def same_calls(left: Sequence[Call], right: Sequence[Call]) -> bool:
     list, tuple or set with the same items in whatever order (JSON has no sets). Keys of a dict
     have no order.
     """
-    if len(left) != len(right):
-        return False
+    return _paired(left, right, lambda a, b: a.name == b.name and _same(a.arguments, b.arguments))
+
+
+def _paired(left: Iterable[T], right: Iterable[T], same: Callable[[T, T], bool]) -> bool:
+    """Whether each item on the left has one of its own on the right that is the same."""
     rest = list(right)
-    for call in left:
-        for position, other in enumerate(rest):
-            if call.name == other.name and _same(call.arguments, other.arguments):
-                del rest[position]
-                break
-        else:
+    for item in left:
+        match = next((i for i, other in enumerate(rest) if same(item, other)), None)
+        if match is None:
             return False
-    return True
+        del rest[match]
+    return not rest
 
 
 def _same(left: Any, right: Any) -> bool:
@@ -148,17 +164,9 @@ def _same(left: Any, right: Any) -> bool:
         return left.keys() == right.keys() and all(_same(left[k], right[k]) for k in left)
     sequences = (list, tuple, set, frozenset)
     if isinstance(left, sequences) and isinstance(right, sequences):
-        if len(left) != len(right):
-            return False
         if isinstance(left, list | tuple) and isinstance(right, list | tuple):
-            return all(_same(a, b) for a, b in zip(left, right, strict=True))
-        rest = list(right)
-        for item in left:
-            match = next((i for i, other in enumerate(rest) if _same(item, other)), None)
-            if match is None:
-                return False
-            del rest[match]
-        return True
+            return len(left) == len(right) and all(map(_same, left, right))
+        return _paired(left, right, _same)
     return type(left) is type(right) and left == right
 
 

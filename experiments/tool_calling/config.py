@@ -30,5 +30,4 @@ def check(config: DictConfig) -> None:
     for style in task.styles:
         one_of("task.styles", style, STYLES)
     check_records(config)
-    if task.max_calls is not None:
-        at_least("task.max_calls", task.max_calls, 1)
+    at_least("task.max_calls", task.max_calls, 1)

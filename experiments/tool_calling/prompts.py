@@ -21,7 +21,13 @@ from typing import Any
 
 from experiments.harness.checks import one_of
 from experiments.harness.prompts import chat, is_chat
-from experiments.tool_calling.answers import STYLES, is_schema, name_of, parameters_of
+from experiments.tool_calling.answers import (
+    STYLES,
+    declaration_of,
+    is_schema,
+    name_of,
+    parameters_of,
+)
 from experiments.tool_calling.records import ToolRecord
 from gcd.languages.tools.tool_keys import declared_parameters
 
@@ -62,17 +68,14 @@ def signature(tool: Mapping[str, Any]) -> str:
     described = ", ".join(
         _parameter(name, declaration, required) for name, declaration in parameters.items()
     )
-    function = tool.get("function")
-    inner = function if isinstance(function, Mapping) else tool
-    words = str(inner.get("description") or "").split()
+    words = str(declaration_of(tool).get("description") or "").split()
     text = " ".join(words[:_DESCRIPTION_WORDS])
     return f"{name_of(tool)}({described})" + (f" - {text}" if text else "")
 
 
 def _required_names(tool: Mapping[str, Any]) -> frozenset[str] | None:
     """Names that must be given; None where the tool has no such list."""
-    function = tool.get("function")
-    inner = function if isinstance(function, Mapping) else tool
+    inner = declaration_of(tool)
     parameters = declared_parameters(inner)
     for place in (parameters, inner):
         if isinstance(place, Mapping) and isinstance(place.get("required"), list):

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.harness import records as hub
-from experiments.harness.records import DataError, ReadResult, collect, read_lines, read_text
-from experiments.tool_calling.answers import Call, name_of
+from experiments.harness.records import ReadResult, read_lines, read_list
+from experiments.tool_calling.answers import Call, declaration_of, name_of
 from gcd.languages.tools.tool_keys import declared_parameters
 
 _NEEDS = "the fields query, tools and answers"
@@ -58,15 +58,7 @@ def read_toolcalls(path: str | Path) -> ReadResult[ToolRecord]:
     Raises:
         DataError: no such file, not a JSON list, or no well-formed record in it.
     """
-    text = read_text(path)
-    try:
-        rows = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not JSON: {error}; JSON lines end in .jsonl") from error
-    if not isinstance(rows, list):
-        raise DataError(f"{path} holds a {type(rows).__name__}; a list of records is needed")
-    named = ((number, f"{Path(path).stem}-{number}", row) for number, row in enumerate(rows, 1))
-    return collect(named, record_of, str(path), _NEEDS)
+    return read_list(path, record_of, _NEEDS, prefix=f"{Path(path).stem}-")
 
 
 def read_hub(name: str, split: str = "train", limit: int | None = None) -> ReadResult[ToolRecord]:
@@ -113,8 +105,8 @@ def _parsed(value: Any, field: str) -> list[Any]:
 def _check_tool(tool: Any) -> None:
     if not isinstance(tool, Mapping):
         raise ValueError(f"a tool is an object, not {type(tool).__name__}")
-    inner = tool.get("function") if isinstance(tool.get("function"), Mapping) else tool
-    if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
+    inner = declaration_of(tool)
+    if not isinstance(inner.get("name"), str):
         raise ValueError(f"a tool without a name: {str(tool)[:80]}")
     if not isinstance(declared_parameters(inner), Mapping):
         raise ValueError(f"the parameters of {name_of(tool)!r} are not an object")

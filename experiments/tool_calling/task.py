@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 
 import gcd
 import smc
+from experiments.harness.budgets import title_of_budgets
 from experiments.harness.comparison import compare, identity, report
 from experiments.harness.examples import Example, RecordTask
 from experiments.harness.models import load_model, title_of
@@ -23,7 +24,7 @@ from experiments.harness.records import ReadResult
 from experiments.harness.results import Row
 from experiments.harness.run import Run, Task
 from experiments.harness.summary import as_table, summarize
-from experiments.tool_calling.answers import makes_calls, write_answer
+from experiments.tool_calling.answers import makes_calls, parses, write_answer
 from experiments.tool_calling.config import XlamConfig, check
 from experiments.tool_calling.data import load_records
 from experiments.tool_calling.prompts import build_prompt
@@ -60,14 +61,23 @@ def record_task(config: DictConfig, tokenizer: Any, unknown_types: Counter[str])
 
     def columns(example: Example, posterior: smc.Posterior) -> Row:
         request: Any = example.record
-        record, style = request
-        return {"style": style, "gold": write_answer(record.calls, record.tools, style)}
+        style = request.style
+        text = posterior.texts[0] if posterior.texts else ""
+        return {
+            "style": style,
+            "gold": gold(request),
+            "parses": parses(text, style),
+        }
+
+    def gold(request: Request) -> str:
+        return write_answer(request.record.calls, request.record.tools, request.style)
 
     return RecordTask(
         language=language,
         prompt=lambda r: build_prompt(*r, tokenizer=tokenizer, kind=config.model.prompt),
         is_correct=lambda r, answer: makes_calls(answer, r.record.calls, r.style),
         columns=columns,
+        gold=gold,
     )
 
 
@@ -97,9 +107,9 @@ def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
         prepared,
         rows,
         title=(
-            f"{task.name}: {len(prepared.examples)} requests ({source}), "
+            f"{task.name}: {prepared.num_records} requests ({source}), "
             f"{' and '.join(task.styles)} style, "
-            f"budget {task.budget}, literals={task.literals}, "
+            f"budget {title_of_budgets(task.budget)}, literals={task.literals}, "
             f"temperature {config.smc.temperature:g}; "
             f"{title_of(config.model)}"
         ),

@@ -43,21 +43,31 @@ def count(
     max_length: int,
 ) -> int:
     """Count the strings of at most `max_length` bytes, in exact integers."""
+    return sum(by_length(delta, accepting, class_of_byte, max_length))
+
+
+def by_length(
+    delta: Int32[np.ndarray, "S K"],
+    accepting: Bool[np.ndarray, S],
+    class_of_byte: UInt8[np.ndarray, 256],
+    max_length: int,
+) -> list[int]:
+    """Count the strings of 0, 1, ..., `max_length` bytes, in exact integers."""
     width = np.bincount(class_of_byte, minlength=delta.shape[1])
     source, label = np.nonzero(delta >= 0)
     pairs, inverse = np.unique(
         np.stack([source, delta[source, label]], axis=1), axis=0, return_inverse=True
     )
     ways = np.bincount(inverse.reshape(-1), width[label]).astype(int).astype(object)
-    own = accepting.astype(int).astype(object)
-    counts = own if max_length >= 0 else own * 0
-    for _ in range(max_length):
-        after = own.copy()
-        np.add.at(after, pairs[:, 0], ways * counts[pairs[:, 1]])
-        if (after == counts).all():
-            break
-        counts = after
-    return int(counts[0])
+    counts = accepting.astype(int).astype(object)
+    found = []
+    for _ in range(max_length + 1):
+        found.append(int(counts[0]))
+        if counts.any():
+            after = counts * 0
+            np.add.at(after, pairs[:, 0], ways * counts[pairs[:, 1]])
+            counts = after
+    return found
 
 
 def in_order(

@@ -14,7 +14,7 @@ from gcd.support.compiled import kernel
 
 @kernel
 def count_edges(delta: np.ndarray, final: int) -> int:
-    """Counts pairs of a state before `final` and a state that it leads to."""
+    """Count pairs of a state before `final` and a state that it leads to."""
     seen = np.full(delta.shape[0], -1)
     count = 0
     for state in range(final):
@@ -35,7 +35,7 @@ def list_edges(
     target: np.ndarray,
     signature: np.ndarray,
 ) -> None:
-    """Writes every edge, sorted by source, and the sum of `number` over its classes."""
+    """Write every edge, sorted by source, and the sum of `number` over its classes."""
     seen = np.full(delta.shape[0], -1)
     edge_of = np.zeros(delta.shape[0], np.int64)
     count = 0
@@ -60,7 +60,7 @@ def labels_match(
     set_of: np.ndarray,
     members: np.ndarray,
 ) -> bool:
-    """Checks that every edge has just the classes that its set names."""
+    """Check that every edge has just the classes that its set names."""
     for edge in range(source.size):
         row, named, after = delta[source[edge]], members[set_of[edge]], target[edge]
         differ = 0  # counted without leaving the loop, so that it is done for many classes at once

@@ -9,7 +9,7 @@ from gcd.support.compiled import kernel
 
 @kernel
 def depths(count: int, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Finds the longest path from each node of an acyclic graph (settled from the sinks)."""
+    """Find the longest path from each node of an acyclic graph (settled from the sinks)."""
     into = np.zeros(count + 1, np.int64)
     open_edges = np.zeros(count, np.int64)
     for edge in range(source.size):
@@ -46,7 +46,7 @@ def depths(count: int, source: np.ndarray, target: np.ndarray) -> np.ndarray:
 def cuts(
     roots: np.ndarray, start: np.ndarray, target: np.ndarray, component: np.ndarray
 ) -> np.ndarray:
-    """Marks states without which no cycle is left: those that a path of a depth-first search comes
+    """Mark states without which no cycle is left: those that a path of a depth-first search comes
     back to. The search begins at each of the roots that it has not seen, and stays in its
     component.
     """

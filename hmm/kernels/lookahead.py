@@ -12,7 +12,7 @@ from gcd.tokens.kernels.token_graph import fits
 
 @helper(fastmath={"contract", "reassoc", "nsz"})
 def _dots(p: np.ndarray, e: np.ndarray, b: np.ndarray) -> tuple[float, float]:
-    """Returns sum p e b and sum p e, in parallel partial sums of the arrays' type."""
+    """Return sum p e b and sum p e, in parallel partial sums of the arrays' type."""
     mass = p[0] * e[0]
     joint = mass * b[0]
     for h in range(1, p.size):
@@ -46,7 +46,7 @@ def expect(
     log_mass: np.ndarray,
     missing: np.ndarray,
 ) -> None:
-    """Computes what is expected of some items of each row: its classes, or some of its tokens.
+    """Compute what is expected of some items of each row: its classes, or some of its tokens.
 
     An item is a class of tokens, which says where it leads to (`symbol`), and a row of `emission`,
     which says how probable it is (`item`). `num_classes` and `first_state` are those of each row's

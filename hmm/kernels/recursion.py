@@ -29,7 +29,7 @@ def needed_states(
     begin_state: np.ndarray,
     needed: np.ndarray,
 ) -> None:
-    """Marks needed[r, s]: a text that begins in `begin_state` with `begin_left` tokens left may
+    """Mark needed[r, s]: a text that begins in `begin_state` with `begin_left` tokens left may
     come to state s with r tokens left, and be completed. `begin_left` falls.
     """
     here = np.zeros(steps.size, np.bool_)
@@ -57,7 +57,7 @@ def pending(
     entry: np.ndarray,
     out: np.ndarray,
 ) -> int:
-    """Lists in `out` the states whose row must be computed; the others keep the one they have.
+    """List in `out` the states whose row must be computed; the others keep the one they have.
 
     A state keeps its row if all that it leads to has kept its own from the level before last to
     the last one: the sum would be the same number by number.
@@ -94,7 +94,7 @@ def sum_edges(
     u: np.ndarray,
     log_u: np.ndarray,
 ) -> None:
-    """Computes u of each state up to scale, a sum over edges of mass · beta, and log of the scale.
+    """Compute u of each state up to scale, a sum over edges of mass · beta, and log of the scale.
 
     The sums are written to the first rows of `u`, the scales where the states are, from `first` on.
     Four edges at a time, so that a sum is read and written a quarter as often.
@@ -145,7 +145,7 @@ def store(
     b: np.ndarray,
     log_scale: np.ndarray,
 ) -> None:
-    """Copies the rows that are kept, one behind the other."""
+    """Copy the rows that are kept, one behind the other."""
     for k in range(first, last):
         b[k] = rows[kept[k]]
         log_scale[k] = log_rows[kept[k]]
@@ -165,7 +165,7 @@ def rescale(
     log_rows: np.ndarray,
     moved: np.ndarray,
 ) -> None:
-    """Scales rows to a maximum of one, and says which differ from what the state had before.
+    """Scale rows to a maximum of one, and say which differ from what the state had before.
 
     A row has moved if some entry differs by more than a share `tolerance` of itself.
     """

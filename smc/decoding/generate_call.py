@@ -53,7 +53,7 @@ class GenerateCall(NamedTuple):
 
 
 def generate_call(processor: object) -> GenerateCall | None:
-    """Returns the call of `generate` that this processor was given to, or None outside of one."""
+    """Return the call of `generate` that this processor was given to, or None outside of one."""
     found = None
     for names in _calls():
         given = any(each is processor for each in names.get("logits_processor") or ())
@@ -62,14 +62,14 @@ def generate_call(processor: object) -> GenerateCall | None:
 
 
 def not_handed_on() -> dict[str, Any]:
-    """Returns streamer and assistant model, as far as given, of the call that is under way."""
+    """Return streamer and assistant model, as far as given, of the call that is under way."""
     names = next(_calls(), {})
     given = {name: names.get(name) for name in ("streamer", "assistant_model")}
     return {name: value for name, value in given.items() if value is not None}
 
 
 def _calls() -> Iterator[dict[str, Any]]:
-    """Goes through the variables of the calls of `generate` that are under way, from the inmost."""
+    """Go through the variables of the calls of `generate` that are under way, from the inmost."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code is _GENERATE:

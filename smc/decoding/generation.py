@@ -91,7 +91,7 @@ def generate(
     forced_runs: bool = True,
     **options: Unpack[Options],
 ) -> Callable[..., Tensor | GenerateSMCOutput]:
-    """Makes `model.generate` sample from p_lm(x | x in C, |x| <= max_new_tokens).
+    """Make `model.generate` sample from p_lm(x | x in C, |x| <= max_new_tokens).
 
     Pass what is returned as `custom_generate`. Particles, not `do_sample`, decide how it samples;
     `temperature` and `top_p` count even without it. The sequences of a prompt are independent draws
@@ -187,7 +187,7 @@ def generate(
 
 
 def _draw(posterior: Posterior, count: int, seed: int, example: int) -> list[Sample]:
-    """Draws token sequences by their weights; empty ones where the posterior is dead."""
+    """Draw token sequences by their weights; empty ones where the posterior is dead."""
     if posterior.dead:
         return [Sample((), b"", -torch.inf, False)] * count
     numbers = torch.arange(count)
@@ -200,7 +200,7 @@ def _draw(posterior: Posterior, count: int, seed: int, example: int) -> list[Sam
 
 
 def _refuse(config: Any, processors: Any, criteria: Any, others: dict[str, Any]) -> None:
-    """Refuses what decides about answers in `generate` and would be ignored here."""
+    """Refuse what decides about answers in `generate` and would be ignored here."""
     found = [
         f"{name}={value!r}"
         for name, neutral in _REFUSED.items()
@@ -224,7 +224,7 @@ def _refuse(config: Any, processors: Any, criteria: Any, others: dict[str, Any])
 
 
 def _check_model(model: Any, constraint: TokenAutomaton, eos_ids: tuple[int, ...]) -> None:
-    """Refuses models that the sampler would misuse, and ends of text that it does not know."""
+    """Refuse models that the sampler would misuse, and ends of text that it does not know."""
     if model.config.is_encoder_decoder:
         raise ValueError(
             f"{type(model).__name__} is an encoder and a decoder, and smc.generate samples from "

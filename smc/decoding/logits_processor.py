@@ -128,7 +128,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
     def __call__(
         self, input_ids: Int64[Tensor, "R L"], scores: Float[Tensor, "R V"]
     ) -> Float[Tensor, "R V"]:
-        """Returns the scores of the next token under constraint and budget.
+        """Return the scores of the next token under constraint and budget.
 
         Args:
             input_ids: prompts, and what was generated so far.
@@ -211,7 +211,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
         call: GenerateCall | None,
         start: int,
     ) -> None:
-        """Refuses a call that these constraints and budgets do not fit."""
+        """Refuse a call that these constraints and budgets do not fit."""
         size, count = self.vocabulary.size, len(self.constraints)
         if scores.shape[1] != size:
             raise ConstraintError(
@@ -326,7 +326,7 @@ class BudgetLogitsProcessor(LogitsProcessor):
 
 
 def one_or_more(constraint: object) -> list[TokenAutomaton]:
-    """Returns one constraint, or several, as a list.
+    """Return one constraint, or several, as a list.
 
     Raises:
         ConstraintError: there is none, or one is not over tokens.

@@ -31,7 +31,7 @@ PROMPT = (0,)
 
 
 def in_double(hmm: HMM) -> HMM:
-    """Returns the model in float64, every distribution normalised to float64's precision.
+    """Return the model in float64, every distribution normalised to float64's precision.
 
     Files hold half or single precision, in which distributions sum to one within 1e-3 or 1e-7; a
     language model whose truth is to be known must mean one thing exactly.
@@ -67,18 +67,18 @@ class HMMLanguageModel:
         return self.hmm.device
 
     def digest(self) -> str:
-        """Computes a digest of all parameters, which tells the model from others."""
+        """Compute a digest of all parameters, which tells the model from others."""
         found = hashlib.sha256()
         for part in (self.hmm.initial, *self.hmm.transition.factors, self.hmm.emission):
             found.update(part.cpu().numpy().tobytes())
         return found.hexdigest()[:16]
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Returns token ids as they are, and `PROMPT` for any text: it is ignored either way."""
+        """Return token ids as they are, and `PROMPT` for any text: it is ignored either way."""
         return list(PROMPT) if isinstance(prompt, str) else token_ids(prompt)
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[HMMRows, Float64[Tensor, "B V"]]:
-        """Makes one empty row for each prompt, and log p(first token); prompts are ignored."""
+        """Make one empty row for each prompt, and log p(first token); prompts are ignored."""
         rows = HMMRows(self, len(prompts))
         return rows, rows.log_p(torch.arange(len(prompts), device=self.device))
 
@@ -95,13 +95,13 @@ class HMMRows:
         self._tokens: list[tuple[int, ...]] = [()] * count
 
     def log_p(self, rows: Int64[Tensor, "n"]) -> Float64[Tensor, "n V"]:
-        """Computes log p(next token | row) of these rows."""
+        """Compute log p(next token | row) of these rows."""
         return torch.mm(self._predicted[rows], self._hmm.emission.T).log_()
 
     def extend(
         self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]
     ) -> Float64[Tensor, "R T V"]:
-        """Appends runs of tokens; see `smc.models.protocol.Rows`."""
+        """Append runs of tokens; see `smc.models.protocol.Rows`."""
         shape = (*runs.shape, self._hmm.num_tokens)
         log_p = torch.full(shape, torch.nan, dtype=torch.float64, device=self._hmm.device)
         for t in range(runs.shape[1]):
@@ -111,12 +111,12 @@ class HMMRows:
         return log_p
 
     def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
-        """Makes the rows copies of these."""
+        """Make the rows copies of these."""
         self._predicted = self._predicted[ancestors.long()]
         self._tokens = [self._tokens[a] for a in ancestors.tolist()]
 
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
-        """Keeps the first tokens of each row, and filters these again."""
+        """Keep the first tokens of each row, and filter these again."""
         kept = [row[:n] for row, n in zip(self._tokens, lengths.tolist(), strict=True)]
         self._predicted = self._hmm.initial.expand(len(kept), -1).clone()
         self._tokens = [()] * len(kept)
@@ -126,7 +126,7 @@ class HMMRows:
             self._read(torch.tensor(on, device=self._hmm.device), tokens)
 
     def _read(self, rows: Int64[Tensor, "n"], tokens: Int64[Tensor, "n"]) -> None:
-        """Appends one token to each of these rows; nothing can follow an impossible one."""
+        """Append one token to each of these rows; nothing can follow an impossible one."""
         step = filter_step(self._hmm, self._predicted[rows], tokens)
         self._predicted[rows] = self._hmm.transition.forward(step.filtered)
         for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):

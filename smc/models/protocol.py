@@ -57,7 +57,7 @@ class Rows(Protocol):
     """R prefixes in progress, each `prompt + generated tokens`; they change in place."""
 
     def extend(self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]) -> Float[Tensor, "R T V"]:
-        """Appends to row r the first `lengths[r]` tokens of `runs[r]`; zero where a row rests.
+        """Append to row r the first `lengths[r]` tokens of `runs[r]`; none where that is 0.
 
         Returns:
             log p(next token | row up to and including runs[r, t]) for t < lengths[r]; what lies
@@ -66,11 +66,11 @@ class Rows(Protocol):
         ...
 
     def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
-        """Makes row q a copy of what was row `ancestors[q]`; Q may differ from R."""
+        """Make row q a copy of what was row `ancestors[q]`; Q may differ from R."""
         ...
 
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
-        """Keeps of row r its prompt and the first `lengths[r]` of its generated tokens."""
+        """Keep of row r its prompt and the first `lengths[r]` of its generated tokens."""
         ...
 
 
@@ -94,16 +94,16 @@ class LanguageModel(Protocol):
         ...
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Returns the prompt as token ids (see `token_ids`)."""
+        """Return the prompt as token ids (see `token_ids`)."""
         ...
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Rows, Float[Tensor, "B V"]]:
-        """Reads the prompts, one row each; with them log p(first token | prompt)."""
+        """Read the prompts, one row each; with them log p(first token | prompt)."""
         ...
 
 
 def token_ids(prompt: Sequence[int]) -> list[int]:
-    """Returns a prompt that is given as token ids.
+    """Return a prompt that is given as token ids.
 
     Raises:
         ValueError: it is something else, such as the messages of a chat.
@@ -120,7 +120,7 @@ def token_ids(prompt: Sequence[int]) -> list[int]:
 
 
 def prompt_lengths(lm: LanguageModel, prompts: Sequence[Prompt]) -> list[int]:
-    """Counts the tokens of each prompt."""
+    """Count the tokens of each prompt."""
     return [len(lm.encode(prompt)) for prompt in prompts]
 
 
@@ -130,7 +130,7 @@ def check_prompts(
     budgets: Sequence[int],
     examples: Sequence[int] | None = None,
 ) -> None:
-    """Refuses prompts (as token ids) that are empty or leave too little room for the answer.
+    """Refuse prompts (as token ids) that are empty or leave too little room for the answer.
 
     Raises:
         PromptTooLongError: prompt and budget together exceed the model's context.

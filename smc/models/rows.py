@@ -46,7 +46,7 @@ class PromptMemory(NamedTuple):
 
 
 def together(memories: Sequence[PromptMemory]) -> SharedPrompts:
-    """Puts prompts beside each other, padded on the left; one alone is not copied."""
+    """Put prompts beside each other, padded on the left; one alone is not copied."""
     lengths = torch.tensor([memory.length for memory in memories], device=memories[0].log_p.device)
     layers = [
         (_padded([keys for keys, _ in same]), _padded([values for _, values in same]))
@@ -78,19 +78,19 @@ class TransformersRows:
 
     @classmethod
     def after(cls, model: Any, prompts: SharedPrompts) -> TransformersRows:
-        """Makes rows of prompts that were read before."""
+        """Make rows of prompts that were read before."""
         rows = cls(model, prompts.lengths)
         for number, (keys, values) in enumerate(prompts.layers):
             rows._cache.update(keys, values, number)
         return rows
 
     def prompts(self) -> SharedPrompts:
-        """Returns what is remembered of all rows; nothing is copied."""
+        """Return what is remembered of all rows; nothing is copied."""
         layers = [(layer.keys, layer.values) for layer in self._cache.layers]
         return SharedPrompts(self.lengths, layers)
 
     def memory(self, row: int, log_p: Float[Tensor, "V"]) -> PromptMemory:
-        """Copies what is remembered of one row."""
+        """Copy what is remembered of one row."""
         length = int(self.lengths[row])
         layers = tuple(
             (layer.keys[row, :, -length:].clone(), layer.values[row, :, -length:].clone())
@@ -99,7 +99,7 @@ class TransformersRows:
         return PromptMemory(length, layers, log_p.clone())
 
     def extend(self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]) -> Float[Tensor, "R T V"]:
-        """Reads all runs in one forward pass."""
+        """Read all runs in one forward pass."""
         run_length = runs.shape[1]
         before = self.lengths
         self.lengths = before + lengths
@@ -111,7 +111,7 @@ class TransformersRows:
         return log_p
 
     def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
-        """Moves cache rows; nothing moves where each row is its own ancestor."""
+        """Move cache rows; nothing moves where each row is its own ancestor."""
         same = torch.arange(self.lengths.shape[0], device=ancestors.device)
         if torch.equal(ancestors.long(), same):
             return
@@ -124,7 +124,7 @@ class TransformersRows:
             layer.values = layer.values[:, :, spare:].index_select(0, ancestors)
 
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
-        """Cuts columns off, then restores the padding to the left."""
+        """Cut columns off, then restore the padding to the left."""
         kept = torch.minimum(self.prompt_lengths + lengths, self.lengths)
         self._align(self.lengths, kept)
         self.lengths = kept
@@ -133,7 +133,7 @@ class TransformersRows:
     def read(
         self, tokens: Int[Tensor, "R T"], valid: Int64[Tensor, "R"], **options: int
     ) -> Float[Tensor, "R T2 V"]:
-        """Reads `tokens` in a forward pass, after which the last `valid` columns of a row count.
+        """Read `tokens` in a forward pass, after which the last `valid` columns of a row count.
 
         Returns:
             Log-probabilities of the next token after each of the tokens (or after the last one,
@@ -164,7 +164,7 @@ class TransformersRows:
         return logits.log_softmax(dim=-1, dtype=precision)
 
     def _align(self, valid: Int64[Tensor, "R"], kept: Int64[Tensor, "R"]) -> None:
-        """Keeps the first `kept` of each row's last `valid` columns, and moves them to the end."""
+        """Keep the first `kept` of each row's last `valid` columns, and move them to the end."""
         width = self._width
         new_width = int(kept.max())
         columns = torch.arange(new_width, device=kept.device) - new_width
@@ -211,7 +211,7 @@ class SharingRows(TransformersRows):
             self._cache.update(keys[:, :, :0], values[:, :, :0], number)  # no column yet
 
     def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
-        """Moves rows; prompts stay where they are, until most of them have no row any more."""
+        """Move rows; prompts stay where they are, until most of them have no row any more."""
         self._owner = self._owner[ancestors]
         used = torch.unique(self._owner)
         if len(used) and 2 * len(used) <= len(self._prompts.lengths):
@@ -223,7 +223,7 @@ class SharingRows(TransformersRows):
     def read(
         self, tokens: Int[Tensor, "R T"], valid: Int64[Tensor, "R"], **options: int
     ) -> Float[Tensor, "R T2 V"]:
-        """Reads `tokens`, after which the last `valid` columns of a row count."""
+        """Read `tokens`, after which the last `valid` columns of a row count."""
         T = tokens.shape[1]
         mask = _last_columns(valid, self._width + T)
         columns = torch.arange(mask.shape[1], device=mask.device)
@@ -234,7 +234,7 @@ class SharingRows(TransformersRows):
 
 
 def shares_prompts(model: Any) -> bool:
-    """Finds out whether rows of this model can share their prompts.
+    """Find out whether rows of this model can share their prompts.
 
     They can if all layers attend to everything before, and if a few tokens, read both ways, get
     the same log-probabilities: what a model does beyond plain attention would show there.
@@ -283,7 +283,7 @@ def _check_plain(model: Any) -> None:
 
 
 def _padded(parts: Sequence[Float[Tensor, "heads _ d"]]) -> Float[Tensor, "B heads L d"]:
-    """Stacks keys or values of unequal lengths, zeros before them."""
+    """Stack keys or values of unequal lengths, zeros before them."""
     if len(parts) == 1:
         return parts[0].unsqueeze(0)
     width = max(part.shape[1] for part in parts)

@@ -48,7 +48,7 @@ class SharedPrompts(NamedTuple):
     layers: Sequence[tuple[Float[Tensor, "B heads L d"], Float[Tensor, "B heads L d2"]]]
 
     def take(self, which: Int64[Tensor, "C"]) -> SharedPrompts:
-        """Copies some of them, without columns that only others had."""
+        """Copy some of them, without columns that only others had."""
         lengths = self.lengths[which]
         spare = self.layers[0][0].shape[2] - int(lengths.max())
         layers = [(k[which, :, spare:], v[which, :, spare:]) for k, v in self.layers]
@@ -73,13 +73,13 @@ class _Seating(NamedTuple):
     layers: set[int]
 
     def together(self, x: Float[Tensor, "R heads n d"]) -> Float[Tensor, "B heads m d"]:
-        """Lays what belongs to the rows of a prompt side by side, m = M n."""
+        """Lay what belongs to the rows of a prompt side by side, m = M n."""
         _, heads, n, d = x.shape
         B, M = self.row.shape
         return x[self.row].transpose(1, 2).reshape(B, heads, M * n, d)
 
     def apart(self, x: Float[Tensor, "B heads m d"]) -> Float[Tensor, "R heads n d"]:
-        """Undoes `together`."""
+        """Undo `together`."""
         B, heads, m, d = x.shape
         M = self.row.shape[1]
         rows = x.view(B, heads, M, m // M, d).transpose(1, 2)
@@ -90,7 +90,7 @@ _SEATING: ContextVar[_Seating] = ContextVar("seating")
 
 
 def sharing(model: Any) -> Any:
-    """Makes a model with the weights of `model` whose layers attend to shared prompts, too.
+    """Make a model with the weights of `model` whose layers attend to shared prompts, too.
 
     New are the modules that attend, those that hold them, and their configuration; all other
     modules, and all parameters and hooks, are those of `model`, which stays as it is. This costs a
@@ -107,7 +107,7 @@ def sharing(model: Any) -> Any:
 
 
 def _with_config(module: Any, config: Any, own_config: Any) -> Any:
-    """Copies a module that attends as `config` says, or has one that does; others are returned."""
+    """Copy a module that attends as `config` says, or has one that does; return others as they are."""
     names = vars(module)
     configured = names.get("config") is config
     children = {
@@ -126,7 +126,7 @@ def _with_config(module: Any, config: Any, own_config: Any) -> Any:
 
 @contextmanager
 def attending(prompts: SharedPrompts, owner: Int64[Tensor, "R"]) -> Iterator[None]:
-    """Has the rows of a pass of a `sharing` model attend to the prompts that `owner` says, too.
+    """Have the rows of a pass of a `sharing` model attend to the prompts that `owner` says, too.
 
     Raises:
         NotImplementedError: the model's attention has something that this one has not.
@@ -171,7 +171,7 @@ def _attend(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Float[Tensor, "R T H d2"], None]:
-    """Attends to the prompts and to what was generated; an attention function of `transformers`."""
+    """Attend to the prompts and to what was generated; an attention function of `transformers`."""
     unknown = [name for name in _UNKNOWN if options.get(name) is not None]
     if unknown:
         raise NotImplementedError(f"attention with {', '.join(unknown)}")

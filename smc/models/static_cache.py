@@ -42,7 +42,7 @@ class Forward(Protocol):
     def start(
         self, prompts: Sequence[Sequence[int]], num_particles: int, budget: int
     ) -> Float[Tensor, "P V"]:
-        """Reads each prompt (token ids), and makes N rows of each, with room for `budget` tokens.
+        """Read each prompt (token ids), and make N rows of each, with room for `budget` tokens.
 
         Returns:
             Log-probabilities of the first token.
@@ -52,7 +52,7 @@ class Forward(Protocol):
     def step(
         self, tokens: Int64[Tensor, "P"], source: Int64[Tensor, "P"], step: Int64[Tensor, ""]
     ) -> Float[Tensor, "P V"]:
-        """Makes row r a copy of what was row `source[r]`, and appends `tokens[r]` to it.
+        """Make row r a copy of what was row `source[r]`, and append `tokens[r]` to it.
 
         Args:
             tokens: any id for a row that is over.
@@ -65,7 +65,7 @@ class Forward(Protocol):
         ...
 
     def rewind(self) -> None:
-        """Forgets all generated tokens."""
+        """Forget all generated tokens."""
         ...
 
 
@@ -115,7 +115,7 @@ class StaticTransformer:
     def start(
         self, prompts: Sequence[Sequence[int]], num_particles: int, budget: int
     ) -> Float[Tensor, "P V"]:
-        """Reads all prompts in one forward pass, padded on the left; see `Forward`."""
+        """Read all prompts in one forward pass, padded on the left; see `Forward`."""
         from transformers import DynamicCache, StaticCache
 
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
@@ -161,7 +161,7 @@ class StaticTransformer:
     def step(
         self, tokens: Int64[Tensor, "P"], source: Int64[Tensor, "P"], step: Int64[Tensor, ""]
     ) -> Float[Tensor, "P V"]:
-        """Moves rows and reads a token of each; see `Forward`."""
+        """Move rows and read a token of each; see `Forward`."""
         for piece in (self._keys, self._values):
             move_rows(piece, source, self.width)
         column = torch.arange(self.columns, device=self.device)
@@ -179,20 +179,20 @@ class StaticTransformer:
         return _log_p(logits)
 
     def rewind(self) -> None:
-        """Forgets all generated tokens; see `Forward`."""
+        """Forget all generated tokens; see `Forward`."""
         for layer in self._cache.layers:
             layer.cumulative_length.fill_(self.width)
 
 
 def _log_p(logits: Float[Tensor, "P V"]) -> Float[Tensor, "P V"]:
-    """Normalises in the logits' precision, float32 at least."""
+    """Normalise in the logits' precision, float32 at least."""
     return logits.log_softmax(dim=1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
 def move_rows(
     piece: Float[Tensor, "layers P heads columns d"], source: Int64[Tensor, "P"], first: int
 ) -> None:
-    """Makes row r a copy of row `source[r]` in every layer, from column `first` on, in place."""
+    """Make row r a copy of row `source[r]` in every layer, from column `first` on, in place."""
     if piece.is_cuda and importlib.util.find_spec("triton") is not None:
         from smc.vocabulary.triton_rows import move_rows as in_place
 

@@ -94,7 +94,7 @@ class TransformersLM:
         return next((getattr(config, name) for name in names if hasattr(config, name)), None)
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Tokenises text, with the tokenizer's special tokens; returns ids as they are."""
+        """Tokenise text, with the tokenizer's special tokens; return ids as they are."""
         if isinstance(prompt, str):
             # `verbose` would warn about length, which `check_prompts` does better.
             return list(self.tokenizer(prompt, verbose=False)["input_ids"])
@@ -103,7 +103,7 @@ class TransformersLM:
     def prefill(
         self, prompts: Sequence[Sequence[int]]
     ) -> tuple[TransformersRows, Float[Tensor, "B V"]]:
-        """Reads all prompts that are not kept, padded on the left."""
+        """Read all prompts that are not kept, padded on the left."""
         if not self._kept.most_bytes:
             rows, log_p = self._read(prompts)
             return self._rows(rows.prompts(), rows), log_p
@@ -120,7 +120,7 @@ class TransformersLM:
         return self._rows(together(known)), torch.stack([each.log_p for each in known])
 
     def static_forward(self) -> StaticTransformer:
-        """Returns the model as one that reads in static shapes; see `smc.models.static_cache`.
+        """Return the model as one that reads in static shapes; see `smc.models.static_cache`.
 
         Raises:
             ValueError: it cannot, as it has another memory or another attention.
@@ -128,7 +128,7 @@ class TransformersLM:
         return StaticTransformer(self.model, self.context)
 
     def keep(self, prompt: Sequence[int]) -> bool:
-        """Reads a prompt to keep it for good, unless there is no room; returns whether it is kept.
+        """Read a prompt to keep it for good, unless there is no room; return whether it is kept.
 
         From then on no prompt that is kept goes for another, so that it costs the same whoever asks
         first: what is kept, all find; what is not, all read.
@@ -141,7 +141,7 @@ class TransformersLM:
     def _rows(
         self, prompts: SharedPrompts, plain: TransformersRows | None = None
     ) -> TransformersRows:
-        """Makes rows of prompts that are read; `plain` has them already, if it is given."""
+        """Make rows of prompts that are read; `plain` has them already, if it is given."""
         if self._shares:
             return SharingRows(self.model, prompts)
         return plain or TransformersRows.after(self.model, prompts)

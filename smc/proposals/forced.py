@@ -9,8 +9,9 @@ each token was, which is what the weight needs. With f_1 ... f_k the run after a
 
 are the increments Z / psi of k steps, taken at once: g in between cancels out.
 
-The target and the posterior are what they are token by token, as is the weight of every sequence.
-What differs is when particles are compared: between choices, and no longer in the middle of a run.
+The target is what it is token by token, as is the weight of every sequence. What differs is when
+particles are compared: between choices, and no longer in the middle of a run, so a run that
+resamples may find other particles.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Followed(Generic[State]):
 
 
 def follow(proposal: Proposal[State], state: State, *, follows: bool = True) -> Followed[State]:
-    """Goes on from each prefix until there is a choice, the answer is complete, or the prefix dies.
+    """Go on from each prefix until there is a choice, the answer is complete, or the prefix dies.
 
     Args:
         proposal: whose g decides what is allowed.
@@ -56,7 +57,7 @@ def follow(proposal: Proposal[State], state: State, *, follows: bool = True) -> 
     log_g = torch.zeros_like(state.walk.states, dtype=torch.float64)
     columns = [state.walk.states.new_empty(len(log_g), 0)]
     while follows:
-        token = proposal.forced(state)
+        token = proposal.forced(state).masked_fill(~state.walk.running, -1)
         rows = (token >= 0).nonzero().squeeze(1)
         if not len(rows):
             break

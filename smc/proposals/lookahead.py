@@ -66,14 +66,14 @@ class Lookahead(Tabled, Protocol[ModelState]):
     eventual: bool = False
 
     def without_host_sync(self) -> Lookahead[ModelState]:
-        """Returns a lookahead that never waits for the device, for steps in static shapes; itself,
+        """Return a lookahead that never waits for the device, for steps in static shapes; itself,
         if not overridden.
         """
         return self
 
     @abstractmethod
     def start(self, batch: Batch) -> ModelState:
-        """Returns the state of B empty prefixes, one per example.
+        """Return the state of B empty prefixes, one per example.
 
         Raises:
             ConstraintError: the model cannot serve these constraints; see `check`.
@@ -82,27 +82,27 @@ class Lookahead(Tabled, Protocol[ModelState]):
 
     @abstractmethod
     def advance(self, state: ModelState, tokens: Int[Tensor, "R T"]) -> ModelState:
-        """Returns the state after one or several more tokens; -1 stands for no token."""
+        """Return the state after one or several more tokens; -1 stands for no token."""
         ...
 
     @abstractmethod
     def take(self, state: ModelState, ancestors: Int64[Tensor, "Q"]) -> ModelState:
-        """Returns the state of these rows."""
+        """Return the state of these rows."""
         ...
 
     @abstractmethod
     def classes(self, state: ModelState, walk: AutomatonPosition) -> Expectation:
-        """Returns what is expected of every class of each prefix's automaton, at most C of them."""
+        """Return what is expected of every class of each prefix's automaton, at most C of them."""
         ...
 
     @abstractmethod
     def tokens(
         self, state: ModelState, walk: AutomatonPosition, tokens: Int64[Tensor, "R K"]
     ) -> Expectation:
-        """Returns what is expected of these tokens."""
+        """Return what is expected of these tokens."""
         ...
 
     def all_tokens(self, state: ModelState, walk: AutomatonPosition) -> Expectation:
-        """Returns what is expected of every token of the vocabulary."""
+        """Return what is expected of every token of the vocabulary."""
         every = torch.arange(walk.automata.vocabulary.size, device=walk.states.device)
         return self.tokens(state, walk, every.expand(len(walk.states), -1))

@@ -26,21 +26,21 @@ from smc.vocabulary.factors import TiedGuide, by_class_alone
 
 
 class MaskProposal(Proposal[AutomatonPosition]):
-    """The base of proposals whose state is an `AutomatonPosition`; subclasses give `guide` alone.
+    """The base of proposals whose state is an `AutomatonPosition`; subclasses add `guide`.
 
     All of this module are of this kind: their g is zero or one.
     """
 
     def start(self, batch: Batch) -> AutomatonPosition:
-        """Returns one empty prefix per example."""
+        """Return one empty prefix per example."""
         return start_position(batch)
 
     def advance(self, state: AutomatonPosition, tokens: Int[Tensor, "R T"]) -> AutomatonPosition:
-        """Walks on."""
+        """Walk on."""
         return state.advance(tokens)
 
     def take(self, state: AutomatonPosition, ancestors: Int64[Tensor, "Q"]) -> AutomatonPosition:
-        """Returns the walks of these rows."""
+        """Return the walks of these rows."""
         return state.take(ancestors)
 
     def __repr__(self) -> str:
@@ -51,7 +51,7 @@ class LM(MaskProposal):
     """The language model itself is the proposal; what breaks the constraint or the budget dies."""
 
     def guide(self, state: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> TiedGuide:
-        """Returns g = 1, Z = 1."""
+        """Return g = 1, Z = 1."""
         R, C = len(state.states), state.automata.widest
         even = torch.zeros(R, C, dtype=torch.float64, device=log_p.device)
         return TiedGuide(
@@ -59,12 +59,12 @@ class LM(MaskProposal):
         )
 
     def score(self, state: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> Scores:
-        """Returns the same: every token is a candidate, and weighs what it weighs."""
+        """Return the same: every token is a candidate, and weighs what it weighs."""
         successors, factors = state.successors(), self.guide(state, log_p).factors
         return Scores(factors, torch.ones_like(successors.ends), successors, is_indicator=True)
 
     def advance(self, state: AutomatonPosition, tokens: Int[Tensor, "R T"]) -> AutomatonPosition:
-        """Walks on; a prefix that cannot be completed in time has left the target's support."""
+        """Walk on; a prefix that cannot be completed in time has left the target's support."""
         after = state.advance(tokens)
         needed = after.automata.steps_to_accept[after.states.clamp(min=0)]
         late = ~after.finished & (needed > after.remaining)
@@ -76,15 +76,15 @@ class ClassMaskProposal(MaskProposal):
 
     @abstractmethod
     def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
-        """Returns the classes that are allowed after each prefix."""
+        """Return the classes that are allowed after each prefix."""
         ...
 
     def guide(self, state: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> MaskGuide:
-        """Returns g = 1{allowed}."""
+        """Return g = 1{allowed}."""
         return MaskGuide(log_p, self.alive(state), state.automata.classes, state.automaton_of_row)
 
     def forced(self, state: AutomatonPosition) -> Int64[Tensor, "R"]:
-        """Returns the only token that is allowed, or -1."""
+        """Return the only token that is allowed, or -1."""
         return state.only(self.alive(state))
 
 
@@ -92,7 +92,7 @@ class LCD(ClassMaskProposal):
     """Locally constrained decoding allows what can be completed at some length."""
 
     def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
-        """Returns the classes after which the text is completable at some length."""
+        """Return the classes after which the text is completable at some length."""
         return walk.mask.lcd_class_mask(walk.states)
 
 
@@ -100,7 +100,7 @@ class GCD(ClassMaskProposal):
     """Globally constrained decoding allows what can be completed within the budget."""
 
     def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
-        """Returns the classes after which the text is completable within the budget."""
+        """Return the classes after which the text is completable within the budget."""
         return walk.mask.class_mask(walk.states, walk.remaining)
 
 
@@ -120,7 +120,7 @@ class GreedyClose(ClassMaskProposal):
     """
 
     def alive(self, walk: AutomatonPosition) -> Bool[Tensor, "R C"]:
-        """Returns what is completable at some length, or, where time is up, within the budget."""
+        """Return what is completable at some length, or, where time is up, within the budget."""
         needed = walk.automata.steps_to_accept[walk.states.clamp(min=0)]
         left = torch.where(needed < walk.remaining, UNREACHABLE, walk.remaining)
         return walk.mask.class_mask(walk.states, left)

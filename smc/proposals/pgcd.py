@@ -74,7 +74,7 @@ class HMMLookahead(Lookahead[HMMState]):
         self._tables = TableCache(max_bytes, eventual=eventual)
 
     def check(self, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
-        """Refuses what `start` would refuse, before anything is computed.
+        """Refuse what `start` would refuse, before anything is computed.
 
         Raises:
             ConstraintError: the HMM has another vocabulary than the constraints, or the table would
@@ -83,21 +83,21 @@ class HMMLookahead(Lookahead[HMMState]):
         self._tables.check(self.hmm, automata, budgets)
 
     def memory(self, automaton: TokenAutomaton, budget: int) -> int:
-        """Returns the bytes of the table of one constraint; several take at most the sum."""
+        """Return the bytes of the table of one constraint; several take at most the sum."""
         return bytes_of_table(self.hmm, automaton, budget, eventual=self.eventual)
 
     def free(self) -> None:
-        """Gives back the tables that are kept for the next call with the same constraints."""
+        """Give back the tables that are kept for the next call with the same constraints."""
         self._tables.clear()
 
     def without_host_sync(self) -> HMMLookahead:
-        """Returns this lookahead, with the same tables, as one that never waits for the device."""
+        """Return this lookahead, with the same tables, as one that never waits for the device."""
         other = copy(self)
         other._wait = False
         return other
 
     def start(self, batch: Batch) -> HMMState:
-        """Returns one empty prefix per example; computes the table, unless it is kept.
+        """Return one empty prefix per example; compute the table, unless it is kept.
 
         Raises:
             ConstraintError: the HMM has another vocabulary or another device than the constraints,
@@ -107,7 +107,7 @@ class HMMLookahead(Lookahead[HMMState]):
         return HMMState(table, predict_first(self.hmm, len(batch.budgets)))
 
     def advance(self, state: HMMState, tokens: Int[Tensor, "R T"]) -> HMMState:
-        """Conditions on these tokens; -1 stands for no token."""
+        """Condition on these tokens; -1 stands for no token."""
         predicted = state.predicted
         for token in tokens.long().unbind(dim=1):
             filtered = filter_step(self.hmm, predicted, token.clamp(min=0)).filtered
@@ -116,22 +116,22 @@ class HMMLookahead(Lookahead[HMMState]):
         return state._replace(predicted=predicted)
 
     def take(self, state: HMMState, ancestors: Int64[Tensor, "Q"]) -> HMMState:
-        """Returns the state of these rows."""
+        """Return the state of these rows."""
         return state._replace(predicted=state.predicted[ancestors])
 
     def classes(self, state: HMMState, walk: AutomatonPosition) -> Expectation:
-        """Returns what the HMM expects of every class of each prefix's automaton."""
+        """Return what the HMM expects of every class of each prefix's automaton."""
         return self._expect(partial(expect_classes, wait=self._wait), state, walk)
 
     def tokens(
         self, state: HMMState, walk: AutomatonPosition, tokens: Int64[Tensor, "R K"]
     ) -> Expectation:
-        """Returns what the HMM expects of these tokens."""
+        """Return what the HMM expects of these tokens."""
         return self._expect(partial(expect_tokens, wait=self._wait), state, walk, tokens)
 
     def all_tokens(self, state: HMMState, walk: AutomatonPosition) -> Expectation:
-        """Returns what the HMM expects of every token, by one matrix product."""
-        return self._expect(expect_all_tokens, state, walk)
+        """Return what the HMM expects of every token."""
+        return self._expect(partial(expect_all_tokens, wait=self._wait), state, walk)
 
     def _expect(
         self,

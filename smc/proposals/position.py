@@ -70,7 +70,7 @@ class AutomatonPosition(NamedTuple):
         return self.automata.automaton_of[self.states.clamp(min=0)]
 
     def only(self, alive: Bool[Tensor, "R C"]) -> Int64[Tensor, "R"]:
-        """Returns the one token of these classes, where there is one and no other, or -1."""
+        """Return the one token of these classes, where there is one and no other, or -1."""
         start = self.automata.classes.start[self.automaton_of_row]
         sizes = torch.where(alive, start.diff(dim=1), 0)
         klass = sizes.argmax(dim=1, keepdim=True)
@@ -79,13 +79,13 @@ class AutomatonPosition(NamedTuple):
         return torch.where(self.running & (sizes.sum(dim=1) == 1), token, -1)
 
     def successors(self) -> Successors:
-        """Returns where each class of tokens leads."""
+        """Return where each class of tokens leads."""
         after = self.automata.next_by_class(self.states)
         ends = (after >= 0) & self.automata.is_final[after.clamp(min=0)]
         return Successors(self.automata.classes, self.automaton_of_row, after, ends)
 
     def steps_after_classes(self) -> Int32[Tensor, "R C"]:
-        """Returns the fewest tokens to the end after one of each class, or `UNREACHABLE`.
+        """Return the fewest tokens to the end after one of each class, or `UNREACHABLE`.
 
         A class is allowed within the budget where this is less than `remaining`, and completes the
         text where it is zero.
@@ -93,17 +93,17 @@ class AutomatonPosition(NamedTuple):
         return self.mask.steps_after(self.states)
 
     def steps_after_tokens(self, tokens: Int64[Tensor, "R K"]) -> Int32[Tensor, "R K"]:
-        """Does what `steps_after_classes` does, for some tokens of each row."""
+        """Do what `steps_after_classes` does, for some tokens of each row."""
         after = self.automata.next(self.states.unsqueeze(1).expand_as(tokens), tokens)
         steps = self.automata.steps_to_accept[after.clamp(min=0)]
         return torch.where(after >= 0, steps, UNREACHABLE)
 
     def take(self, rows: Int64[Tensor, "Q"]) -> AutomatonPosition:
-        """Returns the walks of these rows."""
+        """Return the walks of these rows."""
         return self._replace(states=self.states[rows], remaining=self.remaining[rows])
 
     def advance(self, tokens: Int[Tensor, "R T"]) -> AutomatonPosition:
-        """Walks on by these tokens; -1 stands for no token, and a prefix that is over stays."""
+        """Walk on by these tokens; -1 stands for no token, and a prefix that is over stays."""
         states, remaining = self.states, self.remaining
         for token in tokens.long().unbind(dim=1):
             moves = (token >= 0) & (states >= 0) & (remaining > 0)
@@ -115,7 +115,7 @@ class AutomatonPosition(NamedTuple):
 
 
 def start_position(batch: Batch) -> AutomatonPosition:
-    """Returns the walks of empty prefixes, one per example, each with its whole budget left."""
+    """Return the walks of empty prefixes, one per example, each with its whole budget left."""
     budgets = batch.budgets
     return AutomatonPosition(
         automata=batch.automata,
@@ -145,7 +145,7 @@ class Progress(Protocol):
         ...
 
     def successors(self) -> Successors:
-        """Returns where each class of tokens leads."""
+        """Return where each class of tokens leads."""
         ...
 
 

@@ -3,10 +3,10 @@
 A proposal q(v) is proportional to p_lm(v) · g(v).  `guide` returns log g and the log of
 Z = sum_v p_lm(v) g(v); the sampler draws from the product and sees to the weights.
 
-A proposal sees token histories only, neither the language model nor weights.  It carries an
-immutable state with one row per prefix, which has a position (`smc.proposals.position`).  As the
-state is a function of the tokens alone, equal prefixes have equal rows, and rolling back is keeping
-the old state.
+It carries an immutable state with one row per prefix, which has a position
+(`smc.proposals.position`).  The state is a function of the tokens alone, so equal prefixes have
+equal rows, and rolling back is keeping the old state; `guide` and `score` also see what the
+language model says of the next token.  No proposal sees weights.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Proposal(Tabled, Protocol[State]):
 
     @abstractmethod
     def start(self, batch: Batch) -> State:
-        """Returns the state of B empty prefixes, one per example.
+        """Return the state of B empty prefixes, one per example.
 
         Raises:
             ConstraintError: the proposal cannot serve these constraints; see `check`.
@@ -51,11 +51,11 @@ class Proposal(Tabled, Protocol[State]):
 
     @abstractmethod
     def guide(self, state: State, log_p: Float[Tensor, "R V"]) -> Guide:
-        """Returns log g and log Z, given the log-probabilities of the next token."""
+        """Return log g and log Z, given the log-probabilities of the next token."""
         ...
 
     def forced(self, state: State) -> Int64[Tensor, "R"]:
-        """Returns the only token that g allows after each prefix, -1 where there are several.
+        """Return the only token that g allows after each prefix; -1 where there are several.
 
         The language model need not be asked before such a token (`smc.proposals.forced`). One that
         does not know returns -1 everywhere, which is the default, and is asked token by token.
@@ -64,28 +64,28 @@ class Proposal(Tabled, Protocol[State]):
         return torch.full_like(states, -1)
 
     def log_g_of_forced(self, state: State, tokens: Int64[Tensor, "R"]) -> Float64[Tensor, "R"]:
-        """Returns log g of tokens that `forced` gave, as `guide` would."""
+        """Return log g of tokens that `forced` gave, as `guide` would."""
         return torch.zeros_like(tokens, dtype=torch.float64)
 
     @abstractmethod
     def advance(self, state: State, tokens: Int[Tensor, "R T"]) -> State:
-        """Returns the state after one or several more tokens; -1 stands for no token."""
+        """Return the state after one or several more tokens; -1 stands for no token."""
         ...
 
     @abstractmethod
     def take(self, state: State, ancestors: Int64[Tensor, "Q"]) -> State:
-        """Returns the state of these rows."""
+        """Return the state of these rows."""
         ...
 
     def without_host_sync(self) -> Proposal[State]:
-        """Returns the proposal as one that never waits for the device, for steps in static shapes.
+        """Return the proposal as one that never waits for the device, for steps in static shapes.
 
         That is itself, if not overridden; should it wait, it is refused (`smc.proposals.waits`).
         """
         return self
 
     def score(self, state: State, log_p: Float[Tensor, "R V"]) -> Scores:
-        """Returns g as the discrete particle filter scores next tokens with it (`smc.filter`).
+        """Return g as the discrete particle filter scores next tokens with it (`smc.filter`).
 
         That is the g of `guide`, unless a proposal makes its g safe row by row, as that filter sees
         to the safety of all prefixes of an example together.

@@ -18,7 +18,7 @@ class Tabled(Protocol):
     max_bytes: int | None = None
 
     def check(self, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
-        """Refuses what `start` would refuse of these examples, before anything is computed.
+        """Refuse what `start` would refuse of these examples, before anything is computed.
 
         Raises:
             ConstraintError: as `start` would raise it.
@@ -26,10 +26,10 @@ class Tabled(Protocol):
         del automata, budgets
 
     def memory(self, automaton: TokenAutomaton, budget: int) -> int:
-        """Returns the bytes of the tables of one example; several take at most the sum."""
+        """Return the bytes of the tables of one example; several take at most the sum."""
         del automaton, budget
         return 0
 
     def free(self) -> None:
-        """Gives back the memory of tables that are kept for the next call."""
+        """Give back the memory of tables that are kept for the next call."""
         return

@@ -54,7 +54,7 @@ class _Kept(NamedTuple):
     def serve(
         self, hmm: HMM, batch: AutomatonBatch, budgets: Sequence[int]
     ) -> LookaheadTable | None:
-        """Returns the table for this batch, if all of its automata and budgets are here."""
+        """Return the table for this batch, if all of its automata and budgets are here."""
         which = self.find(hmm, batch.automata, budgets)
         if which is None or self.number.device != batch.device:
             return None
@@ -72,7 +72,7 @@ class _Kept(NamedTuple):
     def find(
         self, hmm: HMM, automata: Sequence[TokenAutomaton], budgets: Sequence[int]
     ) -> list[int] | None:
-        """Finds these among those that it was made for; None if some are not there."""
+        """Find these among those that it was made for; None if some are not there."""
         if self.hmm is not hmm:
             return None
         known = {
@@ -115,7 +115,7 @@ class TableCache:
         return sum(kept.num_bytes for kept in list(self._kept.values()))
 
     def table(self, hmm: HMM, batch: AutomatonBatch, budgets: Sequence[int]) -> LookaheadTable:
-        """Returns the table for texts of these automata, of at most these lengths.
+        """Return the table for texts of these automata, of at most these lengths.
 
         Raises:
             ConstraintError: as `lookahead_table` does.
@@ -139,7 +139,7 @@ class TableCache:
             return table
 
     def check(self, hmm: HMM, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
-        """Refuses what `table` would refuse, without making it.
+        """Refuse what `table` would refuse, without making it.
 
         Raises:
             ConstraintError: as there.
@@ -150,7 +150,7 @@ class TableCache:
         check_table(hmm, automata, budgets, eventual=self.eventual, max_bytes=self.max_bytes)
 
     def clear(self) -> None:
-        """Gives the memory back."""
+        """Give the memory back."""
         self._kept.clear()
 
     def _keep(self, table: LookaheadTable, budgets: Sequence[int]) -> None:

@@ -176,28 +176,28 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         self.defence = float(defence)
         self.potential = potential
         self.max_bytes = lookahead.max_bytes
-        self._tally = torch.zeros(3, dtype=torch.int64)
+        self._tallies: dict[torch.device, Tensor] = {}  # shared with what `without_host_sync` gives
 
     def check(self, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
-        """Refuses what the lookahead refuses; see `Proposal.check`."""
+        """Refuse what the lookahead refuses; see `Proposal.check`."""
         self.lookahead.check(automata, budgets)
 
     def memory(self, automaton: TokenAutomaton, budget: int) -> int:
-        """Returns the bytes of the lookahead's tables for an example; many take at most the sum."""
+        """Return the bytes of the lookahead's tables for an example; many take at most the sum."""
         return self.lookahead.memory(automaton, budget)
 
     def free(self) -> None:
-        """Gives back the tables that are kept for the next call with the same constraints."""
+        """Give back the tables that are kept for the next call with the same constraints."""
         self.lookahead.free()
 
     def without_host_sync(self) -> Twisted[ModelState]:
-        """Returns this proposal with a lookahead that never waits for the device."""
+        """Return this proposal with a lookahead that never waits for the device."""
         other = copy(self)
         other.lookahead = self.lookahead.without_host_sync()
         return other
 
     def start(self, batch: Batch) -> TwistedState[ModelState]:
-        """Returns one empty prefix per example.
+        """Return one empty prefix per example.
 
         Raises:
             ConstraintError: the lookahead cannot serve these constraints.
@@ -207,31 +207,31 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
     def advance(
         self, state: TwistedState[ModelState], tokens: Int[Tensor, "R T"]
     ) -> TwistedState[ModelState]:
-        """Moves walk and model on; -1 stands for no token."""
+        """Move walk and model on; -1 stands for no token."""
         return TwistedState(state.walk.advance(tokens), self.lookahead.advance(state.model, tokens))
 
     def take(
         self, state: TwistedState[ModelState], ancestors: Int64[Tensor, "Q"]
     ) -> TwistedState[ModelState]:
-        """Returns the state of these rows."""
+        """Return the state of these rows."""
         return TwistedState(state.walk.take(ancestors), self.lookahead.take(state.model, ancestors))
 
     def guide(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> Guide:
-        """Returns log g' and log Z; the support of g' is GCD's. NaN stays NaN, and is refused."""
+        """Return log g' and log Z; the support of g' is GCD's. NaN stays NaN, and is refused."""
         make = self._dense if self.exact_top_k is None else self._tied
         mixture, guide = make(state, log_p)
         self._count(len(log_p), mixture.fallback, mixture.floored)
         return guide
 
     def forced(self, state: TwistedState[ModelState]) -> Int64[Tensor, "R"]:
-        """Returns the only token of GCD's mask, or -1."""
+        """Return the only token of GCD's mask, or -1."""
         walk = state.walk
         return walk.only(_alive(walk, walk.steps_after_classes()))
 
     def log_g_of_forced(
         self, state: TwistedState[ModelState], tokens: Int64[Tensor, "R"]
     ) -> Float64[Tensor, "R"]:
-        """Returns log g' of the only token that is allowed: g, or one where g is zero."""
+        """Return log g' of the only token that is allowed: g, or one where g is zero."""
         item = tokens.unsqueeze(1)
         steps = state.walk.steps_after_tokens(item)
         expected = self.lookahead.tokens(state.model, state.walk, item)
@@ -242,11 +242,15 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
 
     @property
     def counts(self) -> Counts:
-        """How often the lookahead had nothing to say since this object was made."""
-        return Counts(*self._tally.tolist())
+        """How often the lookahead had nothing to say since this object was made, trials included.
+
+        Steps in static shapes are preceded by a trial (`smc.proposals.waits`).
+        """
+        none = torch.zeros(3, dtype=torch.int64)
+        return Counts(*sum((tally.cpu() for tally in self._tallies.values()), none).tolist())
 
     def score(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> Scores:
-        """Returns g without the defence, which the discrete particle filter mixes in itself.
+        """Return g without the defence, which the discrete particle filter mixes in itself.
 
         A class derived from this one that has a guide of its own is scored by that guide.
         """
@@ -264,7 +268,10 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
     def _count(self, rows: int, fallback: Bool[Tensor, "R"], floored: Bool[Tensor, "R"]) -> None:
         counts = torch.stack([fallback.new_full((), rows, dtype=torch.int64),
                               fallback.sum(), floored.sum()])  # fmt: skip
-        self._tally = self._tally.to(counts.device) + counts
+        if counts.device not in self._tallies:
+            with torch.inference_mode(False):
+                self._tallies[counts.device] = torch.zeros_like(counts)
+        self._tallies[counts.device] += counts  # in place, so that a captured step counts, too
 
     def _not_numbers(self) -> str:
         return f"{type(self.lookahead).__name__} returned expectations that are not numbers (NaN)"

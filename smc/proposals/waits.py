@@ -48,7 +48,7 @@ class Waits(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Looks at the name, and for boolean indices."""
+        """Look at the name, and for boolean indices."""
         name = func._schema.name.removeprefix("aten::")
         self.count += 1
         by_mask = name.startswith(("index", "_index_put")) and any(
@@ -64,7 +64,7 @@ class Waits(TorchDispatchMode):
 
 @torch.inference_mode()
 def refuse_waits(proposal: Proposal[Any], batch: Batch) -> None:
-    """Asks a proposal about the first tokens, and refuses it if it waits.
+    """Ask a proposal about the first tokens, and refuse it if it waits.
 
     Raises:
         ValueError: it does; the message says where, and for which operation.

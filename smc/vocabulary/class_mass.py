@@ -52,7 +52,7 @@ def top_k_and_class_mass(
     alive: Bool[Tensor, "R C"],
     K: int,
 ) -> TopKAndClassMass:
-    """Finds the K most probable allowed tokens, and the probability of each class without them.
+    """Find the K most probable allowed tokens, and the probability of each class without them.
 
     Nothing is subtracted: a class that is left with little is as exact as any other.
 
@@ -105,7 +105,7 @@ def _weigh_rows(
     best: Float64[np.ndarray, "R K"],
     log_mass: Float64[np.ndarray, "R C"],
 ) -> None:
-    """Does the work of `top_k_and_class_mass` for the rows first .. last - 1, on the CPU."""
+    """Do the work of `top_k_and_class_mass` for the rows first .. last - 1, on the CPU."""
     V = log_p.shape[1]
     share = np.empty(V, log_p.dtype)
     class_of, by_class, starts = unsigned(classes.of), classes.tokens.numpy(), classes.start.numpy()
@@ -126,7 +126,7 @@ def _weigh_rows(
 
 
 def exponentials(x: Float[np.ndarray, "V"], top: np.floating, out: Float[np.ndarray, "V"]) -> None:
-    """Writes exp(x - top), in vector instructions where numpy has them (float32, most CPUs).
+    """Write exp(x - top), in vector instructions where numpy has them (float32, most CPUs).
 
     A compiled loop with an exponential written by hand was no faster (benchmarks/lookahead.md).
     """
@@ -179,9 +179,9 @@ class MaskGuide:
         return self.factors.applied(torch.zeros_like(self.log_p))
 
     def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Returns log g of one token in each of these rows."""
+        """Return log g of one token in each of these rows."""
         return self.factors.at(rows, tokens)
 
     def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
-        """Returns log p(v) + log g(v), which is the log of Z q(v)."""
+        """Return log p(v) + log g(v), which is the log of Z q(v)."""
         return self.factors.applied(log_p)

@@ -52,17 +52,17 @@ class BlockDraws(NamedTuple):
     scale: Float64[Tensor, "R"]
 
     def draw(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
-        """Returns the token at u of the distribution of each of these rows."""
+        """Return the token at u of the distribution of each of these rows."""
         out = torch.empty_like(rows)
         shared_out(_draw_rows, len(rows), self, rows.tolist(), u.tolist(), out.numpy())
         return out
 
     def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
-        """Returns where in (0, 1) the token drawn from each of these rows changes."""
+        """Return where in (0, 1) the token drawn from each of these rows changes."""
         return categorical(self.factors.applied(self.log_p)).breaks(rows)
 
     def log_g(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Returns log g of one token in each of these rows."""
+        """Return log g of one token in each of these rows."""
         return self.factors.at(rows, tokens)
 
 
@@ -165,7 +165,7 @@ class _Line(NamedTuple):
 def _sum_rows(
     first: int, last: int, log_p: np.ndarray, factors: Factors, sums: np.ndarray, scale: np.ndarray
 ) -> None:
-    """Does the work of `draws` for the rows first .. last - 1."""
+    """Do the work of `draws` for the rows first .. last - 1."""
     V = log_p.shape[1]
     share, marked = np.empty(V, log_p.dtype), np.zeros(V, np.bool_)
     for row in range(first, last):
@@ -183,7 +183,7 @@ def _sum_rows(
 def _draw_rows(
     first: int, last: int, given: BlockDraws, rows: list[int], u: list[float], out: np.ndarray
 ) -> None:
-    """Does the work of `BlockDraws.draw` for the draws first .. last - 1."""
+    """Do the work of `BlockDraws.draw` for the draws first .. last - 1."""
     log_p, sums, scale = given.log_p.numpy(), given.sums.numpy(), given.scale.numpy()
     marked = np.zeros(log_p.shape[1], np.bool_)
     for i in range(first, last):
@@ -201,7 +201,7 @@ def _best_rows(
     log_score: np.ndarray,
     log_rest: np.ndarray,
 ) -> None:
-    """Does the work of `best` for the rows first .. last - 1."""
+    """Do the work of `best` for the rows first .. last - 1."""
     V = log_p.shape[1]
     share, marked = np.empty(V, log_p.dtype), np.zeros(V, np.bool_)
     for row in range(first, last):
@@ -229,7 +229,7 @@ def _locate_rows(
     points: tuple[np.ndarray, np.ndarray, np.ndarray],
     out: Int64[np.ndarray, "M"],
 ) -> None:
-    """Does the work of `locate` for some of the rows that are hit."""
+    """Do the work of `locate` for some of the rows that are hit."""
     V = log_p.shape[1]
     rows, starts, targets = points
     share, hidden = np.empty(V, log_p.dtype), np.zeros(V, np.bool_)

@@ -4,10 +4,10 @@ With p the language model's distribution of the next token, the sampler draws fr
 
     q(v) = p(v) g(v) / Z,        Z = sum over v of p(v) g(v).
 
-A guide has one row for each of R prefixes. Two classes hold it: `DenseGuide` has one number for
-every token; `TiedGuide` has one for every class of tokens and one for each of a few tokens
-(`Factors`), which is smaller by a factor of hundreds, and is spread over the vocabulary only where
-a token is drawn.
+A guide has one row for each of R prefixes. `DenseGuide` has one number for every token.
+`TiedGuide` has one for every class of tokens and one for each of a few tokens (`Factors`), which is
+smaller by a factor of hundreds, and is spread over the vocabulary only where a token is drawn.
+`MaskGuide` (`smc.vocabulary.class_mass`) is a `TiedGuide` that computes Z only when asked.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Guide(Protocol):
         ...
 
     def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Returns log g of one token in each of these rows."""
+        """Return log g of one token in each of these rows."""
         ...
 
     def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
-        """Returns log p(v) + log g(v), which is the log of Z q(v)."""
+        """Return log p(v) + log g(v), which is the log of Z q(v)."""
         ...
 
 
@@ -69,11 +69,11 @@ class DenseGuide(NamedTuple):
     fallback: Bool[Tensor, "R"] | None = None
 
     def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Returns log g of one token in each of these rows."""
+        """Return log g of one token in each of these rows."""
         return self.log_g[rows, tokens]
 
     def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
-        """Returns log p(v) + log g(v), which is the log of Z q(v)."""
+        """Return log p(v) + log g(v), which is the log of Z q(v)."""
         return log_p + self.log_g
 
 
@@ -95,7 +95,7 @@ class Factors(NamedTuple):
     automaton_of_row: Int64[Tensor, "R"]
 
     def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Returns the log factor of one token in each of these rows."""
+        """Return the log factor of one token in each of these rows."""
         log_factor = self.by_class[
             rows, self.classes.of[self.automaton_of_row[rows], tokens].long()
         ]
@@ -106,7 +106,7 @@ class Factors(NamedTuple):
         return torch.where(own.any(dim=1), own_factor.amax(dim=1), log_factor)
 
     def applied(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
-        """Returns log p(v) plus the log factor of v. Cost: one pass over R x V numbers."""
+        """Return log p(v) plus the log factor of v. Cost: one pass over R x V numbers."""
         if log_p.device.type in COMPILED:
             out = torch.empty_like(log_p, dtype=torch.float64)
             shared_out(
@@ -128,7 +128,7 @@ class Factors(NamedTuple):
 def by_class_alone(
     by_class: Float64[Tensor, "R C"], classes: TokenClasses, automaton_of_row: Int64[Tensor, "R"]
 ) -> Factors:
-    """Returns factors of classes, without tokens that have their own."""
+    """Return factors of classes, without tokens that have their own."""
     none = automaton_of_row.new_zeros(len(automaton_of_row), 0)
     return Factors(by_class, none, by_class.new_zeros(none.shape), classes, automaton_of_row)
 
@@ -155,11 +155,11 @@ class TiedGuide(NamedTuple):
         )
 
     def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Returns log g of one token in each of these rows."""
+        """Return log g of one token in each of these rows."""
         return self.factors.at(rows, tokens)
 
     def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
-        """Returns log p(v) + log g(v), which is the log of Z q(v)."""
+        """Return log p(v) + log g(v), which is the log of Z q(v)."""
         return self.factors.applied(log_p)
 
 

@@ -57,15 +57,15 @@ class TensorDraws(NamedTuple):
         return self.guide.log_z.double()
 
     def draw(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
-        """Returns the token at u of the distribution of each of these rows."""
+        """Return the token at u of the distribution of each of these rows."""
         return self.q.at(rows, u)
 
     def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
-        """Returns where in (0, 1) the token drawn from each of these rows changes."""
+        """Return where in (0, 1) the token drawn from each of these rows changes."""
         return self.q.breaks(rows)
 
     def log_g(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Returns log g of one token in each of these rows."""
+        """Return log g of one token in each of these rows."""
         return self.guide.at(rows, tokens)
 
 

@@ -142,7 +142,7 @@ def without(factors: Factors, known: Known) -> Factors:
 
 
 def _summed(log_p: Float[Tensor, "R V"], factors: Factors) -> TritonDraws:
-    """Sums up all rows by blocks."""
+    """Sum up all rows by blocks."""
     own = _own_tokens(factors, log_p)
     R, count = len(log_p), triton.cdiv(log_p.shape[1], BLOCK)
     top, total = (torch.empty(R, count, dtype=torch.float64, device=log_p.device) for _ in range(2))
@@ -155,7 +155,7 @@ def _summed(log_p: Float[Tensor, "R V"], factors: Factors) -> TritonDraws:
 
 
 def _own_tokens(factors: Factors, log_p: Float[Tensor, "R V"]) -> Int[Tensor, "R V"] | None:
-    """Maps each token to the place of its own g, from 1; 0 for none."""
+    """Map each token to the place of its own g, from 1; 0 for none."""
     K = factors.tokens.shape[1]
     if not K:
         return None

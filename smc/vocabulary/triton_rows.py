@@ -19,7 +19,7 @@ BLOCK = 1024
 def move_rows(
     piece: Float[Tensor, "layers P heads columns d"], source: Int64[Tensor, "P"], first: int
 ) -> None:
-    """Makes row r a copy of row `source[r]` in every layer, from column `first` on, in place.
+    """Make row r a copy of row `source[r]` in every layer, from column `first` on, in place.
 
     A row that is somebody's source must be its own (`smc.static.move`).
     """

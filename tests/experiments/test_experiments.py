@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,38 @@ def test_an_experiment_runs_and_prints_ours_beside_the_paper_s(name, tiny, tmp_p
     assert {d["method"] for d in summary["differences"]} == {*task.methods} - {"gcd"}
     for figure in ("accuracy", "reads", "costs"):
         assert (tmp_path / f"{figure}.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_budgets_by_the_right_answer(tiny, tmp_path):
+    methods = ["lcd", "json_close", "gcd"]
+    kept = [each for each in tiny if not each.startswith(("hmm", "task.budget"))]
+    config = composed(
+        "+experiment=truncation",
+        *kept,
+        "task.styles=[json]",
+        f"task.methods=[{','.join(methods)}]",
+        f"run_dir={tmp_path}",
+    )
+    experiment.run(config)
+    rows = rows_of(tmp_path)
+    assert len(rows) == 2 * len(methods) * 3  # two records, three budgets
+    gold = '[{"name": "f", "arguments": {"a": 1}}]'
+    for row in rows:
+        style, _, rule = row["style"].partition(", ")
+        assert (style, row["gold"]) == ("json", gold)
+        needed = len(gold) + 1  # a token is a byte
+        assert row["budget"] == math.ceil(float(rule.removeprefix("gold:")) * needed)
+        if row["method"] == "gcd":
+            assert row["valid"]
+        if row["method"] != "lcd":
+            assert row["parses"]
+        if row["dead"]:
+            assert not row["valid"]
+    table = (tmp_path / "table.md").read_text()
+    assert "budget gold:1.0 and gold:1.25 and gold:2.0" in table
+    assert "xlam: 2 requests" in table
+    assert (tmp_path / "budgets.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow

@@ -14,8 +14,9 @@ from hydra import compose, initialize_config_dir
 import gcd
 import smc
 from experiments import run as experiment
-from experiments.harness.methods import METHODS, warm_up
+from experiments.harness.methods import METHODS
 from experiments.harness.models import ROOT, load_model
+from experiments.harness.timing import table_seconds
 from experiments.tool_calling import task as tool_calling
 from hmm.model import HMM
 
@@ -102,5 +103,6 @@ def test_a_table_is_warmed_up_with_a_small_one_that_is_forgotten():
     start, free = proposal.start, proposal.free
     proposal.start = lambda batch: (made.append(batch.budgets.tolist()), start(batch))[1]
     proposal.free = lambda: (made.append("forgotten"), free())[1]
-    warm_up(proposal, constraint, torch.device("cpu"))
-    assert made == [[3], "forgotten"]
+    assert table_seconds(proposal, constraint, 5) > 0
+    assert made == [[3], "forgotten", [5]]
+    assert table_seconds(smc.GCD(), constraint, 5) is None

@@ -46,12 +46,12 @@ def report(*arguments: str, code: int = 0, stdin: str | None = None) -> dict[str
     return found
 
 
-# -- the README ------------------------------------------------------------------------------
+# -- its page -------------------------------------------------------------------------------
 
 
 def test_the_readme_shows_what_is_printed() -> None:
     """Every `$ gcd …` on the page, run, but for seconds, which differ."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
     shown = [
         line
         for block in re.findall(r"```console\n(.*?)```", readme, flags=re.DOTALL)
@@ -254,6 +254,20 @@ def test_other_languages(tmp_path: Path) -> None:
     assert report("check", "--sql", str(database), "-", stdin=query)["in_language"]
 
 
+def test_compiling_a_grammar_says_what_its_depth_covers(tmp_path: Path) -> None:
+    file = tmp_path / "brackets.gbnf"
+    file.write_text('root ::= "(" root ")" | digit\ndigit ::= [0-9]')
+    found = report("compile", "--grammar", str(file), "--max-depth", "2")
+    assert found["coverage"] == {"max_length": 40, "texts": 20, "whole": 200, "is_exact": True}
+    printed = run("compile", "--grammar", str(file), "--max-depth", "2").output
+    assert "coverage  10.000 % of texts of at most 40 bytes" in printed
+    assert "at most 2 uses of root" in printed
+    assert run("check", "--grammar", f"{file}#digit", "-", stdin="7").exit_code == 0
+    other = tmp_path / "brackets.txt"
+    other.write_text("")
+    assert ".gbnf or .ebnf" in run("compile", "--grammar", str(other), code=2).output
+
+
 def test_a_directory_is_read_as_transformers_reads_it() -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -433,7 +447,7 @@ def test_all_commands_are_told_of_a_constraint_in_the_same_way() -> None:
         for command in main.commands.values()
     ]
     assert len(ways) == 4
-    assert len(ways[0]) == 7
+    assert len(ways[0]) == 8
     assert all(sorted(way, key=repr) == sorted(ways[0], key=repr) for way in ways)
 
 

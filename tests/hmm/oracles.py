@@ -33,6 +33,14 @@ def transition_matrix(transition: Dense | Monarch) -> np.ndarray:
     return block_diag(*first) @ move @ block_diag(*second) @ move.T
 
 
+def beta_of(table: LookaheadTable, remaining: int) -> torch.Tensor:
+    """beta_r(h, s) of a table, unscaled, so that it may underflow; for every state of the batch."""
+    level = min(max(remaining, 0), table.max_remaining)
+    entry = table.completion.entry[level][table.number].long()
+    assert bool((entry >= 0).all()), "some of it was left out"
+    return table.completion.b[entry].double() * table.completion.log_scale[entry].exp()[..., None]
+
+
 def log_completed(
     table: LookaheadTable, predicted: torch.Tensor, states: torch.Tensor, remaining: torch.Tensor
 ) -> torch.Tensor:

@@ -14,6 +14,7 @@ from hmm.lookahead import expect_classes
 from hmm.model import HMM
 from hmm.product import lookahead_table
 from hmm.transition import Dense
+from tests.hmm.oracles import beta_of
 
 VOCABULARY = gcd.Vocabulary.from_bytes([b"a", b"b", b"c", b"ab", b"bc", b""], [5])
 PATTERNS = ["abc", "a*b", "(a|b)*c", "(ab){1,3}", "a(b+c)*", "(a*b)*c*", "c(a|bc(a|b)*){0,2}"]
@@ -36,7 +37,7 @@ def test_it_is_the_limit_of_the_recursion(pattern, monarch):
     hmm = random_hmm(4, seed=len(pattern), monarch=monarch)
     automaton, edges = parts(pattern, hmm)
     _, b, log_scale, _ = eventually(hmm, edges, 1e-13)
-    limit = lookahead_table(hmm, automaton, 400, tolerance=0).beta(400)
+    limit = beta_of(lookahead_table(hmm, automaton, 400, tolerance=0), 400)
     found = b * log_scale.exp().unsqueeze(1)
     inner = np.arange(automaton.num_states) != automaton.final
     torch.testing.assert_close(found[inner], limit[inner], rtol=1e-9, atol=0)
@@ -213,8 +214,8 @@ def test_no_tolerance_at_all_ends_too(dtype):
     hmm = random_hmm(5, 2).to(dtype=dtype)
     automaton = gcd.lift(gcd.regex("(a|b)*c"), VOCABULARY)
     table = lookahead_table(hmm, automaton, 4, eventual=True, tolerance=0)
-    limit = lookahead_table(hmm, automaton, 400, tolerance=0).beta(400)
-    torch.testing.assert_close(table.without_budget.beta(0), limit, rtol=1e-4, atol=0)
+    limit = beta_of(lookahead_table(hmm, automaton, 400, tolerance=0), 400)
+    torch.testing.assert_close(beta_of(table.without_budget, 0), limit, rtol=1e-4, atol=0)
 
 
 def test_what_the_hmm_holds_impossible_stays_zero():

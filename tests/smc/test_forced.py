@@ -213,6 +213,22 @@ def test_no_pass_is_wider_than_is_allowed(most_read: int, monkeypatch: pytest.Mo
     assert max(widths) == min(4, max(1, most_read // VOCABULARY.size))
 
 
+class Talkative(smc.GCD):
+    """Names a token even for prefixes that are over."""
+
+    def forced(self, state: smc.AutomatonPosition) -> torch.Tensor:
+        return torch.where(state.running, super().forced(state), 0)
+
+
+def test_nothing_is_forced_behind_the_end() -> None:
+    [found], [expected] = (
+        smc.sample(TOY, [PROMPT], automaton_of("all_forced"), budget=6, particles=3, proposal=p)
+        for p in (Talkative(), smc.GCD())
+    )
+    assert found.texts == expected.texts
+    assert found.log_evidence == expected.log_evidence
+
+
 class Refusing(ToyLM):
     """Gives the token c no chance."""
 

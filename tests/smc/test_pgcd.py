@@ -372,6 +372,16 @@ def test_what_the_hmm_cannot_say_is_counted() -> None:
     assert silent.counts == (5, 5, 0)
 
 
+@pytest.mark.parametrize("execution", ["eager", "static"])
+def test_the_users_own_object_counts(execution: str) -> None:
+    proposal = PGCD(never([3, 5]), defence=0)
+    smc.sample(
+        ToyLM(VOCABULARY, seed=4), [(0,)], few_words(), budget=4, particles=3, proposal=proposal,
+        execution=execution,
+    )  # fmt: skip
+    assert proposal.counts.rows >= proposal.counts.fallbacks > 0
+
+
 def test_answers_tell_how_often_the_hmm_had_nothing_to_say() -> None:
     lm, proposal = ToyLM(VOCABULARY, seed=4), PGCD(never([3, 5]), defence=0)
     automata = [few_words(), a_star_b()]

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from typing import Any
 
 import pytest
 
 from gcd.automata.automaton import Automaton
 from gcd.tokens.lifting import lift
 from gcd.tokens.vocabulary import Vocabulary
+from smc import GCD, sample
 from smc.posterior import Diagnostics, Posterior, Sample, posterior
+from smc.testing import ToyLM, target
 from tests.smc.toys import VOCABULARY, choice
 
 NOTHING = Diagnostics((), (), (), (), 1, 1, 1, 1.0, 0.0)
 WORDS = lift(choice("ab", "b", "ba"), VOCABULARY)
 
 
-def one(ids: list[int], weight: float, finished: bool = True) -> Sample:
+def one(ids: list[int], weight: float, finished: bool = True, p: float | None = None) -> Sample:
     log = math.log(weight) if weight else -math.inf
-    return Sample(tuple(ids), VOCABULARY.decode(ids), log, finished)
+    log_p = None if p is None else math.log(p)
+    return Sample(tuple(ids), VOCABULARY.decode(ids), log, finished, log_p)
 
 
 def make(*samples: Sample, exact: bool = True) -> Posterior:
@@ -52,6 +57,34 @@ def test_spellings_of_one_answer_are_one_answer() -> None:
 def test_one_answer_in_three_ways() -> None:
     p = make(one([1, 3], 4), one([2, 3], 3), one([1, 0, 3], 3))
     assert p.expectation(len) == pytest.approx(0.4 * 1 + 0.6 * 2)
+
+
+def test_the_best_text_is_the_model_s_own() -> None:
+    p = make(
+        one([1, 3], 5, p=0.1),  # b
+        one([0, 1, 3], 1, p=0.2),  # a b
+        one([0, 1, 3], 1, p=0.2),  # the same tokens
+        one([2, 5], 1, p=0.09),  # ab, another spelling
+        one([1, 0, 3], 1, p=0.28),  # ba
+        one([1, 0, 5], 0, False, p=0.9),  # dead
+    )
+    assert (p.majority, p.best) == ("b", "ab")
+    assert make(one([1, 3], 1, p=0.1), one([2, 3], 2, p=0.1)).best == "ab"
+
+
+def test_the_best_text_where_nobody_read_it() -> None:
+    assert make(one([1, 3], 1, p=0.4), one([2, 3], 2)).best == "ab"
+    assert make(one([1, 3], 0, False, p=0.4)).best is None
+
+
+@pytest.mark.parametrize("options", [{"ess_threshold": 0}, {"algorithm": "discrete"}], ids=str)
+def test_the_best_of_a_whole_language_is_found(options: dict[str, Any]) -> None:
+    lm = ToyLM(VOCABULARY, seed=1)
+    [p] = sample(lm, [[0]], WORDS, budget=4, particles=64, seed=0, proposal=GCD(), **options)
+    mass: dict[bytes, float] = defaultdict(float)
+    for ids, probability in target(lm, [0], WORDS, 4).items():
+        mass[VOCABULARY.decode(ids)] += probability
+    assert p.best == max(mass, key=lambda text: mass[text]).decode()
 
 
 def test_equal_probabilities_are_ordered_by_their_bytes() -> None:

@@ -39,7 +39,7 @@ class Tilted(smc.GCD):
 
     def guide(self, state: AutomatonPosition, log_p: torch.Tensor) -> DenseGuide:
         mask = state.mask.mask(state.states, state.remaining)
-        tokens = torch.arange(log_p.shape[1])
+        tokens = torch.arange(log_p.shape[1], device=log_p.device)
         # States are numbered through over the batch, but g must not depend on the batch.
         local = state.states - state.automata.initial[state.automata.automaton_of[state.states]]
         place = (3 * local + state.remaining).unsqueeze(1)

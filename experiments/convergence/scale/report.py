@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
-import wandb
 
 from experiments.convergence.scale.problem import LiftedProblem
 from experiments.convergence.scale.truth import Truth
@@ -14,6 +13,7 @@ from experiments.harness.arms import Arm
 from experiments.harness.results import Row
 from experiments.harness.run import Run
 from experiments.harness.tables import as_markdown, number
+from experiments.harness.tracking import log_shown
 
 _LEGEND = """The language model is an HMM, so evidence and marginals of the events are exact. Log
 evidence: mean and standard deviation over runs that found an answer, and the logarithm of the
@@ -66,10 +66,9 @@ def report(
         "seed": run.config.seed,
     }
 
-    def log(tracked: wandb.Run) -> None:
-        tracked.log({"rows": wandb.Table(dataframe=pd.DataFrame(summary["rows"]).astype(str))})
-
-    run.report("\n\n".join([*parts, _LEGEND]) + "\n", summary, log, ["results.jsonl"])
+    shown = {"rows": pd.DataFrame(summary["rows"])}
+    text = "\n\n".join([*parts, _LEGEND]) + "\n"
+    run.report(text, summary, lambda tracked: log_shown(tracked, shown, {}), ["results.jsonl"])
 
 
 def _problem_table(problems: Sequence[LiftedProblem], truths: Sequence[Truth]) -> pd.DataFrame:

@@ -13,10 +13,10 @@ times the continuations give without it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gcd
 from experiments.convergence.hmm import Recipe, distil, with_own_ends
 from experiments.convergence.scale.config import ScaleConfig
 from experiments.harness.config import ModelConfig
@@ -26,7 +26,6 @@ from hmm.checkpoint import load
 from hmm.model import HMM
 from smc.models.transformers_lm import TransformersLM
 
-SOURCES = ("toolcalls", "stories")
 OWN_HMM = ROOT / "models" / "smollm2-xlam-hmm"
 LENGTH = 48
 BEGINNINGS = (
@@ -57,27 +56,22 @@ class Source(NamedTuple):
     """A language model, of which only vocabulary and HMM are used in the end.
 
     Attributes:
-        name: one of `SOURCES`.
         lm: what the HMM is of.
         identity: what determines the HMM, as plain values.
-        hmm: its directory; None for one that is made when it is needed.
+        hmm: loads the HMM, or makes it in this directory; `ValueError` for one that is damaged, or
+            over another vocabulary (both are named).
     """
 
-    name: str
     lm: TransformersLM
     identity: dict[str, Any]
-    hmm: Path | None = None
-
-    @property
-    def vocabulary(self) -> gcd.Vocabulary:
-        return self.lm.vocabulary
+    hmm: Callable[[Path], HMM]
 
 
 def read_source(name: str, task: ScaleConfig) -> Source:
     """Load the language model of a source.
 
     Args:
-        name: one of `SOURCES`.
+        name: "toolcalls" or "stories".
         task: settings of the task.
 
     Raises:
@@ -85,34 +79,16 @@ def read_source(name: str, task: ScaleConfig) -> Source:
     """
     if name == "toolcalls":
         path = str(OWN_HMM) if task.toolcalls_hmm == "auto" else task.toolcalls_hmm
-        hmm = existing_hmm("task.toolcalls_hmm", path)
+        given = existing_hmm("task.toolcalls_hmm", path)
         lm, _ = load_model(ModelConfig(path=task.toolcalls, device="cpu"))
-        return Source(name, lm, {"hmm_files": digest_of(hmm)}, hmm)
-    lm, _ = load_model(ModelConfig(path=task.stories, device="cpu"))
-    recipe = {"states": task.hmm_states, "sequences": task.hmm_sequences, "length": LENGTH}
-    identity: dict[str, Any] = {
-        "model_files": identity_of(task.stories),
-        "recipe": recipe,
-        "prompts": BEGINNINGS,
-    }
-    return Source(name, with_own_ends(lm), identity)
-
-
-def hmm_of(source: Source, states: int, sequences: int, parent: Path) -> HMM:
-    """Load the HMM of a source, or make it.
-
-    Args:
-        source: as read.
-        states, sequences: of the HMM of stories.
-        parent: directory in which one that is made is kept.
-
-    Raises:
-        ValueError: an HMM over another vocabulary (both are named), or a damaged one.
-    """
-    if source.hmm is not None:
-        return load(source.hmm, vocabulary=source.vocabulary).hmm
+        identity: dict[str, Any] = {"hmm_files": digest_of(given)}
+        return Source(lm, identity, lambda _: load(given, vocabulary=lm.vocabulary).hmm)
+    lm = with_own_ends(load_model(ModelConfig(path=task.stories, device="cpu"))[0])
+    sizes = {"states": task.hmm_states, "sequences": task.hmm_sequences, "length": LENGTH}
+    files = identity_of(task.stories)
+    prompts = [lm.encode(text) for text in BEGINNINGS]
     # The seed is part of the problem: runs with other seeds have the same truth.
-    recipe = Recipe(states=states, sequences=sequences, length=LENGTH, temperature=1.0, seed=0)
-    prompts = [source.lm.encode(text) for text in BEGINNINGS]
-    model = {"files": source.identity["model_files"], "dtype": "float32"}
-    return distil(source.lm, model, prompts, recipe, parent).hmm
+    recipe = Recipe(**sizes, temperature=1.0, seed=0)
+    model = {"files": files, "dtype": "float32"}
+    identity = {"model_files": files, "recipe": sizes, "prompts": BEGINNINGS}
+    return Source(lm, identity, lambda parent: distil(lm, model, prompts, recipe, parent).hmm)

@@ -42,6 +42,7 @@ const TITLES = {
   majority_correct: "accuracy (most probable)", valid: "satisfaction (valid answers)",
   complete: "complete answers", share_finished: "particles finished", ess: "effective sample size",
   ess_fraction: "effective sample size / N", log_evidence: "log evidence",
+  evidence_found: "share of the evidence found",
   log_evidence_sd: "log evidence, standard deviation", read: "prefixes read", dead: "dead rows",
   seconds: "seconds", seconds_each: "seconds for one example", lm_calls_each: "model calls for one",
   tokens_each: "tokens for one example", tv: "total variation", bleu: "BLEU-4", rouge: "ROUGE-L",

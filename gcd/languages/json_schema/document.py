@@ -27,8 +27,8 @@ from typing import Any
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import spend
 from gcd.errors import ConstraintError, LimitError, StateLimitError, UnsupportedSchemaError
+from gcd.languages.cycles import cycles
 from gcd.languages.json_schema.constants import CONSTANTS, constant_schemas, has_containers
-from gcd.languages.json_schema.cycles import cycles
 from gcd.languages.json_schema.drafts import Schema, draft_named
 from gcd.languages.json_schema.ignored import IgnoredKeyword
 from gcd.languages.json_schema.keywords import check_rules, shown
@@ -178,16 +178,19 @@ class Document:
 
         Schemas entered too often stand for nothing or, if `wide`, for anything.
         """
-        found: list[Place] = []
+        found: dict[Place, None] = {}
         for place in places:
             if not self._flatten_into(found, place, wide):
                 return None
-        return tuple(dict.fromkeys(found))
+        return tuple(found)
 
-    def _flatten_into(self, found: list[Place], place: Place, wide: bool) -> bool:
+    def _flatten_into(self, found: dict[Place, None], place: Place, wide: bool) -> bool:
         if isinstance(place.schema, bool):
             return place.schema
-        found.append(place)
+        if place in found:  # what it refers to is there, too
+            return True
+        spend(_PER_SCHEMA)
+        found[place] = None
         if place.plain:
             return True
         for keyword in _REFERENCES:

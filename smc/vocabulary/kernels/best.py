@@ -11,7 +11,7 @@ from gcd.support.compiled import helper
 
 @helper
 def add_log(log_x: float, scale: np.ndarray, total: np.ndarray, c: int) -> None:
-    """Adds a number, given by its logarithm, to total[c] exp(scale[c])."""
+    """Add a number, given by its logarithm, to total[c] exp(scale[c])."""
     if log_x > scale[c]:
         total[c] *= math.exp(scale[c] - log_x)
         scale[c] = log_x
@@ -21,7 +21,7 @@ def add_log(log_x: float, scale: np.ndarray, total: np.ndarray, c: int) -> None:
 
 @helper
 def best_first(value: np.ndarray, token: np.ndarray, count: int, K: int) -> None:
-    """Moves the K greatest of the first `count` values to the front (Hoare's selection)."""
+    """Move the K greatest of the first `count` values to the front (Hoare's selection)."""
     low, high = 0, count - 1
     while low < high:
         a, b, c = value[low], value[(low + high) // 2], value[high]

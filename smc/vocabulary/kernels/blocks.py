@@ -47,7 +47,7 @@ def block_sums(
     least: float,
     sums: np.ndarray,
 ) -> float:
-    """Sums up one row.
+    """Sum up one row.
 
     Args:
         x: log-probabilities, to an added constant.
@@ -113,7 +113,7 @@ def draw_token(
     sums: np.ndarray,
     u: float,
 ) -> int:
-    """Finds the token at u times the total in the running sum of weights; 0 if none has any.
+    """Find the token at u times the total in the running sum of weights; 0 if none has any.
 
     Should rounding lead past the last token of a block that has weight, it is that one.
     """

@@ -5,9 +5,9 @@ of it is given as logarithms. The K best candidates are kept in a buffer, and wh
 it is added to the sum of the others then, so that nothing is subtracted.
 
 Most terms of a sum are share(v) exp(a - top_a), with share(v) = exp(log p(v) - top) computed
-beforehand, eight lanes at a time. Terms that this product cannot hold (`LOWEST`) are summed on
-their own scale. The oracles are the tensor forms in `smc.vocabulary.tensors`, and plain sums over
-all tokens in tests/smc/test_selection.py.
+beforehand, eight lanes at a time. Terms that this product cannot hold (`LOWEST_SHARE`,
+`LOWEST_FACTOR`) are summed on their own scale. The oracles are the tensor forms in
+`smc.vocabulary.tensors`, and plain sums over all tokens in tests/smc/test_selection.py.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _push(
     scale: np.ndarray,
     total: np.ndarray,
 ) -> int:
-    """Puts a candidate into the buffer; a full one is cut to the K best, the others summed up."""
+    """Put a candidate into the buffer; a full one is cut to the K best, the others summed up."""
     value[count], token[count] = x, v
     count += 1
     if count == value.size:
@@ -60,7 +60,7 @@ def _finish(
     tokens: np.ndarray,
     log_score: np.ndarray,
 ) -> float:
-    """Writes the K best in falling order; returns the log of the sum of all others."""
+    """Write the K best in falling order; return the log of the sum of all others."""
     if count > K:
         best_first(value, token, count, K)
         for i in range(K, count):
@@ -85,7 +85,7 @@ def weigh_all(
     tokens: np.ndarray,
     log_score: np.ndarray,
 ) -> float:
-    """Finds the K best candidates, and returns the log of the sum of the others.
+    """Find the K best candidates, and return the log of the sum of the others.
 
     Args:
         p: log-probabilities.
@@ -147,7 +147,7 @@ def weigh_few(
     tokens: np.ndarray,
     log_score: np.ndarray,
 ) -> float:
-    """Does as `weigh_all` where candidates are few: looks these up, and reads nothing else.
+    """Do as `weigh_all` where candidates are few: look these up, and read nothing else.
 
     `by_order` has the tokens class after class; those of class c begin at `start[c]`.
     """
@@ -185,7 +185,7 @@ def locate(
     targets: np.ndarray,
     found: np.ndarray,
 ) -> None:
-    """Finds the tokens in whose stretch of the running sum of pi the targets lie.
+    """Find the tokens in whose stretch of the running sum of pi the targets lie.
 
     Args:
         p, klass, by_class, listed, by_token: as in `weigh_all`.

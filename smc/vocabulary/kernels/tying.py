@@ -5,7 +5,7 @@ candidates for the K are kept in a buffer; those that are pushed out of it are a
 then, so that no class has mass that must be taken off it again.
 
 Probabilities come as exp(log p - top), with top the largest log p, and are summed in float64. What
-is too small for that (`LOWEST`) is summed on its own scale, class by class: a lookahead may leave
+is too small for that (`lowest`) is summed on its own scale, class by class: a lookahead may leave
 nothing else to go on with. The oracle is `plain` in tests/smc/test_tying.py.
 """
 
@@ -32,7 +32,7 @@ def _put_back(
     scale: np.ndarray,
     total: np.ndarray,
 ) -> None:
-    """Moves the K best candidates to the front; adds the others to their classes."""
+    """Move the K best candidates to the front; add the others to their classes."""
     best_first(value, token, count, K)
     for i in range(K, count):
         add_log(value[i], scale, total, klass[token[i]])
@@ -49,7 +49,7 @@ def _write(
     tokens: np.ndarray,
     best: np.ndarray,
 ) -> None:
-    """Writes the best candidates in falling order; the list ends in token 0 at -inf."""
+    """Write the best candidates in falling order; the list ends in token 0 at -inf."""
     K = tokens.size
     if count > K:
         _put_back(value, token, count, K, klass, scale, total)
@@ -71,7 +71,7 @@ def weigh_all(
     best: np.ndarray,
     log_mass: np.ndarray,
 ) -> None:
-    """Finds the K best tokens of the classes alive, and the mass of each class without them.
+    """Find the K best tokens of the classes alive, and the mass of each class without them.
 
     Args:
         p: log-probabilities.
@@ -119,7 +119,7 @@ def weigh_few(
     best: np.ndarray,
     log_mass: np.ndarray,
 ) -> None:
-    """Does as `weigh_all` where few tokens are allowed: looks these up, and reads nothing else.
+    """Do as `weigh_all` where few tokens are allowed: look these up, and read nothing else.
 
     `listed` has the tokens class after class; those of class c begin at `start[c]`.
     """
@@ -156,7 +156,7 @@ def tilt(
     by_token: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Adds log g to log p: that of the token's class, or its own for those that are listed."""
+    """Add log g to log p: that of the token's class, or its own for those that are listed."""
     for row in range(first, last):
         klass, g = class_of[automaton[row]], by_class[row]
         for v in range(log_p.shape[1]):

@@ -11,10 +11,10 @@ import torch
 
 import gcd
 from experiments.commongen.coverage import covered
-from experiments.commongen.data import EMBEDDED
 from experiments.commongen.metrics import bleu, bleu_counts, corpus_bleu, rouge_l
 from experiments.commongen.records import read_file
 from experiments.commongen.summary import as_table, summarize_text
+from experiments.commongen.task import EMBEDDED
 from experiments.harness.likelihood import log_probability
 from smc.testing import ToyLM
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.commongen.data import EMBEDDED
 from experiments.commongen.inflections import by_rule, without_capitals
 from experiments.commongen.prompts import build_prompt
 from experiments.commongen.records import ConceptSet, read_file, read_hub, record_of
+from experiments.commongen.task import EMBEDDED
 from experiments.harness.records import DataError
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "commongen"

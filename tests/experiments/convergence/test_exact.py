@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ import torch
 from scipy import sparse, stats
 
 import smc
+from experiments.convergence import measures
 from experiments.convergence.evaluate import Evaluator
 from experiments.convergence.exact import exact, floor_of_draws, total_variation
-from experiments.convergence.measures import estimate
 from experiments.convergence.methods import law_of_sample
 from experiments.convergence.sampler import Runs, TreeLM, TreeProposal, sample_runs, tabulate
 from experiments.harness.config import HMMConfig
@@ -37,6 +38,10 @@ pytestmark = pytest.mark.usefixtures("unchecked_annotations")
 METHODS = {name: method for name, method in ALL_METHODS.items() if method.in_convergence}
 PLAIN = HMMConfig(lookahead="conditional")
 PLAINLY = Discrete(count_finished=False, share=0.0, floor=0.0)  # it enumerates where it has room
+
+
+def estimate(*arguments) -> SimpleNamespace:
+    return SimpleNamespace(**measures.estimate(*arguments))
 
 
 def on_tree(method: str, restriction, tree, settings: HMMConfig = PLAIN) -> TreeProposal:

@@ -203,13 +203,13 @@ def test_sentences_have_an_exact_answer(tmp_path, monkeypatch):
     monkeypatch.setattr(source, "LENGTH", 12)
     settings = ScaleConfig(stories=str(STORIES), hmm_states=64, hmm_sequences=40)
     stories = source.read_source("stories", settings)
-    hmm = in_double(source.hmm_of(stories, 64, 40, tmp_path))
-    assert source.hmm_of(stories, 64, 40, tmp_path).num_states == hmm.num_states
+    hmm = in_double(stories.hmm(tmp_path))
+    assert stories.hmm(tmp_path).num_states == hmm.num_states
     assert len(list(tmp_path.iterdir())) == 1  # made once
     made = SENTENCES["four-words-tight"]("four-words-tight")
-    one = made.lifted(stories.vocabulary)
+    one = made.lifted(stories.lm.vocabulary)
     exact = truth(
-        hmm, made.language, made.events, stories.vocabulary, one.budget, ending=made.ending
+        hmm, made.language, made.events, stories.lm.vocabulary, one.budget, ending=made.ending
     )
     assert -200 < exact.log_evidence < 0
 

@@ -78,7 +78,7 @@ def prefixes(constraint: gcd.TokenAutomaton, budget: int) -> set[tuple[int, ...]
 def paths(restriction: Restriction, tree: Tree, nodes: torch.Tensor) -> list[tuple[int, ...]]:
     return [
         tuple(int(restriction.ids[token]) for token in row if token >= 0)
-        for row in tree.paths(nodes).tolist()
+        for row in tree.tokens(tree.paths(nodes)).tolist()
     ]
 
 

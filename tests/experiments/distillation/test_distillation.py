@@ -28,15 +28,16 @@ from experiments.distillation import config as distill_config
 from experiments.distillation import data as distill_data
 from experiments.distillation import report as distill_report
 from experiments.distillation import sampling as distill_sampling
-from experiments.distillation import task as distillation
 from experiments.distillation import training as distill_training
 from experiments.distillation.data import Sequences
 from experiments.distillation.prompts import SOURCES, PromptSource
+from experiments.distillation.task import TASK
 from experiments.distillation.training import Training
 from experiments.harness import config as configuration
 from experiments.harness import run as harness_run
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import load_model
+from experiments.harness.run import run_task
 from experiments.tool_calling.records import read_xlam
 from gcd import Vocabulary
 from hmm import em, inference
@@ -61,7 +62,7 @@ def composed(*overrides: object):
 
 
 def run(*overrides: object) -> Path:
-    return distillation.run(composed(*overrides))
+    return run_task(TASK, composed(*overrides))
 
 
 def model_of(run_dir: Path) -> dict[str, torch.Tensor]:
@@ -411,11 +412,12 @@ def test_hidden_tokens_do_not_depend_on_the_device(tmp_path, monkeypatch):
     sequences = Sequences.from_lists([[1, 2], [3], [4, 5, 6]])
     settings = Training(4, None, 1, 3, 5, 0.7, 0.01, 0.001, 0.3, 30, 0)
     start = em.Step(HMM.random(2, 8, generator=torch.Generator().manual_seed(0)))
+    monkeypatch.setattr(distill_training, "read_checkpoint", lambda _: start)
     background = distill_baselines.unigram(sequences, 8)
     for name in ("cpu", "meta"):
         worker = distill_training.Worker(tmp_path / name, torch.device(name))
         with pytest.raises(KeyboardInterrupt):
-            distill_training.train(start, sequences, sequences, background, settings, worker)
+            distill_training.train(None, sequences, sequences, background, settings, worker)
     assert [device for device, *_ in seen] == ["cpu", "meta"]
     assert seen[0][1:] == seen[1][1:]
     assert seen[0][1] == "cpu"
@@ -697,7 +699,7 @@ def test_the_cards_command_gives_the_same_settings(name):
     assert again == meant
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/distillation.md"])
+@pytest.mark.parametrize("page", ["docs/experiments.md", "docs/distillation.md"])
 def test_the_commands_of_the_pages_are_accepted(page, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # faiss, where there is none
     commands = re.findall(r"-m scripts\.distill_hmm ([^#\n]+)", (ROOT / page).read_text("utf-8"))

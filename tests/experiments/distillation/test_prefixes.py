@@ -14,8 +14,7 @@ from experiments.convergence.visited import Visited
 from experiments.distillation import data as distill_data
 from experiments.distillation import sampling
 from experiments.distillation.clones import Prefixes, cloned
-from experiments.distillation.data import Sequences
-from experiments.distillation.fit import lumping_of
+from experiments.distillation.data import Sequences, lumping_of
 from experiments.distillation.prefixes import TopTokenPrefixes, after_each_token
 from experiments.distillation.top_tokens import TopTokens
 from gcd import Vocabulary

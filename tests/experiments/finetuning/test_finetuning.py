@@ -22,6 +22,7 @@ from experiments.harness import config as configuration
 from experiments.harness import smollm2
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, identity_of, load_model
+from experiments.harness.run import run_task
 from tests.experiments.toy_model import write_checkpoint
 
 STORIES = ROOT / "tests" / "models" / "stories260K"
@@ -39,7 +40,7 @@ def composed(*overrides: object):
 
 
 def run(*overrides: object) -> Path:
-    return task.run(composed(*overrides))
+    return run_task(task.TASK, composed(*overrides))
 
 
 def adapter_of(run_dir: Path) -> dict[str, torch.Tensor]:

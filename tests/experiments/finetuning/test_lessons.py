@@ -182,9 +182,9 @@ def test_questions_to_one_database_are_learnt_together(tokenizer):
     gold = {row["question"]: row for row in map(json.loads, (folder / "questions.jsonl").open())}
     asked = []
     for made, item in zip(lessons(items, "sql", tokenizer, seed=0, epoch=0), items, strict=True):
-        assert len(made.branches) == len(item.answered) <= 6
+        assert len(made.branches) == len(item) <= 6
         named = []
-        for each in item.answered:
+        for each in item:
             question = each.prompt.rsplit("Question: ", 1)[1].removesuffix("\nSQL:\n")
             named.append(gold[question]["db_id"])
             # The gold queries of these databases are written as the language writes them.

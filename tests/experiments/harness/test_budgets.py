@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 import gcd
-from experiments.harness.budgets import budget_of
+from experiments.harness.budgets import budget_of, multiple_in, part_of
 
 VOCABULARY = gcd.Vocabulary.from_bytes([bytes([b]) for b in range(256)] + [b""], [256])
 
@@ -17,3 +19,22 @@ def test_names_grow_with_the_shortest_answer():
 
 def test_a_number_is_taken_as_it_is():
     assert budget_of(7, gcd.lift(gcd.literal("abc"), VOCABULARY)) == 7
+
+
+def test_multiples_of_the_fewest_tokens_and_of_the_right_answer():
+    words = gcd.lift(gcd.choice(["a", "abc", "abcab"]), VOCABULARY)
+    gold = list(b"abc")
+    assert budget_of("fewest:1.5", words) == 3  # "a" and EOS
+    assert budget_of("gold:1", words, gold) == len(gold) + 1
+    assert budget_of("gold:1.25", words, gold) == -(-5 * (len(gold) + 1) // 4)
+    with pytest.raises(gcd.ConstraintError, match="gold answer is not"):
+        budget_of("gold:1", words, list(b"ab"))
+    with pytest.raises(ValueError, match="no gold answer; give fewest:2"):
+        budget_of("gold:2", words)
+
+
+@pytest.mark.parametrize("style", ["json", "", "a, b"])
+def test_a_part_of_a_run_says_its_style_and_multiple(style: str):
+    assert multiple_in(part_of(style, "gold:1.25")) == (style, 1.25)
+    assert multiple_in(part_of(style, "tight")) is None
+    assert multiple_in(style) is None

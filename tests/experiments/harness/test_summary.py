@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from experiments.harness.summary import as_table, bootstrap, summarize
-from experiments.harness.tables import as_markdown
+from experiments.harness.tables import as_markdown, without_constants
 
 
 def row(
@@ -115,3 +116,51 @@ def test_markdown_table_is_aligned():
     lines = as_markdown(as_table(summarize([row("gcd", 16, 1.0), row("lcd", 1, 0.5)]))).split("\n")
     assert len({len(line) for line in lines}) == 1
     assert lines[2].split("|")[1].strip() == "GCD"
+
+
+def test_evidence_is_compared_over_all_examples_the_dead_as_none():
+    """LCD finds one of two: its mean log is the better one, its share of the evidence half."""
+    rows = [
+        row("lcd", 4, 1.0, log_evidence=-1.0),
+        row("lcd", 4, 0.0, dead=True, example="1"),
+        row("gcd", 1, 1.0, log_evidence=-9.0),
+        row("gcd", 1, 1.0, log_evidence=-9.0, example="1"),
+        row("gcd", 4, 1.0, log_evidence=-1.0),
+        row("gcd", 4, 1.0, log_evidence=-3.0, example="1"),
+    ]
+    lcd, _, gcd = summarize(rows)
+    assert lcd["log_evidence"] > gcd["log_evidence"]
+    assert (lcd["evidence_found"], gcd["evidence_found"]) == pytest.approx((0.5, 1.0))
+    table = as_table([lcd, gcd])
+    assert list(table["log evidence"]) == ["-1.000 (of 1)", "-2.000"]
+    # Where the evidence itself is known, that is what is compared with.
+    exact = row("gcd", 4, 1.0, log_evidence=-2.0, example="1", algorithm="discrete")
+    _, _, gcd, whole = summarize([*rows, {**exact, "enumerated": True}])
+    assert gcd["evidence_found"] == pytest.approx((1.0 + np.exp(-1.0)) / 2)
+    assert whole["evidence_found"] == pytest.approx(1.0)
+    # An answer that has no weight found none of it; who estimates nothing is not compared.
+    closed = row("lcd", 4, 0.0, example="1") | {"log_evidence": None}
+    hmm = [row("hmm", 4, 0.0, example=e) | {"log_evidence": None} for e in "01"]
+    lcd, _, gcd, alone = summarize([rows[0], closed, *rows[2:], *hmm])
+    assert lcd["evidence_found"] == pytest.approx(0.5)
+    assert alone["evidence_found"] is None
+    # Without GCD and without the truth there is nothing to compare with.
+    (alone,) = summarize(rows[:2])
+    assert alone["evidence_found"] is None
+
+
+def test_the_reference_is_a_mean_of_estimates_not_of_their_logs():
+    rows = [row("gcd", 4, 1.0, log_evidence=log) for log in (np.log(0.2), np.log(0.4))]
+    (record,) = summarize(rows)
+    assert record["evidence_found"] == pytest.approx(1.0)
+
+
+def test_constant_columns_are_said_in_a_sentence():
+    table = pd.DataFrame(
+        [{"method": "LCD", "N": 1, "valid %": "50.0", "complete %": "50.0", "dead": "0"},
+         {"method": "GCD", "N": 1, "valid %": "100.0", "complete %": "100.0", "dead": "0"}]
+    )  # fmt: skip
+    rest, said = without_constants(table)
+    assert list(rest) == ["method", "valid %"]
+    assert said == "In every row: N 1, dead 0, complete % as valid %."
+    assert without_constants(table[:1])[1] == ""

@@ -11,7 +11,7 @@ import wandb
 
 from experiments.harness import tracking
 from experiments.harness.config import WandbConfig
-from experiments.harness.figures import plot_accuracy, plot_reads
+from experiments.harness.figures import plot_comparison
 from experiments.harness.summary import Group, as_table, summarize
 from tests.experiments.harness.test_summary import row
 from tests.experiments.wandb_files import StoredRun, stored_runs
@@ -67,7 +67,7 @@ def logged(directory: Path, figures: dict[str, Path] | None = None, mode: str = 
     summary = summarize(rows)
     shared = {"task": "xlam", "model": "m", "seed": 3, "settings": {"seed": 3}}
     tracking.Experiment(WandbConfig(mode=mode), directory, {"seed": 3}, shared).log(
-        lambda run: tracking.log_comparison(run, as_table(summary), figures or {}),
+        lambda run: tracking.log_shown(run, {"table": as_table(summary)}, figures or {}),
         tracking.logged_arms(summary, rows, {"pgcd:H64": 64}),
     )
 
@@ -79,8 +79,8 @@ def offline(tmp_path_factory) -> tuple[Path, list[StoredRun]]:
     directory.mkdir()
     figures = {name: directory / f"{name}.png" for name in ("accuracy", "reads")}
     summary = summarize(results())
-    for draw, path in zip((plot_accuracy, plot_reads), figures.values(), strict=True):
-        draw(summary, path, "a title")
+    for name, path in figures.items():
+        plot_comparison(name, summary, path, "a title")
     logged(directory, figures)
     wandb.teardown()  # writes all there is to write
     return directory, stored_runs(directory)

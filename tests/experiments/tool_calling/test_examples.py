@@ -31,6 +31,7 @@ def made_by_hand(answers: dict[bytes, float], *, complete: bool, share: float, f
     return SimpleNamespace(
         answers=tuple(answers),
         texts=tuple(a.decode() for a in answers),
+        best=list(answers)[-1].decode() if answers else None,
         probabilities=tuple(answers.values()),
         dead=not answers,
         complete=complete,
@@ -49,6 +50,7 @@ def test_a_dead_row_is_wrong_invalid_and_unfinished():
     assert not row["valid"]
     assert not row["complete"]
     assert not row["majority_correct"]
+    assert (row["best"], row["best_correct"]) == (None, False)
     assert row["weighted_accuracy"] == 0
     assert row["log_evidence"] is None
     assert row["unfinished"] == BROKEN.decode()
@@ -83,6 +85,7 @@ def test_accuracies_are_of_calls_and_weighted_by_probability():
     assert row["complete"]
     assert row["weighted_accuracy"] == 0.4
     assert not row["majority_correct"]
+    assert (row["best"], row["best_correct"]) == (RIGHT.decode(), True)
     assert [a["correct"] for a in row["answers"]] == [False, True]
     assert row["unfinished"] is None
     assert row["gold"] == RIGHT.decode()

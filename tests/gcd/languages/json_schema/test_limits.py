@@ -24,8 +24,8 @@ from gcd.errors import (
     UnsupportedSchemaError,
     WorkLimitError,
 )
+from gcd.languages.cycles import cycles
 from gcd.languages.json_schema import choices
-from gcd.languages.json_schema.cycles import cycles
 from gcd.languages.json_schema.schema import json_schema
 from gcd.languages.tools.tool_calls import tool_calls
 
@@ -291,3 +291,21 @@ def test_constants_that_are_apart_are_compared_without_building_them() -> None:
 )
 def test_one_of_several_constants(branches: list[Any], texts: set[str]) -> None:
     assert {text.decode() for text in json_schema({"oneOf": branches})} == texts
+
+
+def doubled(keyword: str) -> dict[str, Any]:
+    """A schema of a kilobyte that spells out 2^30 references."""
+    definitions: dict[str, Any] = {"d0": {"type": "integer", "minimum": 3, "maximum": 4}}
+    for i in range(1, 31):
+        definitions[f"d{i}"] = {keyword: [{"$ref": f"#/$defs/d{i - 1}"}] * 2}
+    return {"$ref": "#/$defs/d30", "$defs": definitions}
+
+
+def test_what_is_referred_to_twice_is_read_once():
+    language = json_schema(doubled("allOf"))
+    assert language == json_schema({"type": "integer", "minimum": 3, "maximum": 4})
+
+
+def test_choices_that_double_are_paid_for():
+    with work_limit(50_000_000), pytest.raises(WorkLimitError):
+        json_schema(doubled("anyOf"))

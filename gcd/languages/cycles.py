@@ -1,9 +1,9 @@
-"""This module finds the schemas of a document that contain themselves.
+"""This module finds what of a schema or a grammar contains itself.
 
-A schema is recursive if it lies on a cycle of the graph "contains or refers to", and two schemas
-can be entered again from each other if they lie on a common one: if they are in one strongly
-connected component. Tarjan's algorithm finds these in O(schemas + references), where following
-every schema for itself would be quadratic. Source: Tarjan, "Depth-first search and linear graph
+A schema, or a rule, is recursive if it lies on a cycle of the graph "contains or refers to", and
+two can be entered again from each other if they lie on a common one: if they are in one strongly
+connected component. Tarjan's algorithm finds these in O(nodes + references), where following
+every node for itself would be quadratic. Source: Tarjan, "Depth-first search and linear graph
 algorithms", SIAM Journal on Computing 1 (1972).
 """
 
@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 
-def cycles(below: Mapping[str, Collection[str]]) -> dict[str, int]:
-    """Return a number for each node that lies on a cycle; nodes on a common one share it.
+def components(below: Mapping[str, Collection[str]]) -> list[list[str]]:
+    """Return the strongly connected components; one comes behind all that it leads to.
 
     `below` has every node, and those that an edge leads to from it.
     """
-    component: dict[str, int] = {}
+    found: list[list[str]] = []
+    placed: set[str] = set()  # in a component
     order: dict[str, int] = {}  # nodes as they were first met
     lowest: dict[str, int] = {}  # the first of them that is known to be reached
     pending: list[str] = []  # met, and of no component yet
@@ -35,7 +36,7 @@ def cycles(below: Mapping[str, Collection[str]]) -> dict[str, int]:
                     pending.append(other)
                     path.append((other, iter(below[other])))
                     break
-                if other not in component:
+                if other not in placed:
                     lowest[node] = min(lowest[node], order[other])
             else:
                 path.pop()
@@ -43,13 +44,18 @@ def cycles(below: Mapping[str, Collection[str]]) -> dict[str, int]:
                     above = path[-1][0]
                     lowest[above] = min(lowest[above], lowest[node])
                 if lowest[node] == order[node]:
-                    while node not in component:
-                        component[pending.pop()] = order[node]
-    size: dict[int, int] = {}
-    for number in component.values():
-        size[number] = size.get(number, 0) + 1
+                    found.append([])
+                    while node not in placed:
+                        found[-1].append(pending.pop())
+                        placed.add(found[-1][-1])
+    return found
+
+
+def cycles(below: Mapping[str, Collection[str]]) -> dict[str, int]:
+    """Return a number for each node that lies on a cycle; nodes on a common one share it."""
     return {
         node: number
-        for node, number in component.items()
-        if size[number] > 1 or node in below[node]
+        for number, nodes in enumerate(components(below))
+        for node in nodes
+        if len(nodes) > 1 or node in below[node]
     }

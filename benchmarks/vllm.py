@@ -1,0 +1,279 @@
+"""Answers of vLLM that are valid and finished within few tokens, and what the masks cost.
+
+    P=.venv-vllm/bin/python; S=../shared/data/public_schemas
+    $P -m benchmarks.vllm run ours --model DIR --schemas $S        # and the other sides: SIDES
+    $P -m benchmarks.vllm table --schemas $S
+    $P -m benchmarks.vllm compile --model DIR --schemas $S
+    $P -m benchmarks.vllm apply --model DIR
+
+Schemas are drawn at random, and passed over if they do not compile here, or if their shortest
+answer or prompt is long (`drawn`). The budget is the fewest tokens of an answer, as counted here
+for JSON without free white space, times 1, 1.25, 1.5 or 2, and 16 more; vLLM gets it as
+`max_tokens`. An answer counts if it ends by itself (`finish_reason` is `stop`) and `jsonschema`
+finds it valid. Each side is an engine of its own; what is done is kept in a file and not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# What needs numba is imported where it is used: vLLM's worker on CPUs imports this module again,
+# and fails to start beside llvmlite.
+
+SIDES = {  # vLLM's structured output, or none
+    "ours": None,
+    "xgrammar": {"backend": "xgrammar"},
+    "xgrammar, no white space": {"backend": "xgrammar", "disable_any_whitespace": True},
+    "llguidance, no white space": {"backend": "guidance", "disable_any_whitespace": True},
+}
+TIMES = (1.0, 1.25, 1.5, 2.0)
+MORE = 16
+LONGEST = 100  # tokens of a shortest answer
+LONGEST_SCHEMA = 2000  # characters
+AT_ONCE = 32
+
+
+def line(*cells: Any) -> str:
+    """Write a row of a table in Markdown."""
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def head(*columns: str) -> str:
+    """Write the head of a table in Markdown."""
+    return f"{line(*columns)}\n{'|---' * len(columns)}|"
+
+
+class Case(NamedTuple):
+    """A schema, and the fewest tokens of its answers."""
+
+    name: str
+    schema: Any
+    fewest: int
+
+    def budget(self, times: float) -> int:
+        return math.ceil(times * self.fewest) + MORE
+
+
+def drawn(folder: Path, model: str, count: int) -> Iterator[Case]:
+    """Give so many schemas of a folder, in a random order that does not depend on the count."""
+    from gcd.requests import ConstraintRequest
+    from gcd.serving.constraint_cache import ConstraintCache
+    from gcd_cli.sources import vocabulary
+
+    cache = ConstraintCache(vocabulary(model))
+    paths = sorted(folder.glob("*.json"))
+    random.Random(0).shuffle(paths)
+    for path in paths:
+        if not count:
+            return
+        schema = json.loads(path.read_text())["schema"]
+        if len(json.dumps(schema)) > LONGEST_SCHEMA:
+            continue
+        try:
+            automaton = cache.get(ConstraintRequest("json_schema", schema))
+        except ValueError:
+            continue
+        fewest = int(automaton.steps_to_accept[automaton.initial])
+        if fewest <= LONGEST:
+            count -= 1
+            yield Case(path.stem, schema, fewest)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Ask one side for an answer to every schema with every budget."""
+    from vllm import LLM, SamplingParams
+    from vllm.exceptions import VLLMValidationError
+    from vllm.sampling_params import StructuredOutputsParams
+
+    done = {(row["side"], row["schema"], row["times"]) for row in read(options.out)}
+    cases = list(drawn(options.schemas, options.model, options.count))
+    left = [
+        (case, times)
+        for case in cases
+        for times in TIMES
+        if (options.side, case.name, times) not in done
+    ]
+    backend = SIDES[options.side]
+    extra = {} if backend is None else {"structured_outputs_config": backend}
+    llm = LLM(
+        options.model, dtype="float32", max_model_len=2048, max_num_seqs=16, seed=0,
+        enforce_eager=True, **extra,
+    )  # fmt: skip
+
+    def asked(case: Case, times: float | None = None) -> tuple[list[dict[str, str]], Any]:
+        """The prompt and the parameters; without `times`, of a request for one token."""
+        text = json.dumps(case.schema)
+        content = f"Write a JSON document for this schema:\n{text}"
+        how: dict[str, Any] = (
+            {"extra_args": {"gcd": json.dumps({"json_schema": case.schema})}}
+            if backend is None
+            else {"structured_outputs": StructuredOutputsParams(json=case.schema)}
+        )
+        tokens = case.budget(times) if times else case.budget(1.0) if backend is None else 1
+        limits = {"max_tokens": tokens, "temperature": 0.7, "seed": cases.index(case)}
+        return [{"role": "user", "content": content}], SamplingParams(**limits, **how)
+
+    def keep(case: Case, times: float, text: str, reason: str, tokens: int) -> None:
+        row = {
+            "side": options.side,
+            "schema": case.name,
+            "times": times,
+            "reason": reason,
+            "tokens": tokens,
+            "budget": case.budget(times),
+            "text": text,
+            "valid": valid(case.schema, text),
+        }
+        with options.out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    for case in {case.name: case for case, _ in left}.values():
+        prompt, parameters = asked(case)
+        try:
+            llm.chat([prompt], parameters, use_tqdm=False)
+        except (ValueError, VLLMValidationError) as error:
+            for each in [each for each in left if each[0] == case]:
+                left.remove(each)
+                keep(*each, str(error), "refused", 0)
+    for start in range(0, len(left), AT_ONCE):
+        part = left[start : start + AT_ONCE]
+        prompts, given = zip(*(asked(*each) for each in part), strict=True)
+        found = llm.chat(list(prompts), list(given), use_tqdm=False)
+        for each, answer in zip(part, found, strict=True):
+            output = answer.outputs[0]
+            keep(*each, output.text, output.finish_reason, len(output.token_ids))
+
+
+def valid(schema: Any, text: str) -> bool:
+    """Whether a text is JSON that satisfies a schema, by `jsonschema`."""
+    import jsonschema
+
+    try:
+        kind = jsonschema.validators.validator_for(schema)
+        return bool(kind(schema, format_checker=kind.FORMAT_CHECKER).is_valid(json.loads(text)))
+    except (ValueError, RecursionError):
+        return False
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The rows that are done."""
+    return [json.loads(row) for row in path.read_text().splitlines()] if path.exists() else []
+
+
+def table(options: argparse.Namespace) -> None:
+    """Print the rows, over the schemas that all sides have answered with every budget."""
+    rows = read(options.out)
+    count = Counter(row["schema"] for row in rows)
+    sides = [side for side in SIDES if any(row["side"] == side for row in rows)]
+    whole = {name for name, number in count.items() if number == len(TIMES) * len(sides)}
+    rows = [row for row in rows if row["schema"] in whole]
+    print(f"{len(whole)} schemas\n")
+    print(head("", *(f"{times:g} x fewest + {MORE}" for times in TIMES), "ends: stop, length"))
+    for side in sides:
+        mine = [row for row in rows if row["side"] == side]
+        good = [
+            sum(r["valid"] and r["reason"] == "stop" for r in mine if r["times"] == times)
+            for times in TIMES
+        ]
+        ends = Counter(row["reason"] for row in mine)
+        others = "".join(f", {ends[e]} {e}" for e in sorted(ends) if e not in ("stop", "length"))
+        ended = f"{ends['stop']}, {ends['length']}{others}"
+        print(line(side, *(f"{n} of {len(whole)}" for n in good), ended))
+
+
+def compile_(options: argparse.Namespace) -> None:
+    """Measure what compiling a constraint takes, with nothing but the vocabulary kept."""
+    import gcd
+    from gcd.requests import ConstraintRequest
+    from gcd.serving.constraint_cache import MAX_STATES, MAX_WORK
+    from gcd_cli.sources import vocabulary
+
+    tokens = vocabulary(options.model)
+    language = gcd.json_schema({"type": "object", "properties": {"a": {"type": "string"}}})
+    gcd.lift(language, tokens)  # kernels, and what is kept of the vocabulary
+    paths = sorted(options.schemas.glob("*.json"))
+    random.Random(0).shuffle(paths)
+    spent, refused = [], []
+    for path in paths[: options.count]:
+        request = ConstraintRequest("json_schema", json.loads(path.read_text())["schema"])
+        start = time.process_time()
+        try:
+            with gcd.work_limit(MAX_WORK), gcd.state_limit(MAX_STATES):
+                gcd.lift(request.language(), tokens)
+        except ValueError:
+            refused.append(time.process_time() - start)
+        else:
+            spent.append(time.process_time() - start)
+    print(head("", "schemas", "median s", "worst s"))
+    for name, seconds in (("compiled", spent), ("refused", refused)):
+        if seconds:
+            middle, worst = statistics.median(seconds), max(seconds)
+            print(line(name, len(seconds), f"{middle:.3f}", f"{worst:.2f}"))
+
+
+def apply(options: argparse.Namespace) -> None:
+    """Measure the mask of a step, for rows under ten constraints, in states along an answer."""
+    import torch
+
+    import gcd
+    from gcd.serving.pool import AutomatonPool
+    from gcd_cli.sources import vocabulary
+
+    torch.set_num_threads(1)
+    tokens = vocabulary(options.model)
+    pool = AutomatonPool(tokens.size, tokens.eos_ids)
+    states = []
+    for path in sorted((Path(__file__).parent / "schemas").glob("*.json")):
+        schema = json.loads(path.read_text(encoding="utf-8"))["schema"]
+        automaton = gcd.lift(gcd.json_schema(schema), tokens)
+        place = torch.tensor(pool.enter(automaton))
+        states += [(place, int(state)) for state in range(0, automaton.num_states - 1, 7)]
+    print(head("rows", f"ms a step, {tokens.size} tokens, one CPU thread", "log_softmax alone, ms"))
+    for rows in (1, 16, 128):
+        mine = [random.Random(i).choice(states) for i in range(rows)]
+        places, state = torch.stack([p for p, _ in mine]), torch.tensor([s for _, s in mine])
+        left = torch.full((rows,), 200)
+        logits = torch.randn(rows, tokens.size)
+        mask, other = [], []
+        for _ in range(20):
+            copy = logits.clone()
+            begin = time.perf_counter()
+            pool.mask_(copy, places, state, left)
+            middle = time.perf_counter()
+            copy.log_softmax(-1)
+            mask.append(middle - begin)
+            other.append(time.perf_counter() - middle)
+        print(line(rows, *(f"{1000 * statistics.median(each):.2f}" for each in (mask, other))))
+
+
+def main() -> None:
+    """Read the arguments and do one of the four things."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    commands = parser.add_subparsers(required=True)
+    for name, do in (("run", run), ("table", table), ("compile", compile_), ("apply", apply)):
+        command = commands.add_parser(name, help=do.__doc__)
+        command.set_defaults(do=do)
+        if name == "run":
+            command.add_argument("side", choices=list(SIDES))
+        if name != "table":
+            command.add_argument("--model", required=True, help="directory of a model")
+        if name != "apply":
+            command.add_argument("--schemas", type=Path, required=True)
+            command.add_argument("--count", type=int, default=50, help="schemas")
+        command.add_argument("--out", type=Path, default=Path("runs/vllm.jsonl"))
+    options = parser.parse_args()
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.do(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""This package approximates context-free grammars by regular languages."""

@@ -1,0 +1,158 @@
+"""This module measures what a limit on depth loses, in numbers of texts.
+
+The numerator is the number of texts of at most n bytes that the automaton accepts. The denominator
+is the number of derivations of the grammar without the limit. For a production X -> Y_1 ... Y_m and
+k bytes it is a convolution,
+
+    d(Y_1 ... Y_i, k)  =  sum_j  d(Y_1 ... Y_{i-1}, j) d(Y_i, k - j),
+
+over all j, where automata count texts. With j = 0 or j = k both sides have k bytes; such terms lead
+from one symbol to others, in no circle, after *empty cycles* are removed: what is empty counts
+once, however it is derived, and symbols that derive each other beside nothing have the texts, once
+each, that any of them has otherwise. No text loses its last derivation by that, so the quotient is
+a lower bound, and exact if each text has one derivation (`gcd.languages.grammar.ambiguity`). Cost:
+O(symbols n^2) products of whole numbers.
+"""
+
+from __future__ import annotations
+
+from operator import mul
+from typing import NamedTuple
+
+from gcd.automata.automaton import Automaton
+from gcd.automata.counting import by_length
+from gcd.automata.kernels import graph
+from gcd.automata.limits import metered, spend
+from gcd.errors import ConstraintError, check_kind
+from gcd.languages.cycles import components
+from gcd.languages.grammar.ambiguity import is_unambiguous
+from gcd.languages.grammar.grammar import GrammarLanguage
+from gcd.languages.grammar.productions import Rules
+from gcd.languages.grammar.recursion import Symbol
+
+_PER_PRODUCT, _PER_EDGE = 20, 60  # units
+
+
+class Coverage(NamedTuple):
+    """How much of a grammar a language holds, of texts of at most `max_length` bytes.
+
+    Attributes:
+        texts: how many are in the language.
+        whole: how many the grammar has, or, if not `is_exact`, at most has: its derivations.
+        is_exact: whether each text is known to have one derivation; if not, there may be fewer.
+    """
+
+    max_length: int
+    texts: int
+    whole: int
+    is_exact: bool
+
+    @property
+    def fraction(self) -> float:
+        """The part of the texts that are in the language; at least, if not `is_exact`."""
+        return self.texts / self.whole if self.whole else 1.0
+
+    def __str__(self) -> str:
+        """Say it in a sentence; rounded down, so that only all is 100 %."""
+        least = "" if self.is_exact else "at least "
+        thousandths = 100_000 * self.texts // self.whole if self.whole else 100_000
+        return f"{least}{thousandths / 1000:.3f} % of texts of at most {self.max_length} bytes"
+
+
+def grammar_coverage(language: GrammarLanguage, max_length: int = 40) -> Coverage:
+    """Return which part of a grammar's texts of at most so many bytes a language holds.
+
+    Args:
+        language: as `gcd.grammar` returns it.
+        max_length: bytes.
+
+    Raises:
+        ConstraintError: if it is no language of `gcd.grammar`, or holds for shorter texts only.
+        WorkLimitError: if counting takes more work than `gcd.work_limit` allows.
+    """
+    check_kind(language, GrammarLanguage, "coverage is of a grammar", "give what gcd.grammar made")
+    check_kind(max_length, int, "max_length is a whole number", "give one")
+    if max_length < 0 or max_length > (language.max_bytes or max_length):
+        raise ConstraintError(
+            f"max_length must be from 0 to max_bytes={language.max_bytes}, got {max_length}"
+        )
+    rules = language.rules
+    assert rules is not None
+    with metered():
+        _pay(language, max_length)
+        texts = language.count(max_length)
+        if language.whole_bytes is None or max_length <= language.whole_bytes:
+            return Coverage(max_length, texts, texts, True)
+        return Coverage(max_length, texts, derivations(rules, max_length), is_unambiguous(rules))
+
+
+def _pay(language: Automaton, max_length: int) -> None:
+    """Pay for counting the texts of an automaton, by its edges."""
+    edges = graph.distinct_edges(language.delta)[1].size
+    spend(_PER_EDGE * edges * max_length, "counting texts")
+
+
+def derivations(rules: Rules, max_length: int) -> int:
+    """Return how many derivations there are of texts of at most `max_length` bytes."""
+    counts: dict[Symbol, list[int]] = {}
+    halves: dict[str, list[tuple[Symbol, Symbol]]] = {}  # a variable is a sum of products of two
+    nothing = Automaton.epsilon()
+    for name, ways in rules.productions.items():
+        halves[name] = []
+        for number, way in enumerate(ways):
+            first: Symbol = way[0] if way else nothing
+            for i, symbol in enumerate(way[1:-1]):
+                halves[f"{name} {number} {i}"] = [(first, symbol)]
+                first = f"{name} {number} {i}"
+            halves[name].append((first, way[-1] if len(way) > 1 else nothing))
+    for pair in (pair for pairs in halves.values() for pair in pairs):
+        for symbol in pair:
+            if symbol not in counts:
+                counts[symbol] = [0] * (max_length + 1)
+                if isinstance(symbol, Automaton):
+                    _pay(symbol, max_length)
+                    arrays = symbol.delta, symbol.accepting, symbol.class_of_byte
+                    counts[symbol] = by_length(*arrays, max_length)
+    counts |= {name: [0] * (max_length + 1) for name in halves}
+    _find_empty(halves, counts)
+    beside: dict[str, list[str]] = {  # what has as many bytes, beside what is empty
+        name: [
+            symbol
+            for pair in pairs
+            for symbol, other in (pair, pair[::-1])
+            if isinstance(symbol, str) and counts[other][0]
+        ]
+        for name, pairs in halves.items()
+    }
+    order = components(beside)
+    for size in range(1, max_length + 1):
+        spend(_PER_PRODUCT * size * len(halves), "counting derivations")
+        for group in order:
+            inside = set(group)
+            total = dict.fromkeys(group, 0)
+            for name in group:
+                for left, right in halves[name]:
+                    a, b = counts[left], counts[right]
+                    total[name] += sum(map(mul, a[1:size], b[size - 1 : 0 : -1]))
+                    total[name] += 0 if right in inside else a[0] * b[size]
+                    total[name] += 0 if left in inside else a[size] * b[0]
+            together = sum(total.values())  # of several, each derives all of them
+            for name in group:
+                counts[name][size] = together
+    return sum(counts[rules.start])
+
+
+def _find_empty(
+    halves: dict[str, list[tuple[Symbol, Symbol]]], counts: dict[Symbol, list[int]]
+) -> None:
+    """Count the empty text once, for each variable that derives it."""
+    users: dict[Symbol, list[str]] = {}
+    for name, pairs in halves.items():
+        for symbol in (symbol for pair in pairs for symbol in pair):
+            users.setdefault(symbol, []).append(name)
+    pending = list(halves)
+    while pending:
+        name = pending.pop()
+        if not counts[name][0] and any(counts[a][0] and counts[b][0] for a, b in halves[name]):
+            counts[name][0] = 1
+            pending += users.get(name, [])

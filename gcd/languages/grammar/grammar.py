@@ -1,0 +1,144 @@
+"""This module compiles context-free grammars into automata, whole where they are regular.
+
+An automaton counts no brackets, so recursion that does so is unrolled to a depth; what is regular
+loses nothing (`gcd.languages.grammar.recursion`). The result says what it holds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gcd.automata.automaton import Automaton
+from gcd.automata.limits import metered, spend
+from gcd.errors import ConstraintError, EmptyLanguageError, check_kind
+from gcd.languages.grammar.expressions import Grammar
+from gcd.languages.grammar.gbnf_dialect import read_gbnf
+from gcd.languages.grammar.lark_dialect import read_lark
+from gcd.languages.grammar.productions import Rules
+from gcd.languages.grammar.unrolling import Unrolling
+
+_STARTS = {"lark": "start", "gbnf": "root", "ebnf": "root"}
+_PER_CHARACTER = 10_000  # units; parsers are interpreted code
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GrammarLanguage(Automaton):
+    """The texts of a grammar, or those up to a depth, and which of them there are.
+
+    Attributes:
+        rules: the grammar.
+        max_depth: the depth that it was compiled to.
+        whole_bytes: every text of the grammar that has at most so many bytes is in the language,
+            as far as that holds (`max_bytes`); None: every text.
+
+    Operations with it return a plain `gcd.Automaton`.
+    """
+
+    rules: Rules | None = None
+    max_depth: int = 0
+    whole_bytes: int | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every text of the grammar is in the language, as far as that holds."""
+        return self.whole_bytes is None
+
+    @property
+    def extent(self) -> str:
+        """Say in a sentence which texts of the grammar are in the language."""
+        if self.is_whole:
+            return "whole" if self.max_bytes is None else f"whole up to {self.max_bytes} bytes"
+        assert self.rules is not None
+        assert self.whole_bytes is not None
+        names = sorted({self.rules.owner[name] for name in self.rules.counted})
+        listed = " or ".join(names) if len(names) < 5 else f"{', '.join(names[:4])}, ..."
+        return (
+            f"a part: all texts of less than {self.whole_bytes + 1} bytes, and those with at most "
+            f"{self.max_depth} uses of {listed} inside of each other"
+        )
+
+
+def grammar(
+    text: str,
+    dialect: str = "lark",
+    *,
+    start: str | None = None,
+    max_depth: int = 3,
+    max_bytes: int | None = None,
+) -> GrammarLanguage:
+    """Return the language of the texts that a context-free grammar derives, up to a depth.
+
+    What of a grammar is regular is exact: rules that do not contain themselves, and those that do
+    at their right or left end only. Others may stand inside of each other at most `max_depth`
+    times, and `GrammarLanguage.extent` says what that leaves out.
+
+    Args:
+        text: the grammar.
+        dialect: "lark", "gbnf" (llama.cpp) or "ebnf" (xgrammar); `docs/grammars.md` has what each
+            may use.
+        start: the rule of whole texts; None for `start` of lark, `root` of the others.
+        max_depth: how many rules that are unrolled may be open inside of each other; 0 for none.
+        max_bytes: compile the texts of at most so many bytes, exactly; of longer ones there are
+            none. With a depth that no such text exceeds nothing is lost. Budgets whose tokens
+            could hold more are refused (`gcd.OverlongBudgetError`).
+
+    Raises:
+        ConstraintError: for a text that is no grammar of the dialect, or uses what is not
+            supported; says what and where.
+        EmptyLanguageError: if no text is derived, or none with that depth and length.
+        StateLimitError, WorkLimitError: if an automaton has more states than `gcd.state_limit`
+            allows, or all take more work than `gcd.work_limit`; names the rule or terminal.
+    """
+    check_kind(text, str, "a grammar is a str", "decode bytes, and read files")
+    if dialect not in _STARTS:
+        raise ConstraintError(f'dialect must be "lark", "gbnf" or "ebnf", got {dialect!r}')
+    start = _STARTS[dialect] if start is None else start
+    check_kind(start, str, "start is the name of a rule", "leave it out, or give one")
+    check_kind(max_depth, int, "max_depth is a whole number", "give one")
+    if max_depth < 0:
+        raise ConstraintError(f"max_depth must be at least 0, got {max_depth}")
+    if max_bytes is not None:
+        check_kind(max_bytes, int, "max_bytes is a whole number", "give one, or None")
+        if max_bytes < 1:
+            raise ConstraintError(f"max_bytes must be above 0, got {max_bytes}")
+    with metered():
+        spend(_PER_CHARACTER * len(text), "reading the grammar")
+        try:
+            parsed = (
+                read_lark(text, start) if dialect == "lark" else read_gbnf(text, start, dialect)
+            )
+            return _compiled(parsed, max_depth, max_bytes)
+        except RecursionError as error:
+            raise ConstraintError(
+                "the grammar is nested too deeply; give names to some of its parts"
+            ) from error
+
+
+def _compiled(parsed: Grammar, max_depth: int, max_bytes: int | None) -> GrammarLanguage:
+    rules = Rules(parsed)
+    deeper = math.inf
+    if rules.is_regular:
+        language = rules.language(rules.start)
+    else:
+        unrolled = Unrolling(rules, rules.start, max_depth=max_depth, max_bytes=max_bytes)
+        language, deeper = unrolled.automaton(), unrolled.deeper
+    shortest = math.inf if language.is_empty else len(language.shortest())
+    if shortest > (math.inf if max_bytes is None else max_bytes) or language.is_empty:
+        least = rules.fewest_bytes[rules.start]
+        if least == math.inf:
+            raise EmptyLanguageError(f"no text ends: each use of {rules.start!r} leads to another")
+        raise EmptyLanguageError(
+            f"no text of the grammar has max_depth={max_depth} and max_bytes={max_bytes}; the "
+            f"shortest has {least:.0f} bytes, so raise "
+            f"{'max_depth' if least <= (max_bytes or math.inf) else 'max_bytes'}"
+        )
+    return GrammarLanguage(
+        language.delta,
+        language.accepting,
+        language.class_of_byte,
+        max_bytes,
+        rules=rules,
+        max_depth=max_depth,
+        whole_bytes=None if deeper == math.inf else max(int(deeper), language.accepts(b"")) - 1,
+    )

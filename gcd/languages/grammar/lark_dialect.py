@@ -1,0 +1,263 @@
+"""This module reads grammars in the syntax of the library lark, by its own loader.
+
+What a text means is what lark's Earley parser with `lexer="dynamic_complete"` makes of it: there is
+no lexer that would commit itself, so any split of a text into terminals counts. Ignored terminals
+may stand before each terminal and at the end, any number of them. The same texts are ignored ones,
+then terminals, each with ignored ones behind it, and so they are written here: what comes next is
+then known by its first byte. Inside of a terminal nothing is ignored.
+
+Refused by name is what would make the language another one: priorities of terminals and lazy
+quantifiers, by which a lexer chooses (those of rules rank parses of one text, and are of no
+matter), look-around, terminals that are declared elsewhere, imports of files. The two terminals of
+lark's library that are written with look-behind and laziness are known, with what they match.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+from gcd.automata.automaton import Automaton
+from gcd.automata.limits import spend
+from gcd.errors import ConstraintError
+from gcd.languages.cycles import components
+from gcd.languages.grammar.expressions import (
+    PER_STEP,
+    Choice,
+    Expression,
+    Grammar,
+    Reference,
+    Repeat,
+    Sequence,
+    automaton_of,
+    blamed,
+)
+from gcd.languages.literal import literal
+from gcd.languages.text.code_points import one_of, ranges
+from gcd.languages.text.regex import regex
+
+# Terminals of lark's library: the first match is the shortest, and is this.
+_LIBRARY = {
+    "ESCAPED_STRING": r'"(?:[^"\\\n]|\\[^\n])*"',
+    "C_COMMENT": r"/\*(?:[^*]|\*+[^*/])*\*+/",
+}
+_IMPORT = re.compile(r"%import\s+((\.*)(\w*)[\w.]*)")
+_LIBRARIES = ("common", "lark", "python", "unicode")  # lark's own; others would be files
+_UNITS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[*+?}]\?", re.DOTALL)
+
+
+# What no name stands in, and where a definition or a statement begins.
+_OPAQUE = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?!/)(?:\\.|[^/\\\n])+/|(?://|#)[^\n]*')
+_HEAD = re.compile(r"^[ \t]*(?:%\w+[ \t]+)?[?!]*(\w+)[^\n:]*:|^[ \t]*%\w+", re.MULTILINE)
+_TERMINAL = re.compile(r"\b_?[A-Z][_A-Z0-9]*\b")
+_PER_COPY = 20_000  # units for a terminal that the loader looks at inside of another
+
+
+def read_lark(text: str, start: str) -> Grammar:
+    """Parse a grammar; `ConstraintError` says what is wrong with it or not supported."""
+    from lark.exceptions import LarkError
+
+    for found in _IMPORT.finditer(text):
+        if found[2] or found[3] not in _LIBRARIES:
+            raise ConstraintError(
+                f"the import of a file ({found[1][:80]}) is not supported, only of "
+                f"{', '.join(_LIBRARIES)}; write its rules into the grammar"
+            )
+    _pay_for_terminals(text)
+    try:
+        return _Reader(_loaded(text)).grammar(start)
+    except (LarkError, OSError) as error:
+        raise ConstraintError(f"lark cannot read the grammar: {str(error).strip()}") from error
+
+
+def _pay_for_terminals(text: str) -> None:
+    """Pay for terminals inside of terminals: the loader looks at each as often as it is there."""
+    plain = _OPAQUE.sub(" ", text)
+    heads = [*_HEAD.finditer(plain)]
+    ends = [*(head.start() for head in heads[1:]), len(plain)]
+    size: dict[str, int] = {}
+    inside = {
+        head[1]: _TERMINAL.findall(plain, head.end(), end)
+        for head, end in zip(heads, ends, strict=True)
+        if head[1] and _TERMINAL.fullmatch(head[1])
+    }
+    for group in components({a: [b for b in below if b in inside] for a, below in inside.items()}):
+        for name in group:
+            size[name] = 1 + sum(size.get(other, 1) for other in inside[name])
+            spend(_PER_COPY * size[name], f"the terminal {name!r}")
+
+
+def _loaded(text: str) -> Any:
+    from lark.load_grammar import load_grammar
+
+    return load_grammar(text, "<grammar>", [], False)[0]
+
+
+@lru_cache(1)
+def _library() -> list[tuple[Any, str]]:
+    """The trees of `_LIBRARY`, as the loader has them, with their regular expressions."""
+    imports = "".join(f"%import common.{name}\n" for name in _LIBRARY)
+    loaded = _loaded(f"start: {' '.join(_LIBRARY)}\n{imports}")
+    return [(tree, _LIBRARY[name]) for name, (tree, _) in loaded.term_defs]
+
+
+class _Reader:
+    """The rules of one grammar, as they are referred to."""
+
+    def __init__(self, loaded: Any) -> None:
+        self._trees = {str(name): (params, tree) for name, params, tree, _ in loaded.rule_defs}
+        self._rules: dict[str, Expression] = {}
+        self._pending: list[tuple[str, str, tuple[Expression, ...]]] = []
+        self._known: dict[int, Automaton] = {}  # trees are shared, by terminals and imports
+        self._terminals: dict[str, Automaton] = {}
+        for name, (tree, priority) in loaded.term_defs:
+            if tree is None:
+                raise ConstraintError(f"the terminal {name} is only declared; define it")
+            if priority:
+                raise ConstraintError(
+                    f"the priority {priority} of the terminal {name} is not supported: there is no "
+                    "lexer to obey it; leave it out, and exclude texts in the regular expression"
+                )
+            with blamed(lambda name=name: f"the terminal {name!r}"):  # type: ignore[misc]
+                self._terminals[name] = self._terminal(tree, name)
+        ignored = Automaton.union([self._terminals[name] for name in loaded.ignore])
+        self._ignored = ignored.star()
+        self._tokens: dict[int, Automaton] = {}
+
+    def grammar(self, start: str) -> Grammar:
+        rules = self._rules
+        for name, (params, _) in self._trees.items():
+            if not params:
+                self._pending.append((name, name, ()))
+        while self._pending:
+            written, name, arguments = self._pending.pop()
+            params, tree = self._trees[name]
+            rules[written] = Reference(written)  # in the order in which they are met
+            with blamed(lambda name=name: f"the rule {name!r}"):  # type: ignore[misc]
+                rules[written] = self._rule(tree, dict(zip(params, arguments, strict=True)))
+        ordered = {name: rules[name] for name in self._trees if name in rules}
+        if start not in ordered:
+            raise ConstraintError(
+                f"the grammar has no rule {start!r}; there are {', '.join(list(ordered)[:20])}"
+            )
+        if self._ignored != Automaton.epsilon():  # no rule has such a name
+            rules["%"] = Sequence((self._ignored, Reference(start)))
+            start = "%"
+        return Grammar(ordered | rules, start)
+
+    def _rule(self, tree: Any, given: dict[str, Expression]) -> Expression:
+        """The right-hand side of a rule, `given` the arguments of a template."""
+        spend(PER_STEP)
+        kind = getattr(tree, "data", None)
+        if kind is None:
+            return self._named(tree, given)
+        if kind in ("literal", "range"):
+            return self._token(self._terminal(tree, "a literal"))
+        if kind == "template_usage":
+            name, *values = tree.children
+            return self._instance(str(name.name), [self._rule(value, given) for value in values])
+        return _combined(tree, lambda part: self._rule(part, given))
+
+    def _named(self, symbol: Any, given: dict[str, Expression]) -> Expression:
+        name = str(symbol.name)
+        if name in given:
+            return given[name]
+        return self._token(self._terminals[name]) if symbol.is_term else Reference(name)
+
+    def _instance(self, name: str, arguments: list[Expression]) -> Expression:
+        """A template with arguments, which are names and terminals: a rule of that name."""
+        shown = [
+            each.name if isinstance(each, Reference) else each.fingerprint.hex()
+            for each in arguments
+            if isinstance(each, (Reference, Automaton))
+        ]
+        written = f"{name}{{{', '.join(shown)}}}"
+        spend(PER_STEP * len(written))
+        if written not in self._rules:
+            self._rules[written] = Reference(written)
+            self._pending.append((written, name, tuple(arguments)))
+        return Reference(written)
+
+    def _token(self, terminal: Automaton) -> Automaton:
+        """A terminal and what is ignored behind it."""
+        if id(terminal) not in self._tokens:
+            self._tokens[id(terminal)] = Automaton.concatenate([terminal, self._ignored])
+        return self._tokens[id(terminal)]
+
+    # -- terminals ------------------------------------------------------------------------------
+
+    def _terminal(self, tree: Any, name: str) -> Automaton:
+        if id(tree) in self._known:
+            return self._known[id(tree)]
+        spend(PER_STEP)
+        for known, pattern in _library():
+            if tree == known:
+                language = regex(pattern)
+                break
+        else:
+            if tree.data == "literal":
+                language = _literal(tree.children[0], name)
+            elif tree.data == "range":
+                first, last = (_pattern(end).value for end in tree.children)
+                if len(first) != 1 or len(last) != 1 or first > last:
+                    raise ConstraintError(f"the range {first!r}..{last!r} in {name} is none")
+                language = one_of(ranges([(ord(first), ord(last))]))
+            else:
+                expression = _combined(tree, lambda part: self._terminal(part, name))
+                language = automaton_of(expression, self._terminals.__getitem__)
+        self._known[id(tree)] = language
+        return language
+
+
+def _combined(tree: Any, read: Any) -> Expression:
+    """What a tree that both rules and terminals may have comes to, `read` its parts."""
+    parts = tree.children
+    match tree.data:
+        case "expansions":
+            return Choice(tuple(map(read, parts))) if len(parts) > 1 else read(parts[0])
+        case "expansion":
+            return Sequence(tuple(map(read, parts)))
+        case "value" | "alias":
+            return read(parts[0])
+        case "maybe":
+            return Repeat(read(parts[0]), 0, 1)
+        case "expr":
+            body, sign, *counts = parts
+            if sign == "~":
+                low, high = int(counts[0]), int(counts[-1])
+                if low < 0 or high < low:
+                    raise ConstraintError(f"the repetition ~ {low}..{high} is out of order")
+                return Repeat(read(body), low, high)
+            return Repeat(read(body), int(sign == "+"), 1 if sign == "?" else None)
+    raise ConstraintError(f"{tree.data} of lark's syntax is not supported")
+
+
+def _literal(token: Any, name: str) -> Automaton:
+    """A text or a regular expression with its flags."""
+    pattern = _pattern(token)
+    flags = "".join(sorted(pattern.flags))
+    try:
+        if pattern.type == "str":
+            if not flags:
+                return literal(pattern.value)
+            escaped = "".join(rf"\x{{{ord(character):x}}}" for character in pattern.value)
+            return regex(f"(?{flags}){escaped}")
+        if any(unit[-1] == "?" and len(unit) == 2 and unit[0] != "\\" for unit in _UNITS.findall(
+            pattern.value
+        )):  # fmt: skip
+            raise ConstraintError(
+                "a lazy quantifier, by which a lexer chooses the shortest match, is not "
+                "supported; say which characters may not come"
+            )
+        return regex(f"(?{flags})(?:{pattern.value})" if flags else pattern.value)
+    except ConstraintError as error:
+        if type(error) is not ConstraintError:
+            raise
+        raise ConstraintError(f"the terminal {name} ({token.value[:80]}): {error}") from error
+
+
+def _pattern(token: Any) -> Any:
+    from lark.load_grammar import _literal_to_pattern
+
+    return _literal_to_pattern(token)

@@ -1,0 +1,208 @@
+"""This module compiles all of a grammar that is regular, and writes the rest as productions.
+
+Rules are taken in the order of what they refer to. Those that do not reach themselves, and those
+that do as loops only (`gcd.languages.grammar.recursion`), are regular if all they refer to is:
+they become automata, exactly. The others become productions over symbols, which are automata or
+rules. A choice or a repetition that holds such a rule is a rule of its own, so that nothing is
+multiplied out: n optional parts are n rules and not 2^n productions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from gcd.automata.automaton import Automaton
+from gcd.automata.kernels import graph
+from gcd.automata.limits import spend
+from gcd.errors import ConstraintError
+from gcd.languages.cycles import components
+from gcd.languages.grammar.expressions import (
+    PER_KEPT_ENTRY,
+    PER_STEP,
+    Choice,
+    Expression,
+    Grammar,
+    Reference,
+    Repeat,
+    Sequence,
+    automaton_of,
+    blamed,
+    references,
+)
+from gcd.languages.grammar.recursion import (
+    Production,
+    Productions,
+    Symbol,
+    counted_rules,
+    left_groups,
+)
+from gcd.languages.grammar.unrolling import Unrolling
+
+
+class Rules:
+    """The rules of a grammar that the first one reaches.
+
+    Attributes:
+        start: the first rule.
+        productions: of each rule that is not regular, and of the parts of such rules.
+        owner: the rule that each symbol of `productions` is, or is a part of.
+        left: a name for each left-recursive symbol; left corners of each other share one.
+        counted: the symbols whose nested uses are limited.
+        fewest_bytes: of the shortest text of each symbol, infinite if it has none.
+    """
+
+    def __init__(self, grammar: Grammar) -> None:
+        self.start = grammar.start
+        self.productions: Productions = {}
+        self.owner: dict[str, str] = {}
+        self.left: dict[str, str] = {}
+        self.counted: set[str] = set()
+        self.fewest_bytes: dict[Symbol, float] = {}
+        self._expressions = grammar.rules
+        self._regular: set[str] = set()
+        self._languages: dict[str, Automaton] = {}
+        below = self._reached()
+        position = {name: number for number, name in enumerate(below)}
+        for group in components(below):
+            if len(group) == 1 and group[0] not in below[group[0]] and self._knows(below[group[0]]):
+                self._regular.update(group)
+                self.language(group[0])
+                continue
+            made: Productions = {}
+            for name in sorted(group, key=lambda name: position[name]):
+                with blamed(lambda name=name: f"the rule {name!r}"):  # type: ignore[misc]
+                    self._write(name, self._expressions[name], made, name)
+            with blamed(lambda made=made: f"the rule {next(iter(made))!r}"):  # type: ignore[misc]
+                self._measure(made)
+                groups = left_groups(made)
+                needed = counted_rules(made, groups)
+            self.left |= groups
+            self.productions |= made
+            self.counted |= needed
+            if not needed and all(self._knows(set(below[name]) - set(group)) for name in group):
+                self._regular.update(group)
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether the whole language is."""
+        return self.start in self._regular
+
+    def language(self, name: str) -> Automaton:
+        """Return the texts of a regular rule."""
+        if name not in self._languages:
+            with blamed(lambda: f"the rule {name!r}"):
+                if name in self.productions:
+                    language = Unrolling(self, name, max_depth=0).automaton()
+                else:
+                    language = automaton_of(self._expressions[name], self.language)
+            spend(PER_KEPT_ENTRY * language.delta.size, f"the rule {name!r}")
+            self._languages[name] = language
+            self.fewest_bytes[name] = _fewest(language)
+        return self._languages[name]
+
+    def level_inside(self, name: str, level: int, production: Production, position: int) -> int:
+        """Return the level of what a rule at a level refers to, there in a production of it.
+
+        What is referred to at the end of a rule is not inside of it, unless that is left-recursive.
+        """
+        symbol = production[position]
+        assert isinstance(symbol, str)
+        if position == 0 and name in self.left and self.left[name] == self.left.get(symbol):
+            return level
+        if position == len(production) - 1 and name not in self.left:
+            level -= name in self.counted
+        return level + (symbol in self.counted)
+
+    def _reached(self) -> dict[str, list[str]]:
+        """What each rule refers to, for those that are reached from the first."""
+        below: dict[str, list[str]] = {}
+        pending = [self.start]
+        while pending:
+            name = pending.pop()
+            if name in below:
+                continue
+            if name not in self._expressions:
+                raise ConstraintError(
+                    f"the grammar has no rule {name!r}; there are "
+                    f"{', '.join(list(self._expressions)[:20])}"
+                )
+            below[name] = list(dict.fromkeys(references(self._expressions[name])))
+            pending += below[name]
+            spend(PER_STEP * (1 + len(below[name])))
+        return {name: below[name] for name in self._expressions if name in below}
+
+    def _knows(self, names: Iterable[str]) -> bool:
+        return all(name in self._regular for name in names)
+
+    # -- productions ----------------------------------------------------------------------------
+
+    def _write(self, name: str, expression: Expression, made: Productions, owner: str) -> None:
+        """Write the productions of a symbol."""
+        self.owner[name] = owner
+        made[name] = []
+        options = expression.options if isinstance(expression, Choice) else (expression,)
+        made[name] = [self._production(option, made, owner) for option in options]
+
+    def _production(self, expression: Expression, made: Productions, owner: str) -> Production:
+        parts = expression.parts if isinstance(expression, Sequence) else (expression,)
+        return tuple(symbol for part in parts for symbol in self._symbols(part, made, owner))
+
+    def _symbols(self, part: Expression, made: Productions, owner: str) -> Production:
+        """The symbols in a row that an expression comes to."""
+        spend(PER_STEP)
+        if self._knows(references(part)):
+            automaton = automaton_of(part, self.language)
+            return () if automaton == Automaton.epsilon() else (automaton,)
+        if isinstance(part, Reference):
+            return (part.name,)
+        if isinstance(part, Sequence):
+            return self._production(part, made, owner)
+        if isinstance(part, Choice):
+            return (self._new(part, made, owner),)
+        assert isinstance(part, Repeat)
+        body = self._production(part.body, made, owner)
+        spend(PER_STEP * len(body) * max(part.minimum, part.maximum or 0))
+        if part.maximum is None:
+            return (*(part.minimum * body), self._rule(made, owner, [(), (None, *body)]))
+        more: Production = ()
+        for _ in range(part.maximum - part.minimum):
+            more = (self._rule(made, owner, [(), (*body, *more)]),)
+        return (*(part.minimum * body), *more)
+
+    def _new(self, part: Expression, made: Productions, owner: str) -> str:
+        name = f"{owner}/{len(self.owner)}"
+        self._write(name, part, made, owner)
+        return name
+
+    def _rule(self, made: Productions, owner: str, ways: list[tuple[Symbol | None, ...]]) -> str:
+        """A symbol with these productions, in which None is the symbol itself."""
+        name = f"{owner}/{len(self.owner)}"
+        self.owner[name] = owner
+        made[name] = [tuple(name if s is None else s for s in way) for way in ways]
+        return name
+
+    def _measure(self, made: Productions) -> None:
+        """Find the fewest bytes of each symbol; productions without any text are left out."""
+        fewest = self.fewest_bytes
+        for name, ways in made.items():
+            fewest[name] = math.inf
+            for symbol in (s for way in ways for s in way if s not in fewest):
+                fewest[symbol] = math.inf if isinstance(symbol, str) else _fewest(symbol)
+        is_stable = False
+        while not is_stable:
+            is_stable = True
+            spend(PER_STEP * sum(1 + len(way) for ways in made.values() for way in ways))
+            for name, ways in made.items():
+                least = min(sum((fewest[symbol] for symbol in way), 0.0) for way in ways)
+                if least < fewest[name]:
+                    fewest[name], is_stable = least, False
+        for name, ways in made.items():
+            made[name] = [way for way in ways if math.inf not in (fewest[s] for s in way)]
+
+
+def _fewest(language: Automaton) -> float:
+    """The fewest bytes of a text, infinite if there is none."""
+    if language.is_empty:
+        return math.inf
+    return float(graph.distances_to_accept(language.delta, language.accepting)[0])

@@ -1,0 +1,214 @@
+"""This module lays productions out as graphs of parts, recursion up to a depth.
+
+The texts of a rule depend on its *level* too, how many counted rules are open around it. They are
+one automaton for each rule and level that is embedded somewhere, made when those it embeds are:
+one subset construction over a graph in which they are parts. In such a graph a rule is laid out
+once for each node that its texts lead to. A reference at the end of a production leads where the
+production does, so that right recursion is met again and becomes a loop. Left recursion is laid
+out from its left corners upwards: a node says which rule has just been read, and a production
+`X -> Y z` leads from that of Y to that of X. For the rule that was asked for both ways are one:
+asked for again where it has just been read, it is where it was.
+
+References that would exceed `max_depth` are left out, and the fewest bytes of a text that this
+costs are kept. With `max_bytes`, what no text of so many bytes holds is left out as well. Both
+follow from the *surroundings* of a rule at a level, the fewest bytes of a text around it: shortest
+paths (Dijkstra 1959) over pairs of them.
+
+Cost: rules times levels graphs, whose automata grow as languages of nested brackets do: with the
+number of different places that embed a rule, to the power of the depth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from typing import Protocol, runtime_checkable
+
+from gcd.automata.assembly import Assembly
+from gcd.automata.automaton import Automaton
+from gcd.automata.limits import max_states, spend
+from gcd.errors import StateLimitError
+from gcd.languages.grammar.expressions import PER_KEPT_ENTRY, PER_STEP, blamed
+from gcd.languages.grammar.recursion import Production, Productions, Symbol
+
+Place = tuple[str, int]
+"""A rule and its level."""
+
+
+@runtime_checkable
+class Analysed(Protocol):
+    """Rules whose recursion has been looked at: `gcd.languages.grammar.productions.Rules`."""
+
+    productions: Productions
+    owner: dict[str, str]
+    left: dict[str, str]
+    counted: set[str]
+    fewest_bytes: dict[Symbol, float]
+
+    def level_inside(self, name: str, level: int, production: Production, position: int) -> int:
+        """Return the level of what a rule at a level refers to, there in a production of it."""
+        ...
+
+
+class Unrolling:
+    """The texts of a rule with at most `max_depth` counted rules inside of each other.
+
+    Attributes:
+        deeper: fewest bytes of a text left out, at the least; infinite if none is.
+    """
+
+    def __init__(
+        self, rules: Analysed, start: str, *, max_depth: int, max_bytes: int | None = None
+    ) -> None:
+        self.deeper = math.inf
+        self._rules = rules
+        self._start = start, int(start in rules.counted)
+        self._max_depth = max_depth
+        self._most = math.inf if max_bytes is None else max_bytes
+        self._made: dict[Place, Automaton] = {}
+        self._around: dict[Place, float] = {}  # fewest bytes of a text around a place
+        self._measure()
+
+    def automaton(self) -> Automaton:
+        """Return the language; errors on limits name the rule that is too large."""
+        pending = [self._start]
+        while pending:
+            place = pending[-1]
+            if place not in self._made:
+                name, level = place
+                owner = self._rules.owner[name]
+                with blamed(lambda: f"the rule {owner!r} at depth {level}"):  # noqa: B023
+                    graph = _Graph(self, place)
+                    missing = [inner for inner in graph.embedded if inner not in self._made]
+                    if not missing:
+                        made = self._made[place] = graph.build()
+                        spend(PER_KEPT_ENTRY * made.delta.size)
+                pending += missing
+            else:
+                pending.pop()
+        return self._made[self._start]
+
+    def made(self, place: Place) -> Automaton | None:
+        return self._made.get(place)
+
+    def admits(self, around: Place, name: str, level: int, others: float) -> bool:
+        """Whether a rule may be used inside of another, beside at least so many bytes."""
+        needed = self._around.get(around, math.inf) + others + self._rules.fewest_bytes[name]
+        if needed > self._most:
+            return False
+        if level > self._max_depth:
+            self.deeper = min(self.deeper, needed)
+            return False
+        return True
+
+    def _measure(self) -> None:
+        """Find the surroundings of all places that there are."""
+        pending: list[tuple[float, Place]] = [(0.0, self._start)]
+        if self._start[1] > self._max_depth:
+            self._made[self._start], pending = Automaton.empty(), []
+            self.deeper = self._rules.fewest_bytes[self._start[0]]
+        while pending:
+            around, place = heappop(pending)
+            if place in self._around:
+                continue
+            self._around[place] = around
+            for inner, others in self._inside(place):
+                if inner not in self._around and self.admits(place, *inner, others):
+                    heappush(pending, (around + others, inner))
+
+    def _inside(self, place: Place) -> Iterator[tuple[Place, float]]:
+        """What the productions of a place refer to, and the fewest bytes beside that."""
+        name, level = place
+        for production in self._rules.productions[name]:
+            total = sum((self._rules.fewest_bytes[symbol] for symbol in production), 0.0)
+            spend(PER_STEP * (1 + len(production)))
+            for i, symbol in enumerate(production):
+                if not isinstance(symbol, Automaton):
+                    inner = self._rules.level_inside(name, level, production, i)
+                    yield (symbol, inner), total - self._rules.fewest_bytes[symbol]
+
+
+class _Graph:
+    """The graph of one place; `embedded` are the places that are parts of it."""
+
+    def __init__(self, unrolling: Unrolling, place: Place) -> None:
+        self.embedded: list[Place] = []
+        self._unrolling = unrolling
+        self._rules = unrolling._rules
+        self._graph = Assembly()
+        self._states = 0
+        self._pending: list[tuple[str, int, int, int]] = []
+        self._entries: dict[tuple[str, int], int] = {}  # (rule, what follows) -> where it begins
+        self._first, self._end = self._node(), self._node()
+        self._enter(*place, self._first, self._end)
+        while self._pending:
+            self._lay(*self._pending.pop())
+
+    def build(self) -> Automaton:
+        return self._graph.build(self._first, self._end)
+
+    def _node(self) -> int:
+        spend(PER_STEP)
+        return self._graph.node()
+
+    def _enter(self, name: str, level: int, source: int, target: int) -> None:
+        """Let a rule lead from one node to another."""
+        key = name, target
+        if key not in self._entries:
+            self._entries[key] = self._node()
+            self._pending.append((name, level, self._entries[key], target))
+        self._graph.skip(source, self._entries[key])
+
+    def _lay(self, name: str, level: int, entry: int, target: int) -> None:
+        rules = self._rules
+        if name not in rules.left:
+            for production in rules.productions[name]:
+                self._chain(name, level, production, 0, entry, target)
+            return
+        group = [other for other in rules.left if rules.left[other] == rules.left[name]]
+        read = {other: self._node() for other in group}
+        self._entries[name, read[name]] = entry
+        self._graph.skip(read[name], target)
+        for other in group:
+            for production in rules.productions[other]:
+                if production and isinstance(production[0], str) and production[0] in read:
+                    self._chain(other, level, production, 1, read[production[0]], read[other])
+                else:
+                    self._chain(other, level, production, 0, entry, read[other])
+
+    def _chain(
+        self, name: str, level: int, production: Production, begin: int, source: int, target: int
+    ) -> None:
+        """Let the symbols of a production, from one on, lead from one node to another."""
+        if begin == len(production):
+            self._graph.skip(source, target)
+        total = sum((self._rules.fewest_bytes[symbol] for symbol in production), 0.0)
+        for i in range(begin, len(production)):
+            symbol = production[i]
+            is_last = i == len(production) - 1
+            following = target if is_last else self._node()
+            if isinstance(symbol, Automaton):
+                self._insert(source, following, symbol)
+            elif is_last and (symbol, target) in self._entries:
+                self._graph.skip(source, self._entries[symbol, target])
+            else:
+                inner = self._rules.level_inside(name, level, production, i)
+                others = total - self._rules.fewest_bytes[symbol]
+                if not self._unrolling.admits((name, level), symbol, inner, others):
+                    return
+                if is_last:
+                    self._enter(symbol, inner, source, target)
+                else:
+                    self.embedded.append((symbol, inner))
+                    part = self._unrolling.made((symbol, inner))
+                    if part is not None:
+                        self._insert(source, following, part)
+            source = following
+
+    def _insert(self, source: int, target: int, part: Automaton) -> None:
+        spend(PER_STEP)
+        self._states += part.num_states
+        self._graph.insert(source, target, part)
+        if self._states > max_states():
+            raise StateLimitError(max_states())

@@ -1,0 +1,170 @@
+"""A request states its constraint as one JSON text, as it travels over HTTP beside a prompt.
+
+    {"json_schema": {"type": "object", ...}, "budget": 60}
+
+It has exactly one of these members, and perhaps a `budget`:
+
+| member | value | is |
+|---|---|---|
+| `json_schema` | a JSON Schema, or its text | `gcd.json_schema(value)` |
+| `regex` | a regular expression | `gcd.regex(value)` |
+| `choice` | a list of texts | `gcd.choice(value)` |
+| `tools` | a list of tools in any dialect | `gcd.tool_calls(value)` |
+| `sql` | a database, as Spider's `tables.json` describes one | queries to it, `gcd.sql` |
+| `grammar` | a grammar as lark has it, or llama.cpp and xgrammar (`::=`) | `gcd.grammar(value)` |
+| `segments` | a list of segments, see below | `gcd.segments(...)` |
+
+A segment is an object with one of the other members, or `"anything": true` for free text, and
+perhaps `until` (a text, or the id of a special token) and `tokens` (its own limit). Nothing in a
+request is a path: who may send requests may not read the server's files.
+
+Two requests with the same text of their constraint, up to white space, have the same `key`; the
+order of members counts, because it is the order in which answers have them.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any
+
+from gcd.automata.automaton import Automaton
+from gcd.errors import ConstraintError
+from gcd.languages.grammar.grammar import grammar
+from gcd.languages.json_schema.schema import json_schema
+from gcd.languages.literal import choice
+from gcd.languages.sql.reading import schema_of_entry
+from gcd.languages.sql.sql import sql
+from gcd.languages.text.regex import regex
+from gcd.languages.text.texts import anything
+from gcd.languages.tools.tool_calls import tool_calls
+from gcd.tokens.distances import check_whole
+from gcd.tokens.segments import Segment, Segments, segments
+
+MOST_BYTES = 1 << 20
+"""A text longer than this is refused before it is read."""
+
+
+def _of_type(kind: type, what: str, compile_: Callable[[Any], Automaton]) -> Callable[..., Any]:
+    def checked(value: Any) -> Automaton:
+        if not isinstance(value, kind):
+            raise ConstraintError(f"{what}, got {_shown(value)}")
+        return compile_(value)
+
+    return checked
+
+
+_LANGUAGES: dict[str, Callable[[Any], Automaton]] = {
+    "json_schema": json_schema,
+    "regex": _of_type(str, "regex is a text, a regular expression", regex),
+    "choice": _of_type(list, "choice is a list of texts", choice),
+    "tools": _of_type(list, "tools are a list of objects", tool_calls),
+    "sql": _of_type(
+        dict, "sql is an object, a database", lambda entry: sql(schema_of_entry(entry))
+    ),
+    "grammar": _of_type(
+        str,
+        "grammar is a text",
+        lambda text: grammar(text, "ebnf" if "::=" in text else "lark"),
+    ),
+}
+KINDS = (*_LANGUAGES, "segments")
+"""What a constraint may be; a request has exactly one of these members."""
+
+
+@dataclass(frozen=True)
+class ConstraintRequest:
+    """What one request asks for.
+
+    Attributes:
+        kind: one of `KINDS`.
+        value: what the JSON text says of it.
+        budget: most tokens of the answer, EOS included; None if the request does not say.
+    """
+
+    kind: str
+    value: Any
+    budget: int | None = None
+
+    @classmethod
+    def parse(cls, text: Any) -> ConstraintRequest:
+        """Read the JSON text of a request; nothing is compiled.
+
+        Raises:
+            ConstraintError: it is no text, no JSON, or says something else than the module allows.
+        """
+        if not isinstance(text, str):
+            raise ConstraintError(
+                f"a constraint is one JSON text, got {_shown(text)}; give json.dumps of it"
+            )
+        if len(text) > MOST_BYTES:
+            raise ConstraintError(
+                f"a constraint has at most {MOST_BYTES} characters, got {len(text)}; shorten it"
+            )
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ConstraintError(
+                f"a constraint is one JSON text, got {_shown(text)} ({error})"
+            ) from None
+        if not isinstance(found, dict):
+            raise ConstraintError(f"a constraint is a JSON object, got {_shown(found)}")
+        budget = found.pop("budget", None)
+        if budget is not None:
+            check_whole(budget, "budget")
+        kind = _only(found, KINDS, "a constraint")
+        return cls(kind, found[kind], budget)
+
+    @cached_property
+    def key(self) -> str:
+        """A digest of the constraint without its budget."""
+        text = json.dumps([self.kind, self.value], separators=(",", ":"))
+        return blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def language(self) -> Automaton | Segments:
+        """Compile the constraint; warnings about parts that constrain nothing are left out.
+
+        Raises:
+            ConstraintError: it cannot be honoured, as the function of its kind says.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                if self.kind == "segments":
+                    return _segments(self.value)
+                return _LANGUAGES[self.kind](self.value)
+            except RecursionError:
+                raise ConstraintError(f"{self.kind} is nested too deeply to be read") from None
+
+
+def _segments(value: Any) -> Segments:
+    if not isinstance(value, list) or not all(isinstance(part, dict) for part in value):
+        raise ConstraintError(f"segments are a list of objects, got {_shown(value)}")
+    parts = []
+    for index, each in enumerate(value):
+        options = {name: each[name] for name in ("until", "tokens") if name in each}
+        rest = {name: each[name] for name in each if name not in options}
+        kind = _only(rest, (*_LANGUAGES, "anything"), f"segment {index + 1}")
+        if kind == "anything" and rest[kind] is not True:
+            raise ConstraintError(f"anything is true where there is free text, got {rest[kind]!r}")
+        language = anything() if kind == "anything" else _LANGUAGES[kind](rest[kind])
+        parts.append(Segment(language, **options))
+    return segments(parts)
+
+
+def _only(found: Mapping[str, Any], known: tuple[str, ...], what: str) -> str:
+    """The name of the only member, which is a known one."""
+    if len(found) != 1 or not found.keys() <= set(known):
+        raise ConstraintError(
+            f"{what} has exactly one of {', '.join(known)}, got {', '.join(found)[:100] or 'none'}"
+        )
+    return next(iter(found))
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -1,0 +1,187 @@
+"""Constraints of requests, compiled for one vocabulary: once for equal ones, and within limits.
+
+A server meets the same few constraints over and over, and compiling one takes milliseconds to
+seconds while others wait. So the lifted automata are kept by content (`ConstraintRequest.key`):
+
+* in memory, those used last, up to a number of bytes;
+* on disk (`gcd.tokens.disk_cache`), for other processes and after a restart, where small enough.
+  A file's name holds a digest of the sources of all that compiles, so another version of this
+  library makes its own;
+* refusals as well, in memory alone, so that a bad request repeated costs nothing.
+
+What compiling may take is bounded by `gcd.work_limit` and `gcd.state_limit`, and the size of the
+automaton by a number of bytes. Any number of threads may ask.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from contextlib import suppress
+from threading import Lock
+from typing import NamedTuple
+
+import numpy as np
+
+from gcd.automata.limits import state_limit, work_limit
+from gcd.errors import ConstraintError, InfeasibleBudgetError, OverlongBudgetError
+from gcd.requests import ConstraintRequest
+from gcd.support.compiled import source_digest
+from gcd.tokens import disk_cache
+from gcd.tokens.lifting import lift
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
+
+MAX_WORK = 500_000_000
+"""Units of work for one constraint (`gcd.work_limit`): a second or two."""
+MAX_STATES = 50_000
+"""States of one automaton over bytes (`gcd.state_limit`), which bound what lifting takes."""
+MAX_BYTES = 256 << 20
+"""Bytes of the automata in memory."""
+_MOST_ON_DISK = 32 << 20
+_REFUSALS = 1024
+_LONGEST_REASON = 500  # letters; a schema may be spelled in it
+_ARRAYS = ("class_of", "delta", "accepting", "steps_to_accept")
+
+
+class CacheCounts(NamedTuple):
+    """How often a constraint was found in memory, on disk, compiled, or refused anew."""
+
+    memory: int = 0
+    disk: int = 0
+    compiled: int = 0
+    refused: int = 0
+
+
+class ConstraintCache:
+    """The lifted automata of requests, for one vocabulary.
+
+    Args:
+        vocabulary: the tokens.
+        max_work, max_states: units of work, and states, for one constraint.
+        max_bytes: of the tables in memory; one constraint may have half of it.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        max_work: int = MAX_WORK,
+        max_states: int = MAX_STATES,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.max_work, self.max_states, self.max_bytes = max_work, max_states, max_bytes
+        self.counts = CacheCounts()
+        self._known: OrderedDict[str, TokenAutomaton] = OrderedDict()
+        self._refused: OrderedDict[str, str] = OrderedDict()
+        self._bytes = 0
+        self._lock = Lock()
+
+    def get(self, request: ConstraintRequest) -> TokenAutomaton:
+        """Return the automaton of a request's constraint; equal constraints share one.
+
+        Raises:
+            ConstraintError: it does not compile, is empty for these tokens, or is too large.
+        """
+        with self._lock:
+            key = request.key
+            known = self._known.get(key)
+            if known is not None:
+                self._known.move_to_end(key)
+                self._count("memory")
+                return known
+            if key in self._refused:
+                raise ConstraintError(self._refused[key])
+            try:
+                found = self._load(key) or self._compile(request)
+            except Exception as error:  # whatever a text of somebody else's comes to
+                self._count("refused")
+                reason = str(error) or type(error).__name__
+                if len(reason) > _LONGEST_REASON:
+                    reason = f"{reason[:_LONGEST_REASON]}…"
+                self._refused[key] = reason
+                if len(self._refused) > _REFUSALS:
+                    self._refused.popitem(last=False)
+                if isinstance(error, ConstraintError) and reason == str(error):
+                    raise
+                raise ConstraintError(reason) from error
+            self._known[key] = found
+            self._bytes += num_bytes(found)
+            while self._bytes > self.max_bytes:
+                self._bytes -= num_bytes(self._known.popitem(last=False)[1])
+            return found
+
+    def _compile(self, request: ConstraintRequest) -> TokenAutomaton:
+        with work_limit(self.max_work), state_limit(self.max_states):
+            found = lift(request.language(), self.vocabulary)
+        size = num_bytes(found)
+        if size > self.max_bytes // 2:
+            raise ConstraintError(
+                f"the constraint takes {size >> 20} MiB, more than {self.max_bytes >> 21} MiB; "
+                "simplify it, or raise the limit of the cache"
+            )
+        if size <= _MOST_ON_DISK:
+            numbers = [
+                found.initial,
+                found.eos_class,
+                -1 if found.max_bytes is None else found.max_bytes,
+            ]
+            arrays = {name: getattr(found, name) for name in _ARRAYS}
+            disk_cache.store(self._file(request.key), arrays | {"numbers": np.array(numbers)})
+        self._count("compiled")
+        return found
+
+    def _load(self, key: str) -> TokenAutomaton | None:
+        arrays = disk_cache.load(self._file(key))
+        if arrays is None:
+            return None
+        with suppress(AssertionError, KeyError, TypeError, ValueError, IndexError):
+            initial, eos_class, longest = arrays["numbers"].tolist()
+            found = TokenAutomaton(
+                self.vocabulary,
+                arrays["class_of"],
+                arrays["delta"],
+                arrays["accepting"],
+                arrays["steps_to_accept"],
+                initial,
+                eos_class,
+                None if longest < 0 else longest,
+            )
+            found.check()
+            self._count("disk")
+            return found
+        return None
+
+    def _file(self, key: str) -> str:
+        version = source_digest(__name__)[:12]
+        return f"{self.vocabulary.fingerprint.hex()}-{version}-{key}"
+
+    def _count(self, name: str) -> None:
+        self.counts = self.counts._replace(**{name: getattr(self.counts, name) + 1})
+
+
+def num_bytes(automaton: TokenAutomaton) -> int:
+    """Return the bytes of an automaton's arrays."""
+    return sum(getattr(automaton, name).nbytes for name in _ARRAYS)
+
+
+def usable_budget(automaton: TokenAutomaton, limits: dict[str, int]) -> int:
+    """Return the least of several limits of an answer's tokens, EOS included.
+
+    Args:
+        automaton: the constraint.
+        limits: the limits by the names that their users know.
+
+    Raises:
+        InfeasibleBudgetError: no answer fits; with the fewest tokens, and which limit it is.
+        OverlongBudgetError: an answer of so many tokens may be longer than the language is known.
+    """
+    name = min(limits, key=lambda each: limits[each])
+    budget = limits[name]
+    needed = int(automaton.steps_to_accept[automaton.initial])
+    if budget < needed:
+        raise InfeasibleBudgetError(needed, budget, f"the constraint within {name}")
+    longest = automaton.max_budget
+    if longest is not None and budget > longest:
+        raise OverlongBudgetError(longest, budget, automaton.max_bytes or 0)
+    return budget

@@ -1,0 +1,106 @@
+"""Scores of the next token, masked for runtimes that call f(tokens, scores) at each step.
+
+llama-cpp-python (`LogitsProcessor`), mlx-lm (`logits_processors`) and loops of one's own, as
+around onnxruntime-genai, hand over the token ids so far and the scores of the next one. The prompt
+is among the ids, or its end, and where it ends nobody says. So a processor serves one answer: what
+it is given first is the prompt, and what is there beyond that later is the answer so far. The state
+is read off those tokens, as far as they have not been read; tokens that were taken back are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gcd.errors import ConstraintError
+from gcd.serving.arguments import array_of, whole_numbers
+from gcd.serving.matcher import Matcher, ServedAutomaton
+from gcd.tokens.token_automaton import TokenAutomaton
+
+
+class ScoresProcessor:
+    """Set the scores of tokens after which no answer can be finished in time to minus infinity.
+
+    Args:
+        automaton: the constraint, as `gcd.lift` returns it; with `literals="canonical"`, text that
+            leaves no choice is spelled as the tokenizer spells it.
+        budget: most tokens of the answer, EOS included.
+        array: what makes an array of the runtime from one of numpy, such as `mlx.core.array`, if
+            its scores cannot be written in place. Scores are then returned as a new array.
+        prompt_length: how many of the ids are the prompt's; by default all of the first call's.
+
+    Raises:
+        InfeasibleBudgetError, OverlongBudgetError: as `gcd.Matcher`.
+    """
+
+    def __init__(
+        self,
+        automaton: TokenAutomaton | ServedAutomaton,
+        budget: int,
+        *,
+        array: Callable[[np.ndarray], Any] | None = None,
+        prompt_length: int | None = None,
+    ) -> None:
+        self._matcher = Matcher(automaton, budget=budget)
+        self._array, self._start = array, prompt_length
+        self._read: list[int] = []
+
+    def __call__(self, tokens: Any, scores: Any) -> Any:
+        """Mask the scores of the next token.
+
+        Args:
+            tokens: ids of the prompt, or of its end, and of the answer so far.
+            scores: scores of all ids, in one row: an array or a tensor on the CPU, which is written
+                in place; with `array`, whatever can be added to that.
+
+        Returns:
+            The masked scores.
+
+        Raises:
+            ConstraintError: the tokens do not go on with those of the call before, as in another
+                answer, or are not allowed; or the scores are of another number or kind.
+        """
+        ids = whole_numbers(np.asarray(tokens)).ravel()
+        if self._start is None:
+            self._start = ids.size
+        if ids.size < self._start:
+            raise ConstraintError(
+                f"there were {self._start} tokens before the answer, now there are {ids.size} in "
+                "all; make a processor for each answer"
+            )
+        self._follow(ids[self._start :].tolist())
+        size = self._matcher.automaton.vocabulary.size
+        if scores.shape[-1] != size or any(n != 1 for n in scores.shape[:-1]):
+            raise ConstraintError(
+                f"one row of scores for the vocabulary's {size} ids is needed, got shape "
+                f"{tuple(scores.shape)}; lift to a vocabulary as wide as the scores"
+            )
+        refused = ~np.unpackbits(self._matcher.mask().view(np.uint8), bitorder="little")[
+            :size
+        ].astype(np.bool_)
+        if self._array is not None:
+            return scores + self._array(np.where(refused, np.float32(-np.inf), np.float32(0)))
+        row = array_of(scores)
+        if row is None or not row.flags.writeable:
+            raise ConstraintError(
+                f"scores of type {type(scores).__name__} cannot be written in place; pass array=, "
+                "which makes an array of that kind"
+            )
+        row[..., refused] = -np.inf
+        return scores
+
+    def _follow(self, answer: list[int]) -> None:
+        same = 0
+        while same < min(len(answer), len(self._read)) and answer[same] == self._read[same]:
+            same += 1
+        self._matcher.rollback(len(self._read) - same)
+        del self._read[same:]
+        for token in answer[same:]:
+            if not self._matcher.advance(token):
+                raise ConstraintError(
+                    f"token {token} is not allowed after {self._read}; is it of another answer, or "
+                    "chosen by other scores? Make a processor for each answer, and apply it last"
+                )
+            self._read.append(token)

@@ -1,0 +1,100 @@
+"""vLLM finishes structured answers within their tokens: a logits processor for its engines V1, V2.
+
+Installed beside vLLM, the entry point `vllm.logits_processors` names `Processor`, and vLLM loads it
+by itself; `--logits-processors gcd_vllm:Processor` names it explicitly. A request says what its
+answer must be, and perhaps a budget (`gcd.requests`):
+
+    extra_args={"gcd": '{"json_schema": {...}}'}            # vllm.SamplingParams
+    extra_body={"vllm_xargs": {"gcd": '{"json_schema": {...}}'}}    # over HTTP
+
+vLLM loads this module in every one of its processes, whether anybody uses constraints or not. So it
+imports nothing but vLLM's interfaces; the rest is imported when a request or an engine asks for it,
+and if that fails, constrained requests are refused with the reason, and the engine serves the rest.
+
+vLLM has one entry point for two interfaces. `Processor` is a subclass of both, and making one gives
+the class for the engine that asks: V1 makes it with three arguments, V2 with two.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+_LOG = logging.getLogger("vllm.gcd")
+_INTERFACES = (
+    "vllm.v1.sample.logits_processor.interface",
+    "vllm.v1.worker.gpu.sample.logits_processor.interface",
+)
+
+
+def _bases() -> tuple[type, ...]:
+    """The interfaces that this vLLM has."""
+    found = []
+    for name in _INTERFACES:
+        with suppress(ImportError):
+            found.append(import_module(name).LogitsProcessor)
+    return tuple(found)
+
+
+class Processor(*_bases()):  # type: ignore[misc]
+    """Masks tokens after which a request's constraint could not be satisfied within its budget."""
+
+    def __new__(cls, vllm_config: Any, *arguments: Any) -> Any:
+        """Make the processor of the engine that asks."""
+        engine = "v1" if len(arguments) > 1 else "v2"
+        try:
+            chosen = import_module(f"gcd_vllm.{engine}").EngineProcessor
+            made = object.__new__(chosen)
+            # An entry point and an option may both name it; once is enough.
+            if not import_module("gcd_vllm.admission").engine_of(vllm_config).takes(made):
+                made = object.__new__(Disabled)
+        except Exception as error:  # whatever an incomplete installation raises
+            _LOG.warning("gcd is disabled: %s: %s", type(error).__name__, error)
+            made = object.__new__(Disabled)
+        return made
+
+    @classmethod
+    def validate_params(cls, sampling_params: Any) -> None:
+        """Refuse a request whose constraint cannot be kept; called in vLLM's frontend.
+
+        Raises:
+            ValueError: with what was wrong, the value seen, and what to do.
+        """
+        if (sampling_params.extra_args or {}).get("gcd") is None:
+            return
+        try:
+            frontend = import_module("gcd_vllm.frontend")
+        except Exception as error:
+            raise ValueError(
+                f"gcd is disabled here, so no constraint can be kept: {type(error).__name__}: "
+                f"{error}; repair the installation, or leave extra_args['gcd'] out"
+            ) from error
+        frontend.validate(sampling_params)
+
+    # What one interface asks for and the other does not have.
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: Any) -> None:
+        """V2 has no such call."""
+
+
+class Disabled(Processor):
+    """Takes the place of a processor that could not be imported; it changes nothing."""
+
+    def __init__(self, *arguments: Any) -> None:
+        pass
+
+    def is_argmax_invariant(self) -> bool:
+        return True
+
+    def add_request(self, req_idx: int, sampling_params: Any) -> bool:
+        return False
+
+    def apply_staged_writes(self) -> None:
+        pass
+
+    def apply(self, logits: Any, ctx: Any = None) -> Any:
+        return logits

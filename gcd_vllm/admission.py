@@ -1,0 +1,243 @@
+"""Who is let in: the constraint of a request, compiled, and what of the request contradicts it.
+
+The frontend and the engine ask the same questions. The frontend asks first, because it can answer
+the client with an error; an engine can only end the request. What an engine alone finds, or what
+passed the frontend because it did not know the vocabulary, becomes an answer that states the
+reason, as a text and an end (`refusal`), under the same machinery as any other constraint.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cached_property
+from threading import Lock, Thread
+from typing import Any, NamedTuple
+from weakref import ref
+
+import numpy as np
+
+from gcd.errors import ConstraintError
+from gcd.requests import ConstraintRequest
+from gcd.serving.constraint_cache import MAX_STATES, MAX_WORK, ConstraintCache, usable_budget
+from gcd.serving.pool import END, MAX_BYTES, AutomatonPool, Place
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
+
+_LOG = logging.getLogger("vllm.gcd")
+NAME = "gcd"
+"""The member of `extra_args`, and of `vllm_xargs`."""
+REFUSED = "[gcd] refused: "
+"""How the answer begins of a request that was let in and then could not be served."""
+_LONGEST = 500  # bytes of a reason
+_LARGEST_BIAS = 1e4  # of float32, divided by a small temperature, more would be infinite
+
+# Fields of a request that decide over tokens or ends against the mask, and why.
+_CONFLICTS = {
+    "min_tokens": "forbids an end that the budget may need",
+    "ignore_eos": "goes on after the end of the answer",
+    "stop": "ends the answer before its end",
+    "bad_words": "may forbid all tokens that the constraint allows",
+    "allowed_token_ids": "may forbid all tokens that the constraint allows",
+    "structured_outputs": "is another constraint, whose mask may leave nothing of this one",
+    "thinking_token_budget": "forces tokens after the mask",
+    "trace_decode_token_ids": "forces tokens after the mask",
+    "repetition_detection": "may end the answer before its end",
+}
+
+
+class Admitted(NamedTuple):
+    """A request that is let in.
+
+    Attributes:
+        automaton: its constraint; None if it may do nothing but end.
+        budget: most tokens of its answer, EOS included.
+        place: where its automaton lies on the device.
+    """
+
+    automaton: TokenAutomaton | None
+    budget: int
+    place: Place = END
+
+
+class Engine:
+    """What the requests of one model share: its vocabulary and the compiled constraints.
+
+    Args:
+        vllm_config: vLLM's configuration.
+    """
+
+    def __init__(self, vllm_config: Any) -> None:
+        self.model = vllm_config.model_config
+        self._max_work = int(os.environ.get("GCD_VLLM_WORK", MAX_WORK))
+        self._max_states = int(os.environ.get("GCD_VLLM_STATES", MAX_STATES))
+        self._max_bytes = int(os.environ.get("GCD_VLLM_POOL_MIB", MAX_BYTES >> 20)) << 20
+        self._lock = Lock()
+        self._processor: Callable[[], Any] = lambda: None
+
+    @cached_property
+    def _cache(self) -> ConstraintCache:
+        limits = {"max_work": self._max_work, "max_states": self._max_states}
+        return ConstraintCache(self._vocabulary(), **limits)
+
+    @property
+    def cache(self) -> ConstraintCache:
+        """The compiled constraints; the vocabulary is read when they are first asked for."""
+        with self._lock:
+            return self._cache
+
+    def warm_up(self) -> None:
+        """Read the vocabulary and compile kernels beside the start of the engine."""
+
+        def work() -> None:
+            try:
+                self.cache.get(ConstraintRequest("json_schema", {"type": "string"}))
+            except Exception as error:  # the requests that need it are refused with the reason
+                _LOG.warning("gcd cannot constrain answers of this model: %s", error)
+
+        Thread(target=work, name="gcd-warm-up", daemon=True).start()
+
+    def _vocabulary(self) -> Vocabulary:
+        from vllm.tokenizers.registry import cached_tokenizer_from_config
+
+        tokenizer = cached_tokenizer_from_config(self.model)
+        if tokenizer is None:
+            raise ConstraintError(
+                "vLLM was started without a tokenizer, whose bytes constraints need; leave out "
+                "skip_tokenizer_init"
+            )
+        size = self.model.get_vocab_size()
+        return Vocabulary.from_tokenizer(tokenizer, size=size, eos_ids=self._ends(tokenizer))
+
+    def _ends(self, tokenizer: Any) -> list[int]:
+        """The ids at which vLLM ends a request, and no others."""
+        more = (self.model.try_get_generation_config() or {}).get("eos_token_id")
+        ends = {tokenizer.eos_token_id, *(more if isinstance(more, list) else [more])}
+        return sorted(ends - {None})
+
+    def admit(
+        self, params: Any, text: str, prompt_length: int | None
+    ) -> tuple[TokenAutomaton, int]:
+        """Compile a request's constraint and look whether it can be kept.
+
+        Args:
+            params: vLLM's `SamplingParams`.
+            text: the request's constraint.
+            prompt_length: tokens of its prompt, if that is known yet.
+
+        Returns:
+            The automaton, and the most tokens of the answer.
+
+        Raises:
+            ValueError: the constraint, or the request that has it, cannot be honoured.
+        """
+        request = ConstraintRequest.parse(text)
+        check_conflicts(params)
+        automaton = self.cache.get(request)
+        check_stops(params, automaton)
+        room = self.model.max_model_len - (prompt_length or 0)
+        limits = {
+            "the request's budget": request.budget,
+            "max_tokens": params.max_tokens,
+            "max_model_len less the prompt": room,
+        }
+        known = {name: limit for name, limit in limits.items() if limit is not None}
+        return automaton, usable_budget(automaton, known)
+
+    def takes(self, processor: Any) -> bool:
+        """Return whether this processor is the one that masks; the first is, while it lives."""
+        with self._lock:
+            if self._processor() is None:
+                self._processor = ref(processor)
+            return self._processor() is processor
+
+    def pool(self, device: Any) -> AutomatonPool:
+        """Make a pool for the automata of this model's requests."""
+        size = self.model.get_vocab_size()
+        ends: tuple[Any, ...] = ()
+        with suppress(Exception):  # without a vocabulary every request is refused
+            ends = self.cache.vocabulary.eos_ids
+        if not ends:
+            with suppress(Exception):
+                more = (self.model.try_get_generation_config() or {}).get("eos_token_id")
+                ends = tuple(more) if isinstance(more, list) else (more,)
+        known = [token for token in ends if token is not None and 0 <= token < size]
+        return AutomatonPool(size, known or (0,), device, self._max_bytes)
+
+    def lodge(self, pool: AutomatonPool, params: Any, text: str, prompt_length: int) -> Admitted:
+        """Do as `admit`, and put the automaton into the engine's pool; this raises nothing.
+
+        Of a request that cannot be served, the answer is the reason, as far as there are tokens for
+        it, or nothing but an end.
+        """
+        try:
+            automaton, budget = self.admit(params, text, prompt_length)
+            return Admitted(automaton, budget, pool.enter(automaton))
+        except Exception as error:  # an engine must not fail for one request
+            reason = f"{REFUSED}{error}"
+            _LOG.warning("%s", reason[:_LONGEST])
+        try:
+            room = min(params.max_tokens or 1 << 30, self.model.max_model_len - prompt_length)
+            tokens = spelled(self.cache.vocabulary, reason.encode()[:_LONGEST])[: max(0, room - 1)]
+            told = TokenAutomaton.from_position_sets(self.cache.vocabulary, tokens)
+            return Admitted(told, len(tokens) + 1, pool.enter(told))
+        except Exception:  # no room for it, or no vocabulary
+            return Admitted(None, 1)
+
+
+_engines: dict[int, tuple[ref[Any], Engine]] = {}
+_engines_lock = Lock()
+
+
+def engine_of(vllm_config: Any) -> Engine:
+    """Return what the requests of an engine share; made once in a process, and kept as long."""
+    key = id(vllm_config)
+    with _engines_lock:
+        if key not in _engines:
+            gone = ref(vllm_config, lambda _: _engines.pop(key, None))
+            _engines[key] = gone, Engine(vllm_config)
+        return _engines[key][1]
+
+
+def spelled(vocabulary: Vocabulary, text: bytes) -> list[int]:
+    """Spell a text with tokens, the longest first; bytes that no token has are left out."""
+    known = {token: index for index, token in enumerate(vocabulary.token_bytes) if token}
+    longest = max(map(len, known), default=1)
+    tokens, begin = [], 0
+    while begin < len(text):
+        sizes = range(min(longest, len(text) - begin), 0, -1)
+        size = next((n for n in sizes if text[begin : begin + n] in known), 0)
+        if size:
+            tokens.append(known[text[begin : begin + size]])
+        begin += max(1, size)
+    return tokens
+
+
+def check_conflicts(params: Any) -> None:
+    """Refuse what a request asks for that its constraint does not survive; `ConstraintError`."""
+    for name, why in _CONFLICTS.items():
+        value = getattr(params, name, None)
+        if value is None or value is False or value == [] or (name, value) == ("min_tokens", 0):
+            continue
+        raise ConstraintError(f"{name}={value!r} {why}; leave it out of a constrained request")
+    biases = (params.logit_bias or {}).items()
+    wrong = {i: bias for i, bias in biases if not abs(bias) <= _LARGEST_BIAS}
+    if wrong:
+        raise ConstraintError(
+            f"logit_bias={wrong!r} may forbid all tokens that the constraint allows; give "
+            f"numbers of at most {_LARGEST_BIAS:g}, -100 is as good as never"
+        )
+
+
+def check_stops(params: Any, automaton: TokenAutomaton) -> None:
+    """Refuse token ids that end the request where the constraint may go on; `ConstraintError`."""
+    vocabulary = automaton.vocabulary
+    ids = set(params.stop_token_ids or ()) - set(vocabulary.eos_ids)
+    for token in sorted(token for token in ids if 0 <= token < vocabulary.size):
+        if np.any(automaton.delta[:, automaton.class_of[token]] >= 0):
+            raise ConstraintError(
+                f"stop_token_ids={params.stop_token_ids!r}: {token} is a token of answers, and "
+                "would end them before their end; leave it out of a constrained request"
+            )

@@ -1,0 +1,74 @@
+"""vLLM's frontend refuses what cannot be kept, while it can still answer with an error.
+
+`validate_params` is given a request's parameters and nothing else: no tokenizer, no configuration.
+But whoever calls it has both: the frontend's input processor stands on the stack, with the engine's
+configuration as `vllm_config`, and further out the request's prompt. What is read there are these
+two names. Should another version of vLLM name them differently, only what needs no vocabulary is
+checked here, and the engine checks the rest (`gcd_vllm.admission`).
+
+A constraint compiled here is kept on disk, and so costs the engine milliseconds. vLLM's server
+asks on its event loop, which waits for a constraint that is new.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any
+
+from gcd.errors import ConstraintError
+from gcd.requests import ConstraintRequest
+from gcd_vllm.admission import NAME, check_conflicts, engine_of
+
+_DEPTH = 12  # frames in which the input processor is looked for
+
+
+def validate(params: Any) -> None:
+    """Refuse a request whose constraint cannot be kept.
+
+    Raises:
+        ValueError: with what was wrong, the value seen, and what to do.
+    """
+    text = params.extra_args[NAME]
+    config, prompt_length = _caller()
+    if config is None:
+        ConstraintRequest.parse(text)
+        check_conflicts(params)
+        return
+    _check_engine(config)
+    engine_of(config).admit(params, text, prompt_length)
+
+
+def _check_engine(config: Any) -> None:
+    """Refuse constraints where V1 would not call processors, or not tell them the tokens."""
+    if config.use_v2_model_runner:
+        return
+    if config.speculative_config is not None:
+        raise ConstraintError(
+            "vLLM's V1 runner leaves processors out when it speculates; serve with "
+            "VLLM_USE_V2_MODEL_RUNNER=1, or without speculative_config"
+        )
+    if config.scheduler_config.async_scheduling and not config.model_config.logits_processors:
+        raise ConstraintError(
+            "vLLM's V1 runner with asynchronous scheduling tells processors the tokens only if one "
+            "is named: serve with --logits-processors gcd_vllm:Processor, or VLLM_USE_V2_MODEL_"
+            "RUNNER=1"
+        )
+
+
+def _caller() -> tuple[Any, int | None]:
+    """The configuration of the engine that asks, and the prompt's length, as far as found."""
+    frame: FrameType | None = sys._getframe(1)
+    config, length = None, None
+    for _ in range(_DEPTH):
+        if frame is None:
+            break
+        names = frame.f_locals
+        if config is None:
+            config = getattr(names.get("self"), "vllm_config", None)
+        prompt = names.get("prompt")
+        if config is not None and isinstance(prompt, dict) and prompt.get("prompt_token_ids"):
+            length = len(prompt["prompt_token_ids"])
+            break
+        frame = frame.f_back
+    return config, length

@@ -1,0 +1,104 @@
+"""The processor of vLLM's V1 engine, which tells it the tokens of each request as a list.
+
+A row's state is a function of its constraint and of its tokens: the list belongs to the engine,
+which may cut it (preemption, discarded steps) or fill in placeholders of -1 late (asynchronous
+scheduling). So each step reads on from what was read before as long as that still stands there,
+and from the beginning otherwise. States are found on the host, masks on the device of the logits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gcd.serving.pool import DEAD, AutomatonPool, on_device
+from gcd_vllm import Processor
+from gcd_vllm.admission import NAME, Admitted, engine_of
+
+_WAITING = -1  # a token that the engine does not know yet
+
+
+class _Row:
+    """A request in the batch: its constraint, its tokens so far, and the state after them."""
+
+    def __init__(self, admitted: Admitted, tokens: list[int]) -> None:
+        self.automaton, self.budget, self.place = admitted
+        self.tokens = tokens
+        self._state, self._count, self._last = self.place.initial, 0, _WAITING
+
+    def state(self) -> int:
+        """The state after the tokens; `DEAD` if one of them is not allowed, or not known yet."""
+        tokens, automaton = self.tokens, self.automaton
+        if automaton is None:
+            return DEAD
+        count = self._count
+        if count > len(tokens) or (count and tokens[count - 1] != self._last):
+            self._state, self._count, count = automaton.initial, 0, 0
+        while count < len(tokens):
+            token = tokens[count]
+            if not 0 <= token < automaton.vocabulary.size:
+                return DEAD
+            if self._state != DEAD:
+                self._state = int(automaton.delta[self._state, automaton.class_of[token]])
+            self._last, count = token, count + 1
+            self._count = count
+        return self._state
+
+
+class EngineProcessor(Processor):
+    """Masks the rows of constrained requests in the V1 engine."""
+
+    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+        self._engine = engine_of(vllm_config)
+        self._engine.warm_up()
+        self._device = device
+        self._pool: AutomatonPool | None = None
+        self._rows: dict[int, _Row] = {}
+
+    def update_state(self, batch_update: Any) -> None:
+        """Follow requests that leave the batch, enter it, and move within it, in this order."""
+        if batch_update is None:
+            return
+        for index in batch_update.removed:
+            self._remove(index)
+        for index, params, prompt, tokens in batch_update.added:
+            self._remove(index)
+            text = (getattr(params, "extra_args", None) or {}).get(NAME)
+            if text is not None:
+                self._rows[index] = self._row(params, text, len(prompt or ()), tokens)
+        for here, there, kind in batch_update.moved:
+            moved, other = self._rows.pop(here, None), self._rows.pop(there, None)
+            if moved is not None:
+                self._rows[there] = moved
+            if other is not None and kind.name == "SWAP":
+                self._rows[here] = other
+            elif other is not None:
+                self._leave(other)
+
+    def _row(self, params: Any, text: str, prompt_length: int, tokens: list[int]) -> _Row:
+        if self._pool is None:
+            self._pool = self._engine.pool(self._device)
+        return _Row(self._engine.lodge(self._pool, params, text, prompt_length), tokens)
+
+    def _remove(self, index: int) -> None:
+        row = self._rows.pop(index, None)
+        if row is not None:
+            self._leave(row)
+
+    def _leave(self, row: _Row) -> None:
+        if self._pool is not None and row.automaton is not None:
+            self._pool.leave(row.automaton)
+
+    def apply(self, logits: Tensor) -> Tensor:
+        if not self._rows or self._pool is None:
+            return logits
+        rows = [
+            (index, row.state(), row.budget - len(row.tokens), *row.place)
+            for index, row in self._rows.items()
+        ]
+        numbers = on_device(torch.tensor(rows), logits.device)
+        at, states, left = numbers[:, :3].unbind(1)
+        self._pool.mask_(logits, numbers[:, 3:], states, left, at)
+        return logits

@@ -1,0 +1,62 @@
+"""The command's own tasks run with `model.device` set to another device, and give the same rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from experiments import run as experiment
+from hmm.checkpoint import save
+from hmm.model import HMM
+from tests.devices.device import NAME
+from tests.experiments.test_experiments import RECORD, composed, rows_of
+from tests.experiments.toy_model import write_checkpoint
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    directory = tmp_path_factory.mktemp("given")
+    generator = torch.Generator().manual_seed(2)
+    save(HMM.random(3, 257, generator=generator), directory / "hmm", config={"eos_token_id": [256]})
+    records = directory / "records.jsonl"
+    records.write_text("".join(json.dumps({**RECORD, "id": i}) + "\n" for i in range(2)))
+    return [
+        f"model.path={write_checkpoint(directory / 'model')}", f"data.path={records}",
+        f"hmm.path={directory}/hmm", "model.dtype=float32", "wandb=disabled", "+task=xlam",
+        "task.num_examples=1", "task.particles=[2]", "task.budget=tight", "task.max_calls=1",
+        "task.methods=[pgcd]", "task.algorithms=[smc,discrete]",
+    ]  # fmt: skip
+
+
+def run(given: list[str], directory: Path, device: str) -> list[dict[str, Any]]:
+    experiment.run(composed(*given, f"model.device={device}", f"run_dir={directory}"))
+    rows = rows_of(directory)
+    return [{key: value for key, value in row.items() if "seconds" not in key} for row in rows]
+
+
+def test_tool_calls(given: list[str], tmp_path: Path) -> None:
+    found = run(given, tmp_path / "there", NAME)
+    expected = run(given, tmp_path / "here", "cpu")
+    assert len(found) == len(expected) == 2
+    for one, other in zip(found, expected, strict=True):
+        assert one.keys() == other.keys()
+        for key, value in other.items():
+            assert_close(one[key], value)
+
+
+def assert_close(one: Any, other: Any) -> None:
+    """Floats may be rounded otherwise on the way to a file; everything else is equal."""
+    if isinstance(other, dict):
+        assert one.keys() == other.keys()
+        one, other = [*one.values()], [*other.values()]
+    if isinstance(other, list):
+        for each, its in zip(one, other, strict=True):
+            assert_close(each, its)
+    elif isinstance(other, float):
+        assert one == pytest.approx(other, abs=1e-3)
+    else:
+        assert one == other

@@ -1,0 +1,205 @@
+"""Both algorithms and both executions, with every proposal, give what they give on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import smc
+from gcd.languages.text.regex import regex
+from gcd.tokens.batch import AutomatonBatch
+from gcd.tokens.lifting import lift
+from hmm.model import HMM
+from smc.algorithms import SMC, Discrete
+from smc.draw import CounterDraw
+from smc.loop import AHEAD, StaticRun
+from smc.models.hmm_lm import HMMLanguageModel
+from smc.proposals import Batch
+from smc.static import StaticReader
+from smc.testing import ToyLM
+from smc.vocabulary.passes import TENSORS
+from tests.devices.device import DEVICE, NAME
+from tests.smc.test_executions import PROPOSALS, examples
+from tests.smc.toys import CONSTRAINTS, VOCABULARY
+
+STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "smc": {"ess_threshold": 0.9},
+    "strata": {"strata": "state", "resampling": "residual", "ess_threshold": 0.9},
+    "discrete": {"algorithm": "discrete", "share": 0.5},
+}
+
+
+def toy(device: Any) -> ToyLM:
+    return ToyLM(VOCABULARY, seed=1, spread=1.5, device=device)
+
+
+def proposal(name: str, device: Any) -> smc.Proposal:
+    made = PROPOSALS[name]()
+    if isinstance(made, smc.PGCD):
+        made.hmm = made.lookahead.hmm = made.hmm.to(device)
+    return made
+
+
+def assert_same(found: list[smc.Posterior], expected: list[smc.Posterior]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert [s.ids for s in one.particles] == [s.ids for s in other.particles]
+        for name in ("log_weight", "log_p"):
+            values = [getattr(s, name) for s in other.particles]
+            assert [getattr(s, name) for s in one.particles] == pytest.approx(values, abs=1e-9)
+        assert one.log_evidence == pytest.approx(other.log_evidence, abs=1e-9)
+        assert one.diagnostics.tokens == other.diagnostics.tokens
+
+
+@pytest.mark.parametrize("execution", ["eager", "static"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("name", PROPOSALS)
+def test_the_same_answers_as_on_the_cpu(name: str, algorithm: str, execution: str) -> None:
+    found, expected = (
+        smc.sample(
+            toy(device), **examples(), particles=5, seed=2, temperature=0.8,
+            proposal=proposal(name, device), execution=execution, **ALGORITHMS[algorithm],
+        )
+        for device in (DEVICE, "cpu")
+    )  # fmt: skip
+    assert_same(found, expected)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("options", [{"top_p": 0.8}, {"max_rows": 7}, {"forced_runs": False}])
+def test_options_of_the_eager_way(options: dict[str, Any], algorithm: str) -> None:
+    shown: dict[Any, list[Any]] = {DEVICE: [], "cpu": []}
+    found, expected = (
+        smc.sample(
+            toy(device), **examples(), particles=5, seed=3, proposal=smc.GCD(),
+            observe=lambda _, device=device: shown[device].append, **options,
+            **ALGORITHMS[algorithm],
+        )
+        for device in shown
+    )  # fmt: skip
+    assert_same(found, expected)
+    assert len(shown[DEVICE]) == len(shown["cpu"]) > 2
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("name", PROPOSALS)
+@pytest.mark.skipif(NAME != "mock", reason="on a GPU, tests/smc/test_gpu.py looks for waits")
+def test_a_static_step_waits_for_nothing(name: str, algorithm: str) -> None:
+    from tests.devices.pretending import counted_waits
+
+    given = {key: value for key, value in ALGORITHMS[algorithm].items() if key != "algorithm"}
+    automaton = CONSTRAINTS["a_star_b"]()
+    batch = Batch(
+        AutomatonBatch([automaton] * 2, device=DEVICE), torch.tensor([12, 9], device=DEVICE)
+    )
+    reader = StaticReader(
+        toy(DEVICE).static_forward(), proposal(name, DEVICE), batch, TENSORS, num_particles=6,
+        temperature=1.0, spare=AHEAD,
+    )  # fmt: skip
+    reader.forward = _Quiet(6 * 2, VOCABULARY.size)
+    kind = (Discrete if algorithm == "discrete" else SMC)(**given)
+    steps = kind.on(reader, torch.arange(2, device=DEVICE), 6, CounterDraw(3))
+    run = StaticRun(steps, [[0], [1]], 12, graph=False)
+    run.step()  # tables that are made once, at first use
+    with counted_waits() as waits:
+        for _ in range(5):
+            run.step()
+    assert not waits
+    run.outcome()
+
+
+class _Quiet:
+    """A model that says the same of every prefix, and waits for nothing."""
+
+    def __init__(self, num_rows: int, size: int) -> None:
+        self.log_p = torch.randn(size, generator=torch.Generator().manual_seed(0)).double()
+        self.log_p = self.log_p.log_softmax(dim=0).expand(num_rows, size).contiguous().to(DEVICE)
+
+    def start(self, *_: Any) -> torch.Tensor:
+        return self.log_p
+
+    def step(self, *_: Any) -> torch.Tensor:
+        return self.log_p
+
+
+def stories(device: Any) -> smc.TransformersLM:
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForCausalLM.from_pretrained(STORIES, dtype=torch.float64)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(STORIES)
+    return smc.TransformersLM(model.to(device), tokenizer, prompt_bytes=1 << 20)
+
+
+@pytest.fixture(scope="module")
+def both() -> dict[Any, smc.TransformersLM]:
+    return {device: stories(device) for device in (DEVICE, "cpu")}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"proposal": smc.GCD()},
+        {"proposal": smc.GCD(), "algorithm": "discrete"},
+        {"proposal": smc.LCD(), "execution": "static"},
+        {"proposal": smc.LM(), "forced_runs": False},
+    ],
+    ids=str,
+)
+def test_a_model_of_transformers(both: Any, options: dict[str, Any]) -> None:
+    automaton = lift(regex(r"(Once|One day|Tom)[a-z ,]{0,40}\."), both["cpu"].vocabulary)
+    prompts = ["A story. ", "The ", "A story. "]  # one of them is kept
+    found, expected = (
+        smc.sample(lm, prompts, automaton, budget=[12, 9, 12], particles=6, seed=3, **options)
+        for lm in both.values()
+    )
+    assert_same(found, expected)
+
+
+def test_p_gcd_on_a_model_of_transformers(both: Any) -> None:
+    automaton = lift(regex(r"[a-z ]{0,40}(dog|cat)[a-z ]{0,20}\."), both["cpu"].vocabulary)
+    generator = torch.Generator().manual_seed(0)
+    hmm = HMM.random(8, both["cpu"].vocabulary.size, generator=generator, dtype=torch.float64)
+    found, expected = (
+        smc.sample(
+            lm, ["A story. ", "The "], automaton, budget=14, particles=4, seed=1,
+            proposal=smc.PGCD(hmm.to(device), exact_top_k=8, lookahead="in_time"),
+        )
+        for device, lm in both.items()
+    )  # fmt: skip
+    assert_same(found, expected)
+
+
+def test_generate_and_the_logits_processor(both: Any) -> None:
+    automaton = lift(regex(r"(Once|One day|Tom)[a-z ,]{0,40}\."), both["cpu"].vocabulary)
+    answers = []
+    for device, lm in both.items():
+        inputs = lm.tokenizer(["A story. "], return_tensors="pt").to(device)
+        written = [
+            lm.model.generate(**inputs, max_new_tokens=12, **options)
+            for options in (
+                {"custom_generate": smc.generate(automaton, particles=4, seed=2)},
+                {
+                    "logits_processor": [smc.BudgetLogitsProcessor(automaton, 12)],
+                    "do_sample": False,
+                },
+            )
+        ]
+        assert all(each.device.type == torch.device(device).type for each in written)
+        answers.append([each.tolist() for each in written])
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_an_hmm_as_the_language_model(algorithm: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    hmm = HMM.random(4, VOCABULARY.size, generator=generator, dtype=torch.float64)
+    found, expected = (
+        smc.sample(
+            HMMLanguageModel(hmm.to(device), VOCABULARY), **examples(), particles=5, seed=2,
+            proposal=smc.GCD(), **ALGORITHMS[algorithm],
+        )
+        for device in (DEVICE, "cpu")
+    )  # fmt: skip
+    assert_same(found, expected)

@@ -1,0 +1,259 @@
+"""What each dialect may use, what it refuses and by which name, and grammars that are hostile."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import gcd
+from tests.gcd.languages.grammar.oracles import is_parsed, parser_of
+
+CHESS = r"""
+# moves, numbered
+root   ::= ([1-9] [0-9]? ". " move " " move "\n")+
+move   ::= (pawn | piece | castle) [+#]?
+pawn   ::= ([a-h] "x")? [a-h] [1-8] ("=" [NBKQR])?
+piece  ::= [NBKQR] [a-h]? [1-8]? "x"? [a-h] [1-8]
+castle ::= "O-O" "-O"?
+"""
+LIST = r"""
+root ::= item+
+item ::= "- " [^\r\n\x0b\x0c\x85\u2028\u2029]+ "\n"
+"""
+CALCULATION = r"""
+root  ::= (expr "=" ws term "\n"){1,2}
+expr  ::= term ([-+*/] term)*
+term  ::= ident | num | "(" ws expr ")" ws
+ident ::= [a-z] [a-z0-9_]* ws
+num   ::= [0-9]{1,3} ws
+ws    ::= [ \t\n]*
+"""
+JSON = r"""
+root   ::= object
+value  ::= object | array | string | number | ("true" | "false" | "null") ws
+object ::= "{" ws (string ":" ws value ("," ws string ":" ws value)*)? "}" ws
+array  ::= "[" ws (
+    value ("," ws value)*   # any number of them
+  )? "]" ws
+string ::= "\"" ([^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}))* "\"" ws
+number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9]+)? ws
+ws     ::= "" | " " | "\n" [ \t]{0,20}
+"""
+EBNF = r"""
+root ::= main.rule | "\u0041" [\u00e9-\u00ff]{2}
+main.rule ::= "<" name ">" (main.rule | [^<>])* "</" name ">"
+name ::= [a-z]+
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "dialect", "good", "bad"),
+    [
+        (CHESS, "gbnf", ["1. e4 e5\n2. Nf3 O-O\n", "9. exd8=Q+ O-O-O#\n"], ["1. e9 e5\n", ""]),
+        (LIST, "gbnf", ["- a\n- é \n"], ["- \n", "- a"]),
+        (CALCULATION, "gbnf", ["(a +12)*b= 7\n", "((1))=x\n1=1\n"], ["1234=1\n", "(1=1\n"]),
+        (JSON, "gbnf", ['{"a": [1, {"b":\n  null}], "c": "\\u00e9"}'], ["[]", '{"a":}', "{1:1}"]),
+        ('root ::= . "."', "gbnf", ["\n.", "é."], [".", "ab."]),
+        (EBNF, "ebnf", ["Aéé", "<a><b>x</b>yz</c>", "<a></a>"], ["A", "<a>", "<A></A>"]),
+        ('root ::= "" | "a" {2, 3}\n  | "b" # or', "ebnf", ["", "aa", "aaa", "b"], ["a", "aaaa"]),
+    ],
+)
+def test_grammars_in_the_style_of_engines(text, dialect, good, bad):
+    language = gcd.grammar(text, dialect)
+    for each in good:
+        assert language.accepts(each), each
+    for each in bad:
+        assert not language.accepts(each), each
+
+
+def test_xgrammar_reads_the_same_grammars():
+    testing = pytest.importorskip("xgrammar.testing")
+    texts = [
+        "",
+        "aa",
+        "b",
+        "Aéé",
+        "<a>x</a>",
+        "<a>",
+        "(a + 12)*b= 7\n",
+        "1234=1\n",
+        "[]",
+        '{"a":1}',
+    ]
+    for text in (CALCULATION, JSON, EBNF, 'root ::= "" | "a"{2, 3} | "b"', LIST, CHESS):
+        language = gcd.grammar(text, "ebnf")
+        for each in texts:
+            assert language.accepts(each) == testing._is_grammar_accept_string(text, each), each
+
+
+FEATURES = r"""
+start: pair{"k"i, value} ~ 1..2 _tail?
+pair{key, other}: key "=" other -> named
+?value: NUMBER | ESCAPED_STRING | [value] "!" | LETTER+
+!_tail.2: "."
+LETTER: "a".."c" | /[x-z]/i
+%import common (NUMBER, ESCAPED_STRING)
+%import common.C_COMMENT -> NOTE
+%ignore / +/
+%ignore NOTE
+"""
+
+
+def test_the_page_shows_what_is_printed(capsys):
+    page = (Path(__file__).parents[4] / "docs" / "grammars.md").read_text(encoding="utf-8")
+    code = page.partition("```python\n")[2].partition("```")[0]
+    exec(compile(code, "docs/grammars.md", "exec"), {})
+    shown = re.findall(r"^(?:print.*  )?# (.*)$", code, flags=re.MULTILINE)
+    assert len(shown) > 1
+    for printed, start in zip(capsys.readouterr().out.splitlines(), shown, strict=True):
+        assert all(part in printed for part in start.split("..."))
+
+
+def test_lark_reads_its_features_alike():
+    parser, language = parser_of(FEATURES), gcd.grammar(FEATURES, max_depth=4)
+    texts = [
+        *(
+            "k=1",
+            'K = "a\\"b"',
+            "k=abX y",
+            "k=1!!",
+            "k=!",
+            " k/* x **/=1.",
+            "k=1k=2 .",
+            "k=",
+            "k=q",
+        ),
+        *('k="a"b"', "k=1 k=2 k=3", "k=1.5 /* end */ ", "k=/* * / */1", "k=1/*", "", ".", 'k="\\"'),
+    ]
+    accepted = {each for each in texts if language.accepts(each)}
+    assert accepted == {each for each in texts if is_parsed(parser, each)}
+    assert 5 < len(accepted) < len(texts)
+
+
+@pytest.mark.parametrize(
+    ("text", "dialect", "named"),
+    [
+        ('start: A\nA.2: "a"', "lark", "priority 2 of the terminal A"),
+        ("start: A\nA: /a+?b/", "lark", "lazy quantifier"),
+        ("start: A\nA: /a(?=b)/", "lark", "look-around"),
+        (r"start: /a\b/", "lark", "word boundary"),
+        ("start: A\n%declare A", "lark", "only declared"),
+        ("start: A\n%import .other.A", "lark", "import of a file"),
+        ("start: A\n%import nothing.A", "lark", "import of a file (nothing.A)"),
+        ("start: A\n%import common.NOTHING", "lark", "cannot read"),
+        ("start: a", "lark", "a"),
+        ('begin: "a"', "lark", "no rule 'start'; there are begin"),
+        ('start: "a" ~ 3..2', "lark", "out of order"),
+        ('start: t{"a"}\nt{x, y}: x y', "lark", "template arguments"),
+        ("start: (", "lark", "line 1"),
+        ('start: "x" start', "lark", "no text ends"),
+        ("root ::= <think>", "gbnf", "reference to tokens"),
+        ("root ::= !<[7]> a", "gbnf", "reference to tokens"),
+        ('root ::= "a" (= "b")', "ebnf", "look-ahead"),
+        ("root ::= TagDispatch((\"a\", b))", "ebnf", "TagDispatch"),
+        ('root ::= "a"\nroot ::= "b"', "gbnf", "second time at line 2"),
+        ("root ::= a", "gbnf", "no rule 'a'"),
+        (r'root ::= "\q"', "gbnf", r"escape \q"),
+        (r"root ::= [\d]", "gbnf", r"escape \d"),
+        ("root ::= [z-a]", "gbnf", "out of order"),
+        ("root ::= []", "gbnf", "without characters"),
+        ('root ::= "a"{3,2}', "gbnf", "out of order"),
+        ('root := "a"', "gbnf", "line 1, column 1"),
+        (r'root ::= "\ud800"', "gbnf", "surrogate"),
+        ("root ::= a", "bnf", "dialect must be"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_is_named(text, dialect, named):
+    with pytest.raises(gcd.ConstraintError) as error:
+        gcd.grammar(text, dialect)
+    assert named in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_depth": -1}, {"max_depth": True}, {"max_bytes": 0}, {"start": "other"}],
+)
+def test_options_are_checked(options):
+    with pytest.raises(gcd.ConstraintError):
+        gcd.grammar('start: "(" start ")" | ', **options)
+
+
+def test_a_depth_or_length_that_is_too_small_says_what_to_raise():
+    text = 'start: "(" start ")" | "xyz"'
+    with pytest.raises(gcd.EmptyLanguageError, match="raise max_depth"):
+        gcd.grammar(text, max_depth=0)
+    with pytest.raises(gcd.EmptyLanguageError, match="3 bytes, so raise max_bytes"):
+        gcd.grammar(text, max_bytes=2)
+    with pytest.raises(gcd.ConstraintError, match="max_bytes=4"):
+        gcd.grammar_coverage(gcd.grammar(text, max_bytes=4), 5)
+
+
+def _doubled(count: int) -> str:
+    rules = [f'a{i}: a{i + 1} a{i + 1} | "x" start | "w"' for i in range(count)]
+    return "\n".join(["start: a0", *rules, f'a{count}: "y" | "(" start ")"'])
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("start: A\nA: /(a|b)*a(a|b){30}/", "the terminal 'A'"),
+        ("start: " + " ".join(["/(a|b)*a/"] * 8) + " /(a|b)/ ~ 30", "the rule 'start'"),
+        (_doubled(30), "the rule '"),
+        ('start: a ~ 90000\na: "(" a ")" | "x"', "the rule 'start'"),
+        ("start: " + "".join(f'"{i}" (start "z" | ' for i in range(150)) + '"q"' + ")" * 150, None),
+        ("start: T9\nT0: /[a-z]*q/\n"
+         + "\n".join(f"T{i + 1}: T{i} T{i} T{i}" for i in range(9)), "the terminal 'T"),
+        ("start: t{start}\nt{x}: t{u{x}} | \"a\"\nu{x}: x \"b\"", "the rule 't'"),
+        ("start: " + "[" * 3000 + '"x"' + "]" * 3000, None),
+    ],
+)  # fmt: skip
+def test_hostile_grammars_end_in_an_error_that_names_the_rule(text, named):
+    with (
+        gcd.state_limit(2_000),
+        gcd.work_limit(40_000_000),
+        pytest.raises(gcd.ConstraintError) as e,
+    ):
+        gcd.grammar(text, max_depth=3)
+    assert named is None or named in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "sample"),
+    [
+        ("start: a | \na: start? | a a | b\nb: a b a | start", ""),  # empty loops everywhere
+        ("start: " + " ".join(['("a" | start "z")?'] * 25), "aaaa"),  # 2^25 if multiplied out
+        ('start: start start start | start? "x" | "y" start*', "xyxy"),
+        ('start: b "x"\nb: c "y" | start\nc: b | start "z" | "w"', "wyx"),
+        ("start: r0\n" + "\n".join(f'r{i}: "(" r{(7 * i) % 40} r{(i + 1) % 40} ")" | "x"'
+                                    for i in range(40)), "(xx)"),
+    ],
+)  # fmt: skip
+def test_strange_grammars_end_in_a_result_within_small_limits(text, sample):
+    with gcd.work_limit(200_000_000):
+        assert gcd.grammar(text, max_depth=2).accepts(sample)
+
+
+def test_a_grammar_is_lifted_served_and_segmented_like_any_language():
+    language = gcd.grammar('start: "(" start ")" | "x"', max_depth=3)
+    vocabulary = gcd.Vocabulary.from_bytes([b"(", b")", b"x", b"((", b"x)", b"-", b""], [6])
+    matcher = gcd.Matcher(gcd.lift(language, vocabulary), budget=3)
+    words = int(matcher.mask()[0])
+    assert [i for i in range(7) if words >> i & 1] == [0, 2]  # "((x))" does not fit
+    matcher = gcd.GrammarMatcher(gcd.lift(language, vocabulary))
+    assert matcher.accept_string("((x))")
+    assert not matcher.accept_string(")")
+    plan = gcd.segments([gcd.Segment(gcd.literal("-")), gcd.Segment(language)])
+    matcher = gcd.GrammarMatcher(gcd.lift(plan, vocabulary))
+    assert matcher.accept_string("-(x)")
+    limited = gcd.lift(gcd.grammar('start: "(" start ")" | "x"', max_bytes=6), vocabulary)
+    with pytest.raises(gcd.OverlongBudgetError):
+        gcd.Matcher(limited, budget=20)
+
+
+def test_operations_with_a_grammar_are_plain_languages():
+    language = gcd.grammar('start: "(" start ")" | "x"', max_depth=4)
+    both = language & gcd.regex(r"\(\(.*")
+    assert type(both) is gcd.Automaton
+    assert both.enumerate(9) == [b"((x))", b"(((x)))"]

@@ -1,0 +1,231 @@
+"""Languages of grammars against their equations, and against lark's own parser."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import lark
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+import gcd
+from gcd.languages.grammar.coverage import derivations
+from gcd.languages.grammar.lark_dialect import read_lark
+from gcd.languages.grammar.productions import Rules
+from tests.gcd.languages.grammar.oracles import (
+    LETTERS,
+    is_parsed,
+    lark_grammars,
+    parser_of,
+    texts_below,
+    texts_of,
+    texts_to_depth,
+)
+from tests.gcd.oracles import checked_inside_strategies
+from tests.gcd.random_strings import random_strings
+
+MOST = 4
+ALL = ["".join(text) for n in range(MOST + 1) for text in itertools.product(LETTERS, repeat=n)]
+PRECEDENCE = """
+start: product | start ("+" | "-") product
+product: atom | product ("*" | "/") atom
+atom: /[0-9]+/ | "-" atom | "(" start ")"
+"""
+
+
+def compiled(text: str, **options: int) -> gcd.GrammarLanguage:
+    """The language; an example without texts, or whose automaton is large, is passed over."""
+    try:
+        with gcd.state_limit(20_000):
+            return gcd.grammar(text, **options)
+    except (gcd.EmptyLanguageError, gcd.StateLimitError):
+        assume(False)
+        raise
+
+
+@checked_inside_strategies
+@settings(max_examples=25)
+@given(lark_grammars())
+@example(
+    'start: a "x" | "y"\na: start "(" | b\nb: a ")" | "x"\n'
+)  # left-recursive by way of others
+@example('start: start start | start "x" start | "(" start ")" | "y"\n')
+@example('start: "x" ("y" start)*\n')
+@example(
+    'start: "(" start ")" | a\na: "x" b "y"\nb: start | "x"\n'
+)  # circles beside a counted rule
+@example('start: start? "x" start? a*\na: start | \n')
+def test_up_to_a_length_every_text_is_there_and_no_other(text):
+    language = compiled(text, max_depth=30, max_bytes=MOST)
+    assert texts_below(language, MOST) == texts_of(read_lark(text, "start"), MOST)
+
+
+@checked_inside_strategies
+@settings(max_examples=20)
+@given(lark_grammars(), st.integers(0, 2))
+def test_a_depth_has_what_it_promises_and_only_texts_of_the_grammar(text, depth):
+    read = read_lark(text, "start")
+    whole = texts_of(read, MOST)
+    language = compiled(text, max_depth=depth)
+    rules = Rules(read)
+    found = texts_below(language, MOST)
+    assert found <= whole
+    if language.is_whole:
+        assert found == whole
+    else:
+        promised = {each for each in whole if len(each) <= language.whole_bytes}
+        assert promised | texts_to_depth(rules, depth, MOST) <= found
+        deeper = gcd.grammar(text, max_depth=depth + 1)
+        assert (language - deeper).is_empty
+
+
+@checked_inside_strategies
+@settings(max_examples=30)
+@given(lark_grammars(max_rules=3), st.sampled_from(["", '%ignore "("\n', "%ignore /xx?/\n"]))
+def test_lark_reads_the_same_texts(text, ignored):
+    text += ignored
+    language = compiled(text, max_depth=30, max_bytes=MOST)
+    try:
+        parser = parser_of(text)
+        expected = {each for each in ALL if is_parsed(parser, each)}
+    except (lark.exceptions.LarkError, RuntimeError):  # refused, or a fault of lark's own
+        assume(False)
+        raise
+    assert {each for each in ALL if language.accepts(each)} == expected
+
+
+@checked_inside_strategies
+@settings(max_examples=20)
+@given(lark_grammars())
+def test_derivations_are_as_many_as_texts_if_that_is_proven_and_never_fewer(text):
+    language = compiled(text)
+    for most in (0, 1, 3, MOST):
+        coverage = gcd.grammar_coverage(language, most)
+        whole = len(texts_of(read_lark(text, "start"), most))
+        assert coverage.texts <= whole <= coverage.whole
+        assert coverage.whole == whole or not coverage.is_exact
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        ('start: start start | "x"', [0, 1, 1, 2, 5, 14, 42, 132]),  # Catalan
+        ('start: "(" start ")" start | ', [1, 0, 1, 0, 2, 0, 5, 0]),
+        ('start: "x" start | "(" start ")" start | ', [1, 1, 2, 4, 9, 21, 51, 127]),  # Motzkin
+        ('start: "x" "(" a ")"\na: "y" | start | a', [0, 0, 0, 0, 1, 0, 0, 1]),  # an empty circle
+    ],
+)
+def test_derivations_are_counted_as_combinatorics_has_them(text, counts):
+    rules = Rules(read_lark(text, "start"))
+    found = [derivations(rules, n) for n in range(len(counts))]
+    assert found == list(itertools.accumulate(counts))
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ('start: "a" start | "b"', "a*b"),
+        ('start: start "a" | "b"', "ba*"),
+        ('start: a "x" | "y"\na: start "z" | "w"', "(w|yz)x(zx)*|y"),
+        ('start: start ("+" | "*") start | "-" start | "n"', r"-*n([+*]-*n)*"),
+        ('start: "n" ("," start)*', "n(,n)*"),
+        ('start: "n" ("," start)?', "n(,n)*"),
+        ('start: a{"x"} ~ 2..3\na{t}: t | a{t} "," t', r"(x(,x)*){2,3}"),
+        ('start: "a" b\nb: "b" c | "."\nc: "c" start | "d" b', r"a(bcab?|bd|bca)*\."),
+    ],
+)
+def test_what_is_regular_is_whole_at_any_depth(text, pattern):
+    language = gcd.grammar(text, max_depth=0)
+    assert language.is_whole
+    assert language.extent == "whole"
+    if 'start: "a" b' not in text:
+        assert language == gcd.regex(pattern)
+    assert gcd.grammar_coverage(language).fraction == 1
+
+
+def test_what_a_depth_of_brackets_holds():
+    for depth in (1, 2, 3):
+        language = gcd.grammar(PRECEDENCE, max_depth=depth)
+        assert language.accepts("1+-2*3-" + "(" * (depth - 1) + "4" + ")" * (depth - 1))
+        assert not language.accepts("(" * depth + "4" + ")" * depth)
+        assert language.whole_bytes == 2 * depth
+        assert not language.is_whole
+        assert "start" in language.extent
+    language = gcd.grammar(PRECEDENCE, max_depth=20, max_bytes=9)
+    assert language.extent == "whole up to 9 bytes"
+    assert language.accepts("((((4))))")
+    assert not language.accepts("((((4+5))))")
+
+
+JSON = r"""
+start: value
+value: object | array | STRING | NUMBER | "true" | "false" | "null"
+object: "{" [pair ("," pair)*] "}"
+pair: STRING ":" value
+array: "[" [value ("," value)*] "]"
+STRING: "\"" (/[^"\\\x00-\x1f]/ | "\\" (/["\\\/bfnrt]/ | LONE | PAIR))* "\""
+LONE: /u([0-9a-ce-fA-CE-F][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2})/
+PAIR: /u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}/
+NUMBER: /-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?/
+"""
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 4])
+def test_the_grammar_of_json_is_the_language_of_any_value(depth):
+    assert gcd.grammar(JSON, max_depth=depth) == gcd.json_schema(True, max_depth=depth)
+
+
+SQL = """
+start: "SELECT " items " FROM " NAME [" WHERE " condition]
+items: "*" | item (", " item)*
+item: NAME | ("COUNT" | "MAX") "(" (NAME | "*") ")"
+condition: both | condition " OR " both
+both: test | both " AND " test
+test: item " = " operand | item " IN (" start ")" | "(" condition ")" | "NOT " test
+operand: NAME | /[0-9]+/ | "(" start ")"
+NAME: /[a-z]+/
+"""
+PYTHON = """
+start: (line "\\n")+
+line: NAME " = " expression | "return " expression | "import " NAME
+expression: lambda | test
+lambda: "lambda " NAME ": " expression
+test: sum [" if " sum " else " expression]
+sum: term | sum " + " term
+term: atom | term " * " atom
+atom: NAME | INT | "(" expression ")" | "[" [expression (", " expression)*] "]" | atom call
+call: "(" [expression (", " expression)*] ")" | "." NAME
+NAME: /[a-z]+/
+INT: /[0-9]+/
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "samples"),
+    [
+        (PRECEDENCE, ["1+2*(3-4)", "((7))", "-(1)"]),
+        ("start: atom | list\nlist: \"(\" [start (\" \" start)*] \")\"\natom: /[a-z0-9]+/",
+         ["(define (f x) (g x))", "()", "x"]),
+        (SQL, ["SELECT COUNT(*) FROM t WHERE a = 1 AND (b = 2 OR NOT c = (SELECT x FROM y))"]),
+        (PYTHON, ["f = lambda x: g(x, [1, y])\nreturn f(2).a * (3 + 4) if b else []\n"]),
+    ],
+)  # fmt: skip
+def test_lark_reads_what_a_grammar_of_some_size_writes(text, samples):
+    parser = parser_of(text)
+    language = gcd.grammar(text, max_depth=3)
+    for sample in samples:
+        assert language.accepts(sample), sample
+        is_parsed(parser, sample) or pytest.fail(sample)
+    for written in random_strings(language, 40):
+        assert is_parsed(parser, written.decode()), written
+    rng = random.Random(0)
+    refused = 0
+    for written in random_strings(language, 40, seed=1):  # and refuses what is not
+        at = rng.randrange(len(written) + 1)
+        damaged = written[:at] + rng.choice([b"(", b")", b" ", b"+"]) + written[at:]
+        if not is_parsed(parser, damaged.decode()):
+            refused += 1
+            assert not language.accepts(damaged)
+    assert refused > 5

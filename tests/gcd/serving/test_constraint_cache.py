@@ -1,0 +1,144 @@
+"""Requests as JSON texts, and the cache of what they compile to."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import gcd
+from gcd.requests import ConstraintRequest
+from gcd.serving.constraint_cache import ConstraintCache, num_bytes, usable_budget
+from gcd.warm_up import vocabulary
+
+DATABASE = {
+    "table_names_original": ["singer"],
+    "column_names_original": [[-1, "*"], [0, "name"], [0, "age"]],
+    "column_types": ["text", "text", "number"],
+    "primary_keys": [],
+    "foreign_keys": [],
+}
+PARTS = [{"anything": True, "until": ";", "tokens": 4}, {"choice": ["a"]}]
+TOOLS = [{"name": "f", "parameters": {}}]
+SAME = [
+    ({"json_schema": {"const": 1}}, gcd.json_schema({"const": 1})),
+    ({"json_schema": '{"const": 1}'}, gcd.json_schema({"const": 1})),
+    ({"regex": "a*"}, gcd.regex("a*")),
+    ({"choice": ["a", "bc"]}, gcd.choice(["a", "bc"])),
+    ({"tools": TOOLS}, gcd.tool_calls(TOOLS)),
+    ({"grammar": 'start: "a" start | "b"'}, gcd.grammar('start: "a" start | "b"')),
+    ({"grammar": 'root ::= [ab] "c"*'}, gcd.grammar('root ::= [ab] "c"*', "gbnf")),
+]
+
+
+def parsed(constraint, **more):
+    return ConstraintRequest.parse(json.dumps(constraint | more))
+
+
+@pytest.mark.parametrize(("constraint", "language"), SAME)
+def test_a_request_means_what_the_function_of_its_name_returns(constraint, language):
+    assert parsed(constraint).language() == language
+
+
+def test_databases_and_segments():
+    query = parsed({"sql": DATABASE}).language()
+    assert query.accepts(b"SELECT singer.name FROM singer")
+    found = parsed({"segments": PARTS}).language()
+    assert [(part.until, part.tokens) for part in found.parts] == [(";", 4), (None, None)]
+
+
+def test_keys_tell_constraints_apart_and_not_their_budgets_or_spaces():
+    one = ConstraintRequest.parse('{"json_schema": {"a": 1, "b": 2}}')
+    assert one.key == ConstraintRequest.parse('{"budget":7,"json_schema":{"a":1,"b":2}}').key
+    assert one.key != ConstraintRequest.parse('{"json_schema": {"b": 2, "a": 1}}').key
+    assert parsed({"regex": "a"}).key != parsed({"choice": "a"}).key
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "one JSON text"),
+        ("[" * 100_000, "one JSON text"),
+        (" " * (1 << 21), "at most"),
+        (7, "one JSON text"),
+        ("[]", "a JSON object"),
+        ("{}", "got none"),
+        ('{"regex": "a", "budget": true}', "whole number"),
+        (json.dumps({"x" * 9000: 1}), r"got x{100}$"),
+        ('{"regex": "a", "choices": []}', "exactly one of"),
+    ],
+)
+def test_what_is_no_request_is_refused(text, why):
+    with pytest.raises(gcd.ConstraintError, match=why):
+        ConstraintRequest.parse(text)
+
+
+def test_equal_constraints_share_an_automaton_and_refusals_are_remembered():
+    cache = ConstraintCache(vocabulary())
+    first = cache.get(parsed({"regex": "ab*"}, budget=4))
+    assert cache.get(parsed({"regex": "ab*"})) is first
+    for _ in range(2):
+        with pytest.raises(gcd.ConstraintError, match="without"):
+            cache.get(parsed({"regex": "("}))
+    assert cache.counts == (1, 0, 1, 1)
+    with pytest.raises(gcd.WorkLimitError):
+        ConstraintCache(vocabulary(), max_work=1000).get(parsed({"regex": "(a|b)*a(a|b){9}"}))
+
+
+def test_another_process_reads_what_this_one_has_compiled(monkeypatch, tmp_path):
+    monkeypatch.setenv("GCD_CACHE_DIR", str(tmp_path))
+    request = parsed({"json_schema": {"type": "string", "maxLength": 9}})
+    made = ConstraintCache(vocabulary()).get(request)
+    other = ConstraintCache(vocabulary())
+    found = other.get(request)
+    assert other.counts.disk == 1
+    assert found is not made
+    for name in ("class_of", "delta", "accepting", "steps_to_accept"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(made, name))
+    assert (found.initial, found.eos_class) == (made.initial, made.eos_class)
+    for file in tmp_path.iterdir():
+        file.write_bytes(file.read_bytes()[:-1] + b"x")
+    damaged = ConstraintCache(vocabulary())
+    damaged.get(request)
+    assert damaged.counts.compiled == 1
+
+
+def test_memory_is_bounded(monkeypatch):
+    monkeypatch.setenv("GCD_CACHE_DIR", "")
+    requests = [parsed({"regex": f"a{{{n}}}b*"}) for n in range(1, 9)]
+    size = num_bytes(ConstraintCache(vocabulary()).get(requests[-1]))
+    cache = ConstraintCache(vocabulary(), max_bytes=3 * size)
+    automata = [cache.get(request) for request in requests]
+    assert cache.get(requests[-1]) is automata[-1]
+    assert cache.get(requests[0]) is not automata[0]
+    with pytest.raises(gcd.ConstraintError, match="MiB"):
+        ConstraintCache(vocabulary(), max_bytes=size).get(requests[-1])
+
+
+def test_the_least_limit_counts_and_is_named():
+    automaton = gcd.lift(gcd.regex("abc"), vocabulary())
+    assert usable_budget(automaton, {"one": 9, "two": 4}) == 4
+    with pytest.raises(gcd.InfeasibleBudgetError, match="within two: needs at least 4"):
+        usable_budget(automaton, {"one": 9, "two": 3})
+
+
+def test_a_reason_is_short_and_whatever_goes_wrong_is_a_refusal(monkeypatch):
+    cache = ConstraintCache(vocabulary())
+    with pytest.raises(gcd.ConstraintError) as refused:
+        cache.get(parsed({"json_schema": {"$ref": "#/" + "x" * 5000}}))
+    assert len(str(refused.value)) < 600
+
+    def broken(self):
+        raise AssertionError
+
+    monkeypatch.setattr(ConstraintRequest, "language", broken)
+    for _ in range(2):
+        with pytest.raises(gcd.ConstraintError, match="AssertionError"):
+            cache.get(parsed({"regex": "b"}))
+    assert cache.counts.refused == 2
+
+
+def test_free_text_is_said_by_true():
+    with pytest.raises(gcd.ConstraintError, match="anything is true"):
+        parsed({"segments": [{"anything": False}]}).language()

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import pytest
+
+from gcd.warm_up import vocabulary
+from gcd_vllm.admission import Engine
+
+
+@pytest.fixture(scope="session")
+def tokens():
+    """Single bytes, a few longer tokens, and EOS."""
+    return vocabulary()
+
+
+@pytest.fixture(autouse=True)
+def engines_know_their_vocabulary(monkeypatch):
+    """What vLLM's tokenizer would say, the fake configuration says."""
+    known = {}
+
+    def start(self, config):
+        known[id(self)] = config.vocabulary
+        made(self, config)
+
+    made = Engine.__init__
+    monkeypatch.setattr(Engine, "__init__", start)
+    monkeypatch.setattr(Engine, "_vocabulary", lambda self: known[id(self)])
+    monkeypatch.setattr(Engine, "warm_up", lambda self: None)

@@ -1,0 +1,113 @@
+"""What vLLM 0.32 hands to processors, with its names and shapes, without vLLM.
+
+Recorded from `vllm/sampling_params.py`, `vllm/v1/sample/logits_processor/interface.py` and
+`vllm/v1/worker/gpu/sample/logits_processor/interface.py`; `tests_vllm` runs the same processors
+inside of the real engines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from gcd.tokens.vocabulary import Vocabulary
+
+
+@dataclass
+class SamplingParams:
+    """The fields that the plugin reads, with their defaults."""
+
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop: list[str] = field(default_factory=list)
+    stop_token_ids: list[int] = field(default_factory=list)
+    bad_words: list[str] = field(default_factory=list)
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    structured_outputs: Any = None
+    thinking_token_budget: int | None = None
+    repetition_detection: Any = None
+    trace_decode_token_ids: list[int] | None = None
+    extra_args: dict[str, Any] | None = None
+
+
+class Tokenizer:
+    """A tokenizer that nothing can be read from but its end."""
+
+    def __init__(self, eos_token_id: int | None) -> None:
+        self.eos_token_id = eos_token_id
+
+
+class VllmConfig:
+    """A configuration; `vocabulary` is what the engine would read from its tokenizer."""
+
+    def __init__(self, vocabulary: Vocabulary, *, max_model_len: int = 64, drafts: int = 0) -> None:
+        self.vocabulary = vocabulary
+        self.num_speculative_tokens = drafts
+        self.speculative_config: Any = None
+        self.use_v2_model_runner = True
+        self.scheduler_config = SimpleNamespace(async_scheduling=False)
+        self.model_config = SimpleNamespace(
+            max_model_len=max_model_len,
+            logits_processors=None,
+            get_vocab_size=lambda: vocabulary.size,
+        )
+
+
+class MoveDirectionality(Enum):
+    UNIDIRECTIONAL = auto()
+    SWAP = auto()
+
+
+@dataclass(frozen=True)
+class BatchUpdate:
+    batch_size: int
+    removed: list[int]
+    added: list[tuple[int, SamplingParams, list[int] | None, list[int]]]
+    moved: list[tuple[int, int, MoveDirectionality]]
+
+
+class RequestStates:
+    """V2's `LogitsProcRequestState`: the runner's buffers, by slot."""
+
+    def __init__(self, slots: int, max_model_len: int, vocab_size: int) -> None:
+        self.device = torch.device("cpu")
+        self.max_num_reqs, self.vocab_size = slots, vocab_size
+        gpu = torch.zeros((slots, max_model_len), dtype=torch.int32)
+        self.all_token_ids = SimpleNamespace(gpu=gpu)
+        self.prompt_len, self.prefill_len, self.total_len = (_numbers(slots) for _ in range(3))
+
+    def enter(self, slot: int, prompt: list[int], output: list[int]) -> None:
+        """What the runner writes when a request enters, or comes back with what it has written."""
+        tokens = prompt + output
+        self.all_token_ids.gpu[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
+        self.prompt_len.np[slot] = len(prompt)
+        self.prefill_len.np[slot] = self.total_len.np[slot] = len(tokens)
+
+    def commit(self, slot: int, tokens: list[int]) -> None:
+        """What the runner writes after a step."""
+        end = int(self.total_len.np[slot])
+        self.all_token_ids.gpu[slot, end : end + len(tokens)] = torch.tensor(tokens).int()
+        self.total_len.np[slot] += len(tokens)
+
+
+def _numbers(slots: int) -> SimpleNamespace:
+    array = np.zeros(slots, np.int32)
+    return SimpleNamespace(np=array, gpu=torch.from_numpy(array))
+
+
+@dataclass(frozen=True)
+class LogitsContext:
+    expanded_idx_mapping: torch.Tensor
+    idx_mapping: torch.Tensor
+    idx_mapping_np: np.ndarray
+    expanded_local_pos: torch.Tensor
+    input_ids: torch.Tensor
+    pos: torch.Tensor
+    seq_lens_upper_bound_np: np.ndarray

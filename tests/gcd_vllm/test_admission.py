@@ -1,0 +1,194 @@
+"""What is refused, by whom, and that an engine goes on whatever it is asked."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import gcd
+import gcd_vllm
+from gcd_vllm import Processor
+from gcd_vllm.admission import REFUSED, spelled
+from tests.gcd_vllm.fakes import BatchUpdate, SamplingParams, VllmConfig
+
+WORDS = {"choice": ["one", "two"]}
+
+
+def params(constraint, **fields):
+    return SamplingParams(extra_args={"gcd": json.dumps(constraint)}, **fields)
+
+
+class InputProcessor:
+    """Calls `validate_params` as vLLM's frontend does, with its names on the stack."""
+
+    def __init__(self, config):
+        self.vllm_config = config
+
+    def process_inputs(self, prompt, given):
+        Processor.validate_params(given)
+
+
+def validate(tokens, given, prompt=1, **changes):
+    config = VllmConfig(tokens)
+    for name, value in changes.items():
+        setattr(config, name, value)
+    InputProcessor(config).process_inputs({"prompt_token_ids": [1] * prompt}, given)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"min_tokens": 2},
+        {"ignore_eos": True},
+        {"stop": ["."]},
+        {"bad_words": ["one"]},
+        {"allowed_token_ids": [1]},
+        {"structured_outputs": object()},
+        {"thinking_token_budget": 0},
+        {"repetition_detection": object()},
+        {"trace_decode_token_ids": [1]},
+        {"logit_bias": {7: float("-inf")}},
+        {"stop_token_ids": [ord("o")]},
+    ],
+)
+def test_what_contradicts_a_constraint_is_refused_by_name(tokens, fields):
+    with pytest.raises(ValueError, match=next(iter(fields))):
+        validate(tokens, params(WORDS, **fields))
+
+
+def test_what_does_no_harm_is_let_in(tokens):
+    harmless = {"stop_token_ids": [*tokens.eos_ids, ord("x")], "logit_bias": {7: -100.0}}
+    validate(tokens, params(WORDS, **harmless))
+    validate(tokens, SamplingParams(min_tokens=4, stop=["."]))  # has no constraint
+
+
+@pytest.mark.parametrize(
+    ("constraint", "fields", "prompt", "why"),
+    [
+        (WORDS, {"max_tokens": 3}, 1, "within max_tokens: needs at least 4 .* budget is 3"),
+        (WORDS | {"budget": 2}, {}, 1, "the request's budget: needs at least 4 .* budget is 2"),
+        (WORDS, {}, 61, "max_model_len less the prompt: needs at least 4 .* budget is 3"),
+        (WORDS | {"budget": 2.5}, {}, 1, "whole number"),
+        (WORDS | {"regex": "a"}, {}, 1, "exactly one of"),
+        ({"choice": "one"}, {}, 1, "list of texts"),
+        ({"sql": "/etc/passwd"}, {}, 1, "an object, a database"),
+        ({"regex": "("}, {}, 1, "without"),
+        ({"json_schema": {"$ref": "http://example.org/x"}}, {}, 1, "ref"),
+        ({"regex": "(a|b)*a(a|b){30}"}, {}, 1, "work|states"),
+        ({"segments": [{"anything": True, "tokens": 0}]}, {}, 1, "at least one token"),
+        ([], {}, 1, "JSON object"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_with_the_reason(tokens, constraint, fields, prompt, why):
+    with pytest.raises(ValueError, match=f"(?i){why}"):
+        validate(tokens, params(constraint, **fields), prompt)
+
+
+def test_v1_where_it_would_not_call_processors(tokens):
+    v1 = {"use_v2_model_runner": False}
+    validate(tokens, params(WORDS), **v1)
+    with pytest.raises(ValueError, match="speculates"):
+        validate(tokens, params(WORDS), **v1, speculative_config=object())
+    late = SimpleNamespace(async_scheduling=True)
+    with pytest.raises(ValueError, match="--logits-processors gcd_vllm:Processor"):
+        validate(tokens, params(WORDS), **v1, scheduler_config=late)
+
+
+def test_a_frontend_that_is_not_recognised_checks_what_it_can(tokens):
+    Processor.validate_params(params({"regex": "("}))  # the engine will say
+    with pytest.raises(ValueError, match="min_tokens"):
+        Processor.validate_params(params(WORDS, min_tokens=3))
+    with pytest.raises(ValueError, match="JSON text"):
+        Processor.validate_params(SamplingParams(extra_args={"gcd": {"regex": "a"}}))
+
+
+def answer(processor, tokens, index, output):
+    """Let a row go on with its first token until its end."""
+    while output[-1:] != list(tokens.eos_ids):
+        logits = processor.apply(torch.zeros(4, tokens.size))
+        output.append(int(torch.isfinite(logits[index]).nonzero()[0]))
+    return tokens.decode(output).decode()
+
+
+def test_an_engine_answers_a_bad_request_with_the_reason_and_the_others_as_always(tokens):
+    config = VllmConfig(tokens, max_model_len=400)
+    processor = Processor(config, torch.device("cpu"), False)
+    bad = params({"json_schema": {"type": "nothing"}}, max_tokens=300)
+    short = params({"json_schema": {"type": "nothing"}}, max_tokens=6)
+    outputs = [[] for _ in range(4)]
+    requests = [params(WORDS), bad, short, params(WORDS, max_tokens=2)]
+    rows = [(i, each, [1], outputs[i]) for i, each in enumerate(requests)]
+    processor.update_state(BatchUpdate(4, [], rows, []))
+    assert answer(processor, tokens, 0, outputs[0]) in WORDS["choice"]
+    told = answer(processor, tokens, 1, outputs[1])
+    assert told.startswith(REFUSED)
+    assert "nothing" in told
+    assert len(told) > len(REFUSED) + 20
+    assert answer(processor, tokens, 2, outputs[2]) == REFUSED[:5]
+    assert answer(processor, tokens, 3, outputs[3]) == REFUSED[:1]
+
+
+def test_an_engine_without_a_vocabulary_ends_constrained_requests(tokens, monkeypatch):
+    def nothing(self):
+        raise gcd.ConstraintError("no tokenizer")
+
+    monkeypatch.setattr("gcd_vllm.admission.Engine._vocabulary", nothing)
+    processor = Processor(VllmConfig(tokens), torch.device("cpu"), False)
+    processor.update_state(BatchUpdate(1, [], [(0, params(WORDS), [1], [])], []))
+    assert torch.isfinite(processor.apply(torch.zeros(1, tokens.size))).sum() == 1
+
+
+def test_an_installation_that_cannot_be_imported_is_disabled_with_one_warning(
+    tokens, monkeypatch, caplog
+):
+    for engine in ("v1", "v2", "frontend"):
+        monkeypatch.setitem(sys.modules, f"gcd_vllm.{engine}", None)
+    processor = gcd_vllm.Processor(VllmConfig(tokens), torch.device("cpu"), False)
+    assert len(caplog.records) == 1
+    processor.update_state(BatchUpdate(1, [], [(0, params(WORDS), [1], [])], []))
+    assert torch.isfinite(processor.apply(torch.zeros(1, tokens.size))).all()
+    assert not processor.add_request(0, params(WORDS))
+    with pytest.raises(ValueError, match="disabled"):
+        gcd_vllm.Processor.validate_params(params(WORDS))
+    gcd_vllm.Processor.validate_params(SamplingParams())
+
+
+@pytest.mark.parametrize("empty", ["", {}, [], 0])
+def test_an_empty_constraint_is_refused_and_not_left_out(tokens, empty):
+    with pytest.raises(ValueError, match="JSON text"):
+        Processor.validate_params(SamplingParams(extra_args={"gcd": empty}))
+
+
+def test_named_twice_it_masks_once(tokens):
+    """An entry point and an option may both name it."""
+    config = VllmConfig(tokens)
+    first, second = (Processor(config, torch.device("cpu"), False) for _ in range(2))
+    row = (0, params(WORDS), [1], [])
+    for processor in (first, second):
+        processor.update_state(BatchUpdate(1, [], [row], []))
+    assert torch.isfinite(second.apply(torch.zeros(1, tokens.size))).all()
+    assert not torch.isfinite(first.apply(torch.zeros(1, tokens.size))).all()
+
+
+def test_a_bias_that_would_be_infinite_is_refused(tokens):
+    for bias in (1e39, -3e38, float("nan")):
+        with pytest.raises(ValueError, match="logit_bias"):
+            Processor.validate_params(params(WORDS, logit_bias={1: bias}))
+
+
+def test_importing_the_plugin_imports_nothing_heavy():
+    import subprocess
+
+    code = "import sys, gcd_vllm; print([m for m in ('gcd', 'torch', 'numba') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_text_is_spelled_with_what_tokens_there_are(tokens):
+    assert tokens.decode(spelled(tokens, b'{"name":"a"}')) == b'{"name":"a"}'
+    few = gcd.Vocabulary.from_bytes([b"ab", b"a", b""], eos_ids=2)
+    assert spelled(few, b"xabax") == [0, 1]

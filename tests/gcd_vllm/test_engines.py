@@ -1,0 +1,227 @@
+"""Both processors against matchers: the mask of every row of every step of a made-up engine.
+
+The engine adds requests, drafts tokens, refuses drafts, preempts, brings requests back into other
+slots and moves them, all at random. The oracle is `gcd.Matcher`, which is told every token.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+
+import gcd
+from gcd.requests import ConstraintRequest
+from gcd_vllm import Processor
+from tests.gcd_vllm.fakes import (
+    BatchUpdate,
+    LogitsContext,
+    MoveDirectionality,
+    RequestStates,
+    SamplingParams,
+    VllmConfig,
+)
+
+CONSTRAINTS = [
+    None,
+    {"regex": "a*b"},
+    {"choice": ["one", "two", "aaaa"]},
+    {"json_schema": {"type": "object", "properties": {"name": {"type": "string"}}}},
+    {"segments": [{"regex": "a*", "tokens": 3, "until": "b"}, {"regex": "[cd]+"}]},
+]
+LENGTH = 48  # max_model_len
+
+
+class Request:
+    """A request of the made-up engine, and the matcher that follows it."""
+
+    def __init__(self, rng, vocabulary):
+        self.constraint = rng.choice(CONSTRAINTS)
+        self.prompt = [rng.randrange(256) for _ in range(rng.randint(1, 6))]
+        self.output = []
+        given = None
+        self.params = SamplingParams(max_tokens=rng.randint(14, 60))
+        if self.constraint is not None:
+            given = rng.choice([None, 14, 20])
+            more = {} if given is None else {"budget": given}
+            self.params.extra_args = {"gcd": json.dumps(self.constraint | more)}
+        self.budget = min(given or LENGTH, self.params.max_tokens, LENGTH - len(self.prompt))
+        self.matcher = None
+        if self.constraint is not None:
+            self.matcher = gcd.Matcher(
+                lifted(json.dumps(self.constraint), vocabulary), budget=self.budget
+            )
+
+    @property
+    def is_over(self):
+        return len(self.output) >= self.budget
+
+    def allowed(self, draft, size):
+        """The tokens that the matcher allows after a draft; None for all."""
+        if self.matcher is None:
+            return None
+        matcher = self.matcher.copy()
+        if not all(matcher.advance(token) for token in draft):
+            return set(matcher.automaton.vocabulary.eos_ids)  # the row's sample is not used
+        mask = matcher.mask().view(np.uint32)
+        found = {v for v in range(size) if mask[v // 32] >> np.uint32(v % 32) & np.uint32(1)}
+        return found or set(matcher.automaton.vocabulary.eos_ids)
+
+    def take(self, tokens):
+        for token in tokens:
+            self.output.append(token)
+            assert self.matcher is None or self.matcher.advance(token)
+
+
+_LIFTED = {}
+
+
+def lifted(text, vocabulary):
+    if text not in _LIFTED:
+        _LIFTED[text] = gcd.lift(ConstraintRequest.parse(text).language(), vocabulary)
+    return _LIFTED[text]
+
+
+def finite(row):
+    return set(torch.isfinite(row).nonzero().flatten().tolist())
+
+
+def check(logits, row, request, draft, size):
+    expected = request.allowed(draft, size)
+    assert finite(logits[row]) == (set(range(size)) if expected is None else expected)
+
+
+@pytest.mark.parametrize("drafts", [0, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_v2_masks_every_row_as_matchers_do(tokens, drafts, seed):
+    rng, size, slots = random.Random(seed), tokens.size, 4
+    (eos,) = tokens.eos_ids
+    states = RequestStates(slots, LENGTH, size)
+    config = VllmConfig(tokens, max_model_len=LENGTH, drafts=drafts)
+    processor = Processor(config, states)
+    running, preempted, ended = {}, [], 0
+    for _ in range(120):
+        for slot in [s for s in range(slots) if s not in running]:
+            if rng.random() < 0.6:
+                back = bool(preempted) and rng.random() < 0.7
+                request = preempted.pop() if back else Request(rng, tokens)
+                running[slot] = request
+                states.enter(slot, request.prompt, request.output)
+                is_masked = processor.add_request(slot, request.params)
+                assert is_masked is (request.constraint is not None)
+        processor.apply_staged_writes()
+        order = rng.sample(sorted(running), rng.randint(0, len(running)))
+        if not order:
+            continue
+        rows = []  # slot, draft before the row
+        for slot in order:
+            draft = draft_of(rng, running[slot], drafts, size)
+            rows += [(slot, draft[:n]) for n in range(len(draft) + 1)]
+        logits = torch.zeros(len(rows), size)
+        mapping = torch.tensor([slot for slot, _ in rows], dtype=torch.int32)
+        context = LogitsContext(
+            mapping,
+            torch.tensor(order, dtype=torch.int32),
+            np.array(order, np.int32),
+            torch.tensor([len(draft) for _, draft in rows], dtype=torch.int32),
+            torch.tensor([draft[-1] if draft else 7 for _, draft in rows], dtype=torch.int32),
+            torch.zeros(len(rows), dtype=torch.int64),
+            np.zeros(len(order), np.int32),
+        )
+        logits = processor.apply(logits, context)
+        for row, (slot, draft) in enumerate(rows):
+            check(logits, row, running[slot], draft, size)
+        for slot in order:
+            request, new = running[slot], []
+            for row, (other, draft) in enumerate(rows):
+                if other == slot and draft == new:
+                    allowed = sorted(finite(logits[row]))
+                    follows = [d for s, d in rows if s == slot and len(d) == len(new) + 1]
+                    taken = follows[0][-1] if follows and follows[0][-1] in allowed else None
+                    if taken is None or rng.random() < 0.3:
+                        new.append(rng.choice(allowed))
+                        break
+                    new.append(taken)
+                    if taken == eos:
+                        break
+            new = new[: request.budget - len(request.output)]
+            request.take(new)
+            states.commit(slot, new)
+            if eos in new or request.is_over:
+                assert request.constraint is None or request.output[-1] == eos
+                ended += request.constraint is not None
+                del running[slot]
+            elif rng.random() < 0.1:
+                preempted.append(running.pop(slot))
+    assert ended > 2
+
+
+def draft_of(rng, request, most, size):
+    """Tokens of which some follow the constraint and some do not."""
+    draft = []
+    for _ in range(rng.randint(0, most)):
+        allowed = request.allowed(draft, size)
+        sensible = allowed is not None and rng.random() < 0.8
+        draft.append(rng.choice(sorted(allowed)) if sensible else rng.randrange(size))
+    return draft
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_v1_masks_every_row_as_matchers_do(tokens, seed):
+    rng, size, most = random.Random(seed), tokens.size, 4
+    (eos,) = tokens.eos_ids
+    config = VllmConfig(tokens, max_model_len=LENGTH)
+    processor = Processor(config, torch.device("cpu"), False)
+    assert not processor.is_argmax_invariant()
+    batch, preempted, ended = {}, [], 0
+    for _ in range(120):
+        removed, added, moved = [], [], []
+        for index, request in list(batch.items()):
+            if request.output[-1:] == [eos] or request.is_over:
+                assert request.constraint is None or request.output[-1] == eos
+                ended += request.constraint is not None
+                removed.append(index)
+                del batch[index]
+            elif rng.random() < 0.05:
+                preempted.append(batch.pop(index))
+                removed.append(index)
+        for index in [i for i in range(most) if i not in batch]:
+            if rng.random() < 0.7:
+                request = preempted.pop() if preempted else Request(rng, tokens)
+                request.output = list(request.output)  # the engine makes a new list
+                batch[index] = request
+                added.append((index, request.params, request.prompt, request.output))
+                removed = [i for i in removed if i != index]
+        for index in sorted(batch):  # close the gaps, as the engine does
+            free = [i for i in range(index) if i not in batch]
+            if free:
+                batch[free[0]] = batch.pop(index)
+                moved.append((index, free[0], MoveDirectionality.UNIDIRECTIONAL))
+        if len(batch) > 1 and rng.random() < 0.3:
+            one, two = rng.sample(sorted(batch), 2)
+            batch[one], batch[two] = batch[two], batch[one]
+            moved.append((one, two, MoveDirectionality.SWAP))
+        changed = bool(removed or added or moved)
+        update = BatchUpdate(len(batch), removed, added, moved) if changed else None
+        processor.update_state(update)
+        logits = processor.apply(torch.zeros(len(batch), size))
+        for index, request in batch.items():
+            check(logits, index, request, [], size)
+            if rng.random() < 0.9:  # the others are still in their prompts
+                request.take([rng.choice(sorted(finite(logits[index])))])
+    assert ended > 2
+
+
+def test_v1_lets_a_row_do_nothing_but_end_while_its_tokens_are_not_known(tokens):
+    processor = Processor(VllmConfig(tokens), torch.device("cpu"), False)
+    output = [ord("a"), -1]
+    params = SamplingParams(extra_args={"gcd": '{"regex": "a*b"}'})
+    processor.update_state(BatchUpdate(1, [], [(0, params, [1], output)], []))
+    assert finite(processor.apply(torch.zeros(1, tokens.size))[0]) == set(tokens.eos_ids)
+    output[1] = ord("b")
+    assert finite(processor.apply(torch.zeros(1, tokens.size))[0]) == set(tokens.eos_ids)
+    output[1] = ord("a")  # discarded and sampled again
+    assert ord("b") in finite(processor.apply(torch.zeros(1, tokens.size))[0])

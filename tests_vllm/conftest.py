@@ -1,0 +1,37 @@
+"""Models for vLLM: SmolLM2, and a small random Llama with the tokenizer of stories260K."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+STORIES = ROOT / "tests" / "models" / "stories260K"
+
+
+@pytest.fixture(scope="session")
+def random_llama(tmp_path_factory) -> str:
+    """Two random layers over 512 tokens; heads of 64, as vLLM's attention on CPUs wants them."""
+    import torch
+    from transformers import AutoModelForCausalLM, LlamaConfig
+
+    folder = tmp_path_factory.mktemp("random_llama")
+    config = json.loads((STORIES / "config.json").read_text())
+    sizes = {"hidden_size": 128, "head_dim": 64, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 2}
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(LlamaConfig(**(config | sizes))).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        shutil.copy(STORIES / name, folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> str:
+    """The directory of SmolLM2-135M-Instruct, dequantised once."""
+    from experiments.harness.smollm2 import checkpoint
+
+    return str(checkpoint())

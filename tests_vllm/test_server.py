@@ -1,0 +1,133 @@
+"""The OpenAI server with the plugin: `vllm serve`, and the client `openai`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+
+from tests_vllm.cases import CONSTRAINTS, PERSON, asked, is_valid
+
+if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
+    pytest.skip("a run of its own in `make vllm`", allow_module_level=True)
+
+CONCURRENT = 50
+BUDGETS = {"json_schema": (20, 24, 40), "regex": (4, 9), "choice": (4, 16), "tools": (30, 40),
+           "segments": (20, 30)}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def url(smollm2, tmp_path_factory):
+    """A server with room for the keys and values of few requests, so that some are preempted."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = tmp_path_factory.mktemp("server") / "log"
+    command = [
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", smollm2,
+        "--served-model-name", "smollm2", "--dtype", "float32", "--max-model-len", "128",
+        "--max-num-seqs", "16", "--port", str(port), "--enforce-eager", "--block-size", "32",
+        "--num-gpu-blocks-override", "20",
+    ]  # fmt: skip
+    with log.open("w") as file:
+        server = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+    try:
+        base = f"http://127.0.0.1:{port}"
+        for _ in range(900):
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"{base}/health").close()
+                break
+            if server.poll() is not None:
+                break
+            time.sleep(1)
+        else:
+            pytest.fail(log.read_text()[-3000:])
+        assert server.poll() is None, log.read_text()[-3000:]
+        yield base
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+def client(url):
+    from openai import AsyncOpenAI
+
+    return AsyncOpenAI(base_url=f"{url}/v1", api_key="none", timeout=1800, max_retries=0)
+
+
+def arguments(constraint, budget, **more):
+    message = {"role": "user", "content": "Describe Ada Lovelace."}
+    return {
+        "model": "smollm2", "messages": [message], "max_tokens": budget, "temperature": 0.8,
+        "extra_body": {"vllm_xargs": asked(constraint)},
+    } | more  # fmt: skip
+
+
+async def asked_once(api, constraint, budget, how):
+    """Ask in one of three ways; the text, and why it ended, or None if it was cancelled."""
+    given = arguments(constraint, budget)
+    if how == "at once":
+        found = await api.chat.completions.create(**given)
+        return found.choices[0].message.content, found.choices[0].finish_reason
+    stream = await api.chat.completions.create(**given, stream=True)
+    text, reason = "", None
+    async for part in stream:
+        if not part.choices:
+            continue
+        text += part.choices[0].delta.content or ""
+        reason = part.choices[0].finish_reason or reason
+        if how == "cancelled" and text:
+            await stream.close()
+            return None
+    return text, reason
+
+
+def test_concurrent_requests_streaming_and_not_some_cancelled_some_preempted(url):
+    async def everything():
+        cases = []
+        for i in range(CONCURRENT):
+            constraint = CONSTRAINTS[i % len(CONSTRAINTS)]
+            budgets = BUDGETS[next(iter(constraint))]
+            how = ("at once", "streaming", "streaming", "at once", "cancelled")[i // 5 % 5]
+            cases.append((constraint, budgets[i // 5 % len(budgets)], how))
+        async with client(url) as api:
+            found = await asyncio.gather(*(asked_once(api, *case) for case in cases))
+        return zip(cases, found, strict=True)
+
+    finished = 0
+    for (constraint, _, how), answer in asyncio.run(everything()):
+        if how == "cancelled":
+            continue
+        text, reason = answer
+        assert reason == "stop", (constraint, text)
+        assert is_valid(constraint, text), (constraint, text)
+        finished += 1
+    assert finished == CONCURRENT * 4 // 5
+    metrics = urllib.request.urlopen(f"{url}/metrics").read().decode()
+    preempted = [
+        each for each in metrics.splitlines() if each.startswith("vllm:num_preemptions_total")
+    ]
+    assert sum(float(each.rpartition(" ")[2]) for each in preempted) > 0
+
+
+def test_a_bad_request_is_an_error_that_says_why(url):
+    from openai import BadRequestError
+
+    async def ask(**changes):
+        async with client(url) as api:
+            return await api.chat.completions.create(
+                **arguments({"json_schema": PERSON}, 24, **changes)
+            )
+
+    with pytest.raises(BadRequestError, match=r"needs at least \d+ tokens .* budget is 5"):
+        asyncio.run(ask(max_tokens=5))
+    with pytest.raises(BadRequestError, match="stop="):
+        asyncio.run(ask(stop=["}"]))
+    assert asyncio.run(ask()).choices[0].finish_reason == "stop"
