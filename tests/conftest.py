@@ -38,9 +38,12 @@ _USERS_CACHE = os.environ.get("GCD_CACHE_DIR")
 _CACHE = tempfile.TemporaryDirectory(prefix="gcd-cache-")
 os.environ["GCD_CACHE_DIR"] = _CACHE.name
 
-# No property test has a deadline: on a busy machine any of them is late now and then.
-hypothesis.settings.register_profile("gcd", deadline=None)
-hypothesis.settings.load_profile("gcd")
+# No property test has a deadline: on a busy machine any of them is late now and then. Examples
+# follow from the tests alone, so that two runs of one tree agree; `make test
+# ARGS=--hypothesis-profile=random` looks for others.
+hypothesis.settings.register_profile("same", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("random", deadline=None)
+hypothesis.settings.load_profile("same")
 
 # The checks put several frames around each call: as deep as for users is several times deeper here.
 sys.setrecursionlimit(5 * sys.getrecursionlimit())
