@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
+from smc.drafters import Drafter, PromptLookup
 from smc.draw import CounterDraw, Draw
 from smc.interface import sample
 from smc.models.protocol import (
@@ -55,6 +56,7 @@ __all__ = [
     "CounterDraw",
     "DenseGuide",
     "Diagnostics",
+    "Drafter",
     "Draw",
     "Expectation",
     "GreedyClose",
@@ -64,6 +66,7 @@ __all__ = [
     "Lookahead",
     "MaskProposal",
     "Posterior",
+    "PromptLookup",
     "PromptTooLongError",
     "Proposal",
     "Rows",
