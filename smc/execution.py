@@ -82,9 +82,11 @@ class Execute:
                 steps = given.algorithm.on(static, examples, given.particles, draw, watch)
                 most = int(batch.budgets.max())
                 return run_static(steps, prompts, most, graph=on_cuda and watch is None)
-            ahead = None
-            if given.read_ahead:
-                ahead = ReadAhead(given.drafter, given.read_ahead, batch, self.lm.vocabulary)
+            wanted: int | str = given.read_ahead
+            if wanted == "auto" and not getattr(self.lm, "reads_ahead", False):
+                wanted = 0
+            vocabulary = self.lm.vocabulary
+            ahead = ReadAhead(given.drafter, wanted, batch, vocabulary) if wanted else None
             reader = EagerReader(
                 self.lm,
                 given.proposal,

@@ -59,7 +59,7 @@ def sample(
     max_rows: int = 256,
     forced_runs: bool = True,
     execution: str = "auto",
-    read_ahead: int | str = 0,
+    read_ahead: int | str = "auto",
     drafter: Drafter | None = None,
     draw: Draw | None = None,
     finished: Callable[[Mapping[int, Posterior]], object] | None = None,
@@ -88,9 +88,10 @@ def sample(
             of the model (`smc.proposals.forced`). The target is the same, as is each text's weight.
         execution: "eager", "static" (shapes that never change, so that a step is one captured graph
             on a CUDA device, and takes forced tokens one by one), or "auto" (`smc.execution`).
-        read_ahead: tokens that the model reads in advance, in passes that are made anyway; "auto"
-            for as many as pay off on its device. Answers and weights are the same (up to the
-            rounding of a wider pass), in fewer passes (`smc.read_ahead`). Only eagerly.
+        read_ahead: tokens that the model reads in advance, in passes that are made anyway. Answers
+            and weights are the same (up to the rounding of a wider pass), in fewer passes
+            (`smc.read_ahead`). "auto" reads up to three where a pass has few rows, on a CPU; on
+            another device nothing, as it was not measured there. Only eagerly.
         drafter: guesses these tokens; `smc.PromptLookup()` if not given.
         draw: replaces the random number generator (and `seed`).
         finished: handed the posteriors as soon as they are there, by their place in `prompts`;

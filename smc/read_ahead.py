@@ -41,20 +41,16 @@ time, so that with many rows nothing is read ahead.
 """
 
 
-def ahead_of(read_ahead: int | str, rows: int, device: torch.device) -> int:
+def ahead_of(read_ahead: int | str, rows: int) -> int:
     """Return how many tokens each row of a pass may read ahead, forced ones at the end aside.
 
     Args:
-        read_ahead: so many, or "auto" for what pays off with so many rows: nothing on a GPU, where
-            it has not been measured.
+        read_ahead: so many, or "auto" for what pays off with so many rows on a CPU.
         rows: rows of the pass, all as wide as the longest.
-        device: the model's.
     """
-    if not isinstance(read_ahead, str):
-        return read_ahead
-    if device.type != "cpu":
-        return 0
-    return min(ON_CPU, ALL_ON_CPU // max(rows, 1))
+    if isinstance(read_ahead, str):
+        return min(ON_CPU, ALL_ON_CPU // max(rows, 1))
+    return read_ahead
 
 
 class Drafts(NamedTuple):
@@ -165,7 +161,7 @@ class ReadAhead:
         Returns:
             Drafts; -1 beyond their lengths. A draft may be as long as the pass is wide anyway.
         """
-        most = ahead_of(self._most, rows, states.device)
+        most = ahead_of(self._most, rows)
         empty = torch.zeros(len(texts), 0, dtype=torch.int64, device=states.device)
         if self._failed or not most or not len(texts):
             return empty

@@ -78,7 +78,7 @@ def settings_of(
     temperature: object = 1.0,
     top_p: object = 1.0,
     execution: str = "auto",
-    read_ahead: object = 0,
+    read_ahead: object = "auto",
     drafter: object = None,
 ) -> Settings:
     """Make settings of what a caller of `smc.sample` gives by these names, whatever it is.

@@ -21,12 +21,13 @@ from gcd.languages.text.regex import regex
 from gcd.tokens.lifting import lift
 from gcd.tokens.vocabulary import Vocabulary
 from smc.drafters import PromptLookup
+from smc.read_ahead import ahead_of
 from smc.testing import ToyLM
 from tests.smc.test_executions import FILTER, PROPOSALS
 from tests.smc.test_forced import LANGUAGES
 from tests.smc.test_forced import VOCABULARY as FORCED
 from tests.smc.test_walk import TOY, walk_sums
-from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
 
 STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
 
@@ -432,9 +433,17 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -
 
 
 def test_by_itself_it_reads_ahead_on_a_cpu_where_rows_are_few() -> None:
-    from smc.read_ahead import ahead_of
+    assert [ahead_of("auto", rows) for rows in (1, 2, 3, 6, 7, 100)] == [3, 3, 2, 1, 0, 0]
+    assert ahead_of(5, 100) == 5
+    options = {"budget": 9, "particles": 1, "proposal": smc.GCD()}
+    automaton = lift(regex("[ab]{8}"), VOCABULARY)
 
-    cpu, other = torch.device("cpu"), torch.device("meta")
-    assert [ahead_of("auto", rows, cpu) for rows in (1, 2, 3, 6, 7, 100)] == [3, 3, 2, 1, 0, 0]
-    assert ahead_of("auto", 1, other) == 0
-    assert ahead_of(5, 100, other) == 5
+    def drafted(lm: Any, **more: Any) -> int:
+        [found] = smc.sample(lm, [[1, 0, 1, 0, 1]], automaton, **options, **more)
+        return found.diagnostics.drafted
+
+    lm = ToyLM(VOCABULARY, seed=2)
+    assert drafted(lm) == 0 < drafted(lm, read_ahead=3)
+    lm.reads_ahead = True  # type: ignore[attr-defined]
+    assert 0 < drafted(lm) == drafted(lm, read_ahead=3)
+    assert not smc.TransformersLM(tiny_model(), None, VOCABULARY).reads_ahead
