@@ -24,7 +24,7 @@ from smc.algorithms import Discrete
 from smc.answers import check_room
 from smc.draw import Draw
 from smc.eager import EagerReader
-from smc.loop import AHEAD, run_eagerly, run_static
+from smc.loop import AHEAD, NotCapturedError, run_eagerly, run_static
 from smc.models.protocol import LanguageModel
 from smc.models.static_cache import Forward, StaticLanguageModel
 from smc.observation import Watch
@@ -80,8 +80,13 @@ class Execute:
             if static is not None:
                 # An observer looks at every step on the host, so there is no graph then.
                 steps = given.algorithm.on(static, examples, given.particles, draw, watch)
-                most = int(batch.budgets.max())
-                return run_static(steps, prompts, most, graph=on_cuda and watch is None)
+                most, graph = int(batch.budgets.max()), on_cuda and watch is None
+                try:
+                    return run_static(steps, prompts, most, graph=graph)
+                except NotCapturedError as error:
+                    if given.execution == "static":
+                        raise
+                    _LOG.info("steps are executed in eager form: %s", error)
             wanted: int | str = given.read_ahead
             if wanted == "auto" and not getattr(self.lm, "reads_ahead", False):
                 wanted = 0
