@@ -31,7 +31,7 @@ from smc.proposals.position import AutomatonPosition, Batch
 
 _LOG = logging.getLogger(__name__)
 
-ON_CPU = 3
+ON_CPU = 4
 """Most tokens that a row of a pass reads ahead on a CPU, see `ahead_of`; more take more time than
 they save, with one row as well.
 """

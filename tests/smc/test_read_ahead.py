@@ -140,7 +140,7 @@ def examples() -> dict[str, Any]:
 
 
 DRAFTERS: dict[str, Callable[[], Any]] = {
-    "lookup": PromptLookup,
+    "lookup": lambda: PromptLookup(shortest=1),
     "anything": Anything,
     "told": lambda: Told([0, 0, 0, 0, 0, 0, 1], [2], [1, 1, 1]),
 }
@@ -342,7 +342,7 @@ def test_a_transformer_says_the_same(kind: str, particles: int) -> None:
     lm = _model(kind)
     automaton = lift(regex(r"(Lily|Tim|Once)( [a-z]{2,6}){3,6}\."), lm.vocabulary)
     prompts = ["Once upon a time Lily and Tim", "A red ball. A", "Lily saw a big red ball"]
-    for seed, drafter in enumerate([PromptLookup(), Anything(3)]):
+    for seed, drafter in enumerate([PromptLookup(shortest=1), Anything(3)]):
         found = assert_same(
             lm, prompts, automaton, budget=[24, 20, 28], particles=particles, seed=seed,
             proposal=smc.GCD(), ahead={"read_ahead": 4, "drafter": drafter},
@@ -433,7 +433,7 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -
 
 
 def test_by_itself_it_reads_ahead_on_a_cpu_where_rows_are_few() -> None:
-    assert [ahead_of("auto", rows) for rows in (1, 2, 3, 6, 7, 100)] == [3, 3, 2, 1, 0, 0]
+    assert [ahead_of("auto", rows) for rows in (1, 2, 3, 6, 7, 100)] == [4, 3, 2, 1, 0, 0]
     assert ahead_of(5, 100) == 5
     options = {"budget": 9, "particles": 1, "proposal": smc.GCD()}
     automaton = lift(regex("[ab]{8}"), VOCABULARY)
@@ -443,7 +443,7 @@ def test_by_itself_it_reads_ahead_on_a_cpu_where_rows_are_few() -> None:
         return found.diagnostics.drafted
 
     lm = ToyLM(VOCABULARY, seed=2)
-    assert drafted(lm) == 0 < drafted(lm, read_ahead=3)
+    assert drafted(lm) == 0 < drafted(lm, read_ahead=4)
     lm.reads_ahead = True  # type: ignore[attr-defined]
-    assert 0 < drafted(lm) == drafted(lm, read_ahead=3)
+    assert 0 < drafted(lm) == drafted(lm, read_ahead=4)
     assert not smc.TransformersLM(tiny_model(), None, VOCABULARY).reads_ahead
