@@ -50,9 +50,9 @@ def with_prompt(lm: smc.TransformersLM, prompt: str, language: gcd.Automaton) ->
     return Case(lm.encode(prompt), canonical, gcd.lift(language, lm.vocabulary))
 
 
-def calls(lm: smc.TransformersLM, style: str, count: int) -> Iterator[Case]:
-    """Tool calls of the first records whose tools are not refused."""
-    for record, language in islice(tool_calls(style), count):
+def calls(lm: smc.TransformersLM, style: str, count: int, skipped: int = 0) -> Iterator[Case]:
+    """Tool calls of so many records whose tools are not refused, after some that are skipped."""
+    for record, language in islice(tool_calls(style), skipped, skipped + count):
         yield with_prompt(lm, compact_prompt(record, style), language)
 
 
@@ -97,6 +97,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--records", type=int, default=16, help="of xLAM")
+    parser.add_argument("--skip", type=int, default=0, help="so many records of xLAM first")
     parser.add_argument("--schemas", type=Path, help="folder of schemas")
     parser.add_argument("--sample", type=int, default=20, help="so many schemas")
     parser.add_argument("--most-tokens", type=int, default=600, help="of a schema's prompt, text")
@@ -110,7 +111,8 @@ def main() -> None:
     if options.records:
         lm = loaded(str(ROOT / "models" / "smollm2-xlam"))
         for style in ("json", "python"):
-            show(f"tool calls, {style}", lm, list(calls(lm, style, options.records)), options)
+            cases = list(calls(lm, style, options.records, options.skip))
+            show(f"tool calls, {style}", lm, cases, options)
     if options.schemas is not None:
         lm = loaded("none")
         texts = list(schemas(lm, options.schemas, options.sample, options.most_tokens))
