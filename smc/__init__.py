@@ -16,7 +16,6 @@ from smc.models.protocol import (
     PromptTooLongError,
     Rows,
     check_prompts,
-    prompt_lengths,
 )
 from smc.models.transformers_lm import TransformersLM
 from smc.posterior import Diagnostics, Posterior, Sample
@@ -77,7 +76,6 @@ __all__ = [
     "Weights",
     "check_prompts",
     "generate",
-    "prompt_lengths",
     "sample",
 ]
 
