@@ -194,7 +194,7 @@ class ReadAhead:
         if not len(texts) or self._failed:
             return none
         try:
-            found = self._drafter.propose(texts, self._vocabulary)
+            found = self._drafter.propose(tuple(texts), self._vocabulary)
             width = max((len(each) for each in found), default=0)
             rows = [[*map(int, each), *[-1] * (width - len(each))] for each in found]
             guesses = torch.tensor(rows, dtype=torch.int64).view(len(texts), width)

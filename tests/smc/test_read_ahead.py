@@ -280,6 +280,25 @@ def test_a_drafter_that_fails_is_named_and_nothing_else_happens(
     assert "no idea" in record.getMessage()
 
 
+class Appends:
+    """Changes what it is given, and guesses for one text more than there are."""
+
+    def propose(self, texts: Any, vocabulary: Vocabulary) -> list[list[int]]:
+        """Guess."""
+        texts.append(b"more")
+        return [list(range(vocabulary.size)) for _ in texts]
+
+
+def test_a_drafter_cannot_change_the_texts(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert_same(
+            TOY, **examples(), proposal=smc.GCD(), particles=2,
+            ahead={"read_ahead": 2, "drafter": Appends()},
+        )  # fmt: skip
+    (record,) = caplog.records
+    assert "Appends" in record.getMessage()
+
+
 class PartlyNaN(ToyLM):
     """Says NaN after texts that begin with two b."""
 
