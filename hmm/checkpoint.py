@@ -116,19 +116,6 @@ def save(
     write_json(described, directory / CONFIG)
 
 
-def name_vocabulary(directory: str | Path, vocabulary: Vocabulary) -> None:
-    """Write into `config.json` which vocabulary a saved model is for; its weights stay as is.
-
-    For checkpoints in our layout that were saved without: `save` does it itself.
-
-    Raises:
-        ValueError: if the number of tokens, or what is noted already, disagrees.
-    """
-    directory = Path(directory)
-    config = load(directory, vocabulary=vocabulary).config
-    write_json(config | _names_of(vocabulary), directory / CONFIG)
-
-
 def load(
     directory: str | Path,
     *,
@@ -206,24 +193,6 @@ def check_files(directory: str | Path) -> None:
     directory = Path(directory)
     ours = "format" in _config(directory)
     check_tensors(directory / WEIGHTS if ours else _ctrlg_weights(directory))
-
-
-def save_ctrlg(hmm: HMM, directory: str | Path, *, eos_token_id: int) -> None:
-    """Write a model in Ctrl-G's layout, in float32; a Monarch transition becomes H² numbers."""
-    hmm.check()
-    if not 0 <= eos_token_id < hmm.num_tokens:
-        raise ValueError(f"eos_token_id is {eos_token_id}, which is not in 0..{hmm.num_tokens - 1}")
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    single = hmm.to(dtype=torch.float32)
-    state = {
-        "alpha_exp": single.transition.dense(),
-        "beta": single.emission.T.log(),
-        "gamma": single.initial.log(),
-    }
-    write_tensors(state, directory / "model.safetensors")
-    sizes = {"hidden_states": hmm.num_states, "vocab_size": hmm.num_tokens}
-    write_json(sizes | {"eos_token_id": eos_token_id}, directory / CONFIG)
 
 
 def _ctrlg_weights(directory: Path) -> Path:
