@@ -37,7 +37,7 @@ from experiments.harness.identity import Identity, fingerprint, without_places
 from experiments.harness.models import resolve_device, settle, title_of
 from experiments.harness.processes import bar, processes, refuse_disagreement, wait_for_all
 from experiments.harness.results import Key, ResultStore, Row
-from experiments.harness.screen import show
+from experiments.harness.tables import show
 from experiments.report.directory import write_about
 from experiments.report.page import NAME as REPORT
 from experiments.report.page import write_report
