@@ -33,7 +33,7 @@ from jaxtyping import Bool
 from gcd.automata.automaton import Automaton
 from gcd.automata.byte_classes import NUM_BYTES
 from gcd.automata.limits import metered, priced_cache, spend
-from gcd.errors import ConstraintError, StateLimitError, WorkLimitError, check_kind
+from gcd.errors import ConstraintError, StateLimitError, WorkLimitError, check_count, check_kind
 from gcd.languages.literal import encodable
 from gcd.languages.text.regex import regex
 
@@ -141,9 +141,7 @@ def keywords(
     alphabet = _Alphabet.of(letters, punctuation)
     concepts = _checked(groups)
     if max_words is not None:
-        check_kind(max_words, int, "max_words is a whole number", "or None for no limit")
-        if max_words < 1:
-            raise ConstraintError(f"max_words must be at least 1, got {max_words}")
+        check_count("max_words", max_words, 1)
     with metered():
         sentences, first, word = _languages(alphabet)
         for words in concepts:

@@ -51,6 +51,8 @@ def parse(pattern: str) -> Node:
 
 
 class _Parser(PatternParser):
+    _boundaries, _references = "bB", "k"
+
     # -- structure ----------------------------------------------------------------------------
 
     def _quantified(self, node: Node, begin: int) -> Node:
@@ -85,11 +87,9 @@ class _Parser(PatternParser):
         return Chars(single(ord(character)))
 
     def _group(self, begin: int) -> Node:
+        instead = "use `allOf` and `not` with patterns of their own instead"
+        self._refuse_look_around(begin, instead)
         rest = self._text[self._at : self._at + 3]
-        if rest.startswith(("?=", "?!", "?<=", "?<!")):
-            raise self._error(
-                "look-around", begin, "use `allOf` and `not` with patterns of their own instead"
-            )
         if rest.startswith("?:"):
             self._at += 2
         elif rest.startswith("?"):
@@ -150,22 +150,9 @@ class _Parser(PatternParser):
             return single(ord(control) % 32)
         if letter == "b" and in_class:
             return single(0x08)
-        if letter in ("b", "B") and not in_class:
-            raise self._error(
-                f"the word boundary `\\{letter}`", begin, "say which characters may come there"
-            )
         if letter == "0" and not self._matched("[0-9]"):
             return single(0)
-        if letter.isdigit() or (letter == "k" and not in_class):
-            what = "an octal escape" if in_class or letter == "0" else "a back-reference"
-            raise self._error(
-                what, begin, r"spell out what it stands for (a character is `\xHH` or `\uHHHH`)"
-            )
-        if letter.isascii() and letter.isalpha():
-            raise self._error(f"the escape `\\{letter}`", begin, "ECMA-262 has none of that name")
-        if not letter:
-            raise self._error("a backslash at the end", begin, r"write `\\` for the character")
-        return single(ord(letter))
+        return single(self._other_escape(letter, begin, in_class))
 
     def _unicode(self, begin: int) -> int:
         if self._skip("{"):
