@@ -24,7 +24,7 @@ from gcd import (
 )
 from gcd.automata.limits import metered, state_limit, work_left
 from gcd.languages.text.code_points import one_of, ranges, ranges_of
-from gcd.languages.text.ecma import ecma_pattern
+from gcd.languages.text.ecma_syntax import ecma_pattern
 from gcd.languages.text.python_syntax import parse
 from gcd.languages.text.syntax import literal_text
 
