@@ -10,9 +10,7 @@ bfloat16 has the range of float32 and errs by 0.4% an entry; float16 errs by 0.0
 so it is refused for a model that has smaller positive entries, as those would become impossible.
 What was rounded is normalised again when it is read, in float32.
 
-The second form of the emissions is exact: tokens whose rows have the same bytes share one
-(`hmm.shared_rows`), as all those do that training never saw. It is written where it is smaller.
-For 49 152 tokens of which 8 000 occur, 512 states take 9 MB in place of 51.
+The second form of the emissions is exact (`hmm.shared_rows`), and written where it is smaller.
 
 **Ctrl-G's** (arXiv 2406.13892), in which HMMs distilled from public language models are published:
 `model.safetensors` (or `pytorch_model.bin`) with `alpha_exp` (H x H), the transition

@@ -3,16 +3,10 @@
     style="json"      [{"name": "weather", "arguments": {"city": "Rome", "days": 3}}, ...]
     style="python"    [weather(city="Rome", days=3), ...]
 
-Both styles are built from the same tool list by the same steps. They differ in how values are
-written (`gcd.languages.values.json_values`, `gcd.languages.values.python_values`) and in what
-stands around the arguments of a call. Arguments stand in the order in which the tool declares them,
-and optional ones may be left out. Whitespace is by default what `json.dumps` writes, `, ` and `: `
-(and `, ` and `=` in Python style). Where it is flexible, Python style admits none outside the list
-nor between a name and its `(`.
-
-The arguments of a tool are a JSON schema, and their language is the one that `gcd.json_schema`
-compiles it to, with the same limits: integers without a fraction, keys in one spelling, values
-without a type nested to `max_depth`.
+Both styles are built by the same steps. They differ in how values are written
+(`gcd.languages.values.json_values`, `gcd.languages.values.python_values`) and in what stands around
+the arguments of a call, whose language is the one that `gcd.json_schema` compiles their schema to.
+`docs/tools.md` has what is written where.
 
 By default the number of calls is not bounded: the token budget ends every answer anyway, and the
 automaton needs the tools once, where `max_calls=n` needs them n times.
