@@ -347,12 +347,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--reference", type=int, default=128, help="particles of the evidence")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--tiny", action="store_true", help="a tiny model instead of SmolLM2")
-    parser.add_argument(
-        "--clock",
-        choices=list(CLOCKS),
-        default="wall",
-        help="cpu: time of this process, for one thread on a machine that others use too",
-    )
+    common.add_clock(parser)
     options = parser.parse_args(arguments)
     if min(options.particles, options.repeats, options.threads, options.reference) < 1:
         parser.error("particles, repeats, threads and particles of the reference are at least one")

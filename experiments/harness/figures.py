@@ -108,7 +108,12 @@ def plot_comparison(
             plain(axis)
             if len(styles) > 1:
                 axis.set_title(f"{style} style", fontsize="medium")
-    handles = legend_of(arms_in(summary))
+    _finish(figure, arms_in(summary), title, path)
+
+
+def _finish(figure: Any, arms: Sequence[Arm], title: str, path: Path) -> None:
+    """Write a figure of these arms, with a legend below it and a title above."""
+    handles = legend_of(arms)
     figure.legend(
         handles=handles, loc="outside lower center", ncols=min(6, len(handles)), frameon=False
     )
@@ -225,13 +230,7 @@ def plot_budgets(summary: Records, path: Path, title: str) -> None:
                 fontsize="small",
             )
             axis.set_xlabel("budget / tokens of the gold answer")
-    handles = legend_of(arms)
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=min(6, len(handles)), frameon=False
-    )
-    figure.suptitle(textwrap.fill(title, _TITLE_WIDTH))
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    _finish(figure, arms, title, path)
 
 
 def _lines(summary: Records) -> list[tuple[Arm, list[dict[str, Any]]]]:

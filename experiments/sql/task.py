@@ -7,7 +7,6 @@ what the gold query gives. Under `torchrun` the questions are dealt out over the
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from experiments.harness.examples import Example, RecordTask
 from experiments.harness.identity import Identity
 from experiments.harness.models import ROOT, load_model
 from experiments.harness.records import DataError, ReadResult
-from experiments.harness.results import Row
+from experiments.harness.results import Row, as_lines
 from experiments.harness.run import Run, Task
 from experiments.harness.settings import check_records
 from experiments.harness.summary import Group, as_table, summarize
@@ -220,10 +219,9 @@ def _run(run: Run, asked: Asked) -> None:
 def _report_unjudged(run: Run, asked: Asked) -> int:
     """Keep the list of questions without a measure; returns their number."""
     unjudged = asked.judge.unjudged
-    lines = [json.dumps({"record": name, "reason": why}) for name, why in unjudged.items()]
-    path = run.directory / "unjudged.jsonl"
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return len(lines)
+    lines = as_lines({"record": name, "reason": why} for name, why in unjudged.items())
+    (run.directory / "unjudged.jsonl").write_text(lines, encoding="utf-8")
+    return len(unjudged)
 
 
 TASK = Task("sql", SqlConfig, check, read, _identity, _run, processes="rows")
