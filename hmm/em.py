@@ -136,7 +136,6 @@ def expected_statistics(
     """The E-step computes the expected counts of these sequences under this model.
 
     Args:
-        hmm: the model.
         tokens: any values behind a sequence's length.
         lengths: number of tokens of each sequence, 0 to T.
         observed: tokens that count as seen (`dropout_mask`), the others are summed over.

@@ -152,7 +152,6 @@ def filter_step(
     """Condition on one more token.
 
     Args:
-        hmm: the model.
         predicted: P(state that emits this token | tokens before it).
         tokens: one token a sequence.
 
@@ -174,7 +173,6 @@ def filter_all(
     """Run the filter over whole sequences.
 
     Args:
-        hmm: the model.
         tokens: any values behind a sequence's length.
         lengths: number of tokens of each sequence, 0 to T.
         observed: tokens that count as seen, the others are summed over; None for all.
@@ -254,8 +252,6 @@ def sample(
     """Draw sequences from the model: state, token, next state, ...
 
     Args:
-        hmm: the model.
-        num: how many sequences.
         length: the most tokens of each.
         generator: on the model's device; None is torch's own.
         eos_id: a sequence ends with this token; None: all have the full length.

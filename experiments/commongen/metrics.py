@@ -79,7 +79,6 @@ def log_probability(lm: LanguageModel, prompt: Sequence[int], ids: Sequence[int]
     """Compute log p_lm(ids | prompt) at temperature one, in nats, without any constraint.
 
     Args:
-        lm: the language model.
         prompt: token ids.
         ids: tokens of the answer, at least one; EOS counts where it is among them.
     """

@@ -52,7 +52,6 @@ def read_file(path: str | Path, inflections: str = AUTO) -> ReadResult[ConceptSe
     """Read the records of a JSON-lines file in the form of CommonGen's public one.
 
     Args:
-        path: of the file.
         inflections: where they come from: "auto", "lemminflect", or a file with a line for each
             line of the first one, as in `CommonGenConfig`.
 

@@ -36,7 +36,6 @@ def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
     """Write, print and log the results.
 
     Args:
-        run: the run.
         reports: one for each problem, a line of `results.jsonl`.
         notes: what there is to say about the HMMs.
     """

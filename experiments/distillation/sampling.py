@@ -98,7 +98,6 @@ def sample_batch(
     """Sample one answer to each prompt, EOS included where it came, and log P_lm of each.
 
     Args:
-        lm: the language model.
         prompts: token ids; the same prompt may come several times, and is read once.
         max_length: of an answer.
         generator: on the model's device.

@@ -103,11 +103,6 @@ def report(
     """Write table, summary and figures.
 
     Args:
-        run: the run.
-        read: the records.
-        prepared: what they became.
-        rows: all of them.
-        title: of the table and figures.
         summary: a record for each arm and number of particles (`summary.summarize`).
         table: the same for readers.
         notes: sentences below the table.

@@ -165,7 +165,6 @@ def read_rows(
     """Read the whole rows of a file; `ValueError` names the line that is none.
 
     Args:
-        path: of the file.
         needs: what every row must have.
         remedy: what the user can do about a line that is no row.
     """

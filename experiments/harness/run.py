@@ -85,7 +85,6 @@ def run_task(task: Task, config: DictConfig) -> Path:
     """Run a task to its end, or from where it was interrupted; returns the run directory.
 
     Args:
-        task: the task.
         config: the whole configuration; what all tasks share of it is checked.
 
     Raises:

@@ -46,7 +46,6 @@ def count_tokens(
     """Return the token automaton's table of the answers that keep all limits.
 
     Args:
-        segments: what they are.
         states: what reads their bytes.
         table: the row after a token of each class, for the rows of `states`; -1 for none.
         class_of: class of every token id, -1 for EOS; those of special tokens are replaced.

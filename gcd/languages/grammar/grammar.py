@@ -74,7 +74,6 @@ def grammar(
     times, and `GrammarLanguage.extent` says what that leaves out.
 
     Args:
-        text: the grammar.
         dialect: "lark", "gbnf" (llama.cpp) or "ebnf" (xgrammar); `docs/grammars.md` has what each
             may use.
         start: the rule of whole texts; None for `start` of lark, `root` of the others.

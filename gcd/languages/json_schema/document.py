@@ -72,7 +72,6 @@ class Document:
     """A document is a schema in which references are resolved, whatever draft it is written in.
 
     Args:
-        root: the schema.
         base: JSON pointer of the schema in what the user handed in, for messages.
         hidden: first step of pointers here that what the user handed in does not have.
         max_depth: how often a schema may be entered on one path.
