@@ -12,6 +12,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from gcd.support.compiled import kernel
+from gcd.support.kernels.grouping import by_key
 from gcd.support.kernels.growing import more_rows
 
 
@@ -54,18 +55,7 @@ def distances(
     With `backward` against them: the distance to `start`, which else is that from it.
     """
     near, far = (1, 0) if backward else (0, 1)
-    offsets = np.zeros(num_states + 1, np.int64)
-    for i in range(pairs.shape[0]):
-        offsets[pairs[i, near] + 1] += 1
-    for s in range(num_states):
-        offsets[s + 1] += offsets[s]
-    fill = offsets[:-1].copy()
-    others = np.empty(pairs.shape[0], np.int32)
-    for i in range(pairs.shape[0]):
-        s = pairs[i, near]
-        others[fill[s]] = pairs[i, far]
-        fill[s] += 1
-
+    offsets, others = by_key(pairs[:, near], num_states, pairs[:, far])
     distance = np.full(num_states, unreachable, np.int32)
     queue = np.empty(num_states, np.int32)
     queue[0] = start
