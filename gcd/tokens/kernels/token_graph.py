@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
+from gcd.automata.kernels.graph import levels
 from gcd.support.compiled import kernel
 from gcd.support.kernels.grouping import by_key
 from gcd.support.kernels.growing import more_rows
@@ -55,19 +56,10 @@ def distances(
     With `backward` against them: the distance to `start`, which else is that from it.
     """
     near, far = (1, 0) if backward else (0, 1)
-    offsets, others = by_key(pairs[:, near], num_states, pairs[:, far])
-    distance = np.full(num_states, unreachable, np.int32)
-    queue = np.empty(num_states, np.int32)
-    queue[0] = start
-    distance[start] = 0
-    head, tail = 0, 1
-    while head < tail:
-        s = queue[head]
-        head += 1
-        for i in range(offsets[s], offsets[s + 1]):
-            t = others[i]
-            if distance[t] == unreachable:
-                distance[t] = distance[s] + 1
-                queue[tail] = t
-                tail += 1
+    is_start = np.zeros(num_states, np.bool_)
+    is_start[start] = True
+    distance = levels(*by_key(pairs[:, near], num_states, pairs[:, far]), is_start)
+    for s in range(num_states):
+        if distance[s] < 0:
+            distance[s] = unreachable
     return distance
