@@ -2,10 +2,11 @@
 
     OMP_NUM_THREADS=2 python -m benchmarks.answers --schemas ../shared/data/public_schemas
 
-Beside GCD (`smc.sample`), with forced runs and with one pass for each token, runs a loop that draws
-as many tokens from the same model after the same prompt, with no constraint, and does nothing else.
-Sides are timed in turns, answer by answer; the table has medians of the ratios of their times over
-answers. `benchmarks/README.md` says which answers and models these are.
+Beside GCD (`smc.sample`), with one pass for each token, with forced runs, and with reading ahead as
+well (`read_ahead="auto"`), runs a loop that draws as many tokens from the same model after the same
+prompt, with no constraint, and does nothing else. Sides are timed in turns, answer by answer; the
+table has medians of the ratios of their times over answers. `benchmarks/README.md` says which
+answers and models these are.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ def with_prompt(lm: smc.TransformersLM, prompt: str, language: gcd.Automaton) ->
     return Case(lm.encode(prompt), canonical, gcd.lift(language, lm.vocabulary))
 
 
-def calls(lm: smc.TransformersLM, style: str, count: int) -> Iterator[Case]:
-    """Tool calls of the first records whose tools are not refused."""
-    for record, language in islice(tool_calls(style), count):
+def calls(lm: smc.TransformersLM, style: str, count: int, skipped: int = 0) -> Iterator[Case]:
+    """Tool calls of so many records whose tools are not refused, after some that are skipped."""
+    for record, language in islice(tool_calls(style), skipped, skipped + count):
         yield with_prompt(lm, compact_prompt(record, style), language)
 
 
@@ -92,19 +93,22 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--records", type=int, default=16, help="of xLAM")
+    parser.add_argument("--skip", type=int, default=0, help="so many records of xLAM first")
     parser.add_argument("--schemas", type=Path, help="folder of schemas")
     parser.add_argument("--sample", type=int, default=20, help="so many schemas")
     parser.add_argument("--most-tokens", type=int, default=600, help="of a schema's prompt, text")
     parser.add_argument("--particles", type=int, nargs="+", default=[1, 16])
     options = parser.parse_args()
     print(f"{torch.get_num_threads()} threads\n")
-    sides = "one by one", "forced runs", "forced runs, all spellings"
+    sides = "one by one", "forced runs", "read ahead", "forced runs, all spellings"
     ratios = (f"{side} / unconstrained" for side in sides)
-    print(head("answers", "number", "particles", "tokens", "passes", *ratios))
+    passes = "passes", "passes, read ahead"
+    print(head("answers", "number", "particles", "tokens", *passes, *ratios))
     if options.records:
         lm = loaded(str(ROOT / "models" / "smollm2-xlam"))
         for style in ("json", "python"):
-            show(f"tool calls, {style}", lm, list(calls(lm, style, options.records)), options)
+            cases = list(calls(lm, style, options.records, options.skip))
+            show(f"tool calls, {style}", lm, cases, options)
     if options.schemas is not None:
         lm = loaded("none")
         texts = list(schemas(lm, options.schemas, options.sample, options.most_tokens))
@@ -121,20 +125,21 @@ def show(name: str, lm: smc.TransformersLM, cases: list[Case], options: argparse
     for particles in options.particles:
         found = [measure(lm, case, particles) for case in tqdm(cases, leave=False)]
         columns = [statistics.median(column) for column in zip(*found, strict=True)]
-        counts = (f"{count:.0f}" for count in columns[:2])
-        ratios = (f"{ratio:.2f}" for ratio in columns[2:])
+        counts = (f"{count:.0f}" for count in columns[:3])
+        ratios = (f"{ratio:.2f}" for ratio in columns[3:])
         print(line(name, len(cases), particles, *counts, *ratios), flush=True)
 
 
 def measure(lm: smc.TransformersLM, case: Case, particles: int) -> tuple[float, ...]:
-    """Tokens of an answer, passes, and ratios of times."""
+    """Tokens of an answer, passes without and with reading ahead, and ratios of times."""
     prompt = case.prompt
     lm.prefill([prompt])  # kept from here on
 
-    def run(constraint: gcd.TokenAutomaton, forced: bool) -> smc.Posterior:
+    def run(constraint: gcd.TokenAutomaton, forced: bool, ahead: int | str = 0) -> smc.Posterior:
         return smc.sample(
             lm, [prompt], constraint, budget=budget_of("default", constraint),
             particles=particles, proposal=smc.GCD(), forced_runs=forced,
+            read_ahead=ahead,
         )[0]  # fmt: skip
 
     answer = run(case.canonical, True)
@@ -143,13 +148,15 @@ def measure(lm: smc.TransformersLM, case: Case, particles: int) -> tuple[float, 
     sides = [
         seconds(lambda: run(case.canonical, False)),
         seconds(lambda: run(case.canonical, True)),
+        seconds(lambda: run(case.canonical, True, "auto")),
     ]
+    passes = [answer, run(case.canonical, True, "auto")]
     # In all spellings another answer comes out; its time is taken by the token.
     other: list[smc.Posterior] = []
     spent = seconds(lambda: other.append(run(case.plain, True)))
     longest = max(len(sample.ids) for sample in other[0].particles)
     ratios = [side / free for side in sides] + [spent / longest / (free / tokens)]
-    return float(tokens), float(answer.diagnostics.lm_calls - 1), *ratios
+    return float(tokens), *(float(each.diagnostics.lm_calls - 1) for each in passes), *ratios
 
 
 if __name__ == "__main__":

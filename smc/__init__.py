@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
+from smc.drafters import Drafter, PromptLookup
 from smc.draw import CounterDraw, Draw
 from smc.interface import sample
 from smc.models.protocol import (
@@ -15,7 +16,6 @@ from smc.models.protocol import (
     PromptTooLongError,
     Rows,
     check_prompts,
-    prompt_lengths,
 )
 from smc.models.transformers_lm import TransformersLM
 from smc.posterior import Diagnostics, Posterior, Sample
@@ -55,6 +55,7 @@ __all__ = [
     "CounterDraw",
     "DenseGuide",
     "Diagnostics",
+    "Drafter",
     "Draw",
     "Expectation",
     "GreedyClose",
@@ -64,6 +65,7 @@ __all__ = [
     "Lookahead",
     "MaskProposal",
     "Posterior",
+    "PromptLookup",
     "PromptTooLongError",
     "Proposal",
     "Rows",
@@ -74,7 +76,6 @@ __all__ = [
     "Weights",
     "check_prompts",
     "generate",
-    "prompt_lengths",
     "sample",
 ]
 

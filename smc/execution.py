@@ -23,13 +23,14 @@ from torch import Tensor
 from smc.algorithms import Discrete
 from smc.answers import check_room
 from smc.draw import Draw
-from smc.loop import AHEAD, run_eagerly, run_static
+from smc.eager import EagerReader
+from smc.loop import AHEAD, NotCapturedError, run_eagerly, run_static
 from smc.models.protocol import LanguageModel
 from smc.models.static_cache import Forward, StaticLanguageModel
 from smc.observation import Watch
 from smc.outcome import Outcome
-from smc.prefixes import EagerReader
 from smc.proposals import Batch
+from smc.read_ahead import ReadAhead
 from smc.settings import Settings
 from smc.static import StaticReader
 from smc.vocabulary.passes import Pass, pass_of
@@ -79,8 +80,18 @@ class Execute:
             if static is not None:
                 # An observer looks at every step on the host, so there is no graph then.
                 steps = given.algorithm.on(static, examples, given.particles, draw, watch)
-                most = int(batch.budgets.max())
-                return run_static(steps, prompts, most, graph=on_cuda and watch is None)
+                most, graph = int(batch.budgets.max()), on_cuda and watch is None
+                try:
+                    return run_static(steps, prompts, most, graph=graph)
+                except NotCapturedError as error:
+                    if given.execution == "static":
+                        raise
+                    _LOG.info("steps are executed in eager form: %s", error)
+            wanted: int | str = given.read_ahead
+            if wanted == "auto" and not getattr(self.lm, "reads_ahead", False):
+                wanted = 0
+            vocabulary = self.lm.vocabulary
+            ahead = ReadAhead(given.drafter, wanted, batch, vocabulary) if wanted else None
             reader = EagerReader(
                 self.lm,
                 given.proposal,
@@ -89,6 +100,7 @@ class Execute:
                 temperature=given.temperature,
                 top_p=given.top_p,
                 forced_runs=given.forced_runs,
+                ahead=ahead,
             )
             steps = given.algorithm.on(reader, examples, given.particles, draw, watch)
             return run_eagerly(steps, prompts)
@@ -151,6 +163,11 @@ def _forward(lm: LanguageModel, settings: Settings) -> Forward:
         raise ValueError(
             f"top_p={settings.top_p} sorts the vocabulary by what is drawn, which static shapes do "
             "not; give execution='eager'"
+        )
+    if settings.read_ahead not in (0, "auto"):
+        raise ValueError(
+            f"read_ahead={settings.read_ahead} reads as many tokens as a drafter guesses, which "
+            "static shapes do not; give execution='eager', or read_ahead=0"
         )
     if not isinstance(lm, StaticLanguageModel):
         raise ValueError(

@@ -36,10 +36,10 @@ from smc.draw import Breaks, Draw, Keys, Purpose
 from smc.observation import Observation, Population, Watch
 from smc.outcome import Outcome, StepRecord
 from smc.particles import Particles, start_particles
-from smc.prefixes import Prefixes, Reader
+from smc.prefixes import Extension, Prefixes, Reader
 from smc.proposals import State
 from smc.selection import Fixed, Group, Selection, select
-from smc.step import fallbacks_of, prefixes_in_use
+from smc.step import fallbacks_of, held_back, prefixes_in_use
 
 
 class Carry(NamedTuple):
@@ -129,8 +129,15 @@ class DiscreteFilter(Generic[State]):
         B, example = len(self.examples), prefixes.example
         rivals = selection_scores(scores, prefixes.log_p, log_weight, example, B, self.share)
         kept = self._select(prefixes, rivals, answers, carry.step)
-
-        extension, after = self.reader.extend(prefixes, kept.row, kept.token, kept.kept)
+        goes = None
+        if self.watch is None:  # who looks on sees a step of all examples
+            goes = self.reader.ready(prefixes, kept.row, kept.token, kept.kept)
+        if goes is not None:
+            # Examples that are held back take this step another time, with the same numbers.
+            weight = torch.where(goes[example], log_weight, -torch.inf)
+            answers, _ = carry.answers.ended(ending._replace(log_weight=weight))
+        asked = held_back(goes, self.num_particles, before, kept.row, kept.token, kept.kept)
+        extension, after = self.reader.extend(prefixes, *asked)
         log_p = prefixes.log_p[kept.row, kept.token].double()
         possible = extension.finished | extension.running
         gained = torch.where(possible, log_p - kept.log_pi + extension.forced_log_p, -torch.inf)
@@ -144,14 +151,19 @@ class DiscreteFilter(Generic[State]):
             log_potential=particles.log_potential,
         )
         answers = answers.went_on(parent, kept.token, carry.step)
+        step, dropped = carry.step + 1, kept.dropped
+        if goes is not None:
+            mine = goes.repeat_interleave(self.num_particles)
+            particles = particles.where(mine, before._replace(row=extension.row))
+            before = before._replace(running=before.running & mine)
+            step, dropped = carry.step + goes.long(), dropped & goes
         if self.watch is not None:
             self.watch(self._observation(prefixes, scores, before, parent, particles, ended))
         answers, running = self._ended(answers, particles, carry.step + 1)
-        read = extension.num_read, extension.num_forced
-        record = self._record(carry, log_weight, scores, kept, *read)
-        whole = carry.whole & ~kept.dropped
+        record = self._record(prefixes, before, log_weight, scores, dropped, extension)
+        whole = carry.whole & ~dropped
         failed = carry.failed | failed | extension.failed
-        return Carry(running, after, carry.step + 1, failed, answers, whole), record
+        return Carry(running, after, step, failed, answers, whole), record
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
         """Return the answers, example by example; their sum is the evidence."""
@@ -200,23 +212,25 @@ class DiscreteFilter(Generic[State]):
 
     def _record(
         self,
-        carry: Carry,
+        prefixes: Prefixes[State],
+        before: Particles,
         log_weight: Float64[Tensor, "R"],
         scores: Scores,
-        kept: Selection,
-        read: Int64[Tensor, "B"],
-        forced: Int64[Tensor, "B"],
+        dropped: Bool[Tensor, "B"],
+        extension: Extension,
     ) -> StepRecord:
         B, N = len(self.examples), self.num_particles
-        running = carry.particles.running.view(B, N).sum(dim=1)
+        running = before.running.view(B, N).sum(dim=1)
         return StepRecord(
-            ess=effective(log_weight, carry.prefixes.example, B),
-            resampled=kept.dropped,
+            ess=effective(log_weight, prefixes.example, B),
+            resampled=dropped,
             running=running,
             alive=running,
-            fallbacks=fallbacks_of(scores.fallback, carry.prefixes, carry.particles, B),
-            read=read,
-            forced=forced,
+            fallbacks=fallbacks_of(scores.fallback, prefixes, before, B),
+            read=extension.num_read,
+            forced=extension.num_forced,
+            drafted=extension.num_drafted,
+            used=extension.num_used,
         )
 
     def _observation(

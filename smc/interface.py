@@ -27,6 +27,7 @@ from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 from smc.algorithms import Options
 from smc.batches import Room, in_batches
+from smc.drafters import Drafter
 from smc.draw import CounterDraw, Draw, Keys, Purpose
 from smc.execution import Execute, executor
 from smc.models.protocol import LanguageModel, Prompt, check_prompts
@@ -58,6 +59,8 @@ def sample(
     max_rows: int = 256,
     forced_runs: bool = True,
     execution: str = "auto",
+    read_ahead: int | str = "auto",
+    drafter: Drafter | None = None,
     draw: Draw | None = None,
     finished: Callable[[Mapping[int, Posterior]], object] | None = None,
     observe: Observe | None = None,
@@ -85,6 +88,11 @@ def sample(
             of the model (`smc.proposals.forced`). The target is the same, as is each text's weight.
         execution: "eager", "static" (shapes that never change, so that a step is one captured graph
             on a CUDA device, and takes forced tokens one by one), or "auto" (`smc.execution`).
+        read_ahead: tokens that the model reads in advance, in passes that are made anyway. Answers
+            and weights are the same (up to the rounding of a wider pass), in fewer passes
+            (`smc.read_ahead`). "auto" reads up to four where a pass has few rows, on a CPU; on
+            another device nothing, as it was not measured there. Only eagerly.
+        drafter: guesses these tokens; `smc.PromptLookup()` if not given.
         draw: replaces the random number generator (and `seed`).
         finished: handed the posteriors as soon as they are there, by their place in `prompts`;
             they are not kept then.
@@ -138,6 +146,8 @@ def sample(
         temperature,
         top_p,
         execution,
+        read_ahead,
+        drafter,
     )
     tasks = [
         Task(name, tuple(lm.encode(prompt)), automaton, n)
@@ -320,6 +330,8 @@ def _posteriors(
             seconds=0.0,
             fallbacks=int(history.fallbacks[steps, b].sum()),
             forced=int(history.forced[steps, b].sum()),
+            drafted=int(history.drafted[steps, b].sum()),
+            used=int(history.used[steps, b].sum()),
         )
         whole = enumerated[b]
         if settings.algorithm.answers is not None:

@@ -67,6 +67,10 @@ def run_eagerly(algorithm: Steps, prompts: Sequence[Sequence[int]]) -> Outcome:
     return algorithm.outcome(carry, history)._replace(start_seconds=seconds)
 
 
+class NotCapturedError(ValueError):
+    """A step that a CUDA graph cannot hold, so that it must be executed eagerly."""
+
+
 class StaticRun:
     """An algorithm under way in static shapes.
 
@@ -79,6 +83,9 @@ class StaticRun:
     Attributes:
         carry: what the next step is given.
         advance: takes a step, as a graph if it was captured.
+
+    Raises:
+        NotCapturedError: a graph was asked for, and the step cannot be captured.
     """
 
     @torch.inference_mode()
@@ -93,9 +100,17 @@ class StaticRun:
             *(torch.cat([field[None], field.new_zeros(most, *field.shape)]) for field in start)
         )
         self._row = torch.zeros(1, dtype=torch.int64, device=start.running.device)
-        self.advance: Callable[[], object] = self._captured() if graph else self.step
+        self.advance: Callable[[], object] = self.step
         if graph:
-            torch.cuda.synchronize()
+            try:
+                self.advance = self._captured()
+                torch.cuda.synchronize()
+            except (ValueError, RuntimeError) as error:
+                reader = algorithm.reader
+                raise NotCapturedError(
+                    f"a step of {reader.proposal!r} cannot be captured as a CUDA graph: {error}; "
+                    "give execution='eager'"
+                ) from error
         self._seconds = time.perf_counter() - started
 
     @torch.inference_mode()
@@ -170,6 +185,7 @@ def run_static(
 
     Raises:
         FloatingPointError: log-probabilities are not numbers.
+        NotCapturedError: a graph was asked for, and the step cannot be captured.
     """
     run = StaticRun(algorithm, prompts, most, graph=graph)
     run.finish()

@@ -23,6 +23,8 @@ class StepRecord(NamedTuple):
         read: distinct prefixes that the language model read at the end of the step, those in the
             middle of a forced run included: one for each token.
         forced: tokens that distinct prefixes took without a choice.
+        drafted: of `read`, those that were read in advance (`smc.read_ahead`).
+        used: tokens that had been read in advance, and became part of a prefix.
     """
 
     ess: Float64[Tensor, "*steps B"]
@@ -32,6 +34,8 @@ class StepRecord(NamedTuple):
     fallbacks: Int64[Tensor, "*steps B"]
     read: Int64[Tensor, "*steps B"]
     forced: Int64[Tensor, "*steps B"]
+    drafted: Int64[Tensor, "*steps B"]
+    used: Int64[Tensor, "*steps B"]
 
     @classmethod
     def of_start(cls, extension: Extension, particles: int) -> StepRecord:
@@ -41,10 +45,10 @@ class StepRecord(NamedTuple):
         """
         started = (extension.num_forced > 0).long() * particles
         none = torch.zeros_like(started)
-        read = extension.num_read
         return cls(
-            started.double(), none.bool(), started, started, none, read, extension.num_forced
-        )
+            started.double(), none.bool(), started, started, none,
+            extension.num_read, extension.num_forced, extension.num_drafted, extension.num_used,
+        )  # fmt: skip
 
 
 class Outcome(NamedTuple):

@@ -44,6 +44,12 @@ class Particles(NamedTuple):
         """Copy these particles, weights and all."""
         return Particles(*(field[ancestors] for field in self))
 
+    def where(self, mask: Bool[Tensor, "P"], other: Particles) -> Particles:
+        """Return these particles where the mask is true, and others elsewhere."""
+        tokens = torch.where(mask.unsqueeze(1), self.tokens, other.tokens)
+        rest = (torch.where(mask, *pair) for pair in zip(self[1:], other[1:], strict=True))
+        return Particles(tokens, *rest)
+
     def extended(
         self,
         by: Extension,

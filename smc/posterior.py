@@ -71,6 +71,8 @@ class Diagnostics:
         fallbacks: prefixes, each counted once a step, at which the proposal's lookahead knew
             nothing: with particles it did what GCD does; see `smc.proposals.twisted`.
         forced: tokens that distinct prefixes took without a choice (`smc.proposals.forced`).
+        drafted: of `tokens`, those that the model read in advance (`smc.read_ahead`).
+        used: tokens that had been read in advance, and became part of a prefix.
     """
 
     ess: tuple[float, ...]
@@ -84,6 +86,8 @@ class Diagnostics:
     seconds: float
     fallbacks: int = 0
     forced: int = 0
+    drafted: int = 0
+    used: int = 0
     start_seconds: float = 0.0
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from smc import algorithms
 from smc.algorithms import SMC, Discrete, Options
+from smc.drafters import Drafter, PromptLookup
 from smc.proposals import Proposal
 
 COLDEST = 1e-6
@@ -33,6 +34,8 @@ class Settings:
     max_rows: int
     forced_runs: bool
     execution: str
+    read_ahead: int | str
+    drafter: Drafter
 
     def __post_init__(self) -> None:
         if self.particles < 1:
@@ -55,6 +58,14 @@ class Settings:
             raise ValueError(
                 f"execution is {self.execution!r}; give one of {', '.join(EXECUTIONS)}"
             )
+        if self.read_ahead != "auto" and (isinstance(self.read_ahead, str) or self.read_ahead < 0):
+            raise ValueError(
+                f"read_ahead is {self.read_ahead!r}; give a number of tokens, 0 for none, or 'auto'"
+            )
+        if isinstance(self.drafter, type) or not isinstance(self.drafter, Drafter):
+            raise ValueError(
+                f"drafter is {self.drafter!r}; give one that is made, such as smc.PromptLookup()"
+            )
 
 
 def settings_of(
@@ -67,6 +78,8 @@ def settings_of(
     temperature: object = 1.0,
     top_p: object = 1.0,
     execution: str = "auto",
+    read_ahead: object = "auto",
+    drafter: object = None,
 ) -> Settings:
     """Make settings of what a caller of `smc.sample` gives by these names, whatever it is.
 
@@ -86,6 +99,8 @@ def settings_of(
         max_rows=whole("max_rows", max_rows),
         forced_runs=forced_runs,
         execution=execution,
+        read_ahead=read_ahead if isinstance(read_ahead, str) else whole("read_ahead", read_ahead),
+        drafter=PromptLookup() if drafter is None else drafter,  # type: ignore[arg-type]
     )
 
 

@@ -134,6 +134,8 @@ class StaticReader(Reader[State]):
             forced_log_g=none.double(),
             num_read=count if tokens.shape[1] else torch.zeros_like(count),
             num_forced=torch.zeros_like(count),
+            num_drafted=torch.zeros_like(count),
+            num_used=torch.zeros_like(count),
             failed=torch.zeros((), dtype=torch.bool, device=running.device),
         )
 

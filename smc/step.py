@@ -120,7 +120,8 @@ class ParticleFilter(Generic[State]):
             return torch.where(runs.unsqueeze(1), next_tokens.breaks(rows), 0.0)
 
         token = next_tokens.draw(rows, self.draw(self._keys(carry.step), breaks))
-        extension, after = self.reader.extend(prefixes, rows, token, runs)
+        goes, asked = self._ready(particles, prefixes, rows, token, runs)
+        extension, after = self.reader.extend(prefixes, *asked)
         log_g = next_tokens.log_g(rows, token)
         log_potential = self._log_potential(extension, log_g)
         gained = log_potential if self.reader.proposal.potential else log_z[ancestors]
@@ -135,11 +136,18 @@ class ParticleFilter(Generic[State]):
             log_p=prefixes.log_p[rows, token].double(),
             log_potential=log_potential,
         )
+        step = carry.step + 1
+        if goes is not None:
+            # Examples that are held back take this step another time, with the same numbers.
+            mine = goes[self._example]
+            extended = extended.where(mine, particles._replace(row=extension.row))
+            particles = particles._replace(running=particles.running & mine)
+            step = carry.step + goes.long()
         if self.watch is not None:
             self.watch(self._observation(prefixes, guide, particles, weighed, ancestors, extended))
         failed = carry.failed | failed | extension.failed
         record = self._record(particles, weighed, resampled, prefixes, guide, extension)
-        return Carry(extended, after, carry.step + 1, failed), record
+        return Carry(extended, after, step, failed), record
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
         """Return the particles, example by example; their mean weight is the evidence."""
@@ -169,6 +177,24 @@ class ParticleFilter(Generic[State]):
         example = self._example
         number = torch.arange(len(example), device=example.device) % self.num_particles
         return Keys(self.examples[example], number, step[example], Purpose.TOKEN)
+
+    def _ready(
+        self,
+        particles: Particles,
+        prefixes: Prefixes[State],
+        row: Int64[Tensor, "P"],
+        token: Int64[Tensor, "P"],
+        running: Bool[Tensor, "P"],
+    ) -> tuple[Bool[Tensor, "B"] | None, Asked]:
+        """Find the examples that take the step now; see `Reader.ready`.
+
+        Returns:
+            Them, or None for all; and what the reader is asked for: prefixes, tokens, and where.
+        """
+        goes = None
+        if self.watch is None:  # who looks on sees a step of all examples
+            goes = self.reader.ready(prefixes, row, token, running)
+        return goes, held_back(goes, self.num_particles, particles, row, token, running)
 
     def _weigh(self, particles: Particles, log_z: Float64[Tensor, "P"]) -> Particles:
         """Running particles are weighed by Z_t / psi_{t-1}; with no token to draw, they die."""
@@ -229,6 +255,8 @@ class ParticleFilter(Generic[State]):
             fallbacks=fallbacks_of(guide.fallback, prefixes, before, len(self.examples)),
             read=extension.num_read,
             forced=extension.num_forced,
+            drafted=extension.num_drafted,
+            used=extension.num_used,
         )
 
     def _observation(
@@ -255,6 +283,36 @@ class ParticleFilter(Generic[State]):
                 after.finished, after.running,
             ),
         )  # fmt: skip
+
+
+Asked = tuple[Int64[Tensor, "P"], Int64[Tensor, "P"], Bool[Tensor, "P"]]
+"""Rows of prefixes, the tokens by which they are extended, and where this is to be done."""
+
+
+def held_back(
+    goes: Bool[Tensor, "B"] | None,
+    num_particles: int,
+    particles: Particles,
+    row: Int64[Tensor, "P"],
+    token: Int64[Tensor, "P"],
+    running: Bool[Tensor, "P"],
+) -> Asked:
+    """Return what a reader is asked for when examples wait: theirs stay as they are, token -1.
+
+    Args:
+        goes: examples that do not wait; None for all.
+        num_particles: N, of each example.
+        particles: before the step.
+        row, token, running: what they would be extended by.
+    """
+    if goes is None:
+        return row, token, running
+    mine = goes.repeat_interleave(num_particles)
+    return (
+        torch.where(mine, row, particles.row),
+        torch.where(mine, token, -1),
+        torch.where(mine, running, particles.running),
+    )
 
 
 def fallbacks_of(

@@ -228,6 +228,8 @@ class _Scripted:
     def __init__(self, scripts: Sequence[tuple[int, ...]]) -> None:
         self._scripts = scripts
         self.choices: list[list[tuple[int, list[float]]]] = [[] for _ in scripts]
+        # Asked for the same number again, it gives the same.
+        self._known: dict[tuple[int, ...], float] = {}
 
     def __call__(self, keys: Keys, breaks: Breaks) -> Float64[Tensor, "*M"]:
         """A number in the middle of the outcome that the script demands."""
@@ -236,12 +238,18 @@ class _Scripted:
         edges = np.concatenate([np.zeros((len(rows), 1)), rows, np.ones((len(rows), 1))], axis=1)
         shares = np.diff(edges, axis=1)
         u = np.empty(len(rows))
-        for m, example in enumerate(keys.example.flatten().tolist()):
+        parts = (torch.as_tensor(part).expand_as(keys.example).flatten().tolist() for part in keys)
+        for m, name in enumerate(zip(*parts, strict=True)):
+            if name in self._known:
+                u[m] = self._known[name]
+                continue
+            example = name[0]
             script, choices = self._scripts[example], self.choices[example]
             cells = np.flatnonzero(shares[m] > self._NOTHING)
             outcome = script[len(choices)] if len(choices) < len(script) else 0
             choices.append((outcome, shares[m][cells].tolist()))
             u[m] = edges[m, cells[outcome]] + shares[m, cells[outcome]] / 2
+            self._known[name] = u[m]
         return torch.from_numpy(u).reshape(keys.example.shape)
 
 

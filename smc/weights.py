@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Float64
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 
@@ -55,13 +55,3 @@ class Weights(NamedTuple):
             log_mean=(total / log.shape[-1]).log() + top.squeeze(-1),
             ess=torch.where(dead, 0.0, 1 / torch.where(dead, 1.0, squares)),
         )
-
-    @property
-    def dead(self) -> Bool[Tensor, "*B"]:
-        """True where every particle of the system has weight zero."""
-        return self.log_mean.isneginf()
-
-    @property
-    def num_particles(self) -> int:
-        """N, the particles of one system."""
-        return self.log.shape[-1]

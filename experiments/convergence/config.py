@@ -84,7 +84,8 @@ def check_convergent(config: DictConfig, records: str) -> None:
             f"compares {', '.join(known)}"
         )
     left_alone(config, Config, ["data.path", "data.hub", "data.offset"], f"{name} {records}")
-    left_alone(config, Config, ["smc.execution"], f"{name} runs on tables, which have one form")
+    unread = ["smc.execution", "smc.read_ahead"]
+    left_alone(config, Config, unread, f"{name} runs on tables, which have one form")
     if config.smc.top_p != 1:
         raise ValueError(
             f"smc.top_p={config.smc.top_p} changes the target, so there is no exact answer to "

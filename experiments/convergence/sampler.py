@@ -33,9 +33,9 @@ from gcd.tokens.vocabulary import Vocabulary
 from smc.algorithms import SMC, Discrete
 from smc.competition import Scores, Successors, sums_by
 from smc.draw import CounterDraw, Draw
+from smc.eager import EagerReader
 from smc.loop import run_eagerly
 from smc.models.protocol import Prompt
-from smc.prefixes import EagerReader
 from smc.proposals import Batch, Proposal
 from smc.vocabulary.factors import DenseGuide, by_class_alone
 from smc.vocabulary.passes import TENSORS

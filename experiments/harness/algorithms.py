@@ -46,8 +46,9 @@ class Variant:
 
     def arguments(self, config: DictConfig) -> dict[str, Any]:
         """Give the arguments that choose it in `smc.sample`: `algorithm`, execution, options."""
-        chosen = {"algorithm": self.algorithm, "execution": config.smc.execution}
-        return {**chosen, **self.options(config)}
+        given = config.smc
+        chosen = {"execution": given.execution, "read_ahead": given.read_ahead}
+        return {"algorithm": self.algorithm, **chosen, **self.options(config)}
 
     def make(self, config: DictConfig) -> SMC | Discrete:
         """Make the algorithm itself, for a sampler that is not `smc.sample`.

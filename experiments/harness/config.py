@@ -55,6 +55,7 @@ class SMCConfig:
     temperature: float = 1.0
     top_p: float = 1.0
     execution: str = "auto"  # "eager", "static"
+    read_ahead: Any = 0  # tokens, or "auto"; 0, so that rows say what a method itself has to read
     max_rows: int = 128  # sequences in the running batch; results do not depend on it
 
 

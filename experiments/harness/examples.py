@@ -358,6 +358,8 @@ def row_of(example: Example, trial: Trial, task: RecordTask, posterior: smc.Post
         # A method that leaves the language model alone does not even read the prompt.
         "read": max(0, posterior.diagnostics.tokens - len(example.prompt)),
         "forced": posterior.diagnostics.forced,
+        "drafted": posterior.diagnostics.drafted,
+        "used": posterior.diagnostics.used,
         "seconds": round(posterior.diagnostics.seconds, 4),
         "num_answers": len(posterior.answers),
         "answers": [

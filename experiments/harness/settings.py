@@ -58,6 +58,13 @@ def check_shared(config: DictConfig) -> None:
     inside("smc.temperature", temperature, f"[{COLDEST:g}, infinity)", temperature >= COLDEST)
     inside("smc.top_p", config.smc.top_p, "(0, 1]", 0 < config.smc.top_p <= 1)
     one_of("smc.execution", config.smc.execution, EXECUTIONS)
+    ahead = config.smc.read_ahead
+    if ahead != "auto" and (type(ahead) is not int or ahead < 0):
+        raise ValueError(f"smc.read_ahead must be auto, or tokens, 0 for none; got {ahead}")
+    if ahead not in (0, "auto") and config.smc.execution == "static":
+        raise ValueError(
+            f"smc.execution=static reads nothing ahead: leave smc.read_ahead={ahead} out"
+        )
     _check_hmm(config.hmm)
     _check_trace(config)
 

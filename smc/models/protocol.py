@@ -119,11 +119,6 @@ def token_ids(prompt: Sequence[int]) -> list[int]:
     )
 
 
-def prompt_lengths(lm: LanguageModel, prompts: Sequence[Prompt]) -> list[int]:
-    """Count the tokens of each prompt."""
-    return [len(lm.encode(prompt)) for prompt in prompts]
-
-
 def check_prompts(
     lm: LanguageModel,
     prompts: Sequence[Sequence[int]],

@@ -187,7 +187,8 @@ def _attend(
     since = (query @ key.mT).view(R, heads, -1, T, key.shape[2])
     since = since.masked_fill(~attention_mask.unsqueeze(2), -torch.inf).view(R, heads, group, -1)
     scores = torch.cat([seating.apart(before), since], dim=-1)
-    share = scores.softmax(dim=-1, dtype=torch.float32).to(query.dtype)
+    precision = torch.promote_types(query.dtype, torch.float32)
+    share = scores.softmax(dim=-1, dtype=precision).to(query.dtype)
     of_prompt, of_rest = share.split([keys.shape[2], key.shape[2]], dim=-1)
     out = seating.apart(seating.together(of_prompt) @ values) + of_rest @ value
     return out.view(R, H, T, -1).transpose(1, 2).contiguous(), None

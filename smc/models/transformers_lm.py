@@ -42,6 +42,10 @@ from smc.models.rows import (
 )
 
 
+SMALL = 30_000_000
+"""Parameters of a model whose passes are as fast as guesses of what they could read ahead."""
+
+
 class TransformersLM:
     """A `LanguageModel` from a `transformers` causal LM and its tokenizer.
 
@@ -92,6 +96,11 @@ class TransformersLM:
         config = self.model.config.get_text_config()
         names = ("max_position_embeddings", "max_seq_len")
         return next((getattr(config, name) for name in names if hasattr(config, name)), None)
+
+    @cached_property
+    def reads_ahead(self) -> bool:
+        """Whether `read_ahead="auto"` reads ahead: on a CPU, if the model is not small."""
+        return self.device.type == "cpu" and self.model.num_parameters() > SMALL
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Tokenise text, with the tokenizer's special tokens; return ids as they are."""

@@ -124,6 +124,19 @@ def test_batching_does_not_change_results(finished, tmp_path):
 
 
 @pytest.mark.slow
+def test_reading_ahead_changes_costs_alone(finished, tmp_path):
+    some = ("task.methods=[gcd,pgcd]", "task.particles=[1,3]", "smc.read_ahead=2")
+    experiment.run(composed(f"run_dir={tmp_path}", *some))
+    expected = [r for r in rows_of(finished) if r["method"] != "lcd"]
+    found = rows_of(tmp_path)
+    assert sum(row["used"] for row in found) > 20
+    for one, other in zip(found, expected, strict=True):
+        assert one["read"] - one["drafted"] + one["used"] == other["read"]
+    assert sum(r["lm_calls"] for r in found) < sum(r["lm_calls"] for r in expected)
+    assert_alike(found, expected)
+
+
+@pytest.mark.slow
 def test_repetitions_are_independent_and_the_first_is_the_run_without_any(tmp_path):
     common = ("task.num_examples=2", "task.methods=[gcd]", "task.particles=[2]")
     experiment.run(composed(*common, f"run_dir={tmp_path / 'once'}"))

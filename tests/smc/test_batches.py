@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import smc
-import smc.prefixes
+import smc.eager
 from gcd.languages.text.regex import regex
 from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
@@ -125,7 +125,7 @@ def test_an_example_gives_what_it_gives_alone(
     }
     expected = [sample(Watched(), [i], **options)[0] for i in range(9)]
     # Passes are cut where runs are not: what an example reads in one pass alone takes it several.
-    monkeypatch.setattr(smc.prefixes, "MOST_READ", 3 * 6 * 9 if forced_runs else 1 << 26)
+    monkeypatch.setattr(smc.eager, "MOST_READ", 3 * 6 * 9 if forced_runs else 1 << 26)
     lm = Watched()
     found = sample(lm, range(9), max_rows=13, **options)
     for one, same in zip(found, expected, strict=True):

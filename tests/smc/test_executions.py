@@ -10,14 +10,20 @@ import pytest
 import torch
 
 import smc
+import smc.execution
 from gcd.languages.text.regex import regex
 from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.lifting import lift
 from hmm.model import HMM
 from smc.answers import ending_tokens
+from smc.execution import Execute
+from smc.loop import StaticRun, run_static
+from smc.proposals import Batch
 from smc.resampling import SCHEMES
+from smc.settings import settings_of
 from smc.static import move
 from smc.testing import ToyLM
+from smc.vocabulary.passes import TENSORS
 from tests.smc.test_walk import TOY, Tilted, truth, walk_sums
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice
 
@@ -327,3 +333,33 @@ def test_an_observer_is_shown_the_same(algorithm: str) -> None:
         assert torch.equal(one.after.ancestor, other.after.ancestor)
         assert torch.equal(one.after.tokens, other.after.tokens)
         torch.testing.assert_close(one.after.log_weight, other.after.log_weight)
+
+
+@pytest.mark.parametrize("execution", ["auto", "static"])
+def test_a_step_that_cannot_be_captured_is_executed_eagerly_unless_asked_for(
+    execution: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a CUDA device would do, whose graph fails."""
+
+    def fails(self: StaticRun) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    def on_cuda(*args: Any, graph: bool) -> Any:
+        return run_static(*args, graph=True)
+
+    monkeypatch.setattr(StaticRun, "_captured", fails)
+    monkeypatch.setattr(smc.execution, "run_static", on_cuda)
+    given = settings_of(smc.GCD(), 3, "smc", {}, 8, False, execution=execution)
+    execute = Execute(TOY, given, TOY.static_forward(), TENSORS)
+    batch = Batch(AutomatonBatch([CONSTRAINTS["a_star_b"]()]), torch.tensor([5]))
+    arguments = ([[0]], batch, torch.tensor([3]), smc.CounterDraw(1))
+    if execution == "static":
+        with pytest.raises(ValueError, match=r"GCD.* cannot be captured .*stream is capturing"):
+            execute(*arguments)
+        return
+    found, options = execute(*arguments), {"forced_runs": False, "seed": 1}
+    [expected] = smc.sample(
+        TOY, [[0]], CONSTRAINTS["a_star_b"](), budget=5, particles=3, proposal=smc.GCD(),
+        example_ids=[3], **options,
+    )  # fmt: skip
+    assert found.log_weight.tolist() == [s.log_weight for s in expected.particles]

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import smc
-import smc.prefixes
+import smc.eager
 from gcd.automata.automaton import Automaton
 from gcd.languages.text.regex import regex
 from gcd.tokens.lifting import lift
@@ -187,7 +187,7 @@ def test_a_batch_gives_what_each_example_alone_gives(
         smc.sample(TOY, [PROMPT], a, budget=n, example_ids=[i], **options)[0]  # type: ignore[arg-type]
         for i, (a, n) in enumerate(zip(automata, budgets, strict=True))
     ]
-    monkeypatch.setattr(smc.prefixes, "MOST_READ", most_read)
+    monkeypatch.setattr(smc.eager, "MOST_READ", most_read)
     together = smc.sample(TOY, [PROMPT] * len(automata), automata, budget=budgets, **options)  # type: ignore[arg-type]
     for one, other in zip(alone, together, strict=True):
         assert one.answers == other.answers
@@ -199,7 +199,7 @@ def test_a_batch_gives_what_each_example_alone_gives(
 
 @pytest.mark.parametrize("most_read", [1, 2 * 5 * 2, 1 << 26])
 def test_no_pass_is_wider_than_is_allowed(most_read: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smc.prefixes, "MOST_READ", most_read)
+    monkeypatch.setattr(smc.eager, "MOST_READ", most_read)
     read, widths = ToyRows.extend, []
 
     def extend(rows: ToyRows, runs: Tensor, lengths: Tensor) -> Tensor:

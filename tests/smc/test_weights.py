@@ -25,7 +25,6 @@ def test_against_the_definitions(values: list[float]) -> None:
     assert found.normalised.tolist() == pytest.approx([x / total for x in w], rel=1e-12)
     assert float(found.log_mean) == pytest.approx(math.log(total / len(w)), rel=1e-12, abs=1e-12)
     assert float(found.ess) == pytest.approx(total**2 / sum(x * x for x in w), rel=1e-12)
-    assert not bool(found.dead)
 
 
 def test_scale_does_not_matter_even_where_exp_over_or_underflows() -> None:
@@ -39,7 +38,6 @@ def test_scale_does_not_matter_even_where_exp_over_or_underflows() -> None:
 
 def test_all_dead_is_a_state_of_its_own_and_no_nan() -> None:
     found = Weights.of(torch.full((2, 3), -math.inf))
-    assert found.dead.all()
     assert (found.normalised == 0).all()
     assert (found.ess == 0).all()
     assert found.log_mean.isneginf().all()

@@ -1,0 +1,372 @@
+"""The eager reader has one row for each distinct prefix, and reads no prefix twice.
+
+What is read behind a prefix in one forward pass: the token that was drawn, those that are forced
+behind it (`smc.proposals.forced`), and guesses of what follows (`smc.read_ahead`). A prefix that
+lands on such a guess is not read again. Rows whose prefixes are over leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from smc.models.protocol import LanguageModel, Rows
+from smc.prefixes import Extension, Prefixes, Reader, count_of, numbers, refuse_nan
+from smc.proposals import Batch, Proposal, State
+from smc.proposals.forced import follow
+from smc.read_ahead import Drafts, ReadAhead
+from smc.vocabulary.passes import Pass
+
+MOST_READ = 1 << 26
+"""Numbers of log-probabilities that come out of one forward pass, at most, if it can be helped."""
+
+
+class _Cached(NamedTuple):
+    """What the model's cache has of each of R prefixes.
+
+    Attributes:
+        row: the model's row.
+        length: tokens of the answer so far that are in it, those of a draft aside.
+        drafts: what it has behind them.
+    """
+
+    row: Int64[Tensor, "R"]
+    length: Int64[Tensor, "R"]
+    drafts: Drafts
+
+    def take(self, rows: Int64[Tensor, "Q"]) -> _Cached:
+        return _Cached(self.row[rows], self.length[rows], self.drafts.take(rows))
+
+
+class _Said(NamedTuple):
+    """What the model says of D prefixes.
+
+    Attributes:
+        log_p: of the tokens of each but the first; of that, too, at the start of an answer.
+        after: log-probabilities of the token behind each.
+        num_drafted: tokens that were read in advance.
+        num_used: tokens that had been read in advance.
+    """
+
+    log_p: Float64[Tensor, "D"]
+    after: Float[Tensor, "D V"]
+    num_drafted: Int64[Tensor, "D"]
+    num_used: Int64[Tensor, "D"]
+
+
+class EagerReader(Reader[State]):
+    """A reader whose rows are distinct prefixes; see `smc.prefixes.Reader`.
+
+    Args:
+        lm: the language model.
+        proposal, batch, vocabulary, temperature, top_p: as for `Reader`.
+        forced_runs: whether tokens that are forced are taken together, in one step.
+        ahead: guesses what follows; None to read nothing in advance.
+    """
+
+    is_static = False
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        proposal: Proposal[State],
+        batch: Batch,
+        vocabulary: Pass,
+        *,
+        temperature: float,
+        top_p: float = 1.0,
+        forced_runs: bool = True,
+        ahead: ReadAhead | None = None,
+    ) -> None:
+        super().__init__(proposal, batch, vocabulary, temperature=temperature, top_p=top_p)
+        self.lm = lm
+        self.forced_runs = forced_runs
+        self._ahead = ahead
+        self._rows: Rows
+        self._cached: _Cached
+        self._texts: list[bytes] = []  # prompt and answer of each prefix, where `ahead` wants them
+
+    def some(self, mask: Bool[Tensor, "M"]) -> Int64[Tensor, "K"]:
+        """Return the places in the mask."""
+        return mask.nonzero().squeeze(1)
+
+    def note_nan(self, found: Bool[Tensor, ""]) -> Bool[Tensor, ""]:
+        """Refuse NaN; the model's own has been refused when it was read."""
+        refuse_nan(found, repr(self.proposal))
+        return found
+
+    def start(
+        self, prompts: Sequence[Sequence[int]], num_particles: int
+    ) -> tuple[Extension, Prefixes[State]]:
+        """Read each prompt once; see `Reader`."""
+        state = self.proposal.start(self.batch)  # it may refuse, so the model comes after it
+        self._rows, log_p = self.lm.prefill(prompts)
+        log_p = numbers(self.tempered(log_p))
+        every = torch.arange(len(prompts), device=log_p.device)
+        self._cached = _Cached(every, torch.zeros_like(every), Drafts.none(log_p))
+        if self._ahead is not None:
+            self._texts = [self._ahead.text(prompt) for prompt in prompts]
+        found, after = self._follow(every, state, every, every.new_zeros(len(every), 0), log_p)
+        each = every.repeat_interleave(num_particles)
+        return found.spread(torch.arange(len(each), device=each.device), each, len(each)), after
+
+    def extend(
+        self,
+        prefixes: Prefixes[State],
+        row: Int64[Tensor, "P"],
+        token: Int64[Tensor, "P"],
+        running: Bool[Tensor, "P"],
+    ) -> tuple[Extension, Prefixes[State]]:
+        """Extend distinct prefixes, each once; see `Reader`."""
+        some, width = self.some(running), prefixes.log_p.shape[1] + 1
+        child, child_of = torch.unique(row[some] * width + token[some] + 1, return_inverse=True)
+        parent, chosen = child // width, (child % width - 1).unsqueeze(1)
+        state = self.proposal.advance(self.proposal.take(prefixes.state, parent), chosen)
+        found, after = self._follow(prefixes.example[parent], state, parent, chosen, prefixes.log_p)
+        return found.spread(some, child_of, len(running)), after
+
+    def ready(
+        self,
+        prefixes: Prefixes[State],
+        row: Int64[Tensor, "P"],
+        token: Int64[Tensor, "P"],
+        running: Bool[Tensor, "P"],
+    ) -> Bool[Tensor, "B"] | None:
+        """Return the examples whose prefixes all land on drafts; see `Reader`."""
+        drafts, automata, B = self._cached.drafts, self.batch.automata, len(self.batch.budgets)
+        if not drafts.tokens.shape[1]:
+            return None
+        some = self.some(running)
+        row, token, states = row[some], token[some], prefixes.state.walk.states
+        after = automata.next(states[row], token)
+        over = (after < 0) | automata.is_final[after.clamp(min=0)]
+        lands = drafts.tokens[row, 0] == token
+        example = prefixes.example[row]
+        waits = count_of(example, B, (~lands & ~over).long()) > 0
+        runs = count_of(example, B) > 0
+        return runs & ~waits if bool((runs & waits).any() & (runs & ~waits).any()) else None
+
+    def _follow(
+        self,
+        example: Int64[Tensor, "M"],
+        state: State,
+        parent: Int64[Tensor, "M"],
+        chosen: Int64[Tensor, "M C"],
+        before: Float[Tensor, "R V"],
+    ) -> tuple[Extension, Prefixes[State]]:
+        """Go through what is forced after each prefix, and read what is not read yet.
+
+        Args:
+            example: of each prefix.
+            state: the proposal's, of each.
+            parent: the prefix that was read, of which each is a continuation.
+            chosen: the last token of each, which is not read yet, -1 for none; no column for
+                prompts, which are.
+            before: what the model said after each prefix that was read.
+        """
+        followed = follow(self.proposal, state, follows=self.forced_runs)
+        walk, tokens = followed.state.walk, torch.cat([chosen, followed.tokens], dim=1)
+        # An automaton that ends by itself may accept the empty answer: nothing is left to draw.
+        # What ends a text needs no reading, only what comes before it.
+        running = walk.running
+        read = ((tokens >= 0).sum(dim=1) - (~running).long()).clamp(min=0)
+        due = self.some(running | (followed.length > 0))
+        self._cached = self._cached.take(parent[due])
+        texts = self._extended(parent[due], tokens[due])
+        states = torch.where(running, walk.states, -1)[due]
+        read_due = tokens[due], read[due]
+        said = self._say(
+            parent[due], *read_due, before, not chosen.shape[1],
+            lambda unread: self._drafts(unread, texts, states, example[due], *read_due),
+        )  # fmt: skip
+        log_p = torch.zeros_like(followed.log_g).index_copy(0, due, said.log_p)
+        possible = ~log_p.isneginf()
+        running = running & possible
+        B = len(self.batch.budgets)
+        num_drafted = count_of(example[due], B, said.num_drafted)
+        num_used = count_of(example[due], B, said.num_used)
+        found = Extension(
+            finished=walk.finished & possible,
+            running=running,
+            row=torch.where(running, running.cumsum(dim=0) - 1, 0),
+            tokens=tokens,
+            forced=followed.length,
+            forced_log_p=log_p,
+            forced_log_g=followed.log_g,
+            num_read=count_of(example, B, read) - num_used + num_drafted,
+            num_forced=count_of(example, B, followed.length),
+            num_drafted=num_drafted,
+            num_used=num_used,
+            failed=torch.zeros((), dtype=torch.bool, device=running.device),
+        )
+        kept = self.some(running[due])
+        self._cached = self._cached.take(kept)
+        if texts:
+            self._texts = [texts[i] for i in kept.tolist()]
+        state = self.proposal.take(followed.state, due[kept])
+        after = said.after if len(kept) == len(due) else said.after[kept]
+        return found, Prefixes(example[due[kept]], numbers(after), state)
+
+    def _extended(self, parent: Int64[Tensor, "D"], tokens: Int64[Tensor, "D K"]) -> list[bytes]:
+        """Return the texts of prefixes, where somebody wants them."""
+        if self._ahead is None:
+            return []
+        pairs = zip(parent.tolist(), tokens.tolist(), strict=True)
+        return [self._texts[i] + self._ahead.text(run) for i, run in pairs]
+
+    def _drafts(
+        self,
+        unread: Int64[Tensor, "U"],
+        texts: Sequence[bytes],
+        states: Int64[Tensor, "D"],
+        example: Int64[Tensor, "D"],
+        tokens: Int64[Tensor, "D K"],
+        read: Int64[Tensor, "D"],
+    ) -> Int64[Tensor, "U A"]:
+        """Guess what follows prefixes that are about to be read; -1 beyond what is guessed."""
+        if self._ahead is None:
+            return unread.new_zeros(len(unread), 0)
+        written = self._cached.length + (tokens >= 0).sum(dim=1)
+        widest = max(1, MOST_READ // (len(read) * self.lm.vocabulary.size))
+        return self._ahead.draft(
+            [texts[i] for i in unread.tolist()],
+            states[unread],
+            (self.batch.budgets[example] - written)[unread],
+            read[unread],
+            len(read),
+        )[:, :widest]
+
+    def _say(
+        self,
+        parent: Int64[Tensor, "D"],
+        tokens: Int64[Tensor, "D K"],
+        read: Int64[Tensor, "D"],
+        before: Float[Tensor, "R V"],
+        is_start: bool,
+        guess: Callable[[Int64[Tensor, "U"]], Int64[Tensor, "U A"]],
+    ) -> _Said:
+        """Find out what the model says of these prefixes: it has said so before, or reads them.
+
+        Args:
+            parent: the prefix that each goes on from.
+            tokens: by which.
+            read: how many of these tokens must have been read.
+            before: what the model said after each parent.
+            is_start: whether the first token counts as well, as nobody chose it.
+            guess: gives drafts for those prefixes of D that are about to be read.
+        """
+        drafts, every = self._cached.drafts, torch.zeros_like(read)
+        total = every.double()
+        if is_start and tokens.shape[1]:
+            first = tokens[:, 0].clamp(min=0)
+            total = _plus(total, before[parent, first], tokens[:, 0] >= 0)
+        lands = drafts.cover(tokens, read)
+        unread, landed = self.some((read > 0) & ~lands), self.some(lands)
+        num_used, num_drafted = torch.where(lands, read, 0), every
+        whole = len(unread) == len(read) > 0
+        after = None if whole else before[parent]
+        if len(landed):
+            assert after is not None
+            total[landed] = self._drafted(tokens[landed], read[landed], drafts.take(landed))
+            last = drafts.after[landed, read[landed] - 1]
+            after[landed] = drafts.log_p[last]
+            drafts = drafts.behind(num_used)
+        if len(unread):
+            guesses = guess(unread)
+            total, after, new = self._read(tokens, read, unread, guesses, total, after)
+            num_drafted = every.index_copy(0, unread, new.length)
+            drafts = drafts.joined(unread, new)
+        assert after is not None
+        self._cached = self._cached._replace(length=self._cached.length + read, drafts=drafts)
+        return _Said(total, after, num_drafted, num_used)
+
+    def _drafted(
+        self, tokens: Int64[Tensor, "L K"], read: Int64[Tensor, "L"], drafts: Drafts
+    ) -> Float64[Tensor, "L"]:
+        """The log-probability of all tokens but the first, out of drafts that begin with them."""
+        total = torch.zeros(len(read), dtype=torch.float64, device=read.device)
+        follows = torch.nn.functional.pad(tokens, (0, 1), value=-1)
+        for t in range(int(read.max())):
+            token, counted = follows[:, t + 1], read > t
+            more = drafts.log_p[torch.where(counted, drafts.after[:, t], 0), token.clamp(min=0)]
+            total = _plus(total, more, counted & (token >= 0))
+        return total
+
+    def _read(
+        self,
+        tokens: Int64[Tensor, "D K"],
+        read: Int64[Tensor, "D"],
+        unread: Int64[Tensor, "U"],
+        guesses: Int64[Tensor, "U A"],
+        total: Float64[Tensor, "D"],
+        after: Float[Tensor, "D V"] | None,
+    ) -> tuple[Float64[Tensor, "D"], Float[Tensor, "D V"], Drafts]:
+        """Have the language model read the first `read` tokens of some prefixes, and guesses.
+
+        Args:
+            tokens, read, total: of all D prefixes that the cache is to have rows for.
+            unread: those that are read.
+            guesses: what is read behind them; -1 for nothing.
+            after: what the model says after the others; None where there are none.
+
+        Returns:
+            The totals, with the log-probabilities of all tokens but the first; what the model says
+            of the token after those that are read; and what it has read beyond them.
+        """
+        cached, (D, K), A = self._cached, tokens.shape, guesses.shape[1]
+        self._rows.reorder(cached.row)
+        if bool((cached.drafts.length[unread] > 0).any()):
+            kept = cached.length + cached.drafts.length
+            self._rows.truncate(kept.index_copy(0, unread, cached.length[unread]))
+        ahead = tokens.new_full((D, A), -1).index_copy(0, unread, guesses)
+        count = torch.zeros_like(read).index_copy(0, unread, read[unread])
+        count = count + (ahead >= 0).sum(dim=1)
+        column = torch.arange(int(count.max()), device=read.device).expand(D, -1)
+        wide = torch.cat([tokens, ahead], dim=1)
+        place = torch.where(column < read.unsqueeze(1), column, K + column - read.unsqueeze(1))
+        runs = wide.gather(1, place.clamp(max=K + A - 1)).clamp(min=0)
+        follows = torch.nn.functional.pad(tokens, (0, 1 + A), value=-1)
+        most = max(1, MOST_READ // (D * self.lm.vocabulary.size))
+        said_at, pieces, size = torch.zeros_like(ahead), [], 0
+        for start in range(0, runs.shape[1], most):
+            run = runs[:, start : start + most]
+            said = self._rows.extend(run, (count - start).clamp(min=0, max=run.shape[1]))
+            for t in range(start, start + run.shape[1]):
+                here = self.some(count > t)
+                whole = len(here) == D
+                log_p = self.tempered(said[:, t - start] if whole else said[here, t - start])
+                token, inside = follows[here, t + 1], read[here] > t
+                more = log_p.gather(1, token.clamp(min=0).unsqueeze(1)).squeeze(1)
+                total[here] = _plus(total[here], more, inside & (token >= 0))
+                ends = read[here] == t + 1
+                if whole and bool(ends.all()):
+                    after = log_p
+                elif bool(ends.any()):
+                    if after is None:
+                        after = torch.zeros_like(log_p[:1]).repeat(D, 1)
+                    after[here[ends]] = log_p[ends]
+                if bool((~inside).any()):
+                    beyond = here[~inside]
+                    said_at[beyond, t - read[beyond]] = size + torch.arange(
+                        len(beyond), device=here.device
+                    )
+                    pieces.append(log_p[~inside])
+                    size += len(beyond)
+        self._cached = cached._replace(row=torch.arange(D, device=read.device))
+        assert after is not None
+        return total, after, Drafts(guesses, said_at[unread], torch.cat([after[:0], *pieces]))
+
+
+def _plus(
+    total: Float64[Tensor, "M"], more: Float[Tensor, "M"], counts: Bool[Tensor, "M"]
+) -> Float64[Tensor, "M"]:
+    """Add a log-probability to each total where it counts.
+
+    Nothing comes after what is impossible, whatever the model says there.
+    """
+    more = more.double().masked_fill(~counts | total.isneginf(), 0.0)
+    return total + numbers(more.unsqueeze(1)).squeeze(1)

@@ -1,0 +1,215 @@
+"""The language model reads tokens in advance, and a prefix that lands on them needs no other pass.
+
+When prefixes have to be read, a drafter guesses how they go on (`smc.drafters`), and the model
+reads the guesses in the same pass. What it says after each of them is kept. The sampler goes on
+from choice to choice as it does without: nothing that is drawn, weighed or selected looks at a
+draft. Only when a prefix has been extended is it compared with its draft; where the tokens are the
+same, what the model says after them is known. Tokens that are guessed wrongly are cut from the
+model's cache before its next pass.
+
+So the law is p_lm(x | x in C, |x| <= n) whatever the drafter guesses. Speculative decoding as
+engines do it verifies drafts against local masks, and has their law (arXiv 2605.07698).
+
+A draft is a chain: a guess at every choice, and behind it the tokens that the constraint forces. It
+keeps to the constraint and its budget, hence to the model's context, and never ends an answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from gcd.tokens.budget import BudgetMask
+from gcd.tokens.vocabulary import Vocabulary
+from smc.drafters import Drafter
+from smc.proposals.position import AutomatonPosition, Batch
+
+_LOG = logging.getLogger(__name__)
+
+ON_CPU = 4
+"""Most tokens that a row of a pass reads ahead on a CPU, see `ahead_of`; more take more time than
+they save, with one row as well.
+"""
+ALL_ON_CPU = 6
+"""Tokens that all rows of such a pass read ahead together; there every token of every row takes
+time, so that with many rows nothing is read ahead.
+"""
+
+
+def ahead_of(read_ahead: int | str, rows: int) -> int:
+    """Return how many tokens each row of a pass may read ahead, forced ones at the end aside.
+
+    Args:
+        read_ahead: so many, or "auto" for what pays off with so many rows on a CPU.
+        rows: rows of the pass, all as wide as the longest.
+    """
+    if isinstance(read_ahead, str):
+        return min(ON_CPU, ALL_ON_CPU // max(rows, 1))
+    return read_ahead
+
+
+class Drafts(NamedTuple):
+    """What the model has read behind each of R prefixes.
+
+    Attributes:
+        tokens: of each draft; -1 beyond its length.
+        after: row of `log_p` that follows each of these tokens.
+        log_p: log-probabilities of a next token, at the sampling temperature.
+    """
+
+    tokens: Int64[Tensor, "R D"]
+    after: Int64[Tensor, "R D"]
+    log_p: Float[Tensor, "M V"]
+
+    @classmethod
+    def none(cls, log_p: Float[Tensor, "R V"]) -> Drafts:
+        """Return an empty draft for each of these rows."""
+        empty = torch.zeros(len(log_p), 0, dtype=torch.int64, device=log_p.device)
+        return cls(empty, empty, log_p[:0])
+
+    @property
+    def length(self) -> Int64[Tensor, "R"]:
+        """Tokens of each draft."""
+        return (self.tokens >= 0).sum(dim=1)
+
+    def take(self, rows: Int64[Tensor, "Q"]) -> Drafts:
+        """Return the drafts of these prefixes."""
+        return self._replace(tokens=self.tokens[rows], after=self.after[rows])
+
+    def cover(self, tokens: Int64[Tensor, "R K"], count: Int64[Tensor, "R"]) -> Bool[Tensor, "R"]:
+        """Find out which drafts begin with the first `count` tokens, where that is not zero."""
+        D, K = self.tokens.shape[1], tokens.shape[1]
+        mine = torch.nn.functional.pad(self.tokens, (0, max(0, K - D)), value=-1)[:, :K]
+        asked = torch.arange(K, device=count.device) < count.unsqueeze(1)
+        return ((mine == tokens) | ~asked).all(dim=1) & (count > 0)
+
+    def behind(self, count: Int64[Tensor, "R"]) -> Drafts:
+        """Return what is left of the drafts behind their first `count` tokens."""
+        D = self.tokens.shape[1]
+        column = torch.arange(D, device=count.device) + count.unsqueeze(1)
+        at = column.clamp(max=max(D - 1, 0))
+        tokens = torch.where(column < D, self.tokens.gather(1, at), -1)
+        longest = int((tokens >= 0).sum(dim=1).max()) if len(tokens) else 0
+        return self._replace(
+            tokens=tokens[:, :longest], after=self.after.gather(1, at)[:, :longest]
+        )
+
+    def joined(self, place: Int64[Tensor, "U"], new: Drafts) -> Drafts:
+        """Put new drafts at these places; the others stay, with what is needed of `log_p`."""
+        tokens, after = self.tokens.clone(), self.after
+        tokens[place] = -1
+        needed = tokens >= 0
+        kept = self.log_p[after[needed]]
+        after = torch.zeros_like(after)
+        after[needed] = torch.arange(len(kept), device=after.device)
+        wider = max(0, new.tokens.shape[1] - tokens.shape[1])
+        tokens = torch.nn.functional.pad(tokens, (0, wider), value=-1)
+        after = torch.nn.functional.pad(after, (0, wider))
+        width = new.tokens.shape[1]
+        tokens[place, :width] = new.tokens
+        after[place, :width] = new.after + len(kept)
+        return Drafts(tokens, after, torch.cat([kept, new.log_p]) if len(kept) else new.log_p)
+
+
+class ReadAhead:
+    """Makes drafts for the examples of a batch.
+
+    Args:
+        drafter: guesses single tokens.
+        most: tokens of a draft, or "auto"; see `ahead_of`.
+        batch: automata and budgets.
+        vocabulary: of the language model.
+    """
+
+    def __init__(
+        self, drafter: Drafter, most: int | str, batch: Batch, vocabulary: Vocabulary
+    ) -> None:
+        self._drafter = drafter
+        self._most = most
+        self._batch = batch
+        self._mask = BudgetMask(batch.automata, batch.budgets)
+        self._vocabulary = vocabulary
+        self._failed = False
+
+    def text(self, tokens: Sequence[int]) -> bytes:
+        """Return the bytes of tokens; -1 stands for none, as do special tokens."""
+        known = self._vocabulary.token_bytes
+        return b"".join(known[token] or b"" for token in tokens if token >= 0)
+
+    def draft(
+        self,
+        texts: Sequence[bytes],
+        states: Int64[Tensor, "U"],
+        remaining: Int64[Tensor, "U"],
+        read: Int64[Tensor, "U"],
+        rows: int,
+    ) -> Int64[Tensor, "U D"]:
+        """Guess how prefixes go on.
+
+        Args:
+            texts: prompt and answer so far.
+            states: in their automata; -1 for a prefix that is over.
+            remaining: tokens that each may still take.
+            read: tokens of each that the pass reads in any case.
+            rows: of the pass.
+
+        Returns:
+            Drafts; -1 beyond their lengths. A draft may be as long as the pass is wide anyway.
+        """
+        most = ahead_of(self._most, rows)
+        empty = torch.zeros(len(texts), 0, dtype=torch.int64, device=states.device)
+        if self._failed or not most or not len(texts):
+            return empty
+        limit = read.max() + most - read
+        position = AutomatonPosition(self._batch.automata, self._mask, states, remaining)
+        written, columns = list(texts), [empty]
+        length, going = torch.zeros_like(read), position.running
+        while bool(going.any()):
+            forced = position.only(self._mask.class_mask(position.states, position.remaining))
+            chooses = going & (forced < 0) & (length < limit)
+            token = torch.where(going, forced, -1)
+            token[chooses] = self._guesses(position.take(chooses.nonzero().squeeze(1)), [
+                text for text, asks in zip(written, chooses.tolist(), strict=True) if asks
+            ])  # fmt: skip
+            after = position.advance(token.unsqueeze(1))
+            going = (token >= 0) & after.running
+            token = torch.where(going, token, -1)
+            if not bool(going.any()):
+                break
+            position, length = after, length + going.long()
+            columns.append(token.unsqueeze(1))
+            written = [
+                text + self.text([each]) for text, each in zip(written, token.tolist(), strict=True)
+            ]
+        return torch.cat(columns, dim=1)
+
+    def _guesses(self, position: AutomatonPosition, texts: Sequence[bytes]) -> Int64[Tensor, "U"]:
+        """The first guess for each text that may be taken; -1 for none."""
+        none = torch.full_like(position.states, -1)
+        if not len(texts) or self._failed:
+            return none
+        try:
+            found = self._drafter.propose(texts, self._vocabulary)
+            width = max((len(each) for each in found), default=0)
+            rows = [[*map(int, each), *[-1] * (width - len(each))] for each in found]
+            guesses = torch.tensor(rows, dtype=torch.int64).view(len(texts), width)
+        except Exception as error:  # whatever it is, answers do not depend on it
+            _LOG.warning(
+                "%r failed, and nothing is read ahead any more for these examples: %s: %s",
+                self._drafter, type(error).__name__, error,
+            )  # fmt: skip
+            self._failed = True
+            return none
+        guesses = guesses.to(none.device)
+        known = (guesses >= 0) & (guesses < self._vocabulary.size)
+        if not width or not bool(known.any()):
+            return none
+        steps = position.steps_after_tokens(torch.where(known, guesses, 0))
+        allowed = known & (steps < position.remaining.unsqueeze(1))
+        first = allowed.long().argmax(dim=1, keepdim=True)
+        return torch.where(allowed.any(dim=1), guesses.gather(1, first).squeeze(1), -1)

@@ -1,0 +1,449 @@
+"""Reading ahead changes no answer and no weight, whatever is guessed; only the number of passes."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import smc
+import smc.eager
+from gcd.automata.automaton import Automaton
+from gcd.languages.text.regex import regex
+from gcd.tokens.lifting import lift
+from gcd.tokens.vocabulary import Vocabulary
+from smc.drafters import PromptLookup
+from smc.read_ahead import ahead_of
+from smc.testing import ToyLM
+from tests.smc.test_executions import FILTER, PROPOSALS
+from tests.smc.test_forced import LANGUAGES
+from tests.smc.test_forced import VOCABULARY as FORCED
+from tests.smc.test_walk import TOY, walk_sums
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
+
+STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
+
+
+class Anything:
+    """Guesses at random: tokens that are not allowed, end a text, or do not exist among them."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = random.Random(seed)
+
+    def propose(self, texts: Sequence[bytes], vocabulary: Vocabulary) -> list[list[int]]:
+        """Guess."""
+        some = range(-2, vocabulary.size + 2)
+        return [self._random.sample(some, self._random.randrange(len(some))) for _ in texts]
+
+
+class Told:
+    """Knows the answers, and is always right."""
+
+    def __init__(self, *answers: Sequence[int]) -> None:
+        self._answers = answers
+
+    def propose(self, texts: Sequence[bytes], vocabulary: Vocabulary) -> list[list[int]]:
+        """Go on as the answers do, whatever the prompt was."""
+        pieces = vocabulary.token_bytes
+        return [
+            [
+                answer[i]
+                for answer in self._answers
+                for i in range(len(answer))
+                if i == 0 or text.endswith(b"".join(pieces[t] or b"" for t in answer[:i]))
+            ][::-1]
+            for text in texts
+        ]
+
+
+class Raises:
+    """Fails."""
+
+    def propose(self, texts: Sequence[bytes], vocabulary: Vocabulary) -> list[list[int]]:
+        """Fail."""
+        raise KeyError("no idea")
+
+
+class CountingRows:
+    """Rows that count their passes."""
+
+    def __init__(self, lm: CountingLM, rows: Any) -> None:
+        self._lm = lm
+        self._rows = rows
+
+    def extend(self, runs: Tensor, lengths: Tensor) -> Tensor:
+        """Read."""
+        self._lm.passes += 1
+        self._lm.tokens += int(lengths.sum())
+        return self._rows.extend(runs, lengths)
+
+    def reorder(self, ancestors: Tensor) -> None:
+        """Move rows."""
+        self._rows.reorder(ancestors)
+
+    def truncate(self, lengths: Tensor) -> None:
+        """Cut rows."""
+        self._rows.truncate(lengths)
+
+
+class CountingLM(ToyLM):
+    """Counts passes, and the tokens that they read."""
+
+    passes = tokens = 0
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Any, Tensor]:
+        """Read prompts."""
+        rows, log_p = super().prefill(prompts)
+        return CountingRows(self, rows), log_p
+
+
+def assert_same(lm: Any, *given: Any, ahead: Any, tolerance: float = 1e-9, **options: Any) -> Any:
+    """Samples with and without; returns what came out with."""
+    found = smc.sample(lm, *given, **ahead, **options)
+    expected = smc.sample(lm, *given, read_ahead=0, **options)
+    for one, other in zip(found, expected, strict=True):
+        assert [s.ids for s in one.particles] == [s.ids for s in other.particles]
+        assert [s.finished for s in one.particles] == [s.finished for s in other.particles]
+        for name in ("log_weight", "log_p"):
+            values = [getattr(s, name) for s in other.particles]
+            found_values = [getattr(s, name) for s in one.particles]
+            assert found_values == pytest.approx(values, abs=tolerance)
+        assert one.enumerated == other.enumerated
+        if other.log_evidence is not None:
+            assert one.log_evidence == pytest.approx(other.log_evidence, abs=tolerance)
+        for name in ("running", "alive", "resampled", "fallbacks", "forced", "generated"):
+            assert getattr(one.diagnostics, name) == getattr(other.diagnostics, name), name
+        assert one.diagnostics.ess == pytest.approx(other.diagnostics.ess, abs=1e-6)
+        read = one.diagnostics.tokens - one.diagnostics.drafted + one.diagnostics.used
+        assert read == other.diagnostics.tokens
+        assert one.diagnostics.lm_calls <= other.diagnostics.lm_calls
+        assert one.diagnostics.used <= one.diagnostics.drafted
+    return found
+
+
+def examples() -> dict[str, Any]:
+    names = ("few_words", "a_star_b", "forced", "a_star_b", "few_words")
+    return {
+        "prompts": [[0], [1, 2], [2, 2, 1], [0, 0], [1, 1, 1]],
+        "automata": [CONSTRAINTS[each]() for each in names],
+        "budget": [4, 6, 3, 8, 5],
+        "example_ids": [3, 9, 0, 4, 1],
+    }
+
+
+DRAFTERS: dict[str, Callable[[], Any]] = {
+    "lookup": lambda: PromptLookup(shortest=1),
+    "anything": Anything,
+    "told": lambda: Told([0, 0, 0, 0, 0, 0, 1], [2], [1, 1, 1]),
+}
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("proposal", PROPOSALS)
+def test_particles_are_the_same(proposal: str, drafter: str) -> None:
+    used = wasted = 0
+    for seed, (particles, ahead) in enumerate([(1, 1), (1, 6), (2, 2), (5, 3), (3, 20)]):
+        lm = CountingLM(VOCABULARY, seed=seed, spread=1.5)
+        found = assert_same(
+            lm, **examples(), proposal=PROPOSALS[proposal](), particles=particles, seed=seed,
+            ahead={"read_ahead": ahead, "drafter": DRAFTERS[drafter]()},
+            strata=("none", "state")[seed % 2], ess_threshold=(0.5, 1.0)[seed % 2],
+            temperature=(1.0, 0.6)[seed % 2], forced_runs=bool(seed % 3),
+        )  # fmt: skip
+        used += sum(each.diagnostics.used for each in found)
+        wasted += sum(each.diagnostics.drafted - each.diagnostics.used for each in found)
+    assert used > 0
+    assert wasted > 0
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("options", FILTER)
+def test_answers_of_the_filter_are_the_same(options: str, drafter: str) -> None:
+    used = 0
+    for seed, (particles, ahead) in enumerate([(1, 1), (1, 6), (2, 2), (4, 3)]):
+        for proposal in ("gcd", "pgcd", "lm"):
+            found = assert_same(
+                TOY, **examples(), proposal=PROPOSALS[proposal](), particles=particles, seed=seed,
+                ahead={"read_ahead": ahead, "drafter": DRAFTERS[drafter]()},
+                algorithm="discrete", forced_runs=bool(seed % 2), **FILTER[options],
+            )  # fmt: skip
+            used += sum(each.diagnostics.used for each in found)
+    assert used > 5
+
+
+@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_same_through_forced_runs(language: str, algorithm: str) -> None:
+    """A draft goes on through what is forced, up to the end of a text."""
+    automaton, used = lift(LANGUAGES[language](), FORCED), 0
+    for seed in range(20):
+        found = assert_same(
+            ToyLM(FORCED, seed=seed, spread=1.5), [[0, 1], [2], [3, 3]], automaton,
+            budget=[6, 7, 8], particles=1 + seed % 3, proposal=smc.GCD(), seed=seed,
+            algorithm=algorithm, ahead={"read_ahead": 1 + seed, "drafter": Anything(seed)},
+        )  # fmt: skip
+        used += sum(each.diagnostics.used for each in found)
+    assert (used > 0) == (language not in ("forced_last", "all_forced"))
+
+
+@pytest.mark.usefixtures("unchecked_annotations")
+@pytest.mark.parametrize("algorithm", ["smc", "discrete"])
+def test_over_all_choices_the_sums_are_those_without(algorithm: str) -> None:
+    automaton = CONSTRAINTS["a_star_b"]()
+    sums = [
+        walk_sums(automaton, 3, proposal=smc.GCD(), algorithm=algorithm, **ahead)
+        for ahead in ({}, {"read_ahead": 3, "drafter": Told([0, 0, 0, 1])})
+    ]
+    (mass, *numbers), (expected, *others) = sums
+    assert numbers == pytest.approx(others, abs=1e-12)
+    assert mass == pytest.approx(expected, abs=1e-12)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.text("ab", min_size=1, max_size=7), min_size=1, max_size=5),
+    st.integers(0, 4),
+    st.integers(1, 4),
+    st.integers(0, 1 << 30),
+)
+def test_on_random_languages(words: list[str], ahead: int, particles: int, seed: int) -> None:
+    language = choice(*words) + Automaton.literal("a").star()
+    automaton = lift(language, VOCABULARY)
+    shortest = int(automaton.steps_to_accept[automaton.initial])
+    assert_same(
+        ToyLM(VOCABULARY, seed=seed, spread=2.0), [[0, 1, 1], [2]], automaton,
+        budget=[shortest + 3, shortest], particles=particles, proposal=smc.GCD(), seed=seed,
+        ahead={"read_ahead": ahead, "drafter": Anything(seed)},
+    )  # fmt: skip
+
+
+def test_a_right_guess_saves_every_pass_but_one() -> None:
+    automaton = lift(regex("[ab]{8}"), VOCABULARY)
+    lm = CountingLM(VOCABULARY, seed=2)
+    (alone,) = smc.sample(lm, [[1]], automaton, budget=12, particles=1, proposal=smc.GCD(), seed=4)
+    (answer,) = alone.particles
+    assert len(answer.ids) > 4
+    slow, lm.passes = lm.passes, 0
+    (found,) = smc.sample(
+        lm, [[1]], automaton, budget=12, particles=1, proposal=smc.GCD(), seed=4,
+        read_ahead=20, drafter=Told(answer.ids),
+    )  # fmt: skip
+    assert slow == alone.diagnostics.lm_calls - 1 > 3
+    assert (lm.passes, found.diagnostics.lm_calls) == (1, 2)
+    assert found.particles == alone.particles
+
+
+def test_examples_that_land_go_on_alone_until_all_need_a_pass() -> None:
+    """With one particle each, a batch takes as many passes as its slowest example, or one more."""
+    used = waited = 0
+    for seed in range(10):
+        lm = CountingLM(VOCABULARY, seed=2)
+        found = smc.sample(
+            lm, [[1], [2], [1, 2], [2, 1]], lift(regex("[ab]{8}"), VOCABULARY), budget=9,
+            particles=1, proposal=smc.GCD(), seed=seed, read_ahead=2, drafter=Anything(seed),
+        )  # fmt: skip
+        calls = [each.diagnostics.lm_calls - 1 for each in found]
+        assert lm.passes <= max(calls) + 1  # the first may be for what is forced in one example
+        used += sum(each.diagnostics.used for each in found)
+        waited += len(set(calls)) > 1
+    assert used > 10
+    assert waited > 5
+
+
+@pytest.mark.parametrize("most_read", [1, 3 * VOCABULARY.size])
+def test_long_runs_are_read_in_parts(most_read: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smc.eager, "MOST_READ", most_read)
+    assert_same(
+        TOY, **examples(), proposal=smc.GCD(), particles=3,
+        ahead={"read_ahead": 5, "drafter": Anything()},
+    )  # fmt: skip
+
+
+def test_a_drafter_that_fails_is_named_and_nothing_else_happens(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert_same(
+            TOY, **examples(), proposal=smc.GCD(), particles=2,
+            ahead={"read_ahead": 2, "drafter": Raises()},
+        )  # fmt: skip
+    (record,) = caplog.records
+    assert "Raises" in record.getMessage()
+    assert "no idea" in record.getMessage()
+
+
+class PartlyNaN(ToyLM):
+    """Says NaN after texts that begin with two b."""
+
+    def log_p(self, tokens: tuple[int, ...]) -> Tensor:
+        """Return log p(next | tokens)."""
+        found = super().log_p(tokens)
+        return torch.full_like(found, torch.nan) if tokens[1:3] == (1, 1) else found
+
+
+def test_nan_matters_where_somebody_lands_on_it() -> None:
+    automaton = lift(choice("aaa", "aab", "bbb", "bba"), VOCABULARY)
+    lm, seen = PartlyNaN(VOCABULARY, seed=1), set()
+    for seed in range(12):
+        outcomes = []
+        for ahead in (0, 3):
+            try:
+                (found,) = smc.sample(
+                    lm, [[0]], automaton, budget=5, particles=1, proposal=smc.GCD(), seed=seed,
+                    read_ahead=ahead, drafter=Told([1, 1, 1]),
+                )  # fmt: skip
+                outcomes.append([s.ids for s in found.particles])
+            except FloatingPointError:
+                outcomes.append("refused")
+        assert outcomes[0] == outcomes[1]
+        seen.add(str(outcomes[0] == "refused"))
+    assert seen == {"True", "False"}
+
+
+def test_an_observer_sees_what_it_sees_without() -> None:
+    seen: list[list[Any]] = []
+    for ahead in (0, 3):
+        steps: list[Any] = []
+        smc.sample(
+            TOY, **examples(), proposal=smc.GCD(), particles=3, read_ahead=ahead,
+            drafter=Anything(), observe=lambda _, steps=steps: steps.append,
+        )  # fmt: skip
+        seen.append(steps)
+    for one, other in zip(*seen, strict=True):
+        assert torch.equal(one.prefixes.log_p, other.prefixes.log_p)
+        for name in ("example", "row", "tokens", "length", "log_weight"):
+            assert torch.equal(getattr(one, name), getattr(other, name))
+        for found, expected in zip(one.after, other.after, strict=True):
+            assert torch.equal(found, expected)
+
+
+def _model(kind: str) -> Any:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if not STORIES.is_dir():
+        pytest.skip("stories260K is not here")
+    model = AutoModelForCausalLM.from_pretrained(STORIES, dtype=torch.float64)
+    lm = smc.TransformersLM(model, AutoTokenizer.from_pretrained(STORIES))
+    lm.__dict__["_shares"] = kind == "shared"
+    return lm
+
+
+@pytest.mark.parametrize("kind", ["shared", "plain"])
+@pytest.mark.parametrize("particles", [1, 4])
+def test_a_transformer_says_the_same(kind: str, particles: int) -> None:
+    lm = _model(kind)
+    automaton = lift(regex(r"(Lily|Tim|Once)( [a-z]{2,6}){3,6}\."), lm.vocabulary)
+    prompts = ["Once upon a time Lily and Tim", "A red ball. A", "Lily saw a big red ball"]
+    for seed, drafter in enumerate([PromptLookup(shortest=1), Anything(3)]):
+        found = assert_same(
+            lm, prompts, automaton, budget=[24, 20, 28], particles=particles, seed=seed,
+            proposal=smc.GCD(), ahead={"read_ahead": 4, "drafter": drafter},
+        )  # fmt: skip
+        assert sum(each.diagnostics.drafted for each in found) > 10
+
+
+@pytest.mark.parametrize("kind", ["shared", "plain"])
+@settings(max_examples=15)
+@given(data=st.data())
+def test_rows_say_what_fresh_rows_say(kind: str, data: st.DataObject) -> None:
+    """After any sequence of drafts, cuts and moves."""
+    lm = _model(kind)
+    draw, size = data.draw, lm.vocabulary.size
+    prompts = [[1, 5, 9], [1, 7], [1, 300, 2, 8]]
+    rows, _ = lm.prefill(prompts)
+    texts: list[list[int]] = [list(prompt) for prompt in prompts]
+    owners = [0, 1, 2]
+    for _ in range(draw(st.integers(1, 5))):
+        ancestors = draw(st.lists(st.integers(0, len(texts) - 1), min_size=1, max_size=4))
+        rows.reorder(torch.tensor(ancestors))
+        texts, owners = [list(texts[a]) for a in ancestors], [owners[a] for a in ancestors]
+        kept = [
+            draw(st.integers(0, len(t) - len(prompts[o])))
+            for t, o in zip(texts, owners, strict=True)
+        ]
+        rows.truncate(torch.tensor(kept))
+        texts = [t[: len(prompts[o]) + k] for t, o, k in zip(texts, owners, kept, strict=True)]
+        lengths = [draw(st.integers(0, 3)) for _ in texts]
+        lengths[0] = max(1, lengths[0])
+        runs = torch.tensor([[draw(st.integers(3, size - 1)) for _ in range(3)] for _ in texts])
+        said = rows.extend(runs, torch.tensor(lengths))
+        for r, length in enumerate(lengths):
+            for t in range(length):
+                texts[r].append(int(runs[r, t]))
+                _, fresh = lm.prefill([texts[r]])
+                assert torch.allclose(said[r, t], fresh[0], rtol=0, atol=1e-9)
+
+
+@settings(max_examples=200)
+@given(st.text("ab ", max_size=24).map(str.encode), st.integers(1, 5), st.integers(1, 3))
+def test_look_up_finds_the_longest_end(text: bytes, longest: int, shortest: int) -> None:
+    def ends(size: int) -> list[int]:
+        """Where a copy of the last so many bytes ends."""
+        tail = text[len(text) - size :]
+        return [i for i in range(size, len(text)) if text[i - size : i] == tail]
+
+    found = PromptLookup(longest, shortest).copied_from(text)
+    sizes = [size for size in range(shortest, min(longest, len(text) - 1) + 1) if ends(size)]
+    if not sizes:
+        assert found is None
+        return
+    size = max(sizes)
+    places = ends(size)
+    start = len(text) - size
+    word = [i for i in places if i == size or text[i - size - 1 : i - size] == b" "]
+    if word and (start == 0 or text[start - 1 : start] == b" "):
+        places = word
+    assert found == max(places)
+
+
+def test_look_up_gives_the_tokens_of_what_follows() -> None:
+    vocabulary = Vocabulary.from_bytes([b"N", b"ew", b" York", b" ", b"Y", b"ork", b""], [6])
+    [found] = PromptLookup().propose([b'in New York: "New'], vocabulary)
+    assert found == [2, 3]  # " York", or else " "
+    assert PromptLookup().propose([b"q"], vocabulary) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"read_ahead": -1}, "read_ahead is -1"),
+        ({"read_ahead": "much"}, "read_ahead is 'much'"),
+        ({"read_ahead": 1.5}, "read_ahead is 1.5"),
+        ({"read_ahead": True}, "read_ahead is True"),
+        ({"read_ahead": 2, "execution": "static"}, "static shapes do not"),
+        ({"drafter": PromptLookup}, "give one that is made"),
+        ({"drafter": "lookup"}, "drafter is 'lookup'"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked_annotations")
+def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        smc.sample(
+            TOY, [[0]], CONSTRAINTS["a_star_b"](), budget=4, particles=1, proposal=smc.GCD(),
+            **options,
+        )  # fmt: skip
+
+
+def test_by_itself_it_reads_ahead_on_a_cpu_where_rows_are_few() -> None:
+    assert [ahead_of("auto", rows) for rows in (1, 2, 3, 6, 7, 100)] == [4, 3, 2, 1, 0, 0]
+    assert ahead_of(5, 100) == 5
+    options = {"budget": 9, "particles": 1, "proposal": smc.GCD()}
+    automaton = lift(regex("[ab]{8}"), VOCABULARY)
+
+    def drafted(lm: Any, **more: Any) -> int:
+        [found] = smc.sample(lm, [[1, 0, 1, 0, 1]], automaton, **options, **more)
+        return found.diagnostics.drafted
+
+    lm = ToyLM(VOCABULARY, seed=2)
+    assert drafted(lm) == 0 < drafted(lm, read_ahead=4)
+    lm.reads_ahead = True  # type: ignore[attr-defined]
+    assert 0 < drafted(lm) == drafted(lm, read_ahead=4)
+    assert not smc.TransformersLM(tiny_model(), None, VOCABULARY).reads_ahead

@@ -1,0 +1,116 @@
+"""The law of speculative decoding as engines do it: that of local masks, whatever is drafted.
+
+An engine drafts some tokens, and verifies them in one pass of the model against its masked
+probabilities q: a token that was drafted for certain is accepted with probability q of it, else
+another is drawn from q without it, and the rest of the draft is thrown away. Nothing is weighed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Mapping
+
+import pytest
+
+import smc
+from gcd.tokens.token_automaton import UNREACHABLE, TokenAutomaton
+from smc.testing import target, walk
+from tests.smc.test_read_ahead import Anything
+from tests.smc.test_walk import PROMPT, TOY, walk_sums
+from tests.smc.toys import CONSTRAINTS, VOCABULARY
+
+Ids = tuple[int, ...]
+BUDGET = 4
+
+
+def masked(automaton: TokenAutomaton, ids: Ids, within_budget: bool) -> dict[int, float]:
+    """The engine's probabilities of the next token: the model's, under a local mask."""
+    state = automaton.initial
+    for token in ids:
+        state = automaton.step(state, token)
+    left = BUDGET - len(ids) if within_budget else UNREACHABLE
+    after = {token: automaton.step(state, token) for token in range(VOCABULARY.size)}
+    allowed = [
+        token for token, to in after.items() if to >= 0 and automaton.steps_to_accept[to] < left
+    ]
+    p = TOY.log_p(PROMPT + ids).exp().tolist()
+    total = sum(p[token] for token in allowed)
+    return {token: p[token] / total for token in allowed}
+
+
+def law_of_speculation(
+    automaton: TokenAutomaton, within_budget: bool, draws: random.Random
+) -> dict[Ids, float]:
+    """The probability of every answer, over all outcomes; -1 ends what the budget has cut off."""
+    law: dict[Ids, float] = defaultdict(float)
+
+    def go_on(ids: Ids, draft: Ids, probability: float) -> None:
+        state = automaton.initial
+        for token in ids:
+            state = automaton.step(state, token)
+        if state == automaton.final or len(ids) == BUDGET:
+            law[ids if state == automaton.final else (*ids, -1)] += probability
+            return
+        q = masked(automaton, ids, within_budget)
+        if not draft:
+            draft = tuple(draws.choices(range(VOCABULARY.size), k=draws.randrange(1, 4)))
+        accepted = q.get(draft[0], 0.0)
+        if accepted:
+            go_on((*ids, draft[0]), draft[1:], probability * accepted)
+        for token, p in q.items():
+            if token != draft[0]:  # the rest of q, of mass 1 - accepted, drawn when it is rejected
+                go_on((*ids, token), (), probability * (1 - accepted) * (p / (1 - accepted)))
+
+    go_on((), (), 1.0)
+    return law
+
+
+def law_of_one_particle(automaton: TokenAutomaton, proposal: smc.Proposal) -> dict[Ids, float]:
+    """The probability of every answer of one particle, which nobody weighs."""
+    law: dict[Ids, float] = defaultdict(float)
+
+    def run(draw: smc.Draw, names: list[int]) -> list[smc.Posterior]:
+        return smc.sample(
+            TOY, [PROMPT] * len(names), automaton, budget=BUDGET, example_ids=names, draw=draw,
+            particles=1, proposal=proposal, max_rows=1 << 20, forced_runs=False,
+        )  # fmt: skip
+
+    for probability, posterior in walk(run):
+        (sample,) = posterior.particles
+        law[sample.ids if sample.finished else (*sample.ids, -1)] += probability
+    return law
+
+
+def distance(law: Mapping[Ids, float], other: Mapping[Ids, float]) -> float:
+    """Total variation."""
+    return sum(abs(law.get(x, 0.0) - other.get(x, 0.0)) for x in {*law, *other}) / 2
+
+
+@pytest.mark.usefixtures("unchecked_annotations")
+@pytest.mark.parametrize("name", CONSTRAINTS)
+@pytest.mark.parametrize(("proposal", "within"), [(smc.LCD(), False), (smc.GCD(), True)])
+def test_speculation_has_the_law_of_its_mask(
+    name: str, proposal: smc.Proposal, within: bool
+) -> None:
+    automaton = CONSTRAINTS[name]()
+    law = law_of_speculation(automaton, within, random.Random(3))
+    assert sum(law.values()) == pytest.approx(1)
+    assert distance(law, law_of_one_particle(automaton, proposal)) == pytest.approx(0, abs=1e-12)
+    exact = target(TOY, PROMPT, automaton, BUDGET)
+    evidence = sum(exact.values())
+    away = distance(law, {x: p / evidence for x, p in exact.items()})
+    assert (away > 0.02) == (name != "forced")
+
+
+@pytest.mark.usefixtures("unchecked_annotations")
+def test_reading_ahead_has_the_law_of_the_target() -> None:
+    """Where every draft is nonsense, too."""
+    automaton = CONSTRAINTS["a_star_b"]()
+    ahead = {"read_ahead": 2, "drafter": Anything(3)}
+    mass, evidence, total, _ = walk_sums(automaton, 3, proposal=smc.GCD(), **ahead)
+    expected: dict[bytes, float] = defaultdict(float)
+    for ids, p in target(TOY, PROMPT, automaton, 3).items():
+        expected[VOCABULARY.decode(ids)] += p
+    assert (total, evidence) == pytest.approx((1, sum(expected.values())), abs=1e-10)
+    assert mass == pytest.approx(dict(expected), abs=1e-10)
