@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
 
 pytestmark = pytest.mark.usefixtures("unchecked_annotations")
 
+ROOT = Path(__file__).resolve().parents[2]
 PROMPT = (0, 1)
 MIDDLES = itertools.product("ab", ("", "a", "b"), ("", "a", "ba"))
 AUTOMATA = {
@@ -239,3 +242,18 @@ def test_what_is_refused(options, message):
     given = {"lm": ToyLM(VOCABULARY), "prompt": PROMPT, "constraint": AUTOMATA["few_words"]}
     with pytest.raises(ValueError, match=message):
         smc.search(**{**given, "budget": 5, **options})
+
+
+def test_the_page_runs_on_any_model(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    page = (ROOT / "docs" / "search.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL))
+    path = str(ROOT / "tests" / "models" / "stories260K")
+    code, count = re.subn(r'^path = "[\w/.-]+"', f"path = {path!r}", code, flags=re.MULTILINE)
+    assert count == 1
+    exec(compile(code, "docs/search.md", "exec"), {})
+    *answers, last = capsys.readouterr().out.splitlines()
+    assert len(answers) == 4
+    values = [float(line.split()[0]) for line in answers]
+    assert values == sorted(values, reverse=True)
+    assert re.fullmatch(r"\d of them are certainly the best; \d+ prefixes were read", last)
