@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--adapter", default="none")
     parser.add_argument("--hmm", help="a checkpoint; by default one is distilled, into runs/")
     parser.add_argument("--most", type=int, default=20_000, help="prefixes that are enumerated")
-    parser.add_argument("--reads", type=int, default=10_000, help="of best-first search")
+    parser.add_argument("--reads", type=int, default=1000, help="of best-first search")
     args = parser.parse_args()
     kind = "toolcalls" if args.model == "smollm2" else "stories"
     lm, tokenizer = load_model(ModelConfig(path=args.model, adapter=args.adapter))

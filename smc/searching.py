@@ -54,7 +54,7 @@ from smc.revisiting import PrefixReader
 from smc.settings import COLDEST, whole
 
 ALGORITHMS = ("beams", "best_first")
-READS = 10_000
+READS = 1000
 """Prefixes that best-first search reads unless another number is given."""
 
 
@@ -133,7 +133,8 @@ def search(
             `smc.Lookahead`; None for GCD's mask alone.
         temperature: part of p_lm, as in `smc.sample`.
         max_reads: most prefixes that are read, the prompt aside; None for no limit for beams, and
-            10 000 for best-first search. What was found until then is returned.
+            1 000 for best-first search, which remembers up to 12 n^2 bytes for n of them. What was
+            found until then is returned.
 
     Returns:
         The answers, and how many of them are proved to be the best.
@@ -379,24 +380,28 @@ def _in_beams(tree: _Tree, beams: int, most: float) -> float:
 def _best_first(tree: _Tree, beams: int, most: float) -> float:
     """Search the most probable prefixes first; return log p of the best that is left."""
     # (minus log p, number, prefixes, row, tokens and their log p, best first, the next of these)
-    heap: list[tuple[float, int, _Prefixes, int, list[int], list[float], int]] = []
+    heap: list[tuple[float, int, _Prefixes, int, Tensor, Tensor, int]] = []
     numbers = count()
 
-    def put(prefixes: _Prefixes, ahead: _Ahead) -> None:
+    def put(
+        at: int, number: int, prefixes: _Prefixes, row: int, tokens: Tensor, log_p: Tensor
+    ) -> None:
+        if at < len(log_p) and float(log_p[at]) > tree.threshold:
+            heappush(heap, (-float(log_p[at]), number, prefixes, row, tokens, log_p, at))
+
+    def put_all(prefixes: _Prefixes, ahead: _Ahead) -> None:
         # No more than are left to read are ever taken of one prefix; one more bounds the others.
         best = ahead.log_p.topk(int(min(ahead.log_p.shape[1], most - tree.read + 1)), dim=1)
-        lines = zip(best.values.tolist(), best.indices.tolist(), strict=True)
-        for row, (values, tokens) in enumerate(lines):
-            if values[0] > tree.threshold:
-                heappush(heap, (-values[0], next(numbers), prefixes, row, tokens, values, 0))
+        tokens, log_p = best.indices.int().cpu(), best.values.cpu()
+        for row in range(len(prefixes.ids)):
+            put(0, next(numbers), prefixes, row, tokens[row], log_p[row])
 
-    put(*tree.root())
+    put_all(*tree.root())
     while heap and -heap[0][0] > tree.threshold and tree.read < most:
         chosen: list[_Chosen] = []
         while heap and -heap[0][0] > tree.threshold and len(chosen) < min(beams, most - tree.read):
-            _, number, prefixes, row, tokens, values, at = heappop(heap)
-            chosen.append(_Chosen(values[at], prefixes, row, tokens[at]))
-            if at + 1 < len(values) and values[at + 1] > tree.threshold:
-                heappush(heap, (-values[at + 1], number, prefixes, row, tokens, values, at + 1))
-        put(*tree.grow(chosen))
+            _, number, prefixes, row, tokens, log_p, at = heappop(heap)
+            chosen.append(_Chosen(float(log_p[at]), prefixes, row, int(tokens[at])))
+            put(at + 1, number, prefixes, row, tokens, log_p)
+        put_all(*tree.grow(chosen))
     return -heap[0][0] if heap else -math.inf
