@@ -355,7 +355,7 @@ class _Tree:
             del self.answers[self._wanted :]
 
 
-def _in_beams(tree: _Tree, beams: int, most: float) -> float:
+def _in_beams(tree: _Tree, beams: int, most: float | int) -> float:
     """Search in beams; return the greatest log p of the prefixes that were dropped."""
     log_bound = -math.inf
     prefixes, ahead = tree.root()
@@ -377,7 +377,7 @@ def _in_beams(tree: _Tree, beams: int, most: float) -> float:
     return log_bound
 
 
-def _best_first(tree: _Tree, beams: int, most: float) -> float:
+def _best_first(tree: _Tree, beams: int, most: float | int) -> float:
     """Search the most probable prefixes first; return log p of the best that is left."""
     # (minus log p, number, prefixes, row, tokens and their log p, best first, the next of these)
     heap: list[tuple[float, int, _Prefixes, int, Tensor, Tensor, int]] = []
