@@ -15,7 +15,10 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from smc.models.protocol import LanguageModel
-from smc.prefixes import MOST_READ, refuse_nan
+from smc.prefixes import refuse_nan
+
+MOST_READ = 1 << 26
+"""Numbers of log-probabilities that come out of one forward pass, at most, if it can be helped."""
 
 
 class PrefixReader:
