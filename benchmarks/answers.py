@@ -2,15 +2,11 @@
 
     OMP_NUM_THREADS=2 python -m benchmarks.answers --schemas ../shared/data/public_schemas
 
-Tool calls of xLAM records and, where a folder of them is given, texts of public JSON schemas under
-GCD (`smc.sample`), with one pass for each token, with forced runs, and with reading ahead as well
-(`read_ahead="auto"`); beside them a loop that draws as many tokens from the same model after the
-same prompt, with no constraint, and does nothing else.
-Prompts are read before, on all sides. Sides are timed in turns, answer by answer; the table has
-medians of the ratios of their times over answers, for one particle and for several, which the loop
-has as rows. Tool calls are written by the model with the task's adapter; texts of schemas by the
-model without, after a prompt that shows the schema. Of the schemas, drawn at random, those are
-passed over that do not compile, or whose prompt or shortest text is longer than `--most-tokens`.
+Beside GCD (`smc.sample`), with one pass for each token, with forced runs, and with reading ahead as
+well (`read_ahead="auto"`), runs a loop that draws as many tokens from the same model after the same
+prompt, with no constraint, and does nothing else. Sides are timed in turns, answer by answer; the
+table has medians of the ratios of their times over answers. `benchmarks/README.md` says which
+answers and models these are.
 """
 
 from __future__ import annotations

@@ -27,6 +27,16 @@ def with_ranks(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def add_clock(parser: argparse.ArgumentParser) -> None:
+    """Let the user choose one of `CLOCKS`."""
+    parser.add_argument(
+        "--clock",
+        choices=list(CLOCKS),
+        default="wall",
+        help="cpu: time of this process, for one thread on a machine that others use too",
+    )
+
+
 def ranked(path: Path) -> gcd.Vocabulary:
     """Read a file of ranks; the id behind the last one ends a text."""
     unsized = gcd.Vocabulary.from_ranks(path, eos_ids=[])

@@ -1,19 +1,11 @@
 """Constraints for serving: this project against the grammar engines, in one run.
 
-The same 20 schemas (`benchmarks/schemas`), the same vocabulary (a tiktoken rank file), the same
-answers, spelled with the longest tokens; `benchmarks/engines.py` says how the engines are set to
-the same language. Measured are:
-
-* **prepare**: what is done once for a vocabulary.
-* **compile**: from the schema to what matchers are made from, once for each schema, in order.
-* **one sequence**: take a token and write the next mask. *Fresh*: a new matcher whose engine has
-  not been asked for a mask of this constraint before (or has forgotten it); *warm*: the same
-  answer again.
-* **16 in one call**: the same for 16 different constraints at once; rows begin again with
-  another answer of theirs when one is finished.
-* **memory** of a compiled constraint after its masks were asked for. Where the engine does not
-  tell, the growth of the process.
-* **masks**: on how many places of the answers an engine's mask differs from ours.
+The same schemas, vocabulary and answers for all (`benchmarks/constraints.md`), set to the same
+language (`benchmarks/engines.py`). *Fresh* is a new matcher whose engine has not been asked for a
+mask of this constraint before (or has forgotten it), *warm* the same answer again. In a batch of 16
+different constraints rows begin again with another answer of theirs when one is finished. Memory is
+that of a constraint after its masks were asked for; where the engine does not tell, the growth of
+the process. *Masks* counts the places of the answers on which an engine's mask differs from ours.
 
     python -m benchmarks.constraints ../shared/data/vocabularies/qwen/qwen.tiktoken
 

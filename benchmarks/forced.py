@@ -1,15 +1,9 @@
 """How many tokens of structured answers are forced, with all spellings and with canonical ones.
 
 A token is forced where the constraint allows no other, EOS included and without any budget: the
-language model need not be asked for it. Counted along answers in the tokenizer's own spelling:
-
-* xLAM: the gold calls of its records, in JSON and in Python style;
-* public schemas: answers drawn at random, each byte uniformly among those that may come next, and
-  after 40 bytes a shortest way to the end.
-
-Only SmolLM2's tokenizer is used, so no weights are read. `added s` is what canonical spellings add
-to a lift, summed over constraints, with the answers about pairs of tokens that earlier ones left;
-`states` and `classes` are sums too, of both forms of the automata.
+language model need not be asked for it. Random answers draw each byte uniformly among those that
+may come next, and after 40 bytes take a shortest way to the end. Only SmolLM2's tokenizer is used,
+no weights are read. `benchmarks/README.md` says what the columns are.
 
     python -m benchmarks.forced --schemas ../shared/data/public_schemas
 """

@@ -237,12 +237,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--dtype", choices=list(DTYPES), default="float32")
     parser.add_argument("--ctrlg", type=Path, metavar="DIR", help="a copy of Ctrl-G")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument(
-        "--clock",
-        choices=list(CLOCKS),
-        default="wall",
-        help="cpu: time of this process, for one thread on a machine that others use too",
-    )
+    common.add_clock(parser)
     options = parser.parse_args(arguments)
     counted = (*options.states, *options.vocab, options.sequences, options.length, options.repeats)
     if min(counted) < 1:

@@ -1,23 +1,10 @@
 """Our sampler beside `genlm-control`: time, the model's share of it, and error of the evidence.
 
-Both sides have the same weights in the same type on the same threads, the same prompts,
-constraints, particles and budgets, and run in turns in one process. Two workloads:
-
-* free text: a sentence of CommonGen under a regular expression that asks for 16 words or more;
-* tool calls of xLAM in JSON.
-
-Ours are LCD, GCD and P-GCD with forced runs, and with canonical spellings of tool calls; beside
-them GCD with all spellings, which has the package's target. The package's
-(`benchmarks/smc_genlm.py`) are adaptive weighted rejection sampling (AWRS) on its own backend,
-which takes longest and is run `--own` times, and on our forward passes; and direct sampling.
-
-Prompts are read, constraints compiled and tables made before, on all sides. Time inside of the
-model is that of its forward passes, which hooks time; all else is outside. The error is that of the
-evidence, relative to a reference: exact where the sequences of tokens are few enough to enumerate,
-else the mean of two long runs of ours with many particles; which it is is printed. As errors fall
-with the square root of the time, the root of their mean square times the root of a run's seconds is
-what is left after a second of independent runs; ways that estimate by the same random variable
-share their errors.
+`benchmarks/README.md` says what both sides have in common, which ways of the package
+(`benchmarks/smc_genlm.py`) there are, and how errors are compared. All run in turns in one process;
+time inside of the model is that of its forward passes, which hooks time. The evidence that errors
+are relative to is exact where the sequences of tokens are few enough to enumerate, else the mean of
+two long runs of ours with many particles; which it is is printed.
 
     OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python -m benchmarks.smc
 """
@@ -360,12 +347,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--reference", type=int, default=128, help="particles of the evidence")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--tiny", action="store_true", help="a tiny model instead of SmolLM2")
-    parser.add_argument(
-        "--clock",
-        choices=list(CLOCKS),
-        default="wall",
-        help="cpu: time of this process, for one thread on a machine that others use too",
-    )
+    common.add_clock(parser)
     options = parser.parse_args(arguments)
     if min(options.particles, options.repeats, options.threads, options.reference) < 1:
         parser.error("particles, repeats, threads and particles of the reference are at least one")

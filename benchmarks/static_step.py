@@ -1,12 +1,10 @@
 """A step outside of the language model, executed eagerly and in static shapes.
 
-The language model is a table of random log-probabilities, and its own time is taken off, so what
-left is all that constrained sampling adds to a forward pass: the proposal, choosing (a draw for
-each particle, or selection among all continuations), weights, bookkeeping. 16 particles, one
-prompt, a schema with free strings, 49 152 tokens that are made up, or those of a file of ranks with
-the schema "weather". All go through the same constraint with the same random numbers, in turns, on
-one thread. What is counted is processor time, which other work on the machine changes less than it
-does the clock; medians over runs, of the milliseconds of a step.
+What is measured is all that constrained sampling adds to a forward pass: the proposal, choosing (a
+draw for each particle, or selection among all continuations), weights, bookkeeping. The language
+model is a table of random log-probabilities, whose own time is taken off. All go through the same
+constraint with the same random numbers, in turns, on one thread; counted is processor time, which
+other work on the machine changes less than it does the clock.
 
     OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python -m benchmarks.static_step [FILE.tiktoken]
 """

@@ -2,12 +2,10 @@
 
     OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python -m benchmarks.transformers_generate
 
-Times are processor time, so that one thread is measured whatever else the machine does. The
-constraint is a tool call, the model SmolLM2-135M-Instruct (49 152 tokens). First the logits
-processor alone, on random scores along answers, for R rows: milliseconds a step, and the same for
-`masked_fill` with a mask that is known, which no processor can go below. Then whole calls, each the
-least of two: greedy search with and without the processor, for as many tokens; and 16 particles
-by `smc.generate` beside `smc.sample`.
+First the logits processor alone, on random scores along answers, for R rows: milliseconds a step,
+and the same for `masked_fill` with a mask that is known, which no processor can go below. Then
+whole calls, each the least of two. Processor time, so that one thread is measured whatever else the
+machine does.
 """
 
 from __future__ import annotations

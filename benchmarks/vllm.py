@@ -6,11 +6,8 @@
     $P -m benchmarks.vllm compile --model DIR --schemas $S
     $P -m benchmarks.vllm apply --model DIR
 
-Schemas are drawn at random, and passed over if they do not compile here, or if their shortest
-answer or prompt is long (`drawn`). The budget is the fewest tokens of an answer, as counted here
-for JSON without free white space, times 1, 1.25, 1.5 or 2, and 16 more; vLLM gets it as
-`max_tokens`. An answer counts if it ends by itself (`finish_reason` is `stop`) and `jsonschema`
-finds it valid. Each side is an engine of its own; what is done is kept in a file and not repeated.
+`docs/vllm.md` says which schemas and budgets, and when an answer counts. Each side is an engine of
+its own; what is done is kept in a file and not repeated.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from gcd.errors import (
     UnsupportedSchemaError,
     WorkLimitError,
 )
+from gcd.infilling import Infill, infill
 from gcd.languages.element_pattern import ASCII_CLASSES, pattern
 from gcd.languages.grammar.coverage import Coverage, grammar_coverage
 from gcd.languages.grammar.grammar import GrammarLanguage, grammar
@@ -67,6 +68,7 @@ __all__ = [
     "IgnoredKeyword",
     "IgnoredKeywordWarning",
     "InfeasibleBudgetError",
+    "Infill",
     "Matcher",
     "MatcherBatch",
     "OverlongBudgetError",
@@ -94,6 +96,7 @@ __all__ = [
     "grammar",
     "grammar_coverage",
     "ignored_keywords",
+    "infill",
     "inspect_prefix",
     "json_schema",
     "keywords",

@@ -64,7 +64,6 @@ def inspect_prefix(
     """Report where a prefix leads, what may follow it, and why it is refused if it is.
 
     Args:
-        automaton: the constraint.
         tokens: the prefix, without EOS or with it as the last token.
         remaining: tokens left after the prefix, the next one and EOS included; None for no budget.
         log_p: log-probabilities or logits of the next token, shape (V,), as anything that numpy

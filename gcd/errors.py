@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class ConstraintError(ValueError):
     """A constraint that cannot be honoured exactly; base class of everything raised here."""
@@ -125,6 +127,13 @@ def check_kind(value: object, kinds: type | tuple[type, ...], what: str, instead
         text = repr(value)
         shown = text if len(text) <= 80 else f"{text[:77]}..."
         raise ConstraintError(f"{what}, got {shown}; {instead}")
+
+
+def check_count(name: str, value: Any, least: int, most: int | None = None) -> None:
+    """Raise `ConstraintError` unless an option is a whole number in these bounds."""
+    if type(value) is not int or value < least or (most is not None and value > most):
+        bounds = f", at least {least}" if most is None else f" in {least}..{most}"
+        raise ConstraintError(f"{name} must be a whole number{bounds}, got {value!r}")
 
 
 def shown_count(count: int) -> str:

@@ -2,21 +2,12 @@
 
     {"json_schema": {"type": "object", ...}, "budget": 60}
 
-It has exactly one of these members, and perhaps a `budget`:
-
-| member | value | is |
-|---|---|---|
-| `json_schema` | a JSON Schema, or its text | `gcd.json_schema(value)` |
-| `regex` | a regular expression | `gcd.regex(value)` |
-| `choice` | a list of texts | `gcd.choice(value)` |
-| `tools` | a list of tools in any dialect | `gcd.tool_calls(value)` |
-| `sql` | a database, as Spider's `tables.json` describes one | queries to it, `gcd.sql` |
-| `grammar` | a grammar as lark has it, or llama.cpp and xgrammar (`::=`) | `gcd.grammar(value)` |
-| `segments` | a list of segments, see below | `gcd.segments(...)` |
-
-A segment is an object with one of the other members, or `"anything": true` for free text, and
-perhaps `until` (a text, or the id of a special token) and `tokens` (its own limit). Nothing in a
-request is a path: who may send requests may not read the server's files.
+It has exactly one of the members `KINDS`, each the argument of the function of `gcd` that has this
+name (`tools` of `gcd.tool_calls`), and perhaps a `budget`; `docs/vllm.md` lists them. A database is
+given as Spider's `tables.json` describes one; a grammar with `::=` is llama.cpp's or xgrammar's,
+and any other lark's. A segment is an object with one of the other members, or `"anything": true`
+for free text, and perhaps `until` (a text, or the id of a special token) and `tokens` (its limit).
+Nothing in a request is a path: who may send requests may not read the server's files.
 
 Two requests with the same text of their constraint, up to white space, have the same `key`; the
 order of members counts, because it is the order in which answers have them.

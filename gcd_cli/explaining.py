@@ -154,7 +154,6 @@ def in_tokens(
     """Return what may follow a text in tokens, after the fewest that spell it.
 
     Args:
-        automaton: the lifted constraint.
         text: the beginning of a string of the language.
         budget: tokens of the whole text, EOS included; None for no budget.
 

@@ -38,7 +38,6 @@ def draw(
         model: a causal model of `transformers` by directory or hub name, with its tokenizer.
         language: the constraint over bytes, in case the model's vocabulary is another than
             `automaton` was lifted to.
-        automaton: the constraint.
         prompt, budget, particles, algorithm, seed: as in `smc.sample`.
         proposal: a key of `PROPOSALS`, or pgcd.
         hmm: the directory of an HMM, for pgcd; it looks ahead as far as time goes ("in_time"),

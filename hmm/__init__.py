@@ -16,7 +16,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from hmm.checkpoint import Checkpoint, load, name_vocabulary, save, save_ctrlg
+from hmm.checkpoint import Checkpoint, load, save
 from hmm.em import PseudoCounts, Statistics, Step, em_step, expected_statistics, maximize
 from hmm.inference import filter_all, filter_step, log_likelihood, marginals, predict_first, sample
 from hmm.initialize import distilled
@@ -48,11 +48,9 @@ __all__ = [
     "lookahead_table",
     "marginals",
     "maximize",
-    "name_vocabulary",
     "predict_first",
     "sample",
     "save",
-    "save_ctrlg",
 ]
 
 

@@ -10,9 +10,7 @@ bfloat16 has the range of float32 and errs by 0.4% an entry; float16 errs by 0.0
 so it is refused for a model that has smaller positive entries, as those would become impossible.
 What was rounded is normalised again when it is read, in float32.
 
-The second form of the emissions is exact: tokens whose rows have the same bytes share one
-(`hmm.shared_rows`), as all those do that training never saw. It is written where it is smaller.
-For 49 152 tokens of which 8 000 occur, 512 states take 9 MB in place of 51.
+The second form of the emissions is exact (`hmm.shared_rows`), and written where it is smaller.
 
 **Ctrl-G's** (arXiv 2406.13892), in which HMMs distilled from public language models are published:
 `model.safetensors` (or `pytorch_model.bin`) with `alpha_exp` (H x H), the transition
@@ -116,19 +114,6 @@ def save(
     write_json(described, directory / CONFIG)
 
 
-def name_vocabulary(directory: str | Path, vocabulary: Vocabulary) -> None:
-    """Write into `config.json` which vocabulary a saved model is for; its weights stay as is.
-
-    For checkpoints in our layout that were saved without: `save` does it itself.
-
-    Raises:
-        ValueError: if the number of tokens, or what is noted already, disagrees.
-    """
-    directory = Path(directory)
-    config = load(directory, vocabulary=vocabulary).config
-    write_json(config | _names_of(vocabulary), directory / CONFIG)
-
-
 def load(
     directory: str | Path,
     *,
@@ -206,24 +191,6 @@ def check_files(directory: str | Path) -> None:
     directory = Path(directory)
     ours = "format" in _config(directory)
     check_tensors(directory / WEIGHTS if ours else _ctrlg_weights(directory))
-
-
-def save_ctrlg(hmm: HMM, directory: str | Path, *, eos_token_id: int) -> None:
-    """Write a model in Ctrl-G's layout, in float32; a Monarch transition becomes H² numbers."""
-    hmm.check()
-    if not 0 <= eos_token_id < hmm.num_tokens:
-        raise ValueError(f"eos_token_id is {eos_token_id}, which is not in 0..{hmm.num_tokens - 1}")
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    single = hmm.to(dtype=torch.float32)
-    state = {
-        "alpha_exp": single.transition.dense(),
-        "beta": single.emission.T.log(),
-        "gamma": single.initial.log(),
-    }
-    write_tensors(state, directory / "model.safetensors")
-    sizes = {"hidden_states": hmm.num_states, "vocab_size": hmm.num_tokens}
-    write_json(sizes | {"eos_token_id": eos_token_id}, directory / CONFIG)
 
 
 def _ctrlg_weights(directory: Path) -> Path:

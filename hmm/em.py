@@ -51,8 +51,8 @@ class Statistics(NamedTuple):
         transition: of uses of each transition parameter: `(H, H)`, or the two Monarch factors.
         emission: emission[v, h], of token v seen in state h. Missing tokens do not count.
         log_likelihood: sum of log P over the sequences, in float64. It counts impossible ones.
-        sequences: (weighted) number of sequences.
-        tokens: (weighted) number of tokens seen.
+        sequences: number of sequences, scaled as the counts are.
+        tokens: number of tokens seen, likewise.
     """
 
     initial: Float[Tensor, "H"]
@@ -131,26 +131,21 @@ def expected_statistics(
     lengths: Int64[Tensor, "B"],
     *,
     observed: Bool[Tensor, "B T"] | None = None,
-    weights: Float[Tensor, "B"] | None = None,
     into: Statistics | None = None,
 ) -> Statistics:
     """The E-step computes the expected counts of these sequences under this model.
 
     Args:
-        hmm: the model.
         tokens: any values behind a sequence's length.
         lengths: number of tokens of each sequence, 0 to T.
         observed: tokens that count as seen (`dropout_mask`), the others are summed over.
-        weights: how often each sequence counts.
         into: counts to add to, **in place**, and to return: saves passes over V x H numbers where
             batches are small and vocabularies large.
 
     Raises:
         ValueError: for a length or a token out of range.
     """
-    result = inference.packed_marginals(
-        hmm, inference.pack(hmm, tokens, lengths, observed), weights
-    )
+    result = inference.packed_marginals(hmm, inference.pack(hmm, tokens, lengths, observed))
     total = Statistics.zeros(hmm) if into is None else into
     packed = result.packed
     if packed.sizes:
@@ -159,17 +154,10 @@ def expected_statistics(
         sum_.add_(part)
     _add_emissions(total.emission, result)
 
-    counts = torch.ones(len(tokens), dtype=torch.float64, device=tokens.device)
-    if weights is not None:
-        counts = weights.double()
     inside = torch.arange(tokens.shape[1], device=tokens.device) < lengths.unsqueeze(1)
-    seen = (inside if observed is None else inside & observed).sum(dim=1)
-    log_likelihood = result.log_likelihood.double()
-    # A weight of zero leaves a sequence out, an impossible one too: 0 · (-inf) would be NaN.
-    log_likelihood = torch.where(counts == 0, 0.0, log_likelihood * counts)
-    total.log_likelihood.add_(log_likelihood.sum())
-    total.sequences.add_(counts.sum())
-    total.tokens.add_((seen * counts).sum())
+    total.log_likelihood.add_(result.log_likelihood.double().sum())
+    total.sequences.add_(len(tokens))
+    total.tokens.add_((inside if observed is None else inside & observed).sum())
     return total
 
 

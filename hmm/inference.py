@@ -126,12 +126,12 @@ class Packed(NamedTuple):
 
 
 class PackedMarginals(NamedTuple):
-    """`Marginals` of packed sequences, each with a weight.
+    """`Marginals` of packed sequences.
 
     Attributes:
         packed: the sequences.
-        states: P(h_t | x), times the sequence's weight.
-        transition_counts: as in `Marginals`, each sequence times its weight.
+        states: P(h_t | x).
+        transition_counts: as in `Marginals`.
         log_likelihood: log P(x) in the order the sequences were given in.
     """
 
@@ -152,7 +152,6 @@ def filter_step(
     """Condition on one more token.
 
     Args:
-        hmm: the model.
         predicted: P(state that emits this token | tokens before it).
         tokens: one token a sequence.
 
@@ -174,7 +173,6 @@ def filter_all(
     """Run the filter over whole sequences.
 
     Args:
-        hmm: the model.
         tokens: any values behind a sequence's length.
         lengths: number of tokens of each sequence, 0 to T.
         observed: tokens that count as seen, the others are summed over; None for all.
@@ -217,24 +215,19 @@ def marginals(
     return Marginals(states, result.transition_counts, result.log_likelihood)
 
 
-def packed_marginals(
-    hmm: HMM, packed: Packed, weights: Float[Tensor, "B"] | None = None
-) -> PackedMarginals:
-    """Do what `marginals` does, for packed sequences with weights."""
+def packed_marginals(hmm: HMM, packed: Packed) -> PackedMarginals:
+    """Do what `marginals` does, for packed sequences."""
     filtered, predicted, scale = _forward(hmm, packed, keep=True)
     # Below the floor a sum of products has lost terms that are no numbers any more, and dividing by
     # it might overflow: such a state is taken for less likely than it is, at worst impossible.
     limits = torch.finfo(filtered.dtype)
     floor = limits.tiny / limits.eps
     states, ahead = torch.empty_like(filtered), predicted  # in its place, once it was read
-    weight = torch.ones_like(hmm.initial[:1]).expand(len(packed.order))
-    if weights is not None:
-        weight = weights[packed.order].to(filtered.dtype)
     going = 0
     for rows in reversed(packed.rows()):
         here = states[rows]
         size = len(here)
-        here[going:] = weight[going:size].unsqueeze(1)  # those that end here
+        here[going:] = 1  # those that end here
         if going:
             after = ahead[rows.stop : rows.stop + going]
             hmm.transition.backward(after, out=here[:going])
@@ -259,8 +252,6 @@ def sample(
     """Draw sequences from the model: state, token, next state, ...
 
     Args:
-        hmm: the model.
-        num: how many sequences.
         length: the most tokens of each.
         generator: on the model's device; None is torch's own.
         eos_id: a sequence ends with this token; None: all have the full length.

@@ -55,7 +55,6 @@ def cluster(
 
     Args:
         vectors: points, on any device, in any type.
-        num_clusters: number of groups.
         restarts: begin so many times and keep the tightest groups. With few groups that lie apart
             one start often takes two of them for one.
         seed: of faiss's own choices. The same seed and data give the same groups.

@@ -3,18 +3,16 @@
     python -m scripts.check_json_schema ../shared/data/json_schema_test_suite
     python -m scripts.check_json_schema ../shared/data/public_schemas
 
-**The official suite**, draft by draft. A schema is compiled with undeclared members let in, as the
-standard has it; each of its instances is written as JSON, whole numbers without a fraction, and
-must be accepted if and only if the suite calls it valid. An automaton admits one order of members,
-so an instance counts as accepted if some order of its members is. `format.json` describes `format`
-as an annotation and is read so; the files under `optional/format` read it as an assertion. The
-outcomes are one line for each schema; `--update` writes them to the golden files that the tests
-compare with.
+**The official suite**, draft by draft (docs/json_schema.md says how schemas are read). An instance
+is written as JSON, whole numbers without a fraction, and must be accepted if and only if the suite
+calls it valid; as an automaton admits one order of members, it counts as accepted if some order of
+its members is. `--update` writes the outcomes, a line for each schema, to the golden files that the
+tests compare with.
 
 **Public schemas** (`schema`, and `tests` with `data` and `valid`) are compiled as a user would,
-without options, one after another in a process of their own; one that takes longer than `--limit`
-seconds is counted as such. A valid instance that is refused is tried again in every order, with
-undeclared members let in, and nested deeper.
+without options, in a process of their own; one that takes longer than `--limit` seconds is counted
+as such. A valid instance that is refused is tried again in every order, with undeclared members let
+in, and nested deeper.
 
 `--markdown` writes the tables to a file.
 """

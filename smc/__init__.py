@@ -32,6 +32,7 @@ from smc.proposals import (
 from smc.proposals.lookahead import Expectation, Lookahead
 from smc.proposals.pgcd import PGCD, HMMLookahead
 from smc.proposals.twisted import Twisted
+from smc.searching import Answer, SearchResult, search
 from smc.vocabulary.factors import DenseGuide, Guide, TiedGuide
 from smc.weights import Weights
 
@@ -49,6 +50,7 @@ __all__ = [
     "LCD",
     "LM",
     "PGCD",
+    "Answer",
     "AutomatonPosition",
     "Batch",
     "BudgetLogitsProcessor",
@@ -70,6 +72,7 @@ __all__ = [
     "Proposal",
     "Rows",
     "Sample",
+    "SearchResult",
     "TiedGuide",
     "TransformersLM",
     "Twisted",
@@ -77,6 +80,7 @@ __all__ = [
     "check_prompts",
     "generate",
     "sample",
+    "search",
 ]
 
 

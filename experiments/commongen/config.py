@@ -9,7 +9,8 @@ from omegaconf import DictConfig
 
 import gcd
 from experiments.harness.checks import at_least
-from experiments.harness.record_config import RecordConfig, check_records
+from experiments.harness.config import RecordConfig
+from experiments.harness.settings import check_records
 
 AUTO, LEMMINFLECT = "auto", "lemminflect"
 

@@ -1,4 +1,4 @@
-"""Sentences are compared with references by corpus BLEU-4 and ROUGE-L.
+"""Sentences are compared with concepts, with references, and with what the model thinks of them.
 
     BLEU     sacrebleu's, 13a tokenisation, all references of a set; of the corpus, not a mean
     ROUGE-L  rouge_score's F1 without stemming, the best over the references of a set, then the mean
@@ -6,24 +6,40 @@
 BLEU of a corpus is a function of counts that add over its sentences (Papineni et al. 2002), so an
 interval by bootstrap over concept sets draws the counts again, not the texts. An answer that was
 not given is an empty sentence: it lowers both.
+
+Which concepts a sentence has (`covered`) is decided without any automaton, as the constraint is
+what it is to be compared with: case is ignored, a hyphen separates words, and a possessive "'s"
+belongs to none. So what the constraint accepts has every concept here, and not the other way round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from rouge_score.rouge_scorer import RougeScorer
 from rouge_score.tokenizers import DefaultTokenizer
 from sacrebleu.metrics import BLEU
 
+import smc
 from experiments.harness.summary import Interval
+from smc.models.protocol import LanguageModel
 
+_BEFORE = r"(?<![\w'’])"
+_BEHIND = r"(?!\w)(?!['’](?!s\b)\w)"
 _BLEU = BLEU(effective_order=True)  # which is for sentences; of a corpus it changes nothing
 _RESAMPLES = 1000
+
+
+def covered(text: str, inflections: Iterable[Sequence[str]]) -> list[bool]:
+    """Tell of each concept whether one of its inflections stands in a text as a whole word."""
+    patterns = (f"{_BEFORE}(?:{'|'.join(map(re.escape, words))}){_BEHIND}" for words in inflections)
+    return [re.search(pattern, text, re.IGNORECASE) is not None for pattern in patterns]
 
 
 def bleu_counts(text: str, references: Sequence[str]) -> Float[np.ndarray, "10"]:
@@ -56,3 +72,27 @@ def rouge_l(text: str, references: Sequence[str]) -> float:
 @lru_cache(maxsize=1)
 def _rouge() -> Any:
     return RougeScorer(["rougeL"], tokenizer=DefaultTokenizer(use_stemmer=False))
+
+
+@torch.inference_mode()
+def log_probability(lm: LanguageModel, prompt: Sequence[int], ids: Sequence[int]) -> float:
+    """Compute log p_lm(ids | prompt) at temperature one, in nats, without any constraint.
+
+    Args:
+        prompt: token ids.
+        ids: tokens of the answer, at least one; EOS counts where it is among them.
+    """
+    rows, log_p = lm.prefill([list(prompt)])
+    total = float(log_p[0, ids[0]])
+    if len(ids) > 1:
+        run = torch.tensor([list(ids[:-1])], device=log_p.device)
+        after = rows.extend(run, torch.tensor([len(ids) - 1], device=log_p.device))[0]
+        wanted = torch.tensor(list(ids[1:]), device=after.device)
+        total += float(after.double().gather(1, wanted.unsqueeze(1)).sum())
+    return total
+
+
+def tokens_of(posterior: smc.Posterior, answer: bytes) -> tuple[int, ...]:
+    """Give the tokens that spell an answer; of several spellings the one of greatest weight."""
+    spelled = [sample for sample in posterior.particles if sample.answer == answer]
+    return max(spelled, key=lambda sample: sample.log_weight).ids

@@ -5,22 +5,26 @@ the inflections of each concept. The public file has `field_N#look_V#stand_V` an
 a set in one row; the hub has a list of concepts without parts of speech, and a sentence a row.
 
 Inflections are words as they stand inside of a sentence: a capitalised form beside the same word
-without a capital says nothing new, as the first word of a sentence has one anyway.
+without a capital says nothing new, as the first word of a sentence has one anyway. Where no list is
+given, they are made by rule with lemminflect (MIT licence), for the part of speech of the concept
+where it is known, for all where not.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from experiments.commongen.config import AUTO, LEMMINFLECT
-from experiments.commongen.inflections import by_rule, without_capitals
 from experiments.harness import records as reading
 from experiments.harness.records import ReadResult
 
+_PARTS = {"N": "NOUN", "V": "VERB"}
+_WORD = re.compile(r"\w+(?:['’-]\w+)*")
 _NEEDS = (
     "concept_set, such as dog_N#run_V (or concepts, a list), and scene, a list of sentences (or "
     "target, one sentence)"
@@ -48,7 +52,6 @@ def read_file(path: str | Path, inflections: str = AUTO) -> ReadResult[ConceptSe
     """Read the records of a JSON-lines file in the form of CommonGen's public one.
 
     Args:
-        path: of the file.
         inflections: where they come from: "auto", "lemminflect", or a file with a line for each
             line of the first one, as in `CommonGenConfig`.
 
@@ -132,3 +135,32 @@ def _checked(given: Any, concepts: Sequence[tuple[str, str]]) -> list[tuple[str,
         if not words:
             raise ValueError(f"the concept {word!r} has no inflections")
     return [without_capitals(words) for words in given]
+
+
+def by_rule(word: str, part: str = "") -> tuple[str, ...]:
+    """Inflect a word in its basic form.
+
+    Args:
+        word: the concept.
+        part: of speech, `"N"`, `"V"` or, if it is not known, `""`.
+
+    Raises:
+        ValueError: there is no word in it.
+    """
+    from lemminflect import getAllInflections, getAllInflectionsOOV  # reads its tables: 1 s
+
+    if not _WORD.fullmatch(word):
+        raise ValueError(f"the concept {word!r} is no word, so it has no inflections")
+    parts = [_PARTS[part]] if part else list(_PARTS.values())
+    found = getAllInflections(word, _PARTS.get(part))
+    for each in [] if found else parts:  # a word that is in no list
+        found |= getAllInflectionsOOV(word, each)
+    forms = [form for several in found.values() for form in several]
+    return without_capitals([word, *(form for form in forms if _WORD.fullmatch(form))])
+
+
+def without_capitals(words: Iterable[str]) -> tuple[str, ...]:
+    """Drop words that are another one with a capital letter, and those that come twice."""
+    distinct = dict.fromkeys(words)
+    return tuple(w for w in distinct if w[:1].lower() + w[1:] == w
+                 or w[:1].lower() + w[1:] not in distinct)  # fmt: skip

@@ -15,14 +15,13 @@ from omegaconf import DictConfig
 import gcd
 import smc
 from experiments.commongen.config import CommonGenConfig, check
-from experiments.commongen.coverage import covered
+from experiments.commongen.metrics import covered, log_probability, tokens_of
 from experiments.commongen.prompts import build_prompt
 from experiments.commongen.records import ConceptSet, read_file, read_hub
 from experiments.commongen.summary import PUBLISHED, as_table, summarize_text
 from experiments.harness.budgets import title_of_budgets
 from experiments.harness.comparison import compare, identity, report
 from experiments.harness.examples import Example, RecordTask, name_of_example
-from experiments.harness.likelihood import log_probability, tokens_of
 from experiments.harness.models import ROOT, load_model
 from experiments.harness.records import ReadResult
 from experiments.harness.results import Row

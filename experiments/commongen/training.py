@@ -25,7 +25,6 @@ def read_training(paths: Sequence[Path], limit: int | None = None) -> list[Conce
     """Read sets of concepts that have a well-formed sentence.
 
     Args:
-        paths: of the files.
         limit: read so many lines of each; None for all.
 
     Raises:

@@ -61,7 +61,6 @@ def builtin(
 
     Args:
         suite: "toolcalls" or "stories".
-        lm, tokenizer: the model.
         prompt_kind: of the prompts of tool calls; see `experiments.tool_calling.prompts`.
 
     Raises:

@@ -73,7 +73,6 @@ def check_convergent(config: DictConfig, records: str) -> None:
     """Refuse what neither task of exact answers can honour: methods, records, `top_p`, an HMM.
 
     Args:
-        config: the whole configuration.
         records: what the task has in place of the records of `data.*`, in words.
     """
     name = f"+task={config.task.name}"

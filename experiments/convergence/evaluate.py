@@ -26,7 +26,6 @@ class Evaluator:
     """An evaluator fills a tree with the log-probabilities of a language model after one prompt.
 
     Args:
-        lm: the language model.
         prompt: token ids.
         ids: the restricted tokens in the model's vocabulary.
         temperature: that of p_lm.

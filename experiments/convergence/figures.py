@@ -95,7 +95,6 @@ def plot_panels(reports: Sequence[Report], path: Path, key: str) -> None:
 
     Args:
         reports: one for each problem.
-        path: of the image.
         key: a column of `LABELS`, against which it is drawn.
     """
     columns = min(5, len(reports))

@@ -78,11 +78,7 @@ class Stopwatch:
     which the proposal keeps for those that follow, and whatever the algorithm needs once.
 
     Args:
-        method: its name.
-        prepared: the problem.
         hmm: over the model's vocabulary; None where the method needs none.
-        settings: of the method.
-        config: the whole configuration.
     """
 
     def __init__(

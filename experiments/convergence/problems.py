@@ -5,15 +5,8 @@ A problem is a prompt, a constraint and a budget; own ones come from a JSON file
     {"prompt": "…" or [ids], "budget": n, "strings": ["…", …], "eos_ids": [ids], "name": "…"}
     {"prompt": "…" or [ids], "budget": n, "regex": "…" or ["…", …], "note": "…"}
 
-The answers are given by `strings`, one by one, or by `regex`: all texts that match the pattern (in
-the syntax of `gcd.regex`, from the first character to the last), or that match every pattern of a
-list. `[" (a|b)( (a|b))?", ".*b.*"]` says in its second pattern that a `b` must occur somewhere.
-There may be infinitely many such texts, as the budget bounds them.
-
-`eos_ids`, `name` and `note` may be left out: then the model's own ids end a text, the problem is
-named by its number, and the report has nothing more to say of it. Text is encoded by the model's
-tokenizer as it does by default, beginning-of-text token included where it adds one. Strings and
-patterns are taken to the byte, leading spaces included.
+`docs/convergence.md` says what they mean. Infinitely many texts may match a pattern, as the budget
+bounds them.
 """
 
 from __future__ import annotations

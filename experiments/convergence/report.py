@@ -24,6 +24,7 @@ from experiments.convergence.headline import (
 from experiments.harness.algorithms import is_discrete
 from experiments.harness.arms import Arm
 from experiments.harness.methods import METHODS
+from experiments.harness.results import as_lines
 from experiments.harness.run import Run
 from experiments.harness.tables import as_markdown
 from experiments.harness.tracking import LoggedArm, log_shown, log_summary, logged_arms
@@ -35,12 +36,10 @@ def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
     """Write, print and log the results.
 
     Args:
-        run: the run.
         reports: one for each problem, a line of `results.jsonl`.
         notes: what there is to say about the HMMs.
     """
-    text = "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in reports)
-    (run.directory / "results.jsonl").write_text(text, encoding="utf-8")
+    (run.directory / "results.jsonl").write_text(as_lines(reports), encoding="utf-8")
     summary = {"headline": headline(reports), "notes": list(notes), "seed": run.config.seed,
                "problems": [_without_posteriors(r) for r in reports]}  # fmt: skip
     drawn = {"particles": "particles", "reads": "read"}

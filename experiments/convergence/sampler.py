@@ -232,7 +232,6 @@ class TreeLM:
     """A language model that is a tree; see `smc.models.protocol.LanguageModel`.
 
     Args:
-        tree: the tree.
         evaluator: asked at late prefixes that are new.
     """
 

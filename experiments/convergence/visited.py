@@ -153,7 +153,6 @@ def visit(
     """Sample C free continuations of a prompt, and keep the prefixes that they come by.
 
     Args:
-        lm: the language model.
         prompt: token ids.
         u: uniform numbers, one for each token; a continuation has at most T of them, or as many as
             the model's context leaves room for.

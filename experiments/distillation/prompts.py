@@ -20,8 +20,8 @@ from experiments.sql.databases import read_sources
 from experiments.sql.prompts import build_prompt as build_query_prompt
 from experiments.sql.questions import find_questions, read_questions
 from experiments.tool_calling.answers import STYLES
-from experiments.tool_calling.data import load_records
 from experiments.tool_calling.prompts import build_prompt
+from experiments.tool_calling.records import load_records
 
 
 class PromptSource(NamedTuple):

@@ -62,7 +62,6 @@ def report(summary: dict[str, Any], curve: Sequence[Point], run: Run, out: Path)
             models by name, the best last: the HMM's as it was saved, the language model's where it
             is known.
         curve: held-out log-likelihood a token while training.
-        run: the run.
         out: directory of the model.
     """
     config = run.config

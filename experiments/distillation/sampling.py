@@ -8,12 +8,8 @@ padded on the left, one step of the model a token, finished answers dropped. A c
 of the settings and its number (its generator is seeded with both), and a file of its own. So an
 interrupted sampling goes on to the same sequences, and several processes share the chunks.
 
-**What is read once.** Answers to one prompt stand together in a chunk. The model reads the prompt
-once for all of them, and a token once for all that have been the same up to there: a step costs one
-forward pass of the *distinct* prefixes that are still going. log P_lm comes with it for nothing, as
-do the most probable tokens after each prefix and a sketch of all logits (`top_tokens`), of which
-HMMs are made to begin with (`init=clones`, `init=latent`).
-
+What answers have in common is read once (docs/distillation.md): a step costs one forward pass of
+the *distinct* prefixes that are still going, and what the model says there is kept (`top_tokens`).
 What was not kept while sampling, or what the model says in a text that it has not written, is read
 in a second pass over the text.
 """
@@ -102,7 +98,6 @@ def sample_batch(
     """Sample one answer to each prompt, EOS included where it came, and log P_lm of each.
 
     Args:
-        lm: the language model.
         prompts: token ids; the same prompt may come several times, and is read once.
         max_length: of an answer.
         generator: on the model's device.

@@ -1,15 +1,13 @@
 """What a language model says after prefixes is kept as the K most probable tokens of each.
 
 Whole distributions take V numbers a prefix: 8 GB for 80 000 prefixes of a vocabulary of 49 152, in
-half precision. The 64 most probable tokens and their log-probabilities take 384 bytes, 31 MB in
-all. End-of-sequence tokens are always among them, however improbable: when a text ends is what
-lookahead asks first.
+half precision, against 31 MB for the 64 most probable tokens. End-of-sequence tokens are always
+among them, however improbable: when a text ends is what lookahead asks first.
 
 Beside them is a *sketch* of the whole: all V logits, less their mean, projected to `SKETCH` numbers
-at random (256 bytes). Logits are a linear function of a language model's last hidden state, so
-places with near sketches have near hidden states. These know more than what comes next: a model
-that reads a prompt is sure of its next token nearly everywhere, and two places that agree in it
-need not be alike.
+at random. Logits are a linear function of a language model's last hidden state, so places with near
+sketches have near hidden states. These know more than what comes next: a model that reads a prompt
+is sure of its next token nearly everywhere, and two places that agree in it need not be alike.
 """
 
 from __future__ import annotations

@@ -86,9 +86,6 @@ class Trainer:
     of a generator has to be kept.
 
     Args:
-        run: the run, open.
-        adapter: the model with its adapter.
-        tokenizer: the model's.
         data: what to learn from.
 
     Raises:

@@ -35,7 +35,7 @@ from experiments.harness.models import title_of, weights_of
 from experiments.harness.paired import REFERENCE, as_paired_table, differences
 from experiments.harness.paper import beside
 from experiments.harness.records import ReadResult
-from experiments.harness.results import Row
+from experiments.harness.results import Row, as_lines
 from experiments.harness.run import Run
 from experiments.harness.tables import as_markdown, without_constants
 from experiments.report.traces import chosen_for_tracing
@@ -103,11 +103,6 @@ def report(
     """Write table, summary and figures.
 
     Args:
-        run: the run.
-        read: the records.
-        prepared: what they became.
-        rows: all of them.
-        title: of the table and figures.
         summary: a record for each arm and number of particles (`summary.summarize`).
         table: the same for readers.
         notes: sentences below the table.
@@ -197,7 +192,7 @@ def _report_refusals(run: Run, read: ReadResult[Any], prepared: Preparation) -> 
         {"record": s.position, "kind": "malformed", "reason": s.reason} for s in read.skipped
     ]
     lines += [{"record": i, "kind": "refused", "reason": why} for i, why in prepared.refused]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    path.write_text(as_lines(lines), encoding="utf-8")
     for what, count in (("malformed", len(read.skipped)), ("refused", len(prepared.refused))):
         if count:
             first = next(line for line in lines if line["kind"] == what)

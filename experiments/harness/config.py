@@ -119,6 +119,19 @@ class Config:
     resume: bool = True  # go on where an earlier run in the same directory stopped
 
 
+@dataclass
+class RecordConfig:
+    """Methods x algorithms x particle counts on the same records; a task sets its own defaults."""
+
+    num_examples: int = 100
+    methods: list[str] = field(default_factory=lambda: ["lcd", "gcd", "pgcd"])
+    algorithms: list[str] = field(default_factory=lambda: ["smc", "discrete"])
+    particles: list[int] = field(default_factory=lambda: [1, 4, 16])
+    repeats: int = 1  # independent runs of every row
+    budget: Any = "default"  # tokens, "tight", "default", "loose", "gold:1.25"; or a list of these
+    literals: str = "all"  # "canonical": text without choice as the tokenizer spells it
+
+
 def register() -> None:
     """Make the dataclasses known to Hydra under the names that `configs/` uses."""
     store = ConfigStore.instance()

@@ -123,10 +123,7 @@ def prepare(
     """Compile and check every record.
 
     Args:
-        records: all of the run.
         task: what the task does with them.
-        lm, tokenizer: the language model.
-        config: the whole configuration.
         proposals: by method; their memory is looked at.
         progress: called with the number of records done.
 
@@ -232,10 +229,6 @@ def sample_examples(
     Args:
         examples: those of this process.
         task: what the task does with its records.
-        lm: the language model.
-        config: the whole configuration.
-        proposals: by method.
-        store: of rows.
         progress: called with the number of rows done.
         traced: numbers of the examples whose traces are kept beside the rows.
     """

@@ -59,7 +59,6 @@ def legend_of(arms: Sequence[Arm], size: float = 6) -> list[Line2D]:
     """Make the entries of a legend: methods by colour and marker, algorithms by line.
 
     Args:
-        arms: those of the figure.
         size: of the markers, in points.
     """
     methods = [method_of(name) for name in dict.fromkeys(arm.method for arm in arms)]
@@ -89,11 +88,8 @@ def plot_comparison(
     """Write one of `COMPARISONS` to `path`: two panels beside each other for each style of answers.
 
     Args:
-        name: of the figure.
         summary: records of `summarize`; each arm is a line through its numbers of particles, its
             bootstrap interval a band.
-        path: of the image.
-        title: of the figure.
         metric: what is shown, in words.
         key: where the summary has it, a share with the ends of its interval.
     """
@@ -108,7 +104,12 @@ def plot_comparison(
             plain(axis)
             if len(styles) > 1:
                 axis.set_title(f"{style} style", fontsize="medium")
-    handles = legend_of(arms_in(summary))
+    _finish(figure, arms_in(summary), title, path)
+
+
+def _finish(figure: Any, arms: Sequence[Arm], title: str, path: Path) -> None:
+    """Write a figure of these arms, with a legend below it and a title above."""
+    handles = legend_of(arms)
     figure.legend(
         handles=handles, loc="outside lower center", ncols=min(6, len(handles)), frameon=False
     )
@@ -184,8 +185,6 @@ def plot_budgets(summary: Records, path: Path, title: str) -> None:
     Args:
         summary: records of `summarize` whose parts are budgets by multiples
             (`experiments.harness.budgets.part_of`); others are left out.
-        path: of the image.
-        title: of the figure.
     """
     found = [(multiple_in(s.get("style", "")), s) for s in summary]
     points = [(place, s) for place, s in found if place is not None]
@@ -225,13 +224,7 @@ def plot_budgets(summary: Records, path: Path, title: str) -> None:
                 fontsize="small",
             )
             axis.set_xlabel("budget / tokens of the gold answer")
-    handles = legend_of(arms)
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=min(6, len(handles)), frameon=False
-    )
-    figure.suptitle(textwrap.fill(title, _TITLE_WIDTH))
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    _finish(figure, arms, title, path)
 
 
 def _lines(summary: Records) -> list[tuple[Arm, list[dict[str, Any]]]]:
@@ -271,7 +264,6 @@ def plot_losses(losses: Sequence[tuple[int, float, float]], path: Path) -> None:
 
     Args:
         losses: step, training loss and held-out loss, in nats a character.
-        path: of the image.
     """
     steps, training, held_out = zip(*losses, strict=True)
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")

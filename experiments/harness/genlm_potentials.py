@@ -31,7 +31,6 @@ class ModelPotential(Potential):
     """The language model after a prompt; it reads each distinct prefix once, as our sampler does.
 
     Args:
-        lm: the language model.
         prompt: token ids.
         temperature: part of the distribution.
         tables: of the vocabulary, `tables_of(lm.vocabulary)`.
@@ -100,7 +99,6 @@ class ConditionPotential(Potential):
     """Whether a prefix can be completed: at some length, or within the budget.
 
     Args:
-        automaton: the constraint.
         budget: most tokens, EOS included; None to disregard it.
         tables: of the vocabulary.
     """

@@ -277,8 +277,6 @@ def refuse_little_memory(
     It ends the run and leaves no record out, as results must not depend on memory.
 
     Args:
-        methods: the proposals of the run.
-        records: their names.
         needs: for each method, memory of the table of each record, in bytes.
 
     Raises:

@@ -40,7 +40,6 @@ def differences(rows: Sequence[Row], seed: int = 0) -> list[dict[str, Any]]:
     """Compare each method with the reference, at equal particles under the same algorithm.
 
     Args:
-        rows: of one run.
         seed: of the resamples, which depend on nothing else but the number of examples.
 
     Returns:

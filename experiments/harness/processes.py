@@ -40,7 +40,6 @@ def refuse_disagreement(world: int, digest: str, records: Sequence[str]) -> None
     """Refuse to go on unless all processes have prepared the same; each calls this once.
 
     Args:
-        world: the number of processes.
         digest: of everything that must be the same.
         records: one line for each record, from which the first difference is told.
 

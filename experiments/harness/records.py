@@ -49,7 +49,6 @@ def read_lines(path: str | Path, record_of: RecordOf[R], needs: str) -> ReadResu
     """Read the records of a file with a JSON object a line.
 
     Args:
-        path: of the file.
         record_of: makes a record.
         needs: what a record needs, in words.
 

@@ -52,6 +52,11 @@ def key_of(row: Row) -> Key:
     return Key(*names, row["particles"], row.get("repeat", 0))
 
 
+def as_lines(rows: Iterable[Any]) -> str:
+    """Write values as JSON, one a line."""
+    return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+
+
 class ResultStore:
     """The rows of one run directory, complete rows only.
 
@@ -89,7 +94,7 @@ class ResultStore:
         written: dict[Key, Row] = {}
         with naming_full_disk(self.path), self.path.open("a", encoding="utf-8") as file:
             for row in rows:
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                file.write(as_lines([row]))
                 written[key_of(row)] = row
             file.flush()
             os.fsync(file.fileno())
@@ -124,10 +129,7 @@ class ResultStore:
         final = self.run_dir / "results.jsonl"
         partial = final.with_suffix(".jsonl.tmp")
         with naming_full_disk(partial):
-            partial.write_text(
-                "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows),
-                encoding="utf-8",
-            )
+            partial.write_text(as_lines(rows), encoding="utf-8")
         partial.replace(final)
         for path in self.run_dir.glob("results.rank*.jsonl"):
             path.unlink()
@@ -163,7 +165,6 @@ def read_rows(
     """Read the whole rows of a file; `ValueError` names the line that is none.
 
     Args:
-        path: of the file.
         needs: what every row must have.
         remedy: what the user can do about a line that is no row.
     """

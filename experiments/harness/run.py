@@ -37,7 +37,7 @@ from experiments.harness.identity import Identity, fingerprint, without_places
 from experiments.harness.models import resolve_device, settle, title_of
 from experiments.harness.processes import bar, processes, refuse_disagreement, wait_for_all
 from experiments.harness.results import Key, ResultStore, Row
-from experiments.harness.screen import show
+from experiments.harness.tables import show
 from experiments.report.directory import write_about
 from experiments.report.page import NAME as REPORT
 from experiments.report.page import write_report
@@ -85,7 +85,6 @@ def run_task(task: Task, config: DictConfig) -> Path:
     """Run a task to its end, or from where it was interrupted; returns the run directory.
 
     Args:
-        task: the task.
         config: the whole configuration; what all tasks share of it is checked.
 
     Raises:

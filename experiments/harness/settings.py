@@ -12,10 +12,12 @@ import re
 from omegaconf import DictConfig
 
 from experiments.harness.algorithms import ALGORITHMS, algorithms_of, unread
+from experiments.harness.budgets import check_budget
 from experiments.harness.checks import at_least, distinct, inside, left_alone, one_of
 from experiments.harness.config import DTYPES, PROMPTS, WANDB_MODES, Config, HMMConfig, TraceConfig
 from experiments.harness.methods import METHODS, hmms_of, method_of, methods_of, needs_hmm
 from experiments.harness.paper import PAPER
+from gcd.tokens.canonical import LITERALS
 from smc.proposals.twisted import TWISTS
 from smc.settings import COLDEST, EXECUTIONS
 
@@ -65,6 +67,15 @@ def check_shared(config: DictConfig) -> None:
         )
     _check_hmm(config.hmm)
     _check_trace(config)
+
+
+def check_records(config: DictConfig) -> None:
+    """Check what all tasks with records have (`RecordConfig`)."""
+    task = config.task
+    at_least("task.num_examples", task.num_examples, 1)
+    at_least("task.repeats", task.repeats, 1)
+    check_budget("task.budget", task.budget)
+    one_of("task.literals", task.literals, LITERALS)
 
 
 def check_methods(config: DictConfig) -> None:

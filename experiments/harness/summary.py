@@ -112,7 +112,6 @@ def summarize(
     """Sum up the rows of each group, in order of first appearance.
 
     Args:
-        rows: of a run.
         seed: of the resamples behind intervals.
         measures: further figures of the task, by name, whose means get intervals.
     """

@@ -1,4 +1,4 @@
-"""Cells of tables: numbers, shares, intervals; and a table in Markdown."""
+"""Cells of tables: numbers, shares, intervals; a table in Markdown, laid out on a wide terminal."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
+from rich.console import Console
+from rich.markdown import Markdown
+
+_WIDE = 160  # columns
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -62,3 +66,12 @@ def as_markdown(table: pd.DataFrame) -> str:
              for row in cells]  # fmt: skip
     rule = "|" + "|".join("-" * (w + 2) for w in widths) + "|"
     return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def show(text: str) -> None:
+    """Print a text in Markdown: laid out on a wide terminal, as it is elsewhere."""
+    console = Console()
+    if console.is_terminal and console.width >= _WIDE:
+        console.print(Markdown(text))
+    else:
+        print(text)

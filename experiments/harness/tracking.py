@@ -75,7 +75,6 @@ def logged_arms(
 
     Args:
         summary: a record for each of them (`harness.summary.summarize`).
-        rows: of the whole run.
         states: by method, of the HMM that it looks ahead with, if it does.
     """
     groups = grouped(_alike(rows), Group.of)

@@ -92,7 +92,6 @@ class Scripted:
     write the same, whatever the weights, and every run ends.
 
     Args:
-        lm: the language model.
         tokens: the script.
     """
 

@@ -200,7 +200,6 @@ class Tracing:
     """The traces of some examples of a run, which are written beside its rows.
 
     Args:
-        store: of the rows.
         named: of each example that is wanted, by its number, the name and what else to say of it.
         vocabulary: of the language model.
         particles: trials with more are left out, and so are repetitions.

@@ -91,7 +91,6 @@ def make_databases(
     """Make the databases that questions ask, with rows.
 
     Args:
-        sources: by name.
         questions: all that the folder has, as generated rows suit their gold queries.
         fillings: how many to generate for a database without rows.
     """

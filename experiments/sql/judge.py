@@ -23,7 +23,6 @@ class Judge:
     """Decides on answers to these questions.
 
     Args:
-        databases: by name.
         questions: whose gold queries are run now.
 
     Attributes:

@@ -7,36 +7,69 @@ what the gold query gives. Under `torchrun` the questions are dealt out over the
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from omegaconf import DictConfig
 
 import gcd
 import smc
 from experiments.harness import comparison
 from experiments.harness.budgets import title_of_budgets
+from experiments.harness.checks import at_least
 from experiments.harness.comparison import compare, report
+from experiments.harness.config import RecordConfig
 from experiments.harness.examples import Example, RecordTask
 from experiments.harness.identity import Identity
 from experiments.harness.models import ROOT, load_model
 from experiments.harness.records import DataError, ReadResult
-from experiments.harness.results import Row
+from experiments.harness.results import Row, as_lines
 from experiments.harness.run import Run, Task
-from experiments.sql.config import SqlConfig, check
+from experiments.harness.settings import check_records
+from experiments.harness.summary import Group, as_table, summarize
+from experiments.harness.tables import with_interval
 from experiments.sql.databases import Database, make_databases, read_sources
 from experiments.sql.judge import Judge
 from experiments.sql.prompts import build_prompt
 from experiments.sql.questions import Question, find_questions, read_questions
-from experiments.sql.summary import as_query_table, summarize_queries
 
 _LOG = logging.getLogger(__name__)
 OWN = ROOT / "data" / "sql"
+_EXECUTION = ("weighted_accuracy", "majority_accuracy")
+_SHARES = ("prepares", "exact_match")  # posterior-weighted, and in the rows under these names
+Summary = list[dict[str, Any]]
+
+
+@dataclass
+class SqlConfig(RecordConfig):
+    """Text to SQL: methods x algorithms x particle counts on the same questions."""
+
+    name: str = "sql"
+    budget: Any = 96  # a number of tokens, or "tight", "default", "loose"
+    tables: int = 3  # most tables that one SELECT joins
+    subquery_depth: int = 1
+    max_states: int = 60_000  # of a language; a schema with many tables gets a narrower dialect
+    fillings: int = 4  # generated ones, for each database that comes without rows
+
+
+def check(config: DictConfig) -> None:
+    """Refuse values that no run could honour: `ValueError` with the value and what to give."""
+    task = config.task
+    check_records(config)
+    for name in ("tables", "max_states", "fillings"):
+        at_least(f"task.{name}", task[name], 1)
+    at_least("task.subquery_depth", task.subquery_depth, 0)
+    if config.data.hub is not None:
+        raise ValueError(
+            f"data.hub={config.data.hub}: questions need their databases, which a hub's data set "
+            "does not hold; give data.path=FOLDER with both"
+        )
 
 
 @dataclass(frozen=True)
@@ -118,6 +151,29 @@ def record_task(config: DictConfig, asked: Asked, tokenizer: Any) -> RecordTask:
     )
 
 
+def summarize_queries(rows: Sequence[Row], seed: int = 0) -> Summary:
+    """Sum up the rows of each arm and number of particles, in order of first appearance.
+
+    Execution accuracy counts the questions with a measure alone (`experiments.sql.judge`).
+    """
+    summary = summarize(rows, seed, {name: itemgetter(name) for name in _SHARES})
+    judged = summarize([row for row in rows if row["judged"]], seed)
+    by_group = {Group.of(record): record for record in judged}
+    for record in summary:
+        own = by_group[Group.of(record)]
+        record |= {key: value for key, value in own.items() if key.startswith(_EXECUTION)}
+        record["judged"] = own["examples"]
+    return summary
+
+
+def as_query_table(summary: Summary) -> pd.DataFrame:
+    """Turn the summary into a table of percentages, intervals and totals."""
+    table = as_table(summary)
+    table.insert(3, "prepares %", [f"{100 * record['prepares']:.1f}" for record in summary])
+    table.insert(6, "exact match %", [with_interval(r, "exact_match") for r in summary])
+    return table.rename(columns=lambda name: name.replace("accuracy (", "execution accuracy ("))
+
+
 def _run(run: Run, asked: Asked) -> None:
     """Compile the languages, sample what is not there yet, and report."""
     config, task = run.config, run.config.task
@@ -163,10 +219,9 @@ def _run(run: Run, asked: Asked) -> None:
 def _report_unjudged(run: Run, asked: Asked) -> int:
     """Keep the list of questions without a measure; returns their number."""
     unjudged = asked.judge.unjudged
-    lines = [json.dumps({"record": name, "reason": why}) for name, why in unjudged.items()]
-    path = run.directory / "unjudged.jsonl"
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return len(lines)
+    lines = as_lines({"record": name, "reason": why} for name, why in unjudged.items())
+    (run.directory / "unjudged.jsonl").write_text(lines, encoding="utf-8")
+    return len(unjudged)
 
 
 TASK = Task("sql", SqlConfig, check, read, _identity, _run, processes="rows")

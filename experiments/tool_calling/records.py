@@ -19,10 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from experiments.harness import records as hub
+from experiments.harness.config import DataConfig
+from experiments.harness.models import ROOT
 from experiments.harness.records import ReadResult, read_lines, read_list
 from experiments.tool_calling.answers import Call, declaration_of, name_of
 from gcd.languages.tools.tool_keys import declared_parameters
 
+OWN = ROOT / "data" / "xlam" / "records_500_599.jsonl"
+"""Records that come with the project, on which nothing of it is trained."""
 _NEEDS = "the fields query, tools and answers"
 
 
@@ -146,3 +150,17 @@ def _query_of(query: Any) -> str:
     if not text.strip():
         raise ValueError("the query is empty")
     return text
+
+
+def load_records(data: DataConfig, num_examples: int) -> ReadResult[ToolRecord]:
+    """Load at most `num_examples` records after `data.offset`; malformed ones are only listed."""
+    wanted = data.offset + num_examples
+    if data.hub is not None:
+        result = read_hub(data.hub, data.split, limit=wanted)
+    elif data.path is None:
+        result = read_xlam(OWN)
+    elif Path(data.path).suffix == ".json":
+        result = read_toolcalls(data.path)
+    else:
+        result = read_xlam(data.path)
+    return result.part(data.offset, num_examples)

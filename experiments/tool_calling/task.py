@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
@@ -17,20 +18,43 @@ from omegaconf import DictConfig
 import gcd
 import smc
 from experiments.harness.budgets import title_of_budgets
+from experiments.harness.checks import at_least, distinct, one_of
 from experiments.harness.comparison import compare, identity, report
+from experiments.harness.config import RecordConfig
 from experiments.harness.examples import Example, RecordTask
 from experiments.harness.models import load_model, title_of
 from experiments.harness.records import ReadResult
 from experiments.harness.results import Row
 from experiments.harness.run import Run, Task
+from experiments.harness.settings import check_records
 from experiments.harness.summary import as_table, summarize
-from experiments.tool_calling.answers import makes_calls, parses, write_answer
-from experiments.tool_calling.config import XlamConfig, check
-from experiments.tool_calling.data import load_records
+from experiments.tool_calling.answers import STYLES, makes_calls, parses, write_answer
 from experiments.tool_calling.prompts import build_prompt
-from experiments.tool_calling.records import ToolRecord
+from experiments.tool_calling.records import ToolRecord, load_records
 
 _LOG = logging.getLogger(__name__)
+
+
+@dataclass
+class XlamConfig(RecordConfig):
+    """Tool calling: methods x algorithms x particle counts on the same requests."""
+
+    name: str = "xlam"
+    styles: list[str] = field(default_factory=lambda: ["json"])  # each request in every style
+    num_examples: int = 24
+    algorithms: list[str] = field(default_factory=lambda: ["smc"])
+    literals: str = "canonical"  # how text without choice is spelled; "all": in all ways
+    max_calls: int | None = None  # None: as many as the budget allows
+
+
+def check(config: DictConfig) -> None:
+    """Refuse values that no run could honour: `ValueError` with the value and what to give."""
+    task = config.task
+    distinct("task.styles", task.styles)
+    for style in task.styles:
+        one_of("task.styles", style, STYLES)
+    check_records(config)
+    at_least("task.max_calls", task.max_calls, 1)
 
 
 def _read(config: DictConfig) -> ReadResult[ToolRecord]:

@@ -38,7 +38,7 @@ from contextvars import ContextVar
 from functools import lru_cache, wraps
 from typing import ParamSpec, TypeVar
 
-from gcd.errors import StateLimitError, WorkLimitError, check_kind
+from gcd.errors import StateLimitError, WorkLimitError, check_count
 
 DEFAULT_MAX_STATES = 250_000
 DEFAULT_MAX_WORK = 2_000_000_000
@@ -71,9 +71,7 @@ def max_states() -> int:
 @contextmanager
 def state_limit(limit: int) -> Iterator[None]:
     """Refuse automata of more than `limit` states inside the block; `ValueError` below 1."""
-    check_kind(limit, int, "a limit is a whole number", "give one")
-    if limit < 1:
-        raise ValueError(f"the state limit must be at least 1, got {limit}")
+    check_count("the state limit", limit, 1)
     token = _MAX_STATES.set(limit)
     try:
         yield
@@ -84,9 +82,7 @@ def state_limit(limit: int) -> Iterator[None]:
 @contextmanager
 def work_limit(limit: int) -> Iterator[None]:
     """Refuse constraints that take more than `limit` units of work; `ValueError` below 1."""
-    check_kind(limit, int, "a limit is a whole number", "give one")
-    if limit < 1:
-        raise ValueError(f"the work limit must be at least 1, got {limit}")
+    check_count("the work limit", limit, 1)
     token = _MAX_WORK.set(limit)
     try:
         yield

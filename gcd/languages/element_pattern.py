@@ -5,7 +5,7 @@
 is the language of the regular expression `[A-Z]+: [a-z]+\\n`. An element is the name of a class of
 characters, or one character, with how often it occurs: `1` is exactly once, `"+"` once or more
 often. Whatever needs more than that needs `gcd.regex`. (The keyword `pattern` of JSON Schema is
-something else: `gcd.languages.text.ecma`.)
+something else: `gcd.languages.text.ecma_syntax`.)
 """
 
 from __future__ import annotations

@@ -6,11 +6,8 @@ The language is an intersection of small ones, each a few dozen states:
     counted      at most `max_words` words, that is so many spaces less one
     contains g   for each group g of inflections: some word of the sentence is one of them
 
-**Words.** A word is what letters, digits, apostrophes and hyphens write without a break, and a
-keyword is found where a whole word is equal to it: "cat" is in "the cat." and `the "cat",`, but not
-in "category", "cat's" or "cat-like". So what is found here is found by every looser reading too.
-Letters are compared as given; only the first word of the sentence, which begins with a capital
-letter, is a keyword written with one. A word that is in two groups counts for both.
+A keyword is found where a whole word is equal to it (`docs/languages.md` says what a word is), so
+what is found here is found by every looser reading too. A word in two groups counts for both.
 
 **Size.** The product has a state for each set of groups still to come and each beginning of one of
 their words: 600 to 1 400 states for five groups of five. Whether the count of words matters, too,
@@ -33,7 +30,7 @@ from jaxtyping import Bool
 from gcd.automata.automaton import Automaton
 from gcd.automata.byte_classes import NUM_BYTES
 from gcd.automata.limits import metered, priced_cache, spend
-from gcd.errors import ConstraintError, StateLimitError, WorkLimitError, check_kind
+from gcd.errors import ConstraintError, StateLimitError, WorkLimitError, check_count, check_kind
 from gcd.languages.literal import encodable
 from gcd.languages.text.regex import regex
 
@@ -141,9 +138,7 @@ def keywords(
     alphabet = _Alphabet.of(letters, punctuation)
     concepts = _checked(groups)
     if max_words is not None:
-        check_kind(max_words, int, "max_words is a whole number", "or None for no limit")
-        if max_words < 1:
-            raise ConstraintError(f"max_words must be at least 1, got {max_words}")
+        check_count("max_words", max_words, 1)
     with metered():
         sentences, first, word = _languages(alphabet)
         for words in concepts:

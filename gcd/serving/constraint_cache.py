@@ -169,7 +169,6 @@ def usable_budget(automaton: TokenAutomaton, limits: dict[str, int]) -> int:
     """Return the least of several limits of an answer's tokens, EOS included.
 
     Args:
-        automaton: the constraint.
         limits: the limits by the names that their users know.
 
     Raises:

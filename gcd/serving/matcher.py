@@ -55,7 +55,6 @@ class ServedAutomaton:
     It keeps nothing of the `TokenAutomaton` but its vocabulary and its map to classes.
 
     Args:
-        automaton: the token automaton.
         cache_bytes: most bytes of cached rows.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""This module packs boolean masks over tokens into 32-bit words, and unpacks them.
+"""This module packs boolean masks over tokens into 32-bit words.
 
 Serving engines (vLLM, SGLang) and grammar engines (XGrammar, llguidance) exchange masks in one
 layout: row-major int32 words, in which bit `v % 32` of word `v // 32` is 1 if token v is allowed.
@@ -22,21 +22,6 @@ def pack(mask: Bool[Tensor, "*N V"]) -> Int32[Tensor, "*N W"]:
     words = bits.unflatten(-1, (-1, BITS)).to(torch.int32) << _shifts(mask.device)
     # Each word is a sum of distinct powers of two; bit 31 is the sign, so no carry occurs.
     return words.sum(-1, dtype=torch.int32)
-
-
-def unpack(words: Int32[Tensor, "*N W"], num_tokens: int) -> Bool[Tensor, "*N V"]:
-    """Undo `pack`: return the boolean masks of `num_tokens` tokens that these words hold.
-
-    Raises:
-        ValueError: if the rows are not as wide as `num_tokens` tokens ask for.
-    """
-    if words.shape[-1] != num_words(num_tokens):
-        raise ValueError(
-            f"{num_tokens} tokens are packed in {num_words(num_tokens)} words a row, "
-            f"got {words.shape[-1]}"
-        )
-    bits = (words.unsqueeze(-1) >> _shifts(words.device)) & 1
-    return bits.flatten(-2)[..., :num_tokens].bool()
 
 
 def _shifts(device: torch.device) -> Int32[Tensor, "32"]:

@@ -5,18 +5,9 @@ with what ends it (`until`), perhaps with a limit of its own (`tokens`). `gcd.li
 automaton of them, and budgets, masks, matchers and samplers work with it as with any other. As the
 mask knows what the whole answer still needs, the structure after the free text always has room.
 
-**What it means.** An answer satisfies the segments if it can be cut into one part for each of them,
-in their order, such that
-
-* a part is a text of its segment's language, followed by its `until` if it has one. As *text*,
-  that occurs at the end of the part and nowhere before, so its first occurrence ends the segment;
-  as a *token id*, it is one special token, which has no bytes;
-* at most `tokens` tokens belong to the part. A token belongs to the part in which its first byte
-  lies, whatever its last ones say; a special token to the part that it ends; EOS to the last one.
-
-So every token of an answer belongs to one part, and an answer has at most as many as the limits
-add up to. Where the end of a segment is ambiguous (free text without `until`), one cut that keeps
-all limits is enough.
+An answer satisfies the segments if it can be cut into one part for each of them, in their order
+(`Segment` says what a part is; docs/segments.md, with examples). Where the end of a segment is
+ambiguous (free text without `until`), one cut that keeps all limits is enough.
 
 **Bytes.** The segments are read by one deterministic automaton, the subset construction over the
 states of all of them: its first rows are these states, the rest are sets of several, which occur
@@ -57,7 +48,8 @@ class Segment:
             the end; or the id of a special token, one without bytes. None: the part ends where its
             language and the rest of the answer allow.
         tokens: most tokens that belong to the part, its `until` included, and EOS if it is the
-            last one; None for no limit of its own.
+            last one; None for no limit of its own. A token belongs to the part in which its first
+            byte lies, whatever its last ones say; a special token to the part that it ends.
 
     Raises:
         ConstraintError: for an empty `until`, one that is neither text nor a token id, and a

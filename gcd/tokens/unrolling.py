@@ -8,12 +8,10 @@ that are unambiguous it has one pair.
 
 A token belongs to the segment in which it begins. So from the pair (state of segment i, n) it leads
 to states of segment i with n + 1 tokens, if that is within the limit, and to states of later
-segments with none. Segments without a limit are not counted. A pair whose limit is used up can
-neither take a token nor end the answer, and goes.
+segments with none. Segments without a limit are not counted.
 
 Cost: a segment of S states with a limit of n tokens becomes n S states, with a row over classes of
-tokens each. Free text has a few dozens; a schema of thousands had better have no limit of its own,
-and is refused where the table would pass `gcd.state_limit` or the bound on entries of one table.
+tokens each, and is refused where the table would pass `gcd.state_limit` or the bound on entries.
 """
 
 from __future__ import annotations
@@ -48,7 +46,6 @@ def count_tokens(
     """Return the token automaton's table of the answers that keep all limits.
 
     Args:
-        segments: what they are.
         states: what reads their bytes.
         table: the row after a token of each class, for the rows of `states`; -1 for none.
         class_of: class of every token id, -1 for EOS; those of special tokens are replaced.

@@ -122,7 +122,6 @@ class Vocabulary:
         Ids that the file leaves out, special tokens among them, have no bytes.
 
         Args:
-            path: the file.
             eos_ids: the id or ids that end a text.
             size: the width of the model's logits; by default one more than the largest id.
 

@@ -5,22 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from gcd.support.compiled import kernel
+from gcd.support.kernels.grouping import by_key
 
 
 @kernel
 def depths(count: int, source: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Find the longest path from each node of an acyclic graph (settled from the sinks)."""
-    into = np.zeros(count + 1, np.int64)
     open_edges = np.zeros(count, np.int64)
-    for edge in range(source.size):
-        into[target[edge] + 1] += 1
-        open_edges[source[edge]] += 1
-    into = np.cumsum(into)
-    next_place = into[:-1].copy()
-    by_target = np.empty(source.size, np.int64)
-    for edge in range(source.size):
-        by_target[next_place[target[edge]]] = source[edge]
-        next_place[target[edge]] += 1
+    for node in source:
+        open_edges[node] += 1
+    into, by_target = by_key(target, count, source)
     depth = np.zeros(count, np.int64)
     queue = np.empty(count, np.int64)
     last = 0

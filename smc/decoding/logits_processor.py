@@ -39,9 +39,9 @@ from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.budget import check_budget
 from gcd.tokens.token_automaton import TokenAutomaton
 from smc.decoding.generate_call import GenerateCall, generate_call
-from smc.proposals import GCD, AutomatonPosition, Batch, Proposal
+from smc.proposals import GCD, AutomatonPosition, Batch
 from smc.proposals.lookahead import Lookahead
-from smc.proposals.twisted import Twisted
+from smc.proposals.twisted import Twisted, looking_ahead
 from smc.settings import whole
 
 MOST_KNOWN = 32
@@ -108,16 +108,9 @@ class BudgetLogitsProcessor(LogitsProcessor):
             )
         for index, (automaton, tokens) in enumerate(zip(self.constraints, budgets, strict=True)):
             check_budget(automaton, tokens, f"constraint {index}" if self._one_each else "")
-        if isinstance(lookahead, Lookahead) and not isinstance(lookahead, type):
-            lookahead = Twisted(lookahead)
-        if not isinstance(lookahead, Twisted | None):
-            raise ValueError(
-                f"lookahead is {lookahead!r}; give a proposal that looks ahead, such as "
-                "smc.PGCD(hmm), or a smc.Lookahead"
-            )
         if prompt_length is not None and whole("prompt_length", prompt_length) < 0:
             raise ValueError(f"prompt_length is {prompt_length}; it must be 0 or more")
-        self.proposal: Proposal[Any] = GCD() if lookahead is None else lookahead
+        self.proposal = looking_ahead(lookahead)
         self.proposal.check(self.constraints, budgets)
         self.budgets = [int(tokens) for tokens in budgets]
         self.prompt_length = prompt_length

@@ -47,7 +47,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Generic, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
@@ -56,7 +56,7 @@ from torch import Tensor
 from gcd.tokens.distances import fits
 from gcd.tokens.token_automaton import TokenAutomaton
 from smc.competition import FLOOR, Masses, Scores, Successors, own_classes
-from smc.proposals import AutomatonPosition, Batch, Proposal, start_position
+from smc.proposals import GCD, AutomatonPosition, Batch, Proposal, start_position
 from smc.proposals.lookahead import Expectation, Lookahead, ModelState
 from smc.vocabulary.class_mass import top_k_and_class_mass
 from smc.vocabulary.factors import DenseGuide, Factors, Guide, TiedGuide, by_class_alone
@@ -385,6 +385,24 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.lookahead!r}, twist={self.twist!r}, {self._options()})"
+
+
+def looking_ahead(lookahead: object) -> Proposal[Any]:
+    """Return the proposal that goes with a lookahead: itself, one made of it, or GCD for None.
+
+    Raises:
+        ValueError: it is neither a `Twisted` nor a `Lookahead` nor None.
+    """
+    if lookahead is None:
+        return GCD()
+    if isinstance(lookahead, Lookahead) and not isinstance(lookahead, type):
+        return Twisted(lookahead)
+    if not isinstance(lookahead, Twisted):
+        raise ValueError(
+            f"lookahead is {lookahead!r}; give a proposal that looks ahead, such as "
+            "smc.PGCD(hmm), or a smc.Lookahead"
+        )
+    return lookahead
 
 
 def _alive(walk: AutomatonPosition, steps: Int32[Tensor, "R K"]) -> Bool[Tensor, "R K"]:

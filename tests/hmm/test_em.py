@@ -39,28 +39,27 @@ def test_counts_against_every_path(monarch):
     hmm = tiny(monarch=monarch)
     tokens, lengths = batch(0, [1, 4, 0, 3, 7, 4], 3)
     observed = torch.from_numpy(np.random.default_rng(1).random(tokens.shape) < 0.7)
-    weights = torch.tensor([1.0, 2.0, 5.0, 0.5, 1.0, 0.0], dtype=torch.float64)
-    counts = em.expected_statistics(hmm, tokens, lengths, observed=observed, weights=weights)
+    counts = em.expected_statistics(hmm, tokens, lengths, observed=observed)
     initial, emission = np.zeros(hmm.num_states), np.zeros((3, hmm.num_states))
     log_likelihood = seen = 0.0
-    for n, (length, weight) in enumerate(zip(lengths.tolist(), weights.tolist(), strict=True)):
+    for n, length in enumerate(lengths.tolist()):
         if not length:
             continue
         string, mask = tokens[n, :length].tolist(), observed[n, :length].tolist()
         table = joint(hmm, string, mask)
-        log_likelihood += weight * math.log(table.sum())
-        table = weight * table / table.sum()
+        log_likelihood += math.log(table.sum())
+        table = table / table.sum()
         initial += over(table, 0)
         for t, token in enumerate(string):
             if mask[t]:
                 emission[token] += over(table, t)
-                seen += weight
+                seen += 1
     np.testing.assert_allclose(counts.initial.numpy(), initial, atol=1e-12)
     np.testing.assert_allclose(counts.emission.numpy(), emission, atol=1e-12)
     assert float(counts.log_likelihood) == pytest.approx(log_likelihood, abs=1e-10)
     assert float(counts.tokens) == pytest.approx(seen)
-    assert float(counts.sequences) == pytest.approx(9.5)
-    moves = (weights * (lengths - 1).clamp(min=0)).sum()
+    assert float(counts.sequences) == 6
+    moves = (lengths - 1).clamp(min=0).sum()
     for part in counts.transition:  # which entries is for the tests of inference to say
         assert float(part.sum()) == pytest.approx(float(moves))
 
@@ -85,10 +84,6 @@ def test_counts_add_over_sequences(recipe, seed, lengths, cut):
     for rows in (slice(None, cut), slice(cut, None)):
         assert em.expected_statistics(hmm, tokens[rows], lengths[rows], into=into) is into
     assert_close(into, whole)
-    twice = em.expected_statistics(
-        hmm, tokens, lengths, weights=torch.full((len(lengths),), 2.0, dtype=torch.float64)
-    )
-    assert_close(twice, whole.scale_(2))
 
 
 def test_sequences_without_posterior_add_nothing_but_their_likelihood():
@@ -103,8 +98,6 @@ def test_sequences_without_posterior_add_nothing_but_their_likelihood():
     assert float(counts.log_likelihood) == -math.inf
     for one, other in zip(arrays(counts)[:3], arrays(alone)[:3], strict=True):
         torch.testing.assert_close(one, other)
-    left_out = em.expected_statistics(hmm, tokens, lengths, weights=possible.double())
-    assert_close(left_out, alone)
 
 
 def test_a_process_without_a_share_adds_nothing():

@@ -47,7 +47,6 @@ def merged(hmm: HMM, num_states: int, *, seed: int = 0) -> HMM:
     """Merge hidden states that are alike, down to at most so many.
 
     Args:
-        hmm: the model.
         num_states: of the result, at most; k-means may leave clusters empty.
         seed: of k-means.
 

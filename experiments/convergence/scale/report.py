@@ -35,7 +35,6 @@ def report(
     """Write, print and log the results.
 
     Args:
-        run: the run.
         problems: in the order of the rows.
         truths: of each problem.
         rows: one for each problem, arm and number of particles.

@@ -72,7 +72,6 @@ def read_source(name: str, task: ScaleConfig) -> Source:
 
     Args:
         name: "toolcalls" or "stories".
-        task: settings of the task.
 
     Raises:
         ValueError: there is no such model, or no HMM.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcd.support.compiled import helper, kernel
+from gcd.support.kernels.grouping import by_key
 from gcd.support.kernels.growing import longer
 
 
@@ -36,18 +37,11 @@ def distinct_edges(delta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def reversed_edges(start: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """List the same edges by their targets."""
     num_states = start.size - 1
-    into = np.zeros(num_states + 1, np.int64)
-    for t in targets:
-        into[t + 1] += 1
-    for s in range(num_states):
-        into[s + 1] += into[s]
-    fill = into[:-1].copy()
     sources = np.empty(targets.size, np.int32)
     for s in range(num_states):
         for i in range(start[s], start[s + 1]):
-            sources[fill[targets[i]]] = s
-            fill[targets[i]] += 1
-    return into, sources
+            sources[i] = s
+    return by_key(targets, num_states, sources)
 
 
 @kernel

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcd.support.compiled import helper, kernel
+from gcd.support.kernels.grouping import by_key
 
 
 @helper
@@ -117,7 +118,6 @@ def minimize_blocks(
             edge_past[num_cords] = position
             cord_of_class[k] = num_cords
             num_cords += 1
-    incoming = np.zeros(num_states + 1, np.int64)
     for s in range(num_states):
         for k in range(num_classes):
             t = delta[s, k]
@@ -126,18 +126,11 @@ def minimize_blocks(
                 head[at[k]] = t
                 edge_block[at[k]] = cord_of_class[k]
                 at[k] += 1
-                incoming[t + 1] += 1
-    for s in range(num_states):
-        incoming[s + 1] += incoming[s]
-    into = np.empty(num_edges, np.int32)
-    fill = incoming[:-1].copy()
-    for e in range(num_edges):
-        into[fill[head[e]]] = e
-        fill[head[e]] += 1
     edge_at = np.empty(num_edges, np.int32)
     edge_place = np.empty(num_edges, np.int32)
     for e in range(num_edges):
         edge_at[e] = edge_place[e] = e
+    incoming, into = by_key(head, num_states, edge_at)
     edge_marked = np.zeros(num_edges + 1, np.int32)
     edge_touched = np.empty(num_edges + 1, np.int32)
 

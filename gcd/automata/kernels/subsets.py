@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcd.support.compiled import helper, kernel
+from gcd.support.kernels.grouping import by_key
 from gcd.support.kernels.growing import copied, longer, more_rows
 
 _AND, _OR, _DIFFERENCE = 0, 1, 2
@@ -231,22 +232,6 @@ def _close(
     return kept, work
 
 
-@helper
-def _by_cell(keys: np.ndarray, num_keys: int, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Values sorted by their keys: where each key's begin, and the end; and the values."""
-    start = np.zeros(num_keys + 1, np.int64)
-    for key in keys:
-        start[key + 1] += 1
-    for key in range(num_keys):
-        start[key + 1] += start[key]
-    fill = start[:-1].copy()
-    ordered = np.empty(values.size, np.int32)
-    for i in range(keys.size):
-        ordered[fill[keys[i]]] = values[i]
-        fill[keys[i]] += 1
-    return start, ordered
-
-
 @kernel
 def determinize(
     edges: tuple[np.ndarray, np.ndarray, np.ndarray],
@@ -266,9 +251,9 @@ def determinize(
     num_nfa = nfa_accepting.size
     source, label, target_of = edges
     cells = source.astype(np.int64) * num_classes + label
-    offsets, targets = _by_cell(cells, num_nfa * num_classes, target_of)
+    offsets, targets = by_key(cells, num_nfa * num_classes, target_of)
     eps_sources, eps_targets = epsilon[:, 0].astype(np.int64), epsilon[:, 1].copy()
-    eps_offsets, eps_targets = _by_cell(eps_sources, num_nfa, eps_targets)
+    eps_offsets, eps_targets = by_key(eps_sources, num_nfa, eps_targets)
     useful = np.zeros(num_nfa, np.bool_)
     for q in range(num_nfa):
         useful[q] = nfa_accepting[q] or offsets[(q + 1) * num_classes] > offsets[q * num_classes]

@@ -23,7 +23,7 @@ from gcd.automata.automaton import Automaton
 from gcd.automata.counting import by_length
 from gcd.automata.kernels import graph
 from gcd.automata.limits import metered, spend
-from gcd.errors import ConstraintError, check_kind
+from gcd.errors import check_count, check_kind
 from gcd.languages.cycles import components
 from gcd.languages.grammar.ambiguity import is_unambiguous
 from gcd.languages.grammar.grammar import GrammarLanguage
@@ -71,11 +71,8 @@ def grammar_coverage(language: GrammarLanguage, max_length: int = 40) -> Coverag
         WorkLimitError: if counting takes more work than `gcd.work_limit` allows.
     """
     check_kind(language, GrammarLanguage, "coverage is of a grammar", "give what gcd.grammar made")
-    check_kind(max_length, int, "max_length is a whole number", "give one")
-    if max_length < 0 or max_length > (language.max_bytes or max_length):
-        raise ConstraintError(
-            f"max_length must be from 0 to max_bytes={language.max_bytes}, got {max_length}"
-        )
+    most = language.max_bytes
+    check_count(f"max_length (max_bytes={most})", max_length, 0, most)
     rules = language.rules
     assert rules is not None
     with metered():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import metered, spend
-from gcd.errors import ConstraintError, EmptyLanguageError, check_kind
+from gcd.errors import ConstraintError, EmptyLanguageError, check_count, check_kind
 from gcd.languages.grammar.expressions import Grammar
 from gcd.languages.grammar.gbnf_dialect import read_gbnf
 from gcd.languages.grammar.lark_dialect import read_lark
@@ -74,7 +74,6 @@ def grammar(
     times, and `GrammarLanguage.extent` says what that leaves out.
 
     Args:
-        text: the grammar.
         dialect: "lark", "gbnf" (llama.cpp) or "ebnf" (xgrammar); `docs/grammars.md` has what each
             may use.
         start: the rule of whole texts; None for `start` of lark, `root` of the others.
@@ -95,13 +94,9 @@ def grammar(
         raise ConstraintError(f'dialect must be "lark", "gbnf" or "ebnf", got {dialect!r}')
     start = _STARTS[dialect] if start is None else start
     check_kind(start, str, "start is the name of a rule", "leave it out, or give one")
-    check_kind(max_depth, int, "max_depth is a whole number", "give one")
-    if max_depth < 0:
-        raise ConstraintError(f"max_depth must be at least 0, got {max_depth}")
+    check_count("max_depth", max_depth, 0)
     if max_bytes is not None:
-        check_kind(max_bytes, int, "max_bytes is a whole number", "give one, or None")
-        if max_bytes < 1:
-            raise ConstraintError(f"max_bytes must be above 0, got {max_bytes}")
+        check_count("max_bytes", max_bytes, 1)
     with metered():
         spend(_PER_CHARACTER * len(text), "reading the grammar")
         try:

@@ -33,7 +33,7 @@ from gcd.languages.json_schema.drafts import Schema, draft_named
 from gcd.languages.json_schema.ignored import IgnoredKeyword
 from gcd.languages.json_schema.keywords import check_rules, shown
 from gcd.languages.json_schema.references import References
-from gcd.languages.text.ecma import ecma_pattern
+from gcd.languages.text.ecma_syntax import ecma_pattern
 
 _PER_SCHEMA = 2_000  # units of work for a schema that is looked at again
 _MAX_BESIDE = 64  # schemas of one value inside each other, references followed
@@ -72,7 +72,6 @@ class Document:
     """A document is a schema in which references are resolved, whatever draft it is written in.
 
     Args:
-        root: the schema.
         base: JSON pointer of the schema in what the user handed in, for messages.
         hidden: first step of pointers here that what the user handed in does not have.
         max_depth: how often a schema may be entered on one path.

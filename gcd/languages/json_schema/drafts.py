@@ -226,7 +226,6 @@ def translate(
     """Return one schema in the vocabulary of draft 2020-12; this raises nothing.
 
     Args:
-        raw: the schema as written.
         draft: how it is to be read.
         assert_formats: whether `format` constrains.
         chosen: whether the draft was asked for, whatever `$schema` says.

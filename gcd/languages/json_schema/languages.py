@@ -64,8 +64,6 @@ class SchemaLanguages:
     """The languages of a document's schemas in one notation, each built once.
 
     Args:
-        document: the schemas.
-        notation: how values are written.
         max_depth: nesting of values that the schema leaves free.
         closed: whether undeclared members are left out by default.
         any_order: objects of at most so many declared names take any order.

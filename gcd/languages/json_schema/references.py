@@ -50,7 +50,6 @@ class References:
     """This class knows the resources and anchors of a document.
 
     Args:
-        root: the schema.
         base: JSON pointer to put before those of the document in messages.
         draft: how the document is to be read, whatever `$schema` says; None: as that says.
         assert_formats: whether `format` constrains.

@@ -40,7 +40,7 @@ from typing import Any
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import metered
-from gcd.errors import ConstraintError, EmptyLanguageError, WorkLimitError
+from gcd.errors import ConstraintError, EmptyLanguageError, WorkLimitError, check_count
 from gcd.languages.json_schema.document import Document
 from gcd.languages.json_schema.ignored import IgnoredKeyword, warn_of
 from gcd.languages.json_schema.keywords import shown
@@ -104,12 +104,9 @@ def json_schema(
     check_depth(max_depth)
     _check_option("additional_properties", additional_properties, ("closed", "open"))
     _check_option("formats", formats, ("assert", "ignore"))
-    if not _is_whole(any_order) or any_order not in range(_MAX_ANY_ORDER + 1):
-        raise ConstraintError(
-            f"any_order must be a whole number in 0..{_MAX_ANY_ORDER}, got {any_order!r}"
-        )
-    if max_bytes is not None and (not _is_whole(max_bytes) or max_bytes < 1):
-        raise ConstraintError(f"max_bytes must be a whole number above 0, got {max_bytes!r}")
+    check_count("any_order", any_order, 0, _MAX_ANY_ORDER)
+    if max_bytes is not None:
+        check_count("max_bytes", max_bytes, 1)
     document = Document(
         _parsed(schema),
         max_depth=max_depth,
@@ -191,14 +188,7 @@ def check_options(whitespace: object, escapes: object, unknown: object) -> None:
 
 def check_depth(max_depth: object) -> None:
     """Raise `ConstraintError` unless `max_depth` is usable."""
-    if not _is_whole(max_depth) or max_depth not in range(_MAX_DEPTH + 1):
-        raise ConstraintError(
-            f"max_depth must be a whole number in 0..{_MAX_DEPTH}, got {max_depth!r}"
-        )
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    check_count("max_depth", max_depth, 0, _MAX_DEPTH)
 
 
 def _check_option(name: str, value: object, options: tuple[str, ...]) -> None:

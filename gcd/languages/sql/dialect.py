@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gcd.errors import ConstraintError
+from gcd.errors import ConstraintError, check_count
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,7 @@ class SqlDialect:
             "compound_tables": 1,
         }
         for name, least in lowest.items():
-            number = getattr(self, name)
-            if not isinstance(number, int) or number < least:
-                raise ConstraintError(f"{name} must be a number from {least} on, got {number!r}")
+            check_count(name, getattr(self, name), least)
         if self.values is not None and not self.values:
             raise ConstraintError("values are empty; give None for any string, or some values")
         for value in self.values or ():

@@ -6,7 +6,7 @@ import os
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import metered, state_limit
-from gcd.errors import LimitError, StateLimitError, check_kind
+from gcd.errors import LimitError, StateLimitError, check_count, check_kind
 from gcd.languages.sql.dialect import SqlDialect
 from gcd.languages.sql.queries import Queries
 from gcd.languages.sql.reading import sql_schema
@@ -62,7 +62,7 @@ def widest_dialect(
     Raises:
         StateLimitError: even the narrowest has more states.
     """
-    check_kind(max_states, int, "max_states is a whole number", "give one")
+    check_count("max_states", max_states, 1)
     # Unminimised automata are larger, by less than this factor on all schemas that were looked at.
     for narrower in (dialect or SqlDialect()).narrower():
         try:

@@ -196,11 +196,6 @@ class Moves:
         return self._tails[key]
 
 
-def ranges_of(characters: Automaton) -> Ranges:
-    """Return the code points of a language that holds single ones only."""
-    return ranges((first, last) for first, last, _ in Moves(characters).of(0))
-
-
 def _joined(pieces: Iterable[Piece]) -> list[Piece]:
     """Neighbours with one target made one; the pieces are ascending."""
     joined: list[Piece] = []

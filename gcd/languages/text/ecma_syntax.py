@@ -1,9 +1,10 @@
-"""This module parses ECMA-262 patterns with the `u` flag, as JSON Schema writes `pattern`.
+"""This module reads ECMA-262 patterns with the `u` flag, as JSON Schema writes `pattern`.
 
-A recursive-descent parser for the part of it that describes regular sets of texts. Classes and
-escapes become ranges of code points, with ECMA's meaning: `\\d` and `\\w` are ASCII, `\\s` is its
-white space and line terminators, `.` is all but line terminators. Captures and laziness say
-nothing about which texts match, and are read over.
+A text satisfies a `pattern` if some part of it matches (`ecma_pattern`): the language is `.* P .*`,
+but for the anchors in P. A recursive-descent parser reads the part of ECMA-262 that describes
+regular sets of texts. Classes and escapes become ranges of code points, with ECMA's meaning: `\\d`
+and `\\w` are ASCII, `\\s` is its white space and line terminators, `.` is all but line terminators.
+Captures and laziness say nothing about which texts match, and are read over.
 
 Strictness. With the `u` flag many a sloppy pattern is an error. Where the rest of the world agrees
 on what it means it is read that way, as Annex B of the standard does without the flag: `{`, `}`
@@ -19,10 +20,13 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from gcd.automata.automaton import Automaton
+from gcd.automata.limits import priced_cache
 from gcd.languages.text.code_points import Ranges, complement, ranges
 from gcd.languages.text.ecma_properties import BINARY, GENERAL_CATEGORIES
 from gcd.languages.text.parsing import CONTROLS, QUANTIFIER, PatternParser, single
 from gcd.languages.text.syntax import Chars, End, Node, Start
+from gcd.languages.text.thompson import automaton_of
 from gcd.languages.text.unicode_tables import property_ranges
 
 DIGITS = ranges([(0x30, 0x39)])
@@ -51,6 +55,8 @@ def parse(pattern: str) -> Node:
 
 
 class _Parser(PatternParser):
+    _boundaries, _references = "bB", "k"
+
     # -- structure ----------------------------------------------------------------------------
 
     def _quantified(self, node: Node, begin: int) -> Node:
@@ -85,11 +91,9 @@ class _Parser(PatternParser):
         return Chars(single(ord(character)))
 
     def _group(self, begin: int) -> Node:
+        instead = "use `allOf` and `not` with patterns of their own instead"
+        self._refuse_look_around(begin, instead)
         rest = self._text[self._at : self._at + 3]
-        if rest.startswith(("?=", "?!", "?<=", "?<!")):
-            raise self._error(
-                "look-around", begin, "use `allOf` and `not` with patterns of their own instead"
-            )
         if rest.startswith("?:"):
             self._at += 2
         elif rest.startswith("?"):
@@ -150,22 +154,9 @@ class _Parser(PatternParser):
             return single(ord(control) % 32)
         if letter == "b" and in_class:
             return single(0x08)
-        if letter in ("b", "B") and not in_class:
-            raise self._error(
-                f"the word boundary `\\{letter}`", begin, "say which characters may come there"
-            )
         if letter == "0" and not self._matched("[0-9]"):
             return single(0)
-        if letter.isdigit() or (letter == "k" and not in_class):
-            what = "an octal escape" if in_class or letter == "0" else "a back-reference"
-            raise self._error(
-                what, begin, r"spell out what it stands for (a character is `\xHH` or `\uHHHH`)"
-            )
-        if letter.isascii() and letter.isalpha():
-            raise self._error(f"the escape `\\{letter}`", begin, "ECMA-262 has none of that name")
-        if not letter:
-            raise self._error("a backslash at the end", begin, r"write `\\` for the character")
-        return single(ord(letter))
+        return single(self._other_escape(letter, begin, in_class))
 
     def _unicode(self, begin: int) -> int:
         if self._skip("{"):
@@ -203,3 +194,16 @@ def named_property(name: str) -> Ranges | None:
     if key in ("Script", "sc", "Script_Extensions", "scx"):
         return property_ranges(name)
     return None
+
+
+@priced_cache(256)
+def ecma_pattern(pattern: str) -> Automaton:
+    """Return the UTF-8 texts in which an ECMA-262 pattern (`u` flag, not anchored) finds a match.
+
+    Raises:
+        ConstraintError: if the pattern is not valid, or uses what is not supported; says what and
+            where.
+        StateLimitError: if its automaton has more states than `gcd.state_limit` allows.
+        WorkLimitError: if building it takes more work than `gcd.work_limit` allows.
+    """
+    return automaton_of(parse(pattern), pattern, search=True)

@@ -25,6 +25,9 @@ CONTROLS = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}
 class PatternParser:
     """A parser at one position of a pattern."""
 
+    _boundaries: str  # letters of escapes that mean the boundary of a word
+    _references: str  # letters, beside digits, of escapes that refer back to groups
+
     def __init__(self, pattern: str) -> None:
         self._text = pattern
         self._at = 0
@@ -107,6 +110,27 @@ class PatternParser:
         if value > 0x10FFFF:
             raise self._error("an escape", begin, "the last code point is U+10FFFF")
         return value
+
+    def _refuse_look_around(self, begin: int, instead: str) -> None:
+        if self._text.startswith(("?=", "?!", "?<=", "?<!"), self._at):
+            raise self._error("look-around", begin, instead)
+
+    def _other_escape(self, letter: str, begin: int, in_class: bool) -> int:
+        """The character behind a backslash that stands for itself; "" is the pattern's end."""
+        if letter.isdigit() or (letter and letter in self._references and not in_class):
+            what = "an octal escape" if in_class or letter == "0" else "a back-reference"
+            raise self._error(
+                what, begin, r"spell out what it stands for (a character is `\xHH` or `\uHHHH`)"
+            )
+        if letter and letter in self._boundaries and not (in_class and letter.isalpha()):
+            raise self._error(
+                f"the word boundary `\\{letter}`", begin, "say which characters may come there"
+            )
+        if letter.isascii() and letter.isalpha():
+            raise self._error(f"the escape `\\{letter}`", begin, "there is none of that name")
+        if not letter:
+            raise self._error("a backslash at the end", begin, r"write `\\` for the character")
+        return ord(letter)
 
     def _range(self, first: Ranges, last: Ranges, begin: int) -> tuple[int, int] | None:
         """The range of a class that two of its members bound; None if one is no single one."""

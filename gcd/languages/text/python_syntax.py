@@ -74,6 +74,8 @@ class _Flags:
 
 
 class _Parser(PatternParser):
+    _boundaries, _references = "bB<>", "kg"
+
     def __init__(self, pattern: str) -> None:
         super().__init__(pattern)
         self._flags = _Flags()
@@ -155,9 +157,8 @@ class _Parser(PatternParser):
         return Chars(self._cased(single(ord(character))))
 
     def _group(self, begin: int) -> Node:
+        self._refuse_look_around(begin, "intersect or subtract automata (&, -) instead")
         rest = self._text[self._at : self._at + 3]
-        if rest.startswith(("?=", "?!", "?<=", "?<!")):
-            raise self._error("look-around", begin, "intersect or subtract automata (&, -) instead")
         if rest.startswith(("?P=", "?(")):
             raise self._error("a back-reference", begin, "no automaton can honour it")
         if rest.startswith("?>"):
@@ -310,20 +311,7 @@ class _Parser(PatternParser):
             return self._checked(self._hexadecimal(letter, begin), begin)
         if letter == "0" and not self._matched("[0-9]"):
             return 0
-        if letter.isdigit() or (letter in ("k", "g") and not in_class):
-            what = "an octal escape" if in_class or letter == "0" else "a back-reference"
-            raise self._error(
-                what, begin, r"spell out what it stands for (a character is `\xHH` or `\uHHHH`)"
-            )
-        if letter in ("b", "B", "<", ">"):
-            raise self._error(
-                f"the word boundary `\\{letter}`", begin, "say which characters may come there"
-            )
-        if letter.isascii() and letter.isalpha():
-            raise self._error(f"the escape `\\{letter}`", begin, "there is none of that name")
-        if not letter:
-            raise self._error("a backslash at the end", begin, r"write `\\` for the character")
-        return ord(letter)
+        return self._other_escape(letter, begin, in_class)
 
     def _hexadecimal(self, letter: str, begin: int) -> int:
         if self._skip("{"):

@@ -3,16 +3,10 @@
     style="json"      [{"name": "weather", "arguments": {"city": "Rome", "days": 3}}, ...]
     style="python"    [weather(city="Rome", days=3), ...]
 
-Both styles are built from the same tool list by the same steps. They differ in how values are
-written (`gcd.languages.values.json_values`, `gcd.languages.values.python_values`) and in what
-stands around the arguments of a call. Arguments stand in the order in which the tool declares them,
-and optional ones may be left out. Whitespace is by default what `json.dumps` writes, `, ` and `: `
-(and `, ` and `=` in Python style). Where it is flexible, Python style admits none outside the list
-nor between a name and its `(`.
-
-The arguments of a tool are a JSON schema, and their language is the one that `gcd.json_schema`
-compiles it to, with the same limits: integers without a fraction, keys in one spelling, values
-without a type nested to `max_depth`.
+Both styles are built by the same steps. They differ in how values are written
+(`gcd.languages.values.json_values`, `gcd.languages.values.python_values`) and in what stands around
+the arguments of a call, whose language is the one that `gcd.json_schema` compiles their schema to.
+`docs/tools.md` has what is written where.
 
 By default the number of calls is not bounded: the token budget ends every answer anyway, and the
 automaton needs the tools once, where `max_calls=n` needs them n times.
@@ -28,7 +22,7 @@ from typing import Any
 from gcd.automata.assembly import Assembly
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import metered
-from gcd.errors import ConstraintError, EmptyLanguageError, WorkLimitError
+from gcd.errors import ConstraintError, EmptyLanguageError, WorkLimitError, check_count
 from gcd.languages.json_schema.document import Document
 from gcd.languages.json_schema.ignored import IgnoredKeyword, warn_of
 from gcd.languages.json_schema.languages import SchemaLanguages
@@ -80,7 +74,9 @@ def tool_calls(
         UserWarning: for types of parameters that are not known and are read as any JSON value.
         IgnoredKeywordWarning: once, for the keywords that constrain nothing.
     """
-    _check_counts(min_calls, max_calls)
+    check_count("min_calls", min_calls, 0)
+    if max_calls is not None:
+        check_count("max_calls (at least min_calls)", max_calls, min_calls)
     check_depth(max_depth)
     check_options(whitespace, escapes, unknown)
     parsed = parse_tools(tools)
@@ -134,18 +130,6 @@ def tool_calls(
         if style == "json":
             language = Automaton.concatenate([notation.gap, language, notation.gap])
         return language
-
-
-def _check_counts(minimum: int | None, maximum: int | None) -> None:
-    for count in (minimum, maximum):
-        if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
-            raise ConstraintError(
-                f"min_calls and max_calls must be whole numbers, got {minimum!r} and {maximum!r}"
-            )
-    if minimum is None or minimum < 0 or (maximum is not None and maximum < minimum):
-        raise ConstraintError(
-            f"tool_calls needs 0 <= min_calls <= max_calls, got {minimum} and {maximum}"
-        )
 
 
 def _json_call(tool: Tool, values: SchemaLanguages) -> list[Call]:

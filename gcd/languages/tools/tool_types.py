@@ -1,21 +1,16 @@
 """This module reads tool lists in the forms found in the wild: a name and a JSON schema a tool.
 
-Two forms are told apart tool by tool (`docs/tools.md` describes them for users):
+Two forms are told apart tool by tool (`docs/tools.md` has all that is read):
 
 * **OpenAI** and whoever follows it: `{"type": "function", "function": {...}}` or the inner object
-  alone, whose `parameters` is a JSON schema of type object. Its types may have any of the names
-  that benchmarks use (`gcd.languages.tools.tool_schemas`). What is not in `required` may be left
-  out. Anthropic and MCP have the schema under another key (`gcd.languages.tools.tool_keys`).
-* **xLAM** and its relatives: `parameters` maps each name to a description with a `type`, which is a
-  Python type as a string (`gcd.languages.tools.type_strings`) or the name of a type; further
-  keywords of JSON Schema beside it count too. A parameter may be left out if its type says
-  `optional` or `Optional[...]`, if it has a `default`, or one is stated in its description
-  ("default is 10", "defaults to 'en'"), or if it says `"required": false` or `"optional": true`.
-  Where the tool has a list `required`, or any parameter of the tool list says `"required": true`,
-  those not named so may be left out too.
+  alone, whose `parameters` is a JSON schema of type object (`gcd.languages.tools.tool_schemas`).
+  Anthropic and MCP have the schema under another key (`gcd.languages.tools.tool_keys`).
+* **xLAM** and its relatives: `parameters` maps each name to a description with a `type`, a Python
+  type as a string (`gcd.languages.tools.type_strings`) or the name of a type. Where the tool has a
+  list `required`, or any parameter of the tool list says `"required": true`, those not named so may
+  be left out, beside those that say so themselves.
 
-Everything else about a tool (`description`, `return`, examples, units) describes the tool, and does
-not constrain its calls.
+What else is said of a tool (`description`, `return`, examples, units) does not constrain its calls.
 """
 
 from __future__ import annotations

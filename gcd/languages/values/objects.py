@@ -56,7 +56,6 @@ def mapping(
     """Return objects with these members in this order, then any number of `extras`.
 
     Args:
-        notation: how values are written.
         members: what may be there once, in order.
         extras: what may be there any number of times behind them; not required.
         count: fewest and most members as they are written; None is no upper bound.

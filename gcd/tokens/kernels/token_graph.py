@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
+from gcd.automata.kernels.graph import levels
 from gcd.support.compiled import kernel
+from gcd.support.kernels.grouping import by_key
 from gcd.support.kernels.growing import more_rows
 
 
@@ -54,30 +56,10 @@ def distances(
     With `backward` against them: the distance to `start`, which else is that from it.
     """
     near, far = (1, 0) if backward else (0, 1)
-    offsets = np.zeros(num_states + 1, np.int64)
-    for i in range(pairs.shape[0]):
-        offsets[pairs[i, near] + 1] += 1
+    is_start = np.zeros(num_states, np.bool_)
+    is_start[start] = True
+    distance = levels(*by_key(pairs[:, near], num_states, pairs[:, far]), is_start)
     for s in range(num_states):
-        offsets[s + 1] += offsets[s]
-    fill = offsets[:-1].copy()
-    others = np.empty(pairs.shape[0], np.int32)
-    for i in range(pairs.shape[0]):
-        s = pairs[i, near]
-        others[fill[s]] = pairs[i, far]
-        fill[s] += 1
-
-    distance = np.full(num_states, unreachable, np.int32)
-    queue = np.empty(num_states, np.int32)
-    queue[0] = start
-    distance[start] = 0
-    head, tail = 0, 1
-    while head < tail:
-        s = queue[head]
-        head += 1
-        for i in range(offsets[s], offsets[s + 1]):
-            t = others[i]
-            if distance[t] == unreachable:
-                distance[t] = distance[s] + 1
-                queue[tail] = t
-                tail += 1
+        if distance[s] < 0:
+            distance[s] = unreachable
     return distance

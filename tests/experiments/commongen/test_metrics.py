@@ -10,12 +10,17 @@ import sacrebleu
 import torch
 
 import gcd
-from experiments.commongen.coverage import covered
-from experiments.commongen.metrics import bleu, bleu_counts, corpus_bleu, rouge_l
+from experiments.commongen.metrics import (
+    bleu,
+    bleu_counts,
+    corpus_bleu,
+    covered,
+    log_probability,
+    rouge_l,
+)
 from experiments.commongen.records import read_file
 from experiments.commongen.summary import as_table, summarize_text
 from experiments.commongen.task import EMBEDDED
-from experiments.harness.likelihood import log_probability
 from smc.testing import ToyLM
 
 RECORDS = read_file(EMBEDDED).records

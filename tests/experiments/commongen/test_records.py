@@ -7,9 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from experiments.commongen.inflections import by_rule, without_capitals
 from experiments.commongen.prompts import build_prompt
-from experiments.commongen.records import ConceptSet, read_file, read_hub, record_of
+from experiments.commongen.records import (
+    ConceptSet,
+    by_rule,
+    read_file,
+    read_hub,
+    record_of,
+    without_capitals,
+)
 from experiments.commongen.task import EMBEDDED
 from experiments.harness.records import DataError
 

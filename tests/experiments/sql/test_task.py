@@ -14,7 +14,7 @@ import smc
 from experiments import run as experiment
 from experiments.sql import task as sql
 from experiments.sql.prompts import EXAMPLE_SCHEMA, EXAMPLES, build_prompt
-from experiments.sql.summary import as_query_table, summarize_queries
+from experiments.sql.task import as_query_table, summarize_queries
 from smc.testing import ToyLM
 
 ROOT = Path(__file__).resolve().parents[3]

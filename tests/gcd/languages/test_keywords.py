@@ -268,7 +268,7 @@ def test_bad_groups_are_refused_by_name(arguments, message):
         ({"letters": "greek"}, "letters must be one of ascii, latin, unicode, got 'greek'"),
         ({"punctuation": ",&"}, "got '&'"),
         ({"punctuation": "("}, "brackets both or neither, got '[(]'"),
-        ({"max_words": 0}, "max_words must be at least 1, got 0"),
+        ({"max_words": 0}, "max_words must be a whole number, at least 1, got 0"),
         ({"max_words": 1}, "2 groups of keywords need a sentence of at least 2 words.* is 1"),
     ],
 )

@@ -18,7 +18,7 @@ from gcd.languages.text.regex import regex
 from gcd.serving.batch import MatcherBatch
 from gcd.serving.kernels.table import TableArrays, table_at
 from gcd.serving.matcher import Matcher, ServedAutomaton
-from gcd.tokens.bitmask import num_words, unpack
+from gcd.tokens.bitmask import num_words
 from gcd.tokens.budget import BudgetMask, check_budget
 from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
@@ -47,7 +47,8 @@ def token_automata(draw: st.DrawFn) -> TokenAutomaton:
 
 
 def _ids(row: np.ndarray, size: int) -> list[int]:
-    return unpack(torch.from_numpy(row), size).nonzero().flatten().tolist()
+    bits = np.unpackbits(row.view(np.uint8), bitorder="little")[:size]
+    return np.flatnonzero(bits).tolist()
 
 
 _LANGUAGES = [lift(regex(p), LETTERS) for p in ("(ab)*", "a{0,3}b?", "[ab]*", "ba|ab", "a+b+")]

@@ -116,8 +116,11 @@ def test_bad_files_are_refused_with_a_reason(tmp_path: Path) -> None:
             lambda: SqlSchema(TINY.tables, (ForeignKey("u", "c", "t", "a"),)),
             "u.c -> t.a names u.c",
         ),
-        (lambda: SqlDialect(tables=0), "tables must be a number from 1 on, got 0"),
-        (lambda: SqlDialect(subquery_depth=-1), "subquery_depth must be a number from 0 on"),
+        (lambda: SqlDialect(tables=0), "tables must be a whole number, at least 1, got 0"),
+        (
+            lambda: SqlDialect(subquery_depth=-1),
+            "subquery_depth must be a whole number",
+        ),
         (lambda: SqlDialect(values=()), "values are empty"),
         (lambda: SqlDialect(values=("a\0",)), "without zero bytes"),
     ],

@@ -17,9 +17,8 @@ from gcd.automata.automaton import Automaton
 from gcd.automata.limits import state_limit
 from gcd.errors import ConstraintError, StateLimitError
 from gcd.languages.text.code_points import complement, one_of, ranges
-from gcd.languages.text.ecma import ecma_pattern
 from gcd.languages.text.ecma_properties import BINARY, GENERAL_CATEGORIES
-from gcd.languages.text.ecma_syntax import named_property
+from gcd.languages.text.ecma_syntax import ecma_pattern, named_property
 from gcd.languages.text.parsing import MAX_NESTING
 from gcd.languages.text.regex import regex
 from gcd.languages.text.texts import texts

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import state_limit
 from gcd.errors import StateLimitError
-from gcd.languages.text.code_points import SCALARS, Ranges, complement, one_of, ranges, ranges_of
+from gcd.languages.text.code_points import SCALARS, Moves, Ranges, complement, one_of, ranges
 from gcd.languages.text.regex import regex
 from gcd.languages.text.texts import characters, texts
 from gcd.languages.values.json_text import quoted
@@ -59,6 +59,11 @@ def test_ranges_are_sets_without_surrogates(pairs: list[tuple[int, int]]) -> Non
         assert _has(outside, code_point) == (scalar and not wanted)
     assert all(b + 1 < c for (_, b), (c, _) in pairwise(inside) if c != 0xE000)
     assert complement(outside) == inside
+
+
+def ranges_of(characters: Automaton) -> Ranges:
+    """The code points of a language that holds single ones only."""
+    return ranges((first, last) for first, last, _ in Moves(characters).of(0))
 
 
 @settings(max_examples=60)

@@ -1,0 +1,119 @@
+"""The evidence of an infilling is the sum over all spellings of what the healed prompt leaves."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gcd
+import smc
+from smc.testing import ToyLM
+from tests.gcd.test_infilling import EXTRA, spellings, vocabulary_of
+from tests.smc.test_pgcd import HMMAsLM, random_hmm
+from tests.smc.test_walk import PROMPT
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def by_enumeration(
+    lm: ToyLM, prompt: tuple[int, ...], texts: list[bytes], budget: int
+) -> dict[bytes, float]:
+    """p_lm of each of these texts and its end, over all of its spellings within the budget."""
+    (eos,) = lm.vocabulary.eos_ids
+    found = dict.fromkeys(texts, 0.0)
+    for text in texts:
+        for spelling in spellings(text, lm.vocabulary):
+            tokens = (*spelling, eos)
+            before = ((*prompt, *tokens[:i]) for i in range(len(tokens)))
+            steps = [float(lm.log_p(b)[v]) for b, v in zip(before, tokens, strict=True)]
+            found[text] += math.exp(math.fsum(steps)) if len(tokens) <= budget else 0.0
+    return found
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.sampled_from(EXTRA), unique=True),
+    st.text("ab", max_size=4),
+    st.text("ab", max_size=3),
+    st.lists(st.text("ab", max_size=2), min_size=1, max_size=3, unique=True),
+    st.integers(0, 3),
+    st.data(),
+)
+def test_evidence_and_posterior_over_all_spellings(extra, before, after, words, slack, data):
+    vocabulary = vocabulary_of(extra)
+    lm = ToyLM(vocabulary, seed=len(before), spread=1.5)
+    own = data.draw(st.sampled_from(list(spellings(before.encode(), vocabulary))))
+    hole = gcd.infill(before, after, gcd.choice(words))
+    prompt, rest = hole.heal([vocabulary.size - 2, *own], vocabulary)
+    constraint = gcd.lift(rest.language, vocabulary)
+    budget = int(constraint.steps_to_accept[constraint.initial]) + slack
+
+    texts = [rest.before + word.encode() + after.encode() for word in words]
+    expected = by_enumeration(lm, prompt, texts, budget)
+    (found,) = smc.sample(
+        lm, [prompt], constraint, budget=budget, particles=500, proposal=smc.GCD(),
+        algorithm="discrete",
+    )  # fmt: skip
+    assert found.enumerated
+    assert math.exp(found.log_evidence) == pytest.approx(sum(expected.values()), rel=1e-9)
+    posterior = dict(zip(found.answers, found.probabilities, strict=True))
+    for text, word in zip(texts, words, strict=True):
+        share = expected[text] / sum(expected.values())
+        assert posterior.get(text, 0.0) == pytest.approx(share, abs=1e-9)
+        if text in posterior:
+            assert rest.middle_of(text) == word.encode()
+
+
+def test_a_prompt_that_is_not_healed_loses_spellings():
+    """What a cut prompt gains: P(text | prompt as it was) is without the tokens that straddle."""
+    vocabulary = vocabulary_of(["ab"])
+    lm = ToyLM(vocabulary, seed=3)
+    start = vocabulary.size - 2
+    prompt, rest = gcd.infill("ba", "", gcd.choice(["b", "bb"])).heal([start, 1, 0], vocabulary)
+    assert (prompt, rest.before) == ((start, 1), b"a")
+    straddling = vocabulary.token_bytes.index(b"ab")
+    constraint = gcd.lift(rest.language, vocabulary)
+    (found,) = smc.sample(
+        lm, [prompt], constraint, budget=4, particles=50, proposal=smc.GCD(), algorithm="discrete"
+    )
+    assert {s.ids[0] for s in found.particles} == {0, straddling}
+
+
+@pytest.mark.parametrize("particles", [1, 3])
+def test_the_lookahead_of_the_right_model_is_the_evidence(particles: int) -> None:
+    """With the language model's own HMM every particle weighs what enumeration gives."""
+    vocabulary = vocabulary_of(EXTRA[:3])
+    hmm = random_hmm(vocabulary.size, seed=5)
+    lm = HMMAsLM(vocabulary, hmm)
+    hole = gcd.infill("ab", "ba", gcd.regex("[ab]{0,3}"))
+    constraint = gcd.lift(hole.language, vocabulary)
+    texts = list(hole.language)
+    evidence = sum(by_enumeration(lm, PROMPT, texts, 7).values())
+    proposal = smc.PGCD(hmm, exact_top_k=None, defence=0.0)
+    (found,) = smc.sample(
+        lm, [PROMPT], constraint, budget=7, particles=particles, proposal=proposal
+    )
+    assert math.exp(found.log_evidence) == pytest.approx(evidence, rel=1e-9)
+    weights = [sample.log_weight for sample in found.particles]
+    assert weights == pytest.approx([math.log(evidence)] * particles, abs=1e-9)
+
+
+def test_the_page_runs_on_any_model(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    page = (ROOT / "docs" / "infill.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL))
+    path = str(ROOT / "tests" / "models" / "stories260K")
+    code, count = re.subn(r'^path = "[\w/.-]+"', f"path = {path!r}", code, flags=re.MULTILINE)
+    assert count == 1
+    exec(compile(code, "docs/infill.md", "exec"), {})
+    story, body = capsys.readouterr().out.strip().split("\n---\n")
+    assert re.fullmatch(r"Tom lost his red ball\. [A-Z][a-z ,]+\. So he was happy again\.", story)
+    lines = [
+        re.fullmatch(r"    (total|length) = \w{3}\(values\)", line) for line in body.split("\n")
+    ]
+    assert {line and line[1] for line in lines} == {"total", "length"}

@@ -1,0 +1,257 @@
+"""The most probable answers against plain enumeration."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gcd
+import smc
+from gcd.tokens.lifting import lift
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
+from smc.testing import ToyLM, target
+from tests.smc.test_pgcd import HMMAsLM, never, random_hmm
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice, tiny_model
+
+ROOT = Path(__file__).resolve().parents[2]
+PROMPT = (0, 1)
+MIDDLES = itertools.product("ab", ("", "a", "b"), ("", "a", "ba"))
+AUTOMATA = {
+    **{name: make() for name, make in CONSTRAINTS.items()},
+    "many": lift(choice(*{"".join(parts) for parts in MIDDLES}), VOCABULARY),
+    "all": lift(gcd.regex("[ab]{0,4}"), VOCABULARY),
+}
+LOOKAHEADS = {
+    "none": lambda: None,
+    "pgcd": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=1),
+    "in_time": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=0, lookahead="in_time"),
+    "wrong": lambda: smc.PGCD(never([1]), exact_top_k=1, defence=0.0),
+    "model": lambda: smc.HMMLookahead(random_hmm(seed=3)),
+}
+EVERY = 2000  # more than any of these has prefixes
+
+
+def search(lm: Any, automaton: TokenAutomaton, **options: Any) -> smc.SearchResult:
+    return smc.search(lm, PROMPT, automaton, **options)
+
+
+def ranked(lm: ToyLM, automaton: TokenAutomaton, budget: int, temperature: float = 1.0):
+    """All answers and their log p, the most probable first."""
+    found = target(lm, PROMPT, automaton, budget, temperature=temperature)
+    pairs = ((ids, math.log(p)) for ids, p in found.items() if p > 0)
+    return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
+
+
+def check(found: smc.SearchResult, truth: list[tuple[tuple[int, ...], float]], wanted: int) -> None:
+    """What is true of every search: right values, in order, and best of all where it says so."""
+    assert len(found.answers) <= wanted
+    known = dict(truth)
+    logs = [answer.log_p for answer in found.answers]
+    assert logs == pytest.approx([known[answer.ids] for answer in found.answers], abs=1e-9)
+    assert logs == sorted(logs, reverse=True)
+    assert len({answer.ids for answer in found.answers}) == len(logs)
+    for answer in found.answers:
+        assert answer.answer == VOCABULARY.decode(answer.ids)
+    best = [value for _, value in truth[: found.proved]]
+    assert logs[: found.proved] == pytest.approx(best, abs=1e-9)
+    others = [value for ids, value in truth if ids not in {a.ids for a in found.answers}]
+    last = logs[-1] if len(logs) == wanted else -math.inf
+    assert max(others, default=-math.inf) <= max(last, found.log_bound) + 1e-9
+
+
+PLANS = {
+    "name": st.sampled_from(sorted(AUTOMATA)),
+    "seed": st.integers(0, 50),
+    "slack": st.integers(0, 3),
+    "beams": st.integers(1, 6),
+    "answers": st.sampled_from([None, 1, 2, 7]),
+    "temperature": st.sampled_from([0.5, 1.0]),
+}
+
+
+def problem(name: str, seed: int, slack: int) -> tuple[ToyLM, TokenAutomaton, int]:
+    automaton = AUTOMATA[name]
+    budget = int(automaton.steps_to_accept[automaton.initial]) + slack
+    return ToyLM(VOCABULARY, seed=seed, spread=2.0), automaton, budget
+
+
+@settings(max_examples=150)
+@given(lookahead=st.sampled_from(sorted(LOOKAHEADS)), **PLANS)
+def test_beams(name, seed, slack, beams, answers, temperature, lookahead):
+    lm, automaton, budget = problem(name, seed, slack)
+    options = {"budget": budget, "answers": answers, "temperature": temperature}
+    ahead = LOOKAHEADS[lookahead]()
+    truth = ranked(lm, automaton, budget, temperature)
+    few = search(lm, automaton, beams=beams, lookahead=ahead, **options)
+    check(few, truth, answers or beams)
+    assert few.answers
+    assert few.read <= beams * budget
+    assert few.tokens <= (few.read + 1) * budget
+    every = search(lm, automaton, beams=EVERY, lookahead=ahead, **options)
+    check(every, truth, answers or EVERY)
+    assert every.proved == len(every.answers) == min(answers or EVERY, len(truth))
+
+
+@settings(max_examples=150)
+@given(most=st.sampled_from([None, 1, 2, 5, 9]), **PLANS)
+def test_best_first(name, seed, slack, beams, answers, temperature, most):
+    lm, automaton, budget = problem(name, seed, slack)
+    options = {"budget": budget, "answers": answers, "temperature": temperature}
+    truth = ranked(lm, automaton, budget, temperature)
+    found = search(lm, automaton, beams=beams, algorithm="best_first", max_reads=most, **options)
+    check(found, truth, answers or beams)
+    assert most is None or found.read <= most
+    if most is None:
+        assert found.proved == len(found.answers) == min(answers or beams, len(truth))
+
+
+def test_best_first_reads_no_prefix_that_is_less_probable_than_the_best_answer():
+    """Nor one twice: read one at a time, they are the prefixes with more log p than it has."""
+    lm, automaton, budget = problem("all", 4, 3)
+    found = search(lm, automaton, budget=budget, beams=1, algorithm="best_first")
+    above = {()}
+
+    def visit(state: int, ids: tuple[int, ...], log_p: float) -> None:
+        after = lm.log_p(PROMPT + ids).tolist()
+        for token in automaton.allowed(state, budget - len(ids)).tolist():
+            there = automaton.step(state, token)
+            if log_p + after[token] > found.best.log_p and there != automaton.final:
+                # What leaves no choice is read with the prefix before it.
+                if len(automaton.allowed(there, budget - len(ids) - 1)) > 1:
+                    above.add((*ids, token))
+                visit(there, (*ids, token), log_p + after[token])
+
+    visit(automaton.initial, (), 0.0)
+    assert 0 <= found.read - (len(above) - 1) <= 2  # forced ends are read to be known
+
+
+def test_a_single_beam_goes_where_the_lookahead_says():
+    """Of the language model's own HMM: to the token after which most of the evidence lies."""
+    hmm = random_hmm(seed=6)
+    lm, automaton, budget = HMMAsLM(VOCABULARY, hmm), AUTOMATA["all"], 5
+    everything = target(lm, PROMPT, automaton, budget)
+    prefix: tuple[int, ...] = ()
+    ends = VOCABULARY.eos_ids
+    seen = set()
+    while True:
+        mass: dict[tuple[int, ...], float] = {}
+        for ids, p in everything.items():
+            if ids[: len(prefix)] == prefix:
+                at = ids[: len(prefix) + 1]
+                mass[at] = mass.get(at, 0.0) + p
+        seen |= {at for at in mass if at[-1] in ends}
+        going = {at: p for at, p in mass.items() if at[-1] not in ends}
+        if not going:
+            break
+        prefix = max(going, key=going.__getitem__)
+    exact = smc.PGCD(hmm, exact_top_k=None, defence=0.0)
+    found = search(lm, automaton, budget=budget, beams=1, answers=50, lookahead=exact)
+    assert {answer.ids for answer in found.answers} == seen
+    plain = search(lm, automaton, budget=budget, beams=1, answers=50)
+    assert {answer.ids for answer in plain.answers} != seen
+
+
+@pytest.mark.parametrize("algorithm", ["beams", "best_first"])
+def test_languages_that_end_by_themselves(algorithm):
+    vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab"], [])
+    lm = ToyLM(vocabulary, seed=2)
+    nothing = lift(choice(""), vocabulary, eos="accept")
+    found = search(lm, nothing, budget=1, algorithm=algorithm)
+    assert [answer.ids for answer in found.answers] == [()]
+    assert (found.answers[0].log_p, found.proved, found.read) == (0.0, 1, 0)
+    several = lift(choice("ab", "bb", "bab"), vocabulary, eos="accept")
+    found = search(lm, several, budget=3, algorithm=algorithm, beams=9)
+    truth = ranked(lm, several, 3)
+    assert [(a.ids, a.log_p) for a in found.answers] == [(i, pytest.approx(p)) for i, p in truth]
+
+
+@pytest.mark.parametrize("algorithm", ["beams", "best_first"])
+def test_a_model_that_gives_no_answer_any_probability(algorithm):
+    lm = HMMAsLM(VOCABULARY, never([0, 2]))  # neither a nor ab
+    found = search(lm, AUTOMATA["a_star_b"], budget=6, algorithm=algorithm)
+    assert [answer.answer for answer in found.answers] == [b"b"] * 2  # of two ids that end texts
+    assert found.proved == 2
+    lm = HMMAsLM(VOCABULARY, never([1, 2]))
+    found = search(lm, AUTOMATA["a_star_b"], budget=6, algorithm=algorithm)
+    assert (found.answers, found.best, found.proved, found.log_bound) == ((), None, 0, -math.inf)
+
+
+@pytest.mark.parametrize("name", sorted(AUTOMATA))
+def test_a_model_of_transformers(name, monkeypatch):
+    """Rows that are copied, cut back and extended say what prefixes read from the prompt on say."""
+    pytest.importorskip("transformers")
+    lm = smc.TransformersLM(tiny_model().double(), None, VOCABULARY)
+    monkeypatch.setattr("smc.revisiting.MOST_READ", 2 * VOCABULARY.size)  # several passes a run
+    automaton = AUTOMATA[name]
+    (whole,) = smc.sample(lm, [PROMPT], automaton, budget=4, particles=EVERY, proposal=smc.GCD(),
+                          algorithm="discrete", count_finished=False)  # fmt: skip
+    assert whole.enumerated
+    truth = sorted((s.log_p for s in whole.particles), reverse=True)
+    for algorithm, beams in (("beams", EVERY), ("best_first", 1), ("best_first", 3)):
+        found = search(lm, automaton, budget=4, algorithm=algorithm, beams=beams, answers=8)
+        assert [a.log_p for a in found.answers] == pytest.approx(truth[:8], abs=1e-9)
+        assert found.proved == len(found.answers)
+
+
+def test_log_probabilities_that_are_not_numbers():
+    class Broken(ToyLM):
+        def log_p(self, tokens):
+            return super().log_p(tokens) * (torch.nan if len(tokens) > 2 else 1.0)
+
+    with pytest.raises(FloatingPointError, match="not numbers"):
+        search(Broken(VOCABULARY), AUTOMATA["all"], budget=6)
+
+
+@pytest.mark.usefixtures("unchecked_annotations")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beams": 0}, "beams is 0"),
+        ({"beams": 1.5}, "beams is 1.5; it must be a whole number"),
+        ({"answers": 0}, "answers is 0"),
+        ({"max_reads": 0}, "max_reads is 0"),
+        ({"algorithm": "greedy"}, "algorithm is 'greedy'; give one of beams, best_first"),
+        ({"temperature": 0}, "temperature is 0"),
+        ({"temperature": True}, "temperature is True"),
+        ({"lookahead": smc.GCD()}, r"lookahead is GCD\(\)"),
+        ({"algorithm": "best_first", "lookahead": LOOKAHEADS["pgcd"]()}, "leave lookahead out"),
+        ({"budget": 1}, "needs at least 2 tokens"),
+        ({"budget": 2.5}, "budget is 2.5"),
+        ({"prompt": ()}, "has no tokens"),
+        ({"prompt": (77,)}, "the prompt has token 77"),
+        ({"lm": "model"}, r"lm is str, not a smc\.LanguageModel"),
+        ({"constraint": gcd.regex("a")}, "is Automaton, not over tokens"),
+        (
+            {"constraint": lift(gcd.regex("a"), Vocabulary.from_bytes([b"a", b""], 1))},
+            "lifted to another vocabulary",
+        ),
+    ],
+)
+def test_what_is_refused(options, message):
+    given = {"lm": ToyLM(VOCABULARY), "prompt": PROMPT, "constraint": AUTOMATA["few_words"]}
+    with pytest.raises(ValueError, match=message):
+        smc.search(**{**given, "budget": 5, **options})
+
+
+def test_the_page_runs_on_any_model(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    page = (ROOT / "docs" / "search.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL))
+    path = str(ROOT / "tests" / "models" / "stories260K")
+    code, count = re.subn(r'^path = "[\w/.-]+"', f"path = {path!r}", code, flags=re.MULTILINE)
+    assert count == 1
+    exec(compile(code, "docs/search.md", "exec"), {})
+    *answers, last = capsys.readouterr().out.splitlines()
+    assert len(answers) == 4
+    values = [float(line.split()[0]) for line in answers]
+    assert values == sorted(values, reverse=True)
+    assert re.fullmatch(r"\d of them are certainly the best; \d+ prefixes were read", last)
