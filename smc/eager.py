@@ -22,7 +22,10 @@ from smc.read_ahead import Drafts, ReadAhead
 from smc.vocabulary.passes import Pass
 
 MOST_READ = 1 << 26
-"""Numbers of log-probabilities that come out of one forward pass, at most, if it can be helped."""
+"""Numbers of log-probabilities that come out of one forward pass, at most, if it can be helped.
+
+Drafts may keep as many until the pass after it.
+"""
 
 
 class _Cached(NamedTuple):
@@ -48,8 +51,8 @@ class _Said(NamedTuple):
     Attributes:
         log_p: of the tokens of each but the first; of that, too, at the start of an answer.
         after: log-probabilities of the token behind each.
-        num_drafted: tokens that were read in advance.
-        num_used: tokens that had been read in advance.
+        num_drafted: tokens of drafts that this pass has read.
+        num_used: tokens of these prefixes that an earlier pass had read in drafts.
     """
 
     log_p: Float64[Tensor, "D"]
@@ -136,7 +139,7 @@ class EagerReader(Reader[State]):
         token: Int64[Tensor, "P"],
         running: Bool[Tensor, "P"],
     ) -> Bool[Tensor, "B"] | None:
-        """Return the examples whose prefixes all land on drafts; see `Reader`."""
+        """Return the examples whose tokens all begin drafts, or end answers; see `Reader`."""
         drafts, automata, B = self._cached.drafts, self.batch.automata, len(self.batch.budgets)
         if not drafts.tokens.shape[1]:
             return None
@@ -212,7 +215,7 @@ class EagerReader(Reader[State]):
         return found, Prefixes(example[due[kept]], numbers(after), state)
 
     def _extended(self, parent: Int64[Tensor, "D"], tokens: Int64[Tensor, "D K"]) -> list[bytes]:
-        """Return the texts of prefixes, where somebody wants them."""
+        """Return the texts of prefixes; none where nothing is read ahead."""
         if self._ahead is None:
             return []
         pairs = zip(parent.tolist(), tokens.tolist(), strict=True)

@@ -133,7 +133,8 @@ class DiscreteFilter(Generic[State]):
         if self.watch is None:  # who looks on sees a step of all examples
             goes = self.reader.ready(prefixes, kept.row, kept.token, kept.kept)
         if goes is not None:
-            # Examples that are held back take this step another time, with the same numbers.
+            # Examples that are held back take this step another time, with the same numbers, and
+            # only then have answers; the selection had to see these.
             weight = torch.where(goes[example], log_weight, -torch.inf)
             answers, _ = carry.answers.ended(ending._replace(log_weight=weight))
         asked = held_back(goes, self.num_particles, before, kept.row, kept.token, kept.kept)

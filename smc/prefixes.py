@@ -64,8 +64,8 @@ class Extension(NamedTuple):
         num_read: tokens that the language model read for each of B examples.
         num_forced: tokens that followed without a choice, of each of B examples, equal prefixes
             counted once.
-        num_drafted: of `num_read`, those that were read in advance (`smc.read_ahead`).
-        num_used: tokens that had been read in advance, and are now part of a prefix.
+        num_drafted: of `num_read`, tokens of drafts (`smc.read_ahead`).
+        num_used: tokens of these prefixes that an earlier pass had read in drafts.
         failed: whether the model gave what is not a number, where that is not refused at once.
     """
 
@@ -163,10 +163,10 @@ class Reader(ABC, Generic[State]):
         token: Int64[Tensor, "P"],
         running: Bool[Tensor, "P"],
     ) -> Bool[Tensor, "B"] | None:
-        """Return the examples that can be extended so without a pass, where others cannot.
+        """Return the examples whose step needs no pass of the model, where that of others does.
 
-        None where all examples shall be extended: none needs a pass, or all do. Examples wait for
-        each other like this so that a pass is made for as many as possible.
+        These others are held back, so that a pass is made for as many examples as possible. None
+        where nobody is: no example needs a pass, or all do.
         """
         del prefixes, row, token, running
         return None

@@ -17,7 +17,9 @@ keeps to the constraint and its budget, hence to the model's context, and never 
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -31,13 +33,11 @@ from smc.proposals.position import AutomatonPosition, Batch
 
 _LOG = logging.getLogger(__name__)
 
-ON_CPU = 4
-"""Most tokens that a row of a pass reads ahead on a CPU, see `ahead_of`; more take more time than
-they save, with one row as well.
-"""
-ALL_ON_CPU = 6
-"""Tokens that all rows of such a pass read ahead together; there every token of every row takes
-time, so that with many rows nothing is read ahead.
+MOST_OF_A_ROW = 4
+"""Tokens that a row of a pass reads ahead by itself, at most; more cost more than they save."""
+MOST_OF_A_PASS = 6
+"""Tokens that all rows of a pass read ahead together by themselves, at most. On a CPU every token
+of every row takes time, so with many rows nothing is read ahead.
 """
 
 
@@ -49,8 +49,12 @@ def ahead_of(read_ahead: int | str, rows: int) -> int:
         rows: rows of the pass, all as wide as the longest.
     """
     if isinstance(read_ahead, str):
-        return min(ON_CPU, ALL_ON_CPU // max(rows, 1))
+        return min(MOST_OF_A_ROW, MOST_OF_A_PASS // max(rows, 1))
     return read_ahead
+
+
+MOST_GUESSES = 64
+"""Guesses of the next token of a text that are looked at."""
 
 
 class Drafts(NamedTuple):
@@ -82,7 +86,7 @@ class Drafts(NamedTuple):
         return self._replace(tokens=self.tokens[rows], after=self.after[rows])
 
     def cover(self, tokens: Int64[Tensor, "R K"], count: Int64[Tensor, "R"]) -> Bool[Tensor, "R"]:
-        """Find out which drafts begin with the first `count` tokens, where that is not zero."""
+        """Find the drafts that begin with the first `count` tokens; none does where it is zero."""
         D, K = self.tokens.shape[1], tokens.shape[1]
         mine = torch.nn.functional.pad(self.tokens, (0, max(0, K - D)), value=-1)[:, :K]
         asked = torch.arange(K, device=count.device) < count.unsqueeze(1)
@@ -100,7 +104,7 @@ class Drafts(NamedTuple):
         )
 
     def joined(self, place: Int64[Tensor, "U"], new: Drafts) -> Drafts:
-        """Put new drafts at these places; the others stay, with what is needed of `log_p`."""
+        """Replace the drafts at these places; keep the others, and what these need of `log_p`."""
         tokens, after = self.tokens.clone(), self.after
         tokens[place] = -1
         needed = tokens >= 0
@@ -165,6 +169,7 @@ class ReadAhead:
         empty = torch.zeros(len(texts), 0, dtype=torch.int64, device=states.device)
         if self._failed or not most or not len(texts):
             return empty
+        # All rows are as wide as the longest, so shorter ones read that much more at no cost.
         limit = read.max() + most - read
         position = AutomatonPosition(self._batch.automata, self._mask, states, remaining)
         written, columns = list(texts), [empty]
@@ -195,13 +200,14 @@ class ReadAhead:
             return none
         try:
             found = self._drafter.propose(tuple(texts), self._vocabulary)
-            width = max((len(each) for each in found), default=0)
-            rows = [[*map(int, each), *[-1] * (width - len(each))] for each in found]
+            rows = [[*map(operator.index, islice(each, MOST_GUESSES))] for each in found]
+            width = max(map(len, rows), default=0)
+            rows = [[*row, *[-1] * (width - len(row))] for row in rows]
             guesses = torch.tensor(rows, dtype=torch.int64).view(len(texts), width)
         except Exception as error:  # whatever it is, answers do not depend on it
             _LOG.warning(
-                "%r failed, and nothing is read ahead any more for these examples: %s: %s",
-                self._drafter, type(error).__name__, error,
+                "%s failed, and nothing is read ahead any more for these examples: %s: %s",
+                type(self._drafter).__name__, type(error).__name__, error,
             )  # fmt: skip
             self._failed = True
             return none

@@ -297,7 +297,7 @@ def held_back(
     token: Int64[Tensor, "P"],
     running: Bool[Tensor, "P"],
 ) -> Asked:
-    """Return what a reader is asked for when examples wait: theirs stay as they are, token -1.
+    """Return what to ask of the reader: prefixes of examples that wait are extended by nothing, -1.
 
     Args:
         goes: examples that do not wait; None for all.
