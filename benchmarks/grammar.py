@@ -1,21 +1,26 @@
-"""How long grammars take, to compile and to lift, what they cover, and how hostile ones end.
+"""How long grammars take to compile, to lift, and for a step; what they cover; how bad ones end.
 
-Seconds are processor time of one thread, compiled code warm. Each hostile grammar is compiled in a
-process of its own, whose peak of memory has library and vocabulary too; the first is a process
-that compiles next to nothing.
+Seconds are processor time of one thread, compiled code warm. A step is a token and the mask after
+it, along random texts; a JSON schema of `benchmarks/schemas` stands beside the grammars. Each
+hostile grammar is compiled in a process of its own, whose peak of memory has library and vocabulary
+too; the first is a process that compiles next to nothing.
 
     OMP_NUM_THREADS=1 python -m benchmarks.grammar ../shared/data/vocabularies/qwen/qwen.tiktoken
 """
 
 from __future__ import annotations
 
+import random
 import resource
+import statistics
 import time
 from multiprocessing import get_context
 from pathlib import Path
 
+import numpy as np
+
 import gcd
-from benchmarks.common import head, line, ranked, with_ranks
+from benchmarks.common import head, lifted, line, ranked, with_ranks
 
 FOLDER = Path(__file__).resolve().parent / "grammars"
 DEPTHS = {"json.lark": 6, "arithmetic.lark": 8, "sql.gbnf": 2, "lisp.lark": 6, "python.lark": 3}
@@ -53,20 +58,40 @@ def outcome(name: str) -> None:
     print(line(name, f"{seconds:.2f}", f"{peak:.0f}", said), flush=True)
 
 
+def step(automaton: gcd.TokenAutomaton, texts: int = 20, tokens: int = 60) -> float:
+    """Measure a step of `gcd.Matcher`, median in microseconds over random texts in a budget."""
+    shortest = int(automaton.steps_to_accept[automaton.initial])
+    served, rng, times = gcd.ServedAutomaton(automaton), random.Random(0), []
+    for _ in range(texts):
+        matcher = gcd.Matcher(served, budget=shortest + tokens)
+        mask = matcher.mask()
+        while not matcher.is_finished:
+            allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+            token = int(allowed[rng.randrange(len(allowed))])
+            start = time.perf_counter_ns()
+            matcher.advance(token)
+            matcher.fill_mask(mask)
+            times.append((time.perf_counter_ns() - start) / 1e3)
+    return statistics.median(times)
+
+
 def main() -> None:
     vocabulary = ranked(with_ranks(__doc__).parse_args().ranks)
     gcd.lift(gcd.grammar('start: "(" start ")" | "x"'), vocabulary)  # kernels, prefix tree
-    print(head("grammar", "depth", "states", "classes", "compile, s", "lift, s", "coverage"))
+    schema = lifted("create_event", vocabulary)
+    print(f"a step of create_event.json: {step(schema):.1f} µs\n")
+    columns = "states", "classes", "compile, s", "lift, s", "step, µs", "coverage"
+    print(head("grammar", "depth", *columns))
     for name, depth in DEPTHS.items():
         text, dialect = (FOLDER / name).read_text(encoding="utf-8"), name.partition(".")[2]
         start = time.process_time()
         language = gcd.grammar(text, dialect, max_depth=depth)
         compiled = time.process_time()
         automaton = gcd.lift(language, vocabulary)
-        lifted = time.process_time()
+        end = time.process_time()
         covered = str(gcd.grammar_coverage(language, 40))
         size = automaton.num_states, automaton.num_classes
-        took = f"{compiled - start:.2f}", f"{lifted - compiled:.2f}"
+        took = f"{compiled - start:.2f}", f"{end - compiled:.2f}", f"{step(automaton):.1f}"
         print(line(name, depth, *size, *took, covered), flush=True)
     print("\n" + head("hostile grammar", "s", "peak, MiB", "outcome"), flush=True)
     for name in HOSTILE:
