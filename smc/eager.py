@@ -347,7 +347,7 @@ class EagerReader(Reader[State]):
                 total[here] = _plus(total[here], more, inside & (token >= 0))
                 ends = read[here] == t + 1
                 if whole and bool(ends.all()):
-                    after = log_p
+                    after = log_p.contiguous()  # as kernels that are compiled want it
                 elif bool(ends.any()):
                     if after is None:
                         after = torch.zeros_like(log_p[:1]).repeat(D, 1)
