@@ -48,7 +48,7 @@ class PromptLookup:
     """
 
     longest: int = 24
-    shortest: int = 2
+    shortest: int = 3
 
     def propose(self, texts: Sequence[bytes], vocabulary: Vocabulary) -> list[list[int]]:
         """Return tokens with which the text went on where its end occurred before."""
