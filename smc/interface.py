@@ -90,7 +90,7 @@ def sample(
             on a CUDA device, and takes forced tokens one by one), or "auto" (`smc.execution`).
         read_ahead: tokens that the model reads in advance, in passes that are made anyway. Answers
             and weights are the same (up to the rounding of a wider pass), in fewer passes
-            (`smc.read_ahead`). "auto" reads up to four where a pass has few rows, on a CPU; on
+            (`smc.read_ahead`). "auto" reads up to four where a pass has one row, on a CPU; on
             another device nothing, as it was not measured there. Only eagerly.
         drafter: guesses these tokens; `smc.PromptLookup()` if not given.
         draw: replaces the random number generator (and `seed`).

@@ -33,11 +33,9 @@ from smc.proposals.position import AutomatonPosition, Batch
 
 _LOG = logging.getLogger(__name__)
 
-MOST_OF_A_ROW = 4
-"""Tokens that a row of a pass reads ahead by itself, at most; more cost more than they save."""
-MOST_OF_A_PASS = 6
-"""Tokens that all rows of a pass read ahead together by themselves, at most. On a CPU every token
-of every row takes time, so with many rows nothing is read ahead.
+BY_ITSELF = 4
+"""Tokens that "auto" reads ahead in a pass over one row, on a CPU. With more rows it reads none:
+every token of every row takes time there, and a step is saved only where all rows land.
 """
 
 
@@ -49,7 +47,7 @@ def ahead_of(read_ahead: int | str, rows: int) -> int:
         rows: rows of the pass, all as wide as the longest.
     """
     if isinstance(read_ahead, str):
-        return min(MOST_OF_A_ROW, MOST_OF_A_PASS // max(rows, 1))
+        return BY_ITSELF if rows == 1 else 0
     return read_ahead
 
 
