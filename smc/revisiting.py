@@ -14,11 +14,9 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from smc.eager import MOST_READ
 from smc.models.protocol import LanguageModel
 from smc.prefixes import refuse_nan
-
-MOST_READ = 1 << 26
-"""Numbers of log-probabilities that come out of one forward pass, at most, if it can be helped."""
 
 
 class PrefixReader:
