@@ -8,11 +8,17 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 import gcd
-from experiments.harness.checks import at_least
+from experiments.harness.checks import at_least, one_of
 from experiments.harness.config import RecordConfig
 from experiments.harness.settings import check_records
 
 AUTO, LEMMINFLECT = "auto", "lemminflect"
+TOLD = {
+    "all": "all named in the prompt",
+    "some": "all but one named in the prompt",
+    "none": "none named in the prompt",
+}
+"""How many of its concepts a prompt names, in words."""
 
 
 @dataclass
@@ -20,6 +26,7 @@ class CommonGenConfig(RecordConfig):
     """Sentences from concepts: methods x algorithms x particle counts on the same concept sets."""
 
     name: str = "commongen"
+    told: str = "all"  # what the prompt names of the concepts: or "some" (all but one), "none"
     max_words: int | None = None  # null: as many as the budget allows
     letters: str = "ascii"  # or "latin", "unicode"
     punctuation: str = ",;:'’-"  # inside the sentence; see `gcd.keywords`
@@ -32,6 +39,7 @@ def check(config: DictConfig) -> None:
     """Refuse values that no run could honour: `ValueError` with the value and what to give."""
     task = config.task
     check_records(config)
+    one_of("task.told", task.told, tuple(TOLD))
     at_least("task.max_words", task.max_words, 1)
     if task.inflections not in (AUTO, LEMMINFLECT):
         if not Path(task.inflections).is_file():

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 
 import gcd
 import smc
-from experiments.commongen.config import CommonGenConfig, check
+from experiments.commongen.config import TOLD, CommonGenConfig, check
 from experiments.commongen.metrics import covered, log_probability, tokens_of
 from experiments.commongen.prompts import build_prompt
 from experiments.commongen.records import ConceptSet, read_file, read_hub
@@ -71,7 +71,9 @@ def record_task(config: DictConfig, lm: smc.TransformersLM, tokenizer: Any) -> R
 
     return RecordTask(
         language=language,
-        prompt=lambda record: build_prompt(record, tokenizer=tokenizer, kind=config.model.prompt),
+        prompt=lambda record: build_prompt(
+            record, told=task.told, tokenizer=tokenizer, kind=config.model.prompt
+        ),
         is_correct=has_all,
         columns=columns,
     )
@@ -94,7 +96,7 @@ def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
         prepared,
         rows,
         title=(
-            f"{task.name}: {prepared.num_records} concept sets ({source}), "
+            f"{task.name}: {prepared.num_records} concept sets ({source}), {TOLD[task.told]}, "
             f"budget {title_of_budgets(task.budget)}, literals={task.literals}, "
             f"temperature {config.smc.temperature:g}"
         ),

@@ -59,10 +59,10 @@ def well_formed(text: str) -> str | None:
     return words[0].upper() + words[1:] + "." if words[0].isalpha() else None
 
 
-def prompt_of(concepts: ConceptSet, rng: random.Random) -> str:
+def prompt_of(concepts: ConceptSet, rng: random.Random, told: str = "all") -> str:
     """Write the compact prompt, concepts in an order that says nothing of the sentence's."""
     words = list(concepts.concepts)
     rng.shuffle(words)
     return build_prompt(
-        ConceptSet(concepts.id, tuple(words), concepts.references, ()), kind="compact"
+        ConceptSet(concepts.id, tuple(words), concepts.references, ()), told=told, kind="compact"
     )

@@ -14,6 +14,7 @@ from pathlib import Path
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
+from experiments.commongen.config import TOLD
 from experiments.distillation.clones import FEWEST_STATES
 from experiments.distillation.prompts import SOURCES
 from experiments.harness.checks import at_least, inside, left_alone, one_of
@@ -48,6 +49,8 @@ class DistillConfig:
     records: DataConfig = field(default_factory=DataConfig)  # requests to answer
     model: ModelConfig = field(default_factory=ModelConfig)
     style: str = "json"  # with source=xlam: "json", "python", "both" (each request twice)
+    # With source=commongen: what prompts name of their concepts, in turn: "all", "some", "none"
+    told: list[str] = field(default_factory=lambda: ["all"])
     num_sequences: int = 20000  # to sample, held-out ones included
     answers_per_prompt: int = 1  # at least: more, where there are fewer prompts
     max_length: int = 128  # tokens of an answer, EOS included; a longer one is cut there
@@ -89,7 +92,7 @@ class DistillConfig:
 
 
 _SAMPLING = (
-    "source", "records", "style", "num_sequences", "answers_per_prompt", "max_length",
+    "source", "records", "style", "told", "num_sequences", "answers_per_prompt", "max_length",
     "sample_batch", "top", "seed",
 )  # fmt: skip
 _NOT_IDENTITY = (
@@ -129,6 +132,10 @@ def check(config: DictConfig) -> None:
     one_of("init", config.init, INITS)
     one_of("source", config.source, tuple(SOURCES))
     one_of("style", config.style, (*STYLES, "both"))
+    if not config.told:
+        raise ValueError(f"told needs at least one of {', '.join(TOLD)}")
+    for told in config.told:
+        one_of("told", told, tuple(TOLD))
     one_of("save_dtype", config.save_dtype, SAVE_DTYPES)
     check_model(config)
     for key in ("num_states", "max_length", "sample_batch", "batch_size", "piece_size",
@@ -234,8 +241,8 @@ def _check_ignored(config: DictConfig) -> None:
     if config.data.path is None:
         return
     ignored(
-        ("source", "style", "num_sequences", "answers_per_prompt", "max_length", "model.prompt",
-         "records.split", "records.offset"),
+        ("source", "style", "told", "num_sequences", "answers_per_prompt", "max_length",
+         "model.prompt", "records.split", "records.offset"),
         "data.path holds the sequences, so none are sampled; leave it out",
     )  # fmt: skip
     if config.init != "clones":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,7 +73,7 @@ def _tool_calls_in_words(config: DictConfig) -> str:
 
 
 def _concept_sets(config: DictConfig, num: int, tokenizer: Any) -> list[list[int]]:
-    """Sets of concepts to write sentences of.
+    """Sets of concepts to write sentences of; `told` says, in turn, how many the prompt names.
 
     Raises:
         ValueError: prompts that are not compact.
@@ -82,7 +83,19 @@ def _concept_sets(config: DictConfig, num: int, tokenizer: Any) -> list[list[int
     sets = read_training([Path(config.records.path).expanduser()])
     rng = random.Random(f"concepts-{config.seed}")
     some = rng.sample(sets, min(num, len(sets)))
-    return [list(encode(prompt_of(each, rng), "compact", tokenizer)) for each in some]
+    return [
+        list(encode(prompt_of(each, rng, told), "compact", tokenizer))
+        for each, told in zip(some, cycle(config.told))
+    ]
+
+
+def _concept_sets_in_words(config: DictConfig) -> str:
+    shares = ", ".join(
+        f"{config.told.count(told) / len(config.told):.0%} {told}"
+        for told in dict.fromkeys(config.told)
+    )
+    named = "" if set(config.told) == {"all"} else f", named in the prompt: {shares}"
+    return f"concepts of {Path(config.records.path).name}{named}"
 
 
 def _questions(config: DictConfig, num: int, tokenizer: Any) -> list[list[int]]:
@@ -111,7 +124,8 @@ SOURCES = {
     ),
     "commongen": PromptSource(
         _concept_sets,
-        lambda config: f"concepts of {Path(config.records.path).name}",
+        _concept_sets_in_words,
+        ("told",),
         needs="FILE.tsv, CommonGen's training sentences",
     ),
     "sql": PromptSource(

@@ -75,7 +75,7 @@ class HMMConfig:
 
     path: str = "auto"  # a directory of `scripts.distill_hmm`, or "auto": the task's own in models/
     paths: dict[str, str] = field(default_factory=dict)  # more, by name: pgcd:NAME takes that one
-    lookahead: str = "in_time"  # or "conditional", "joint"
+    lookahead: Any = "in_time"  # or "conditional", "joint", a number from 0 to 1: `smc.PGCD`
     exact_top_k: int | None = 64  # null: exact for every token
     temper: float = 1.0
     defence: float = 0.01

@@ -18,7 +18,7 @@ from experiments.harness.config import DTYPES, PROMPTS, WANDB_MODES, Config, HMM
 from experiments.harness.methods import METHODS, hmms_of, method_of, methods_of, needs_hmm
 from experiments.harness.paper import PAPER
 from gcd.tokens.canonical import LITERALS
-from smc.proposals.twisted import TWISTS
+from smc.proposals.twisted import belief_of
 from smc.settings import COLDEST, EXECUTIONS
 
 MOST_TRACED = 4096
@@ -177,7 +177,7 @@ def _check_trace(config: DictConfig) -> None:
 
 
 def _check_hmm(hmm: HMMConfig) -> None:
-    one_of("hmm.lookahead", hmm.lookahead, TWISTS)
+    belief_of("hmm.lookahead", hmm.lookahead)
     at_least("hmm.exact_top_k", hmm.exact_top_k, 0)
     if not 0 < hmm.temper < math.inf:
         raise ValueError(f"hmm.temper must be a positive power, got {hmm.temper}")

@@ -29,7 +29,7 @@ from hmm.product import MAX_BYTES, LookaheadTable, bytes_of_table
 from smc.proposals import AutomatonPosition, Batch
 from smc.proposals.lookahead import Expectation, Lookahead
 from smc.proposals.tables import TableCache
-from smc.proposals.twisted import TWISTS, Twisted
+from smc.proposals.twisted import Twisted, belief_of, needs_eventual
 
 
 class HMMState(NamedTuple):
@@ -156,8 +156,9 @@ class PGCD(Twisted[HMMState]):
 
     Args:
         hmm: distilled from the language model; it has seen answers only, never prompts.
-        lookahead: "conditional", the twist of a model that the HMM resembles; "in_time", for models
-            that read prompts; or, for comparison, "joint". See `smc.proposals.twisted`.
+        lookahead: "conditional" or 1, the twist of a model that the HMM resembles; "in_time" or 0,
+            for models that read prompts; a number between these; or, for comparison, "joint". See
+            `smc.proposals.twisted`.
         exact_top_k, temper, defence, potential: as for `Twisted`.
         max_bytes: as for `HMMLookahead`.
 
@@ -169,17 +170,16 @@ class PGCD(Twisted[HMMState]):
         self,
         hmm: HMM,
         *,
-        lookahead: str = "conditional",
+        lookahead: str | float = "conditional",
         exact_top_k: int | None = 64,
         temper: float | int = 1.0,
         defence: float | int = 0.01,
         potential: bool = True,
         max_bytes: int = MAX_BYTES,
     ) -> None:
-        if lookahead not in TWISTS:
-            raise ValueError(f"lookahead is one of {', '.join(TWISTS)}, not {lookahead!r}")
+        belief_of("lookahead", lookahead)
         super().__init__(
-            HMMLookahead(hmm, eventual=lookahead == "in_time", max_bytes=max_bytes),
+            HMMLookahead(hmm, eventual=needs_eventual(lookahead), max_bytes=max_bytes),
             twist=lookahead,
             exact_top_k=exact_top_k,
             temper=temper,

@@ -13,6 +13,7 @@ weights, as long as they use the g that was really used, which leaves room for w
     in_time        joint(v) / eventual(v), the probability that a text which does obey the
                    constraint ends within the budget
     joint          joint(v)
+    a number a     (joint(v) / eventual(v)) (eventual(v) / mass(v))^a, from 0 to 1
 
 `in_time` is for language models that read a prompt which the lookahead has never seen. Such a model
 may know what to the lookahead is a surprise, such as the name of the tool at hand, and the
@@ -21,6 +22,11 @@ leaves to the language model what is said, and asks only whether there is room f
 wherever the budget is ample, so that the proposal becomes GCD there. `joint` counts the token
 twice, once in p_lm and once in the model, and costs particles; it is what related methods do, and
 is here for comparison. (Tied, a class's joint probability is divided evenly among its tokens.)
+
+A number lies between the two: 0 is `in_time`, 1 is `conditional`. The first factor is the chance
+that a text which obeys the constraint ends in time; the second is the chance that it ever obeys,
+and a says how far the model is believed there. Where a prompt tells what has to come, the model
+that has not read it knows little of that; where no prompt tells, it is all there is to go by.
 
 **Tying.** g is computed for each class of tokens (hundreds rather than a hundred thousand), then
 exactly for the K tokens that the language model likes best among those allowed. Within a class all
@@ -46,7 +52,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Generic, NamedTuple
 
 import torch
@@ -61,7 +67,8 @@ from smc.proposals.lookahead import Expectation, Lookahead, ModelState
 from smc.vocabulary.class_mass import top_k_and_class_mass
 from smc.vocabulary.factors import DenseGuide, Factors, Guide, TiedGuide, by_class_alone
 
-TWISTS = ("conditional", "in_time", "joint")
+TWISTS: dict[str, float | None] = {"conditional": 1.0, "in_time": 0.0, "joint": None}
+"""The twists that have names, with the number that each of them is."""
 STRONGEST = 1e3
 """The highest temper: beyond it log p of the language model would vanish beside log g."""
 
@@ -126,8 +133,8 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
 
     Args:
         lookahead: the model, over the language model's vocabulary.
-        twist: "conditional", for a model like the language model; "in_time", for language models
-            that read prompts; or, for comparison, "joint".
+        twist: "conditional" or 1, for a model like the language model; "in_time" or 0, for language
+            models that read prompts; a number between these; or, for comparison, "joint".
         exact_top_k: for so many of the language model's favourites g is exact, for the others it is
             that of their class; 0 for none, None for all.
         temper: power of g; below one it trusts the model less.
@@ -143,7 +150,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         self,
         lookahead: Lookahead[ModelState],
         *,
-        twist: str = "conditional",
+        twist: str | float = "conditional",
         exact_top_k: int | None = 64,
         temper: float | int = 1.0,
         defence: float | int = 0.01,
@@ -154,11 +161,10 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
                 f"lookahead is {type(lookahead).__name__}; give a smc.Lookahead, or for an HMM "
                 "take smc.PGCD(hmm)"
             )
-        if twist not in TWISTS:
-            raise ValueError(f"twist is one of {', '.join(TWISTS)}, not {twist!r}")
-        if twist == "in_time" and not lookahead.eventual:
+        belief = belief_of("twist", twist)
+        if needs_eventual(twist) and not lookahead.eventual:
             raise ValueError(
-                "twist 'in_time' needs a lookahead that gives log_eventual, and "
+                f"twist {twist!r} needs a lookahead that gives log_eventual, and "
                 f"{type(lookahead).__name__} does not (its `eventual` is false)"
             )
         if exact_top_k is not None and not _is_number_of_tokens(exact_top_k):
@@ -171,6 +177,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
             raise ValueError(f"potential is True or False, not {potential!r}")
         self.lookahead = lookahead
         self.twist = twist
+        self._belief = belief
         self.exact_top_k = None if exact_top_k is None else int(exact_top_k)
         self.temper = float(temper)
         self.defence = float(defence)
@@ -318,7 +325,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         steps = walk.steps_after_classes()
         alive = _alive(walk, steps)
         tied = self.lookahead.classes(state.model, walk)
-        if self.twist == "joint":
+        if self._belief is None:
             sizes = classes.start.diff(dim=1).clamp(min=1)[walk.automaton_of_row]
             tied = tied._replace(log_joint=tied.log_joint - sizes.double().log())
 
@@ -348,10 +355,13 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         A probability that is conditional on the item is at most one, and one where the item
         completes the text, whatever the model thinks of it.
         """
-        log_g = expected.log_joint
-        if self.twist != "joint":
-            given = expected.log_mass if self.twist == "conditional" else expected.log_eventual
-            assert given is not None, "a lookahead with `eventual` gives log_eventual"
+        log_g, belief = expected.log_joint, self._belief
+        if belief is not None:
+            given = expected.log_mass
+            if belief < 1:
+                eventual = expected.log_eventual
+                assert eventual is not None, "a lookahead with `eventual` gives log_eventual"
+                given = eventual if belief == 0 else torch.lerp(eventual, given, belief)
             possible = ~log_g.isneginf()
             log_g = torch.where(possible, log_g - given, -torch.inf).clamp(max=0)
             log_g = torch.where(steps == 0, 0.0, log_g)
@@ -385,6 +395,28 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.lookahead!r}, twist={self.twist!r}, {self._options()})"
+
+
+def belief_of(key: str, twist: str | float) -> float | None:
+    """Return how far the model is believed about whether a text obeys: 0 to 1; None for "joint".
+
+    Raises:
+        ValueError: no such twist; `key` is what the caller calls it.
+    """
+    if isinstance(twist, str) and twist in TWISTS:
+        return TWISTS[twist]
+    if isinstance(twist, Real) and not isinstance(twist, bool) and 0 <= twist <= 1:
+        return float(twist)
+    raise ValueError(
+        f"{key} is one of {', '.join(TWISTS)}, or a number from 0 (in_time) to 1 (conditional), "
+        f"not {twist!r}"
+    )
+
+
+def needs_eventual(twist: str | float) -> bool:
+    """Tell whether a twist asks for the probability of completion without a budget."""
+    belief = belief_of("twist", twist)
+    return belief is not None and belief < 1
 
 
 def looking_ahead(lookahead: object) -> Proposal[Any]:

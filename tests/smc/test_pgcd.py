@@ -23,7 +23,7 @@ from hmm import recursion
 from hmm.model import HMM
 from hmm.product import lookahead_table
 from smc.proposals.pgcd import PGCD
-from smc.proposals.twisted import FLOOR, TWISTS
+from smc.proposals.twisted import FLOOR, TWISTS, belief_of
 from smc.testing import ToyLM
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 from tests.hmm.oracles import log_completed
@@ -38,7 +38,7 @@ PROMPT = (0, 1)
 OPTIONS = [
     {"lookahead": lookahead, "exact_top_k": k, "temper": temper, "defence": defence}
     for lookahead, k, (temper, defence) in itertools.product(
-        TWISTS, (0, 2, None), ((1.0, 0.0), (0.5, 0.1))
+        (*TWISTS, 0.3), (0, 2, None), ((1.0, 0.0), (0.5, 0.1))
     )
 ]
 
@@ -219,15 +219,17 @@ def test_negative_control_of_equal_weights(options: dict) -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
-@pytest.mark.parametrize("lookahead", TWISTS)
-def test_the_exact_form(lookahead: str, steps: int) -> None:
+@pytest.mark.parametrize("lookahead", [*TWISTS, 0, 0.3, 1])
+def test_the_exact_form(lookahead: str | float, steps: int) -> None:
     """g is what `log_completed` says one token later; with K = V the tied form is the same."""
     hmm = random_hmm(seed=6)
     exact = PGCD(hmm, lookahead=lookahead, exact_top_k=None, defence=0)
     state, log_p = reached(exact, [a_star_b(), few_words()], 5, steps)
     log_g, log_z = parts(exact.guide(state, log_p))
     table, walk = state.model.table, state.walk
-    near = 1e-4 if lookahead == "in_time" else 1e-10  # its denominator is a limit
+    belief = belief_of("lookahead", lookahead)
+    assert belief is None or 0 <= belief <= 1
+    near = 1e-10 if belief in (None, 1) else 1e-4  # the denominator of the others is a limit
     for token in range(VOCABULARY.size):
         tokens = torch.full((len(log_p), 1), token)
         after = exact.advance(state, tokens)
@@ -236,12 +238,12 @@ def test_the_exact_form(lookahead: str, steps: int) -> None:
         )
         if lookahead == "joint":
             expected = expected + (state.model.predicted @ hmm.emission[token]).log()
-        if lookahead == "in_time":
+        if belief is not None and belief < 1:
             endless = torch.full_like(walk.remaining, 10**6)
             completed = log_completed(
                 table.without_budget, after.model.predicted, after.walk.states, endless
             )
-            expected = expected - torch.where(expected.isneginf(), 0.0, completed)
+            expected -= (1 - belief) * torch.where(expected.isneginf(), 0.0, completed)
         # A prefix that is over has no next token.
         expected = torch.where(walk.running | walk.finished, expected, -torch.inf)
         running = walk.running
@@ -476,7 +478,10 @@ def test_any_number_of_threads_gives_the_same(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lookahead": "both"}, "lookahead"),
+        ({"lookahead": "both"}, "lookahead is one of conditional, .* not 'both'"),
+        ({"lookahead": 1.5}, "lookahead is one of conditional, .* 1 .conditional., not 1.5"),
+        ({"lookahead": math.nan}, "lookahead is one of"),
+        ({"lookahead": True}, "lookahead is one of"),
         ({"exact_top_k": -1}, "exact_top_k"),
         ({"exact_top_k": True}, "exact_top_k"),
         ({"exact_top_k": 64.0}, "exact_top_k"),

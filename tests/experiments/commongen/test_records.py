@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -148,3 +149,23 @@ def test_prompts():
     assert build_prompt(record, tokenizer=Templated()).endswith("|Words: dog, run")
     with pytest.raises(ValueError, match="no chat template"):
         build_prompt(record, kind="chat")
+
+
+def test_prompts_need_not_tell_what_is_demanded():
+    record = record_of({**GOOD, "concept_set": "dog_N#run_V#park_N"}, "1")
+    some = build_prompt(record, told="some", kind="compact")
+    concepts = some.removeprefix("Concepts: ").partition("\n")[0].split(", ")
+    assert len(concepts) == 2
+    assert [c for c in record.concepts if c in concepts] == concepts
+    assert some == build_prompt(record, told="some", kind="compact"), "the same one is left out"
+    others = {
+        build_prompt(replace(record, id=str(i)), told="some", kind="compact") for i in range(9)
+    }
+    assert len(others) == 3, "of another set it is another one"
+    assert build_prompt(record, told="none", kind="compact") == "Concepts:\nSentence:\n"
+    asked = build_prompt(record, told="none", tokenizer=Templated())
+    assert "Reply with the sentence only" in asked
+    assert "Words" not in asked
+    assert not any(concept in asked for concept in record.concepts)
+    with pytest.raises(ValueError, match="'most' for told: use one of all, some, none"):
+        build_prompt(record, told="most", kind="compact")

@@ -148,6 +148,7 @@ def test_records_that_cannot_be_run_are_left_out_and_listed(model, tmp_path):
     [
         (["task.budget=5"], "none of the 2 records can be run; the first: .*the budget is 5"),
         (["task.max_words=1"], "none of the 2 records can be run.*max_words is 1"),
+        (["task.told=most"], "unknown value 'most' for task.told: use one of all, some, none"),
         (["task.max_words=0"], "task.max_words must be at least 1, got 0"),
         (["task.budget=vast"], "'vast' for task.budget"),
         (["task.letters=runes"], "task.letters, task.punctuation: letters must be one of"),

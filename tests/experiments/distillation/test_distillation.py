@@ -255,6 +255,25 @@ def test_questions_to_databases_can_be_answered_too(tiny_lm):
     assert SOURCES["sql"].words(config) == "questions of sql"
 
 
+def test_concepts_are_told_in_turn(tiny_lm, tmp_path):
+    _, tokenizer = load_model(ModelConfig(path=str(tiny_lm), device="cpu"))
+    file = tmp_path / "train.tsv"
+    sets = ("dog ball park", "cat tree sit", "boat lake row", "man bread eat")
+    file.write_text("".join(f"{each}\tThe {each} are here to be seen.\n" for each in sets))
+    config = composed(
+        "source=commongen", f"records.path={file}", "model.prompt=compact",
+        "told=[none,some,none,all]",
+    )  # fmt: skip
+    source = SOURCES["commongen"]
+    heads = [tokenizer.decode(p).split("\n")[0] for p in source.token_ids(config, 9, tokenizer)]
+    assert [head.count(",") for head in heads] == [0, 1, 0, 2]
+    assert heads[0] == heads[2]
+    assert "dog" not in heads[0]
+    assert source.words(config) == (
+        "concepts of train.tsv, named in the prompt: 50% none, 25% some, 25% all"
+    )
+
+
 def test_interrupted_and_shared_sampling_give_the_same_answers(tmp_path, tiny_lm):
     lm, tokenizer = load_model(ModelConfig(path=str(tiny_lm), device="cpu"))
     prompts = SOURCES["xlam"].token_ids(composed("style=both", RECORDS), 5, tokenizer)
@@ -526,6 +545,9 @@ def test_files_that_are_refused(tmp_path, content, message):
         (["answers_per_prompt=0"], "answers_per_prompt must be at least 1"),
         (["epochs=0", "dropout=0.5"], "dropout=0.5 would be ignored: with epochs=0"),
         (["style=xml"], "'xml' for style"),
+        (["told=[most]"], "'most' for told: use one of all, some, none"),
+        (["told=[]"], "told needs at least one of all, some, none"),
+        (["told=[none]"], r"told=\['none'\] would be ignored: source=xlam does not read it"),
         (["save_dtype=int8"], "'int8' for save_dtype"),
         (["dropout=1"], r"dropout must lie in \[0, 1\), got 1"),
         (["held_out=0"], r"held_out must lie in \(0, 1\), got 0"),

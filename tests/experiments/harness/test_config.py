@@ -67,7 +67,10 @@ def test_the_paper_resamples_every_step():
         ("task.particles=[0]", "task.particles must be at least 1, got 0"),
         ("task.particles=[4,4]", "twice"),
         ("task.methods=[]", "at least one"),
-        ("hmm.lookahead=psychic", "'psychic' for hmm.lookahead"),
+        (
+            "hmm.lookahead=psychic",
+            "hmm.lookahead is one of cond.* not 'psychic'",
+        ),
         ("hmm.exact_top_k=-1", "hmm.exact_top_k must be at least 0"),
         ("hmm.temper=0", "hmm.temper must be a positive power"),
         ("hmm.defence=1.5", "hmm.defence must be a share"),
