@@ -124,24 +124,19 @@ def evidence_found(rows: Sequence[Row]) -> Measure:
 
     Methods that miss examples have no log evidence there, so that means of it are over others. A
     share of the evidence is zero there, and its mean is over all. The reference is the evidence
-    itself where some row has enumerated it, else the mean of GCD's estimates with the most
-    particles in the run, under every algorithm and repetition.
+    itself where some row has enumerated it, else the estimate, averaged over repetitions, of the
+    method, algorithm and number of particles that are nearest to it in this run: those that found
+    the most examples, and of these the ones with the highest mean log evidence, as the expectation
+    of a log estimate lies the further below the log evidence the more the estimate varies.
 
     Returns:
         The share of a row: 0 if it is dead, or has no estimate where others of its arm have one;
         None for arms that estimate nothing, and where the run has no reference.
     """
-    estimating = {Arm.of(r) for r in rows if r.get("log_evidence") is not None}
-    most = max((r["particles"] for r in rows if r["method"] == "gcd"), default=0)
-    reference: dict[str, float] = {}
-    for example, own in grouped(rows, example_of).items():
-        known = [r for r in own if r.get("log_evidence") is not None and not r.get("dead")]
-        exact = [r["log_evidence"] for r in known if r.get("enumerated")]
-        gcd = [r["log_evidence"] for r in known if (r["method"], r["particles"]) == ("gcd", most)]
-        if exact:
-            reference[example] = exact[0]
-        elif gcd:
-            reference[example] = float(np.logaddexp.reduce(gcd) - np.log(len(gcd)))
+    known = [r for r in rows if r.get("log_evidence") is not None and not r.get("dead")]
+    estimating = {Arm.of(r) for r in known}
+    reference = _nearest_estimates(known)
+    reference |= {r["example"]: r["log_evidence"] for r in known if r.get("enumerated")}
 
     def share(row: Row) -> float | None:
         if row["example"] not in reference:
@@ -152,6 +147,23 @@ def evidence_found(rows: Sequence[Row]) -> Measure:
         return float(np.exp(log_evidence - reference[row["example"]]))
 
     return share
+
+
+def _nearest_estimates(known: Sequence[Row]) -> dict[str, float]:
+    """The log evidence of each example, by the rows of one arm that come nearest to it."""
+    estimates = [
+        {
+            example: float(np.logaddexp.reduce(found) - np.log(len(found)))
+            for example, repeated in grouped(own, example_of).items()
+            for found in [[r["log_evidence"] for r in repeated]]
+        }
+        for own in grouped(known, lambda row: (Arm.of(row), row["particles"])).values()
+    ]
+
+    def nearness(found: dict[str, float]) -> tuple[int, float]:
+        return len(found), float(np.mean([*found.values()]))
+
+    return max(estimates, key=nearness) if estimates else {}
 
 
 def _record(

@@ -144,9 +144,20 @@ def test_evidence_is_compared_over_all_examples_the_dead_as_none():
     lcd, _, gcd, alone = summarize([rows[0], closed, *rows[2:], *hmm])
     assert lcd["evidence_found"] == pytest.approx(0.5)
     assert alone["evidence_found"] is None
-    # Without GCD and without the truth there is nothing to compare with.
-    (alone,) = summarize(rows[:2])
+    # Without an estimate there is nothing to compare with.
+    (alone,) = summarize(hmm)
     assert alone["evidence_found"] is None
+
+
+def test_the_reference_is_the_estimate_that_varies_least():
+    """A method that is far from the evidence is no measure of one that is near it."""
+    far = [row("gcd", 16, 1.0, log_evidence=-30.0 - int(e), example=e) for e in "01"]
+    near = [row("pgcd", 16, 1.0, log_evidence=-12.0 - int(e), example=e) for e in "01"]
+    few = [row("lm", 16, 1.0, log_evidence=-1.0), row("lm", 16, 0.0, dead=True, example="1")]
+    gcd, pgcd, lm = summarize([*far, *near, *few])
+    assert gcd["evidence_found"] == pytest.approx(np.exp(-18.0))
+    assert pgcd["evidence_found"] == pytest.approx(1.0)
+    assert lm["evidence_found"] == pytest.approx(np.exp(11.0) / 2)
 
 
 def test_the_reference_is_a_mean_of_estimates_not_of_their_logs():
