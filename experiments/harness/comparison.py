@@ -30,7 +30,13 @@ from experiments.harness.examples import (
 )
 from experiments.harness.figures import COMPARISONS, plot_budgets, plot_comparison
 from experiments.harness.identity import Identity, results_config
-from experiments.harness.methods import METHODS, hidden_states, hmm_identity, proposals
+from experiments.harness.methods import (
+    METHODS,
+    fitted_in_words,
+    hidden_states,
+    hmm_identity,
+    proposals,
+)
 from experiments.harness.models import title_of, weights_of
 from experiments.harness.paired import REFERENCE, as_paired_table, differences
 from experiments.harness.paper import beside
@@ -130,6 +136,13 @@ def report(
         "forward passes that the request took part in; tokens read, the prompt included; its "
         "share, by tokens, of the time of its batches."
     )
+    if fitted := fitted_in_words(config):
+        notes.append(fitted)
+    if any(each["drafted"] for each in summary):
+        notes.append(
+            "`read ahead` are tokens that passes read in advance; those of it that answers came by "
+            "are `used`, and needed no pass of their own."
+        )
     if config.task.repeats > 1:
         notes.append(
             f"Everything {config.task.repeats} times, with random numbers of its own; the standard "

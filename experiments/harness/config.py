@@ -75,7 +75,9 @@ class HMMConfig:
 
     path: str = "auto"  # a directory of `scripts.distill_hmm`, or "auto": the task's own in models/
     paths: dict[str, str] = field(default_factory=dict)  # more, by name: pgcd:NAME takes that one
-    lookahead: Any = "in_time"  # or "conditional", "joint", a number from 0 to 1: `smc.PGCD`
+    # "in_time", "conditional", "joint" or a number from 0 to 1, see `smc.PGCD`; "auto": the number
+    # that was fitted for such prompts (`experiments.harness.lookahead`), "in_time" without any
+    lookahead: Any = "auto"
     exact_top_k: int | None = 64  # null: exact for every token
     temper: float = 1.0
     defence: float = 0.01

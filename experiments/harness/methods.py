@@ -30,6 +30,7 @@ import smc
 from experiments.harness import awrs, json_close, smollm2
 from experiments.harness.config import HMMConfig
 from experiments.harness.hmm_alone import HMMAlone
+from experiments.harness.lookahead import AUTO, fitted_lookahead, kind_of_prompt
 from experiments.harness.models import ROOT, digest_of
 from gcd.support.files import read_json
 from hmm.checkpoint import CONFIG, check_files, load
@@ -139,6 +140,9 @@ METHODS: dict[str, Method] = {
     "pgcd_tied": _looking_ahead("P-GCD, class-tied", "#E69F00", "v", exact_top_k=0),
     "pgcd_exact": _looking_ahead("P-GCD, exact", "#000000", "+", exact_top_k=None),
     "pgcd_in_time": _looking_ahead("P-GCD, in time", "#56B4E9", "P", lookahead="in_time"),
+    "pgcd_conditional": _looking_ahead(
+        "P-GCD, conditional", "#117733", "p", lookahead="conditional"
+    ),
     "pgcd_joint": _looking_ahead("P-GCD, joint", "#CC79A7", "D", lookahead="joint"),
     "hmm": Method(
         "HMM alone",
@@ -240,12 +244,17 @@ def hmm_identity(config: DictConfig) -> dict[str, str]:
     }
 
 
-def hidden_states(config: DictConfig) -> dict[str, int]:
-    """Give the number of states of its HMM, for each method of the run that needs one."""
-    said = {
+def said_of_hmms(config: DictConfig) -> dict[str, dict[str, Any]]:
+    """Read what the `config.json` of each HMM of the run says, by the HMM's name."""
+    return {
         name: read_json(hmm_directory(config, name) / CONFIG, remedy="copy the HMM again")
         for name in hmms_of(config)
     }
+
+
+def hidden_states(config: DictConfig) -> dict[str, int]:
+    """Give the number of states of its HMM, for each method of the run that needs one."""
+    said = said_of_hmms(config)
     return {
         name: said[name.partition(":")[2]]["hidden_states"]
         for name in methods_of(config)
@@ -257,16 +266,44 @@ def proposals(config: DictConfig, lm: LanguageModel) -> dict[str, smc.Proposal]:
     """Make the proposal of each method of the run, each HMM loaded once, on the model's device.
 
     Raises:
-        ValueError: an HMM over another vocabulary (both are named), or a damaged one.
+        ValueError: an HMM over another vocabulary (both are named), or a damaged one; or it is to
+            say itself how far to believe it, and has not been fitted for the prompts of this run.
     """
-    hmms = {
-        name: load(hmm_directory(config, name), vocabulary=lm.vocabulary, device=lm.device).hmm
-        for name in hmms_of(config)
-    }
+    usual = hmm_settings(config)
+    loaded: dict[str, tuple[HMMConfig, HMM | None]] = {"": (usual, None)}
+    for name in hmms_of(config):
+        directory = hmm_directory(config, name)
+        hmm, said = load(directory, vocabulary=lm.vocabulary, device=lm.device)
+        fitted = usual.lookahead == AUTO
+        lookahead = fitted_lookahead(config, said, directory) if fitted else usual.lookahead
+        loaded[name] = (replace(usual, lookahead=lookahead), hmm)
     return {
-        name: method_of(name).proposal(hmm_settings(config), hmms.get(name.partition(":")[2]))
+        name: method_of(name).proposal(*loaded[name.partition(":")[2]])
         for name in methods_of(config)
     }
+
+
+def fitted_in_words(config: DictConfig) -> str:
+    """Say which lookahead `auto` stands for, for each HMM of the run; "" where it is not asked."""
+    looking = [name for name in methods_of(config) if needs_hmm(name)]
+    if config.hmm.lookahead != AUTO or all("lookahead" in method_of(n).fixed for n in looking):
+        return ""
+    values = {
+        name: fitted_lookahead(config, said, hmm_directory(config, name))
+        for name, said in said_of_hmms(config).items()
+    }
+    return (
+        "; ".join(
+            f"hmm.lookahead{f' of {name}' if name else ''} is {value}, "
+            + (
+                f"fitted for {kind_of_prompt(config)}"
+                if isinstance(value, float)
+                else "none is fitted"
+            )
+            for name, value in values.items()
+        )
+        + "."
+    )
 
 
 def refuse_little_memory(

@@ -15,6 +15,7 @@ from experiments.harness.algorithms import ALGORITHMS, algorithms_of, unread
 from experiments.harness.budgets import check_budget
 from experiments.harness.checks import at_least, distinct, inside, left_alone, one_of
 from experiments.harness.config import DTYPES, PROMPTS, WANDB_MODES, Config, HMMConfig, TraceConfig
+from experiments.harness.lookahead import AUTO
 from experiments.harness.methods import METHODS, hmms_of, method_of, methods_of, needs_hmm
 from experiments.harness.paper import PAPER
 from gcd.tokens.canonical import LITERALS
@@ -177,7 +178,8 @@ def _check_trace(config: DictConfig) -> None:
 
 
 def _check_hmm(hmm: HMMConfig) -> None:
-    belief_of("hmm.lookahead", hmm.lookahead)
+    if hmm.lookahead != AUTO:
+        belief_of("hmm.lookahead", hmm.lookahead)
     at_least("hmm.exact_top_k", hmm.exact_top_k, 0)
     if not 0 < hmm.temper < math.inf:
         raise ValueError(f"hmm.temper must be a positive power, got {hmm.temper}")

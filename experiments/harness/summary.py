@@ -27,6 +27,7 @@ _RESAMPLES = 2000
 _LEVEL = 0.95
 _SHARES = ("valid", "complete", "share_finished", "enumerated")
 _OF_SOME = ("parses",)  # shares that some tasks have
+_AHEAD = ("drafted", "used")
 _COSTS = ("lm_calls", "tokens", "seconds")
 K = TypeVar("K")
 
@@ -204,6 +205,7 @@ def _record(
         "log_evidence_sd": _mean(float(np.std(v, ddof=1)) for v in evidence if len(v) > 1),
         "read": _mean(r["read"] for r in group),
         "forced": _mean(r["forced"] for r in group),
+        **{key: _mean(r.get(key, 0) for r in group) for key in _AHEAD},
         **{key: sum(r[key] for r in group) for key in _COSTS},
         **{f"{key}_each": _mean(r[key] for r in group) for key in _COSTS},
     }
@@ -236,6 +238,7 @@ def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
             **({"its sd": number(s["log_evidence_sd"], 3)} if repeated else {}),
             "read": number(s["read"], 0),
             "forced": number(s["forced"], 0),
+            **_read_ahead(s, summary),
             "LM calls": number(s["lm_calls_each"], 1),
             "tokens": number(s["tokens_each"], 0),
             "seconds": number(s["seconds_each"], 2),
@@ -248,6 +251,18 @@ def _with_examples(record: Mapping[str, Any]) -> str:
     """Write a mean log evidence, and over how many examples it is where some have none."""
     some, every = record["log_evidence_examples"], record["examples"]
     return number(record["log_evidence"], 3) + (f" (of {some})" if 0 < some < every else "")
+
+
+def _read_ahead(record: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> Row:
+    """Give the cells on tokens that were read ahead, if any were in these records."""
+    if not any(each.get("drafted") for each in among):
+        return {}
+    used_of = record["used"] / record["drafted"] if record["drafted"] else None
+    share = "" if used_of is None else f" ({100 * used_of:.0f} %)"
+    return {
+        "read ahead": number(record["drafted"], 1),
+        "of it used": number(record["used"], 1) + share,
+    }
 
 
 def titles_in(records: Sequence[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]], Row]:

@@ -15,6 +15,7 @@ import smc
 from experiments import run as experiment
 from hmm.checkpoint import save
 from hmm.model import HMM
+from scripts.fit_lookahead import VALUES, fit
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -100,6 +101,38 @@ def test_a_run_writes_everything_and_goes_on_where_it_was(model, tmp_path, monke
     assert "not the same model, not the same metric code" in table
     for name in ("accuracy.png", "reads.png"):
         assert (directory / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_how_far_the_hmm_is_believed_is_fitted_for_what_prompts_tell(model, tmp_path, capsys):
+    hmm = tmp_path / "hmm"
+    drawn = HMM.random(4, 257, generator=torch.Generator().manual_seed(0))
+    save(drawn, hmm, config={"eos_token_id": [0]})
+    common = (f"hmm.path={hmm}", "task.algorithms=[smc]", "task.methods=[pgcd]")
+    untold = (*common, "task.told=none")
+
+    def note_of(*overrides: str) -> str:
+        directory = experiment.run(composed(model, *overrides, f"run_dir={tmp_path / 'run'}"))
+        return (directory / "table.md").read_text()
+
+    assert "hmm.lookahead is in_time, none is fitted" in note_of(*untold)
+    config = composed(model, *untold, f"run_dir={tmp_path / 'fit'}")
+    best = fit(config)
+    said = json.loads((hmm / "config.json").read_text())
+    assert said["lookahead"] == {"commongen/none": best}
+    means = {
+        value: sum(r["log_evidence"] for r in rows_of(tmp_path / "fit" / f"{value:g}"))
+        for value in VALUES
+    }
+    assert means[best] == max(means.values()) > min(means.values())
+    assert f"commongen/none: hmm.lookahead={best:g} is kept" in capsys.readouterr().out
+    again = note_of(*untold, "resume=false")
+    assert f"hmm.lookahead is {best}, fitted for commongen/none" in again
+    chosen = rows_of(tmp_path / "fit" / f"{best:g}")
+    assert without_seconds(rows_of(tmp_path / "run")) == without_seconds(chosen)
+    with pytest.raises(ValueError, match="fitted for commongen/none, not for commongen/some"):
+        note_of(*common, "task.told=some", "resume=false")
+    # A number that is given needs no fit.
+    assert "fitted" not in note_of(*common, "hmm.lookahead=0.5", "resume=false")
 
 
 def test_records_that_cannot_be_run_are_left_out_and_listed(model, tmp_path):

@@ -1,0 +1,61 @@
+"""How far an HMM is believed depends on what the prompt tells, and is fitted for each kind of it.
+
+An HMM has read no prompt. Where the prompt names what the constraint demands, the language model
+writes it by itself, and an HMM that finds it improbable is mostly wrong; where it does not, the HMM
+is all there is to go by. The number between the two (`smc.PGCD`'s `lookahead`, 0 is "in_time", 1 is
+"conditional") that gives the highest mean log evidence on other records than those of the test is
+written into the HMM's `config.json`, under the name of the kind of prompt. In expectation every log
+evidence is a lower bound of the truth, so the highest one is that of the proposal nearest to the
+posterior (Maddison et al., "Filtering Variational Objectives", NeurIPS 2017, fit proposals so).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from gcd.support.files import read_json, write_json
+from hmm.checkpoint import CONFIG
+
+AUTO = "auto"
+UNFITTED = "in_time"
+"""What `auto` means for an HMM that has been fitted for no kind of prompt."""
+_KEY = "lookahead"
+
+
+def kind_of_prompt(config: DictConfig) -> str:
+    """Give the name of the prompts of a run: the task, and what they tell if it has a choice."""
+    return "/".join(filter(None, (config.task.name, config.task.get("told"))))
+
+
+def fitted_lookahead(config: DictConfig, said: Mapping[str, Any], directory: Path) -> float | str:
+    """Give the fitted lookahead of an HMM for the prompts of a run.
+
+    Args:
+        said: what the HMM's `config.json` says.
+        directory: of the HMM, for the message.
+
+    Raises:
+        ValueError: it has been fitted for other kinds of prompts alone.
+    """
+    known, kind = said.get(_KEY), kind_of_prompt(config)
+    if known is None:
+        return UNFITTED
+    if kind not in known:
+        raise ValueError(
+            f"hmm.lookahead=auto: the HMM in {directory} has been fitted for {', '.join(known)}, "
+            f"not for {kind}: fit it with `python -m scripts.fit_lookahead +task="
+            f"{config.task.name} ...` on other records than these, or give hmm.lookahead=in_time, "
+            "conditional, or a number between 0 and 1"
+        )
+    return float(known[kind])
+
+
+def keep_lookahead(directory: Path, kind: str, value: float) -> None:
+    """Write the fitted lookahead for a kind of prompt into the HMM's `config.json`."""
+    said = read_json(directory / CONFIG)
+    said[_KEY] = dict(sorted({**said.get(_KEY, {}), kind: value}.items()))
+    write_json(said, directory / CONFIG)

@@ -1,0 +1,81 @@
+"""Fit how far an HMM is believed for one kind of prompt, and write it into its config.json.
+
+    python -m scripts.fit_lookahead +task=commongen task.told=none data.path=OTHER.jsonl
+
+The settings are those of `experiments.run`: the same task with other records than those that it
+will be measured on. P-GCD is run with each value of `hmm.lookahead` in `VALUES`, and the one with
+the highest mean log evidence is kept (`experiments.harness.lookahead`). Runs are kept in `runs/`,
+so that the same command goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import hydra
+import pandas as pd
+from omegaconf import DictConfig
+
+from experiments.harness.command import errors_in_one_line
+from experiments.harness.lookahead import keep_lookahead, kind_of_prompt
+from experiments.harness.methods import hmm_directory
+from experiments.harness.models import ROOT
+from experiments.harness.paired import difference
+from experiments.harness.results import Row, read_rows
+from experiments.harness.summary import by_example
+from experiments.harness.tables import as_markdown, with_interval
+from experiments.run import run
+
+VALUES = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
+
+
+def _log_evidence(row: Row) -> float | None:
+    return row["log_evidence"]
+
+
+def fit(config: DictConfig) -> float:
+    """Run every value, keep the best one, and print them all.
+
+    Raises:
+        ValueError: the task has no `task.methods`, or has no HMM.
+    """
+    if "methods" not in config.task:
+        raise ValueError(f"+task={config.task.name} compares no methods; P-GCD cannot be fitted")
+    rows: dict[float, list[Row]] = {}
+    for value in VALUES:
+        one = deepcopy(config)
+        one.task.methods, one.hmm.lookahead = ["pgcd"], value
+        if config.run_dir is not None:
+            one.run_dir = f"{config.run_dir}/{value:g}"
+        rows[value] = read_rows(run(one) / "results.jsonl")
+    means = {
+        value: (found := [*by_example(own, _log_evidence).values()]) and sum(found) / len(found)
+        for value, own in rows.items()
+    }
+    best = max(means, key=means.__getitem__)
+    keep_lookahead(hmm_directory(config), kind_of_prompt(config), best)
+    table = []
+    for value, own in rows.items():
+        compared = difference(own, rows[best], _log_evidence, config.seed)
+        below = {} if compared is None else compared.interval.named("below")
+        table.append(
+            {
+                "hmm.lookahead": f"{value:g}",
+                "mean log evidence": f"{means[value]:.2f}",
+                "below the best": with_interval(below, "below", 2, 1),
+            }
+        )
+    print(f"\n{kind_of_prompt(config)}: hmm.lookahead={best:g} is kept\n")
+    print(as_markdown(pd.DataFrame(table)))
+    return best
+
+
+@hydra.main(version_base="1.3", config_path=str(ROOT / "configs"), config_name="config")
+def main(config: DictConfig) -> None:
+    """Run the command line; see `experiments.harness.command` for how errors are reported."""
+    with errors_in_one_line():
+        fit(config)
+
+
+if __name__ == "__main__":
+    main()
