@@ -112,8 +112,8 @@ def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
             f"Published, not the same model, not the same metric code: {published}.",
         ],
         more={"published": [list(each) for each in PUBLISHED]},
-        metric="corpus BLEU-4",
-        metric_key="bleu",
+        metric="ROUGE-L, weighted by the posterior",
+        metric_key="expected_rouge_l",
     )
 
 

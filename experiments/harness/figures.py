@@ -138,16 +138,17 @@ def _accuracy(records: Records, panels: Sequence[Any], metric: str, key: str) ->
 def _reads(records: Records, panels: Sequence[Any], metric: str, key: str) -> None:
     """The metric and the evidence, against what the language model read.
 
-    Of the log evidence it shows how far it varies over repetitions; where there are none, the share
-    of the evidence that was found, or without a reference for it the mean log evidence.
+    Where every method answers every request that is the mean log evidence, of which more is nearer
+    to the truth; where some miss requests, their means are over others, so it is the share of the
+    evidence that was found.
     """
     left, right = panels
     labels = {
-        "log_evidence_sd": "standard deviation of the log evidence",
         "evidence_found": "share of the evidence found",
         "log_evidence": "mean log evidence (nats)",
     }
-    shown = next((k for k in labels if any(s[k] is not None for s in records)), "log_evidence")
+    some_miss = any(0 < s["log_evidence_examples"] < s["examples"] for s in records)
+    shown = "evidence_found" if some_miss else "log_evidence"
     _measure(left, records, "read", metric, key)
     for arm, rows in _lines(records):
         some = [s for s in rows if s[shown] is not None]
