@@ -9,7 +9,7 @@ VLLM := .venv-vllm
 MLX := .venv-mlx
 ON_CPU := VLLM_CPU_KVCACHE_SPACE=1 PYTHONPATH=.
 
-.PHONY: run test lint format browser vllm mlx clean
+.PHONY: run test lint format docs browser vllm mlx clean
 
 ## Compare LCD, GCD and P-GCD on SmolLM2; ARGS="key=value ..." changes anything.
 run: $(MODEL) $(WARM)
@@ -27,6 +27,11 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+## The pages as a site, build/site/docs/index.html; a warning or a link to nowhere is an error.
+docs: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python -m sphinx -W --keep-going --quiet -c docs -d build/doctrees . build/site
 
 ## Chromium, from Debian's packages, for the tests of the report; they are skipped without one.
 browser:

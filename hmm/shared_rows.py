@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int32
+from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 
 
@@ -54,6 +54,27 @@ class SharedRows(NamedTuple):
                 f"{len(rows)}; the file is damaged"
             )
         return rows[row_of]
+
+
+def pool_rare(
+    emission: Float[Tensor, "V H"], counts: Int64[Tensor, "V"], most: int
+) -> Float[Tensor, "V H"]:
+    """Give tokens that were seen equally often, at most so many times, the same emissions.
+
+    A token that was seen three times says little of the states that it came from. Every state's
+    emissions still sum to what they did.
+
+    Args:
+        emission: of each token in each state.
+        counts: how often each token was seen in training.
+        most: tokens that were seen more often keep their own.
+    """
+    pooled = emission.clone()
+    for count in range(most + 1):
+        alike = (counts == count).nonzero()[:, 0].to(emission.device)
+        if len(alike):
+            pooled[alike] = emission[alike].mean(dim=0)
+    return pooled
 
 
 def share_rows(matrix: Float[Tensor, "V H"]) -> SharedRows:

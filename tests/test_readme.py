@@ -37,6 +37,23 @@ def test_the_example_runs_on_a_model_of_ones_own_without_the_checkout(
     assert "tokens may come first" in printed
 
 
+def test_every_number_of_the_tutorial_is_computed_by_its_code(capsys):
+    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    parts = re.findall(r"```(python|text)\n(.*?)```", page, flags=re.DOTALL)
+    assert [kind for kind, _ in parts].count("text") > 5
+    given: dict = {}
+    printed = ""
+    for kind, block in parts:
+        if kind == "text":
+            assert printed == block
+            printed = ""
+        else:
+            assert not printed, "what a block prints stands below it"
+            exec(compile(block, "tutorial.md", "exec"), given)
+            printed = capsys.readouterr().out
+    assert not printed
+
+
 def test_the_example_of_transformers_runs_on_any_model(capsys):
     transformers = pytest.importorskip("transformers")
     import gcd

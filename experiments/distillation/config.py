@@ -83,6 +83,7 @@ class DistillConfig:
     evaluations: int = 30  # points of the held-out curve, about
     save_minutes: float = 3.0  # between checkpoints
     save_dtype: str = "bfloat16"  # of the finished model's file
+    save_pooled: int | None = None  # tokens seen at most so often in training share emissions there
     out: str | None = None  # where the finished model goes; default: RUN_DIR/hmm
     stop_after: int | None = None  # stop at this step; the same command without it goes on
     wandb: WandbConfig = field(default_factory=WandbConfig)
@@ -96,7 +97,8 @@ _SAMPLING = (
     "sample_batch", "top", "seed",
 )  # fmt: skip
 _NOT_IDENTITY = (
-    "evaluations", "save_minutes", "save_dtype", "out", "stop_after", "wandb", "run_dir", "resume",
+    "evaluations", "save_minutes", "save_dtype", "save_pooled", "out", "stop_after", "wandb",
+    "run_dir", "resume",
 )  # fmt: skip
 
 
@@ -141,7 +143,7 @@ def check(config: DictConfig) -> None:
     for key in ("num_states", "max_length", "sample_batch", "batch_size", "piece_size",
                 "evaluations", "latent_sequences", "answers_per_prompt"):  # fmt: skip
         at_least(key, config[key], 1)
-    for key in ("top", "full_steps", "records.offset", "stop_after", "steps"):
+    for key in ("top", "full_steps", "save_pooled", "records.offset", "stop_after", "steps"):
         at_least(key, OmegaConf.select(config, key), 0)
     if config.data.path is None:
         at_least("num_sequences", config.num_sequences, 2)

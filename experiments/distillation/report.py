@@ -107,12 +107,22 @@ def table_of(summary: dict[str, Any], dtype: str) -> str:
         "end-of-sequence token. Tokens include it. The HMM, the unigram and the bigram do not see "
         "the prompt; the language model does. "
         f"HMM: {summary['num_states']} states, {summary['num_parameters']} parameters, as saved in "
-        f"{dtype}. Unigram: counts plus one half. Bigram: counts plus "
+        f"{dtype}{_pooled(summary)}. Unigram: counts plus one half. Bigram: counts plus "
         f"{summary['bigram_strength']:g} times the unigram, the best power of two on the held-out "
         "sequences themselves.",
         "",
     ]
     return "\n".join(lines)
+
+
+def _pooled(summary: Mapping[str, Any]) -> str:
+    most = summary["save_pooled"]
+    if most is None:
+        return ""
+    return (
+        f", tokens that were seen at most {most} times with the emissions of all others seen as "
+        f"often ({summary['hmm_before_rounding']:.4f} before that)"
+    )
 
 
 def _perplexity(value: float) -> str:
@@ -174,8 +184,9 @@ _INITIALS = {
 def command(config: DictConfig) -> str:
     """Give the command that makes this model again, with every setting that is not the default."""
     default = distill_config.result_settings(OmegaConf.structured(distill_config.DistillConfig()))
-    given = {**distill_config.result_settings(config), "save_dtype": config.save_dtype}
-    usual = {**default, "save_dtype": distill_config.DistillConfig.save_dtype}
+    saved = ("save_dtype", "save_pooled")
+    given = {**distill_config.result_settings(config), **{key: config[key] for key in saved}}
+    usual = {**default, **{key: getattr(distill_config.DistillConfig, key) for key in saved}}
     return to_repeat("scripts.distill_hmm", given, usual)
 
 

@@ -46,6 +46,7 @@ from hmm.checkpoint import ENDS, load, save
 from hmm.initialize import distilled
 from hmm.lumping import Lumping
 from hmm.model import HMM
+from hmm.shared_rows import pool_rare
 from smc.models.transformers_lm import TransformersLM
 
 _LOG = logging.getLogger(__name__)
@@ -124,6 +125,10 @@ def _run(run: Run, given: Sequences | None) -> None:
             described[ENDS] = list(source.eos_ids)
         dtype = getattr(torch, config.save_dtype)
         hmm = lumping.spread(fitted.state.hmm)
+        if config.save_pooled is not None:
+            counts = torch.bincount(training.tokens, minlength=source.num_tokens)
+            emission = pool_rare(hmm.emission, counts, config.save_pooled)
+            hmm = HMM(hmm.initial, hmm.transition, emission)
         save(hmm, out, vocabulary=vocabulary, config=described, dtype=dtype)
     run.wait()
     # What counts is the model that others will load: rounded, and normalised again.
@@ -148,6 +153,7 @@ def _run(run: Run, given: Sequences | None) -> None:
             "num_parameters": rounded.num_parameters,
             "nats_per_token": nats,
             "hmm_before_rounding": last.held_out,
+            "save_pooled": config.save_pooled,
             "bigram_strength": baselines.strength,
             "steps": last.step,
             "seed": config.seed,

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from hmm import checkpoint
 from hmm.model import HMM
-from hmm.shared_rows import SharedRows, share_rows
+from hmm.shared_rows import SharedRows, pool_rare, share_rows
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -39,6 +39,19 @@ def test_a_matrix_comes_back_bit_for_bit(numbers, width, dtype, seed):
     for row in shared.row_of.tolist():
         seen += [] if row in seen else [row]
     assert seen == list(range(len(shared.rows)))
+
+
+def test_rare_tokens_that_were_seen_equally_often_share_their_emissions():
+    hmm = HMM.random(4, 9, generator=torch.Generator().manual_seed(1))
+    counts = torch.tensor([0, 7, 1, 3, 1, 0, 2, 3, 9])
+    pooled = pool_rare(hmm.emission, counts, 2)
+    torch.testing.assert_close(pooled.sum(dim=0), hmm.emission.sum(dim=0))
+    for alike in ([0, 5], [2, 4], [6]):
+        expected = hmm.emission[alike].mean(dim=0).expand(len(alike), -1)
+        assert torch.equal(pooled[alike], expected)
+    own = [1, 3, 7, 8]
+    assert torch.equal(pooled[own], hmm.emission[own])
+    assert len(share_rows(pooled).rows) == 3 + len(own)
 
 
 def unseen(num_tokens: int, num_states: int, occurring: int) -> HMM:

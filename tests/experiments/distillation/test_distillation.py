@@ -43,6 +43,7 @@ from gcd import Vocabulary
 from hmm import em, inference
 from hmm.checkpoint import load
 from hmm.model import HMM
+from hmm.shared_rows import share_rows
 from smc.testing import ToyLM
 from tests.experiments.toy_model import write_checkpoint
 
@@ -338,6 +339,15 @@ def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init, epochs):
     assert stored.config["eos_token_id"] == [256]
     assert stored.config["vocabulary_digest"] == vocabulary.fingerprint.hex()
     first = model_of(run_dir)
+    if init == "clones":
+        # Saved once more, with less to say of rare tokens; nothing is trained again.
+        run(*where, *sizes, "save_pooled=9", f"out={tmp_path / 'small'}")
+        small = load(tmp_path / "small", vocabulary=vocabulary).hmm
+        assert len(share_rows(small.emission).rows) < len(share_rows(stored.hmm.emission).rows)
+        card = (tmp_path / "small" / "README.md").read_text()
+        assert "seen at most 9 times" in card
+        assert "save_pooled=9" in card
+        assert torch.equal(small.transition.factors[0], stored.hmm.transition.factors[0])
     # What never occurs is stored once.
     (sampled,) = tmp_path.glob("sequences-*")
     answers = distill_data.read(sampled)
