@@ -15,7 +15,14 @@ import pandas as pd
 from experiments.commongen.metrics import bleu_counts, corpus_bleu, rouge_l
 from experiments.harness.arms import Arm
 from experiments.harness.results import Row
-from experiments.harness.summary import Group, Measure, example_of, grouped, summarize
+from experiments.harness.summary import (
+    Group,
+    Measure,
+    example_of,
+    grouped,
+    share_of_evidence,
+    summarize,
+)
 from experiments.harness.tables import number, with_interval
 
 PUBLISHED = (  # system, metric, figure in percent
@@ -74,7 +81,7 @@ def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
             "ROUGE-L (best)": with_interval(s, "best_rouge_l"),
             "ROUGE-L (weighted)": with_interval(s, "expected_rouge_l"),
             "log p a token": with_interval(s, "log_p_per_token", 2, 1),
-            "evidence found %": with_interval(s, "evidence_found"),
+            "evidence found %": share_of_evidence(s),
             "log evidence": number(s["log_evidence"]),
             "read": f"{s['read']:.0f}",
             "LM calls": s["lm_calls"],

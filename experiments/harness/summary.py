@@ -233,7 +233,7 @@ def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
             "enumerated %": number(100 * s["enumerated"], 1),
             "dead rows": s["dead"],
             "ESS/N": number(s["ess_fraction"], 2),
-            "evidence found %": with_interval(s, "evidence_found"),
+            "evidence found %": share_of_evidence(s),
             "log evidence": _with_examples(s),
             **({"its sd": number(s["log_evidence_sd"], 3)} if repeated else {}),
             "read": number(s["read"], 0),
@@ -245,6 +245,12 @@ def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
         }
         for s in summary
     )
+
+
+def share_of_evidence(record: Mapping[str, Any]) -> str:
+    """Write the share of the evidence found, unless estimates vary too much for one to be told."""
+    found = record["evidence_found"]
+    return "> 1000" if found is not None and found > 10 else with_interval(record, "evidence_found")
 
 
 def _with_examples(record: Mapping[str, Any]) -> str:

@@ -109,6 +109,8 @@ def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     whole = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
     temporary = path.with_name(path.name + ".part")
     save_file(whole, temporary)
+    # safetensors lets nobody else read its files; who may enter the folder may read this one.
+    temporary.chmod(0o600 | path.parent.stat().st_mode & 0o044)
     os.replace(temporary, path)
 
 

@@ -183,3 +183,12 @@ def test_constant_columns_are_said_in_a_sentence():
     assert list(rest) == ["method", "valid %"]
     assert said == "In every row: N 1, dead 0, complete % as valid %."
     assert without_constants(table[:1])[1] == ""
+
+
+def test_shares_of_an_evidence_that_nobody_knows_are_not_told():
+    rows = [
+        row("gcd", 1, 1.0, log_evidence=log, example=e) for e, log in (("0", -1.0), ("1", -9.0))
+    ]
+    rows += [row("gcd", 4, 1.0, log_evidence=-4.0, example=e) for e in "01"]
+    table = as_table(summarize(rows))
+    assert list(table["evidence found %"]) == ["> 1000", "100.0 [100.0, 100.0]"]

@@ -101,3 +101,10 @@ def test_an_interruption_leaves_the_previous_file(tmp_path, monkeypatch):
         write_tensors({}, tmp_path / "some.safetensors")
     assert read_json(tmp_path / "some.json") == json.loads('{"é": 1}')
     assert read_tensors(tmp_path / "some.safetensors").keys() == TENSORS.keys()
+
+
+@pytest.mark.parametrize(("folder", "file"), [(0o755, 0o644), (0o750, 0o640), (0o700, 0o600)])
+def test_who_may_enter_the_folder_may_read_a_file_of_tensors(tmp_path, folder, file):
+    tmp_path.chmod(folder)
+    write_tensors(TENSORS, tmp_path / "some.safetensors")
+    assert (tmp_path / "some.safetensors").stat().st_mode & 0o777 == file
