@@ -14,6 +14,7 @@ import pandas as pd
 
 from experiments.commongen.metrics import bleu_counts, corpus_bleu, rouge_l
 from experiments.harness.arms import Arm
+from experiments.harness.paired import Compared
 from experiments.harness.results import Row
 from experiments.harness.summary import (
     Group,
@@ -41,7 +42,7 @@ def summarize_text(
         "coverage": itemgetter("coverage"),
         "rouge_l": lambda row: rouge_l(row["answer"] or "", references[row["example"]]),
         "best_rouge_l": lambda row: rouge_l(row.get("best") or "", references[row["example"]]),
-        "expected_rouge_l": lambda r: _expected_rouge_l(r["answers"], references[r["example"]]),
+        "expected_rouge_l": expected_rouge_l(references),
         "log_p_per_token": itemgetter("log_p_per_token"),
     }
     summary = summarize(rows, seed, measures)
@@ -57,12 +58,26 @@ def summarize_text(
     return summary
 
 
-def _expected_rouge_l(answers: Sequence[Mapping[str, Any]], references: Sequence[str]) -> float:
-    """The posterior's mean of ROUGE-L, over the answers that the row keeps; 0 without any."""
-    if not answers:
-        return 0.0
-    weights = [answer["probability"] for answer in answers]
-    return float(np.average([rouge_l(a["text"], references) for a in answers], weights=weights))
+def expected_rouge_l(references: Mapping[str, Sequence[str]]) -> Measure:
+    """Measure the posterior's mean of ROUGE-L, over the answers that a row keeps; 0 without any."""
+
+    def measure(row: Row) -> float:
+        if not row["answers"]:
+            return 0.0
+        scores = [rouge_l(each["text"], references[row["example"]]) for each in row["answers"]]
+        weights = [each["probability"] for each in row["answers"]]
+        return float(np.average(scores, weights=weights))
+
+    return measure
+
+
+def compared(references: Mapping[str, Sequence[str]]) -> dict[str, Compared]:
+    """Say in what methods are compared, set by set; `references` go by example."""
+    return {
+        "expected_rouge_l": Compared("ROUGE-L (weighted)", expected_rouge_l(references)),
+        "log_p_per_token": Compared("log p a token", itemgetter("log_p_per_token"), 2, 1),
+        "log_evidence": Compared("log evidence", itemgetter("log_evidence"), 2, 1),
+    }
 
 
 def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from experiments.commongen.config import TOLD, CommonGenConfig, check
 from experiments.commongen.metrics import covered, log_probability, tokens_of
 from experiments.commongen.prompts import build_prompt
 from experiments.commongen.records import ConceptSet, read_file, read_hub
-from experiments.commongen.summary import PUBLISHED, as_table, summarize_text
+from experiments.commongen.summary import PUBLISHED, as_table, compared, summarize_text
 from experiments.harness.budgets import title_of_budgets
 from experiments.harness.comparison import compare, identity, report
 from experiments.harness.examples import Example, RecordTask, name_of_example
@@ -87,7 +87,8 @@ def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
     if rows is None:
         return
     records: list[tuple[str, Any]] = [(name_of_example(e), e.record) for e in prepared.examples]
-    summary = summarize_text(rows, {name: r.references for name, r in records}, config.seed)
+    references = {name: r.references for name, r in records}
+    summary = summarize_text(rows, references, config.seed)
     source = config.data.path or config.data.hub or "CommonGen dev, in the repository"
     published = "; ".join(f"{who}: {metric} {figure}" for who, metric, figure in PUBLISHED)
     report(
@@ -114,6 +115,7 @@ def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
         more={"published": [list(each) for each in PUBLISHED]},
         metric="ROUGE-L, weighted by the posterior",
         metric_key="expected_rouge_l",
+        compared=compared(references),
     )
 
 

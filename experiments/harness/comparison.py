@@ -38,7 +38,13 @@ from experiments.harness.methods import (
     proposals,
 )
 from experiments.harness.models import title_of, weights_of
-from experiments.harness.paired import REFERENCE, as_paired_table, differences
+from experiments.harness.paired import (
+    ACCURACY,
+    REFERENCE,
+    Compared,
+    as_paired_table,
+    differences,
+)
 from experiments.harness.paper import beside
 from experiments.harness.records import ReadResult
 from experiments.harness.results import Row, as_lines
@@ -105,6 +111,7 @@ def report(
     more: Mapping[str, Any] | None = None,
     metric: str = "posterior-weighted accuracy",
     metric_key: str = "weighted_accuracy",
+    compared: Mapping[str, Compared] = ACCURACY,
 ) -> None:
     """Write table, summary and figures.
 
@@ -115,6 +122,7 @@ def report(
         more: further plain values of the task for `summary.json`.
         metric: what figures show, in words.
         metric_key: where the summary has it: a share, with the ends of its interval.
+        compared: in what the methods are compared with the reference, request by request.
     """
     config = run.config
     record: dict[str, Any] = {
@@ -157,14 +165,13 @@ def report(
     shown, constants = without_constants(table)
     notes = [constants, *notes] if constants else notes
     text = f"## {title}\n\n{as_markdown(shown)}\n\n{' '.join(notes)}\n"
-    record["differences"] = differences(rows, config.seed)
+    record["differences"] = differences(rows, config.seed, compared)
     if record["differences"]:
-        what = metric if metric_key == "weighted_accuracy" else "share of right answers"
         text += (
-            f"\n### Difference to {METHODS[REFERENCE].title} at equal particles, {what}\n\n"
-            f"{as_markdown(as_paired_table(record['differences']))}\n\nIntervals are of paired "
-            "differences, 95 %, over the same resamples of requests for both methods; calls and "
-            f"seconds are multiples of {METHODS[REFERENCE].title}'s.\n"
+            f"\n### Difference to {METHODS[REFERENCE].title} at equal particles\n\n"
+            f"{as_markdown(as_paired_table(record['differences'], compared))}\n\nIntervals are "
+            "of paired differences, 95 %, over the same resamples of requests for both methods; "
+            f"calls and seconds are multiples of {METHODS[REFERENCE].title}'s.\n"
         )
     if config.paper:
         text += f"\n{beside(config.paper, summary, title_of(config.model))}"

@@ -1,10 +1,10 @@
 """This module compares methods on the same examples: differences to GCD, with paired intervals.
 
 Examples differ far more from each other than methods do on one of them. So the interval is that of
-the difference, example by example: with d_i the accuracy of a method on example i minus that of GCD
-(each a mean over repetitions), the mean of d over resampled examples, the same resamples for both
-methods. Where it does not contain zero, the two differ on these examples by more than the choice of
-examples explains.
+the difference, example by example: with d_i the accuracy (or another measure) of a method on
+example i minus that of GCD (each a mean over repetitions), the mean of d over resampled examples,
+the same resamples for both methods. Where it does not contain zero, the two differ on these
+examples by more than the choice of examples explains.
 
 Particles of different methods cost differently, so beside the difference stands what a method took
 for it: language model calls and seconds, as multiples of GCD's.
@@ -12,8 +12,9 @@ for it: language model calls and seconds, as multiples of GCD's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from experiments.harness.summary import (
     Measure,
     bootstrap,
     by_example,
+    example_of,
     grouped,
     titles_in,
 )
@@ -36,16 +38,36 @@ REFERENCE = "gcd"
 """The method that the others are compared with."""
 
 
-def differences(rows: Sequence[Row], seed: int = 0) -> list[dict[str, Any]]:
+class Compared(NamedTuple):
+    """A measure in which methods are compared, and how tables show it."""
+
+    title: str
+    value: Measure
+    digits: int = 1
+    scale: float = 100  # 100 makes points of a percent out of shares
+
+
+ACCURACY = MappingProxyType(
+    {"difference": Compared("accuracy (weighted), points", itemgetter("weighted_accuracy"))}
+)
+"""What tasks with right answers are compared by."""
+
+
+def differences(
+    rows: Sequence[Row], seed: int = 0, compared: Mapping[str, Compared] = ACCURACY
+) -> list[dict[str, Any]]:
     """Compare each method with the reference, at equal particles under the same algorithm.
 
     Args:
+        rows: of a run.
+        compared: what is compared, by the names that records give the differences.
         seed: of the resamples, which depend on nothing else but the number of examples.
 
     Returns:
         One record for each group of rows that has a counterpart; none for the reference itself.
-        `difference` and its ends are in [-1, 1]; `lm_calls_ratio` and `seconds_ratio` are ratios of
-        sums over examples, None where the reference took nothing.
+        Each name of `compared` has the mean difference, `name_low` and `name_high` its interval,
+        and nothing where no example has values of both methods. `lm_calls_ratio` and
+        `seconds_ratio` are ratios of sums over examples, None where the reference took nothing.
     """
     groups = grouped(rows, Group.of)
     found = []
@@ -53,16 +75,18 @@ def differences(rows: Sequence[Row], seed: int = 0) -> list[dict[str, Any]]:
         other = groups.get(group._replace(arm=Arm(REFERENCE, group.arm.algorithm)))
         if other is None or group.arm.method == REFERENCE:
             continue
-        compared = difference(own, other, itemgetter("weighted_accuracy"), seed)
-        assert compared is not None, "all arms have the same examples"
+        intervals: dict[str, Any] = {}
+        for name, measure in compared.items():
+            if one := difference(own, other, measure.value, seed):
+                intervals |= one.interval.named(name)
         found.append(
             {
                 **({"style": group.style} if group.style else {}),
                 **group.arm._asdict(),
                 "particles": group.particles,
                 "reference": REFERENCE,
-                "examples": compared.examples,
-                **compared.interval.named("difference"),
+                "examples": len(grouped(own, example_of)),
+                **intervals,
                 "lm_calls_ratio": _ratio(own, other, "lm_calls"),
                 "seconds_ratio": _ratio(own, other, "seconds"),
             }
@@ -86,14 +110,19 @@ def difference(
     return Difference(len(differences), bootstrap(differences, seed)) if differences else None
 
 
-def as_paired_table(found: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """Turn differences into a table, in points of a percent."""
+def as_paired_table(
+    found: Sequence[dict[str, Any]], compared: Mapping[str, Compared] = ACCURACY
+) -> pd.DataFrame:
+    """Turn differences into a table."""
     titles = titles_in(found)
     return pd.DataFrame(
         {
             **titles(d),
             "particles": d["particles"],
-            "difference, points": with_interval(d, "difference", sign="+"),
+            **{
+                measure.title: with_interval(d, name, measure.digits, measure.scale, sign="+")
+                for name, measure in compared.items()
+            },
             "LM calls, times": number(d["lm_calls_ratio"]),
             "seconds, times": number(d["seconds_ratio"]),
         }
