@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,21 +38,40 @@ def test_the_example_runs_on_a_model_of_ones_own_without_the_checkout(
     assert "tokens may come first" in printed
 
 
-def test_every_number_of_the_tutorial_is_computed_by_its_code(capsys):
-    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
-    parts = re.findall(r"```(python|text)\n(.*?)```", page, flags=re.DOTALL)
-    assert [kind for kind, _ in parts].count("text") > 5
+def printed_and_shown(name: str, capsys) -> Iterator[tuple[str, str]]:
+    """Run a page's blocks of Python; yields what each prints, and what the page shows below it."""
+    page = (ROOT / "docs" / name).read_text(encoding="utf-8")
     given: dict = {}
     printed = ""
-    for kind, block in parts:
+    for kind, block in re.findall(r"```(python|text)\n(.*?)```", page, flags=re.DOTALL):
         if kind == "text":
-            assert printed == block
+            yield printed, block
             printed = ""
         else:
             assert not printed, "what a block prints stands below it"
-            exec(compile(block, "tutorial.md", "exec"), given)
+            exec(compile(block, name, "exec"), given)
             printed = capsys.readouterr().out
     assert not printed
+
+
+def test_every_number_of_the_tutorial_is_computed_by_its_code(capsys):
+    pairs = list(printed_and_shown("tutorial.md", capsys))
+    assert len(pairs) > 5
+    for printed, shown in pairs:
+        assert printed == shown
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("real_model", "unchecked_annotations")
+def test_what_is_valid_and_not_true_comes_out_as_the_page_shows_it(capsys):
+    """Up to rounding, which another machine does otherwise: it can turn a draw of a particle."""
+    pairs = list(printed_and_shown("valid_is_not_true.md", capsys))
+    assert len(pairs) == 6
+    for printed, shown in pairs:
+        (first, best), (said, likeliest) = (text.splitlines()[:2] for text in (printed, shown))
+        assert best.split(" ", 1)[1] == likeliest.split(" ", 1)[1]
+        evidence, claimed = (float(line.rpartition(" ")[2]) for line in (first, said))
+        assert 0.6 < evidence / claimed < 1.6
 
 
 def test_the_example_of_transformers_runs_on_any_model(capsys):
