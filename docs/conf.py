@@ -37,6 +37,7 @@ html_theme = "furo"
 html_title = project
 html_copy_source = False
 html_show_sourcelink = False
+html_show_copyright = False
 
 
 def _plain(app, what, name, obj, options, lines):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,3 +107,12 @@ def test_the_example_of_transformers_runs_on_any_model(capsys):
 def test_what_a_page_links_to_exists(page: Path):
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("package", ["gcd", "smc", "hmm"])
+def test_the_reference_has_every_public_name_once(package: str):
+    page = (ROOT / "docs" / "reference" / f"{package}.md").read_text(encoding="utf-8")
+    listed = re.findall(
+        r"^\.\. (?:auto(?:class|function|exception)|data):: (\w+)", page, re.MULTILINE
+    )
+    assert sorted(listed) == sorted(importlib.import_module(package).__all__)

@@ -61,7 +61,7 @@ class AutomatonPosition(NamedTuple):
 
     @property
     def running(self) -> Bool[Tensor, "R"]:
-        """True where another token is due: neither finished nor dead."""
+        """True where another token is due, as the prefix is neither finished nor dead."""
         return (self.states >= 0) & ~self.finished & (self.remaining > 0)
 
     @property
