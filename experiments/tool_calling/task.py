@@ -29,6 +29,12 @@ from experiments.harness.run import Run, Task
 from experiments.harness.settings import check_records
 from experiments.harness.summary import as_table, summarize
 from experiments.tool_calling.answers import STYLES, makes_calls, parses, write_answer
+from experiments.tool_calling.demand import (
+    DEMANDS,
+    demanded_arguments,
+    demanding_tools,
+    makes_calls_and_more,
+)
 from experiments.tool_calling.prompts import build_prompt
 from experiments.tool_calling.records import ToolRecord, load_records
 
@@ -45,6 +51,7 @@ class XlamConfig(RecordConfig):
     algorithms: list[str] = field(default_factory=lambda: ["smc"])
     literals: str = "canonical"  # how text without choice is spelled; "all": in all ways
     max_calls: int | None = None  # None: as many as the budget allows
+    demand: str = "nothing"  # "argument": calls must give one that the request does not ask for
 
 
 def check(config: DictConfig) -> None:
@@ -55,6 +62,7 @@ def check(config: DictConfig) -> None:
         one_of("task.styles", style, STYLES)
     check_records(config)
     at_least("task.max_calls", task.max_calls, 1)
+    one_of("task.demand", task.demand, DEMANDS)
 
 
 def _read(config: DictConfig) -> ReadResult[ToolRecord]:
@@ -75,13 +83,21 @@ class Request(NamedTuple):
 
 def record_task(config: DictConfig, tokenizer: Any, unknown_types: Counter[str]) -> RecordTask:
     """Say what becomes of a request; parameter types that are read as any value are counted."""
+    demanding = config.task.demand != "nothing"
 
     def language(request: Request) -> gcd.Automaton:
         record, style = request
         unknown_types.update(gcd.parse_tools(record.tools).unknown_types)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # counted above, reported once for all records
-            return gcd.tool_calls(record.tools, style=style, max_calls=config.task.max_calls)
+            tools = demanding_tools(record) if demanding else record.tools
+            return gcd.tool_calls(tools, style=style, max_calls=config.task.max_calls)
+
+    def is_correct(request: Request, answer: bytes) -> bool:
+        record, style = request
+        if not demanding:
+            return makes_calls(answer, record.calls, style)
+        return makes_calls_and_more(answer, record.calls, style, demanded_arguments(record))
 
     def columns(example: Example, posterior: smc.Posterior) -> Row:
         request: Any = example.record
@@ -99,7 +115,7 @@ def record_task(config: DictConfig, tokenizer: Any, unknown_types: Counter[str])
     return RecordTask(
         language=language,
         prompt=lambda r: build_prompt(*r, tokenizer=tokenizer, kind=config.model.prompt),
-        is_correct=lambda r, answer: makes_calls(answer, r.record.calls, r.style),
+        is_correct=is_correct,
         columns=columns,
         gold=gold,
     )
@@ -133,6 +149,7 @@ def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
         title=(
             f"{task.name}: {prepared.num_records} requests ({source}), "
             f"{' and '.join(task.styles)} style, "
+            f"{'' if task.demand == 'nothing' else 'one more argument demanded, '}"
             f"budget {title_of_budgets(task.budget)}, literals={task.literals}, "
             f"temperature {config.smc.temperature:g}; "
             f"{title_of(config.model)}"

@@ -1,0 +1,72 @@
+"""A constraint can demand what a request does not ask for: one more argument of each tool called.
+
+With `task.demand=argument` the first optional parameter that no gold call gives is required, for
+each tool of the gold calls. Prompt and gold calls stay as they are. An answer is right if it makes
+the gold calls, whatever it gives for what was demanded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gcd
+from experiments.tool_calling.answers import Call, parse_answer, same_calls
+from experiments.tool_calling.records import ToolRecord
+
+DEMANDS = ("nothing", "argument")
+
+
+def demanded_arguments(record: ToolRecord) -> dict[str, str]:
+    """Choose what is demanded: a parameter by the name of its tool; empty where all are given."""
+    given: dict[str, set[str]] = {}
+    for call in record.calls:
+        given.setdefault(call.name, set()).update(call.arguments)
+    demanded: dict[str, str] = {}
+    for tool in gcd.parse_tools(record.tools).tools:
+        for parameter in tool.parameters:
+            if not parameter.required and parameter.name not in given.get(tool.name, ()):
+                demanded.setdefault(tool.name, parameter.name)
+    return {tool: parameter for tool, parameter in demanded.items() if tool in given}
+
+
+def demanding_tools(record: ToolRecord) -> list[dict[str, Any]]:
+    """Declare the record's tools with what is demanded.
+
+    Raises:
+        ConstraintError: the gold calls give every argument that there is.
+    """
+    demanded = demanded_arguments(record)
+    if not demanded:
+        raise gcd.ConstraintError(
+            "no tool of the gold calls has an optional argument that the request leaves open, so "
+            "task.demand=argument has nothing to demand"
+        )
+    return [
+        {
+            "name": tool.name,
+            "parameters": {
+                **tool.schema,
+                "required": [
+                    *tool.schema.get("required", ()),
+                    *([demanded[tool.name]] if tool.name in demanded else []),
+                ],
+            },
+        }
+        for tool in gcd.parse_tools(record.tools).tools
+    ]
+
+
+def makes_calls_and_more(
+    answer: str | bytes, calls: tuple[Call, ...], style: str, demanded: Mapping[str, str]
+) -> bool:
+    """Tell whether an answer makes exactly these calls, what was demanded aside."""
+    try:
+        said = parse_answer(answer if isinstance(answer, str) else answer.decode(), style)
+    except ValueError:
+        return False
+    return same_calls([_without(call, demanded.get(call.name)) for call in said], calls)
+
+
+def _without(call: Call, parameter: str | None) -> Call:
+    return Call(call.name, {k: v for k, v in call.arguments.items() if k != parameter})
