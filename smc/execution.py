@@ -106,7 +106,7 @@ class Execute:
             return run_eagerly(steps, prompts)
 
     def _static(self, batch: Batch, watch: Watch | None) -> StaticReader[Any] | None:
-        """Make the reader of static shapes; None where they were not asked for, and cannot be."""
+        """Make the reader of static shapes; None where it was not asked for or cannot be."""
         if self.forward is None:
             return None
         given = self.settings

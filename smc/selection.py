@@ -129,7 +129,8 @@ def select(
         fixed: what takes part in the threshold, and is kept without being chosen from.
 
     Returns:
-        All candidates of positive score, where they are at most N and there is no floor.
+        The candidates kept: all of positive score, where they are at most N, with no floor and nothing
+        fixed.
     """
     (_, V), N, B = log_p.shape, slots, group.num_examples
     vocabulary = vocabulary or pass_of("auto", log_p.device)

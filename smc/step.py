@@ -197,7 +197,10 @@ class ParticleFilter(Generic[State]):
         return goes, held_back(goes, self.num_particles, particles, row, token, running)
 
     def _weigh(self, particles: Particles, log_z: Float64[Tensor, "P"]) -> Particles:
-        """Running particles are weighed by Z_t / psi_{t-1}; with no token to draw, they die."""
+        """Weigh running particles by Z_t / psi_{t-1}; one with no token to draw dies.
+
+        Without a potential the weight came with the last token, and only those deaths are left.
+        """
         if self.reader.proposal.potential:
             increment = log_z - particles.log_potential
         else:

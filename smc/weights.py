@@ -9,7 +9,7 @@ W_n = w_n / sum_m w_m.  What the rest of the sampler asks of the weights is comp
                    particle holds everything (Kong, Liu & Wong, 1994)
 
 A system whose particles are all dead (every w_n = 0) has no distribution: `normalised` is zero,
-`ess` zero and `log_mean` -inf, and `dead` says so.  Cost: O(N) per system.
+`ess` zero and `log_mean` -inf.  Cost: O(N) per system.
 """
 
 from __future__ import annotations
@@ -25,13 +25,11 @@ class Weights(NamedTuple):
     """The weights of one particle system per leading index; immutable.
 
     Attributes:
-        log: log w_n, any scale; -inf for a dead particle.
         normalised: W_n, summing to one along the last axis (to zero where all are dead).
         log_mean: log of the mean weight.
         ess: effective sample size, in [1, N], zero where all are dead.
     """
 
-    log: Float64[Tensor, "*B N"]
     normalised: Float64[Tensor, "*B N"]
     log_mean: Float64[Tensor, "*B"]
     ess: Float64[Tensor, "*B"]
@@ -50,7 +48,6 @@ class Weights(NamedTuple):
         normalised = scaled / safe_total.unsqueeze(-1)
         squares = normalised.square().sum(dim=-1)
         return cls(
-            log=log,
             normalised=normalised,
             log_mean=(total / log.shape[-1]).log() + top.squeeze(-1),
             ess=torch.where(dead, 0.0, 1 / torch.where(dead, 1.0, squares)),

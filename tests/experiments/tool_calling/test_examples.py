@@ -21,7 +21,8 @@ EXAMPLE = Example(
 )
 RIGHT = b'[{"name": "f", "arguments": {"a": 1}}]'
 WRONG = b'[{"name": "f", "arguments": {"a": 2}}]'
-TASK = record_task(SimpleNamespace(task=SimpleNamespace(max_calls=None)), None, Counter())
+OPTIONS = SimpleNamespace(max_calls=None, demand="nothing")
+TASK = record_task(SimpleNamespace(task=OPTIONS), None, Counter())
 FOUR = Trial("gcd", "smc", 4)
 BROKEN = b'[{"name": "f", "argu'
 
