@@ -2,7 +2,7 @@
 
 A candidate is a prefix i of weight W_i and a next token v; its weight is w = W_i p_lm(v | i), and g
 is what a proposal expects of it: 1 for GCD, the chance of completion for P-GCD. Scores are kept as
-guides are, one number for each class of tokens and one for each of a few tokens, and never spread.
+guides are: one number for each class of tokens, and one for each of a few tokens.
 
 Any score that is positive wherever w is leaves the filter unbiased. Two things are mixed into it,
 over all candidates of an example together, as prefixes compete with each other:
@@ -44,8 +44,8 @@ from smc.vocabulary.factors import Factors, Guide, by_class_alone
 
 FLOOR = 1e-3
 """The least share of w in the scores of an example where some candidate has g = 0."""
-_STATE_BITS = 32
-"""A state, and -1 for none, has so many bits; what is above them is the example."""
+STATE_BITS = 32
+"""Bits of an automaton's state (and -1 for none) in a number that names example and state."""
 
 
 class Successors(NamedTuple):
@@ -254,7 +254,7 @@ def _shared(
         own = states.gather(1, own_classes(scores.factors))
     places = torch.cat([states, own], dim=1)
     values = torch.cat(log_s, dim=1)
-    group = _numbered((example.unsqueeze(1) << _STATE_BITS) + places + 1)
+    group = _numbered((example.unsqueeze(1) << STATE_BITS) + places + 1)
     by_state = sums_by(values.flatten(), group.flatten(), group.numel())
     owner = torch.zeros_like(group.flatten()).scatter(
         0, group.flatten(), example.unsqueeze(1).expand_as(group).flatten()

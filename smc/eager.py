@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from smc.models.protocol import LanguageModel, Rows
-from smc.prefixes import Extension, Prefixes, Reader, count_of, numbers, refuse_nan
+from smc.prefixes import Extension, Prefixes, Reader, count_of, refuse_nan, refusing_nan
 from smc.proposals import Batch, Proposal, State
 from smc.proposals.forced import follow
 from smc.read_ahead import Drafts, ReadAhead
@@ -108,7 +108,7 @@ class EagerReader(Reader[State]):
         """Read each prompt once; see `Reader`."""
         state = self.proposal.start(self.batch)  # it may refuse, so the model comes after it
         self._rows, log_p = self.lm.prefill(prompts)
-        log_p = numbers(self.tempered(log_p))
+        log_p = refusing_nan(self.tempered(log_p))
         every = torch.arange(len(prompts), device=log_p.device)
         self._cached = _Cached(every, torch.zeros_like(every), Drafts.none(log_p))
         if self._ahead is not None:
@@ -212,7 +212,7 @@ class EagerReader(Reader[State]):
             self._texts = [texts[i] for i in kept.tolist()]
         state = self.proposal.take(followed.state, due[kept])
         after = said.after if len(kept) == len(due) else said.after[kept]
-        return found, Prefixes(example[due[kept]], numbers(after), state)
+        return found, Prefixes(example[due[kept]], refusing_nan(after), state)
 
     def _extended(self, parent: Int64[Tensor, "D"], tokens: Int64[Tensor, "D K"]) -> list[bytes]:
         """Return the texts of prefixes; none where nothing is read ahead."""
@@ -372,4 +372,4 @@ def _plus(
     Nothing comes after what is impossible, whatever the model says there.
     """
     more = more.double().masked_fill(~counts | total.isneginf(), 0.0)
-    return total + numbers(more.unsqueeze(1)).squeeze(1)
+    return total + refusing_nan(more.unsqueeze(1)).squeeze(1)

@@ -1,6 +1,7 @@
 """`sample` goes from prompts and constraints to posteriors.
 
-Everything a caller can get wrong is checked before the language model does any work.  Examples are
+What a caller can get wrong is checked before the language model does any work; only whether a step
+can be captured as a graph is found when the first batch starts.  Examples are
 then sampled in batches, those with prompts of similar length together (`smc.batches`), and handed
 back in the order given.  Batches decide how fast it goes, not what comes out: random numbers are
 functions of (seed, example, particle, step, purpose), and each example has its own weights.
@@ -20,17 +21,15 @@ import torch
 from torch import Tensor
 
 from gcd.automata.automaton import Automaton
-from gcd.errors import ConstraintError
 from gcd.tokens.batch import AutomatonBatch
-from gcd.tokens.budget import check_budget
 from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import Vocabulary
 from smc.algorithms import Options
 from smc.batches import Room, in_batches
+from smc.checks import check_example, check_lifted, check_model
 from smc.drafters import Drafter
 from smc.draw import CounterDraw, Draw, Keys, Purpose
 from smc.execution import Execute, executor
-from smc.models.protocol import LanguageModel, Prompt, check_prompts
+from smc.models.protocol import LanguageModel, Prompt
 from smc.observation import Observe, Timed
 from smc.outcome import Outcome
 from smc.posterior import Diagnostics, Posterior, Sample, content, posterior, prune
@@ -90,8 +89,9 @@ def sample(
             on a CUDA device, and takes forced tokens one by one), or "auto" (`smc.execution`).
         read_ahead: tokens that the model reads in advance, in passes that are made anyway. Answers
             and weights are the same (up to the rounding of a wider pass), in fewer passes
-            (`smc.read_ahead`). "auto" reads up to four where a pass has one row, on a CPU; on
-            another device nothing, as it was not measured there. Only eagerly.
+            (`smc.read_ahead`). "auto" reads up to four where a pass has one row and the model says
+            that it pays (`TransformersLM.reads_ahead`: on a CPU, and not for a small model). Only
+            eagerly.
         drafter: guesses these tokens; `smc.PromptLookup()` if not given.
         draw: replaces the random number generator (and `seed`).
         finished: handed the posteriors as soon as they are there, by their place in `prompts`;
@@ -114,11 +114,7 @@ def sample(
             read; the message says which.
         FloatingPointError: the model's log-probabilities are not numbers.
     """
-    if not hasattr(lm, "encode"):
-        raise ValueError(
-            f"lm is {type(lm).__name__}, not a smc.LanguageModel; make one of a model of "
-            "transformers by smc.TransformersLM(model, tokenizer)"
-        )
+    check_model(lm)
     if isinstance(prompts, str):
         raise ValueError("prompts is a single string; give a list of prompts")
     if isinstance(prompts, Mapping):
@@ -135,7 +131,8 @@ def sample(
     for what, given in (("automata", automata), ("budgets", budgets), ("example_ids", names)):
         if len(given) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts but {len(given)} {what}; give one for each")
-    _check_kinds(names, automata)
+    for name, automaton in zip(names, automata, strict=True):
+        check_lifted(automaton, name)
     settings = settings_of(
         proposal,
         particles,
@@ -153,7 +150,8 @@ def sample(
         Task(name, tuple(lm.encode(prompt)), automaton, n)
         for name, prompt, automaton, n in zip(names, prompts, automata, budgets, strict=True)
     ]
-    _check_tasks(lm, tasks)
+    for task in tasks:
+        check_example(lm, task.prompt, task.automaton, task.budget, task.name)
 
     draw = CounterDraw(whole("seed", seed)) if draw is None else draw
     most_bytes = math.inf if proposal.max_bytes is None else proposal.max_bytes
@@ -171,16 +169,6 @@ def sample(
     return [results[i] for i in sorted(results)]
 
 
-def _check_kinds(names: Sequence[int], automata: Sequence[object]) -> None:
-    """The automata must be over tokens."""
-    for name, automaton in zip(names, automata, strict=True):
-        if not isinstance(automaton, TokenAutomaton):
-            raise ConstraintError(
-                f"the constraint of example {name} is {type(automaton).__name__}, not over "
-                "tokens; lift it with gcd.lift(automaton, lm.vocabulary)"
-            )
-
-
 def _one_each(what: str, values: object, count: int) -> list[int]:
     """Return one integer for each of `count` examples, from one for all or one for each."""
     if isinstance(values, Iterable):
@@ -196,44 +184,6 @@ class Task:
     prompt: tuple[int, ...]
     automaton: TokenAutomaton
     budget: int
-
-
-def _check_tasks(lm: LanguageModel, tasks: Sequence[Task]) -> None:
-    """Refuse what cannot be sampled, before any work."""
-    for task in tasks:
-        size = lm.vocabulary.size
-        for token in task.prompt:
-            if not 0 <= token < size:
-                raise ValueError(
-                    f"the prompt of example {task.name} has token {token}; "
-                    f"the model knows 0 to {size - 1}"
-                )
-        _check_vocabulary(lm.vocabulary, task.automaton.vocabulary, task.name)
-        check_budget(task.automaton, task.budget, f"example {task.name}")
-    check_prompts(
-        lm,
-        [task.prompt for task in tasks],
-        [task.budget for task in tasks],
-        [task.name for task in tasks],
-    )
-
-
-def _check_vocabulary(model: Vocabulary, constraint: Vocabulary, example: int) -> None:
-    """Token ids must mean the same to model and constraint."""
-    if model == constraint:
-        return
-    if model.size != constraint.size:
-        what = f"the model predicts {model.size} tokens, the constraint knows {constraint.size}"
-    elif tuple(model.eos_ids) != tuple(constraint.eos_ids):
-        what = f"the model ends with ids {model.eos_ids}, the constraint with {constraint.eos_ids}"
-    else:
-        pairs = zip(model.token_bytes, constraint.token_bytes, strict=True)
-        token = next(i for i, (a, b) in enumerate(pairs) if a != b)
-        what = f"token {token} stands for different bytes in them"
-    raise ConstraintError(
-        f"the constraint of example {example} was lifted to another vocabulary than the "
-        f"model's: {what}; lift it with gcd.lift(automaton, lm.vocabulary)"
-    )
 
 
 def _needs_of(tasks: Sequence[Task], settings: Settings) -> Callable[[Sequence[int]], Room]:

@@ -1,9 +1,9 @@
 """Somebody may look on while an algorithm runs; this is what they are shown of each step.
 
 `smc.sample(..., observe=...)` asks once for each batch of examples whether it is to be watched, and
-calls what it is given after every step. An observer changes nothing: random numbers are functions
-of what they are for, and its time is left out of `Diagnostics.seconds`. Without one nothing here is
-made.
+calls what it is given after every step. An observer changes no answer and no weight: random numbers
+are functions of what they are for. Its time is left out of `Diagnostics.seconds`. Only steps are
+made in another way: examples take each of them together, and none is captured as a graph.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Observation(NamedTuple):
     """One step of an algorithm, for all examples of a batch.
 
     Attributes:
-        prefixes: R distinct prefixes due another token, with the model's log-probabilities.
+        prefixes: R prefixes with the model's log-probabilities (`smc.prefixes.Prefixes`).
         tilted: computes log p(v) + log g(v) of every next token, R x V numbers; -inf for a token
             that the proposal does not allow.
         example: index in the batch of the example that each of P sequences belongs to, rising.

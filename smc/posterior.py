@@ -60,7 +60,8 @@ class Diagnostics:
         resampled: whether each step resampled; or left candidates out.
         running: particles, or distinct prefixes, due another token at the start of each step.
         alive: particles of positive weight at each step, after weighing; or those prefixes.
-        lm_calls: forward passes of the language model that this example took part in.
+        lm_calls: forward passes of the language model in which something was read for this example,
+            and one for its prompt.
         tokens: tokens that the language model read for it: its prompt once, then one per distinct
             prefix, or one per particle that runs where steps are executed in static shapes.
         generated: tokens of all particles, or of all answers of the pool.

@@ -32,7 +32,10 @@ from smc.vocabulary.passes import Pass
 
 @dataclass(frozen=True, eq=False)
 class Prefixes(Generic[State]):
-    """R prefixes due another token; the reader knows the language model's row of each.
+    """R prefixes of the examples of a batch; the reader knows the language model's row of each.
+
+    An eager reader keeps distinct prefixes that are due another token; a static one keeps a row for
+    each particle, of those that are over and of equal prefixes, too.
 
     Attributes:
         example: index in the batch of the example each belongs to, rising.
@@ -202,11 +205,14 @@ class Reader(ABC, Generic[State]):
         return self.proposal.score(prefixes.state, prefixes.log_p)
 
     def tempered(self, log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
-        """p_lm at the sampling temperature, in the model's precision, float32 at least."""
-        log_p = log_p.to(torch.promote_types(log_p.dtype, torch.float32))
-        if self.temperature != 1:
-            log_p = (log_p / self.temperature).log_softmax(dim=1)
-        return log_p
+        """Return p_lm at the sampling temperature."""
+        return at_temperature(log_p, self.temperature)
+
+
+def at_temperature(log_p: Float[Tensor, "R V"], temperature: float) -> Float[Tensor, "R V"]:
+    """Return p^(1/T), normalised, in the precision given, float32 at least."""
+    log_p = log_p.to(torch.promote_types(log_p.dtype, torch.float32))
+    return log_p if temperature == 1 else (log_p / temperature).log_softmax(dim=1)
 
 
 def count_of(
@@ -217,8 +223,11 @@ def count_of(
     return example.new_zeros(count).index_add(0, example, many)
 
 
-def numbers(log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
-    """Return what is not NaN. A sum is NaN where any term is, and is one pass without a copy."""
+def refusing_nan(log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
+    """Return what was given, and raise FloatingPointError where it has NaN.
+
+    A sum is NaN where any term is, and takes one pass without a copy.
+    """
     refuse_nan(log_p.sum(dim=1).isnan().any())
     return log_p
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from smc.eager import MOST_READ
 from smc.models.protocol import LanguageModel
-from smc.prefixes import refuse_nan
+from smc.prefixes import at_temperature, refusing_nan
 
 
 class PrefixReader:
@@ -109,8 +109,4 @@ class PrefixReader:
 
     def _tempered(self, log_p: Float[Tensor, "T V"]) -> Float[Tensor, "T V"]:
         """p_lm at the temperature; at most one, whatever rounding makes of it."""
-        log_p = log_p.to(torch.promote_types(log_p.dtype, torch.float32))
-        refuse_nan(log_p.isnan().any())
-        if self._temperature != 1:
-            log_p = (log_p / self._temperature).log_softmax(dim=-1)
-        return log_p.clamp(max=0)
+        return refusing_nan(at_temperature(log_p, self._temperature)).clamp(max=0)

@@ -39,11 +39,10 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from gcd.errors import ConstraintError
 from gcd.tokens.batch import AutomatonBatch
-from gcd.tokens.budget import check_budget
 from gcd.tokens.token_automaton import TokenAutomaton
-from smc.models.protocol import LanguageModel, Prompt, check_prompts
+from smc.checks import check_example, check_lifted, check_model
+from smc.models.protocol import LanguageModel, Prompt
 from smc.posterior import content
 from smc.prefixes import refuse_nan
 from smc.proposals import GCD, Batch, Proposal
@@ -163,7 +162,10 @@ def search(
     if max_reads is not None:
         most = _positive("max_reads", max_reads)
     proposal = looking_ahead(lookahead)
-    ids = _checked_prompt(lm, prompt, constraint, budget)
+    check_model(lm)
+    check_lifted(constraint, 0)
+    ids = lm.encode(prompt)
+    check_example(lm, ids, constraint, whole("budget", budget))
     proposal.check([constraint], [budget])
     automata = AutomatonBatch([constraint], device=lm.device)
     state = proposal.start(Batch(automata, torch.tensor([int(budget)], device=lm.device)))
@@ -184,36 +186,6 @@ def _positive(what: str, value: object) -> int:
     if whole(what, value) < 1:
         raise ValueError(f"{what} is {value}; at least 1 is needed")
     return whole(what, value)
-
-
-def _checked_prompt(
-    lm: LanguageModel, prompt: Prompt, constraint: TokenAutomaton, budget: int
-) -> list[int]:
-    """Return the prompt's ids; refuse what cannot be searched, before any work."""
-    if not hasattr(lm, "prefill"):
-        raise ValueError(
-            f"lm is {type(lm).__name__}, not a smc.LanguageModel; make one of a model of "
-            "transformers by smc.TransformersLM(model, tokenizer)"
-        )
-    if not isinstance(constraint, TokenAutomaton):
-        raise ConstraintError(
-            f"the constraint is {type(constraint).__name__}, not over tokens; lift it with "
-            "gcd.lift(automaton, lm.vocabulary)"
-        )
-    if lm.vocabulary != constraint.vocabulary:
-        raise ConstraintError(
-            f"the constraint was lifted to another vocabulary ({constraint.vocabulary}) than the "
-            f"model's ({lm.vocabulary}); lift it with gcd.lift(automaton, lm.vocabulary)"
-        )
-    ids = lm.encode(prompt)
-    wrong = next((token for token in ids if not 0 <= token < lm.vocabulary.size), None)
-    if wrong is not None:
-        raise ValueError(
-            f"the prompt has token {wrong}; the model knows 0 to {lm.vocabulary.size - 1}"
-        )
-    check_budget(constraint, whole("budget", budget))
-    check_prompts(lm, [ids], [budget])
-    return ids
 
 
 class _Prefixes(NamedTuple):

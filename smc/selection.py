@@ -129,8 +129,8 @@ def select(
         fixed: what takes part in the threshold, and is kept without being chosen from.
 
     Returns:
-        The candidates kept: all of positive score, where they are at most N, with no floor and nothing
-        fixed.
+        The candidates kept: all of positive score, where they are at most N, with no floor and
+        nothing fixed.
     """
     (_, V), N, B = log_p.shape, slots, group.num_examples
     vocabulary = vocabulary or pass_of("auto", log_p.device)
@@ -163,8 +163,7 @@ def select(
         log_pi = log_pi.index_copy(0, which, (log_s - of_row[at]).clamp(max=0).double())
     hit &= token >= 0
     names = (row * V + token).view(B, N)
-    found = _in_order(best, sure, group, names, hit.view(B, N), log_pi, V)
-    return found._replace(dropped=dropped)
+    return _in_order(best, sure, group, names, hit.view(B, N), log_pi, V, dropped)
 
 
 def _in_order(
@@ -175,6 +174,7 @@ def _in_order(
     hit: Bool[Tensor, "B N"],
     log_pi: Float64[Tensor, "P"],
     V: int,
+    dropped: Bool[Tensor, "B"],
 ) -> Selection:
     """Put the candidates that are kept into the places of their examples.
 
@@ -185,6 +185,7 @@ def _in_order(
         name: row times V plus token, of the candidates at points.
         hit: which of these are kept.
         log_pi: of these.
+        dropped: whether candidates of each example were left out.
     """
     (R, K), (B, N) = best.tokens.shape, name.shape
     nothing = R * V
@@ -202,29 +203,20 @@ def _in_order(
         row=torch.where(kept, first // V, 0),
         token=torch.where(kept, first % V, 0),
         log_pi=torch.where(kept, pi, 0.0),
-        dropped=hit.any(dim=1),
+        dropped=dropped,
     )
-
-
-def threshold(
-    log_score: Float64[Tensor, "B M"], log_rest: Float64[Tensor, "B"], slots: int
-) -> Float64[Tensor, "B"]:
-    """Return log c, such that the sum of min(1, s / c) is N; -inf where N or fewer have s > 0.
-
-    Args:
-        log_score: scores, the N greatest among them.
-        log_rest: log of the sum of all other scores.
-        slots: N.
-    """
-    top, place = log_score.topk(min(slots, log_score.shape[1]), dim=1)
-    others = log_score.scatter(1, place, -torch.inf)
-    return _solve(top, torch.logaddexp(_total(others), log_rest), slots)
 
 
 def _solve(
     top: Float64[Tensor, "B M"], log_tail: Float64[Tensor, "B"], slots: int
 ) -> Float64[Tensor, "B"]:
-    """log c, of the N greatest scores in falling order and the sum of all others."""
+    """Return log c with sum of min(1, s / c) = N; -inf where N or fewer scores are positive.
+
+    Args:
+        top: log of the N greatest scores, in falling order.
+        log_tail: log of the sum of all others.
+        slots: N.
+    """
     top = torch.nn.functional.pad(top, (0, slots - top.shape[1]), value=-torch.inf)
     # T_k for k = N, N - 1, …, 0: from the smallest score to the greatest.
     upwards = torch.cat([log_tail.unsqueeze(1), top.flip(1)], dim=1).logcumsumexp(dim=1)

@@ -2,8 +2,8 @@
 
 Shapes never depend on data and nothing waits for the host, so that a step can be captured as one
 graph with the model's forward pass (`smc.loop`). Particles that are over keep a row, which is
-masked; equal prefixes are read once for every particle that has them, and a forced token is a step
-like any other.
+masked; a prefix is read again for each particle that has it, and a forced token is a step like any
+other.
 
 **Rows are moved as little as possible.** Where several particles go on from the same row, the first
 keeps it, and each of the others takes a row of its example that no running particle continues. So a

@@ -19,13 +19,11 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from smc.competition import STATE_BITS
 from smc.draw import Breaks, Draw, Keys, Purpose
 from smc.prefixes import Reader
 from smc.resampling import Scheme
 from smc.weights import Weights
-
-_STATE_BITS = 32
-"""A state has so many bits; what is above them is the example."""
 
 
 class Systems(NamedTuple):
@@ -64,7 +62,7 @@ class Systems(NamedTuple):
             states = torch.zeros_like(states)
         else:
             competes = runs
-        name = torch.where(competes, ((each // N) << _STATE_BITS) + states, -1 - each)
+        name = torch.where(competes, ((each // N) << STATE_BITS) + states, -1 - each)
         name, order = name.sort(stable=True)
         leads = torch.nn.functional.pad(name.diff() != 0, (1, 0), value=True)
         number = leads.cumsum(dim=0) - 1

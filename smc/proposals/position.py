@@ -3,7 +3,7 @@
 Every proposal's state has the positions of its prefixes, and the sampler asks them when a prefix is
 over:
 
-    finished    in the automaton's final state: EOS was drawn where the constraint allows it
+    finished    in the automaton's final state: EOS was taken, drawn or forced
     dead        it left the language, or its budget is spent; `LM` also ends a prefix that can no
                 longer finish in time, as its target has no mass there
 """

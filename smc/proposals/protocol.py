@@ -57,8 +57,9 @@ class Proposal(Tabled, Protocol[State]):
     def forced(self, state: State) -> Int64[Tensor, "R"]:
         """Return the only token that g allows after each prefix; -1 where there are several.
 
-        The language model need not be asked before such a token (`smc.proposals.forced`). One that
-        does not know returns -1 everywhere, which is the default, and is asked token by token.
+        The language model need not be asked before such a token (`smc.proposals.forced`). A
+        proposal that does not know returns -1 everywhere, as this default does, and is asked at
+        every token.
         """
         states = state.walk.states
         return torch.full_like(states, -1)

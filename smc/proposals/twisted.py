@@ -87,7 +87,7 @@ class TwistedState(Generic[ModelState]):
 
 
 class Counts(NamedTuple):
-    """How often the lookahead had nothing to say, over all calls of `guide`.
+    """How often the lookahead had nothing to say, over all calls of `guide` and `score`.
 
     Attributes:
         rows: prefixes guided.

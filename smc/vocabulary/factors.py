@@ -7,7 +7,8 @@ With p the language model's distribution of the next token, the sampler draws fr
 A guide has one row for each of R prefixes. `DenseGuide` has one number for every token.
 `TiedGuide` has one for every class of tokens and one for each of a few tokens (`Factors`), which is
 smaller by a factor of hundreds, and is spread over the vocabulary only where a token is drawn.
-`MaskGuide` (`smc.vocabulary.class_mass`) is a `TiedGuide` that computes Z only when asked.
+`MaskGuide` (`smc.vocabulary.class_mass`) allows or forbids every class as a whole, and computes Z
+only when asked.
 """
 
 from __future__ import annotations

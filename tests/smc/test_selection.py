@@ -14,12 +14,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smc.selection import Fixed, Group, Selection, select, systematic, threshold
+from smc.selection import Fixed, Group, Selection, select, systematic, thresholds
 from smc.vocabulary import compiled
 from smc.vocabulary import factors as guides
 from smc.vocabulary.factors import Factors
 from smc.vocabulary.passes import Pass, pass_of
-from smc.vocabulary.tensors import Known
+from smc.vocabulary.tensors import Best, Known
 from tests.smc.test_tying import FORMS, PRECISION, both_ways, case
 
 
@@ -46,6 +46,13 @@ def solved(scores: np.ndarray, slots: int) -> float:
         sum(min(1, s / c) for s in positive[: 2 * slots]) + sum(positive[2 * slots :]) / c == slots
     )
     return float(c)
+
+
+def threshold(log_score: torch.Tensor, log_rest: torch.Tensor, slots: int) -> torch.Tensor:
+    """Log c of one example with one prefix."""
+    one = Group(torch.zeros(1, dtype=torch.int64), 1, 1)
+    best = Best(torch.zeros_like(log_score, dtype=torch.int64), log_score, log_rest)
+    return thresholds(best, one, slots, 0.0, None)
 
 
 @settings(max_examples=100)
