@@ -1,0 +1,74 @@
+"""What `smc.sample` and `smc.search` are given is checked here, before the model does any work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gcd.errors import ConstraintError
+from gcd.tokens.budget import check_budget
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
+from smc.models.protocol import LanguageModel, check_prompts
+
+
+def check_model(lm: object) -> None:
+    """Raise ValueError where a model of transformers, say, was given as it is."""
+    if not (hasattr(lm, "encode") and hasattr(lm, "prefill")):
+        raise ValueError(
+            f"lm is {type(lm).__name__}, not a smc.LanguageModel; make one of a model of "
+            "transformers by smc.TransformersLM(model, tokenizer)"
+        )
+
+
+def check_lifted(automaton: object, example: int) -> None:
+    """Raise ConstraintError where a constraint is not over tokens."""
+    if not isinstance(automaton, TokenAutomaton):
+        raise ConstraintError(
+            f"the constraint of example {example} is {type(automaton).__name__}, not over tokens; "
+            "lift it with gcd.lift(automaton, lm.vocabulary)"
+        )
+
+
+def check_example(
+    lm: LanguageModel,
+    prompt: Sequence[int],
+    automaton: TokenAutomaton,
+    budget: int,
+    example: int = 0,
+) -> None:
+    """Refuse an example that cannot be sampled.
+
+    Raises:
+        InfeasibleBudgetError, OverlongBudgetError: see `gcd.tokens.budget.check_budget`.
+        PromptTooLongError: prompt and budget together exceed the model's context.
+        ConstraintError: the constraint was lifted to another vocabulary than the model's.
+        ValueError: the prompt is empty, or has a token that the model does not know.
+    """
+    size = lm.vocabulary.size
+    for token in prompt:
+        if not 0 <= token < size:
+            raise ValueError(
+                f"the prompt of example {example} has token {token}; "
+                f"the model knows 0 to {size - 1}"
+            )
+    _check_vocabulary(lm.vocabulary, automaton.vocabulary, example)
+    check_budget(automaton, budget, f"example {example}")
+    check_prompts(lm, [prompt], [budget], [example])
+
+
+def _check_vocabulary(model: Vocabulary, constraint: Vocabulary, example: int) -> None:
+    """Token ids must mean the same to model and constraint."""
+    if model == constraint:
+        return
+    if model.size != constraint.size:
+        what = f"the model predicts {model.size} tokens, the constraint knows {constraint.size}"
+    elif tuple(model.eos_ids) != tuple(constraint.eos_ids):
+        what = f"the model ends with ids {model.eos_ids}, the constraint with {constraint.eos_ids}"
+    else:
+        pairs = zip(model.token_bytes, constraint.token_bytes, strict=True)
+        token = next(i for i, (a, b) in enumerate(pairs) if a != b)
+        what = f"token {token} stands for different bytes in them"
+    raise ConstraintError(
+        f"the constraint of example {example} was lifted to another vocabulary than the "
+        f"model's: {what}; lift it with gcd.lift(automaton, lm.vocabulary)"
+    )
