@@ -31,7 +31,6 @@ from experiments.harness.summary import styles_in
 Records = Sequence[dict[str, Any]]
 """Those of `summarize`."""
 _TITLE_WIDTH = 95  # letters of a line over both panels
-_FEW = 3  # so many intervals can be told apart in one panel
 
 
 def plain(axis: Any) -> None:
@@ -88,8 +87,8 @@ def plot_comparison(
     """Write one of `COMPARISONS` to `path`: two panels beside each other for each style of answers.
 
     Args:
-        summary: records of `summarize`; each arm is a line through its numbers of particles, its
-            bootstrap interval a band.
+        summary: records of `summarize`; each arm is a line through its numbers of particles, with
+            the bootstrap interval of each.
         metric: what is shown, in words.
         key: where the summary has it, a share with the ends of its interval.
     """
@@ -121,7 +120,7 @@ def _finish(figure: Any, arms: Sequence[Arm], title: str, path: Path) -> None:
 def _accuracy(records: Records, panels: Sequence[Any], metric: str, key: str) -> None:
     """The metric beside the share of finished answers, against particles."""
     left, right = panels
-    _measure(left, records, "particles", metric, key)
+    _measure(left, records, "particles", metric, key, apart=0.06)
     for arm, rows in _lines(records):
         right.plot(_column(rows, "particles"), _column(rows, "complete"), **arm.style)
     right.set_ylabel("answers finished within the budget")
@@ -245,32 +244,21 @@ def _cost(axis: Any, summary: Records, key: str, label: str) -> None:
     axis.set_xlabel(label)
 
 
-def _measure(axis: Any, summary: Records, column: str, metric: str, key: str) -> None:
-    """A measure against a column, with intervals where they can be told apart."""
-    lines = _lines(summary)
-    for arm, rows in lines:
-        x = _column(rows, column)
-        axis.plot(x, _column(rows, key), **arm.style)
-        if len(lines) <= _FEW:
-            low, high = (_column(rows, f"{key}_{end}") for end in ("low", "high"))
-            axis.fill_between(x, low, high, color=arm.style["color"], alpha=0.12, linewidth=0)
-    interval = " (95 % interval)" if len(lines) <= _FEW else ""
-    axis.set_ylabel(f"{metric}{interval}")
-    axis.set_ylim(bottom=0)
-    axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-
-
-def plot_losses(losses: Sequence[tuple[int, float, float]], path: Path) -> None:
-    """Write the curve of a training to `path`.
+def _measure(
+    axis: Any, summary: Records, column: str, metric: str, key: str, apart: float = 0
+) -> None:
+    """A measure against a column, each point with its interval.
 
     Args:
-        losses: step, training loss and held-out loss, in nats a character.
+        apart: factor less one between the places of neighbouring arms that have equal values.
     """
-    steps, training, held_out = zip(*losses, strict=True)
-    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
-    axes.plot(steps, training, marker="o", markersize=3, label="training")
-    axes.plot(steps, held_out, marker="s", markersize=3, label="held out")
-    axes.set(xlabel="step", ylabel="nats a character", title="Character-level model")
-    axes.legend()
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    lines = _lines(summary)
+    for number, (arm, rows) in enumerate(lines):
+        moved = (1 + apart) ** (number - (len(lines) - 1) / 2)
+        x = [value * moved for value in _column(rows, column)]
+        axis.plot(x, _column(rows, key), **arm.style)
+        low, high = (_column(rows, f"{key}_{end}") for end in ("low", "high"))
+        axis.vlines(x, low, high, color=arm.style["color"], linewidth=1, alpha=0.7)
+    axis.set_ylabel(f"{metric}\n(95 % intervals)")
+    axis.set_ylim(bottom=0)
+    axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
