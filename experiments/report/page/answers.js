@@ -75,7 +75,8 @@ function showAnswers() {
   byId("examples").replaceChildren(...found.slice(0, answers.shown).map(([example, own]) => el("div", { class: "example" },
     el("b", {}, example), " ",
     data.traces.some((t) => t.example === example)
-      ? el("a", { href: `#${new URLSearchParams({ example, step: 0 })}` }, "step by step") : null,
+      ? el("a", { href: `#${new URLSearchParams({ example, step: 0 })}` }, "step by step")
+      : data.traces.length ? el("span", { class: "over" }, "without a trace") : null,
     own[0].gold == null ? null : el("div", { class: "text over" }, `expected: ${own[0].gold}`),
     ...own.map((row) => el("div", { class: "answer" },
       el("span", {}, `${armTitle(armOf(row))}, N=${row.particles}${row.repeat ? `, repeat ${row.repeat}` : ""}`),

@@ -19,18 +19,24 @@ function startExplorer() {
   openAddress();
 }
 
-/** Shows what the address says; what it leaves out stays as it is, or is what there is first. */
+/** The last trial, that of most particles, of the first example on which methods differ, if any does. */
+function firstShown() {
+  const differs = (example) => methodsDiffer(data.rows.filter((row) => row.example === example));
+  const examples = distinct(data.traces.map((trace) => trace.example));
+  const shown = examples.find(differs) ?? examples[0];
+  return data.traces.filter((trace) => trace.example === shown).at(-1);
+}
+
+/** Shows what the address says; what it leaves out stays as it is, or is what is shown first. */
 function openAddress() {
   const asked = readAddress();
-  // At first the last trial of the first example: that of most particles, as runs are ordered.
-  const usual = data.traces.filter((trace) => trace.example === data.traces[0].example).at(-1);
-  const wanted = { ...(explorer.trace ?? usual), ...asked };
+  const wanted = { ...(explorer.trace ?? firstShown()), ...asked };
   if (asked.run !== undefined) wanted.run = data.runs.indexOf(asked.run);
   choose(wanted);
   explorer.off = asked.off === "1";
   byId("off").checked = explorer.off;
   if (asked.sequence !== undefined) explorer.sequence = Number(asked.sequence) || 0;
-  go(Number(asked.step) || 0);
+  go(asked.example === undefined ? explorer.trace.steps.length : Number(asked.step) || 0);
 }
 
 /** Takes the trace that agrees with most of what is wanted, the first keys counting most. */

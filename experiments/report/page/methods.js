@@ -25,7 +25,9 @@ function startMethods() {
   byId("methods").hidden = false;
   const measures = distinct(records.flatMap((r) => Object.keys(r))).filter(
     (key) => !NOT_MEASURES.test(key) && records.some((r) => typeof r[key] === "number"));
-  methods.measure = measures[0];
+  // Whether answers are finished comes first, where methods differ in it.
+  const differs = (m) => distinct(records.map((r) => r[m])).length > 1;
+  methods.measure = measures.find((m) => m === "complete" && differs(m)) ?? measures[0];
   const styles = distinct(records.map((r) => r.style ?? ""));
   methods.style = styles[0];
   const arms = armsOf(records);

@@ -91,6 +91,49 @@ def test_everything_is_rendered(run):
     assert found["differences"] == 3  # a heading, and one and four particles
 
 
+def test_the_page_opens_at_the_end_of_an_example_where_methods_differ(run, tmp_path):
+    opening = """
+        found.trial = { ...explorer.trace, steps: explorer.trace.steps.length };
+        found.step = explorer.step;
+        found.measure = methods.measure;
+        """
+    directory, rows = write_run(tmp_path / "run", traced=100)
+    found = ask(write_report(directory), opening)
+    assert [found["trial"]["example"]] == list(differing_examples(rows)) != names_of(rows)[:1]
+    assert found["trial"]["particles"] == 4
+    assert found["measure"] == "complete"
+    page, rows = run  # of which none of the examples with a trace is one
+    found = ask(page, opening)
+    assert found["trial"]["example"] == names_of(rows)[0]
+    assert found["step"] == found["trial"]["steps"] > 0
+
+
+def test_an_example_without_a_trace_says_so(run):
+    page, rows = run
+    found = ask(
+        page,
+        """
+        const all = [...document.querySelectorAll("#examples .example")];
+        found.untraced = all.filter((e) => e.textContent.includes("without a trace")).length;
+        """,
+    )
+    assert found["untraced"] == len(names_of(rows)) - 3
+
+
+def names_of(rows: list[dict]) -> list[str]:
+    """The examples, in their order."""
+    return list(dict.fromkeys(row["example"] for row in rows))
+
+
+def differing_examples(rows: list[dict]) -> set[str]:
+    """Those for which methods gave different most probable answers."""
+    texts: dict[tuple, set] = {}
+    for row in rows:
+        text = row["answers"][0]["text"] if row["answers"] else None
+        texts.setdefault((row["example"], row["algorithm"], row["particles"]), set()).add(text)
+    return {key[0] for key, own in texts.items() if len(own) > 1}
+
+
 def test_the_stepper_moves_and_the_address_says_where(run):
     page, _ = run
     address = "#example=1%3Aw1&method=gcd&algorithm=smc&particles=4&step=2"
@@ -215,11 +258,7 @@ def test_search_and_filters_find_what_is_there(run):
     assert found["all"] == len(rows)
     assert found["search"] == holding
     assert found["nothing"] == 0
-    texts: dict[tuple, set] = {}
-    for row in rows:
-        text = row["answers"][0]["text"] if row["answers"] else None
-        texts.setdefault((row["example"], row["algorithm"], row["particles"]), set()).add(text)
-    differing = {key[0] for key, own in texts.items() if len(own) > 1}
+    differing = differing_examples(rows)
     assert found["differs between methods"] == sum(row["example"] in differing for row in rows)
 
 
