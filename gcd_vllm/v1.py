@@ -14,37 +14,22 @@ import torch
 from torch import Tensor
 
 from gcd.serving.pool import DEAD, AutomatonPool, on_device
+from gcd.serving.reading import TokenReader
 from gcd_vllm import Processor
 from gcd_vllm.admission import NAME, Admitted, engine_of
 
-_WAITING = -1  # a token that the engine does not know yet
-
 
 class _Row:
-    """A request in the batch: its constraint, its tokens so far, and the state after them."""
+    """A request in the batch: its constraint, and its tokens so far."""
 
     def __init__(self, admitted: Admitted, tokens: list[int]) -> None:
         self.automaton, self.budget, self.place = admitted
         self.tokens = tokens
-        self._state, self._count, self._last = self.place.initial, 0, _WAITING
+        self._reader = None if self.automaton is None else TokenReader(self.automaton)
 
     def state(self) -> int:
         """The state after the tokens; `DEAD` if one of them is not allowed, or not known yet."""
-        tokens, automaton = self.tokens, self.automaton
-        if automaton is None:
-            return DEAD
-        count = self._count
-        if count > len(tokens) or (count and tokens[count - 1] != self._last):
-            self._state, self._count, count = automaton.initial, 0, 0
-        while count < len(tokens):
-            token = tokens[count]
-            if not 0 <= token < automaton.vocabulary.size:
-                return DEAD
-            if self._state != DEAD:
-                self._state = int(automaton.delta[self._state, automaton.class_of[token]])
-            self._last, count = token, count + 1
-            self._count = count
-        return self._state
+        return DEAD if self._reader is None else self._reader.state(self.tokens)
 
 
 class EngineProcessor(Processor):

@@ -37,10 +37,12 @@ from smc.vocabulary.factors import DenseGuide, Guide, TiedGuide
 from smc.weights import Weights
 
 if TYPE_CHECKING:
+    from smc.decoding.continuous import BudgetBatchProcessor
     from smc.decoding.generation import generate
     from smc.decoding.logits_processor import BudgetLogitsProcessor
 
 _WITH_TRANSFORMERS = {
+    "BudgetBatchProcessor": "smc.decoding.continuous",
     "BudgetLogitsProcessor": "smc.decoding.logits_processor",
     "generate": "smc.decoding.generation",
 }
@@ -53,6 +55,7 @@ __all__ = [
     "Answer",
     "AutomatonPosition",
     "Batch",
+    "BudgetBatchProcessor",
     "BudgetLogitsProcessor",
     "CounterDraw",
     "DenseGuide",

@@ -1,0 +1,211 @@
+"""Requests of the continuous batching of `transformers` obey constraints, each within its budget.
+
+    manager = model.init_continuous_batching(
+        config, ContinuousBatchingConfig(use_async_batching=False, use_cuda_graph=False)
+    )
+    processor = smc.BudgetBatchProcessor(manager)
+    manager.start()
+    processor.add_request(prompt_ids, constraint, budget=40)
+
+The manager asks each processor at every step what it has to know of the requests whose next token
+is due, on the host, and hands it their scores, on the device. A request's constraint travels with
+the request, as the manager's own keyword for processors; its state is a function of the tokens that
+the manager says it has. So requests may be offloaded, start again, and be cancelled.
+
+As with `smc.BudgetLogitsProcessor`, this corrects no bias: each step's mask renormalises the
+model's belief (`smc.generate` weighs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+from weakref import finalize
+
+import torch
+from jaxtyping import Float, Int32, Int64
+from torch import Tensor
+from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers.generation.continuous_batching.cb_logits_processors import (
+    CLASSIC_TO_CB_PROCESSORS_MAP,
+    ContinuousBatchingLogitsProcessor,
+)
+
+from gcd.errors import ConstraintError
+from gcd.serving.pool import MAX_BYTES, AutomatonPool, Place, on_device
+from gcd.serving.reading import TokenReader
+from gcd.tokens.budget import check_budget
+from gcd.tokens.token_automaton import TokenAutomaton
+from smc.models.protocol import token_ids
+from smc.settings import whole
+
+_NAME = "budget_constraint"
+_KEEP_ONE = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
+"""What leaves a token of those that are not at minus infinity, if it comes after the masks."""
+
+
+class _Constraint:
+    """What a request must obey, handed from the caller's thread to the manager's; never copied."""
+
+    def __init__(self, automaton: TokenAutomaton, budget: int, place: Place) -> None:
+        self.automaton, self.budget, self.place = automaton, budget, place
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Constraint:
+        return self
+
+
+class BudgetBatchProcessor(ContinuousBatchingLogitsProcessor):
+    """Lets the continuous batching of `transformers` finish constrained answers within a budget.
+
+    Requests without a constraint may run beside those with one; add them by the manager itself.
+
+    Args:
+        manager: what `model.init_continuous_batching` returned, not started yet. It must run
+            steps one after the other (`use_async_batching=False`), as a mask follows from the
+            last token, and without graphs.
+        max_bytes: most bytes of the tables of all constraints in use, on the model's device.
+
+    Raises:
+        ValueError: the manager has been started or warmed up, runs ahead of the host, or has a
+            processor that may forbid all that a constraint allows.
+    """
+
+    def __init__(self, manager: Any, max_bytes: int = MAX_BYTES) -> None:
+        self.supported_kwargs, self.ignored_kwargs = {_NAME: _Constraint}, ()
+        config, processors = manager.continuous_batching_config, manager.logit_processor
+        if manager.is_running() or manager.batch_processor is not None:
+            raise ValueError("the manager has been started; make the processor before start()")
+        ahead = {
+            "use_async_batching": config.use_async_batching,
+            "use_cuda_graph": any(config.cuda_graph_booleans),
+        }
+        for name, value in ahead.items():
+            if value:
+                raise ValueError(
+                    f"the manager runs with {name}={value}, and a mask has to wait for the last "
+                    f"token; give ContinuousBatchingConfig({name}=False)"
+                )
+        safe = (*_KEEP_ONE, *(CLASSIC_TO_CB_PROCESSORS_MAP[kind] for kind in _KEEP_ONE))
+        for other in processors.logits_processor:
+            if not isinstance(other, safe):
+                raise ValueError(
+                    f"{type(other).__name__} may forbid all tokens that a constraint allows; leave "
+                    "out of the GenerationConfig what asks for it"
+                )
+        self._manager, self._max_bytes = manager, max_bytes
+        self._device = manager.model.device
+        self._width = int(manager.model.get_output_embeddings().weight.shape[0])
+        self._pool: AutomatonPool | None = None
+        self._lock = Lock()  # requests enter on other threads than the manager's
+        self._readers: dict[tuple[str, _Constraint], TokenReader] = {}
+        self._rows = torch.empty((0, 7), dtype=torch.int64, device=self._device)
+        # Masks come first: what is left of a nucleus, say, is then a part of what is allowed.
+        processors.logits_processor.insert(0, self)
+        processors.tensors_required += 1
+        processors.do_processing = True
+        processors.supported_keys.update(self.supported_kwargs)
+
+    def add_request(
+        self,
+        prompt: Sequence[int],
+        constraint: TokenAutomaton,
+        budget: int,
+        request_id: str | None = None,
+        **options: Any,
+    ) -> str:
+        """Queue a request; `manager.get_result()` has its answer, once there is one.
+
+        Args:
+            prompt: token ids.
+            constraint: lifted to the model's vocabulary.
+            budget: most tokens of the answer, EOS included; the manager's `max_new_tokens`.
+            request_id: a name, if it is not to be the manager's choice.
+            options: of the manager's `add_request`: `streaming`, `temperature`, …
+
+        Returns:
+            The request's name.
+
+        Raises:
+            InfeasibleBudgetError: the budget is shorter than the shortest answer.
+            OverlongBudgetError: the budget allows longer texts than the constraint is known for.
+            ConstraintError: the constraint is not over the model's tokens, has no token that ends a
+                text, or there is no room for it beside those of other requests.
+            ValueError: an option is the processor's to say, or the manager takes no requests.
+        """
+        if not isinstance(constraint, TokenAutomaton):
+            raise ConstraintError(
+                f"the constraint is {type(constraint).__name__}, not over tokens; lift it with "
+                "gcd.lift(automaton, vocabulary)"
+            )
+        for name in ("max_new_tokens", "eos_token_id"):
+            if name in options:
+                raise ValueError(f"{name} follows from budget and constraint; leave it out")
+        eos_ids = constraint.vocabulary.eos_ids
+        if not eos_ids:
+            raise ConstraintError(
+                "the constraint's vocabulary has no token that ends a text, at which the manager "
+                "would stop; give it eos_ids"
+            )
+        check_budget(constraint, whole("budget", budget))
+        given = self._enter(constraint, int(budget))
+        name = self._manager.add_request(
+            token_ids(prompt),
+            request_id=request_id,
+            max_new_tokens=int(budget),
+            eos_token_id=list(eos_ids),
+            **{_NAME: given},
+            **options,
+        )
+        if name is None:
+            raise ValueError("the manager takes no requests any more; make another one")
+        return name
+
+    def _enter(self, automaton: TokenAutomaton, budget: int) -> _Constraint:
+        """Put a constraint into the pool, until nobody has the request any more."""
+        with self._lock:
+            if self._pool is None:
+                self._pool = AutomatonPool(
+                    self._width, automaton.vocabulary.eos_ids, self._device, self._max_bytes
+                )
+            place = self._pool.enter(automaton)
+        given = _Constraint(automaton, budget, place)
+        finalize(given, self._pool.leave, automaton).atexit = False
+        return given
+
+    def fill_defaults(self, int32_tensor: Int32[Tensor, "M"]) -> None:
+        """Nothing is masked by default."""
+        int32_tensor.fill_(0)
+
+    def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> Int32[Tensor, "R"]:
+        """Find the states of the requests whose next token is due.
+
+        The manager's tensor has one number a request, and a mask takes seven; they are kept here,
+        as the scores of these requests come before the next ones are asked for.
+        """
+        rows, readers = [], {}
+        for at, request in enumerate(requests_with_new_token):
+            given = request.state.logit_processor_kwargs.get(_NAME)
+            if given is None:
+                continue
+            output = request.state.to_generation_output()  # with the tokens before a restart
+            key = output.request_id, given  # a name may be used again
+            readers[key] = self._readers.get(key) or TokenReader(given.automaton)
+            tokens = output.generated_tokens
+            state = readers[key].state(tokens)
+            rows.append((at, state, given.budget - len(tokens), *given.place))
+        self._readers = readers
+        numbers = torch.tensor(rows, dtype=torch.int64).view(len(rows), 7)
+        self._rows = on_device(numbers, self._device)
+        return torch.zeros(len(requests_with_new_token), dtype=torch.int32)
+
+    def __call__(
+        self, scores: Float[Tensor, "R V"], tensor_arg: Int32[Tensor, "M"]
+    ) -> Float[Tensor, "R V"]:
+        """Set the scores of tokens after which no answer can be finished in time to -inf."""
+        rows: Int64[Tensor, "C 7"] = self._rows
+        if len(rows) and self._pool is not None:
+            at, states, left = rows[:, :3].unbind(1)
+            with self._lock:
+                self._pool.mask_(scores, rows[:, 3:], states, left, at)
+        return scores

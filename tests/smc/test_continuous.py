@@ -1,0 +1,247 @@
+"""Continuous batching of `transformers`: greedy answers against `generate`, samples against all
+answers that there are, restarts for want of memory, and what is refused.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import smc
+from gcd.errors import ConstraintError, InfeasibleBudgetError
+from gcd.languages.text.regex import regex
+from gcd.serving.pool import DEAD
+from gcd.serving.reading import TokenReader
+from gcd.tokens.lifting import lift
+from gcd.tokens.token_automaton import TokenAutomaton
+from gcd.tokens.vocabulary import Vocabulary
+from tests.smc.test_logits_processor import Answer, answers, prefixes
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
+
+transformers = pytest.importorskip("transformers")
+
+MODEL = tiny_model()
+Request = tuple[tuple[int, ...], TokenAutomaton | None, int]
+"""A prompt, a constraint, and a budget."""
+
+
+def manager_of(options: dict[str, Any] | None = None, **config: Any) -> Any:
+    """A manager that is not started, with little memory if that is asked for."""
+    settings = {"use_async_batching": False, "use_cuda_graph": False, "seed": 0}
+    settings |= {"num_blocks": 64, "page_size": 8, "max_batch_tokens": 32, **config}
+    generation = transformers.GenerationConfig(
+        eos_token_id=[3, 5], pad_token_id=4, **{"do_sample": False, **(options or {})}
+    )
+    batching = transformers.ContinuousBatchingConfig(**settings)
+    # It changes how the model attends, so it has one of its own.
+    return tiny_model().init_continuous_batching(generation, batching)
+
+
+def run(manager: Any, requests: Sequence[Request], **options: Any) -> list[list[Answer]]:
+    """The answers to each of these requests, all of them running together."""
+    processor = smc.BudgetBatchProcessor(manager)
+    manager.start()
+    names = []
+    for prompt, automaton, budget in requests:
+        if automaton is None:
+            names.append(manager.add_request(list(prompt), max_new_tokens=budget))
+        else:
+            names.append(processor.add_request(prompt, automaton, budget, **options))
+    found: dict[str, list[Answer]] = {name: [] for name in names}
+    for _ in range(len(names) * manager.num_return_sequences):
+        output = manager.get_result(timeout=60)
+        assert output is not None
+        assert output.error is None
+        found[output.request_id.split("__child")[0]].append(tuple(output.generated_tokens))
+    manager.stop(block=True)
+    return [found[name] for name in names]
+
+
+def fewest(automaton: TokenAutomaton) -> int:
+    return int(automaton.steps_to_accept[automaton.initial])
+
+
+def greedy(prompt: tuple[int, ...], automaton: TokenAutomaton | None, budget: int) -> Answer:
+    """What `generate` answers by itself."""
+    masks = [smc.BudgetLogitsProcessor(automaton, budget)] if automaton else []
+    ids = torch.tensor([prompt])
+    found = MODEL.generate(
+        input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=budget,
+        do_sample=False, logits_processor=masks,
+    )  # fmt: skip
+    return tuple(found[0, len(prompt) :].tolist())
+
+
+def mixed(count: int) -> list[Request]:
+    """Requests of all constraints and of none, with tight and loose budgets."""
+    kinds = [*(make() for make in CONSTRAINTS.values()), None]
+    found: list[Request] = []
+    for number in range(count):
+        automaton = kinds[number % len(kinds)]
+        tokens = 5 if automaton is None else fewest(automaton)
+        prompt = tuple((number + k) % 3 for k in range(1 + number % 5))
+        found.append((prompt, automaton, tokens + number % 3))
+    return found
+
+
+def test_greedy_answers_are_those_of_generate():
+    requests = mixed(24)
+    found = run(manager_of(), requests)
+    assert found == [[greedy(*request)] for request in requests]
+
+
+def test_requests_that_start_again_for_want_of_memory():
+    """Four blocks of eight tokens hold no two of these requests to their ends."""
+    words = lift(regex("(a|b){12,14}"), VOCABULARY, literals="all")
+    requests: list[Request] = [((0, 1, 2) * 2, words, 15) for _ in range(4)]
+    restarts = Counter[str]()
+    manager = manager_of(num_blocks=4, allow_block_sharing=False)
+    create = transformers.generation.continuous_batching.requests.RequestState
+    before = create.create_equivalent_initial_request
+
+    def counted(state: Any) -> Any:
+        restarts[state.request_id] += 1
+        return before(state)
+
+    create.create_equivalent_initial_request = counted
+    try:
+        found = run(manager, requests)
+    finally:
+        create.create_equivalent_initial_request = before
+    assert restarts
+    assert found == [[greedy(*request)] for request in requests]
+
+
+@pytest.mark.parametrize("name", CONSTRAINTS)
+def test_samples_are_answers_with_the_law_of_the_masks(name: str):
+    automaton = CONSTRAINTS[name]()
+    budget, prompt, count = fewest(automaton) + 2, (0, 1), 400
+    every = answers(automaton, budget)
+    options = {"do_sample": True, "num_return_sequences": count}
+    [found] = run(manager_of(options, num_blocks=2 * count), [(prompt, automaton, budget)])
+    assert set(found) <= every
+    assert len(found) == count
+    expected = law_of_masks(prompt, every)
+    assert sum(expected.values()) == pytest.approx(1, abs=1e-5)
+    drawn = Counter(found)
+    distance = sum(abs(drawn[a] / count - p) for a, p in expected.items()) / 2
+    assert distance < 0.1 * len(every) ** 0.5
+
+
+def law_of_masks(prompt: tuple[int, ...], every: set[Answer]) -> dict[Answer, float]:
+    """The probability of each answer, if every step is renormalised over what is allowed."""
+    follows = prefixes(every)
+
+    def probability(answer: Answer) -> float:
+        product = 1.0
+        for t, token in enumerate(answer):
+            with torch.no_grad():
+                logits = MODEL(torch.tensor([[*prompt, *answer[:t]]])).logits[0, -1]
+            p = logits.double().softmax(dim=0)
+            product *= float(p[token] / p[sorted(follows[answer[:t]])].sum())
+        return product
+
+    return {answer: probability(answer) for answer in every}
+
+
+def test_what_narrows_the_choice_comes_after_the_masks():
+    """The token that a nucleus of one holds without the masks is often not allowed."""
+    options = {"do_sample": True, "top_k": 1, "temperature": 0.7}
+    requests = [request for request in mixed(16) if request[1] is not None]
+    found = run(manager_of(options, per_request_processors=True), requests, temperature=1.3)
+    assert found == [[greedy(*request)] for request in requests]
+
+
+def test_constraints_leave_when_nobody_has_their_requests():
+    manager = manager_of()
+    processor = smc.BudgetBatchProcessor(manager)
+    manager.start()
+    automaton = CONSTRAINTS["few_words"]()
+    for _ in range(3):
+        processor.add_request((0,), automaton, 8)
+    for _ in range(3):
+        assert manager.get_result(timeout=60) is not None
+    manager.stop(block=True)
+    processor.prepare_tensor_args([])
+    del manager
+    gc.collect()
+    [entry] = processor._pool._entries.values()
+    assert entry.users == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"budget": 1}, InfeasibleBudgetError, "at least 2 tokens"),
+        ({"budget": 2.5}, ValueError, "budget is 2.5"),
+        ({"constraint": regex("a")}, ConstraintError, "Automaton, not over tokens"),
+        ({"max_new_tokens": 9}, ValueError, "max_new_tokens follows from budget"),
+        (
+            {"constraint": lift(regex("a"), Vocabulary.from_bytes([b"a", b""], 1))},
+            ConstraintError, "the logits have 6",
+        ),
+        (
+            {"constraint": lift(regex("a"), Vocabulary.from_bytes([b"a"] * 6, []), eos="accept")},
+            ConstraintError, "no token that ends a text",
+        ),
+    ],
+)  # fmt: skip
+def test_requests_that_are_refused(change: dict[str, Any], error: type, message: str):
+    processor = smc.BudgetBatchProcessor(manager_of())
+    given = {"constraint": CONSTRAINTS["a_star_b"](), "budget": 8, **change}
+    as_without_annotations = inspect.unwrap(smc.BudgetBatchProcessor.add_request)
+    with pytest.raises(error, match=message):
+        as_without_annotations(processor, (0,), **given)
+
+
+@pytest.mark.parametrize(
+    ("options", "config", "message"),
+    [
+        ({}, {"use_async_batching": True}, "use_async_batching=True"),
+        ({}, {"use_cuda_graph": True}, "use_cuda_graph=True"),
+        ({"suppress_tokens": [0]}, {}, "SuppressTokensLogitsProcessor may forbid all tokens"),
+    ],
+)
+def test_managers_that_are_refused(options: dict, config: dict, message: str):
+    manager = manager_of(options, **config)
+    asked = manager.continuous_batching_config
+    for name, value in config.items():  # without a device for them they are switched off
+        setattr(asked, name, value)
+    with pytest.raises(ValueError, match=message):
+        smc.BudgetBatchProcessor(manager)
+
+
+def test_a_manager_that_runs_is_refused():
+    manager = manager_of()
+    manager.start()
+    with pytest.raises(ValueError, match="has been started"):
+        smc.BudgetBatchProcessor(manager)
+    manager.stop(block=True)
+
+
+TOKENS = st.lists(st.integers(-1, 6), max_size=6)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(sorted(CONSTRAINTS)), st.lists(st.tuples(st.integers(0, 6), TOKENS)))
+def test_a_reader_says_what_a_walk_from_the_beginning_says(name: str, changes: list):
+    automaton = CONSTRAINTS[name]()
+    reader, tokens = TokenReader(automaton), []
+    for kept, more in changes:
+        tokens = [*tokens[:kept], *more]
+        state = automaton.initial
+        for token in tokens:
+            if not 0 <= token < automaton.vocabulary.size:
+                state = DEAD
+                break
+            if state != DEAD:
+                state = int(automaton.delta[state, automaton.class_of[token]])
+        assert reader.state(tokens) == state
