@@ -230,7 +230,7 @@ def test_a_manager_that_runs_is_refused():
 TOKENS = st.lists(st.integers(-1, 6), max_size=6)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.sampled_from(sorted(CONSTRAINTS)), st.lists(st.tuples(st.integers(0, 6), TOKENS)))
 def test_a_reader_says_what_a_walk_from_the_beginning_says(name: str, changes: list):
     automaton = CONSTRAINTS[name]()
