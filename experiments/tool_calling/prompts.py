@@ -34,7 +34,7 @@ from gcd.languages.tools.tool_keys import declared_parameters
 _DESCRIPTION_WORDS = 12
 _ENUM_VALUES = 6
 _DEFAULT_CHARACTERS = 20
-_CUES = {"json": "Calls in JSON:\n", "python": "Calls in Python:\n"}
+CUES = {"json": "Calls in JSON:\n", "python": "Calls in Python:\n"}
 _FORMATS = {
     "json": '[{"name": "tool_name", "arguments": {"parameter": "value"}}]',
     "python": '[tool_name(parameter="value", other=1)]',
@@ -58,7 +58,7 @@ def build_prompt(
 def compact_prompt(record: ToolRecord, style: str) -> str:
     """Build a prompt of signatures, the request, and a cue."""
     lines = [signature(tool) for tool in record.tools]
-    return "\n".join([*lines, f"Request: {record.query}", _CUES[style]])
+    return "\n".join([*lines, f"Request: {record.query}", CUES[style]])
 
 
 def signature(tool: Mapping[str, Any]) -> str:

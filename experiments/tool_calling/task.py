@@ -37,6 +37,14 @@ from experiments.tool_calling.demand import (
 )
 from experiments.tool_calling.prompts import build_prompt
 from experiments.tool_calling.records import ToolRecord, load_records
+from experiments.tool_calling.thinking import (
+    NONE,
+    calls_of,
+    check_thinking,
+    cue,
+    thinking_prompt,
+    thoughts,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -52,6 +60,7 @@ class XlamConfig(RecordConfig):
     literals: str = "canonical"  # how text without choice is spelled; "all": in all ways
     max_calls: int | None = None  # None: as many as the budget allows
     demand: str = "nothing"  # "argument": calls must give one that the request does not ask for
+    thinking: Any = NONE  # "free", or the most characters of thoughts before the calls
 
 
 def check(config: DictConfig) -> None:
@@ -63,6 +72,7 @@ def check(config: DictConfig) -> None:
     check_records(config)
     at_least("task.max_calls", task.max_calls, 1)
     one_of("task.demand", task.demand, DEMANDS)
+    check_thinking(task.thinking)
 
 
 def _read(config: DictConfig) -> ReadResult[ToolRecord]:
@@ -83,7 +93,7 @@ class Request(NamedTuple):
 
 def record_task(config: DictConfig, tokenizer: Any, unknown_types: Counter[str]) -> RecordTask:
     """Say what becomes of a request; parameter types that are read as any value are counted."""
-    demanding = config.task.demand != "nothing"
+    demanding, thinking = config.task.demand != "nothing", config.task.thinking
 
     def language(request: Request) -> gcd.Automaton:
         record, style = request
@@ -91,10 +101,19 @@ def record_task(config: DictConfig, tokenizer: Any, unknown_types: Counter[str])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # counted above, reported once for all records
             tools = demanding_tools(record) if demanding else record.tools
-            return gcd.tool_calls(tools, style=style, max_calls=config.task.max_calls)
+            calls = gcd.tool_calls(tools, style=style, max_calls=config.task.max_calls)
+        return calls if thinking == NONE else thoughts(style, thinking) + calls
+
+    def prompt(request: Request) -> str:
+        text = build_prompt(*request, tokenizer=tokenizer, kind=config.model.prompt)
+        return text if thinking == NONE else thinking_prompt(text, request.style)
+
+    def calls_in(answer: bytes, style: str) -> bytes:
+        return answer if thinking == NONE else calls_of(answer, style)
 
     def is_correct(request: Request, answer: bytes) -> bool:
         record, style = request
+        answer = calls_in(answer, style)
         if not demanding:
             return makes_calls(answer, record.calls, style)
         return makes_calls_and_more(answer, record.calls, style, demanded_arguments(record))
@@ -102,7 +121,8 @@ def record_task(config: DictConfig, tokenizer: Any, unknown_types: Counter[str])
     def columns(example: Example, posterior: smc.Posterior) -> Row:
         request: Any = example.record
         style = request.style
-        text = posterior.texts[0] if posterior.texts else ""
+        answer = posterior.answers[0] if posterior.answers else b""
+        text = calls_in(answer, style).decode(errors="replace")
         return {
             "style": style,
             "gold": gold(request),
@@ -110,11 +130,12 @@ def record_task(config: DictConfig, tokenizer: Any, unknown_types: Counter[str])
         }
 
     def gold(request: Request) -> str:
-        return write_answer(request.record.calls, request.record.tools, request.style)
+        calls = write_answer(request.record.calls, request.record.tools, request.style)
+        return calls if thinking == NONE else cue(request.style) + calls
 
     return RecordTask(
         language=language,
-        prompt=lambda r: build_prompt(*r, tokenizer=tokenizer, kind=config.model.prompt),
+        prompt=prompt,
         is_correct=is_correct,
         columns=columns,
         gold=gold,
@@ -150,6 +171,7 @@ def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
             f"{task.name}: {prepared.num_records} requests ({source}), "
             f"{' and '.join(task.styles)} style, "
             f"{'' if task.demand == 'nothing' else 'one more argument demanded, '}"
+            f"{'' if task.thinking == NONE else f'thoughts first ({task.thinking}), '}"
             f"budget {title_of_budgets(task.budget)}, literals={task.literals}, "
             f"temperature {config.smc.temperature:g}; "
             f"{title_of(config.model)}"

@@ -21,7 +21,7 @@ EXAMPLE = Example(
 )
 RIGHT = b'[{"name": "f", "arguments": {"a": 1}}]'
 WRONG = b'[{"name": "f", "arguments": {"a": 2}}]'
-OPTIONS = SimpleNamespace(max_calls=None, demand="nothing")
+OPTIONS = SimpleNamespace(max_calls=None, demand="nothing", thinking="none")
 TASK = record_task(SimpleNamespace(task=OPTIONS), None, Counter())
 FOUR = Trial("gcd", "smc", 4)
 BROKEN = b'[{"name": "f", "argu'
