@@ -5,7 +5,7 @@ in a step is not known beforehand, so there are two ways to keep them:
 
     Pool            a list that grows, of texts and weights. A pool of an example that grows beyond
                     `MOST_ANSWERS` is pruned to that many by the same selection that keeps prefixes
-                    (`smc.selection.systematic`), which leaves the sum of the weights as it is, and
+                    (`smc.selection.select_without_replacement`), which leaves the sum of the weights as it is, and
                     every weight unbiased. That takes languages that end by themselves, where
                     thousands of tokens may be the last one
     WrittenDown     tables of fixed shape: in each step the weight of every token that may end a
@@ -33,7 +33,7 @@ from smc.observation import Population
 from smc.outcome import Outcome, StepRecord
 from smc.particles import Particles
 from smc.prefixes import count_of
-from smc.selection import Fixed, systematic
+from smc.selection import Fixed, select_without_replacement
 
 MOST_ANSWERS = 1 << 16
 """Most answers of one example: some 60 MB where they are of 100 tokens."""
@@ -234,7 +234,9 @@ class Pool(NamedTuple):
         large = count_of(example, len(pruned)) > MOST_ANSWERS
         for b in large.nonzero().flatten().tolist():
             here = (example == b).nonzero().squeeze(1)
-            kept, log_pi = systematic(log_weight[here], MOST_ANSWERS, partial(uniform, b))
+            kept, log_pi = select_without_replacement(
+                log_weight[here], MOST_ANSWERS, partial(uniform, b)
+            )
             log_weight[here[kept]] -= log_pi
             stays[here] = False
             stays[here[kept]] = True

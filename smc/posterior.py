@@ -28,7 +28,7 @@ from torch import Tensor
 
 from gcd.tokens.token_automaton import TokenAutomaton
 from smc.draw import Keys, Purpose, categorical, uniform
-from smc.selection import systematic
+from smc.selection import select_without_replacement
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ def prune(
     """Keep at most so many texts, without bias and with the same sum of weights.
 
     Sequences of one text stay together. What is kept of texts under the threshold weighs more by as
-    much as it might have been left out (`smc.selection.systematic`).
+    much as it might have been left out (`smc.selection.select_without_replacement`).
 
     Args:
         samples: complete token sequences.
@@ -239,7 +239,7 @@ def prune(
     log_weight = torch.stack(
         [torch.tensor(logs[text], dtype=torch.float64).logsumexp(dim=0) for text in texts]
     )
-    kept, log_pi = systematic(log_weight, wanted, uniform)
+    kept, log_pi = select_without_replacement(log_weight, wanted, uniform)
     correction = {texts[i]: log for i, log in zip(kept.tolist(), log_pi.tolist(), strict=True)}
     return [
         replace(sample, log_weight=sample.log_weight - correction[sample.answer])

@@ -234,7 +234,7 @@ def _total(log_values: Float64[Tensor, "*B M"]) -> Float64[Tensor, "*B"]:
     return log_values.logcumsumexp(dim=-1)[..., -1]
 
 
-def systematic(
+def select_without_replacement(
     log_score: Float64[Tensor, "M"],
     slots: int,
     uniform: Callable[[Callable[[], Tensor]], float],

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smc.selection import Fixed, Group, Selection, select, systematic, thresholds
+from smc.selection import Fixed, Group, Selection, select, select_without_replacement, thresholds
 from smc.vocabulary import compiled
 from smc.vocabulary import factors as guides
 from smc.vocabulary.factors import Factors
@@ -301,7 +301,7 @@ def test_targets_at_the_ends_of_a_row(form: str, monkeypatch: pytest.MonkeyPatch
 def test_pruning_keeps_the_sum_of_the_weights(log_w: list[float], slots: int, u: float) -> None:
     """With s = w, what is kept weighs as much in all as what there was."""
     weights = torch.tensor(log_w, dtype=torch.float64)
-    found, log_pi = systematic(weights, slots, lambda _: u)
+    found, log_pi = select_without_replacement(weights, slots, lambda _: u)
     assert len(found) == min(slots, len(log_w))
     after = (weights[found] - log_pi).logsumexp(dim=0)
     assert float(after) == pytest.approx(float(weights.logsumexp(dim=0)), abs=1e-9)
@@ -310,7 +310,7 @@ def test_pruning_keeps_the_sum_of_the_weights(log_w: list[float], slots: int, u:
 def test_a_choice_among_very_many() -> None:
     """A table of places by candidates would take 34 GB."""
     weights = torch.randn(70_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found, log_pi = systematic(weights, 1 << 16, lambda _: 0.3)
+    found, log_pi = select_without_replacement(weights, 1 << 16, lambda _: 0.3)
     assert len(found) == 1 << 16
     after = (weights[found] - log_pi).logsumexp(dim=0)
     assert float(after) == pytest.approx(float(weights.logsumexp(dim=0)), abs=1e-9)
@@ -322,5 +322,5 @@ def test_scores_whose_logarithms_have_no_digits_left(far: float) -> None:
     generator = torch.Generator().manual_seed(1)
     for u in (0.1, 0.5, 0.9):
         weights = far + torch.randn(30, generator=generator, dtype=torch.float64)
-        found, _ = systematic(weights, 8, lambda _, u=u: u)
+        found, _ = select_without_replacement(weights, 8, lambda _, u=u: u)
         assert 1 <= len(set(found.tolist())) == len(found) <= 8
