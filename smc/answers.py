@@ -5,9 +5,9 @@ in a step is not known beforehand, so there are two ways to keep them:
 
     Pool            a list that grows, of texts and weights. A pool of an example that grows beyond
                     `MOST_ANSWERS` is pruned to that many by the same selection that keeps prefixes
-                    (`smc.selection.select_without_replacement`), which leaves the sum of the weights as it is, and
-                    every weight unbiased. That takes languages that end by themselves, where
-                    thousands of tokens may be the last one
+                    (`smc.selection.select_without_replacement`), which leaves the sum of the
+                    weights as it is, and every weight unbiased. That takes languages that end by
+                    themselves, where thousands of tokens may be the last one
     WrittenDown     tables of fixed shape: in each step the weight of every token that may end a
                     text, for every place, and the place that each place continues. Texts are read
                     off backwards when all is over
