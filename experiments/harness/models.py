@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.distributed import DistributedConfig
 
 from experiments.harness import smollm2
 from experiments.harness.adapters import check_base, existing_adapter, merged
@@ -62,6 +63,12 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
         ConstraintError: a tokenizer without any end-of-sequence token.
     """
     device = resolve_device(settings.device)
+    shared = settings.tensor_parallel > 1
+    if shared and settings.adapter != "none":
+        raise ValueError(
+            f"model.tensor_parallel={settings.tensor_parallel} with an adapter: an adapter cannot "
+            "be merged into parts of a model; save the merged model, or give model.adapter=none"
+        )
     path = _found(settings.path)
     dtype = "auto" if settings.dtype == "auto" else getattr(torch, settings.dtype)
     adapter = None if settings.adapter == "none" else existing_adapter(settings.adapter)
@@ -69,7 +76,8 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
         check_base(adapter, identity_of(settings.path), settings.path)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
-        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+        parts = in_parts(path, settings) if shared else {}
+        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **parts)
     except (OSError, ValueError, RuntimeError, EOFError, SafetensorError, UnpicklingError) as error:
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(
@@ -78,7 +86,8 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
         ) from error
     if adapter is not None:
         model = merged(model, adapter)
-    model.to(device=device)
+    if not shared:  # else each part is on its process's device
+        model.to(device=device)
     lm = TransformersLM(model, tokenizer, prompt_bytes=settings.prompt_mib << 20)
     if not lm.vocabulary.eos_ids:
         raise ConstraintError(
@@ -87,6 +96,24 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
             "generation_config.json"
         )
     return lm, tokenizer
+
+
+def in_parts(path: str, settings: ModelConfig) -> dict[str, Any]:
+    """Give the arguments that load a process's part of a model.
+
+    Raises:
+        ValueError: the attention heads of the model cannot be shared out evenly.
+    """
+    wanted = settings.tensor_parallel
+    config = AutoConfig.from_pretrained(path).get_text_config()
+    for name in ("num_attention_heads", "num_key_value_heads"):
+        heads = getattr(config, name, None)
+        if heads is not None and heads % wanted:
+            raise ValueError(
+                f"model.tensor_parallel={wanted} does not divide the model's {name}={heads}; give "
+                "a divisor"
+            )
+    return {"distributed_config": DistributedConfig(tp_size=wanted, tp_plan="auto")}
 
 
 def _found(path: str) -> str:

@@ -61,6 +61,21 @@ def refuse_disagreement(world: int, digest: str, records: Sequence[str]) -> None
         )
 
 
+def refuse_different_answers(digest: str) -> None:
+    """Refuse what processes with parts of one model have drawn, unless it is the same in all.
+
+    Raises:
+        ValueError: it is not; in every process.
+    """
+    digests: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(digests, digest)
+    if len(set(digests)) > 1:
+        raise ValueError(
+            "the processes of model.tensor_parallel have drawn different answers, so none counts: "
+            "are their devices of one kind, with the same libraries? resume=false starts over"
+        )
+
+
 def first_difference(first: Sequence[str], other: Sequence[str], rank: int) -> str:
     """Say in words where the records of process `rank` differ from those of process 0."""
     for one, two in zip(first, other, strict=False):

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
 
 import wandb
@@ -35,7 +36,13 @@ from experiments.harness import tracking
 from experiments.harness.checks import writable
 from experiments.harness.identity import Identity, fingerprint, without_places
 from experiments.harness.models import resolve_device, settle, title_of
-from experiments.harness.processes import bar, processes, refuse_disagreement, wait_for_all
+from experiments.harness.processes import (
+    bar,
+    processes,
+    refuse_different_answers,
+    refuse_disagreement,
+    wait_for_all,
+)
 from experiments.harness.results import Key, ResultStore, Row
 from experiments.harness.tables import show
 from experiments.report.directory import write_about
@@ -96,9 +103,12 @@ def run_task(task: Task, config: DictConfig) -> Path:
     task.check(config)
     device = resolve_device(config.model.device)
     settle(config.model, task.adapter or _subject(config))
-    rank, world = processes(device if task.processes == "tensors" else None)
+    together = config.model.tensor_parallel > 1
+    rank, world = processes(device if together or task.processes == "tensors" else None)
     if world > 1 and task.processes == "nothing":
         raise ValueError(f"the task {task.name} is one process: run it without torchrun")
+    if together:
+        check_tensor_parallel(config.model.tensor_parallel, world, task)
     inputs = task.read(config)
     run = Run(task, config, task.identity(config, inputs), rank, world)
     writable("results", "run_dir", run.directory)
@@ -114,8 +124,25 @@ def run_task(task: Task, config: DictConfig) -> Path:
     return run.directory
 
 
+def check_tensor_parallel(wanted: int, world: int, task: Task) -> None:
+    """Refuse processes that cannot hold the model together: `ValueError`."""
+    if task.processes != "rows":
+        raise ValueError(
+            f"model.tensor_parallel={wanted} is for tasks that compare methods; leave it out of "
+            f"+task={task.name}"
+        )
+    if wanted != world:
+        raise ValueError(
+            f"model.tensor_parallel={wanted}, and there are {world} processes; start as many, "
+            f"`torchrun --nproc-per-node={wanted} -m experiments.run ...`"
+        )
+
+
 class Run:
     """One run of a task, in one of its processes.
+
+    Processes that hold the model together (`model.tensor_parallel`) all do every item, as each pass
+    of the model needs all of them; what they draw is the same, and the first one writes it down.
 
     Attributes:
         config: the whole configuration.
@@ -134,6 +161,8 @@ class Run:
         self.identity = identity
         self.rank = rank
         self.world = world
+        self._together = config.model.tensor_parallel > 1
+        self._unread: TemporaryDirectory[str] | None = None  # of rows that another process writes
         # What tells this run from others, however its paths are spelled.
         self._name = without_places(identity)
         self.directory = Path(config.run_dir) if config.run_dir else self._own_directory(task.name)
@@ -231,6 +260,11 @@ class Run:
         self.wait()
         if keys:
             self.store = ResultStore(rows_dir, self.rank)
+            if self._together:
+                if self.rank:
+                    self._unread = TemporaryDirectory()
+                    self.store.path = Path(self._unread.name) / self.store.path.name
+                self.wait()  # all know the same rows before there are more
             if len(self.store) and self.rank == 0:
                 _LOG.info(
                     "%d of %d rows are in %s already and are kept (resume=false starts over)",
@@ -241,10 +275,12 @@ class Run:
     def close(self) -> None:
         """Leave the directory to others."""
         self._lock.release()
+        if self._unread is not None:
+            self._unread.cleanup()
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
         """Give those of the items that this process does."""
-        return items[self.rank :: self.world]
+        return items if self._together else items[self.rank :: self.world]
 
     def bar(self, total: int, what: str, unit: str, done: int = 0) -> tqdm:
         """Make a progress bar, shown by the first process."""
@@ -265,12 +301,18 @@ class Run:
         """Merge all rows into one file, in the order of the keys; None but in the first process.
 
         Raises:
-            ValueError: a row is missing.
+            ValueError: a row is missing; or processes that hold the model together have drawn
+                different answers.
         """
+        assert self._keys, "open first, with the keys of the rows"
+        if self._together:
+            drawn = [
+                [row.get("answers"), row["log_evidence"]] for row in self.store.rows(self._keys)
+            ]
+            refuse_different_answers(fingerprint(drawn))
         self.wait()
         if self.rank:
             return None
-        assert self._keys, "open first, with the keys of the rows"
         self.store.reload()
         return self.store.merge(self._keys)
 

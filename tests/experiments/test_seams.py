@@ -19,8 +19,14 @@ from hydra import compose, initialize_config_dir
 import gcd
 import smc
 from experiments import run as experiment
+from experiments.harness.config import ModelConfig
 from experiments.harness.methods import METHODS
-from experiments.harness.processes import first_difference, refuse_disagreement
+from experiments.harness.models import in_parts, load_model
+from experiments.harness.processes import (
+    first_difference,
+    refuse_different_answers,
+    refuse_disagreement,
+)
 from experiments.report.directory import read_run
 from experiments.tasks import TASKS
 from smc.testing import ToyLM, target
@@ -257,8 +263,9 @@ def test_the_toy_method_is_unbiased():
     assert abs(float(evidence.mean()) - truth) < 4 * float(evidence.std()) / 20
 
 
-def torchrun(*program: str) -> subprocess.CompletedProcess[str]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+def torchrun(*program: str, count: int = 2) -> subprocess.CompletedProcess[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launcher.append(f"--nproc-per-node={count}")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [*launcher, *program]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -275,6 +282,68 @@ def test_two_processes_deal_out_the_rows_and_merge_them(tmp_path):
     experiment.run(composed("+task=toy", f"run_dir={tmp_path / 'one'}"))
     assert rows_of(tmp_path / "two") == rows_of(tmp_path / "one")
     assert [p.name for p in (tmp_path / "two").glob("results*")] == ["results.jsonl"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 4])
+def test_processes_that_hold_a_model_together_draw_what_one_draws(tmp_path, count):
+    """Two of them also go on where others stopped in the middle of a row."""
+    settings = (
+        "+task=xlam", "task.num_examples=2", "task.particles=[4]", "task.methods=[lcd,gcd]",
+        "task.algorithms=[smc,discrete]", f"model.path={STORIES}", "trace.examples=1",
+    )  # fmt: skip
+    one = experiment.run(composed(*settings, f"run_dir={tmp_path / 'one'}"))
+    together = tmp_path / "together"
+    command = ("-m", "experiments.run", *settings, *QUIET, f"run_dir={together}")
+    done = torchrun(*command, f"model.tensor_parallel={count}", count=count)
+    assert done.returncode == 0, done.stderr
+    names = {path.name for path in together.iterdir()}
+    assert {"results.jsonl", "traces.jsonl", "report.html"} <= names
+    assert not [name for name in names if "rank" in name]
+
+    def check() -> None:
+        for a, b in zip(rows_of(one), rows_of(together), strict=True):
+            assert [x["text"] for x in a["answers"]] == [x["text"] for x in b["answers"]]
+            assert a["log_evidence"] == pytest.approx(b["log_evidence"], abs=1e-4)
+            assert [a[key] for key in ("read", "lm_calls", "example", "method")] == [
+                b[key] for key in ("read", "lm_calls", "example", "method")
+            ]
+
+    check()
+    if count > 2:
+        return
+    rows = (together / "results.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (together / "results.jsonl").write_text("".join(rows[:3]) + rows[3][:40], encoding="utf-8")
+    done = torchrun(*command, f"model.tensor_parallel={count}", count=count)
+    assert done.returncode == 0, done.stderr
+    check()
+
+
+def test_a_model_that_cannot_be_held_together_is_refused(tmp_path):
+    settings = ("+task=xlam", "task.methods=[gcd]", f"run_dir={tmp_path}")
+    three = composed(*settings, "model.tensor_parallel=3", f"model.path={STORIES}")
+    with pytest.raises(ValueError, match="there are 1 processes; start as many, `torchrun"):
+        experiment.run(three)
+    with pytest.raises(ValueError, match=r"=3 does not divide the model's num_attention_heads=8"):
+        in_parts(str(STORIES), three.model)
+    with pytest.raises(ValueError, match=r"model\.tensor_parallel=2 is for tasks that compare"):
+        experiment.run(
+            composed("+task=convergence", "model.tensor_parallel=2", f"run_dir={tmp_path}")
+        )
+    adapted = ModelConfig(adapter=str(ROOT / "models" / "smollm2-xlam"), tensor_parallel=3)
+    with pytest.raises(ValueError, match="an adapter cannot be merged into parts of a model"):
+        load_model(adapted)
+
+
+def test_different_answers_of_one_model_are_refused(monkeypatch):
+    def gather(found: list, mine: object) -> None:
+        found[:] = [mine, "y"]
+
+    monkeypatch.setattr(dist, "all_gather_object", gather)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    refuse_different_answers("y")
+    with pytest.raises(ValueError, match="have drawn different answers, so none counts"):
+        refuse_different_answers("x")
 
 
 @pytest.mark.slow
