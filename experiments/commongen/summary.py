@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 
 from experiments.commongen.metrics import bleu_counts, corpus_bleu, rouge_l
-from experiments.harness.arms import Arm
 from experiments.harness.paired import Compared
 from experiments.harness.results import Row
 from experiments.harness.summary import (
@@ -23,6 +22,7 @@ from experiments.harness.summary import (
     grouped,
     share_of_evidence,
     summarize,
+    titles_in,
 )
 from experiments.harness.tables import number, with_interval
 
@@ -82,9 +82,10 @@ def compared(references: Mapping[str, Sequence[str]]) -> dict[str, Compared]:
 
 def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """Turn the summary into a table; coverage, BLEU and ROUGE-L in percent, with intervals."""
+    titles = titles_in(summary)
     return pd.DataFrame(
         {
-            **Arm.of(s).titles,
+            **titles(s),
             "particles": s["particles"],
             "sets": s["examples"],
             "coverage %": with_interval(s, "coverage"),

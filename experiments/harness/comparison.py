@@ -157,11 +157,13 @@ def report(
             "deviation of the log evidence is that of one request, averaged over requests."
         )
     figures = {name: run.directory / f"{name}.png" for name in COMPARISONS}
+    named = (metric, metric_key)
     for name, path in figures.items():
-        plot_comparison(name, summary, path, title, metric, metric_key)
+        plot_comparison(name, summary, path, title, *named)
     if any(multiple_in(s.get("style", "")) for s in summary):
         figures["budgets"] = run.directory / "budgets.png"
-        plot_budgets(summary, figures["budgets"], title)
+        of_answers = ("right (majority)",) if metric_key == "weighted_accuracy" else named
+        plot_budgets(summary, figures["budgets"], title, *of_answers)
     shown, constants = without_constants(table)
     notes = [constants, *notes] if constants else notes
     text = f"## {title}\n\n{as_markdown(shown)}\n\n{' '.join(notes)}\n"

@@ -176,21 +176,27 @@ COMPARISONS: dict[str, Callable[[Records, Sequence[Any], str, str], None]] = {
 """What is drawn of every comparison, by the names of the figures."""
 
 
-_SHOWN = {"valid": "finished and valid", "majority_accuracy": "right (majority)"}
+_OF_TOKENS = {"gold": "tokens of the gold answer", "fewest": "fewest tokens of any answer"}
 
 
-def plot_budgets(summary: Records, path: Path, title: str) -> None:
-    """Write a figure to `path`: answers that are finished and valid, and those that are right.
+def plot_budgets(
+    summary: Records, path: Path, title: str, metric: str, key: str = "majority_accuracy"
+) -> None:
+    """Write a figure to `path`: answers that are finished and valid, and how good they are.
 
     Args:
         summary: records of `summarize` whose parts are budgets by multiples
             (`experiments.harness.budgets.part_of`); others are left out.
+        metric, key: as for `plot_comparison`.
     """
+    shown = {"valid": "finished and valid", key: metric}
     found = [(multiple_in(s.get("style", "")), s) for s in summary]
     points = [(place, s) for place, s in found if place is not None]
     styles = list(dict.fromkeys(style for (style, _), _ in points))
     counts = sorted({s["particles"] for _, s in points})
-    columns = [(key, N) for key in _SHOWN for N in counts]
+    columns = [(key, N) for key in shown for N in counts]
+    parts = [s.get("style", "") for _, s in points]
+    tokens = " or ".join(text for kind, text in _OF_TOKENS.items() if f"{kind}:" in "".join(parts))
     figure, axes = plt.subplots(
         len(styles), len(columns), figsize=(1 + 3 * len(columns), 0.9 + 3 * len(styles)),
         layout="constrained", squeeze=False, sharey=True,
@@ -219,11 +225,11 @@ def plot_budgets(summary: Records, path: Path, title: str) -> None:
             axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
             axis.xaxis.set_major_locator(FixedLocator(factors))
             axis.set_title(
-                f"{_SHOWN[key]}, {N} particle{'s' * (N > 1)}"
-                + (f"\n{style} style" if len(styles) > 1 else ""),
+                f"{shown[key]}\n{N} particle{'s' * (N > 1)}"
+                + (f", {style} style" if len(styles) > 1 else ""),
                 fontsize="small",
             )
-            axis.set_xlabel("budget / tokens of the gold answer")
+            axis.set_xlabel(f"budget / {tokens}")
     _finish(figure, arms, title, path)
 
 
