@@ -1,16 +1,19 @@
-"""Fit how far an HMM is believed for one kind of prompt, and write it into its config.json.
+r"""Fit how far an HMM is believed for one kind of prompt, and write it into its config.json.
 
-    python -m scripts.fit_lookahead +task=commongen task.told=none data.path=OTHER.jsonl
+    python -m scripts.fit_lookahead +task=commongen task.told=none data.path=OTHER.jsonl \
+        data.offset=100 task.num_examples=24 'task.algorithms=[smc]' 'task.particles=[4]'
 
 The settings are those of `experiments.run`: the same task with other records than those that it
-will be measured on. P-GCD is run with each value of `hmm.lookahead` in `VALUES`, and the one with
-the highest mean log evidence is kept (`experiments.harness.lookahead`). Runs are kept in `runs/`,
-so that the same command goes on where it stopped.
+will be measured on, so `data.path` or `data.hub` has to be given. P-GCD is run with each value of
+`hmm.lookahead` in `VALUES`, and the one with the highest mean log evidence is kept
+(`experiments.harness.lookahead`). Runs are kept in `runs/`, so that the same command goes on where
+it stopped.
 """
 
 from __future__ import annotations
 
 from copy import deepcopy
+from statistics import fmean
 
 import hydra
 import pandas as pd
@@ -37,10 +40,16 @@ def fit(config: DictConfig) -> float:
     """Run every value, keep the best one, and print them all.
 
     Raises:
-        ValueError: the task has no `task.methods`, or has no HMM.
+        ValueError: the task has no `task.methods`, or has no HMM; no records are given, or no run
+            answered one.
     """
     if "methods" not in config.task:
         raise ValueError(f"+task={config.task.name} compares no methods; P-GCD cannot be fitted")
+    if config.data.path is None and config.data.hub is None:
+        raise ValueError(
+            "the records in the repository are those of the test: give others to fit on, "
+            "data.path=FILE or data.hub=NAME"
+        )
     rows: dict[float, list[Row]] = {}
     for value in VALUES:
         one = deepcopy(config)
@@ -49,9 +58,12 @@ def fit(config: DictConfig) -> float:
             one.run_dir = f"{config.run_dir}/{value:g}"
         rows[value] = read_rows(run(one) / "results.jsonl")
     means = {
-        value: (found := [*by_example(own, _log_evidence).values()]) and sum(found) / len(found)
+        value: fmean(found)
         for value, own in rows.items()
+        if (found := by_example(own, _log_evidence).values())
     }
+    if not means:
+        raise ValueError("no request was answered, so nothing can be fitted: give a larger budget")
     best = max(means, key=means.__getitem__)
     keep_lookahead(hmm_directory(config), kind_of_prompt(config), best)
     table = []
@@ -61,7 +73,7 @@ def fit(config: DictConfig) -> float:
         table.append(
             {
                 "hmm.lookahead": f"{value:g}",
-                "mean log evidence": f"{means[value]:.2f}",
+                "mean log evidence": f"{means[value]:.2f}" if value in means else "no answer",
                 "below the best": with_interval(below, "below", 2, 1),
             }
         )

@@ -23,12 +23,27 @@ from hmm.checkpoint import CONFIG
 AUTO = "auto"
 UNFITTED = "in_time"
 """What `auto` means for an HMM that has been fitted for no kind of prompt."""
-_KEY = "lookahead"
+FITTED = "lookahead"
+"""The key of an HMM's `config.json` that has what was fitted, by kind of prompt."""
+
+
+_TELLING = {"told": "all", "demand": "nothing", "thinking": "none"}
+"""Settings of tasks about prompts, and their values where a prompt tells all that is demanded."""
 
 
 def kind_of_prompt(config: DictConfig) -> str:
-    """Give the name of the prompts of a run: the task, and what they tell if it has a choice."""
-    return "/".join(filter(None, (config.task.name, config.task.get("told"))))
+    """Give the name of the prompts of a run: the task, and what they tell where it has a choice."""
+    told = [config.task.told] if config.task.get("told") == _TELLING["told"] else []
+    return "/".join([config.task.name, *told, *_untold(config)])
+
+
+def _untold(config: DictConfig) -> list[str]:
+    """List the settings of a task by which its prompts tell less than is demanded."""
+    return [
+        str(config.task[key])
+        for key, telling in _TELLING.items()
+        if config.task.get(key, telling) != telling
+    ]
 
 
 def fitted_lookahead(config: DictConfig, said: Mapping[str, Any], directory: Path) -> float | str:
@@ -39,17 +54,18 @@ def fitted_lookahead(config: DictConfig, said: Mapping[str, Any], directory: Pat
         directory: of the HMM, for the message.
 
     Raises:
-        ValueError: it has been fitted for other kinds of prompts alone.
+        ValueError: it has been fitted for other kinds of prompts alone, or for none and the prompts
+            tell less than is demanded, where "in_time" would be far from the best.
     """
-    known, kind = said.get(_KEY), kind_of_prompt(config)
-    if known is None:
+    known, kind = said.get(FITTED, {}), kind_of_prompt(config)
+    if not known and not _untold(config):
         return UNFITTED
     if kind not in known:
         raise ValueError(
-            f"hmm.lookahead=auto: the HMM in {directory} has been fitted for {', '.join(known)}, "
-            f"not for {kind}: fit it with `python -m scripts.fit_lookahead +task="
-            f"{config.task.name} ...` on other records than these, or give hmm.lookahead=in_time, "
-            "conditional, or a number between 0 and 1"
+            f"hmm.lookahead=auto: the HMM in {directory} has been fitted for "
+            f"{', '.join(known) or 'no prompts'}, not for {kind}: fit it with "
+            f"`python -m scripts.fit_lookahead +task={config.task.name} ...` on other records than "
+            "these, or give hmm.lookahead=in_time, conditional, or a number between 0 and 1"
         )
     return float(known[kind])
 
@@ -57,5 +73,5 @@ def fitted_lookahead(config: DictConfig, said: Mapping[str, Any], directory: Pat
 def keep_lookahead(directory: Path, kind: str, value: float) -> None:
     """Write the fitted lookahead for a kind of prompt into the HMM's `config.json`."""
     said = read_json(directory / CONFIG)
-    said[_KEY] = dict(sorted({**said.get(_KEY, {}), kind: value}.items()))
+    said[FITTED] = dict(sorted({**said.get(FITTED, {}), kind: value}.items()))
     write_json(said, directory / CONFIG)

@@ -30,7 +30,7 @@ import smc
 from experiments.harness import awrs, json_close, smollm2
 from experiments.harness.config import HMMConfig
 from experiments.harness.hmm_alone import HMMAlone
-from experiments.harness.lookahead import AUTO, fitted_lookahead, kind_of_prompt
+from experiments.harness.lookahead import AUTO, FITTED, fitted_lookahead, kind_of_prompt
 from experiments.harness.models import ROOT, digest_of
 from gcd.support.files import read_json
 from hmm.checkpoint import CONFIG, check_files, load
@@ -236,12 +236,25 @@ def hmms_of(config: DictConfig) -> list[str]:
     return list(dict.fromkeys(name.partition(":")[2] for name in needing))
 
 
-def hmm_identity(config: DictConfig) -> dict[str, str]:
-    """Give a digest of the files of each HMM that a method of the run needs."""
-    return {
-        f"hmm_files.{name}".rstrip("."): digest_of(hmm_directory(config, name))
-        for name in hmms_of(config)
-    }
+def hmm_identity(config: DictConfig) -> dict[str, float | str]:
+    """Give a digest of the files of each HMM that a method of the run needs, and its lookahead.
+
+    What an HMM was fitted for besides does not count.
+    """
+    found: dict[str, float | str] = {}
+    for name, said in said_of_hmms(config).items():
+        directory = hmm_directory(config, name)
+        found[f"hmm_files.{name}".rstrip(".")] = digest_of(directory, left_out=FITTED)
+        if _asks_for_fit(config):
+            found[f"hmm_lookahead.{name}".rstrip(".")] = fitted_lookahead(config, said, directory)
+    return found
+
+
+def _asks_for_fit(config: DictConfig) -> bool:
+    """Say whether a method of the run takes the lookahead that was fitted for its HMM."""
+    looking = [name for name in methods_of(config) if needs_hmm(name)]
+    fixed = all("lookahead" in method_of(name).fixed for name in looking)
+    return config.hmm.lookahead == AUTO and not fixed
 
 
 def said_of_hmms(config: DictConfig) -> dict[str, dict[str, Any]]:
@@ -285,8 +298,7 @@ def proposals(config: DictConfig, lm: LanguageModel) -> dict[str, smc.Proposal]:
 
 def fitted_in_words(config: DictConfig) -> str:
     """Say which lookahead `auto` stands for, for each HMM of the run; "" where it is not asked."""
-    looking = [name for name in methods_of(config) if needs_hmm(name)]
-    if config.hmm.lookahead != AUTO or all("lookahead" in method_of(n).fixed for n in looking):
+    if not _asks_for_fit(config):
         return ""
     values = {
         name: fitted_lookahead(config, said, hmm_directory(config, name))

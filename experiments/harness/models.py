@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from pathlib import Path
 from pickle import UnpicklingError
@@ -17,6 +18,7 @@ from experiments.harness import smollm2
 from experiments.harness.adapters import check_base, existing_adapter, merged
 from experiments.harness.config import ModelConfig
 from gcd.errors import ConstraintError
+from gcd.support.files import read_json
 from smc.models.transformers_lm import TransformersLM
 
 SHAPE = "llama3_1_8b_shape"
@@ -182,16 +184,23 @@ def weights_of(settings: ModelConfig) -> dict[str, str]:
     return files
 
 
-def digest_of(directory: Path) -> str:
+def digest_of(directory: Path, left_out: str | None = None) -> str:
     """Compute a digest of all files that a checkpoint is loaded from; its card is none of them.
 
     Very large ones count by name, size and time of change.
+
+    Args:
+        left_out: a key of its JSON files, objects, that does not count.
     """
     digest = hashlib.sha256()
     for file in sorted(directory.iterdir()):
         if file.suffix in _HASHED:
             digest.update(file.name.encode())
-            if file.stat().st_size <= _HASHED_BYTES:
+            if left_out is not None and file.suffix == ".json":
+                said = read_json(file)
+                kept = {key: value for key, value in said.items() if key != left_out}
+                digest.update(json.dumps(kept, sort_keys=True).encode())
+            elif file.stat().st_size <= _HASHED_BYTES:
                 digest.update(file.read_bytes())
             else:
                 digest.update(f"{file.stat().st_size} {file.stat().st_mtime_ns}".encode())

@@ -107,16 +107,22 @@ def test_how_far_the_hmm_is_believed_is_fitted_for_what_prompts_tell(model, tmp_
     hmm = tmp_path / "hmm"
     drawn = HMM.random(4, 257, generator=torch.Generator().manual_seed(0))
     save(drawn, hmm, config={"eos_token_id": [0]})
-    common = (f"hmm.path={hmm}", "task.algorithms=[smc]", "task.methods=[pgcd]")
+    records = f"data.path={ROOT / 'data' / 'commongen' / 'dev_100.jsonl'}"
+    common = (f"hmm.path={hmm}", "task.algorithms=[smc]", "task.methods=[pgcd]", records)
     untold = (*common, "task.told=none")
 
     def note_of(*overrides: str) -> str:
         directory = experiment.run(composed(model, *overrides, f"run_dir={tmp_path / 'run'}"))
         return (directory / "table.md").read_text()
 
-    assert "hmm.lookahead is in_time, none is fitted" in note_of(*untold)
+    assert "hmm.lookahead is in_time, none is fitted" in note_of(*common)
+    with pytest.raises(ValueError, match="fitted for no prompts, not for commongen/none"):
+        note_of(*untold, "resume=false")
+    with pytest.raises(ValueError, match="give others to fit on"):
+        fit(composed(model, *untold, "data.path=null"))
     config = composed(model, *untold, f"run_dir={tmp_path / 'fit'}")
     best = fit(config)
+    assert fit(config) == best  # its runs are not known by what is fitted, and are not made again
     said = json.loads((hmm / "config.json").read_text())
     assert said["lookahead"] == {"commongen/none": best}
     means = {
