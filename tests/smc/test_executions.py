@@ -86,6 +86,7 @@ def examples() -> dict[str, Any]:
     }
 
 
+@pytest.mark.usefixtures("unchecked_annotations")
 @pytest.mark.parametrize("strata", ["none", "state"])
 @pytest.mark.parametrize("name", PROPOSALS)
 def test_the_same_tokens_for_the_same_seed(name: str, strata: str) -> None:

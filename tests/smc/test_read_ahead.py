@@ -164,6 +164,7 @@ def test_particles_are_the_same(proposal: str, drafter: str) -> None:
     assert wasted > 0
 
 
+@pytest.mark.usefixtures("unchecked_annotations")
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("options", FILTER)
 def test_answers_of_the_filter_are_the_same(options: str, drafter: str) -> None:
@@ -179,6 +180,7 @@ def test_answers_of_the_filter_are_the_same(options: str, drafter: str) -> None:
     assert used > 5
 
 
+@pytest.mark.usefixtures("unchecked_annotations")
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_same_through_forced_runs(language: str, algorithm: str) -> None:

@@ -68,8 +68,10 @@ def test_other_files_in_the_same_place_are_another_run(places, changed):
     given = ("./model", "./hmm", "records.jsonl")
     before = run_of(*given).directory
     content = Path(changed).read_text()
-    lines = content.splitlines(keepends=True)
-    Path(changed).write_text("".join(lines[1:]) if changed == "records.jsonl" else content + "\n")
+    if changed == "records.jsonl":
+        Path(changed).write_text("".join(content.splitlines(keepends=True)[1:]))
+    else:
+        Path(changed).write_text(json.dumps({**json.loads(content), "another": 1}))
     assert run_of(*given).directory != before
 
 
