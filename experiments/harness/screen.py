@@ -85,17 +85,12 @@ def result(summary: Records, found: Records, compared: Mapping[str, Compared]) -
     if found:
         name, measure = next(iter(compared.items()))
         what, other = measure.title.partition(",")[0], method_of(found[0]["reference"]).title
-        beyond = [
-            f"{sum(map(bool, differ))} of {len(differ)} rows of {method_of(method).title}"
-            for method in dict.fromkeys(d["method"] for d in found)
-            if any(
-                differ := [
-                    name in d and (d[f"{name}_low"] > 0 or d[f"{name}_high"] < 0)
-                    for d in found
-                    if d["method"] == method
-                ]
-            )
-        ]
+        beyond = []
+        for method in dict.fromkeys(d["method"] for d in found):
+            own = [d for d in found if d["method"] == method]
+            differ = sum(name in d and not d[f"{name}_low"] <= 0 <= d[f"{name}_high"] for d in own)
+            if differ:
+                beyond.append(f"{differ} of {len(own)} rows of {method_of(method).title}")
         said += f"; by paired 95 % intervals, {what} differs from {other}'s in "
         said += _and(beyond) if beyond else "no row"
     return f"{said}."
