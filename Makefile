@@ -30,7 +30,6 @@ format: $(INSTALLED)
 
 ## The pages as a site, build/site/docs/index.html; a warning or a link to nowhere is an error.
 docs: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/python -m sphinx -W --keep-going --quiet -c docs -d build/doctrees . build/site
 
 ## Chromium, from Debian's packages, for the tests of the report; they are skipped without one.
@@ -61,7 +60,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 		|| { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade-strategy only-if-needed \
-		--constraint constraints.txt --editable '.[experiments,dev]'
+		--constraint constraints.txt --editable '.[experiments,dev,docs]'
 	@touch $(INSTALLED)
 
 # Images and sounds are for builds with CUDA there, and vLLM does without them.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import subprocess
+import sys
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import get_type_hints
@@ -106,6 +108,17 @@ def test_a_page_runs_benchmarks_that_there_are(page: Path) -> None:
     assert not re.findall(r"python benchmarks/", text)
     for name in re.findall(r"-m benchmarks\.(\w+)", text):
         assert (ROOT / "benchmarks" / f"{name}.py").exists(), f"{page.name}: {name}"
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    """As `make docs`: links lead somewhere, and the reference finds what it names."""
+    pytest.importorskip("sphinx", reason="the extra docs is not installed")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "--quiet", "-c", "docs"]
+    built = [*command, "-d", str(tmp_path / "trees"), ".", str(tmp_path / "site")]
+    done = subprocess.run(built, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "docs" / "index.html").exists()
 
 
 def test_the_paper_is_held_by_tests() -> None:

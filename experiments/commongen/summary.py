@@ -20,11 +20,12 @@ from experiments.harness.summary import (
     Measure,
     example_of,
     grouped,
+    log_evidence_of,
     share_of_evidence,
     summarize,
     titles_in,
 )
-from experiments.harness.tables import number, with_interval
+from experiments.harness.tables import with_interval
 
 PUBLISHED = (  # system, metric, figure in percent
     ("upper bound of the leaderboard v1.1 (people)", "BLEU-4", 46.49),
@@ -98,7 +99,7 @@ def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
             "ROUGE-L (weighted)": with_interval(s, "expected_rouge_l"),
             "log p a token": with_interval(s, "log_p_per_token", 2, 1),
             "evidence found %": share_of_evidence(s),
-            "log evidence": number(s["log_evidence"]),
+            "log evidence": log_evidence_of(s, 2),
             "read": f"{s['read']:.0f}",
             "LM calls": s["lm_calls"],
             "seconds a row": f"{s['seconds_per_row']:.2f}",

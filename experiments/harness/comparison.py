@@ -31,16 +31,15 @@ from experiments.harness.examples import (
 from experiments.harness.figures import COMPARISONS, plot_budgets, plot_comparison
 from experiments.harness.identity import Identity, results_config
 from experiments.harness.methods import (
-    METHODS,
     fitted_in_words,
     hidden_states,
     hmm_identity,
+    method_of,
     proposals,
 )
 from experiments.harness.models import title_of, weights_of
 from experiments.harness.paired import (
     ACCURACY,
-    REFERENCE,
     Compared,
     as_paired_table,
     differences,
@@ -49,6 +48,8 @@ from experiments.harness.paper import beside
 from experiments.harness.records import ReadResult
 from experiments.harness.results import Row, as_lines
 from experiments.harness.run import Run
+from experiments.harness.screen import on_screen
+from experiments.harness.summary import evidence_reference
 from experiments.harness.tables import as_markdown, without_constants
 from experiments.report.traces import chosen_for_tracing
 
@@ -144,8 +145,8 @@ def report(
         "forward passes that the request took part in; tokens read, the prompt included; its "
         "share, by tokens, of the time of its batches."
     )
-    if fitted := fitted_in_words(config):
-        notes.append(fitted)
+    reference = evidence_reference(rows)
+    notes += filter(None, [reference, fitted_in_words(config)])
     if any(each["drafted"] for each in summary):
         notes.append(
             "`read ahead` are tokens that passes read in advance; those of it that answers came by "
@@ -167,13 +168,14 @@ def report(
     shown, constants = without_constants(table)
     notes = [constants, *notes] if constants else notes
     text = f"## {title}\n\n{as_markdown(shown)}\n\n{' '.join(notes)}\n"
-    record["differences"] = differences(rows, config.seed, compared)
+    record["differences"] = differences(rows, config.seed, compared, config.task.reference)
     if record["differences"]:
+        other = method_of(config.task.reference).title
         text += (
-            f"\n### Difference to {METHODS[REFERENCE].title} at equal particles\n\n"
+            f"\n### Difference to {other} at equal particles\n\n"
             f"{as_markdown(as_paired_table(record['differences'], compared))}\n\nIntervals are "
             "of paired differences, 95 %, over the same resamples of requests for both methods; "
-            f"calls and seconds are multiples of {METHODS[REFERENCE].title}'s.\n"
+            f"calls and seconds are multiples of {other}'s.\n"
         )
     if config.paper:
         text += f"\n{beside(config.paper, summary, title_of(config.model))}"
@@ -183,6 +185,7 @@ def report(
         lambda tracked: tracking.log_shown(tracked, {"table": table}, figures),
         arms=tracking.logged_arms(summary, rows, hidden_states(config)),
         files=(*(path.name for path in figures.values()), "results.jsonl"),
+        screen=on_screen(title, summary, record["differences"], metric_key, compared, reference),
     )
 
 

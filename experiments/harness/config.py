@@ -133,6 +133,7 @@ class RecordConfig:
     repeats: int = 1  # independent runs of every row
     budget: Any = "default"  # tokens, "tight", "default", "loose", "gold:1.25"; or a list of these
     literals: str = "all"  # "canonical": text without choice as the tokenizer spells it
+    reference: str = "gcd"  # the method that the others are compared with, pair by pair
 
 
 def register() -> None:

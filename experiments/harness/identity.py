@@ -69,6 +69,7 @@ def results_config(config: DictConfig) -> Identity:
     for key in ("device", "tensor_parallel", "prompt_mib"):
         values["model"].pop(key, None)
     values["model"].pop("adapter", None)  # its files count, not where they lie
+    values["task"].pop("reference", None)
     values["smc"].pop("max_rows", None)
     values["hmm"].pop("max_table_mib", None)
     if not any(map(needs_hmm, methods_of(config))):

@@ -1,13 +1,13 @@
-"""This module compares methods on the same examples: differences to GCD, with paired intervals.
+"""This module compares methods on the same examples: differences to one, with paired intervals.
 
 Examples differ far more from each other than methods do on one of them. So the interval is that of
 the difference, example by example: with d_i the accuracy (or another measure) of a method on
-example i minus that of GCD (each a mean over repetitions), the mean of d over resampled examples,
-the same resamples for both methods. Where it does not contain zero, the two differ on these
-examples by more than the choice of examples explains.
+example i minus that of the reference (each a mean over repetitions), the mean of d over resampled
+examples, the same resamples for both methods. Where it does not contain zero, the two differ on
+these examples by more than the choice of examples explains.
 
 Particles of different methods cost differently, so beside the difference stands what a method took
-for it: language model calls and seconds, as multiples of GCD's.
+for it: language model calls and seconds, as multiples of the reference's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from experiments.harness.summary import (
 from experiments.harness.tables import number, with_interval
 
 REFERENCE = "gcd"
-"""The method that the others are compared with."""
+"""The method that the others are compared with, unless `task.reference` says otherwise."""
 
 
 class Compared(NamedTuple):
@@ -54,37 +54,42 @@ ACCURACY = MappingProxyType(
 
 
 def differences(
-    rows: Sequence[Row], seed: int = 0, compared: Mapping[str, Compared] = ACCURACY
+    rows: Sequence[Row],
+    seed: int = 0,
+    compared: Mapping[str, Compared] = ACCURACY,
+    reference: str = REFERENCE,
 ) -> list[dict[str, Any]]:
     """Compare each method with the reference, at equal particles under the same algorithm.
 
     Args:
         rows: of a run.
-        compared: what is compared, by the names that records give the differences.
         seed: of the resamples, which depend on nothing else but the number of examples.
+        compared: what is compared, by the names that records give the differences.
+        reference: the method that the others are compared with.
 
     Returns:
         One record for each group of rows that has a counterpart; none for the reference itself.
         Each name of `compared` has the mean difference, `name_low` and `name_high` its interval,
-        and nothing where no example has values of both methods. `lm_calls_ratio` and
-        `seconds_ratio` are ratios of sums over examples, None where the reference took nothing.
+        `name_examples` how many have values of both methods, and nothing where none has.
+        `lm_calls_ratio` and `seconds_ratio` are ratios of sums over examples, None where the
+        reference took nothing.
     """
     groups = grouped(rows, Group.of)
     found = []
     for group, own in groups.items():
-        other = groups.get(group._replace(arm=Arm(REFERENCE, group.arm.algorithm)))
-        if other is None or group.arm.method == REFERENCE:
+        other = groups.get(group._replace(arm=Arm(reference, group.arm.algorithm)))
+        if other is None or group.arm.method == reference:
             continue
         intervals: dict[str, Any] = {}
         for name, measure in compared.items():
             if one := difference(own, other, measure.value, seed):
-                intervals |= one.interval.named(name)
+                intervals |= {**one.interval.named(name), f"{name}_examples": one.examples}
         found.append(
             {
                 **({"style": group.style} if group.style else {}),
                 **group.arm._asdict(),
                 "particles": group.particles,
-                "reference": REFERENCE,
+                "reference": reference,
                 "examples": len(grouped(own, example_of)),
                 **intervals,
                 "lm_calls_ratio": _ratio(own, other, "lm_calls"),
@@ -121,6 +126,11 @@ def as_paired_table(
             "particles": d["particles"],
             **{
                 measure.title: with_interval(d, name, measure.digits, measure.scale, sign="+")
+                + (
+                    f" (of {n})"
+                    if (n := d.get(f"{name}_examples", 0)) and n < d["examples"]
+                    else ""
+                )
                 for name, measure in compared.items()
             },
             "LM calls, times": number(d["lm_calls_ratio"]),

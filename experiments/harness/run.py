@@ -44,7 +44,6 @@ from experiments.harness.processes import (
     wait_for_all,
 )
 from experiments.harness.results import Key, ResultStore, Row
-from experiments.harness.tables import show
 from experiments.report.directory import write_about
 from experiments.report.page import NAME as REPORT
 from experiments.report.page import write_report
@@ -333,16 +332,18 @@ class Run:
         files: Sequence[str] = (),
         also: str = "",
         arms: Sequence[tracking.LoggedArm] = (),
+        screen: str = "",
     ) -> None:
         """Write, print and log the results, and the page on all that the directory holds.
 
         Args:
-            table: Markdown, for `table.md` and the screen.
+            table: Markdown, for `table.md`, and for the screen without `screen`.
             summary: plain values, for `summary.json`.
             log: writes tables and figures to wandb.
             files: what the task has written beside these two.
             also: what else to say at the end.
             arms: of what is compared, for a wandb run each.
+            screen: what is printed in place of the table.
         """
         (self.directory / _TABLE).write_text(table, encoding="utf-8")
         write_json(summary, self.directory / _SUMMARY)
@@ -356,7 +357,7 @@ class Run:
         }
         settings = self.config.wandb
         tracking.Experiment(settings, self.directory, self._name, shared).log(log, arms)
-        show(table)
+        print(screen or table)
         names = ", ".join([REPORT, _TABLE, _SUMMARY, *files])
         print(f"Results: {self.directory}/ ({names}){also}")
 

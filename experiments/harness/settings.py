@@ -77,6 +77,7 @@ def check_records(config: DictConfig) -> None:
     at_least("task.repeats", task.repeats, 1)
     check_budget("task.budget", task.budget)
     one_of("task.literals", task.literals, LITERALS)
+    one_of("task.reference", task.reference.partition(":")[0], tuple(METHODS))
 
 
 def check_methods(config: DictConfig) -> None:

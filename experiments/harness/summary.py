@@ -134,10 +134,8 @@ def evidence_found(rows: Sequence[Row]) -> Measure:
         The share of a row: 0 if it is dead, or has no estimate where others of its arm have one;
         None for arms that estimate nothing, and where the run has no reference.
     """
-    known = [r for r in rows if r.get("log_evidence") is not None and not r.get("dead")]
-    estimating = {Arm.of(r) for r in known}
-    reference = _nearest_estimates(known)
-    reference |= {r["example"]: r["log_evidence"] for r in known if r.get("enumerated")}
+    estimating = {Arm.of(r) for r in _estimates(rows)}
+    reference = {**_nearest_estimates(rows)[1], **_enumerated(rows)}
 
     def share(row: Row) -> float | None:
         if row["example"] not in reference:
@@ -150,21 +148,46 @@ def evidence_found(rows: Sequence[Row]) -> Measure:
     return share
 
 
-def _nearest_estimates(known: Sequence[Row]) -> dict[str, float]:
-    """The log evidence of each example, by the rows of one arm that come nearest to it."""
-    estimates = [
-        {
-            example: float(np.logaddexp.reduce(found) - np.log(len(found)))
+def evidence_reference(rows: Sequence[Row]) -> str:
+    """Say in a sentence what `evidence_found` is a share of; empty where there is no estimate."""
+    group, nearest = _nearest_estimates(rows)
+    if group is None:
+        return ""
+    enumerated, total = len(_enumerated(rows)), len({example_of(row) for row in rows})
+    particles = f"{group.particles} particle{'s' * (group.particles > 1)}"
+    reference = f"the estimate of {', '.join(group.arm.titles.values())}, {particles}"
+    if enumerated:
+        reference = f"the evidence itself, enumerated ({enumerated} of {total} requests)" + (
+            f", else {reference}" if nearest.keys() - _enumerated(rows).keys() else ""
+        )
+    return f"Evidence found is a share of {reference}; 0 where no answer was found."
+
+
+def _estimates(rows: Sequence[Row]) -> list[Row]:
+    """The rows with an estimate of the evidence."""
+    return [r for r in rows if r.get("log_evidence") is not None and not r.get("dead")]
+
+
+def _enumerated(rows: Sequence[Row]) -> dict[str, float]:
+    """The log evidence of the examples of which some row knows it."""
+    return {r["example"]: r["log_evidence"] for r in _estimates(rows) if r.get("enumerated")}
+
+
+def _nearest_estimates(rows: Sequence[Row]) -> tuple[Group | None, dict[str, float]]:
+    """The arm that comes nearest to the evidence, and its log evidence of each example."""
+    found = {
+        group: {
+            example: float(np.logaddexp.reduce(logs) - np.log(len(logs)))
             for example, repeated in grouped(own, example_of).items()
-            for found in [[r["log_evidence"] for r in repeated]]
+            for logs in [[r["log_evidence"] for r in repeated]]
         }
-        for own in grouped(known, lambda row: (Arm.of(row), row["particles"])).values()
-    ]
-
-    def nearness(found: dict[str, float]) -> tuple[int, float]:
-        return len(found), float(np.mean([*found.values()]))
-
-    return max(estimates, key=nearness) if estimates else {}
+        for group, own in grouped(
+            _estimates(rows), lambda row: Group("", Arm.of(row), row["particles"])
+        ).items()
+    }
+    nearness = {g: (len(own), float(np.mean([*own.values()]))) for g, own in found.items()}
+    best = max(found, key=lambda group: nearness[group], default=None)
+    return best, found[best] if best else {}
 
 
 def _record(
@@ -234,7 +257,7 @@ def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
             "dead rows": s["dead"],
             "ESS/N": number(s["ess_fraction"], 2),
             "evidence found %": share_of_evidence(s),
-            "log evidence": _with_examples(s),
+            "log evidence": log_evidence_of(s),
             **({"its sd": number(s["log_evidence_sd"], 3)} if repeated else {}),
             "read": number(s["read"], 0),
             "forced": number(s["forced"], 0),
@@ -253,10 +276,10 @@ def share_of_evidence(record: Mapping[str, Any]) -> str:
     return "> 1000" if found is not None and found > 10 else with_interval(record, "evidence_found")
 
 
-def _with_examples(record: Mapping[str, Any]) -> str:
+def log_evidence_of(record: Mapping[str, Any], digits: int = 3) -> str:
     """Write a mean log evidence, and over how many examples it is where some have none."""
     some, every = record["log_evidence_examples"], record["examples"]
-    return number(record["log_evidence"], 3) + (f" (of {some})" if 0 < some < every else "")
+    return number(record["log_evidence"], digits) + (f" (of {some})" if 0 < some < every else "")
 
 
 def _read_ahead(record: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> Row:

@@ -1,4 +1,4 @@
-"""Cells of tables: numbers, shares, intervals; a table in Markdown, laid out on a wide terminal."""
+"""Cells of tables: numbers, shares, intervals; a table in Markdown or in plain columns."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
-from rich.markdown import Markdown
-
-_WIDE = 160  # columns
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -60,18 +56,19 @@ def without_constants(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
 
 def as_markdown(table: pd.DataFrame) -> str:
     """Write a table in Markdown, its columns aligned so that the source reads well, too."""
-    cells = [list(table.columns), *([str(v) for v in row] for row in table.itertuples(index=False))]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(table.columns))]
-    lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |"
-             for row in cells]  # fmt: skip
-    rule = "|" + "|".join("-" * (w + 2) for w in widths) + "|"
+    head, *rows = _padded(table)
+    rule = "|" + "|".join("-" * (len(cell) + 2) for cell in head) + "|"
+    lines = ["| " + " | ".join(row) + " |" for row in (head, *rows)]
     return "\n".join([lines[0], rule, *lines[1:]])
 
 
-def show(text: str) -> None:
-    """Print a text in Markdown: laid out on a wide terminal, as it is elsewhere."""
-    console = Console()
-    if console.is_terminal and console.width >= _WIDE:
-        console.print(Markdown(text))
-    else:
-        print(text)
+def as_columns(table: pd.DataFrame) -> str:
+    """Write a table for a terminal, in as few columns of text as it takes."""
+    return "\n".join("  ".join(row).rstrip() for row in _padded(table))
+
+
+def _padded(table: pd.DataFrame) -> list[list[str]]:
+    """The cells of the head and of each row, those of a column of one width."""
+    cells = [list(table.columns), *([str(v) for v in row] for row in table.itertuples(index=False))]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [[c.ljust(w) for c, w in zip(row, widths, strict=True)] for row in cells]

@@ -101,9 +101,15 @@ function showChart(lines, arms) {
       const at = x(r.particles) + 3 * i;
       chart.append(draw("line", { x1: at, x2: at, y1: y(low(r)), y2: y(high(r)), stroke: colour, opacity: 0.5 }),
         draw("circle", { cx: at, cy: y(value(r)), r: 3.5, fill: colour },
-          draw("title", {}, `${armTitle(arm)}, N=${r.particles}: ${number(value(r))}`)));
+          draw("title", {}, `${armTitle(arm)}, N=${r.particles}: ${number(value(r))}${ofSome(r)}`)));
     }
   });
+}
+
+/** Over how many requests a mean log evidence is, where some have none. */
+function ofSome(r) {
+  const some = methods.measure === "log_evidence" && r.log_evidence_examples < r.examples;
+  return some ? ` (of ${r.log_evidence_examples})` : "";
 }
 
 function withInterval(mean, low, high) {
@@ -117,7 +123,7 @@ function showValues(lines) {
     el("tr", {}, el("th", {}, titleOf(key)), ...counts.map((n) => el("th", { class: "number" }, `N=${n}`))),
     ...lines.map(({ arm, points }) => el("tr", {}, el("td", {}, armTitle(arm)), ...counts.map((n) => {
       const r = points.find((each) => each.particles === n);
-      return el("td", { class: "number" }, r ? withInterval(r[key], r[`${key}_low`], r[`${key}_high`]) : "–");
+      return el("td", { class: "number" }, r ? withInterval(r[key], r[`${key}_low`], r[`${key}_high`]) + ofSome(r) : "–");
     }))));
 }
 

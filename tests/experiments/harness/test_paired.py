@@ -98,7 +98,8 @@ def test_a_measure_that_no_pair_of_rows_has_is_left_out():
     better = with_log_p("pgcd", [-0.5, -1.0, None])
     (record,) = differences([*gcd, *better], compared={"log_p": log_p})
     assert (record["log_p"], record["log_p_low"], record["log_p_high"]) == (0.5, 0.5, 0.5)
-    assert list(as_paired_table([record], {"log_p": log_p})["log p"]) == ["+0.50 [+0.50, +0.50]"]
+    (cell,) = as_paired_table([record], {"log_p": log_p})["log p"]
+    assert cell == "+0.50 [+0.50, +0.50] (of 1)"
     (record,) = differences([*gcd, *with_log_p("pgcd", [None] * 3)], compared={"log_p": log_p})
     assert record["examples"] == 3
     assert list(as_paired_table([record], {"log_p": log_p})["log p"]) == ["–"]
