@@ -17,7 +17,6 @@ from experiments.harness.checks import at_least, distinct, inside, left_alone, o
 from experiments.harness.config import DTYPES, PROMPTS, WANDB_MODES, Config, HMMConfig, TraceConfig
 from experiments.harness.lookahead import AUTO
 from experiments.harness.methods import METHODS, hmms_of, method_of, methods_of, needs_hmm
-from experiments.harness.paper import PAPER
 from gcd.tokens.canonical import LITERALS
 from smc.proposals.twisted import belief_of
 from smc.settings import COLDEST, EXECUTIONS
@@ -42,13 +41,6 @@ def check_shared(config: DictConfig) -> None:
     check_model(config)
     check_methods(config)
     check_algorithms(config)
-    if config.paper is not None:
-        one_of("paper", config.paper, tuple(PAPER))
-        if "styles" not in config.task:
-            raise ValueError(
-                f"paper={config.paper} is about tool calls, and +task={config.task.name} makes "
-                "none: leave paper out"
-            )
     at_least("data.offset", config.data.offset, 0)
     if config.data.path and config.data.hub:
         raise ValueError("give data.path or data.hub, not both")

@@ -54,7 +54,6 @@ def test_the_paper_resamples_every_step():
         ("task.methods=[gcd,magic]", "'magic' for task.methods"),
         ("task.styles=[json,xml]", "'xml' for task.styles"),
         ("task.styles=[]", "task.styles needs at least one entry"),
-        ("paper=table9", "'table9' for paper: use one of table1, table3"),
         ("task.budget=huge", "'huge' for task.budget"),
         ("task.budget='a number of tokens'", "'a number of tokens' for task.budget"),
         ("task.budget=gold:0.5", "'gold:0.5' is no budget"),
