@@ -18,7 +18,7 @@ MOST_PREFIXES = 200_000
 
 @dataclass
 class ConvergenceConfig:
-    """Samplers against the exact posterior, by particles and by time."""
+    """Samplers against the exact posterior, by particles and by prefixes read."""
 
     name: str = "convergence"
     problems: str | None = None  # a JSON file of own problems; None: the built-in ones
@@ -33,7 +33,6 @@ class ConvergenceConfig:
     particles: list[int] = field(default_factory=lambda: [1, 2, 4, 8, 16, 32, 64, 128, 256])
     runs: int = 1000  # independent runs of each arm and number of particles, at least
     draws: int = 16000  # and at least so many particles over all runs
-    timed_runs: int = 3  # at most, with the real model; their median is reported; 0: none
     max_prefixes: int = MOST_PREFIXES  # of a problem; up to the default
 
     # The HMM of P-GCD: a checkpoint, or (None) distilled on the spot from free continuations.
@@ -50,7 +49,6 @@ def check(config: DictConfig) -> None:
     for key in ("runs", "draws", "hmm_length", "hmm_sequences"):
         at_least(f"task.{key}", task[key], 1)
     at_least("task.hmm_states", task.hmm_states, 2)
-    at_least("task.timed_runs", task.timed_runs, 0)
     most = task.max_prefixes
     inside("task.max_prefixes", most, f"1..{MOST_PREFIXES}", 1 <= most <= MOST_PREFIXES)
     if len(set(task.models)) != len(task.models):

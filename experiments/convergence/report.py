@@ -43,8 +43,6 @@ def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
     summary = {"headline": headline(reports), "notes": list(notes), "seed": run.config.seed,
                "problems": [_without_posteriors(r) for r in reports]}  # fmt: skip
     drawn = {"particles": "particles", "reads": "read"}
-    if run.config.task.timed_runs > 0:
-        drawn["time"] = "seconds"
     figures = {name: run.directory / f"{name}.png" for name in ("medians", *drawn)}
     plot_medians(reports, figures["medians"])
     for name, key in drawn.items():
@@ -86,7 +84,7 @@ alone would show, were the law exact. To {goal}: the fewest particles from which
 that. With {at} particles: mean number of prefixes that the language model reads, the prompt aside;
 mean total variation of one run's posterior, beside that of an exact sampler of as many draws;
 relative bias (95 % interval) and variance of the evidence estimate; ESS / N (a pool has none); dead
-runs; median seconds of a real run, its table made before."""
+runs."""
 
 
 def _described_headline(found: dict[str, Any]) -> str:
@@ -202,7 +200,6 @@ def _arm_table(
         row["variance"] = f"{e['evidence_variance']:.3g}"
         row["ESS/N"] = "–" if is_discrete(arm.algorithm) else f"{e['ess']:.2f}"
         row["dead %"] = f"{100 * e['dead']:.1f}"
-        row["seconds"] = "–" if e["seconds"] is None else f"{e['seconds']:.3g}"
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -220,10 +217,8 @@ def _described(report: Report) -> str:
     tail = start if len(start) <= 70 else "…" + start[-70:]
     top = sorted(zip(report["posterior"], report["strings"], strict=True), reverse=True)[:3]
     likely = ", ".join(f"`{_inline(text)}` {p:.3g}" for p, text in top if p > 0)
-    tables = {e["table_seconds"] for e in report["estimates"]} - {None}
-    table = f" The lookahead table takes {1000 * min(tables):.3g} ms." if tables else ""
     note = f"{report['note'][:1].upper()}{report['note'][1:]}. " if report["note"] else ""
-    return f"{note}After `{_inline(tail)}`; most probable: {likely}.{table}"
+    return f"{note}After `{_inline(tail)}`; most probable: {likely}."
 
 
 def _inline(text: str) -> str:

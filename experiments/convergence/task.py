@@ -2,12 +2,12 @@
 
 For each model its HMM; for each problem its tree, the language model asked once at every prefix of
 it, and the truth (`exact`); for each method, algorithm and number of particles thousands of runs on
-the tree (`sampler`), measured (`measures`), and a few on the real model for their time. Problems
-that cannot be honoured are refused before any model is asked anything.
+the tree (`sampler`), measured (`measures`). Problems that cannot be honoured are refused before any
+model is asked anything.
 
 Rows go to the run directory as they are made, and what the model said within the budget lies beside
-them: the same command goes on from there, to the same final result (wall times aside, and what the
-model's arithmetic may round otherwise at prefixes that LCD alone walks, which it is asked again).
+them: the same command goes on from there, to the same final result (but for what the model's
+arithmetic may round otherwise at prefixes that LCD alone walks, which it is asked again).
 """
 
 from __future__ import annotations
@@ -29,12 +29,7 @@ from experiments.convergence.evaluate import Evaluator, load_values, save_values
 from experiments.convergence.exact import Exact, exact, floor_of_draws
 from experiments.convergence.hmm import Distilled, Recipe, distil, given, with_own_ends
 from experiments.convergence.measures import estimate
-from experiments.convergence.methods import (
-    Stopwatch,
-    law_of_sample,
-    on_tree,
-    settings_of,
-)
+from experiments.convergence.methods import law_of_sample, on_tree, settings_of
 from experiments.convergence.problems import Prepared, Problem, prepare, read_problems
 from experiments.convergence.report import report
 from experiments.convergence.sampler import TreeLM, TreeProposal, sample_runs
@@ -256,13 +251,8 @@ class _Bench:
             if not due:
                 continue
             proposal = on_tree(method, self.prepared, self.tree, self.hmm, self.settings)
-            watch = Stopwatch(method, self.prepared, self.hmm, self.settings, self.config)
-            table = watch.table_seconds()
             for key in due:
-                row = self._row(key, proposal)
-                seconds = watch.seconds(key.algorithm, key.particles)
-                row |= {"seconds": seconds, "table_seconds": table}
-                self.store.append([row])
+                self.store.append([self._row(key, proposal)])
                 progress(1)
 
     def _row(self, key: Key, proposal: TreeProposal) -> Row:

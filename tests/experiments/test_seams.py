@@ -186,7 +186,7 @@ def test_a_toy_method_is_compared_with_the_truth(tmp_path):
         composed(
             "+task=convergence", f"task.problems={problems}", f"run_dir={tmp_path / 'run'}",
             "task.methods=[gcd,sharp]", "task.particles=[1,4]", "task.runs=400", "task.draws=400",
-            "task.timed_runs=1", f"model.path={STORIES}",
+            f"model.path={STORIES}",
         )
     )  # fmt: skip
     [report] = rows_of(tmp_path / "run")
