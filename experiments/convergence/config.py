@@ -7,7 +7,6 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from experiments.harness import smollm2
 from experiments.harness.algorithms import algorithms_of, is_discrete
 from experiments.harness.checks import at_least, inside, left_alone, one_of
 from experiments.harness.config import Config
@@ -22,8 +21,6 @@ class ConvergenceConfig:
 
     name: str = "convergence"
     problems: str | None = None  # a JSON file of own problems; None: the built-in ones
-    # Models whose built-in problems are run; none: model.path alone.
-    models: list[str] = field(default_factory=list)
     methods: list[str] = field(
         default_factory=lambda: ["lcd", "gcd", "pgcd", "pgcd_tied", "pgcd_exact", "pgcd_in_time"]
     )
@@ -37,7 +34,7 @@ class ConvergenceConfig:
 
     # The HMM of P-GCD: a checkpoint, or (None) distilled on the spot from free continuations.
     hmm: str | None = None
-    hmm_for: str = "model"  # one for all prompts of a model; or "problem": one for each prompt
+    hmm_for: str = "model"  # one for all prompts; or "problem": one for each prompt
     hmm_states: int = 1024  # at most
     hmm_sequences: int = 50000  # for each HMM
     hmm_length: int = 16  # most tokens of a sequence; less where all budgets are
@@ -51,17 +48,9 @@ def check(config: DictConfig) -> None:
     at_least("task.hmm_states", task.hmm_states, 2)
     most = task.max_prefixes
     inside("task.max_prefixes", most, f"1..{MOST_PREFIXES}", 1 <= most <= MOST_PREFIXES)
-    if len(set(task.models)) != len(task.models):
-        raise ValueError(f"task.models has an entry twice: {list(task.models)}")
     one_of("task.hmm_for", task.hmm_for, ("model", "problem"))
-    if task.problems is not None and task.models:
-        raise ValueError("task.problems are for one model: give model.path, leave task.models out")
     if task.problems is not None and not Path(task.problems).expanduser().is_file():
         raise ValueError(f"task.problems={task.problems}: there is no such file")
-    if task.models and config.model.path != smollm2.NAME:
-        raise ValueError(
-            f"model.path={config.model.path} and task.models={list(task.models)}: give one of them"
-        )
     check_convergent(config, "reads no records; see task.problems")
     _check_hmm(config)
     _check_discrete(config)
@@ -114,10 +103,6 @@ def _check_hmm(config: DictConfig) -> None:
     task = config.task
     if task.hmm is not None:
         existing_hmm("task.hmm", task.hmm)
-        if len(task.models) > 1:
-            raise ValueError(
-                "task.hmm is for one vocabulary: leave it out with several task.models"
-            )
         if task.hmm_for == "problem":
             raise ValueError("task.hmm is one HMM for all problems: leave task.hmm_for=problem out")
         if not any(map(needs_hmm, methods_of(config))):

@@ -59,7 +59,8 @@ def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
 def table_of(reports: Sequence[Report], notes: Sequence[str]) -> str:
     """Write everything in Markdown: the headline, the problems, and every arm on each."""
     found = headline(reports)
-    parts = ["## Convergence to the exact posterior", _described_headline(found)]
+    model = Path(reports[0]["model"]).name
+    parts = [f"## Convergence to the exact posterior of {model}", _described_headline(found)]
     parts.append(as_markdown(_headline_table(found)))
     parts.append(as_markdown(_problem_table(reports)))
     parts.append(
@@ -161,7 +162,6 @@ def _problem_table(reports: Sequence[Report]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "problem": _cell(r["name"]),
-            "model": _cell(Path(r["model"]).name),
             "budget": r["budget"],
             "answers within it": sum(p > 0 for p in r["posterior"]),
             "prefixes": r["prefixes"],

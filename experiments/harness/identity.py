@@ -17,7 +17,7 @@ _PLACES = {
     "hmm": ("path", "paths"),
     "data": ("path",),
     "records": ("path",),
-    "task": ("models", "problems", "hmm"),
+    "task": ("problems", "hmm"),
 }
 
 
