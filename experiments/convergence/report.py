@@ -23,7 +23,6 @@ from experiments.convergence.headline import (
 )
 from experiments.harness.algorithms import is_discrete
 from experiments.harness.arms import Arm
-from experiments.harness.methods import METHODS
 from experiments.harness.results import as_lines
 from experiments.harness.run import Run
 from experiments.harness.tables import as_markdown
@@ -96,11 +95,10 @@ def _described_headline(found: dict[str, Any]) -> str:
         f"Particles: from which on the law of one answer is within {found['goal']} in total "
         f"variation, median over all {len(found['problems'])} problems, and over the "
         f"{len(found['hard'])} hard, where one sample of GCD is not within it already; what "
-        f"is not reached by {most} counts as {2 * most}. Shares of GCD's and LCD's particles with "
-        "the same algorithm are medians of the problems' own ratios, over all / over the hard "
-        f"ones. Worst: the largest total variation with {at} particles. 4N over N: the largest "
-        f"ratio of the total variation at 4N to that at N, where the former is above {SMALL:g} "
-        "beyond noise. The last columns are total variations over that of "
+        f"is not reached by {most} counts as {2 * most}. Worst: the largest total variation with "
+        f"{at} particles. 4N over N: the largest ratio of the total variation at 4N to that at N, "
+        f"where the former is above {SMALL:g} beyond noise. The last columns are total variations "
+        "over that of "
         f"{reference['method']} ({reference['algorithm']}) where both read as many prefixes: as "
         "many as with so many particles of the method's own, or of that one's; medians, and in "
         "brackets the number of problems where both ever do."
@@ -114,7 +112,6 @@ def _headline_table(found: dict[str, Any]) -> pd.DataFrame:
     """One row for each arm."""
     most = found["most_particles"]
     arms = found["arms"].values()
-    others = list(dict.fromkeys(other for each in arms for other in each["share"]))
     equal = dict.fromkeys(
         (way, n) for each in arms for way, found in each["equal_reads"].items() for n in found
     )
@@ -123,10 +120,6 @@ def _headline_table(found: dict[str, Any]) -> pd.DataFrame:
             **Arm.of(each).titles,
             "particles": _count(each["median_needed"], most),
             "of the hard": _count(each["median_needed_hard"], most),
-            **{
-                f"share of {METHODS[other].title}'s": _shares(each["share"].get(other))
-                for other in others
-            },
             "worst": _place(each["worst"], "tv"),
             "4N over N": _place(each["growth"], "ratio"),
             **{
@@ -136,12 +129,6 @@ def _headline_table(found: dict[str, Any]) -> pd.DataFrame:
         }
         for each in arms
     )
-
-
-def _shares(share: dict[str, float | None] | None) -> str:
-    if share is None:
-        return "–"
-    return " / ".join("–" if share[k] is None else f"{share[k]:.3g}" for k in ("all", "hard"))
 
 
 def _place(found: dict[str, Any] | None, key: str) -> str:

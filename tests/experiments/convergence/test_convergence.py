@@ -284,11 +284,6 @@ def test_what_was_not_reached_counts_as_a_bound():
     assert [arm["median_needed"] for arm in (pgcd, gcd_, lcd)] == [1, 32, 16]
     assert found["hard"] == ["p", "q"]
     assert [arm["median_needed_hard"] for arm in (pgcd, gcd_, lcd)] == [2.5, 32, 24]
-    assert pgcd["share"] == {
-        "gcd": {"all": 4 / 32, "hard": (4 / 32 + 1 / 32) / 2},
-        "lcd": {"all": 4 / 16, "hard": (4 / 16 + 1 / 32) / 2},
-    }
-    assert gcd_["share"] == {}
     assert gcd_["worst"] == {"tv": 0.7, "problem": "p"}
     # 0.8 to 0.7 does no harm, 0.1 to 0.2 does; what is small is not looked at.
     assert gcd_["growth"] == {"ratio": 2, "problem": "q", "particles": 4}
