@@ -14,12 +14,11 @@ from experiments.convergence.task import TASK as CONVERGENCE
 from experiments.harness import config as configuration
 from experiments.harness.run import Task
 from experiments.latency.task import TASK as LATENCY
-from experiments.shakespeare.task import TASK as SHAKESPEARE
 from experiments.sql.task import TASK as SQL
 from experiments.tool_calling.task import TASK as XLAM
 
 TASKS: dict[str, Task] = {
-    task.name: task for task in (XLAM, COMMONGEN, SQL, SHAKESPEARE, CONVERGENCE, SCALE, LATENCY)
+    task.name: task for task in (XLAM, COMMONGEN, SQL, CONVERGENCE, SCALE, LATENCY)
 }
 
 

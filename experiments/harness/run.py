@@ -3,7 +3,7 @@
 A `Task` is what sets a task apart. `run_task` does the rest for all of them, in this order:
 
     check       the task's own settings, before anything is loaded
-    read        what the task works on (records, a text, problems)
+    read        what the task works on (records, problems)
     identity    what determines the results (settings, data, weights); it names the directory
     refuse      a directory that holds another run, or that cannot be written to
     run         the task itself, with a `Run` at hand:
@@ -287,10 +287,10 @@ class Run:
         return bar(total, what, unit, self.rank, done)
 
     @contextmanager
-    def sampling(self, keys: Sequence[Key], unit: str = "row") -> Iterator[Callable[[int], object]]:
+    def sampling(self, keys: Sequence[Key]) -> Iterator[Callable[[int], object]]:
         """Show a bar over the rows of this process; gives the function that moves it."""
         done = sum(key in self.store for key in keys)
-        with self.bar(len(keys), "sampling", unit, done) as shown:
+        with self.bar(len(keys), "sampling", "row", done) as shown:
             yield shown.update
 
     def wait(self) -> None:

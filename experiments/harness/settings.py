@@ -154,7 +154,7 @@ def check_algorithms(config: DictConfig) -> None:
 
 
 def _check_trace(config: DictConfig) -> None:
-    if not {"num_examples", "num_lines"} & set(config.task):
+    if "num_examples" not in config.task:
         keys = [f"trace.{name}" for name in TraceConfig.__dataclass_fields__]
         left_alone(config, Config, keys, f"+task={config.task.name} traces nothing; leave it out")
     trace = config.trace

@@ -172,8 +172,8 @@ def test_settings_of_a_toy_are_checked(overrides, message, tmp_path):
 
 def test_a_task_of_one_process_refuses_several(monkeypatch):
     monkeypatch.setattr("experiments.harness.run.processes", lambda device: (0, 2))
-    with pytest.raises(ValueError, match="the task shakespeare is one process"):
-        experiment.run(composed("+task=shakespeare"))
+    with pytest.raises(ValueError, match="the task convergence is one process"):
+        experiment.run(composed("+task=convergence"))
 
 
 def test_a_toy_method_is_compared_with_the_truth(tmp_path):

@@ -96,11 +96,11 @@ def test_options_that_nobody_reads_are_refused(algorithms_of_run, override, read
 
 def test_a_task_without_algorithms_reads_those_of_smc():
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        config = compose("config", ["+task=shakespeare"])
+        config = compose("config", ["+task=latency"])
         assert unread(config) == [f"discrete.{option.name}" for option in fields(Discrete)]
         with pytest.raises(ValueError, match=r"this run \(smc\) reads it; leave it out$"):
-            experiment.check(compose("config", ["+task=shakespeare", "discrete.share=0.25"]))
-        experiment.check(compose("config", ["+task=shakespeare", "smc=paper"]))
+            experiment.check(compose("config", ["+task=latency", "discrete.share=0.25"]))
+        experiment.check(compose("config", ["+task=latency", "smc=paper"]))
 
 
 @pytest.mark.parametrize("shared", ["smc.temperature=0.5", "smc.top_p=0.5", "smc.max_rows=3"])

@@ -106,12 +106,12 @@ def test_bad_values_are_named(override, message):
     [
         ("xlam", ["task.methods=[lcd,pgcd]"]),
         ("convergence", ["task.methods=[lcd,pgcd]"]),
-        ("shakespeare", None),
+        ("latency", None),
     ],
 )
 @pytest.mark.parametrize("override", ["hmm.temper=0.5", "hmm.path=DIR", "hmm.max_table_mib=9"])
 def test_settings_of_an_hmm_that_nobody_reads_are_refused(task, allowed, override):
-    methods = [] if task == "shakespeare" else ["task.methods=[lcd,gcd]"]
+    methods = [] if task == "latency" else ["task.methods=[lcd,gcd]"]
     with pytest.raises(ValueError, match=f"{override} would be ignored"):
         experiment.check(composed(f"+task={task}", *methods, override))
     experiment.check(composed(f"+task={task}", *methods))
