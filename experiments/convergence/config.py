@@ -51,35 +51,29 @@ def check(config: DictConfig) -> None:
     one_of("task.hmm_for", task.hmm_for, ("model", "problem"))
     if task.problems is not None and not Path(task.problems).expanduser().is_file():
         raise ValueError(f"task.problems={task.problems}: there is no such file")
-    check_convergent(config, "reads no records; see task.problems")
-    _check_hmm(config)
-    _check_discrete(config)
-
-
-def check_convergent(config: DictConfig, records: str) -> None:
-    """Refuse what neither task of exact answers can honour: methods, records, `top_p`, an HMM.
-
-    Args:
-        records: what the task has in place of the records of `data.*`, in words.
-    """
-    name = f"+task={config.task.name}"
-    names = [n for n in methods_of(config) if ":" in n or not method_of(n).in_convergence]
-    if names:
-        known = [name for name, method in METHODS.items() if method.in_convergence]
-        raise ValueError(
-            f"task.methods has {', '.join(names)}, which {name} cannot run: it "
-            f"compares {', '.join(known)}"
-        )
-    left_alone(config, Config, ["data.path", "data.hub", "data.offset"], f"{name} {records}")
+    _check_methods(config)
+    records = ["data.path", "data.hub", "data.offset"]
+    left_alone(config, Config, records, "+task=convergence reads no records; see task.problems")
     unread = ["smc.execution", "smc.read_ahead"]
-    left_alone(config, Config, unread, f"{name} runs on tables, which have one form")
+    left_alone(config, Config, unread, "+task=convergence runs on tables, which have one form")
     if config.smc.top_p != 1:
         raise ValueError(
             f"smc.top_p={config.smc.top_p} changes the target, so there is no exact answer to "
             "converge to: leave it at 1"
         )
-    reason = f"{name} has a method for each (pgcd_in_time, pgcd_joint, pgcd_tied, pgcd_exact)"
-    left_alone(config, Config, ["hmm.lookahead"], reason)
+    _check_hmm(config)
+    _check_discrete(config)
+
+
+def _check_methods(config: DictConfig) -> None:
+    """Check that every method can be tabulated."""
+    names = [n for n in methods_of(config) if ":" in n or not method_of(n).in_convergence]
+    if names:
+        known = [name for name, method in METHODS.items() if method.in_convergence]
+        raise ValueError(
+            f"task.methods has {', '.join(names)}, which +task=convergence cannot run: it "
+            f"compares {', '.join(known)}"
+        )
 
 
 def _check_discrete(config: DictConfig) -> None:
@@ -111,5 +105,6 @@ def _check_hmm(config: DictConfig) -> None:
                 f"{methods_of(config)} has none: add pgcd, or leave task.hmm out"
             )
     left_alone(config, Config, ["hmm.path"], "+task=convergence takes its HMM from task.hmm=DIR")
-    reason = "+task=convergence has a method for each (pgcd, pgcd_tied, pgcd_exact)"
-    left_alone(config, Config, ["hmm.exact_top_k"], reason)
+    own = "pgcd, pgcd_in_time, pgcd_joint, pgcd_tied, pgcd_exact"
+    reason = f"+task=convergence has a method for each ({own})"
+    left_alone(config, Config, ["hmm.exact_top_k", "hmm.lookahead"], reason)

@@ -18,7 +18,6 @@ Most methods are proposals, and `smc.sample` draws from them. One that draws oth
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -59,8 +58,8 @@ class Method:
         sample: what is called in the place of `smc.sample`, with the same arguments.
         algorithms: names of `ALGORITHMS` that it can run under; None for all.
         package: what must be installed for it, and the extra that does so; None for nothing.
-        in_convergence: whether the convergence tasks can run it. They tabulate g, which must keep
-            the rule of `indicator`, and know no other `sample`.
+        in_convergence: whether the convergence task can run it. It tabulates g, which must keep
+            the rule of `indicator`, and knows no other `sample`.
     """
 
     title: str
@@ -160,17 +159,10 @@ METHODS: dict[str, Method] = {
 
 
 def method_of(name: str) -> Method:
-    """Give the method of this name.
-
-    `pgcd:H64` is `pgcd` with the HMM of `hmm.paths` that is called H64, and `pgcd/mild` is `pgcd`
-    with the HMM that the task has made and calls mild.
-    """
-    base, mark, hmm = re.split("([:/])", name) if {":", "/"} & set(name) else (name, "", "")
+    """Give the method of this name; `pgcd:H64` is `pgcd` with the HMM of `hmm.paths` called H64."""
+    base, _, hmm = name.partition(":")
     method = METHODS[base]
-    if not hmm:
-        return method
-    title = f"{method.title} {hmm}" if mark == ":" else f"{method.title} ({hmm} HMM)"
-    return replace(method, title=title, marker=f"${hmm}$")
+    return replace(method, title=f"{method.title} {hmm}", marker=f"${hmm}$") if hmm else method
 
 
 def needs_hmm(name: str) -> bool:
