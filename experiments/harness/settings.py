@@ -5,7 +5,6 @@ A task checks its own settings beside these. All raise `ValueError`.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import re
 
@@ -78,7 +77,6 @@ def check_methods(config: DictConfig) -> None:
         distinct("task.particles", config.task.particles)
         for method in config.task.methods:
             one_of("task.methods", method.partition(":")[0], tuple(METHODS))
-            _check_installed(method)
         _check_named_hmms(config)
         for count in config.task.particles:
             at_least("task.particles", count, 1)
@@ -95,16 +93,6 @@ def check_methods(config: DictConfig) -> None:
     fixed = [name for name in settings if all(name in method.fixed for method in looking)]
     reason = "all methods of this run that look ahead have their own; leave it out"
     left_alone(config, Config, [f"hmm.{name}" for name in fixed], reason)
-
-
-def _check_installed(name: str) -> None:
-    """Check that the package is there which a method is made of."""
-    package = METHODS[name.partition(":")[0]].package
-    if package is not None and importlib.util.find_spec(package[0]) is None:
-        raise ValueError(
-            f"task.methods has {name}, which needs the package {package[0]}, and it is not "
-            f"installed: pip install '.[{package[1]}]', or leave {name} out"
-        )
 
 
 def _check_named_hmms(config: DictConfig) -> None:
@@ -134,14 +122,6 @@ def check_algorithms(config: DictConfig) -> None:
         for name in config.task.algorithms:
             one_of("task.algorithms", name, tuple(ALGORITHMS))
     names = algorithms_of(config)
-    for method in methods_of(config):
-        known = method_of(method).algorithms
-        alien = [name for name in names if known is not None and name not in known]
-        if known is not None and alien:
-            raise ValueError(
-                f"task.methods has {method}, which cannot run with task.algorithms="
-                f"{','.join(alien)}: give some of {', '.join(known)}, or leave {method} out"
-            )
     reason = f"no algorithm of this run ({', '.join(names)}) reads it; leave it out"
     if "algorithms" in config.task:
         reason += ", or add one that does to task.algorithms"
