@@ -196,10 +196,7 @@ def _sampled(run: Run, source: _Source, prompts: list[list[int]]) -> Sequences:
     assert source.lm is not None
     settings = distill_config.sampling_settings(config)
     settings |= weights_of(config.model) | _records_identity(config)
-    parent = run.directory.parent
-    directory = parent / f"sequences-{fingerprint(settings)}"  # what earlier versions call it
-    if not directory.is_dir():
-        directory = parent / f"sequences-{fingerprint(without_places(settings))}"
+    directory = run.directory.parent / f"sequences-{fingerprint(without_places(settings))}"
     distill_sampling.sample_to(
         directory,
         source.lm,

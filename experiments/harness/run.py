@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -165,7 +165,8 @@ class Run:
         self._unread: TemporaryDirectory[str] | None = None  # of rows that another process writes
         # What tells this run from others, however its paths are spelled.
         self._name = without_places(identity)
-        self.directory = Path(config.run_dir) if config.run_dir else self._own_directory(task.name)
+        own = f"runs/{task.name}-{fingerprint(self._name)}"
+        self.directory = Path(config.run_dir or own)
         self._task = task
         self._keys: tuple[Key, ...] | None = None  # None until the run is open
         self._lock = FileLock(self.directory / ".lock", blocking=False)
@@ -174,24 +175,6 @@ class Run:
     def same_command(self) -> str:
         """What to type to go on, in words; `resume=false` would start over instead."""
         return "the same command" if self.config.resume else "the same command without resume=false"
-
-    def _own_directory(self, task: str) -> Path:
-        """The directory of a run without `run_dir`, named after its identity.
-
-        Earlier versions put the spelling of paths into the name. What they left is found.
-        """
-        own = Path(f"runs/{task}-{fingerprint(self._name)}")
-        earlier = () if own.exists() else sorted(own.parent.glob(f"{task}-*/{_IDENTITY}"))
-        for path in earlier:
-            with suppress(ValueError):  # a damaged file is nobody's
-                if self._is_mine(read_json(path, remedy="")):
-                    found = path.parent
-                    _LOG.info("%s holds this run, under the name of an earlier version", found)
-                    return found
-        return own
-
-    def _is_mine(self, saved: Identity) -> bool:
-        return not _differences(without_places(saved), self._name)
 
     def _left(self) -> Iterator[Path]:
         """What a run leaves: rows, what there is to go on from, and a report."""
@@ -216,7 +199,7 @@ class Run:
             )
         if saved.exists() and any(self._left()):
             before = read_json(saved, remedy=remedy)
-            if not self._is_mine(before):
+            if _differences(without_places(before), self._name):
                 changed = _differences(before, self.identity)
                 raise ValueError(
                     f"{self.directory} holds another run: {'; '.join(changed)}. Give another "
