@@ -5,7 +5,7 @@ The language model and its weights are ours in every case. What differs is who r
 * on its own backend, as the package is used: `PromptedLLM` over `AsyncTransformer`. Told to, that
   keeps the keys and values of the prompt, and reads every prefix anew from there on; left as it
   comes ("uncached"), it reads the prompt with every prefix;
-* on our forward passes (`experiments.harness.genlm_potentials`), which read one token of each
+* on our forward passes (`benchmarks.genlm_potentials`), which read one token of each
   distinct prefix.
 
 The constraint is the package's own automaton where it has one for the language (a regular
@@ -27,7 +27,7 @@ from genlm.control.sampler import DirectTokenSampler
 
 import gcd
 import smc
-from experiments.harness.genlm_potentials import (
+from benchmarks.genlm_potentials import (
     ConditionPotential,
     ModelPotential,
     awrs,
@@ -73,7 +73,7 @@ def on_our_passes(
     tables = tables_of(lm.vocabulary)
 
     def model() -> ModelPotential:
-        return ModelPotential(lm, prompt, 1.0, tables)
+        return ModelPotential(lm, prompt, tables)
 
     def drawing(limit: int | None) -> Callable[[int], Any]:
         return lambda seed: awrs(model(), ConditionPotential(automaton, limit, tables), seed)
@@ -145,10 +145,7 @@ def _run_of(sampler: Callable[[int], Any], budget: int, particles: int) -> Prepa
         made = sampler(seed)
 
         def run() -> tuple[float, int]:
-            found = sequential(
-                made, budget=budget, particles=particles, resampling="systematic",
-                ess_threshold=0.5, seed=seed,
-            )  # fmt: skip
+            found = sequential(made, budget=budget, particles=particles, seed=seed)
             return float(found.log_ml), sum(len(context) for context in found.contexts)
 
         return run

@@ -9,18 +9,14 @@ from __future__ import annotations
 from hydra.core.config_store import ConfigStore
 
 from experiments.commongen.task import TASK as COMMONGEN
-from experiments.convergence.scale.task import TASK as SCALE
 from experiments.convergence.task import TASK as CONVERGENCE
 from experiments.harness import config as configuration
 from experiments.harness.run import Task
 from experiments.latency.task import TASK as LATENCY
-from experiments.shakespeare.task import TASK as SHAKESPEARE
 from experiments.sql.task import TASK as SQL
 from experiments.tool_calling.task import TASK as XLAM
 
-TASKS: dict[str, Task] = {
-    task.name: task for task in (XLAM, COMMONGEN, SQL, SHAKESPEARE, CONVERGENCE, SCALE, LATENCY)
-}
+TASKS: dict[str, Task] = {task.name: task for task in (XLAM, COMMONGEN, SQL, CONVERGENCE, LATENCY)}
 
 
 def register() -> None:

@@ -17,7 +17,6 @@ from gcd.errors import (
     WorkLimitError,
 )
 from gcd.infilling import Infill, infill
-from gcd.languages.element_pattern import ASCII_CLASSES, pattern
 from gcd.languages.grammar.coverage import Coverage, grammar_coverage
 from gcd.languages.grammar.grammar import GrammarLanguage, grammar
 from gcd.languages.json_schema.ignored import IgnoredKeyword, IgnoredKeywordWarning
@@ -54,7 +53,6 @@ _WITH_TORCH = {
 }
 
 __all__ = [
-    "ASCII_CLASSES",
     "Automaton",
     "AutomatonBatch",
     "BudgetMask",
@@ -103,7 +101,6 @@ __all__ = [
     "lift",
     "literal",
     "parse_tools",
-    "pattern",
     "regex",
     "segments",
     "sql",

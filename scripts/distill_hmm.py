@@ -2,7 +2,7 @@
 
     python -m scripts.distill_hmm records.path=FILE.jsonl num_states=512 init=latent style=both
     python -m scripts.distill_hmm records.hub=NAME model=hub model.path=NAME transition=monarch
-    python -m scripts.distill_hmm data.path=FILE.jsonl data.vocab_size=128 data.eos_ids=[0]
+    python -m scripts.distill_hmm data.path=runs/sequences-... num_states=1024 init=clones
     torchrun --nproc-per-node=2 -m scripts.distill_hmm ...
 
 Sampled sequences, checkpoints and results lie in `runs/`; the same command goes on from there. See

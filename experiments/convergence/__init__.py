@@ -13,7 +13,7 @@ what came out. To read in this order:
     clones      an HMM whose states are these prefixes, clustered
     hmm         what P-GCD looks ahead with: distilled on the spot so, or given
     sampler     the library's samplers on the tree: thousands of runs without a model
-    methods     the methods that are compared, on the tree and, for their time, on the real model
+    methods     the methods that are compared, on the tree
     measures    how far runs are from the truth, with intervals
     task        all of it in order, resumable
     headline    what sums it up: particles needed, harm by more of them, equal reads

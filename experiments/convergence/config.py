@@ -7,7 +7,6 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from experiments.harness import smollm2
 from experiments.harness.algorithms import algorithms_of, is_discrete
 from experiments.harness.checks import at_least, inside, left_alone, one_of
 from experiments.harness.config import Config
@@ -18,12 +17,10 @@ MOST_PREFIXES = 200_000
 
 @dataclass
 class ConvergenceConfig:
-    """Samplers against the exact posterior, by particles and by time."""
+    """Samplers against the exact posterior, by particles and by prefixes read."""
 
     name: str = "convergence"
     problems: str | None = None  # a JSON file of own problems; None: the built-in ones
-    # Models whose built-in problems are run; none: model.path alone.
-    models: list[str] = field(default_factory=list)
     methods: list[str] = field(
         default_factory=lambda: ["lcd", "gcd", "pgcd", "pgcd_tied", "pgcd_exact", "pgcd_in_time"]
     )
@@ -33,12 +30,11 @@ class ConvergenceConfig:
     particles: list[int] = field(default_factory=lambda: [1, 2, 4, 8, 16, 32, 64, 128, 256])
     runs: int = 1000  # independent runs of each arm and number of particles, at least
     draws: int = 16000  # and at least so many particles over all runs
-    timed_runs: int = 3  # at most, with the real model; their median is reported; 0: none
     max_prefixes: int = MOST_PREFIXES  # of a problem; up to the default
 
     # The HMM of P-GCD: a checkpoint, or (None) distilled on the spot from free continuations.
     hmm: str | None = None
-    hmm_for: str = "model"  # one for all prompts of a model; or "problem": one for each prompt
+    hmm_for: str = "model"  # one for all prompts; or "problem": one for each prompt
     hmm_states: int = 1024  # at most
     hmm_sequences: int = 50000  # for each HMM
     hmm_length: int = 16  # most tokens of a sequence; less where all budgets are
@@ -50,49 +46,34 @@ def check(config: DictConfig) -> None:
     for key in ("runs", "draws", "hmm_length", "hmm_sequences"):
         at_least(f"task.{key}", task[key], 1)
     at_least("task.hmm_states", task.hmm_states, 2)
-    at_least("task.timed_runs", task.timed_runs, 0)
     most = task.max_prefixes
     inside("task.max_prefixes", most, f"1..{MOST_PREFIXES}", 1 <= most <= MOST_PREFIXES)
-    if len(set(task.models)) != len(task.models):
-        raise ValueError(f"task.models has an entry twice: {list(task.models)}")
     one_of("task.hmm_for", task.hmm_for, ("model", "problem"))
-    if task.problems is not None and task.models:
-        raise ValueError("task.problems are for one model: give model.path, leave task.models out")
     if task.problems is not None and not Path(task.problems).expanduser().is_file():
         raise ValueError(f"task.problems={task.problems}: there is no such file")
-    if task.models and config.model.path != smollm2.NAME:
-        raise ValueError(
-            f"model.path={config.model.path} and task.models={list(task.models)}: give one of them"
-        )
-    check_convergent(config, "reads no records; see task.problems")
-    _check_hmm(config)
-    _check_discrete(config)
-
-
-def check_convergent(config: DictConfig, records: str) -> None:
-    """Refuse what neither task of exact answers can honour: methods, records, `top_p`, an HMM.
-
-    Args:
-        records: what the task has in place of the records of `data.*`, in words.
-    """
-    name = f"+task={config.task.name}"
-    names = [n for n in methods_of(config) if ":" in n or not method_of(n).in_convergence]
-    if names:
-        known = [name for name, method in METHODS.items() if method.in_convergence]
-        raise ValueError(
-            f"task.methods has {', '.join(names)}, which {name} cannot run: it "
-            f"compares {', '.join(known)}"
-        )
-    left_alone(config, Config, ["data.path", "data.hub", "data.offset"], f"{name} {records}")
+    _check_methods(config)
+    records = ["data.path", "data.hub", "data.offset"]
+    left_alone(config, Config, records, "+task=convergence reads no records; see task.problems")
     unread = ["smc.execution", "smc.read_ahead"]
-    left_alone(config, Config, unread, f"{name} runs on tables, which have one form")
+    left_alone(config, Config, unread, "+task=convergence runs on tables, which have one form")
     if config.smc.top_p != 1:
         raise ValueError(
             f"smc.top_p={config.smc.top_p} changes the target, so there is no exact answer to "
             "converge to: leave it at 1"
         )
-    reason = f"{name} has a method for each (pgcd_in_time, pgcd_joint, pgcd_tied, pgcd_exact)"
-    left_alone(config, Config, ["hmm.lookahead"], reason)
+    _check_hmm(config)
+    _check_discrete(config)
+
+
+def _check_methods(config: DictConfig) -> None:
+    """Check that every method can be tabulated."""
+    names = [n for n in methods_of(config) if ":" in n or not method_of(n).in_convergence]
+    if names:
+        known = [name for name, method in METHODS.items() if method.in_convergence]
+        raise ValueError(
+            f"task.methods has {', '.join(names)}, which +task=convergence cannot run: it "
+            f"compares {', '.join(known)}"
+        )
 
 
 def _check_discrete(config: DictConfig) -> None:
@@ -116,10 +97,6 @@ def _check_hmm(config: DictConfig) -> None:
     task = config.task
     if task.hmm is not None:
         existing_hmm("task.hmm", task.hmm)
-        if len(task.models) > 1:
-            raise ValueError(
-                "task.hmm is for one vocabulary: leave it out with several task.models"
-            )
         if task.hmm_for == "problem":
             raise ValueError("task.hmm is one HMM for all problems: leave task.hmm_for=problem out")
         if not any(map(needs_hmm, methods_of(config))):
@@ -128,5 +105,6 @@ def _check_hmm(config: DictConfig) -> None:
                 f"{methods_of(config)} has none: add pgcd, or leave task.hmm out"
             )
     left_alone(config, Config, ["hmm.path"], "+task=convergence takes its HMM from task.hmm=DIR")
-    reason = "+task=convergence has a method for each (pgcd, pgcd_tied, pgcd_exact)"
-    left_alone(config, Config, ["hmm.exact_top_k"], reason)
+    own = "pgcd, pgcd_in_time, pgcd_joint, pgcd_tied, pgcd_exact"
+    reason = f"+task=convergence has a method for each ({own})"
+    left_alone(config, Config, ["hmm.exact_top_k", "hmm.lookahead"], reason)

@@ -1,4 +1,4 @@
-"""This module draws total variation against particles, prefixes read, and time.
+"""This module draws total variation against particles and prefixes read.
 
 There is a panel for each problem, and a figure of the medians over problems. Methods have colours
 and markers, algorithms styles of lines.
@@ -22,11 +22,7 @@ from experiments.harness.figures import legend_of, log_axis, plain, plt
 _LEAST = 1e-5  # what is closer than that is drawn there
 _NOTHING = 0.5  # where no prefix is read, on an axis that has no zero
 _EXACT = "exact sampler, as many draws"
-LABELS = {
-    "particles": "particles",
-    "read": "prefixes read a run",
-    "seconds": "seconds a run, real model",
-}
+LABELS = {"particles": "particles", "read": "prefixes read a run"}
 """What panels are drawn against: columns of estimates, and how they are called."""
 _FEW = 8  # so many intervals can be told apart in one panel
 
@@ -134,15 +130,14 @@ def _title(name: str) -> str:
 def _panel(axis: Any, report: Report, arms: Sequence[Arm], key: str) -> None:
     axis.axhline(GOAL, color="0.85", linewidth=4, zorder=0)
     for arm in arms:
-        rows = [e for e in estimates_of(report, arm) if e[key] is not None]
+        rows = estimates_of(report, arm)
         x = [max(_NOTHING, e[key]) if key == "read" else e[key] for e in rows]
         axis.plot(
             x,
             [max(_LEAST, tv_of(e)) for e in rows],
             **arm.style,
             markersize=4 if len(arms) <= _FEW else 3,
-            # Times are noisy, and lines from point to point only say which is next.
-            linewidth=0.6 if key == "seconds" else 1.2 if len(arms) <= _FEW else 0.9,
+            linewidth=1.2 if len(arms) <= _FEW else 0.9,
         )
         if key == "particles" and len(arms) <= _FEW:
             axis.fill_between(
@@ -158,7 +153,7 @@ def _panel(axis: Any, report: Report, arms: Sequence[Arm], key: str) -> None:
         floors = {e["particles"]: e["exact_sampler_tv"] for e in report["estimates"]}
         axis.plot(sorted(floors), [max(_LEAST, floors[n]) for n in sorted(floors)], **exact)
     else:
-        # Neither seconds nor prefixes are draws: the floor of the most draws that any point has.
+        # Prefixes are no draws: the floor of the most draws that any point has.
         floor = min(e["exact_sampler_tv"] for e in report["estimates"])
         axis.axhline(max(_LEAST, floor), **exact)
     _distances(axis)

@@ -2,9 +2,7 @@
 
     particles     the fewest that were tried from which on the law of one drawn answer is within a
                   total variation of `GOAL` of the exact posterior. What was not reached counts as
-                  twice the most that were tried; shares of another method's particles, taken
-                  problem by problem with the same algorithm, are then bounds: at least (or at
-                  most) that
+                  twice the most that were tried
     worst         the largest total variation over the problems, with `AT` particles
     growth        the largest ratio of the total variation at 4 N particles to that at N, of all
                   problems and N where the former is more than `SMALL` beyond what noise over the
@@ -33,7 +31,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.harness.arms import Arm, arms_in
-from experiments.harness.methods import METHODS
 
 GOAL = 0.1
 AT = 16
@@ -117,11 +114,6 @@ def _summary(reports: Sequence[Report], hard: Sequence[Report], arm: Arm) -> dic
         "needed": {r["name"]: reached(r, arm) for r in reports},
         "median_needed": _median(_needed(reports, arm)),
         "median_needed_hard": _median(_needed(hard, arm)),
-        "share": {
-            other: {"all": _share(reports, arm, other), "hard": _share(hard, arm, other)}
-            for other in ("gcd", "lcd")
-            if _may_need_less(arm) and Arm(other, arm.algorithm) in arms_of(reports)
-        },
         "worst": _worst(reports, arm),
         "growth": _growth(reports, arm),
         "equal_reads": equal_reads(reports, arm),
@@ -131,17 +123,6 @@ def _summary(reports: Sequence[Report], hard: Sequence[Report], arm: Arm) -> dic
 def _needed(reports: Sequence[Report], arm: Arm) -> list[float]:
     """Particles needed on each problem; twice the most that were tried where these did not do."""
     return [reached(r, arm) or 2 * most_particles(reports) for r in reports]
-
-
-def _share(reports: Sequence[Report], arm: Arm, other: str) -> float | None:
-    """Median share of another method's particles, with the same algorithm."""
-    pairs = zip(_needed(reports, arm), _needed(reports, Arm(other, arm.algorithm)), strict=True)
-    return _median([a / b for a, b in pairs])
-
-
-def _may_need_less(arm: Arm) -> bool:
-    """Whether a method does more than to forbid tokens; its share of particles is reported."""
-    return METHODS[arm.method].indicator is None
 
 
 def _worst(reports: Sequence[Report], arm: Arm) -> dict[str, Any] | None:

@@ -23,7 +23,6 @@ from experiments.convergence.headline import (
 )
 from experiments.harness.algorithms import is_discrete
 from experiments.harness.arms import Arm
-from experiments.harness.methods import METHODS
 from experiments.harness.results import as_lines
 from experiments.harness.run import Run
 from experiments.harness.tables import as_markdown
@@ -43,8 +42,6 @@ def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
     summary = {"headline": headline(reports), "notes": list(notes), "seed": run.config.seed,
                "problems": [_without_posteriors(r) for r in reports]}  # fmt: skip
     drawn = {"particles": "particles", "reads": "read"}
-    if run.config.task.timed_runs > 0:
-        drawn["time"] = "seconds"
     figures = {name: run.directory / f"{name}.png" for name in ("medians", *drawn)}
     plot_medians(reports, figures["medians"])
     for name, key in drawn.items():
@@ -61,7 +58,8 @@ def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
 def table_of(reports: Sequence[Report], notes: Sequence[str]) -> str:
     """Write everything in Markdown: the headline, the problems, and every arm on each."""
     found = headline(reports)
-    parts = ["## Convergence to the exact posterior", _described_headline(found)]
+    model = Path(reports[0]["model"]).name
+    parts = [f"## Convergence to the exact posterior of {model}", _described_headline(found)]
     parts.append(as_markdown(_headline_table(found)))
     parts.append(as_markdown(_problem_table(reports)))
     parts.append(
@@ -86,7 +84,7 @@ alone would show, were the law exact. To {goal}: the fewest particles from which
 that. With {at} particles: mean number of prefixes that the language model reads, the prompt aside;
 mean total variation of one run's posterior, beside that of an exact sampler of as many draws;
 relative bias (95 % interval) and variance of the evidence estimate; ESS / N (a pool has none); dead
-runs; median seconds of a real run, its table made before."""
+runs."""
 
 
 def _described_headline(found: dict[str, Any]) -> str:
@@ -97,11 +95,10 @@ def _described_headline(found: dict[str, Any]) -> str:
         f"Particles: from which on the law of one answer is within {found['goal']} in total "
         f"variation, median over all {len(found['problems'])} problems, and over the "
         f"{len(found['hard'])} hard, where one sample of GCD is not within it already; what "
-        f"is not reached by {most} counts as {2 * most}. Shares of GCD's and LCD's particles with "
-        "the same algorithm are medians of the problems' own ratios, over all / over the hard "
-        f"ones. Worst: the largest total variation with {at} particles. 4N over N: the largest "
-        f"ratio of the total variation at 4N to that at N, where the former is above {SMALL:g} "
-        "beyond noise. The last columns are total variations over that of "
+        f"is not reached by {most} counts as {2 * most}. Worst: the largest total variation with "
+        f"{at} particles. 4N over N: the largest ratio of the total variation at 4N to that at N, "
+        f"where the former is above {SMALL:g} beyond noise. The last columns are total variations "
+        "over that of "
         f"{reference['method']} ({reference['algorithm']}) where both read as many prefixes: as "
         "many as with so many particles of the method's own, or of that one's; medians, and in "
         "brackets the number of problems where both ever do."
@@ -115,7 +112,6 @@ def _headline_table(found: dict[str, Any]) -> pd.DataFrame:
     """One row for each arm."""
     most = found["most_particles"]
     arms = found["arms"].values()
-    others = list(dict.fromkeys(other for each in arms for other in each["share"]))
     equal = dict.fromkeys(
         (way, n) for each in arms for way, found in each["equal_reads"].items() for n in found
     )
@@ -124,10 +120,6 @@ def _headline_table(found: dict[str, Any]) -> pd.DataFrame:
             **Arm.of(each).titles,
             "particles": _count(each["median_needed"], most),
             "of the hard": _count(each["median_needed_hard"], most),
-            **{
-                f"share of {METHODS[other].title}'s": _shares(each["share"].get(other))
-                for other in others
-            },
             "worst": _place(each["worst"], "tv"),
             "4N over N": _place(each["growth"], "ratio"),
             **{
@@ -137,12 +129,6 @@ def _headline_table(found: dict[str, Any]) -> pd.DataFrame:
         }
         for each in arms
     )
-
-
-def _shares(share: dict[str, float | None] | None) -> str:
-    if share is None:
-        return "–"
-    return " / ".join("–" if share[k] is None else f"{share[k]:.3g}" for k in ("all", "hard"))
 
 
 def _place(found: dict[str, Any] | None, key: str) -> str:
@@ -163,7 +149,6 @@ def _problem_table(reports: Sequence[Report]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "problem": _cell(r["name"]),
-            "model": _cell(Path(r["model"]).name),
             "budget": r["budget"],
             "answers within it": sum(p > 0 for p in r["posterior"]),
             "prefixes": r["prefixes"],
@@ -202,7 +187,6 @@ def _arm_table(
         row["variance"] = f"{e['evidence_variance']:.3g}"
         row["ESS/N"] = "–" if is_discrete(arm.algorithm) else f"{e['ess']:.2f}"
         row["dead %"] = f"{100 * e['dead']:.1f}"
-        row["seconds"] = "–" if e["seconds"] is None else f"{e['seconds']:.3g}"
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -220,10 +204,8 @@ def _described(report: Report) -> str:
     tail = start if len(start) <= 70 else "…" + start[-70:]
     top = sorted(zip(report["posterior"], report["strings"], strict=True), reverse=True)[:3]
     likely = ", ".join(f"`{_inline(text)}` {p:.3g}" for p, text in top if p > 0)
-    tables = {e["table_seconds"] for e in report["estimates"]} - {None}
-    table = f" The lookahead table takes {1000 * min(tables):.3g} ms." if tables else ""
     note = f"{report['note'][:1].upper()}{report['note'][1:]}. " if report["note"] else ""
-    return f"{note}After `{_inline(tail)}`; most probable: {likely}.{table}"
+    return f"{note}After `{_inline(tail)}`; most probable: {likely}."
 
 
 def _inline(text: str) -> str:

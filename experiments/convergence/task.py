@@ -1,27 +1,26 @@
 """`+task=convergence` compares samplers with the exact posterior.
 
-For each model its HMM; for each problem its tree, the language model asked once at every prefix of
-it, and the truth (`exact`); for each method, algorithm and number of particles thousands of runs on
-the tree (`sampler`), measured (`measures`), and a few on the real model for their time. Problems
-that cannot be honoured are refused before any model is asked anything.
+For each problem its tree, the language model asked once at every prefix of it, the truth (`exact`),
+and the HMM to look ahead with; for each method, algorithm and number of particles thousands of runs
+on the tree (`sampler`), measured (`measures`). Problems that cannot be honoured are refused before
+the model is asked anything.
 
 Rows go to the run directory as they are made, and what the model said within the budget lies beside
-them: the same command goes on from there, to the same final result (wall times aside, and what the
-model's arithmetic may round otherwise at prefixes that LCD alone walks, which it is asked again).
+them: the same command goes on from there, to the same final result (but for what the model's
+arithmetic may round otherwise at prefixes that LCD alone walks, which it is asked again).
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from experiments.convergence.builtin import builtin
 from experiments.convergence.config import ConvergenceConfig, check
@@ -29,12 +28,7 @@ from experiments.convergence.evaluate import Evaluator, load_values, save_values
 from experiments.convergence.exact import Exact, exact, floor_of_draws
 from experiments.convergence.hmm import Distilled, Recipe, distil, given, with_own_ends
 from experiments.convergence.measures import estimate
-from experiments.convergence.methods import (
-    Stopwatch,
-    law_of_sample,
-    on_tree,
-    settings_of,
-)
+from experiments.convergence.methods import law_of_sample, on_tree, settings_of
 from experiments.convergence.problems import Prepared, Problem, prepare, read_problems
 from experiments.convergence.report import report
 from experiments.convergence.sampler import TreeLM, TreeProposal, sample_runs
@@ -42,48 +36,13 @@ from experiments.convergence.tree import Tree
 from experiments.distillation.training import at_random
 from experiments.harness import smollm2
 from experiments.harness.algorithms import ALGORITHMS, is_discrete
-from experiments.harness.config import ModelConfig
 from experiments.harness.identity import Identity, results_config
 from experiments.harness.methods import METHODS, needs_hmm, refuse_little_memory
 from experiments.harness.models import digest_of, load_model, weights_of
 from experiments.harness.processes import bar
 from experiments.harness.results import Key, Row
 from experiments.harness.run import Run, Task
-
-_BARE = {"adapter": "none"}
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A model and its problems.
-
-    Attributes:
-        path: of the model.
-        label: a short name, unlike those of the others.
-        model: its settings.
-        problems: made ready.
-        hmms: one for each problem; none where no method needs one.
-    """
-
-    path: str
-    label: str
-    model: ModelConfig
-    problems: tuple[Prepared, ...]
-    hmms: tuple[Distilled, ...] = ()
-
-    def name(self, number: int) -> str:
-        """Name the problem of this number as rows and files do."""
-        return f"{self.label}-{number}"
-
-    def keys(self, number: int, task: DictConfig) -> list[Key]:
-        """Give the keys of all rows of the problem of this number."""
-        every = product(task.methods, task.algorithms, task.particles)
-        return [Key(self.name(number), *each) for each in every]
-
-    @property
-    def notes(self) -> list[str]:
-        """What there is to say about the HMMs."""
-        return [f"{self.path}: {note}" for note in dict.fromkeys(hmm.note for hmm in self.hmms)]
+from hmm.model import HMM
 
 
 def _read(config: DictConfig) -> list[Problem] | None:
@@ -94,57 +53,29 @@ def _read(config: DictConfig) -> list[Problem] | None:
 def _run(run: Run, own: list[Problem] | None) -> None:
     """Prepare all problems, then take them one by one, and report."""
     config = run.config
-    models = _models(config)
-    subjects = [
-        _subject(config, model, label, own)
-        for model, label in zip(models, _labels([model.path for model in models]), strict=True)
-    ]
-    keys = [key for s in subjects for i in range(len(s.problems)) for key in s.keys(i, config.task)]
+    problems = _prepared(config, own)
+    hmm = _given_hmm(config, problems)
+    keys = [key for number in range(len(problems)) for key in _keys(number, config.task)]
     run.open(keys)
-    subjects = [_with_hmm(config, subject, run.directory) for subject in subjects]
+    hmms = _hmms(config, problems, hmm, run.directory)
     reports = []
     with run.sampling(keys) as progress:
-        for subject in subjects:
-            for number in range(len(subject.problems)):
-                bench = _Bench(run, subject, number)
-                bench.make_rows(progress)
-                reports.append(bench.report(_title(subjects, subject, number)))
-    report(run, reports, [note for subject in subjects for note in subject.notes])
+        for number, prepared in enumerate(problems):
+            bench = _Bench(run, number, prepared, hmms[number].hmm if hmms else None)
+            bench.make_rows(progress)
+            reports.append(bench.report())
+    report(run, reports, list(dict.fromkeys(hmm.note for hmm in hmms)))
 
 
-def _models(config: DictConfig) -> list[ModelConfig]:
-    """The settings of each model; an adapter is of the configuration's own alone."""
-    own = config.model.path
-    return [
-        cast(
-            ModelConfig,
-            OmegaConf.merge(config.model, {"path": path} | ({} if path == own else _BARE)),
-        )
-        for path in config.task.models or [own]
-    ]
-
-
-def _labels(paths: Sequence[str]) -> list[str]:
-    """A short name of each model: rows and files are kept under it, so no two may be alike."""
-    # However a directory is spelled, its rows have one name.
-    places = [Path(path).expanduser() for path in paths]
-    names = [(place.resolve() if place.exists() else place).name for place in places]
-    if len(set(names)) < len(names):
-        names = [f"{number}-{name}" for number, name in enumerate(names)]
-    return names
-
-
-def _title(subjects: Sequence[Subject], subject: Subject, number: int) -> str:
-    """The name of a problem, with its model where several are asked the same."""
-    name = subject.problems[number].problem.name
-    asked = [prepared.problem.name for one in subjects for prepared in one.problems]
-    return name if asked.count(name) == 1 else f"{name} ({subject.label})"
+def _keys(number: int, task: DictConfig) -> list[Key]:
+    """The keys of all rows of the problem of this number, by which rows name it."""
+    every = product(task.methods, task.algorithms, task.particles)
+    return [Key(str(number), *each) for each in every]
 
 
 def _identity(config: DictConfig, own: list[Problem] | None) -> Identity:
-    """What determines the results: settings, the models' files, the file of problems, the HMM."""
-    identity = results_config(config)
-    identity["model_files"] = [weights_of(model) for model in _models(config)]
+    """What determines the results: settings, the model's files, the file of problems, the HMM."""
+    identity = {**results_config(config), **weights_of(config.model)}
     if own is not None:
         content = Path(config.task.problems).expanduser().read_bytes()
         identity["problems_sha256"] = hashlib.sha256(content).hexdigest()[:16]
@@ -153,46 +84,52 @@ def _identity(config: DictConfig, own: list[Problem] | None) -> Identity:
     return identity
 
 
-def _subject(
-    config: DictConfig, model: ModelConfig, label: str, own: Sequence[Problem] | None
-) -> Subject:
-    """A model and its problems; nothing is asked of it yet."""
-    task, path = config.task, model.path
-    lm, tokenizer = load_model(model)
-    suite = "toolcalls" if path == smollm2.NAME else "stories"
-    problems = builtin(suite, lm, tokenizer, model.prompt) if own is None else own
-    prepared = tuple(prepare(p, lm, tokenizer, task.max_prefixes) for p in problems)
+def _prepared(config: DictConfig, own: Sequence[Problem] | None) -> list[Prepared]:
+    """The problems, made ready for the model; nothing is asked of it yet."""
+    lm, tokenizer = load_model(config.model)
+    suite = "toolcalls" if config.model.path == smollm2.NAME else "stories"
+    problems = builtin(suite, lm, tokenizer, config.model.prompt) if own is None else own
+    return [prepare(p, lm, tokenizer, config.task.max_prefixes) for p in problems]
+
+
+def _given_hmm(config: DictConfig, problems: Sequence[Prepared]) -> Distilled | None:
+    """The HMM that the settings name, if they do and a method needs one.
+
+    What an HMM cannot do is refused here, not after the first of the methods has run.
+    """
+    task = config.task
     if not any(map(needs_hmm, task.methods)):
-        return Subject(path, label, model, prepared)
-    # What an HMM cannot do is refused now, not after the first of the methods has run.
-    hmms: tuple[Distilled, ...] = ()
-    if task.hmm is not None:
-        hmms = (given(task.hmm, lm.vocabulary),) * len(prepared)
-    prompts = len({one.prompt for one in prepared}) if task.hmm_for == "model" else 1
-    if not hmms and prompts > task.hmm_sequences:
+        return None
+    found = None if task.hmm is None else given(task.hmm, problems[0].lm.vocabulary)
+    prompts = len({one.prompt for one in problems}) if task.hmm_for == "model" else 1
+    if found is None and prompts > task.hmm_sequences:
         raise ValueError(
             f"task.hmm_sequences={task.hmm_sequences} is less than one for each of {prompts} "
             "prompts; give more, or task.hmm_for=problem"
         )
-    sized = hmms[0].hmm if hmms else at_random(task.hmm_states, 1, seed=0)
+    sized = found.hmm if found else at_random(task.hmm_states, 1, seed=0)
     settings = settings_of(config)
     ahead = {m: METHODS[m].proposal(settings, sized) for m in filter(needs_hmm, task.methods)}
-    for one in prepared:
+    for one in problems:
         needs = {m: [p.memory(one.constraint, one.problem.budget)] for m, p in ahead.items()}
         refuse_little_memory(ahead, [one.problem.name], needs)
-    return Subject(path, label, model, prepared, hmms)
+    return found
 
 
-def _with_hmm(config: DictConfig, subject: Subject, run_dir: Path) -> Subject:
-    """The subject with an HMM for each problem, should a method need one."""
+def _hmms(
+    config: DictConfig, problems: Sequence[Prepared], hmm: Distilled | None, run_dir: Path
+) -> list[Distilled]:
+    """An HMM for each problem, the given one or distilled; none where no method needs one."""
     task = config.task
-    if subject.hmms or not any(map(needs_hmm, task.methods)):
-        return subject
-    lm = with_own_ends(subject.problems[0].lm)
-    model = {**weights_of(subject.model), "dtype": config.model.dtype}
+    if not any(map(needs_hmm, task.methods)):
+        return []
+    if hmm is not None:
+        return [hmm] * len(problems)
+    lm = with_own_ends(problems[0].lm)
+    model = {**weights_of(config.model), "dtype": config.model.dtype}
 
-    def made_for(problems: Sequence[Prepared]) -> Distilled:
-        longest = max(prepared.problem.budget for prepared in problems)
+    def made_for(some: Sequence[Prepared]) -> Distilled:
+        longest = max(prepared.problem.budget for prepared in some)
         recipe = Recipe(
             states=task.hmm_states,
             sequences=task.hmm_sequences,
@@ -200,28 +137,23 @@ def _with_hmm(config: DictConfig, subject: Subject, run_dir: Path) -> Subject:
             temperature=config.smc.temperature,
             seed=config.seed,
         )
-        prompts = [prepared.prompt for prepared in problems]
-        return distil(lm, model, prompts, recipe, run_dir.parent)
+        return distil(lm, model, [prepared.prompt for prepared in some], recipe, run_dir.parent)
 
     if task.hmm_for == "problem":
-        hmms = tuple(made_for([prepared]) for prepared in subject.problems)
-    else:
-        hmms = (made_for(subject.problems),) * len(subject.problems)
-    return replace(subject, hmms=hmms)
+        return [made_for([prepared]) for prepared in problems]
+    return [made_for(problems)] * len(problems)
 
 
 class _Bench:
-    """One problem of one model: its tree, its truth, and its rows."""
+    """One problem: its tree, its truth, and its rows."""
 
-    def __init__(self, run: Run, subject: Subject, number: int) -> None:
+    def __init__(self, run: Run, number: int, prepared: Prepared, hmm: HMM | None) -> None:
         self.config = run.config
         self.store = run.store
-        self.values = run.directory / "values"
-        self.model = subject.path
-        self.hmm = subject.hmms[number].hmm if subject.hmms else None
-        self.prepared = prepared = subject.problems[number]
-        self.name = subject.name(number)
-        self.keys = subject.keys(number, self.config.task)
+        self.values = run.directory / "values" / f"{number}.npz"
+        self.hmm = hmm
+        self.prepared = prepared
+        self.keys = _keys(number, self.config.task)
         self.settings = settings_of(self.config)
         self.evaluator = Evaluator(
             prepared.lm,
@@ -234,19 +166,17 @@ class _Bench:
         try:
             self.exact: Exact = exact(self.tree)
         except ValueError as error:
-            raise ValueError(
-                f"problem {prepared.problem.name!r}, model {subject.path}: {error}"
-            ) from error
+            raise ValueError(f"problem {prepared.problem.name!r}: {error}") from error
         self.posterior = self.exact.posterior.numpy()
 
     def _tree(self) -> Tree:
         """The tree with the model's values, asked for as far as they are not on disk."""
         tree = self.prepared.tree()
-        path = self.values / f"{self.name}.npz"
-        if not load_values(tree, path):
-            with bar(tree.num_prefixes, f"prefixes of {self.name}", "prefix", 0) as shown:
+        if not load_values(tree, self.values):
+            name = self.prepared.problem.name
+            with bar(tree.num_prefixes, f"prefixes of {name}", "prefix", 0) as shown:
                 self.evaluator(tree, torch.arange(tree.num_exact), shown.update)
-            save_values(tree, path)
+            save_values(tree, self.values)
         return tree
 
     def make_rows(self, progress: Callable[[int], object]) -> None:
@@ -256,13 +186,8 @@ class _Bench:
             if not due:
                 continue
             proposal = on_tree(method, self.prepared, self.tree, self.hmm, self.settings)
-            watch = Stopwatch(method, self.prepared, self.hmm, self.settings, self.config)
-            table = watch.table_seconds()
             for key in due:
-                row = self._row(key, proposal)
-                seconds = watch.seconds(key.algorithm, key.particles)
-                row |= {"seconds": seconds, "table_seconds": table}
-                self.store.append([row])
+                self.store.append([self._row(key, proposal)])
                 progress(1)
 
     def _row(self, key: Key, proposal: TreeProposal) -> Row:
@@ -298,12 +223,12 @@ class _Bench:
         # One particle of SMC is a single sample: resampling can do nothing to it.
         return law_of_sample(proposal, self.exact).total_variation
 
-    def report(self, title: str) -> dict[str, Any]:
-        """One line of `results.jsonl`, under this name."""
+    def report(self) -> dict[str, Any]:
+        """One line of `results.jsonl`."""
         problem = self.prepared.problem
         report: dict[str, Any] = {
-            "name": title,
-            "model": self.model,
+            "name": problem.name,
+            "model": self.config.model.path,
             "note": problem.note,
             "prompt": problem.prompt if isinstance(problem.prompt, str) else list(problem.prompt),
             "prompt_ids": list(self.prepared.prompt),

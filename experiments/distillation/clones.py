@@ -174,7 +174,7 @@ def _states(
     for k in range(num_kinds):
         first.append(len(made))
         rows = (kinds == k).nonzero().squeeze(1)
-        cluster = k_means(points[rows], weight[rows], int(clones[k]), generator)
+        cluster = _k_means(points[rows], weight[rows], int(clones[k]), generator)
         found, cluster = torch.unique(cluster, return_inverse=True)
         states[at[rows]] = len(made) + cluster
         made += [k] * max(1, len(found))
@@ -215,7 +215,7 @@ def random_projection(
     return torch.randn(size, dimensions, generator=generator) / dimensions**0.5
 
 
-def k_means(
+def _k_means(
     points: Float32[Tensor, "n D"],
     weight: Float32[Tensor, "n"],
     num_clusters: int,

@@ -27,16 +27,13 @@ from hmm.transition import factor_shapes
 TRANSITIONS = ("dense", "monarch")
 INITS = ("random", "latent", "clones")
 SAVE_DTYPES = ("float32", "float16", "bfloat16")
-SUFFIXES = (".jsonl", ".npz", ".safetensors")
 
 
 @dataclass
-class TokenFileConfig:
-    """Token sequences that are there already, in place of samples; see `distill_data.read`."""
+class SampledConfig:
+    """Answers that are there already."""
 
-    path: str | None = None  # .jsonl, .npz, .safetensors, or a directory of an earlier sampling
-    vocab_size: int | None = None  # with it no LM is loaded; without, the LM's is used
-    eos_ids: list[int] = field(default_factory=list)  # goes with vocab_size
+    path: str | None = None  # a directory of an earlier sampling, `runs/sequences-...`
 
 
 @dataclass
@@ -44,7 +41,7 @@ class DistillConfig:
     """The whole of one distillation."""
 
     # What the model is learnt from.
-    data: TokenFileConfig = field(default_factory=TokenFileConfig)
+    data: SampledConfig = field(default_factory=SampledConfig)
     source: str = "xlam"  # whose prompts are answered: "xlam", "commongen", "sql"
     records: DataConfig = field(default_factory=DataConfig)  # requests to answer
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -56,15 +53,15 @@ class DistillConfig:
     max_length: int = 128  # tokens of an answer, EOS included; a longer one is cut there
     sample_batch: int = 64  # answers sampled together
     top: int = 64  # tokens kept of what the LM says at each prefix, with a sketch of its logits;
-    # 0: nothing is kept, and init=latent reads the answers once more
+    # 0: nothing is kept, which init=random does without
     held_out: float = 0.05  # share of the prompts whose answers are kept for the comparison
 
     # The HMM.
     num_states: int = 512
     transition: str = "dense"  # or "monarch"
     block: int | None = None  # of the first Monarch factor; None: nearest to a square
-    init: str = "random"  # or "latent": k-means of the LM's hidden states, or of sketches of its
-    # logits, where they are kept; or "clones": of tokens, by such sketches
+    init: str = "random"  # or "latent": k-means of sketches of the LM's logits; or "clones": of
+    # tokens, by such sketches
 
     # Training.
     epochs: int = 10  # passes over the data, the first and the last ones in full batches included;
@@ -77,7 +74,7 @@ class DistillConfig:
     pseudo_count: float = 0.01  # for each initial and transition entry
     emission_pseudo_count: float = 2.0  # for each state, shared out as tokens are frequent
     dropout: float = 0.0  # share of tokens hidden from each E-step
-    latent_sequences: int | None = 4000  # with init=latent, read so many, at random; null: all
+    latent_sequences: int | None = 4000  # of them init=latent is made, at random; null: all
 
     # The run.
     evaluations: int = 30  # points of the held-out curve, about
@@ -158,7 +155,7 @@ def check(config: DictConfig) -> None:
     for key in ("pseudo_count", "emission_pseudo_count"):
         inside(key, config[key], "(0, infinity)", 0 < config[key] < math.inf)
     _check_model(config)
-    _check_clones(config)
+    _check_init(config)
     _check_data(config)
     _check_ignored(config)
     if config.data.path is None:
@@ -179,11 +176,12 @@ def _check_model(config: DictConfig) -> None:
         )
 
 
-def _check_clones(config: DictConfig) -> None:
+def _check_init(config: DictConfig) -> None:
+    if config.init != "random" and config.data.path is None:
+        at_least(f"top (with init={config.init}, made of what is kept)", config.top, 1)
     if config.init != "clones":
         return
     at_least("num_states (with init=clones)", config.num_states, FEWEST_STATES)
-    at_least("top (with init=clones, which is made of what is kept)", config.top, 1)
     if config.transition != "dense":
         raise ValueError(
             f"init=clones makes dense transitions, and transition={config.transition}: give "
@@ -196,29 +194,11 @@ def _check_data(config: DictConfig) -> None:
     if config.records.path and config.records.hub:
         raise ValueError("give records.path or records.hub, not both")
     if data.path is None:
-        if data.vocab_size is not None or data.eos_ids:
-            raise ValueError("data.vocab_size and data.eos_ids go with data.path: give a file")
         return
-    path = Path(data.path).expanduser()
-    if not path.exists():
-        raise ValueError(f"data.path={data.path} does not exist")
-    if path.is_file() and path.suffix not in SUFFIXES:
-        raise ValueError(f"data.path={data.path}: use a file that ends in {', '.join(SUFFIXES)}")
+    if not Path(data.path).expanduser().is_dir():
+        raise ValueError(f"data.path={data.path} is no directory of an earlier sampling")
     if config.records.path or config.records.hub:
         raise ValueError("data.path holds sequences, records.* requests to sample from: give one")
-    if data.vocab_size is None:
-        if data.eos_ids:
-            raise ValueError("data.eos_ids goes with data.vocab_size; else the LM's are used")
-        return
-    at_least("data.vocab_size", data.vocab_size, 1)
-    for token in data.eos_ids:
-        fits = 0 <= token < data.vocab_size
-        inside("data.eos_ids", token, f"0..{data.vocab_size - 1}", fits)
-    if config.init != "random":
-        raise ValueError(
-            f"init={config.init} reads the sequences with the LM: leave data.vocab_size out, and "
-            "give model.path"
-        )
 
 
 def _check_ignored(config: DictConfig) -> None:
@@ -244,13 +224,6 @@ def _check_ignored(config: DictConfig) -> None:
         return
     ignored(
         ("source", "style", "told", "num_sequences", "answers_per_prompt", "max_length",
-         "model.prompt", "records.split", "records.offset"),
+         "sample_batch", "top", "model.prompt", "records.split", "records.offset"),
         "data.path holds the sequences, so none are sampled; leave it out",
     )  # fmt: skip
-    if config.init != "clones":
-        ignored(("top",), "data.path holds the sequences, so nothing is asked; leave it out")
-    if config.data.vocab_size is not None:
-        ignored(
-            ("model.path", "model.dtype", "sample_batch"),
-            "with data.vocab_size no language model is loaded; leave one of them out",
-        )

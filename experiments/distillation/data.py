@@ -1,36 +1,27 @@
 """Sequences to distil from are ragged, kept on disk, and split for the comparison.
 
-A sequence is what a language model answered, in token ids, EOS included if it came. Beside it lie,
-where they are known, the prompt and log P_lm(answer | prompt). Files are
-
-- `.safetensors` or `.npz` with the arrays of `Sequences` (`tokens` and `lengths` at least; what the
-  model said on the way is in `said_tokens`, `said_log_p` and `said_sketch`, see `top_tokens`), or a
-  directory of such files, as an earlier sampling has left it;
-- `.jsonl`, a sequence a line: a list of token ids, or an object with `tokens` and, if one likes,
-  `prompt` (token ids) and `log_likelihood`.
+A sequence is what a language model answered, in token ids, EOS included if it came. Beside it lie
+the prompt and log P_lm(answer | prompt), and what the model said on the way, if that was kept
+(`top_tokens`). A sampling leaves a directory of `.safetensors` files with these arrays.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from experiments.distillation.top_tokens import TopTokens
-from experiments.harness.records import read_text
 from gcd.support.files import COPY_AGAIN, read_tensors, write_tensors
 from hmm.lumping import Lumping
 
 ARRAYS = ("tokens", "lengths", "log_likelihood", "prompts", "prompt_lengths", "groups", "asked")
 _TOP_TOKENS = ("said_tokens", "said_log_p", "said_sketch")
-_LARGEST_ID = 2**31 - 1  # files hold 32 bits
 _EXPECTED = 0.5  # occurrences
 
 
@@ -42,7 +33,7 @@ class Sequences:
         tokens: of all sequences; `lengths.sum()` of them.
         lengths: tokens of each, at least one.
         log_likelihood: log P_lm(sequence | its prompt), float64; NaN where unknown.
-        prompts: token ids of all prompts; `prompt_lengths` of them each, 0 where there is none.
+        prompts: token ids of all prompts; `prompt_lengths` of them each.
         groups: sequences of one group have one prompt, and stay together when data are split.
         asked: for each token, which entry of `top_tokens` is what the model said before it; -1 for
             none.
@@ -159,10 +150,6 @@ class Sequences:
         """Yield row numbers, `size` at a time, by length so that little is padded."""
         yield from self.lengths.argsort(stable=True).split(size)
 
-    def pieces_with_prompts(self, size: int) -> Iterator[Tensor]:
-        """Yield row numbers, `size` at a time, by length with the prompt."""
-        yield from (self.prompt_lengths + self.lengths).argsort(stable=True).split(size)
-
 
 def _padded(flat: Tensor, starts: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     columns = torch.arange(int(lengths.max()) if len(lengths) else 0)
@@ -223,115 +210,34 @@ def save(sequences: Sequences, path: Path) -> None:
     write_tensors(arrays, path)
 
 
-def read(path: str | Path, *, remedy: str = COPY_AGAIN) -> Sequences:
-    """Read sequences from a file or a directory of files.
+def read(directory: str | Path, *, remedy: str = COPY_AGAIN) -> Sequences:
+    """Read the sequences that a sampling has left.
 
     Args:
-        path: the file or directory.
+        directory: of the sampling.
         remedy: what to do about a damaged file.
 
     Raises:
-        ValueError: for a file that is damaged or not of these forms, empty sequences, or none.
+        ValueError: there is no file, or one that is damaged or has no sequences.
     """
-    path = Path(path).expanduser()
-    if path.is_dir():
-        files = sorted(path.glob("*.safetensors"))
-        if not files:
-            raise ValueError(f"{path} has no .safetensors file of sequences")
-        return Sequences.joined([read(file, remedy=remedy) for file in files])
-    if path.suffix == ".jsonl":
-        sequences = _read_lines(path)
-    else:
-        sequences = _from_arrays(read_tensors(path, remedy=remedy), path)
-    if not len(sequences):
-        raise ValueError(f"{path} holds no sequence")
-    if int(sequences.lengths.min()) < 1:
-        empty = int(sequences.lengths.argmin())
-        raise ValueError(f"{path}: sequence {empty} is empty; leave it out")
-    return sequences
+    files = sorted(Path(directory).expanduser().glob("*.safetensors"))
+    if not files:
+        raise ValueError(f"{directory} has no .safetensors file of sequences")
+    return Sequences.joined([_read_file(file, remedy) for file in files])
 
 
-def _from_arrays(arrays: dict[str, Tensor], path: Path) -> Sequences:
-    missing = {"tokens", "lengths"} - arrays.keys()
+def _read_file(path: Path, remedy: str) -> Sequences:
+    arrays = read_tensors(path, remedy=remedy)
+    missing = {*ARRAYS} - arrays.keys()
     if missing:
-        raise ValueError(
-            f"{path} lacks {sorted(missing)}; it has {sorted(arrays)}. `tokens` are all sequences "
-            "one behind the other, `lengths` their lengths"
-        )
-    tokens, lengths = arrays["tokens"], arrays["lengths"]
-    if tokens.is_floating_point() or lengths.is_floating_point() or lengths.dim() != 1:
-        raise ValueError(f"{path}: tokens and lengths must be integers, lengths of one dimension")
-    lengths = lengths.long()
-    if tokens.dim() == 2:
-        if len(tokens) != len(lengths) or bool((lengths > tokens.shape[1]).any()):
-            raise ValueError(f"{path}: lengths do not fit tokens of shape {tuple(tokens.shape)}")
-        tokens = tokens[torch.arange(tokens.shape[1]) < lengths.unsqueeze(1)]
-    count = len(lengths)
-    defaults = {
-        "log_likelihood": torch.full((count,), float("nan"), dtype=torch.float64),
-        "prompts": torch.zeros(0, dtype=torch.int64),
-        "prompt_lengths": torch.zeros(count, dtype=torch.int64),
-        "groups": torch.arange(count),
-        "asked": torch.full((len(tokens),), -1),
-    }
-    rest = {name: arrays.get(name, default) for name, default in defaults.items()}
-    sizes = [len(rest[name]) for name in ("log_likelihood", "prompt_lengths", "groups")]
-    fits = int(lengths.sum()) == len(tokens) and sizes == [count] * 3
-    if not fits or int(rest["prompt_lengths"].sum()) != len(rest["prompts"]):
-        raise ValueError(f"{path}: its arrays do not fit each other: {count} lengths that sum to "
-                         f"{int(lengths.sum())}, {len(tokens)} tokens")  # fmt: skip
+        raise ValueError(f"{path} is no file of sampled sequences: it lacks {sorted(missing)}")
     known = arrays.keys() >= {*_TOP_TOKENS}
-    top_tokens = TopTokens(*(arrays[name] for name in _TOP_TOKENS)) if known else None
-    lists = 0 if top_tokens is None else len(top_tokens)
-    if len(rest["asked"]) != len(tokens) or bool((rest["asked"] >= lists).any()):
-        raise ValueError(f"{path}: `asked` does not fit its {len(tokens)} tokens and {lists} lists "
-                         "of what was said")  # fmt: skip
+    found = {name: arrays[name] for name in ARRAYS}
     return Sequences(
-        tokens.long(),
-        lengths,
-        rest["log_likelihood"].double(),
-        rest["prompts"].long(),
-        rest["prompt_lengths"].long(),
-        rest["groups"].long(),
-        rest["asked"].long(),
-        top_tokens,
-    )
-
-
-def _read_lines(path: Path) -> Sequences:
-    tokens, prompts, log_likelihood = [], [], []
-    for number, line in enumerate(read_text(path).splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            entry: Any = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path}, line {number}: not JSON: {error}") from None
-        entry = {"tokens": entry} if isinstance(entry, list) else entry
-        if not isinstance(entry, dict) or not _are_ids(entry.get("tokens")):
-            raise ValueError(
-                f"{path}, line {number}: not a list of token ids (0 to {_LARGEST_ID}), nor an "
-                f"object whose `tokens` is one: {line[:60]}"
-            )
-        prompt, known = entry.get("prompt", []), entry.get("log_likelihood", float("nan"))
-        if not _are_ids(prompt) or not _is_number(known):
-            raise ValueError(
-                f"{path}, line {number}: `prompt` is a list of token ids, `log_likelihood` a number"
-            )
-        tokens.append(entry["tokens"])
-        prompts.append(prompt)
-        log_likelihood.append(float(known))
-    return Sequences.from_lists(tokens, prompts, log_likelihood)
-
-
-def _are_ids(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        type(token) is int and 0 <= token <= _LARGEST_ID for token in value
-    )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, float) or (type(value) is int and abs(value) <= _LARGEST_ID)
+        **{name: each.double() if each.is_floating_point() else each.long()
+           for name, each in found.items()},
+        top_tokens=TopTokens(*(arrays[name] for name in _TOP_TOKENS)) if known else None,
+    )  # fmt: skip
 
 
 def check_tokens(sequences: Sequences, num_tokens: int, source: str) -> None:
@@ -341,7 +247,7 @@ def check_tokens(sequences: Sequences, num_tokens: int, source: str) -> None:
         token = int(sequences.tokens[wrong.nonzero()[0]])
         raise ValueError(
             f"{source} holds token {token}, but the vocabulary has {num_tokens}; give the model "
-            "(or the data.vocab_size) that the sequences were made with"
+            "that the sequences were sampled from"
         )
 
 

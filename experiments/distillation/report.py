@@ -59,8 +59,7 @@ def report(summary: dict[str, Any], curve: Sequence[Point], run: Run, out: Path)
 
     Args:
         summary: plain values; among them `nats_per_token`, the held-out log-likelihood of the
-            models by name, the best last: the HMM's as it was saved, the language model's where it
-            is known.
+            models by name, the best last: the HMM's as it was saved, the language model's.
         curve: held-out log-likelihood a token while training.
         out: directory of the model.
     """
@@ -97,8 +96,6 @@ def table_of(summary: dict[str, Any], dtype: str) -> str:
     floor = nats["unigram"]
     for name, value in nats.items():
         lines.append(f"| {name} | {value:.4f} | {_perplexity(value)} | {value - floor:+.4f} |")
-    if LM not in nats:
-        lines.append("| language model | not known | | |")
     lines += [
         "",
         f"Sequences: {summary['source']}; {summary['training_sequences']} of them "
@@ -174,8 +171,7 @@ dropout {config.dropout:g}."""
 
 _INITIALS = {
     "random": "random parameters",
-    "latent": "latent variable distillation (k-means of the language model's last hidden states, "
-    "or logits)",
+    "latent": "latent variable distillation (k-means of the language model's logits)",
     "clones": "clones of tokens (k-means of the language model's logits after prefixes; averages\n"
     "of what it says there as parameters)",
 }

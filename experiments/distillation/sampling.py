@@ -1,4 +1,4 @@
-"""A language model answers freely, and its answers, states and likelihoods are kept.
+"""A language model answers freely, and its answers and their likelihoods are kept.
 
 The HMM is to tell how the model will probably go on *without* any constraint, so these answers are
 drawn at temperature one from the whole vocabulary, up to EOS or `max_length` tokens.
@@ -10,26 +10,22 @@ interrupted sampling goes on to the same sequences, and several processes share 
 
 What answers have in common is read once (docs/distillation.md): a step costs one forward pass of
 the *distinct* prefixes that are still going, and what the model says there is kept (`top_tokens`).
-What was not kept while sampling, or what the model says in a text that it has not written, is read
-in a second pass over the text.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from experiments.distillation.data import Sequences, save
 from experiments.distillation.top_tokens import TopTokens
 from experiments.harness.processes import bar
 from experiments.harness.seeds import derived_seed
 from smc.models.protocol import LanguageModel
-from smc.models.transformers_lm import TransformersLM
 
 _LOG = logging.getLogger(__name__)
 
@@ -135,90 +131,3 @@ def sample_batch(
         log_p = rows.extend((prefix % size).unsqueeze(1), torch.ones_like(prefix))[:, 0]
     top_tokens = TopTokens.joined(found) if found else None
     return Sequences.from_lists(answers, prompts, total, asked=asked, top_tokens=top_tokens)
-
-
-@torch.inference_mode()
-def hidden_states(lm: TransformersLM, sequences: Sequences, batch: int) -> Tensor:
-    """Read the LM's last hidden state after each token, (n, D), in the order of the tokens."""
-
-    def read(inputs: dict[str, Tensor]) -> Tensor:
-        return lm.model.base_model(**inputs, use_cache=False).last_hidden_state
-
-    width = lm.model.config.hidden_size
-    # Half the memory of float32, for what is only to be put into groups.
-    vectors = torch.empty(sequences.num_tokens, width, dtype=torch.bfloat16)
-    starts = sequences.lengths.cumsum(0) - sequences.lengths
-    for row, begin, found in _read_again(lm, sequences, read, batch, "hidden states"):
-        start, length = int(starts[row]), int(sequences.lengths[row])
-        vectors[start : start + length] = found[begin : begin + length].to("cpu", torch.bfloat16)
-    return vectors
-
-
-@torch.inference_mode()
-def log_likelihood(lm: TransformersLM, sequences: Sequences, batch: int) -> Tensor:
-    """Compute log P_lm(sequence | prompt) of sequences that have prompts, in float64."""
-    total = torch.zeros(len(sequences), dtype=torch.float64)
-    what = "the LM's likelihood"
-    for row, begin, logits in _read_again(lm, sequences, _logits_of(lm), batch, what):
-        tokens = torch.tensor(sequences.sequence(row), device=logits.device).unsqueeze(1)
-        before = logits[begin - 1 : begin - 1 + len(tokens)]
-        total[row] = before.double().log_softmax(dim=-1).gather(1, tokens).sum()
-    return total
-
-
-@torch.inference_mode()
-def asked_again(lm: TransformersLM, sequences: Sequences, top: int, batch: int) -> Sequences:
-    """Ask what the LM says before each token of sequences that have prompts.
-
-    Every position has a list of its own, also where sequences begin in the same way.
-    """
-    found: list[TopTokens] = []
-    order: list[Tensor] = []
-    starts = sequences.lengths.cumsum(0) - sequences.lengths
-    what = "what the LM says"
-    for row, begin, logits in _read_again(lm, sequences, _logits_of(lm), batch, what):
-        length = int(sequences.lengths[row])
-        log_p = logits[begin - 1 : begin - 1 + length].float().log_softmax(dim=-1)
-        found.append(TopTokens.of(log_p, top, lm.vocabulary.eos_ids))
-        order.append(starts[row] + torch.arange(length))
-    asked = torch.empty(sequences.num_tokens, dtype=torch.int64)
-    asked[torch.cat(order)] = torch.arange(sequences.num_tokens)
-    return replace(sequences, asked=asked, top_tokens=TopTokens.joined(found))
-
-
-def _logits_of(lm: TransformersLM) -> Callable[[dict[str, Tensor]], Tensor]:
-    return lambda inputs: lm.model(**inputs, use_cache=False).logits
-
-
-def _read_again(
-    lm: TransformersLM,
-    sequences: Sequences,
-    read: Callable[[dict[str, Tensor]], Tensor],
-    batch: int,
-    what: str,
-) -> Iterator[tuple[int, int, Tensor]]:
-    """Each sequence: its number, where it begins behind its prompt, and what is read at each place.
-
-    Prompts with their answers are padded on the right, and read some at a time.
-    """
-    with bar(len(sequences), what, "sequence", 0) as shown:
-        for rows in sequences.pieces_with_prompts(batch):
-            numbers = rows.tolist()
-            prompts = [sequences.prompt(row) for row in numbers]
-            texts = [p + sequences.sequence(row) for p, row in zip(prompts, numbers, strict=True)]
-            width = max(map(len, texts))
-            ids = torch.tensor([text + [0] * (width - len(text)) for text in texts])
-            positions = torch.arange(width).expand_as(ids)
-            mask = (positions < torch.tensor([[len(text)] for text in texts])).long()
-            inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
-            found = read({name: each.to(lm.device) for name, each in inputs.items()})
-            yield from zip(numbers, map(len, prompts), found, strict=True)
-            shown.update(len(rows))
-
-
-def with_log_likelihood(lm: TransformersLM | None, sequences: Sequences, batch: int) -> Sequences:
-    """Fill in the log-likelihoods that are unknown, where the LM can be asked for them."""
-    unknown = sequences.log_likelihood.isnan()
-    if lm is None or not bool(unknown.any()) or int(sequences.prompt_lengths.min()) < 1:
-        return sequences
-    return replace(sequences, log_likelihood=log_likelihood(lm, sequences, batch))

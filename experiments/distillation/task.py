@@ -1,6 +1,6 @@
 """An HMM is distilled from a language model: sample, train, compare, report.
 
-    sequences   the LM's own answers to a task's prompts (`prompts`, `sampling`), or a file of them
+    sequences   the LM's own answers to a task's prompts (`prompts`, `sampling`)
     train       initialise at random, by latent variable distillation (hmm.initialize) or with
                 clones of tokens (`clones`), and train by stepwise EM with checkpoints, on one
                 process or many (`training`)
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ from experiments.harness.identity import Identity, fingerprint, without_places
 from experiments.harness.models import load_model, resolve_device, title_of, weights_of
 from experiments.harness.run import Run, Task
 from experiments.harness.seeds import derived_seed
-from hmm.checkpoint import ENDS, load, save
+from hmm.checkpoint import load, save
 from hmm.initialize import distilled
 from hmm.lumping import Lumping
 from hmm.model import HMM
@@ -53,30 +53,8 @@ _LOG = logging.getLogger(__name__)
 _OWN = 0.05  # of the states; with more, EM gains less from clones (docs/distillation.md)
 
 
-@dataclass(frozen=True)
-class _Source:
-    """What the HMM is learnt from.
-
-    Attributes:
-        lm, tokenizer: the language model; None where sequences are given with their vocabulary.
-        num_tokens, eos_ids: of the vocabulary.
-    """
-
-    lm: TransformersLM | None
-    tokenizer: Any
-    num_tokens: int
-    eos_ids: tuple[int, ...]
-
-
-def _source(config: DictConfig) -> _Source:
-    if config.data.path is not None and config.data.vocab_size is not None:
-        return _Source(None, None, config.data.vocab_size, tuple(sorted(config.data.eos_ids)))
-    lm, tokenizer = load_model(config.model)
-    return _Source(lm, tokenizer, lm.vocabulary.size, lm.vocabulary.eos_ids)
-
-
 def _read(config: DictConfig) -> Sequences | None:
-    """The sequences of a file; None where the language model is to be sampled from."""
+    """The answers of an earlier sampling; None where the language model is to be sampled from."""
     return None if config.data.path is None else distill_data.read(config.data.path)
 
 
@@ -86,27 +64,26 @@ def _run(run: Run, given: Sequences | None) -> None:
     device = resolve_device(config.model.device)
     out = Path(config.out).expanduser() if config.out else run.directory / "hmm"
     check_out(out, run.directory)
-    source = _source(config)
+    lm, tokenizer = load_model(config.model)
+    num_tokens, eos_ids = lm.vocabulary.size, lm.vocabulary.eos_ids
     # What cannot be asked or learnt from is refused now, not after hours in a directory.
-    prompts = _prompts(config, source) if given is None else []
+    prompts = _prompts(config, tokenizer) if given is None else []
     if given is not None:
-        distill_data.check_tokens(given, source.num_tokens, f"data.path={config.data.path}")
-        _check_prompts(config, given)
-        distill_data.split(given, config.held_out, config.seed)
+        _check_given(config, given, num_tokens)
     run.open()
     worker = Worker(run.directory, device, run.rank, run.world, 60 * config.save_minutes)
     if given is None:
-        given = _sampled(run, source, prompts)
+        given = _sampled(run, lm, prompts)
 
     training, held_out = distill_data.split(given, config.held_out, config.seed)
-    lumping = lumping_of(given, source.num_tokens, source.eos_ids)
+    lumping = lumping_of(given, num_tokens, eos_ids)
     tested = held_out.lumped(lumping)
     settings = _training(config)
     fitted = train(
-        lambda: _initial(config, source, training, lumping),
+        lambda: _initial(config, eos_ids, training, lumping),
         training.lumped(lumping),
         tested,
-        lumping.sums(unigram(training, source.num_tokens)),
+        lumping.sums(unigram(training, num_tokens)),
         settings,
         worker,
         config.stop_after,
@@ -119,27 +96,26 @@ def _run(run: Run, given: Sequences | None) -> None:
         return
 
     if run.rank == 0:
-        described: dict[str, Any] = {"distilled_from": _in_words(config)}
-        vocabulary = None if source.lm is None else source.lm.vocabulary
-        if vocabulary is None:
-            described[ENDS] = list(source.eos_ids)
+        described = {"distilled_from": _in_words(config)}
         dtype = getattr(torch, config.save_dtype)
         hmm = lumping.spread(fitted.state.hmm)
         if config.save_pooled is not None:
-            counts = torch.bincount(training.tokens, minlength=source.num_tokens)
+            counts = torch.bincount(training.tokens, minlength=num_tokens)
             emission = pool_rare(hmm.emission, counts, config.save_pooled)
             hmm = HMM(hmm.initial, hmm.transition, emission)
-        save(hmm, out, vocabulary=vocabulary, config=described, dtype=dtype)
+        save(hmm, out, vocabulary=lm.vocabulary, config=described, dtype=dtype)
     run.wait()
     # What counts is the model that others will load: rounded, and normalised again.
-    rounded = load(out, num_tokens=source.num_tokens, device=device).hmm
+    rounded = load(out, num_tokens=num_tokens, device=device).hmm
     stored = mean_log_likelihood(lumping.lumped(rounded), tested, settings.piece_size, worker)
     if run.rank == 0:
-        held_out = distill_sampling.with_log_likelihood(source.lm, held_out, config.sample_batch)
-        known, baselines = held_out.log_likelihood, compare(training, held_out, source.num_tokens)
-        nats = {"unigram": baselines.unigram, "bigram": baselines.bigram, "HMM": stored}
-        if not bool(known.isnan().any()):
-            nats[LM] = float(known.sum()) / held_out.num_tokens
+        baselines = compare(training, held_out, num_tokens)
+        nats = {
+            "unigram": baselines.unigram,
+            "bigram": baselines.bigram,
+            "HMM": stored,
+            LM: float(held_out.log_likelihood.sum()) / held_out.num_tokens,
+        }
         last = fitted.curve[-1]
         summary = {
             "source": _in_words(config),
@@ -147,7 +123,7 @@ def _run(run: Run, given: Sequences | None) -> None:
             "training_tokens": training.num_tokens,
             "held_out_sequences": len(held_out),
             "held_out_tokens": held_out.num_tokens,
-            "unended_share": _unended(training, held_out, source.eos_ids),
+            "unended_share": _unended(training, held_out, eos_ids),
             "num_states": rounded.num_states,
             "num_tokens": rounded.num_tokens,
             "num_parameters": rounded.num_parameters,
@@ -163,15 +139,12 @@ def _run(run: Run, given: Sequences | None) -> None:
 
 
 def _identity(config: DictConfig, given: Sequences | None) -> Identity:
-    """What determines the result: settings, the model's files, the sequences' or records' file."""
+    """What determines the result: settings, the model's files, the sequences' or records' files."""
     identity = distill_config.result_settings(config)
     if config.data.path is not None:
-        path = Path(config.data.path).expanduser()
-        files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
-        identity["data_sha256"] = distill_data.digest(files)
-    if config.data.vocab_size is None:
-        identity |= weights_of(config.model)
-    return identity | _records_identity(config)
+        files = Path(config.data.path).expanduser().glob("*.safetensors")
+        identity["data_sha256"] = distill_data.digest(sorted(files))
+    return identity | weights_of(config.model) | _records_identity(config)
 
 
 def _records_identity(config: DictConfig) -> dict[str, str]:
@@ -184,25 +157,21 @@ def _records_identity(config: DictConfig) -> dict[str, str]:
     return {"records_sha256": distill_data.digest(files)}
 
 
-def _prompts(config: DictConfig, source: _Source) -> list[list[int]]:
+def _prompts(config: DictConfig, tokenizer: Any) -> list[list[int]]:
     """The prompts that the language model answers."""
     num = math.ceil(config.num_sequences / config.answers_per_prompt)
-    return SOURCES[config.source].token_ids(config, num, source.tokenizer)
+    return SOURCES[config.source].token_ids(config, num, tokenizer)
 
 
-def _sampled(run: Run, source: _Source, prompts: list[list[int]]) -> Sequences:
+def _sampled(run: Run, lm: TransformersLM, prompts: list[list[int]]) -> Sequences:
     """The answers of the language model, sampled now as far as they are not on disk."""
     config = run.config
-    assert source.lm is not None
     settings = distill_config.sampling_settings(config)
     settings |= weights_of(config.model) | _records_identity(config)
-    parent = run.directory.parent
-    directory = parent / f"sequences-{fingerprint(settings)}"  # what earlier versions call it
-    if not directory.is_dir():
-        directory = parent / f"sequences-{fingerprint(without_places(settings))}"
+    directory = run.directory.parent / f"sequences-{fingerprint(without_places(settings))}"
     distill_sampling.sample_to(
         directory,
-        source.lm,
+        lm,
         prompts,
         config.num_sequences,
         max_length=config.max_length,
@@ -216,65 +185,54 @@ def _sampled(run: Run, source: _Source, prompts: list[list[int]]) -> Sequences:
     return distill_data.read(directory, remedy="remove it, and its answers are sampled again")
 
 
-def _check_prompts(config: DictConfig, given: Sequences) -> None:
-    """Refuse sequences that the language model would have to read, but cannot."""
-    if config.init != "random" and not given.answered and int(given.prompt_lengths.min()) < 1:
+def _check_given(config: DictConfig, given: Sequences, num_tokens: int) -> None:
+    """Refuse sequences that are another model's, too few, or not what `init` is made of."""
+    distill_data.check_tokens(given, num_tokens, f"data.path={config.data.path}")
+    distill_data.split(given, config.held_out, config.seed)
+    if config.init != "random" and not given.answered:
         raise ValueError(
-            f"init={config.init} reads each sequence after its prompt, and sequence "
-            f"{int(given.prompt_lengths.argmin())} of data.path={config.data.path} has none; "
-            "use init=random"
+            f"init={config.init} is made of what the language model said, of which data.path="
+            f"{config.data.path} has nothing (it was sampled with top=0): use init=random"
         )
 
 
-def _initial(config: DictConfig, source: _Source, training: Sequences, lumping: Lumping) -> HMM:
+def _initial(
+    config: DictConfig, eos_ids: tuple[int, ...], training: Sequences, lumping: Lumping
+) -> HMM:
     """The HMM that training begins with, over classes of tokens."""
     if config.init == "random":
         monarch = distill_config.monarch_of(config)
         return at_random(config.num_states, lumping.num_classes, seed=config.seed, monarch=monarch)
-    assert source.lm is not None
-    ends = tuple(sorted({int(lumping.class_of[token]) for token in source.eos_ids}))
-    make = _clones if config.init == "clones" else _latent
-    return make(config, source.lm, training, lumping, ends)
+    if config.init == "latent":
+        return _latent(config, eos_ids, training, lumping)
+    return _clones(config, eos_ids, training, lumping)
 
 
 def _clones(
-    config: DictConfig,
-    lm: TransformersLM,
-    training: Sequences,
-    lumping: Lumping,
-    ends: tuple[int, ...],
+    config: DictConfig, eos_ids: tuple[int, ...], training: Sequences, lumping: Lumping
 ) -> HMM:
     """Clones of the tokens that end the prefixes which the language model came by."""
-    if not training.answered:
-        training = distill_sampling.asked_again(lm, training, config.top, config.sample_batch)
     prefixes = TopTokenPrefixes.of(training, lumping)
+    ends = _ends(eos_ids, lumping)
     hmm = cloned(prefixes, config.num_states, eos_ids=ends, own=_OWN, seed=config.seed)
     _LOG.info(
-        "%d states of %d prefixes; the %d most probable tokens after each hold %.2f%% of what the "
+        "%d states of %d prefixes; the tokens that are listed after each hold %.2f%% of what the "
         "language model expects",
-        hmm.num_states, len(prefixes.read), config.top, 100 * (1 - prefixes.rest),
+        hmm.num_states, len(prefixes.read), 100 * (1 - prefixes.rest),
     )  # fmt: skip
     return hmm
 
 
 def _latent(
-    config: DictConfig,
-    lm: TransformersLM,
-    training: Sequences,
-    lumping: Lumping,
-    ends: tuple[int, ...],
+    config: DictConfig, eos_ids: tuple[int, ...], training: Sequences, lumping: Lumping
 ) -> HMM:
-    """States are groups of the language model's hidden states."""
-    # Groups of hidden states need hundreds of vectors each, not those of every sequence.
+    """States are groups of places with near sketches, which stand for the model's hidden states."""
+    # Groups need hundreds of vectors each, not those of every sequence.
     if config.latent_sequences is not None and config.latent_sequences < len(training):
         generator = torch.Generator().manual_seed(derived_seed("latent", config.seed))
         shuffled = torch.randperm(len(training), generator=generator)
         training = training.take(shuffled[: config.latent_sequences].sort().values)
-    if training.answered:
-        # Sketches of the logits are a linear function of the hidden states, and need no reading.
-        training, vectors = after_each_token(training, lm.vocabulary.eos_ids)
-    else:
-        vectors = distill_sampling.hidden_states(lm, training, config.sample_batch)
+    training, vectors = after_each_token(training, eos_ids)
     tokens, lengths = training.lumped(lumping).batch(torch.arange(len(training)))
     return distilled(
         vectors,
@@ -282,10 +240,15 @@ def _latent(
         lengths,
         config.num_states,
         lumping.num_classes,
-        eos_ids=ends,
+        eos_ids=_ends(eos_ids, lumping),
         monarch=distill_config.monarch_of(config),
         seed=config.seed,
     )
+
+
+def _ends(eos_ids: tuple[int, ...], lumping: Lumping) -> tuple[int, ...]:
+    """The classes of the tokens that end a text."""
+    return tuple(sorted({int(lumping.class_of[token]) for token in eos_ids}))
 
 
 def _training(config: DictConfig) -> Training:

@@ -44,7 +44,6 @@ from experiments.harness.paired import (
     as_paired_table,
     differences,
 )
-from experiments.harness.paper import beside
 from experiments.harness.records import ReadResult
 from experiments.harness.results import Row, as_lines
 from experiments.harness.run import Run
@@ -177,8 +176,6 @@ def report(
             "of paired differences, 95 %, over the same resamples of requests for both methods; "
             f"calls and seconds are multiples of {other}'s.\n"
         )
-    if config.paper:
-        text += f"\n{beside(config.paper, summary, title_of(config.model))}"
     run.report(
         text,
         record,

@@ -116,7 +116,6 @@ class Config:
     hmm: HMMConfig = field(default_factory=HMMConfig)
     trace: TraceConfig = field(default_factory=TraceConfig)
     wandb: WandbConfig = field(default_factory=WandbConfig)
-    paper: str | None = None  # a table of the paper to print beside the results: `harness.paper`
     seed: int = 0
     run_dir: str | None = None  # default: runs/<task>-<fingerprint of what determines the results>
     resume: bool = True  # go on where an earlier run in the same directory stopped

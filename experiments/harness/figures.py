@@ -268,19 +268,3 @@ def _measure(
     axis.set_ylabel(f"{metric}\n(95 % intervals)")
     axis.set_ylim(bottom=0)
     axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-
-
-def plot_losses(losses: Sequence[tuple[int, float, float]], path: Path) -> None:
-    """Write the curve of a training to `path`.
-
-    Args:
-        losses: step, training loss and held-out loss, in nats a character.
-    """
-    steps, training, held_out = zip(*losses, strict=True)
-    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
-    axes.plot(steps, training, marker="o", markersize=3, label="training")
-    axes.plot(steps, held_out, marker="s", markersize=3, label="held out")
-    axes.set(xlabel="step", ylabel="nats a character", title="Character-level model")
-    axes.legend()
-    figure.savefig(path, dpi=150)
-    plt.close(figure)

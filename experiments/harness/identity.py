@@ -17,7 +17,7 @@ _PLACES = {
     "hmm": ("path", "paths"),
     "data": ("path",),
     "records": ("path",),
-    "task": ("models", "problems", "hmm"),
+    "task": ("problems", "hmm"),
 }
 
 
@@ -60,11 +60,11 @@ def plain(config: DictConfig) -> Identity:
 def results_config(config: DictConfig) -> Identity:
     """Give the part of the configuration that determines the results, as plain values.
 
-    Logging, traces, what is printed beside, batching, the device and memory do not; nor do the
-    HMM's settings where no method looks ahead, nor options that no algorithm of the run reads.
+    Logging, traces, batching, the device and memory do not; nor do the HMM's settings where no
+    method looks ahead, nor options that no algorithm of the run reads.
     """
     values = plain(config)
-    for key in ("trace", "wandb", "run_dir", "resume", "paper"):
+    for key in ("trace", "wandb", "run_dir", "resume"):
         values.pop(key, None)
     for key in ("device", "tensor_parallel", "prompt_mib"):
         values["model"].pop(key, None)

@@ -18,7 +18,6 @@ Most methods are proposals, and `smc.sample` draws from them. One that draws oth
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from typing import Any, Literal, cast
 from omegaconf import DictConfig, OmegaConf
 
 import smc
-from experiments.harness import awrs, json_close, smollm2
+from experiments.harness import json_close, smollm2
 from experiments.harness.config import HMMConfig
 from experiments.harness.hmm_alone import HMMAlone
 from experiments.harness.lookahead import AUTO, FITTED, fitted_lookahead, kind_of_prompt
@@ -57,10 +56,8 @@ class Method:
             ("lm"), those after which the text can be completed at some length ("lcd") or within the
             budget ("gcd"). None for any other g; it must then be zero wherever that of "gcd" is.
         sample: what is called in the place of `smc.sample`, with the same arguments.
-        algorithms: names of `ALGORITHMS` that it can run under; None for all.
-        package: what must be installed for it, and the extra that does so; None for nothing.
-        in_convergence: whether the convergence tasks can run it. They tabulate g, which must keep
-            the rule of `indicator`, and know no other `sample`.
+        in_convergence: whether the convergence task can run it. It tabulates g, which must keep
+            the rule of `indicator`, and knows no other `sample`.
     """
 
     title: str
@@ -71,8 +68,6 @@ class Method:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     indicator: Literal["lm", "lcd", "gcd"] | None = None
     sample: Callable[..., list[smc.Posterior]] = _sample
-    algorithms: tuple[str, ...] | None = None
-    package: tuple[str, str] | None = None
     in_convergence: bool = True
 
     def proposal(self, settings: HMMConfig, hmm: HMM | None = None) -> smc.Proposal:
@@ -101,19 +96,6 @@ def _pgcd(settings: HMMConfig, hmm: HMM | None) -> smc.Proposal:
 
 def _looking_ahead(title: str, colour: str, marker: str, **fixed: Any) -> Method:
     return Method(title, colour, marker, _pgcd, needs_hmm=True, fixed=fixed)
-
-
-def _awrs(title: str, marker: str, condition: type[smc.Proposal]) -> Method:
-    return Method(
-        title,
-        "#882255",
-        marker,
-        lambda *_: condition(),
-        sample=awrs.sample,
-        algorithms=awrs.ALGORITHMS,
-        package=(awrs.PACKAGE, awrs.EXTRA),
-        in_convergence=False,
-    )
 
 
 def _alone(settings: HMMConfig, hmm: HMM | None) -> smc.Proposal:
@@ -154,23 +136,14 @@ METHODS: dict[str, Method] = {
         sample=HMMAlone.sample,
         in_convergence=False,
     ),
-    "awrs": _awrs("AWRS (genlm-control)", "1", smc.LCD),
-    "awrs_gcd": _awrs("AWRS, GCD's condition", "2", smc.GCD),
 }
 
 
 def method_of(name: str) -> Method:
-    """Give the method of this name.
-
-    `pgcd:H64` is `pgcd` with the HMM of `hmm.paths` that is called H64, and `pgcd/mild` is `pgcd`
-    with the HMM that the task has made and calls mild.
-    """
-    base, mark, hmm = re.split("([:/])", name) if {":", "/"} & set(name) else (name, "", "")
+    """Give the method of this name; `pgcd:H64` is `pgcd` with the HMM of `hmm.paths` called H64."""
+    base, _, hmm = name.partition(":")
     method = METHODS[base]
-    if not hmm:
-        return method
-    title = f"{method.title} {hmm}" if mark == ":" else f"{method.title} ({hmm} HMM)"
-    return replace(method, title=title, marker=f"${hmm}$")
+    return replace(method, title=f"{method.title} {hmm}", marker=f"${hmm}$") if hmm else method
 
 
 def needs_hmm(name: str) -> bool:

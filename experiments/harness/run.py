@@ -3,7 +3,7 @@
 A `Task` is what sets a task apart. `run_task` does the rest for all of them, in this order:
 
     check       the task's own settings, before anything is loaded
-    read        what the task works on (records, a text, problems)
+    read        what the task works on (records, problems)
     identity    what determines the results (settings, data, weights); it names the directory
     refuse      a directory that holds another run, or that cannot be written to
     run         the task itself, with a `Run` at hand:
@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -164,7 +164,8 @@ class Run:
         self._unread: TemporaryDirectory[str] | None = None  # of rows that another process writes
         # What tells this run from others, however its paths are spelled.
         self._name = without_places(identity)
-        self.directory = Path(config.run_dir) if config.run_dir else self._own_directory(task.name)
+        own = f"runs/{task.name}-{fingerprint(self._name)}"
+        self.directory = Path(config.run_dir or own)
         self._task = task
         self._keys: tuple[Key, ...] | None = None  # None until the run is open
         self._lock = FileLock(self.directory / ".lock", blocking=False)
@@ -173,24 +174,6 @@ class Run:
     def same_command(self) -> str:
         """What to type to go on, in words; `resume=false` would start over instead."""
         return "the same command" if self.config.resume else "the same command without resume=false"
-
-    def _own_directory(self, task: str) -> Path:
-        """The directory of a run without `run_dir`, named after its identity.
-
-        Earlier versions put the spelling of paths into the name. What they left is found.
-        """
-        own = Path(f"runs/{task}-{fingerprint(self._name)}")
-        earlier = () if own.exists() else sorted(own.parent.glob(f"{task}-*/{_IDENTITY}"))
-        for path in earlier:
-            with suppress(ValueError):  # a damaged file is nobody's
-                if self._is_mine(read_json(path, remedy="")):
-                    found = path.parent
-                    _LOG.info("%s holds this run, under the name of an earlier version", found)
-                    return found
-        return own
-
-    def _is_mine(self, saved: Identity) -> bool:
-        return not _differences(without_places(saved), self._name)
 
     def _left(self) -> Iterator[Path]:
         """What a run leaves: rows, what there is to go on from, and a report."""
@@ -215,7 +198,7 @@ class Run:
             )
         if saved.exists() and any(self._left()):
             before = read_json(saved, remedy=remedy)
-            if not self._is_mine(before):
+            if _differences(without_places(before), self._name):
                 changed = _differences(before, self.identity)
                 raise ValueError(
                     f"{self.directory} holds another run: {'; '.join(changed)}. Give another "
@@ -286,10 +269,10 @@ class Run:
         return bar(total, what, unit, self.rank, done)
 
     @contextmanager
-    def sampling(self, keys: Sequence[Key], unit: str = "row") -> Iterator[Callable[[int], object]]:
+    def sampling(self, keys: Sequence[Key]) -> Iterator[Callable[[int], object]]:
         """Show a bar over the rows of this process; gives the function that moves it."""
         done = sum(key in self.store for key in keys)
-        with self.bar(len(keys), "sampling", unit, done) as shown:
+        with self.bar(len(keys), "sampling", "row", done) as shown:
             yield shown.update
 
     def wait(self) -> None:

@@ -5,7 +5,6 @@ A task checks its own settings beside these. All raise `ValueError`.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import re
 
@@ -17,7 +16,6 @@ from experiments.harness.checks import at_least, distinct, inside, left_alone, o
 from experiments.harness.config import DTYPES, PROMPTS, WANDB_MODES, Config, HMMConfig, TraceConfig
 from experiments.harness.lookahead import AUTO
 from experiments.harness.methods import METHODS, hmms_of, method_of, methods_of, needs_hmm
-from experiments.harness.paper import PAPER
 from gcd.tokens.canonical import LITERALS
 from smc.proposals.twisted import belief_of
 from smc.settings import COLDEST, EXECUTIONS
@@ -42,13 +40,6 @@ def check_shared(config: DictConfig) -> None:
     check_model(config)
     check_methods(config)
     check_algorithms(config)
-    if config.paper is not None:
-        one_of("paper", config.paper, tuple(PAPER))
-        if "styles" not in config.task:
-            raise ValueError(
-                f"paper={config.paper} is about tool calls, and +task={config.task.name} makes "
-                "none: leave paper out"
-            )
     at_least("data.offset", config.data.offset, 0)
     if config.data.path and config.data.hub:
         raise ValueError("give data.path or data.hub, not both")
@@ -87,7 +78,6 @@ def check_methods(config: DictConfig) -> None:
         distinct("task.particles", config.task.particles)
         for method in config.task.methods:
             one_of("task.methods", method.partition(":")[0], tuple(METHODS))
-            _check_installed(method)
         _check_named_hmms(config)
         for count in config.task.particles:
             at_least("task.particles", count, 1)
@@ -104,16 +94,6 @@ def check_methods(config: DictConfig) -> None:
     fixed = [name for name in settings if all(name in method.fixed for method in looking)]
     reason = "all methods of this run that look ahead have their own; leave it out"
     left_alone(config, Config, [f"hmm.{name}" for name in fixed], reason)
-
-
-def _check_installed(name: str) -> None:
-    """Check that the package is there which a method is made of."""
-    package = METHODS[name.partition(":")[0]].package
-    if package is not None and importlib.util.find_spec(package[0]) is None:
-        raise ValueError(
-            f"task.methods has {name}, which needs the package {package[0]}, and it is not "
-            f"installed: pip install '.[{package[1]}]', or leave {name} out"
-        )
 
 
 def _check_named_hmms(config: DictConfig) -> None:
@@ -143,14 +123,6 @@ def check_algorithms(config: DictConfig) -> None:
         for name in config.task.algorithms:
             one_of("task.algorithms", name, tuple(ALGORITHMS))
     names = algorithms_of(config)
-    for method in methods_of(config):
-        known = method_of(method).algorithms
-        alien = [name for name in names if known is not None and name not in known]
-        if known is not None and alien:
-            raise ValueError(
-                f"task.methods has {method}, which cannot run with task.algorithms="
-                f"{','.join(alien)}: give some of {', '.join(known)}, or leave {method} out"
-            )
     reason = f"no algorithm of this run ({', '.join(names)}) reads it; leave it out"
     if "algorithms" in config.task:
         reason += ", or add one that does to task.algorithms"
@@ -163,7 +135,7 @@ def check_algorithms(config: DictConfig) -> None:
 
 
 def _check_trace(config: DictConfig) -> None:
-    if not {"num_examples", "num_lines"} & set(config.task):
+    if "num_examples" not in config.task:
         keys = [f"trace.{name}" for name in TraceConfig.__dataclass_fields__]
         left_alone(config, Config, keys, f"+task={config.task.name} traces nothing; leave it out")
     trace = config.trace

@@ -3,7 +3,6 @@
 An experiment is a group of runs: an overview with its tables and figures, and one run for each
 method, algorithm and number of particles, with these in its configuration and the same measures in
 all. So the web page lays methods over each other, and joins their tables of examples.
-`scripts.wandb_dashboard` makes a page that does so.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ from experiments.harness.summary import Group, grouped
 
 _LOG = logging.getLogger(__name__)
 _INIT_SECONDS = 20  # after this an online start is given up for an offline one
-OUTCOMES = "outcomes"
-"""What the table of an arm's examples is called."""
 
 Mode = Literal["online", "offline", "disabled"]
 
@@ -40,10 +37,10 @@ def resolve_mode(mode: str) -> Mode:
         mode = os.environ.get("WANDB_MODE", "")
     if mode in ("online", "offline", "disabled"):
         return cast(Mode, mode)
-    return "online" if has_login() else "offline"
+    return "online" if _has_login() else "offline"
 
 
-def has_login() -> bool:
+def _has_login() -> bool:
     """Tell whether a key for wandb is at hand."""
     return bool(os.environ.get("WANDB_API_KEY")) or _key_in_netrc()
 
@@ -65,7 +62,7 @@ class LoggedArm(NamedTuple):
     def log(self, run: wandb.Run) -> None:
         """Log measures, against k, and the table."""
         run.define_metric("*", step_metric="k")
-        run.log({"k": self.names["k"], **self.measures, OUTCOMES: outcomes(self.rows)})
+        run.log({"k": self.names["k"], **self.measures, "outcomes": outcomes(self.rows)})
 
 
 def logged_arms(

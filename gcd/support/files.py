@@ -1,22 +1,19 @@
 """This module reads files whole or refuses them, and writes them whole or not at all.
 
 Copies are cut short and disks fill up, so damaged files are met in practice, and each library tells
-of them in its own way: safetensors with an error of its own, numpy with that of zip archives, an
-unpickler with any there is. Here all of them become a `ValueError` with the file, the cause, and
-what to do about it. Files are written beside their final place and then moved there, so that an
-interruption leaves the previous one as it was.
+of them in its own way: safetensors with an error of its own, an unpickler with any there is. Here
+all of them become a `ValueError` with the file, the cause, and what to do about it. Files are
+written beside their final place and then moved there, so that an interruption leaves the previous
+one as it was.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
@@ -28,7 +25,7 @@ COPY_AGAIN = "copy it again, or make it anew"
 def read_tensors(
     path: Path, device: torch.device | str = "cpu", *, remedy: str = COPY_AGAIN
 ) -> dict[str, Tensor]:
-    """Read the arrays of a `.safetensors` or `.npz` file, or (any other name) a pickle of tensors.
+    """Read the arrays of a `.safetensors` file, or (any other name) a pickle of tensors.
 
     Args:
         path: the file. Pickles are read without running anything that is in them.
@@ -41,7 +38,7 @@ def read_tensors(
     check_tensors(path, remedy=remedy)
     if path.suffix == ".safetensors":
         return load_file(path, device=str(device))
-    tensors = _read_npz(path, remedy) if path.suffix == ".npz" else _read_pickle(path, remedy)
+    tensors = _read_pickle(path, remedy)
     return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
@@ -61,18 +58,6 @@ def check_tensors(path: Path, *, remedy: str = COPY_AGAIN) -> None:
                 pass
         except (SafetensorError, OSError) as error:
             raise _unreadable(path, error, remedy) from error
-
-
-def _read_npz(path: Path, remedy: str) -> dict[str, Tensor]:
-    damage = (ValueError, TypeError, EOFError, OSError, zipfile.BadZipFile, zlib.error)
-    try:
-        archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError("it is one array, not an archive of named ones")
-        with archive:
-            return {name: torch.from_numpy(archive[name]) for name in archive.files}
-    except damage as error:
-        raise _unreadable(path, error, remedy) from error
 
 
 def _read_pickle(path: Path, remedy: str) -> dict[str, Tensor]:

@@ -6,12 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 
+import gcd
+import smc
 from experiments import run as experiment
 from experiments.latency import task
 from experiments.latency.models import made_up_vocabulary
 from experiments.latency.task import PAPER
+from experiments.latency.timing import table_seconds
+from hmm.model import HMM
 from tests.experiments.toy_model import write_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,3 +106,15 @@ def test_a_vocabulary_is_made_up():
     assert words.size == 49152
     assert len({*words.token_bytes}) == 49152
     assert tuple(words.eos_ids) == (49151,)
+
+
+def test_a_table_is_warmed_up_with_a_small_one_that_is_forgotten():
+    made = []
+    vocabulary = gcd.Vocabulary.from_bytes([b"a", b"b", b""], [2])
+    constraint = gcd.lift(gcd.regex("a{2,6}"), vocabulary)
+    proposal = smc.PGCD(HMM.random(3, 3, generator=torch.Generator().manual_seed(0)))
+    start, free = proposal.start, proposal.free
+    proposal.start = lambda batch: (made.append(batch.budgets.tolist()), start(batch))[1]
+    proposal.free = lambda: (made.append("forgotten"), free())[1]
+    assert table_seconds(proposal, constraint, 5, torch.device("cpu")) > 0
+    assert made == [[3], "forgotten", [5]]

@@ -8,17 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 from hydra import compose, initialize_config_dir
 
-import gcd
 import smc
 from experiments import run as experiment
 from experiments.harness.methods import METHODS
 from experiments.harness.models import ROOT, load_model
-from experiments.harness.timing import table_seconds
 from experiments.tool_calling import task as tool_calling
-from hmm.model import HMM
 
 SMALL = (
     "+task=xlam", "task.num_examples=4", "model.adapter=none", "task.particles=[1,2]",
@@ -93,16 +89,3 @@ def test_a_run_that_goes_on_charges_what_a_whole_one_does(monkeypatch, tmp_path)
     counted(load_model(config.model)[0], monkeypatch)
     experiment.run(config)
     assert rows_of(tmp_path) == whole
-
-
-def test_a_table_is_warmed_up_with_a_small_one_that_is_forgotten():
-    made = []
-    vocabulary = gcd.Vocabulary.from_bytes([b"a", b"b", b""], [2])
-    constraint = gcd.lift(gcd.regex("a{2,6}"), vocabulary)
-    proposal = smc.PGCD(HMM.random(3, 3, generator=torch.Generator().manual_seed(0)))
-    start, free = proposal.start, proposal.free
-    proposal.start = lambda batch: (made.append(batch.budgets.tolist()), start(batch))[1]
-    proposal.free = lambda: (made.append("forgotten"), free())[1]
-    assert table_seconds(proposal, constraint, 5) > 0
-    assert made == [[3], "forgotten", [5]]
-    assert table_seconds(smc.GCD(), constraint, 5) is None

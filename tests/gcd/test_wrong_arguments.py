@@ -27,8 +27,6 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "compiled pattern": (lambda: gcd.regex(re.compile("a")), ".pattern"),  # type: ignore[arg-type]
     "number as text": (lambda: gcd.literal(3), "got 3"),  # type: ignore[arg-type]
     "a text as texts": (lambda: gcd.choice("a"), "give a list"),
-    "number as elements": (lambda: gcd.pattern(3), "list of pairs, got 3"),  # type: ignore[arg-type]
-    "number as classes": (lambda: gcd.pattern([], classes=3), "a dict"),  # type: ignore[arg-type]
     "words as number": (lambda: gcd.keywords([["a"]], max_words="3"), "got '3'"),  # type: ignore[arg-type]
     "broken words": (lambda: gcd.keywords([["a"]], max_words=2.5), "got 2.5"),  # type: ignore[arg-type]
     "letters": (lambda: gcd.keywords([["a"]], letters=["a"]), "got ['a']"),  # type: ignore[arg-type]

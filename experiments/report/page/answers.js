@@ -11,10 +11,10 @@ function outcomeOf(row) {
 }
 
 /** The most probable answer; of a dead row, what it began. */
-const textOf = (row) => row.answers?.[0]?.text ?? row.line ?? row.unfinished ?? "";
+const textOf = (row) => row.answers?.[0]?.text ?? row.unfinished ?? "";
 
 function searched(row) {
-  return [row.example, row.gold, row.unfinished, row.line, ...(row.answers ?? []).map((a) => a.text)]
+  return [row.example, row.gold, row.unfinished, ...(row.answers ?? []).map((a) => a.text)]
     .filter((text) => text != null).join("\n").toLowerCase();
 }
 

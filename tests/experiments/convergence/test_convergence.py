@@ -18,13 +18,12 @@ from experiments import run as experiment
 from experiments.convergence import builtin, task
 from experiments.convergence.evaluate import Evaluator
 from experiments.convergence.headline import headline
-from experiments.convergence.problems import Problem, prepare
+from experiments.convergence.problems import prepare
 from experiments.convergence.report import table_of
 from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, load_model
 from hmm.checkpoint import save
 from hmm.model import HMM
-from tests.experiments.toy_model import write_checkpoint
 
 STORIES = ROOT / "tests" / "models" / "stories260K"
 SMALL = (
@@ -35,7 +34,6 @@ SMALL = (
     "task.particles=[1,4]",
     "task.runs=40",
     "task.draws=60",
-    "task.timed_runs=1",
     "task.hmm_states=4",
     "task.hmm_sequences=24",
     "task.hmm_length=4",
@@ -72,19 +70,6 @@ def results(run_dir: Path) -> list[dict]:
     return [json.loads(line) for line in lines]
 
 
-def timeless(reports: list[dict]) -> list[dict]:
-    return [
-        {
-            **report,
-            "estimates": [
-                {k: v for k, v in e.items() if not k.endswith("seconds")}
-                for e in report["estimates"]
-            ],
-        }
-        for report in reports
-    ]
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("convergence")
@@ -113,8 +98,6 @@ def test_own_problems_give_one_line_each(finished):
             assert 0 <= e["read"] <= report["prefixes"] - 1 or e["method"] == "lcd"
             assert len(e["posterior"]) == len(report["strings"])
             assert -1e-9 <= e["tv_low"] - 1e-9 <= e["tv"] <= e["tv_high"] + 1e-9 <= 1 + 2e-9
-            assert e["seconds"] > 0
-            assert (e["table_seconds"] is not None) == e["method"].startswith("pgcd")
             single = e["particles"] == 1 and e["algorithm"] != "discrete"
             assert (e["tv_exact"] is not None) == (single or e["enumerated"])
             if e["method"] in ("lcd", "gcd") and single:
@@ -163,7 +146,7 @@ def test_what_is_left_behind(finished):
         assert text in table
     assert "| discrete " in table
     assert "read, N=4" in table
-    for name in ("medians.png", "particles.png", "reads.png", "time.png"):
+    for name in ("medians.png", "particles.png", "reads.png"):
         assert (finished / name).read_bytes().startswith(b"\x89PNG")
     summary = json.loads((finished / "summary.json").read_text())
     assert len(summary["headline"]["arms"]) == 4 * 2
@@ -190,7 +173,7 @@ def test_an_interrupted_run_goes_on_to_the_same_result(finished, tmp_path, monke
     monkeypatch.setattr(task, "sample_runs", sample)
     experiment.run(config)
     assert len(calls) == 3
-    assert timeless(results(tmp_path / "run")) == timeless(results(finished))
+    assert results(tmp_path / "run") == results(finished)
     before = (tmp_path / "run" / "results.jsonl").read_text()
     monkeypatch.setattr(task, "sample_runs", None)  # all is there: nothing is made again
     experiment.run(config)
@@ -220,16 +203,15 @@ def test_an_hmm_of_one_s_own_is_used(tmp_path):
     problems = written(tmp_path / "problems.json", PROBLEMS[:1])
     run_dir = tmp_path / "run"
     hmm = f"task.hmm={tmp_path / 'hmm'}"
-    overrides = ("task.methods=[pgcd]", "task.algorithms=[smc]", "task.timed_runs=0", hmm)
+    overrides = ("task.methods=[pgcd]", "task.algorithms=[smc]", hmm)
     experiment.run(composed(f"task.problems={problems}", f"run_dir={run_dir}", *overrides))
     assert "HMM of 3 states" in (run_dir / "table.md").read_text()
-    assert not (run_dir / "time.png").exists()
 
 
 def test_with_room_for_all_prefixes_every_method_is_exact(tmp_path):
     problems = written(tmp_path / "p.json", PROBLEMS)
     options = (
-        "task.particles=[2,64]", "task.timed_runs=0", "task.algorithms=[discrete,smc_none]",
+        "task.particles=[2,64]", "task.algorithms=[discrete,smc_none]",
         "discrete.count_finished=false", "discrete.floor=0",
     )  # fmt: skip
     experiment.run(composed(f"task.problems={problems}", f"run_dir={tmp_path / 'run'}", *options))
@@ -254,7 +236,6 @@ def test_with_room_for_all_prefixes_every_method_is_exact(tmp_path):
     ("overrides", "message"),
     [
         (["task.methods=[lm,gcd]"], r"task\.methods has lm, .*task\.algorithms=discrete: all tok"),
-        (["task.methods=[lm]", "task.algorithms=[discrete_share]"], "=discrete_share: all tokens"),
         (["discrete.answers=3"], r"discrete\.answers=3 would be ignored: .* measures all answers"),
         (["task.algorithms=[smc_none]", "smc.ess_threshold=0.7"], "no algorithm of this run"),
     ],
@@ -302,11 +283,6 @@ def test_what_was_not_reached_counts_as_a_bound():
     assert [arm["median_needed"] for arm in (pgcd, gcd_, lcd)] == [1, 32, 16]
     assert found["hard"] == ["p", "q"]
     assert [arm["median_needed_hard"] for arm in (pgcd, gcd_, lcd)] == [2.5, 32, 24]
-    assert pgcd["share"] == {
-        "gcd": {"all": 4 / 32, "hard": (4 / 32 + 1 / 32) / 2},
-        "lcd": {"all": 4 / 16, "hard": (4 / 16 + 1 / 32) / 2},
-    }
-    assert gcd_["share"] == {}
     assert gcd_["worst"] == {"tv": 0.7, "problem": "p"}
     # 0.8 to 0.7 does no harm, 0.1 to 0.2 does; what is small is not looked at.
     assert gcd_["growth"] == {"ratio": 2, "problem": "q", "particles": 4}
@@ -387,10 +363,7 @@ def test_a_value_ends_at_every_token_that_begins_with_its_end(tmp_path):
         builtin._closing(lm, ".")
 
 
-QUICK = (
-    "task.methods=[gcd]", "task.algorithms=[smc]", "task.particles=[3]", "task.timed_runs=0",
-    "task.draws=30",
-)  # fmt: skip
+QUICK = ("task.methods=[gcd]", "task.algorithms=[smc]", "task.particles=[3]", "task.draws=30")
 
 
 def test_names_are_shown_as_they_are(tmp_path):
@@ -413,23 +386,8 @@ def test_a_model_without_any_answer_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr(task, "Evaluator", Silent)
     problems = written(tmp_path / "p.json", PROBLEMS[:1])
-    with pytest.raises(ValueError, match=r"problem '0', model .*260K: .* no answer any prob"):
+    with pytest.raises(ValueError, match=r"problem '0': .* no answer any prob"):
         experiment.run(composed(f"task.problems={problems}", f"run_dir={tmp_path / 'r'}", *QUICK))
-
-
-def test_models_of_one_name_are_told_apart(tmp_path, monkeypatch):
-    """Their directories alone differ; so do their answers."""
-    for seed in (0, 1):
-        write_checkpoint(tmp_path / str(seed) / "tiny", seed=seed)
-    asked = Problem("asked", "x", gcd.choice(["a", "b"]), 3)
-    monkeypatch.setattr(task, "builtin", lambda *_: [asked])
-    paths = f"task.models=[{tmp_path}/0/tiny,{tmp_path}/1/tiny]"
-    own = "model.path=smollm2"  # which is not loaded
-    experiment.run(composed(paths, own, f"run_dir={tmp_path / 'run'}", *QUICK))
-    first, second = results(tmp_path / "run")
-    assert (first["name"], second["name"]) == ("asked (0-tiny)", "asked (1-tiny)")
-    assert first["posterior"] != second["posterior"]
-    assert first["estimates"][0]["posterior"] != second["estimates"][0]["posterior"]
 
 
 @pytest.mark.gpu
@@ -439,14 +397,14 @@ def test_the_real_model_may_be_on_a_gpu(tmp_path):
     run_dir = f"run_dir={tmp_path / 'run'}"
     experiment.run(composed(f"task.problems={problems}", run_dir, "model.device=cuda"))
     [report] = results(tmp_path / "run")
-    assert all(e["seconds"] > 0 for e in report["estimates"])
+    assert sum(report["posterior"]) == pytest.approx(1)
 
 
 @pytest.mark.slow
 def test_the_built_in_stories_run(tmp_path, monkeypatch):
     monkeypatch.setattr(builtin, "LOOSE", 100)
     config = composed(
-        f"run_dir={tmp_path / 'run'}", "task.timed_runs=0", "task.runs=10", "task.draws=10",
+        f"run_dir={tmp_path / 'run'}", "task.runs=10", "task.draws=10",
         "task.methods=[gcd,pgcd]", "task.algorithms=[smc]", "task.particles=[2]",
         "task.hmm_for=problem",
     )  # fmt: skip
@@ -469,7 +427,6 @@ def test_the_hmm_never_sees_a_constraint(tmp_path):
             composed(
                 f"task.problems={file}", f"run_dir={tmp_path / str(number)}",
                 "task.methods=[pgcd]", "task.algorithms=[smc]", "task.particles=[1]",
-                "task.timed_runs=0",
             )
         )  # fmt: skip
     assert len(list(tmp_path.glob("convergence-hmm-*"))) == 1

@@ -194,7 +194,6 @@ def table_rows(page: str) -> list[list[str]]:
         ("task.particles=[0]", "at least 1, got 0"),
         ("task.runs=0", "task.runs must be at least 1"),
         ("task.max_prefixes=300000", r"task.max_prefixes must lie in 1\.\.200000"),
-        ("task.models=[a,a]", "twice"),
         ("task.hmm_for=nobody", "'nobody' for task.hmm_for"),
         ("task.hmm_states=1", "at least 2"),
         ("smc.top_p=0.9", "changes the target"),
@@ -215,7 +214,6 @@ def test_bad_settings_are_named(override, message):
     [
         (["task.methods=[lcd,gcd]"], "add pgcd, or leave task.hmm out"),
         (["task.hmm_for=problem"], "one HMM for all problems"),
-        (["model.path=smollm2", "task.models=[smollm2,other]"], "one vocabulary"),
     ],
 )
 def test_an_hmm_that_would_not_be_used_is_refused(overrides, message, tmp_path):
@@ -223,8 +221,3 @@ def test_an_hmm_that_would_not_be_used_is_refused(overrides, message, tmp_path):
     experiment.check(composed(f"task.hmm={tmp_path}"))
     with pytest.raises(ValueError, match=message):
         experiment.check(composed(f"task.hmm={tmp_path}", *overrides))
-
-
-def test_a_model_that_would_not_be_used_is_refused():
-    with pytest.raises(ValueError, match=r"model\.path=here and task\.models=\['there'\]"):
-        experiment.check(composed("model.path=here", "task.models=[there]"))

@@ -28,8 +28,10 @@ from experiments.distillation import config as distill_config
 from experiments.distillation import data as distill_data
 from experiments.distillation import report as distill_report
 from experiments.distillation import sampling as distill_sampling
+from experiments.distillation import task as distill_task
 from experiments.distillation import training as distill_training
 from experiments.distillation.data import Sequences
+from experiments.distillation.prefixes import after_each_token
 from experiments.distillation.prompts import SOURCES, PromptSource
 from experiments.distillation.task import TASK
 from experiments.distillation.training import Training
@@ -50,8 +52,7 @@ from tests.experiments.toy_model import write_checkpoint
 ROOT = Path(__file__).resolve().parents[3]
 REQUESTS = ROOT / "experiments" / "convergence" / "toolcalls.jsonl"
 RECORDS = f"records.path={REQUESTS}"
-V = 12
-FILE = ["data.vocab_size=12", "data.eos_ids=[0]", "wandb=disabled"]
+V, EOS = 257, 256  # of the tiny language model
 SMALL = ["num_states=6", "batch_size=80", "piece_size=50", "epochs=4", "held_out=0.2"]
 
 
@@ -81,21 +82,12 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 @pytest.fixture(scope="module")
 def truth() -> HMM:
+    """An HMM over the tokens of the tiny language model, that writes eleven of them and EOS."""
     generator = torch.Generator().manual_seed(3)
-    return HMM.random(6, V, generator=generator, concentration=0.15, dtype=torch.float64)
-
-
-@pytest.fixture(scope="module")
-def token_file(truth: HMM, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """500 sequences of the known HMM, a line each."""
-    drawn = inference.sample(truth, 500, 24, torch.Generator().manual_seed(4), eos_id=0)
-    path = tmp_path_factory.mktemp("data") / "sequences.jsonl"
-    lines = [
-        json.dumps(tokens[:length])
-        for tokens, length in zip(drawn.tokens.tolist(), drawn.lengths.tolist(), strict=True)
-    ]
-    path.write_text("\n".join(lines) + "\n")
-    return path
+    small = HMM.random(6, 12, generator=generator, concentration=0.15, dtype=torch.float64)
+    emission = torch.zeros(V, 6, dtype=torch.float64)
+    emission[[EOS, *range(1, 12)]] = small.emission
+    return HMM(small.initial, small.transition, emission)
 
 
 @pytest.fixture(scope="module")
@@ -104,28 +96,40 @@ def tiny_lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(tmp_path_factory.mktemp("lm") / "tiny", spread=0.02)
 
 
+@pytest.fixture(scope="module")
+def answers(truth: HMM, tiny_lm: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """500 sequences of the known HMM, as if the language model had answered them."""
+    drawn = inference.sample(truth, 500, 24, torch.Generator().manual_seed(4), eos_id=EOS)
+    rows = zip(drawn.tokens.tolist(), drawn.lengths.tolist(), strict=True)
+    known = inference.log_likelihood(truth, drawn.tokens, drawn.lengths)
+    sequences = Sequences.from_lists([row[:n] for row, n in rows], log_likelihood=known.tolist())
+    directory = tmp_path_factory.mktemp("answers")
+    distill_data.save(sequences, directory / "000000.safetensors")
+    return [f"data.path={directory}", f"model.path={tiny_lm}", "model.device=cpu", "wandb=disabled"]
+
+
 # The whole of it
 
 
-def test_what_is_learnt_is_near_the_truth_and_the_report_says_so(tmp_path, token_file, truth):
-    where = ["data.path=" + str(token_file), "run_dir=" + str(tmp_path / "run")]
-    run_dir = run(*FILE, *SMALL, *where, "epochs=20", "evaluations=4")
+def test_what_is_learnt_is_near_the_truth_and_the_report_says_so(tmp_path, answers, truth):
+    run_dir = run(*answers, *SMALL, f"run_dir={tmp_path / 'run'}", "epochs=20", "evaluations=4")
     summary = json.loads((run_dir / "summary.json").read_text())
     nats = summary["nats_per_token"]
-    assert set(nats) == {"unigram", "bigram", "HMM"}
+    assert set(nats) == {"unigram", "bigram", "HMM", distill_report.LM}
     assert nats["unigram"] < nats["bigram"] < 0
     assert nats["HMM"] > nats["unigram"] + 0.1
 
     # The figure is that of the model on disk, on sequences that were not trained on.
-    sequences = distill_data.read(token_file)
+    sequences = distill_data.read(answers[0].removeprefix("data.path="))
     training, held_out = distill_data.split(sequences, 0.2, 0)
     assert (len(training), len(held_out)) == (400, 100)
     rows = held_out.batch(torch.arange(len(held_out)))
     stored = load(run_dir / "hmm", num_tokens=V)
     mean = float(inference.log_likelihood(stored.hmm, *rows).sum()) / held_out.num_tokens
     assert nats["HMM"] == pytest.approx(mean, abs=1e-5)
-    assert stored.config["eos_token_id"] == [0]
+    assert stored.config["eos_token_id"] == [EOS]
     best = float(inference.log_likelihood(truth, *rows).sum()) / held_out.num_tokens
+    assert nats[distill_report.LM] == pytest.approx(best)
     assert nats["HMM"] < best + 0.02
     assert nats["HMM"] > best - 0.15
 
@@ -146,9 +150,9 @@ def test_what_is_learnt_is_near_the_truth_and_the_report_says_so(tmp_path, token
 
 @pytest.mark.parametrize("transition", ["dense", "monarch"])
 def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(
-    tmp_path, token_file, transition, monkeypatch
+    tmp_path, answers, transition, monkeypatch
 ):
-    common = [*FILE, *SMALL, f"data.path={token_file}", f"transition={transition}", "dropout=0.2"]
+    common = [*answers, *SMALL, f"transition={transition}", "dropout=0.2"]
     whole = run(*common, f"run_dir={tmp_path / 'whole'}")
     parts = f"run_dir={tmp_path / 'parts'}"
     for stop in (0, 4):
@@ -191,8 +195,8 @@ def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(
 
 
 @pytest.mark.slow
-def test_two_processes_equal_one(tmp_path, token_file):
-    common = [*FILE, *SMALL, f"data.path={token_file}", "dropout=0.2", "save_dtype=float32"]
+def test_two_processes_equal_one(tmp_path, answers):
+    common = [*answers, *SMALL, "dropout=0.2", "save_dtype=float32"]
     one = run(*common, f"run_dir={tmp_path / 'one'}")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     two = [*launcher, "--nproc-per-node=2", "-m", "scripts.distill_hmm", *common]
@@ -302,17 +306,13 @@ def test_interrupted_and_shared_sampling_give_the_same_answers(tmp_path, tiny_lm
             torch.equal(getattr(again, name), getattr(whole, name)) for name in distill_data.ARRAYS
         )
 
-    # What was known while sampling is what a second reading says.
-    known = distill_sampling.log_likelihood(lm, whole, 4)
-    torch.testing.assert_close(known, whole.log_likelihood, atol=1e-4, rtol=0)
-    vectors = distill_sampling.hidden_states(lm, whole, 4)
+    # What was known while sampling is what one reading of the whole says.
     with torch.inference_mode():
-        for row, start in ((0, 0), (10, int(whole.lengths[:10].sum()))):
-            ids = torch.tensor([whole.prompt(row) + whole.sequence(row)])
-            expected = lm.model(ids, output_hidden_states=True).hidden_states[-1][0]
-            length = int(whole.lengths[row])
-            found = vectors[start : start + length].float()
-            torch.testing.assert_close(found, expected[-length:], atol=0.02, rtol=0.01)
+        for row in (0, 10):
+            prompt, answer = whole.prompt(row), whole.sequence(row)
+            log_p = lm.model(torch.tensor([prompt + answer])).logits[0].log_softmax(dim=-1)
+            said = log_p[len(prompt) - 1 : -1].gather(1, torch.tensor(answer).unsqueeze(1))
+            assert float(whole.log_likelihood[row]) == pytest.approx(float(said.sum()), abs=1e-4)
 
     options["max_length"] = 9000
     with pytest.raises(ValueError, match="no prompt leaves room for max_length=9000"):
@@ -394,20 +394,18 @@ def test_another_task_is_an_entry(tmp_path, tiny_lm, monkeypatch):
 
 def test_latent_variables_come_from_so_many_sequences(tmp_path, tiny_lm, monkeypatch):
     pytest.importorskip("faiss")
-    read = []
+    used = []
 
-    def spy(lm, sequences, *rest):
-        read.append(len(sequences))
-        return hidden_states(lm, sequences, *rest)
+    def spy(sequences, *rest):
+        used.append(len(sequences))
+        return after_each_token(sequences, *rest)
 
-    hidden_states = distill_sampling.hidden_states
-    monkeypatch.setattr(distill_sampling, "hidden_states", spy)
+    monkeypatch.setattr(distill_task, "after_each_token", spy)
     sizes = ["num_sequences=12", "max_length=5", "sample_batch=6", "num_states=4", "held_out=0.2"]
-    where = [f"model.path={tiny_lm}", RECORDS, "model.device=cpu", "init=latent", "stop_after=1",
-             "top=0"]  # fmt: skip
+    where = [f"model.path={tiny_lm}", RECORDS, "model.device=cpu", "init=latent", "stop_after=1"]
     for number, limit in enumerate(("5", "null")):
         run(*where, *sizes, f"run_dir={tmp_path / str(number)}", f"latent_sequences={limit}")
-    assert read[0] == 5 < read[1]
+    assert used[0] == 5 < used[1]
 
 
 def test_every_step_of_a_pass_sees_other_sequences():
@@ -483,58 +481,44 @@ def test_baselines_against_plain_counting():
     assert smoothed(found.strength) == pytest.approx(found.bigram, abs=1e-12)
 
 
-def test_forms_of_files(tmp_path):
+def test_sequences_are_kept_in_files(tmp_path):
     lists, prompts = [[1, 2], [3], [4, 5, 6]], [[7], [8, 9], [7]]
-    plain = tmp_path / "plain.jsonl"
-    plain.write_text("[1, 2]\n[3]\n\n[4, 5, 6]\n")
-    rich = tmp_path / "rich.jsonl"
-    rich.write_text(
-        "\n".join(
-            json.dumps({"tokens": t, "prompt": p, "log_likelihood": -1.5})
-            for t, p in zip(lists, prompts, strict=True)
-        )
-    )
-    padded = np.array([[1, 2, 0], [3, 0, 0], [4, 5, 6]])
-    np.savez(tmp_path / "padded.npz", tokens=padded, lengths=np.array([2, 1, 3]))
-    flat = {"tokens": torch.tensor([1, 2, 3, 4, 5, 6]), "lengths": torch.tensor([2, 1, 3])}
-    save_file(flat, tmp_path / "flat.safetensors")
-    for name in ("plain.jsonl", "rich.jsonl", "padded.npz", "flat.safetensors"):
-        read = distill_data.read(tmp_path / name)
-        assert [read.sequence(row) for row in range(3)] == lists
-    read = distill_data.read(rich)
+    distill_data.save(Sequences.from_lists(lists, prompts, [-1.5] * 3), tmp_path / "a.safetensors")
+    read = distill_data.read(tmp_path)
+    assert [read.sequence(row) for row in range(3)] == lists
     assert [read.prompt(row) for row in range(3)] == prompts
     assert read.log_likelihood.tolist() == [-1.5] * 3
-
-    distill_data.save(read, tmp_path / "again.safetensors")
-    back = distill_data.read(tmp_path / "again.safetensors").take(torch.tensor([2, 0]))
-    assert [back.sequence(row) for row in range(2)] == [[4, 5, 6], [1, 2]]
-    assert [back.prompt(row) for row in range(2)] == [[7], [7]]
-    tokens, lengths = back.batch(torch.tensor([1, 0]))
+    some = read.take(torch.tensor([2, 0]))
+    assert [some.sequence(row) for row in range(2)] == [[4, 5, 6], [1, 2]]
+    assert [some.prompt(row) for row in range(2)] == [[7], [7]]
+    tokens, lengths = some.batch(torch.tensor([1, 0]))
     assert (tokens.tolist(), lengths.tolist()) == ([[1, 2, 0], [4, 5, 6]], [2, 3])
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("lists", "override", "message"),
     [
-        ("", "no sequence"),
-        ("[1]\n[]\n", "sequence 1 is empty"),
-        ("[1]\n[2.5]\n", "line 2: not a list of token ids"),
-        ('{"token": [1]}\n', "line 1: not a list of token ids"),
-        ("[1]\n[1,\n", "line 2: not JSON"),
-        ('{"tokens": [1], "prompt": "text"}\n', "`prompt` is a list of token ids"),
-        (f"[1]\n[{10**19}]\n", "line 2: not a list of token ids"),
-        (f"[1]\n[{'1' * 5000}]\n", "line 2: not JSON"),
-        (f'{{"tokens": [1], "log_likelihood": -{10**400}}}\n', "line 1: .* a number"),
-        ("[1]\n[2]\n[12]\n", "token 12, but the vocabulary has 12"),
-        ("[1]\n", "1 prompts or sequences cannot be split"),
+        ([[1], [2], [V]], "init=random", f"token {V}, but the vocabulary has {V}"),
+        ([[1]], "init=random", "1 prompts or sequences cannot be split"),
+        ([[1], [2]], "init=clones", "made of what the language model said, .* use init=random"),
+        ([], "init=random", r"has no \.safetensors file"),
     ],
 )
-def test_files_that_are_refused(tmp_path, content, message):
-    path = tmp_path / "bad.jsonl"
-    path.write_text(content)
+def test_sequences_that_are_refused(tmp_path, tiny_lm, lists, override, message):
+    (tmp_path / "data").mkdir()
+    if lists:
+        file = tmp_path / "data" / "0.safetensors"
+        distill_data.save(Sequences.from_lists(lists), file)
+    where = [f"data.path={tmp_path / 'data'}", f"run_dir={tmp_path / 'run'}"]
     with pytest.raises(ValueError, match=message):
-        run(*FILE, f"data.path={path}", f"run_dir={tmp_path / 'run'}")
+        run(f"model.path={tiny_lm}", "model.device=cpu", "wandb=disabled", *where, override)
     assert not (tmp_path / "run").exists()
+
+
+def test_other_tensors_are_no_sequences(tmp_path):
+    save_file({"tokens": torch.ones(3)}, tmp_path / "0.safetensors")
+    with pytest.raises(ValueError, match=r"0\.safetensors is no file of sampled .* 'lengths'"):
+        distill_data.read(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -549,7 +533,7 @@ def test_files_that_are_refused(tmp_path, content, message):
         (["init=clones", "transition=monarch"], "clones makes dense transitions"),
         (["init=clones", "top=0"], r"top \(with init=clones, .*\) must be at least 1, got 0"),
         (["init=clones", "num_states=1"], "at least 2, got 1"),
-        (["init=clones", "data.path=tests", "data.vocab_size=5"], "init=clones reads"),
+        (["init=latent", "top=0"], r"top \(with init=latent, .*\) must be at least 1, got 0"),
         (["top=5", "data.path=tests"], "top=5 would be ignored"),
         (["source=chess"], "'chess' for source"),
         (["answers_per_prompt=0"], "answers_per_prompt must be at least 1"),
@@ -566,11 +550,7 @@ def test_files_that_are_refused(tmp_path, content, message):
         (["epochs=1"], "epochs .* at least 2, got 1"),
         (["steps=-1"], "steps must be at least 0"),
         (["num_sequences=1"], "num_sequences must be at least 2"),
-        (["data.path=nowhere.jsonl"], "data.path=nowhere.jsonl does not exist"),
-        (["data.path=README.md"], "README.md: use a file that ends in"),
-        (["data.vocab_size=5"], "go with data.path"),
-        (["data.path=tests", "data.eos_ids=[1]"], "goes with data.vocab_size"),
-        (["data.path=tests", "data.vocab_size=5", "data.eos_ids=[5]"], r"lie in 0\.\.4, got 5"),
+        (["data.path=README.md"], "data.path=README.md is no directory of an earlier sampling"),
         (["records.path=a", "records.hub=b"], "not both"),
         (["model.path=./nowhere", RECORDS], "no checkpoint there"),
         ([], "give records.path=FILE.jsonl in xLAM's form, or records.hub=NAME"),
@@ -582,10 +562,7 @@ def test_files_that_are_refused(tmp_path, content, message):
         (["data.path=tests", "num_sequences=1"], "num_sequences=1 would be ignored"),
         (["data.path=tests", "records.offset=1"], "records.offset=1 would be ignored"),
         (["data.path=tests", "model.prompt=chat"], "model.prompt=chat would be ignored"),
-        (["data.path=tests", "data.vocab_size=5", "model=hub", "model.path=a"],
-         "model.path=a would be ignored: with data.vocab_size no language model"),
-        (["data.path=tests", "data.vocab_size=5", "model.dtype=auto", "sample_batch=2"],
-         "model.dtype=auto, sample_batch=2 would be ignored"),
+        (["data.path=tests", "sample_batch=2"], "sample_batch=2 would be ignored"),
     ],
 )  # fmt: skip
 def test_bad_values_are_named(overrides, message, monkeypatch):
@@ -594,22 +571,17 @@ def test_bad_values_are_named(overrides, message, monkeypatch):
         run(*overrides)
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
-def test_a_damaged_file_of_sequences_is_named(tmp_path, suffix):
-    arrays = {"tokens": np.arange(900) % V, "lengths": np.full(90, 10)}
-    path = tmp_path / f"sequences{suffix}"
-    if suffix == ".npz":
-        np.savez(path, **arrays)
-    else:
-        save_file({name: torch.from_numpy(array) for name, array in arrays.items()}, path)
+def test_a_damaged_file_of_sequences_is_named(tmp_path):
+    path = tmp_path / "0.safetensors"
+    distill_data.save(Sequences.from_lists([[1, 2, 3]] * 300), path)
     cut(path)
-    with pytest.raises(ValueError, match=rf"sequences\{suffix} cannot be read"):
-        run(*FILE, f"data.path={path}", f"run_dir={tmp_path / 'run'}")
+    with pytest.raises(ValueError, match=r"0\.safetensors cannot be read"):
+        run(f"data.path={tmp_path}", "wandb=disabled", f"run_dir={tmp_path / 'run'}")
     assert not (tmp_path / "run").exists()
 
 
-def test_the_models_place_is_seen_to_before_training(tmp_path, token_file, monkeypatch):
-    common = [*FILE, *SMALL, f"data.path={token_file}", f"run_dir={tmp_path / 'run'}"]
+def test_the_models_place_is_seen_to_before_training(tmp_path, answers, monkeypatch):
+    common = [*answers, *SMALL, f"run_dir={tmp_path / 'run'}"]
     out = tmp_path / "parent" / "model"
     with pytest.raises(ValueError, match="is the run's own directory"):
         run(*common, f"out={tmp_path / 'run'}")
@@ -641,8 +613,8 @@ def test_the_models_place_is_seen_to_before_training(tmp_path, token_file, monke
 
 
 @pytest.mark.parametrize("resume", ["true", "false"])
-def test_the_command_that_goes_on_is_named(tmp_path, token_file, monkeypatch, resume, capsys):
-    common = [*FILE, *SMALL, f"data.path={token_file}", f"run_dir={tmp_path}", f"resume={resume}"]
+def test_the_command_that_goes_on_is_named(tmp_path, answers, monkeypatch, resume, capsys):
+    common = [*answers, *SMALL, f"run_dir={tmp_path}", f"resume={resume}"]
     run(*common, "stop_after=1")
     also = "" if resume == "true" else " and resume=false"
     assert f"the same command without stop_after{also} goes on" in capsys.readouterr().out
@@ -659,8 +631,8 @@ def test_the_command_that_goes_on_is_named(tmp_path, token_file, monkeypatch, re
     assert f"interrupted: the same command{also} goes on from what is done in {tmp_path}" in said[0]
 
 
-def test_damaged_files_of_a_run_are_named_with_the_way_out(tmp_path, token_file):
-    common = [*FILE, *SMALL, f"data.path={token_file}", f"run_dir={tmp_path}", "stop_after=1"]
+def test_damaged_files_of_a_run_are_named_with_the_way_out(tmp_path, answers):
+    common = [*answers, *SMALL, f"run_dir={tmp_path}", "stop_after=1"]
     for name, remedy in (
         ("checkpoint/step.safetensors", "remove it, and training starts over"),
         ("curve.json", "remove it"),
@@ -689,12 +661,7 @@ def test_a_damaged_file_of_answers_is_named_and_made_again(tmp_path, tiny_lm):
     assert torch.equal(distill_data.read(directory).tokens, whole.tokens)
 
 
-def test_latent_variables_need_prompts_and_faiss(token_file, tiny_lm, monkeypatch, tmp_path):
-    with pytest.raises(ValueError, match=r"leave data\.vocab_size out"):
-        run(*FILE, f"data.path={token_file}", "init=latent")
-    pytest.importorskip("faiss")
-    with pytest.raises(ValueError, match=r"sequence 0 of .* has none"):
-        run(f"data.path={token_file}", f"model.path={tiny_lm}", "init=latent")
+def test_latent_variables_need_faiss(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="not installed"):
         run("init=latent")
@@ -723,7 +690,7 @@ def test_faiss_is_imported_by_its_one_user_only():
 )
 def test_the_cards_command_gives_the_same_settings(name):
     config = composed("num_states=7", "pseudo_count=1e-7", "latent_sequences=null")
-    config.data.path, config.data.eos_ids, config.model.path = name, [3, 4], name
+    config.data.path = config.model.path = name
     line = distill_report.command(config)
     program, *overrides = shlex.split(line.removeprefix("python -m "))
     assert program == "scripts.distill_hmm"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from experiments.convergence.visited import Visited
 from experiments.distillation import data as distill_data
@@ -21,7 +19,6 @@ from gcd import Vocabulary
 from hmm.inference import log_likelihood
 from hmm.lumping import Lumping
 from smc.models.protocol import Rows
-from smc.models.transformers_lm import TransformersLM
 from smc.testing import ToyLM
 
 SIX = Vocabulary.from_bytes([b"a", b"b", b"c", b"", b"d", b""], [3, 5])
@@ -136,9 +133,6 @@ def test_files_keep_what_was_said(tmp_path):
             torch.testing.assert_close(
                 some.top_tokens.log_p[entry].double(), expected, atol=2e-3, rtol=0
             )
-    distill_data.save(replace(both, top_tokens=None), tmp_path / "b.safetensors")
-    with pytest.raises(ValueError, match=r"`asked` does not fit its \d+ tokens and 0 lists"):
-        distill_data.read(tmp_path)
 
 
 def test_latent_variables_need_no_second_reading():
@@ -307,44 +301,3 @@ def test_a_markov_chain_is_recovered(top):
     many, few = divergence(lm, hmm, (0, 1)), 0.0
     few = divergence(lm, lumping.spread(cloned(prefixes, 4, eos_ids=ends)), (0, 1))
     assert many < 0.1 < 0.5 < few
-
-
-class NoTokenizer:
-    eos_token_id = 3
-
-
-@pytest.fixture(scope="module")
-def small_lm() -> TransformersLM:
-    """An untrained model of 30 tokens."""
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=30, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=64,
-        initializer_range=0.5, eos_token_id=3,
-    )  # fmt: skip
-    names = [b"" if i == 3 else bytes([65 + i]) for i in range(30)]
-    return TransformersLM(LlamaForCausalLM(config), None, Vocabulary.from_bytes(names, [3]))
-
-
-def test_a_second_reading_says_what_was_said(small_lm):
-    """Also of sequences that came without; prefixes then are those of each sequence."""
-    prompts: Sequence[list[int]] = [[1, 2], [5, 6, 7], [1, 2], [8]] * 3
-    found = sampled(small_lm, prompts, 7, 8)
-    bare = Sequences.from_lists(
-        [found.sequence(row) for row in range(12)], [found.prompt(row) for row in range(12)]
-    )
-    again = sampling.asked_again(small_lm, bare, 8, 5)
-    assert again.answered
-    assert len(again.top_tokens) == again.num_tokens > len(found.top_tokens)
-    torch.testing.assert_close(
-        again.top_tokens.log_p[again.asked].float(), found.top_tokens.log_p[found.asked].float(),
-        atol=4e-3, rtol=1e-3,
-    )  # fmt: skip
-    torch.testing.assert_close(
-        again.top_tokens.sketch[again.asked].float(), found.top_tokens.sketch[found.asked].float(),
-        atol=0.02, rtol=1e-2,
-    )  # fmt: skip
-    known = sampling.log_likelihood(small_lm, bare, 5)
-    torch.testing.assert_close(known, found.log_likelihood, atol=1e-4, rtol=0)
-    everywhere = TopTokenPrefixes.of(again, everything(small_lm.vocabulary))
-    assert float(everywhere.weight[everywhere.parent < 0].sum()) == pytest.approx(1)

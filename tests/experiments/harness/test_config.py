@@ -54,7 +54,6 @@ def test_the_paper_resamples_every_step():
         ("task.methods=[gcd,magic]", "'magic' for task.methods"),
         ("task.styles=[json,xml]", "'xml' for task.styles"),
         ("task.styles=[]", "task.styles needs at least one entry"),
-        ("paper=table9", "'table9' for paper: use one of table1, table3"),
         ("task.budget=huge", "'huge' for task.budget"),
         ("task.budget='a number of tokens'", "'a number of tokens' for task.budget"),
         ("task.budget=gold:0.5", "'gold:0.5' is no budget"),
@@ -107,12 +106,12 @@ def test_bad_values_are_named(override, message):
     [
         ("xlam", ["task.methods=[lcd,pgcd]"]),
         ("convergence", ["task.methods=[lcd,pgcd]"]),
-        ("shakespeare", None),
+        ("latency", None),
     ],
 )
 @pytest.mark.parametrize("override", ["hmm.temper=0.5", "hmm.path=DIR", "hmm.max_table_mib=9"])
 def test_settings_of_an_hmm_that_nobody_reads_are_refused(task, allowed, override):
-    methods = [] if task == "shakespeare" else ["task.methods=[lcd,gcd]"]
+    methods = [] if task == "latency" else ["task.methods=[lcd,gcd]"]
     with pytest.raises(ValueError, match=f"{override} would be ignored"):
         experiment.check(composed(f"+task={task}", *methods, override))
     experiment.check(composed(f"+task={task}", *methods))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
-from experiments.harness.identity import fingerprint
 from experiments.harness.models import ROOT, settle
 from experiments.harness.run import Run
 from experiments.tasks import TASKS
@@ -78,18 +76,3 @@ def test_other_files_in_the_same_place_are_another_run(places, changed):
 def test_hub_names_are_names(places):
     one, other = (run_of(name, "hmm", "records.jsonl") for name in ("org/one", "org/other"))
     assert one.directory != other.directory
-
-
-def test_what_an_earlier_version_left_is_found_and_said(places, caplog):
-    """It named directories after the spelling of paths, too."""
-    earlier = run_of("./model", "./hmm", "records.jsonl").identity
-    left = Path(f"runs/xlam-{fingerprint(earlier)}")
-    left.mkdir(parents=True)
-    (left / "identity.json").write_text(json.dumps(earlier))
-    damaged = Path("runs/xlam-0000000000/identity.json")
-    damaged.parent.mkdir()
-    damaged.write_text("{")
-    with caplog.at_level("INFO"):
-        assert run_of(f"{places}/model", "hmm", "records.jsonl").directory == left
-    assert f"{left} holds this run, under the name of an earlier version" in caplog.text
-    assert run_of("./model", "./hmm", "records.jsonl", "seed=1").directory != left

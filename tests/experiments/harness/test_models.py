@@ -101,7 +101,7 @@ def test_a_task_with_an_adapter_of_its_own_runs_on_it(own):
 @pytest.mark.parametrize(
     ("task", "given"),
     [
-        ("shakespeare", {"adapter": "auto"}),  # it has none
+        ("latency", {"adapter": "auto"}),  # it has none
         ("", {"adapter": "auto"}),
         ("xlam", {"adapter": "auto", "path": "some/model"}),  # not its own model's
         ("xlam", {}),  # none was asked for

@@ -8,7 +8,7 @@ import pytest
 
 import gcd
 from gcd import Automaton
-from gcd.automata.walks import RandomWalks
+from tests.gcd.random_walks import RandomWalks
 
 
 def test_every_string_of_a_finite_language_is_met() -> None:

@@ -118,7 +118,7 @@ def test_a_hand_wired_line_is_the_lifted_pattern() -> None:
         initial="start",
         eos="accept",
     )
-    line = gcd.pattern([("UPPER", "+"), (":", 1), (" ", 1), ("LOWER", "+"), ("\n", 1)])
+    line = gcd.regex("[A-Z]+: [a-z]+\n")
     lifted = gcd.lift(line, vocabulary, eos="accept")
     assert wired.num_states == lifted.num_states
     pairs = {(wired.initial, lifted.initial)}

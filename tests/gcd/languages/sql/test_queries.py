@@ -10,9 +10,9 @@ import pytest
 
 import gcd
 from gcd import Automaton, SqlDialect
-from gcd.automata.walks import RandomWalks
 from gcd.languages.sql.schema import SqlSchema
 from tests.gcd.languages.sql.schemas import AWKWARD, CONCERTS, TINY, Judge
+from tests.gcd.random_walks import RandomWalks
 
 DIALECTS = {
     "default": SqlDialect(),

@@ -1,7 +1,6 @@
 """A language model and a constraint of ours become potentials of `genlm-control`, which has AWRS.
 
-This module imports that package, so nothing but `experiments.harness.awrs` imports this one, and
-only when it is about to sample. Tokens are token ids; all EOS ids together are the package's one
+This module imports that package. Tokens are token ids; all EOS ids together are the package's one
 end of sequence.
 """
 
@@ -32,20 +31,16 @@ class ModelPotential(Potential):
 
     Args:
         prompt: token ids.
-        temperature: part of the distribution.
         tables: of the vocabulary, `tables_of(lm.vocabulary)`.
     """
 
-    def __init__(
-        self, lm: LanguageModel, prompt: Sequence[int], temperature: float, tables: Any
-    ) -> None:
+    def __init__(self, lm: LanguageModel, prompt: Sequence[int], tables: Any) -> None:
         super().__init__(tables.vocab_eos[:-1], tables=tables)
-        self._lm, self._prompt, self._temperature = lm, list(prompt), temperature
+        self._lm, self._prompt = lm, list(prompt)
         self._ids = torch.tensor(self.vocab, device=lm.device)
         self._eos = torch.tensor(list(lm.vocabulary.eos_ids), device=lm.device)
         self._rows: Rows | None = None
         self._known: dict[Context, Tensor] = {}  # of prefixes of one length, in the order of rows
-        self.lm_calls = self.tokens = 0
 
     async def prefix(self, context: list[Any]) -> float:
         """Give the weight of the empty prefix; particles are weighed token by token from there."""
@@ -79,7 +74,6 @@ class ModelPotential(Potential):
         log_p: Float[Tensor, "R V"]
         if self._rows is None:
             self._rows, log_p = self._lm.prefill([self._prompt])
-            self.tokens += len(self._prompt)
         else:
             row = {context: number for number, context in enumerate(self._known)}
             device = self._lm.device
@@ -87,9 +81,7 @@ class ModelPotential(Potential):
             last = torch.tensor([[context[-1]] for context in contexts], device=device)
             self._rows.reorder(parents)
             log_p = self._rows.extend(last, torch.ones_like(parents))[:, 0]
-            self.tokens += len(contexts)
-        self.lm_calls += 1
-        log_p = (log_p.double() / self._temperature).log_softmax(dim=1)
+        log_p = log_p.double().log_softmax(dim=1)
         eos = log_p[:, self._eos].logsumexp(dim=1, keepdim=True)
         weights = torch.cat([log_p[:, self._ids], eos], dim=1)
         self._known = dict(zip(contexts, weights, strict=True))
@@ -146,31 +138,23 @@ def awrs(model: ModelPotential, condition: ConditionPotential, seed: int) -> AWR
     return AWRS(autobatched(model), condition, seed=seed, autobatch=False)
 
 
-def sequential(
-    sampler: Any,
-    *,
-    budget: int,
-    particles: int,
-    resampling: str,
-    ess_threshold: float,
-    seed: int,
-) -> Any:
+def sequential(sampler: Any, *, budget: int, particles: int, seed: int) -> Any:
     """Run the package's sequential Monte Carlo to its end with one of its samplers of tokens.
 
-    It resamples with numpy's global generator and may draw with torch's; both are put back.
+    All particles compete, as under `strata="none"`. It resamples with numpy's global generator and
+    may draw with torch's; both are put back.
 
     Args:
         sampler: of the package.
         budget: most tokens, EOS included.
         particles: N.
-        resampling, ess_threshold: as for `smc.algorithms.SMC`; all particles compete.
         seed: of all random numbers.
     """
     work = SMC(sampler)(
         n_particles=particles,
-        ess_threshold=ess_threshold,
+        ess_threshold=0.5,
         max_tokens=budget,
-        resampling_method=resampling,
+        resampling_method="systematic",
     )
     before = np.random.get_state()  # noqa: NPY002
     np.random.seed(seed % 2**32)  # noqa: NPY002

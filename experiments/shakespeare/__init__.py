@@ -1,1 +1,0 @@
-"""Lines of a play under three forms of guided decoding: `+task=shakespeare`."""
