@@ -11,7 +11,7 @@ Each is a dataclass of its options, so that an option which an algorithm does no
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, TypedDict
 
 from jaxtyping import Int64
@@ -36,7 +36,6 @@ class Options(TypedDict, total=False):
     count_finished: bool
     share: float | int
     floor: float | int
-    answers: int | None
 
 
 @dataclass(frozen=True)
@@ -65,11 +64,6 @@ class SMC:
             raise ValueError(f"ess_threshold is {self.ess_threshold}; it must be 0 or more")
         if self.strata not in STRATA:
             raise ValueError(f"strata is {self.strata!r}; use one of {', '.join(STRATA)}")
-
-    @property
-    def answers(self) -> None:
-        """All answers are reported: there are at most N."""
-        return
 
     def on(
         self,
@@ -103,8 +97,6 @@ class Discrete:
         floor: prefixes whose score is under this part of the sum of all are kept with less than
             certainty, even where there is room, in [0, 1). With zero, and `count_finished=False`,
             the filter enumerates what it has room for.
-        answers: most answers of the posterior; None for all that were found, of which there may be
-            many more than N.
 
     Raises:
         ValueError: a value makes no sense.
@@ -113,7 +105,6 @@ class Discrete:
     count_finished: bool = True
     share: float | int = 0.0
     floor: float | int = 1e-6
-    answers: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.count_finished, bool):
@@ -124,9 +115,6 @@ class Discrete:
             raise ValueError(f"share is {self.share}; it must lie in [0, 1]")
         if not 0 <= self.floor < 1:
             raise ValueError(f"floor is {self.floor}; it must lie in [0, 1)")
-        whole = isinstance(self.answers, Integral) and not isinstance(self.answers, bool)
-        if self.answers is not None and not (whole and self.answers >= 1):
-            raise ValueError(f"answers is {self.answers!r}; give a whole number of 1 or more")
 
     def on(
         self,

@@ -34,7 +34,6 @@ class Purpose(IntEnum):
     POSTERIOR = 3
     SELECTION = 4
     POOL = 5
-    ANSWERS = 6
 
 
 class Keys(NamedTuple):

@@ -67,7 +67,6 @@ class DiscreteConfig:
     count_finished: bool = Discrete.count_finished
     share: float = Discrete.share
     floor: float = Discrete.floor
-    answers: int | None = Discrete.answers  # null: all that are found
 
 
 @dataclass

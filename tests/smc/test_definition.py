@@ -121,7 +121,7 @@ def test_answers_are_those_of_the_definition(rule: str, forced_runs: bool) -> No
         {"ess_threshold": 1.0},
         {"ess_threshold": 1.0, "strata": "none", "resampling": "multinomial"},
         {"algorithm": "discrete"},
-        {"algorithm": "discrete", "floor": 0.0, "count_finished": False, "answers": 1},
+        {"algorithm": "discrete", "floor": 0.0, "count_finished": False},
     ],
     ids=str,
 )

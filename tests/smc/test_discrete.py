@@ -69,7 +69,6 @@ OPTIONS: list[dict[str, Any]] = [
     {**PLAIN, "share": 1.0},
     {**PLAIN, "floor": 0.2},
     {"share": 0.3, "floor": 0.1},
-    {**PLAIN, "answers": 2},
 ]
 # Options and proposals know nothing of each other: two proposals meet all options, others two.
 PAIRS = [
@@ -205,14 +204,6 @@ def test_with_too_little_room_it_does_not_say_so() -> None:
     (found,) = sample([PROMPT], many_words(), budget=6, particles=2)
     assert not found.enumerated
     assert any(found.diagnostics.resampled)
-    (few,) = sample([PROMPT], many_words(), budget=6, particles=200, answers=3, **PLAIN)
-    assert not few.enumerated
-    assert len(few.answers) == 3
-    (whole,) = sample([PROMPT], many_words(), budget=6, particles=200, **PLAIN)
-    assert few.log_evidence == whole.log_evidence
-    assert math.fsum(math.exp(s.log_weight) for s in few.particles) == pytest.approx(
-        math.exp(whole.log_evidence), rel=1e-12
-    )
 
 
 @settings(max_examples=30)
@@ -542,8 +533,6 @@ def test_many_last_tokens_end_a_text_at_once(monkeypatch: pytest.MonkeyPatch) ->
         ({"share": math.nan}, "share is nan"),
         ({"floor": 1}, r"floor is 1; it must lie in \[0, 1\)"),
         ({"floor": -0.1}, "floor is -0.1"),
-        ({"answers": 0}, "answers is 0; give a whole number of 1 or more"),
-        ({"answers": True}, "answers is True; give a whole number"),
     ],
 )
 def test_arguments_without_sense(options: dict, message: str) -> None:
@@ -555,15 +544,13 @@ def test_arguments_without_sense(options: dict, message: str) -> None:
     ("name", "value"),
     [
         ("count_finished", 1),
-        ("answers", 2.5),
-        ("answers", "all"),
         ("share", "0.5"),
         ("share", None),
         ("floor", True),
     ],
 )
 def test_values_of_another_type(name: str, value: object) -> None:
-    """TopTokens as well where nobody checks types."""
+    """Refused as well where nobody checks types."""
     made = object.__new__(Discrete)
     for option, chosen in {**vars(Discrete()), name: value}.items():
         object.__setattr__(made, option, chosen)

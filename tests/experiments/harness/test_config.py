@@ -88,7 +88,6 @@ def test_the_paper_resamples_every_step():
         ("smc.strata=tokens", "strata is 'tokens'; use one of none, state"),
         ("discrete.share=1.5", r"discrete\.\*, for discrete: share is 1.5; it must lie in"),
         ("discrete.floor=1", "floor is 1.0; it must lie in"),
-        ("discrete.answers=0", "answers is 0; give a whole number"),
         ("task.algorithms=[smc,magic]", "'magic' for task.algorithms: use one of smc, smc_paper"),
         ("task.algorithms=[smc,smc]", "task.algorithms has an entry twice"),
         ("task.algorithms=[]", "task.algorithms needs at least one entry"),
