@@ -79,7 +79,6 @@ class HMMConfig:
     # that was fitted for such prompts (`experiments.harness.lookahead`), "in_time" without any
     lookahead: Any = "auto"
     exact_top_k: int | None = 64  # null: exact for every token
-    temper: float = 1.0
     defence: float = 0.01
     potential: bool = True
     max_table_mib: int = 2048  # memory of the lookahead tables; results do not depend on it

@@ -8,7 +8,7 @@ next, a token or a class of tokens, a lookahead gives
     eventual(v) = P(v is next, and the text is completed in C at some length | prefix)
 
 under its own model, as logarithms. `smc.Twisted` makes a proposal of them, for the language model
-that one samples from: tying, temper, defence and potentials are its business, and it knows nothing
+that one samples from: tying, defence and potentials are its business, and it knows nothing
 of the model behind. The first such model is a hidden Markov model (`smc.HMMLookahead`).
 
 Any numbers give correct weights, as the sampler weighs by the g that it really used; how good they

@@ -32,8 +32,6 @@ that has not read it knows little of that; where no prompt tells, it is all ther
 exactly for the K tokens that the language model likes best among those allowed. Within a class all
 tokens lead to the same state, and differ only in what they reveal about what is to come.
 
-**Temper.** g to a power.
-
 **Defence.** A share eps of GCD's proposal is mixed in, without regard to scale, as g is tiny
 everywhere where a long text is still to come. With Z = sum p_lm g and M = sum p_lm 1{allowed},
 
@@ -69,8 +67,6 @@ from smc.vocabulary.factors import DenseGuide, Factors, Guide, TiedGuide, by_cla
 
 TWISTS: dict[str, float | None] = {"conditional": 1.0, "in_time": 0.0, "joint": None}
 """The twists that have names, with the number that each of them is."""
-STRONGEST = 1e3
-"""The highest temper: beyond it log p of the language model would vanish beside log g."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +133,6 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
             models that read prompts; a number between these; or, for comparison, "joint".
         exact_top_k: for so many of the language model's favourites g is exact, for the others it is
             that of their class; 0 for none, None for all.
-        temper: power of g; below one it trusts the model less.
         defence: share of GCD's proposal that is mixed in, in [0, 1].
         potential: whether g is also the potential, so that weights are known, and particles
             resampled, before a token is drawn; otherwise potentials are one and weights follow.
@@ -152,7 +147,6 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         *,
         twist: str | float = "conditional",
         exact_top_k: int | None = 64,
-        temper: float | int = 1.0,
         defence: float | int = 0.01,
         potential: bool = True,
     ) -> None:
@@ -169,8 +163,6 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
             )
         if exact_top_k is not None and not _is_number_of_tokens(exact_top_k):
             raise ValueError(f"exact_top_k is a number of tokens or None, not {exact_top_k!r}")
-        if not 0 < temper <= STRONGEST:
-            raise ValueError(f"temper is a positive power, at most {STRONGEST:g}, not {temper!r}")
         if not 0 <= defence <= 1:
             raise ValueError(f"defence is a share, from 0 to 1, not {defence!r}")
         if not isinstance(potential, bool):
@@ -179,7 +171,6 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         self.twist = twist
         self._belief = belief
         self.exact_top_k = None if exact_top_k is None else int(exact_top_k)
-        self.temper = float(temper)
         self.defence = float(defence)
         self.potential = potential
         self.max_bytes = lookahead.max_bytes
@@ -350,7 +341,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         steps: Int32[Tensor, "R K"],
         alive: Bool[Tensor, "R K"],
     ) -> Float64[Tensor, "R K"]:
-        """log g of some items, tempered; -inf where it is zero or the item is not allowed.
+        """log g of some items; -inf where it is zero or the item is not allowed.
 
         A probability that is conditional on the item is at most one, and one where the item
         completes the text, whatever the model thinks of it.
@@ -365,7 +356,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
             possible = ~log_g.isneginf()
             log_g = torch.where(possible, log_g - given, -torch.inf).clamp(max=0)
             log_g = torch.where(steps == 0, 0.0, log_g)
-        return (log_g * self.temper).masked_fill(~alive, -torch.inf)
+        return log_g.masked_fill(~alive, -torch.inf)
 
     def _mix(
         self,
@@ -388,10 +379,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
 
     def _options(self) -> str:
         """The options, for `repr`."""
-        return (
-            f"exact_top_k={self.exact_top_k}, temper={self.temper}, defence={self.defence}, "
-            f"potential={self.potential}"
-        )
+        return f"exact_top_k={self.exact_top_k}, defence={self.defence}, potential={self.potential}"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.lookahead!r}, twist={self.twist!r}, {self._options()})"

@@ -56,7 +56,7 @@ PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
     "conditional": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=1),
     "in_time": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=0, lookahead="in_time"),
     "exact": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=None, defence=0.0),
-    "joint": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=2, lookahead="joint", temper=0.5),
+    "joint": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=2, lookahead="joint"),
     "wrong": lambda: smc.PGCD(never([1]), exact_top_k=1, defence=0.0),
     "hopeless": lambda: smc.PGCD(never([0, 1, 2, 3, 5]), exact_top_k=1, defence=0.2),
 }

@@ -72,7 +72,6 @@ def test_the_paper_resamples_every_step():
             "hmm.lookahead is one of cond.* not 'psychic'",
         ),
         ("hmm.exact_top_k=-1", "hmm.exact_top_k must be at least 0"),
-        ("hmm.temper=0", "hmm.temper must be a positive power"),
         ("hmm.defence=1.5", "hmm.defence must be a share"),
         ("task.num_examples=0", "got 0"),
         ("data.offset=-1", "got -1"),
@@ -109,7 +108,7 @@ def test_bad_values_are_named(override, message):
         ("shakespeare", None),
     ],
 )
-@pytest.mark.parametrize("override", ["hmm.temper=0.5", "hmm.path=DIR", "hmm.max_table_mib=9"])
+@pytest.mark.parametrize("override", ["hmm.defence=0.5", "hmm.path=DIR", "hmm.max_table_mib=9"])
 def test_settings_of_an_hmm_that_nobody_reads_are_refused(task, allowed, override):
     methods = [] if task == "shakespeare" else ["task.methods=[lcd,gcd]"]
     with pytest.raises(ValueError, match=f"{override} would be ignored"):
