@@ -25,8 +25,7 @@ product over all sequences that are still going at time t; sequences are sorted 
 which makes those the first rows, and no operation is spent on padding.
 
 A sequence of probability zero has log-likelihood -inf and, having no posterior, posteriors of
-zero: it adds nothing to any count. Tokens may be missing (`observed`): they are summed over, that
-is, their likelihood is one in every state. What lies behind a sequence's length is never read.
+zero: it adds nothing to any count. What lies behind a sequence's length is never read.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ import itertools
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from hmm.model import HMM
@@ -107,22 +106,16 @@ class Packed(NamedTuple):
         sizes: how many sequences have a token at time t.
         offsets: where time t begins in the arrays below.
         tokens: all tokens, time by time.
-        observed: which of them count as seen; None for all.
     """
 
     order: Int64[Tensor, "B"]
     sizes: list[int]
     offsets: list[int]
     tokens: Int64[Tensor, "n"]
-    observed: Bool[Tensor, "n"] | None
 
     def rows(self) -> list[slice]:
         """Return the slice of each time in arrays over all positions."""
         return [slice(start, stop) for start, stop in itertools.pairwise(self.offsets)]
-
-    def at(self, rows: slice) -> tuple[Tensor, Tensor | None]:
-        """Return the tokens in a slice, and which of them count as seen."""
-        return self.tokens[rows], None if self.observed is None else self.observed[rows]
 
 
 class PackedMarginals(NamedTuple):
@@ -160,7 +153,7 @@ def filter_step(
         *next* token is distributed as `transition.forward(filtered)` of the model.
     """
     filtered = hmm.initial.new_empty(predicted.shape)
-    scale = _condition(hmm, predicted, tokens, None, out=filtered)
+    scale = _condition(hmm, predicted, tokens, out=filtered)
     return FilterStep(filtered, scale.log())
 
 
@@ -168,19 +161,17 @@ def filter_all(
     hmm: HMM,
     tokens: Int64[Tensor, "B T"],
     lengths: Int64[Tensor, "B"],
-    observed: Bool[Tensor, "B T"] | None = None,
 ) -> FilterResult:
     """Run the filter over whole sequences.
 
     Args:
         tokens: any values behind a sequence's length.
         lengths: number of tokens of each sequence, 0 to T.
-        observed: tokens that count as seen, the others are summed over; None for all.
 
     Raises:
         ValueError: for a length or a token out of range.
     """
-    packed = pack(hmm, tokens, lengths, observed)
+    packed = pack(hmm, tokens, lengths)
     filtered, predicted, scale = _forward(hmm, packed, keep=True)
     return FilterResult(
         _unpack(packed, filtered, tokens.shape[1]),
@@ -193,10 +184,9 @@ def log_likelihood(
     hmm: HMM,
     tokens: Int64[Tensor, "B T"],
     lengths: Int64[Tensor, "B"],
-    observed: Bool[Tensor, "B T"] | None = None,
 ) -> Float[Tensor, "B"]:
     """Return log P(x) of each sequence; arguments as for `filter_all`, memory O(B H)."""
-    packed = pack(hmm, tokens, lengths, observed)
+    packed = pack(hmm, tokens, lengths)
     return _log_likelihood(packed, _forward(hmm, packed, keep=False).scale)
 
 
@@ -204,13 +194,12 @@ def marginals(
     hmm: HMM,
     tokens: Int64[Tensor, "B T"],
     lengths: Int64[Tensor, "B"],
-    observed: Bool[Tensor, "B T"] | None = None,
 ) -> Marginals:
     """Run the smoother: posterior of the state at every position, and expected transition counts.
 
     Arguments as for `filter_all`. Three products with A a token and O(B T H) memory.
     """
-    result = packed_marginals(hmm, pack(hmm, tokens, lengths, observed))
+    result = packed_marginals(hmm, pack(hmm, tokens, lengths))
     states = _unpack(result.packed, result.states, tokens.shape[1])
     return Marginals(states, result.transition_counts, result.log_likelihood)
 
@@ -281,7 +270,6 @@ def pack(
     hmm: HMM,
     tokens: Int64[Tensor, "B T"],
     lengths: Int64[Tensor, "B"],
-    observed: Bool[Tensor, "B T"] | None = None,
 ) -> Packed:
     """Sort sequences by length and drop the padding; arguments as for `filter_all`.
 
@@ -308,8 +296,7 @@ def pack(
             f"tokens are {int(kept.min())} to {int(kept.max())}, the HMM knows "
             f"{hmm.num_tokens}; is it distilled for this vocabulary?"
         )
-    seen = None if observed is None else observed[order].T[inside]
-    return Packed(order, sizes, offsets, kept, seen)
+    return Packed(order, sizes, offsets, kept)
 
 
 def _draw(
@@ -322,19 +309,13 @@ def _condition(
     hmm: HMM,
     predicted: Float[Tensor, "N H"],
     tokens: Int64[Tensor, "N"],
-    observed: Bool[Tensor, "N"] | None,
     out: Float[Tensor, "N H"],
 ) -> Float[Tensor, "N"]:
-    """Write the posterior of the state to `out` and return its normaliser; zero where that is.
-
-    The likelihood P(token | state) of a token that is missing is one.
-    """
+    """Write the posterior of the state to `out` and return its normaliser; zero where that is."""
     if hmm.emission.dtype == out.dtype:
         torch.index_select(hmm.emission, 0, tokens, out=out)
     else:
         out.copy_(hmm.emission.index_select(0, tokens))
-    if observed is not None:
-        out.masked_fill_(~observed.unsqueeze(1), 1.0)
     out.mul_(predicted)
     scale = out.sum(dim=-1)
     out.div_(torch.where(scale > 0, scale, 1.0).unsqueeze(-1))
@@ -363,7 +344,7 @@ def _forward(hmm: HMM, packed: Packed, *, keep: bool) -> _Forward:
             predicted[here] = hmm.initial
         else:
             hmm.transition.forward(filtered[before : before + size], out=predicted[here])
-        scale[rows] = _condition(hmm, predicted[here], *packed.at(rows), out=filtered[here])
+        scale[rows] = _condition(hmm, predicted[here], packed.tokens[rows], out=filtered[here])
         before = rows.start if keep else 0
     return _Forward(filtered, predicted, scale)
 
