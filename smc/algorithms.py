@@ -34,7 +34,6 @@ class Options(TypedDict, total=False):
     ess_threshold: float | int
     strata: str
     count_finished: bool
-    share: float | int
     floor: float | int
 
 
@@ -93,7 +92,6 @@ class Discrete:
     Args:
         count_finished: whether complete answers take places, so that what is late and improbable
             beside them is not read any more.
-        share: part of the places that is given out by automaton state, in [0, 1].
         floor: prefixes whose score is under this part of the sum of all are kept with less than
             certainty, even where there is room, in [0, 1). With zero, and `count_finished=False`,
             the filter enumerates what it has room for.
@@ -103,16 +101,12 @@ class Discrete:
     """
 
     count_finished: bool = True
-    share: float | int = 0.0
     floor: float | int = 1e-6
 
     def __post_init__(self) -> None:
         if not isinstance(self.count_finished, bool):
             raise ValueError(f"count_finished is True or False, not {self.count_finished!r}")
-        _number("share", self.share)
         _number("floor", self.floor)
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"share is {self.share}; it must lie in [0, 1]")
         if not 0 <= self.floor < 1:
             raise ValueError(f"floor is {self.floor}; it must lie in [0, 1)")
 
@@ -130,7 +124,6 @@ class Discrete:
             examples=examples,
             num_particles=particles,
             count_finished=self.count_finished,
-            share=float(self.share),
             floor=float(self.floor),
             draw=draw,
             watch=watch,

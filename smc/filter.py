@@ -71,7 +71,6 @@ class DiscreteFilter(Generic[State]):
         examples: identity of each example, which names its random numbers.
         num_particles: N, the most prefixes that are kept of each example.
         count_finished: whether answers in the pool take places.
-        share: part of the places that is given out by automaton state; see `smc.competition`.
         floor: least c, as a fraction of the sum of all scores; see `smc.selection.select`.
         draw: the seam of randomness.
         watch: is shown every step; nothing is made for it where there is none.
@@ -81,7 +80,6 @@ class DiscreteFilter(Generic[State]):
     examples: Int64[Tensor, "B"]
     num_particles: int
     count_finished: bool
-    share: float
     floor: float
     draw: Draw
     watch: Watch | None = None
@@ -127,7 +125,7 @@ class DiscreteFilter(Generic[State]):
         ending = Ending(scores, prefixes.log_p, log_weight, place, before, carry.step)
         answers, ended = carry.answers.ended(ending)
         B, example = len(self.examples), prefixes.example
-        rivals = selection_scores(scores, prefixes.log_p, log_weight, example, B, self.share)
+        rivals = selection_scores(scores, prefixes.log_p, log_weight, example, B)
         kept = self._select(prefixes, rivals, answers, carry.step)
         goes = None
         if self.watch is None:  # who looks on sees a step of all examples

@@ -97,7 +97,7 @@ def sample(
             they are not kept then.
         observe: is asked about each batch, and shown its steps (`smc.observation`).
         options: of the algorithm: `resampling`, `ess_threshold`, `strata` of "smc"
-            (`smc.algorithms.SMC`); `count_finished`, `share`, `floor` of "discrete"
+            (`smc.algorithms.SMC`); `count_finished`, `floor` of "discrete"
             (`smc.algorithms.Discrete`).
 
     Returns:

@@ -19,11 +19,13 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from smc.competition import STATE_BITS
 from smc.draw import Breaks, Draw, Keys, Purpose
 from smc.prefixes import Reader
 from smc.resampling import Scheme
 from smc.weights import Weights
+
+STATE_BITS = 32
+"""Bits of an automaton's state (and -1 for none) in a number that names example and state."""
 
 
 class Systems(NamedTuple):

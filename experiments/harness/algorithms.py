@@ -82,7 +82,6 @@ ALGORITHMS: dict[str, Variant] = {
         {"resampling": "systematic", "ess_threshold": 0.5, "strata": "none"},
     ),
     "discrete": Variant("discrete", "-", "discrete"),
-    "discrete_share": Variant("discrete, share 1/2", (0, (8, 1)), "discrete", {"share": 0.5}),
 }
 
 

@@ -65,7 +65,6 @@ class DiscreteConfig:
     """Options of the discrete particle filter; see `smc.algorithms.Discrete`."""
 
     count_finished: bool = Discrete.count_finished
-    share: float = Discrete.share
     floor: float = Discrete.floor
 
 

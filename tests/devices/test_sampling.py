@@ -29,7 +29,7 @@ STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "smc": {"ess_threshold": 0.9},
     "strata": {"strata": "state", "resampling": "residual", "ess_threshold": 0.9},
-    "discrete": {"algorithm": "discrete", "share": 0.5},
+    "discrete": {"algorithm": "discrete"},
 }
 
 

@@ -45,7 +45,7 @@ def proposal_of(name: str, lm: smc.TransformersLM) -> smc.Proposal:
 CONSTRAINT = r"(Once|One day|Tom)[a-z ,]{0,40}\."
 OPTIONS: dict[str, dict[str, Any]] = {
     "smc": {"ess_threshold": 0.9},
-    "discrete": {"algorithm": "discrete", "share": 0.25},
+    "discrete": {"algorithm": "discrete"},
 }
 
 
@@ -84,7 +84,7 @@ def test_nothing_waits_for_the_device(
         stories.static_forward(), proposal_of(name, stories), batch,
         pass_of(fused, stories.device), num_particles=6, temperature=1.0, spare=AHEAD,
     )  # fmt: skip
-    given = {"share": 0.25} if algorithm == "discrete" else {"ess_threshold": 0.9}
+    given = {} if algorithm == "discrete" else {"ess_threshold": 0.9}
     kind = {"smc": SMC, "discrete": Discrete}[algorithm](**given)
     steps = kind.on(reader, torch.arange(2, device="cuda"), 6, CounterDraw(3))
     prompts = [stories.encode("A story. "), stories.encode("The ")]

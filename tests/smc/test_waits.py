@@ -71,7 +71,7 @@ ALGORITHMS: dict[str, SMC | Discrete] = {
     "smc": SMC(),
     "all": SMC(strata="none", ess_threshold=1.0),
     "discrete": Discrete(),
-    "share": Discrete(share=0.5, floor=0.0, count_finished=False),
+    "plain": Discrete(floor=0.0, count_finished=False),
 }
 
 

@@ -48,7 +48,6 @@ def test_entries_are_what_their_names_say():
     assert made["smc_none"] == SMC("systematic", 0.0, "none")
     assert made["smc_all"] == SMC("systematic", 0.5, "none")
     assert made["discrete"] == Discrete(floor=0.125)
-    assert made["discrete_share"] == Discrete(share=0.5, floor=0.125)
     paper = composed("smc=paper")
     assert ALGORITHMS["smc"].make(paper) == made["smc_paper"]
 
@@ -84,8 +83,7 @@ def test_arguments_are_those_of_the_library(name):
         ("[discrete]", "smc=paper", "[smc]"),
         ("[smc_paper,smc_none]", "smc.ess_threshold=0.25", "[smc]"),
         ("[smc_all]", "smc.strata=none", "[smc]"),
-        ("[smc]", "discrete.floor=0.125", "[discrete_share]"),
-        ("[smc,discrete_share]", "discrete.share=0.25", "[discrete]"),
+        ("[smc]", "discrete.floor=0.125", "[discrete]"),
     ],
 )
 def test_options_that_nobody_reads_are_refused(algorithms_of_run, override, reader):
@@ -99,7 +97,7 @@ def test_a_task_without_algorithms_reads_those_of_smc():
         config = compose("config", ["+task=shakespeare"])
         assert unread(config) == [f"discrete.{option.name}" for option in fields(Discrete)]
         with pytest.raises(ValueError, match=r"this run \(smc\) reads it; leave it out$"):
-            experiment.check(compose("config", ["+task=shakespeare", "discrete.share=0.25"]))
+            experiment.check(compose("config", ["+task=shakespeare", "discrete.floor=0.25"]))
         experiment.check(compose("config", ["+task=shakespeare", "smc=paper"]))
 
 
