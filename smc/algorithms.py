@@ -14,15 +14,7 @@ from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any, TypedDict
 
-from jaxtyping import Int64
-from torch import Tensor
-
-from smc.draw import Draw
-from smc.filter import DiscreteFilter
-from smc.observation import Watch
-from smc.prefixes import Reader
 from smc.resampling import Scheme, scheme
-from smc.step import ParticleFilter
 
 STRATA = ("none", "state")
 
@@ -64,26 +56,6 @@ class SMC:
         if self.strata not in STRATA:
             raise ValueError(f"strata is {self.strata!r}; use one of {', '.join(STRATA)}")
 
-    def on(
-        self,
-        reader: Reader[Any],
-        examples: Int64[Tensor, "B"],
-        particles: int,
-        draw: Draw,
-        watch: Watch | None = None,
-    ) -> ParticleFilter[Any]:
-        """Return a filter of N particles for each example."""
-        return ParticleFilter(
-            reader,
-            examples=examples,
-            num_particles=particles,
-            scheme=scheme(self.resampling),
-            ess_threshold=float(self.ess_threshold),
-            strata=self.strata,
-            draw=draw,
-            watch=watch,
-        )
-
 
 @dataclass(frozen=True)
 class Discrete:
@@ -109,25 +81,6 @@ class Discrete:
         _number("floor", self.floor)
         if not 0 <= self.floor < 1:
             raise ValueError(f"floor is {self.floor}; it must lie in [0, 1)")
-
-    def on(
-        self,
-        reader: Reader[Any],
-        examples: Int64[Tensor, "B"],
-        particles: int,
-        draw: Draw,
-        watch: Watch | None = None,
-    ) -> DiscreteFilter[Any]:
-        """Return a filter that keeps at most N prefixes of each example."""
-        return DiscreteFilter(
-            reader,
-            examples=examples,
-            num_particles=particles,
-            count_finished=self.count_finished,
-            floor=float(self.floor),
-            draw=draw,
-            watch=watch,
-        )
 
 
 def _number(name: str, value: object) -> None:

@@ -15,7 +15,15 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from smc.models.protocol import LanguageModel, Rows
-from smc.prefixes import Extension, Prefixes, Reader, count_of, refuse_nan, refusing_nan
+from smc.prefixes import (
+    Extension,
+    Prefixes,
+    Reader,
+    TokenCounts,
+    count_of,
+    refuse_nan,
+    refusing_nan,
+)
 from smc.proposals import Batch, Proposal, State
 from smc.proposals.forced import follow
 from smc.read_ahead import Drafts, ReadAhead
@@ -190,8 +198,14 @@ class EagerReader(Reader[State]):
         possible = ~log_p.isneginf()
         running = running & possible
         B = len(self.batch.budgets)
-        num_drafted = count_of(example[due], B, said.num_drafted)
-        num_used = count_of(example[due], B, said.num_used)
+        drafted = count_of(example[due], B, said.num_drafted)
+        used = count_of(example[due], B, said.num_used)
+        counts = TokenCounts(
+            read=count_of(example, B, read) - used + drafted,
+            forced=count_of(example, B, followed.length),
+            drafted=drafted,
+            used=used,
+        )
         found = Extension(
             finished=walk.finished & possible,
             running=running,
@@ -200,10 +214,7 @@ class EagerReader(Reader[State]):
             forced=followed.length,
             forced_log_p=log_p,
             forced_log_g=followed.log_g,
-            num_read=count_of(example, B, read) - num_used + num_drafted,
-            num_forced=count_of(example, B, followed.length),
-            num_drafted=num_drafted,
-            num_used=num_used,
+            counts=counts,
             failed=torch.zeros((), dtype=torch.bool, device=running.device),
         )
         kept = self.some(running[due])

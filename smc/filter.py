@@ -30,16 +30,17 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from smc.algorithms import Discrete
 from smc.answers import Answers, Ending, Pool, WrittenDown, effective
 from smc.competition import Scores, SelectionScores, selection_scores
 from smc.draw import Breaks, Draw, Keys, Purpose
 from smc.observation import Observation, Population, Watch
 from smc.outcome import Outcome, StepRecord
 from smc.particles import Particles, start_particles
-from smc.prefixes import Extension, Prefixes, Reader
+from smc.prefixes import Prefixes, Reader
 from smc.proposals import State
 from smc.selection import Fixed, Group, Selection, select
-from smc.step import fallbacks_of, held_back, prefixes_in_use
+from smc.step import Turn, fallbacks_of, prefixes_in_use
 
 
 class Carry(NamedTuple):
@@ -67,20 +68,18 @@ class DiscreteFilter(Generic[State]):
     """A discrete particle filter for one batch of B examples.
 
     Args:
+        options: which scores count.
         reader: language model and proposal.
         examples: identity of each example, which names its random numbers.
         num_particles: N, the most prefixes that are kept of each example.
-        count_finished: whether answers in the pool take places.
-        floor: least c, as a fraction of the sum of all scores; see `smc.selection.select`.
         draw: the seam of randomness.
         watch: is shown every step; nothing is made for it where there is none.
     """
 
+    options: Discrete
     reader: Reader[State]
     examples: Int64[Tensor, "B"]
     num_particles: int
-    count_finished: bool
-    floor: float
     draw: Draw
     watch: Watch | None = None
 
@@ -127,16 +126,17 @@ class DiscreteFilter(Generic[State]):
         B, example = len(self.examples), prefixes.example
         rivals = selection_scores(scores, prefixes.log_p, log_weight, example, B)
         kept = self._select(prefixes, rivals, answers, carry.step)
-        goes = None
-        if self.watch is None:  # who looks on sees a step of all examples
-            goes = self.reader.ready(prefixes, kept.row, kept.token, kept.kept)
-        if goes is not None:
-            # Examples that are held back take this step another time, with the same numbers, and
-            # only then have answers; the selection had to see these.
-            weight = torch.where(goes[example], log_weight, -torch.inf)
+        turn = Turn.taken(
+            self.reader, prefixes, before, kept.row, kept.token, kept.kept,
+            together=self.watch is not None,
+        )  # fmt: skip
+        dropped, extension = kept.dropped, turn.extension
+        if turn.goes is not None:
+            # Examples that wait have answers only when they take the step; the selection had to see
+            # these.
+            weight = torch.where(turn.goes[example], log_weight, -torch.inf)
             answers, _ = carry.answers.ended(ending._replace(log_weight=weight))
-        asked = held_back(goes, self.num_particles, before, kept.row, kept.token, kept.kept)
-        extension, after = self.reader.extend(prefixes, *asked)
+            dropped = dropped & turn.goes
         log_p = prefixes.log_p[kept.row, kept.token].double()
         possible = extension.finished | extension.running
         gained = torch.where(possible, log_p - kept.log_pi + extension.forced_log_p, -torch.inf)
@@ -150,19 +150,22 @@ class DiscreteFilter(Generic[State]):
             log_potential=particles.log_potential,
         )
         answers = answers.went_on(parent, kept.token, carry.step)
-        step, dropped = carry.step + 1, kept.dropped
-        if goes is not None:
-            mine = goes.repeat_interleave(self.num_particles)
-            particles = particles.where(mine, before._replace(row=extension.row))
-            before = before._replace(running=before.running & mine)
-            step, dropped = carry.step + goes.long(), dropped & goes
+        particles, before, step = turn.settled(before, particles, carry.step)
         if self.watch is not None:
             self.watch(self._observation(prefixes, scores, before, parent, particles, ended))
         answers, running = self._ended(answers, particles, carry.step + 1)
-        record = self._record(prefixes, before, log_weight, scores, dropped, extension)
+        still = before.running.view(B, -1).sum(dim=1)
+        record = StepRecord(
+            effective(log_weight, example, B),
+            dropped,
+            still,
+            still,
+            fallbacks_of(scores.fallback, prefixes, before, B),
+            *extension.counts,
+        )
         whole = carry.whole & ~dropped
         failed = carry.failed | failed | extension.failed
-        return Carry(running, after, step, failed, answers, whole), record
+        return Carry(running, turn.prefixes, step, failed, answers, whole), record
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
         """Return the answers, example by example; their sum is the evidence."""
@@ -192,7 +195,7 @@ class DiscreteFilter(Generic[State]):
             return self.draw(Keys(self.examples, number, step, Purpose.SELECTION), breaks)
 
         fixed = None
-        if self.count_finished:
+        if self.options.count_finished:
             top, rest = answers.greatest(self.num_particles)
             fixed = Fixed(top + rivals.log_unit.unsqueeze(1), rest + rivals.log_unit)
         example, B, N = prefixes.example, len(self.examples), self.num_particles
@@ -205,31 +208,8 @@ class DiscreteFilter(Generic[State]):
             uniform,
             vocabulary=self.reader.vocabulary,
             some=self.reader.some,
-            floor=self.floor,
+            floor=self.options.floor,
             fixed=fixed,
-        )
-
-    def _record(
-        self,
-        prefixes: Prefixes[State],
-        before: Particles,
-        log_weight: Float64[Tensor, "R"],
-        scores: Scores,
-        dropped: Bool[Tensor, "B"],
-        extension: Extension,
-    ) -> StepRecord:
-        B, N = len(self.examples), self.num_particles
-        running = before.running.view(B, N).sum(dim=1)
-        return StepRecord(
-            ess=effective(log_weight, prefixes.example, B),
-            resampled=dropped,
-            running=running,
-            alive=running,
-            fallbacks=fallbacks_of(scores.fallback, prefixes, before, B),
-            read=extension.num_read,
-            forced=extension.num_forced,
-            drafted=extension.num_drafted,
-            used=extension.num_used,
         )
 
     def _observation(

@@ -20,6 +20,9 @@ class StepRecord(NamedTuple):
         running: particles (or distinct prefixes) due another token when the step began.
         alive: particles of positive weight, after weighing; or prefixes that run.
         fallbacks: distinct prefixes at which the proposal knew nothing (`Guide.fallback`).
+
+    The others are those of `smc.prefixes.TokenCounts`, at the end of the step:
+
         read: distinct prefixes that the language model read at the end of the step, those in the
             middle of a forced run included: one for each token.
         forced: tokens that distinct prefixes took without a choice.
@@ -43,12 +46,9 @@ class StepRecord(NamedTuple):
 
         `running` is 0 for an example where nothing was forced, so that reports skip the step.
         """
-        started = (extension.num_forced > 0).long() * particles
+        started = (extension.counts.forced > 0).long() * particles
         none = torch.zeros_like(started)
-        return cls(
-            started.double(), none.bool(), started, started, none,
-            extension.num_read, extension.num_forced, extension.num_drafted, extension.num_used,
-        )  # fmt: skip
+        return cls(started.double(), none.bool(), started, started, none, *extension.counts)
 
 
 class Outcome(NamedTuple):

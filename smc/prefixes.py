@@ -53,6 +53,22 @@ class Prefixes(Generic[State]):
         return self.example.shape[0]
 
 
+class TokenCounts(NamedTuple):
+    """Tokens of each of B examples in one step.
+
+    Attributes:
+        read: those that the language model read.
+        forced: those that followed without a choice, equal prefixes counted once.
+        drafted: of `read`, those of drafts (`smc.read_ahead`).
+        used: those of these prefixes that an earlier pass had read in drafts.
+    """
+
+    read: Int64[Tensor, "B"]
+    forced: Int64[Tensor, "B"]
+    drafted: Int64[Tensor, "B"]
+    used: Int64[Tensor, "B"]
+
+
 class Extension(NamedTuple):
     """What became of P prefixes that were extended by a token, and by those forced behind it.
 
@@ -64,11 +80,7 @@ class Extension(NamedTuple):
         forced: how many of these tokens were forced.
         forced_log_p: log-probability of the forced ones alone, at the sampling temperature.
         forced_log_g: log g of the last forced one; 0 where there is none.
-        num_read: tokens that the language model read for each of B examples.
-        num_forced: tokens that followed without a choice, of each of B examples, equal prefixes
-            counted once.
-        num_drafted: of `num_read`, tokens of drafts (`smc.read_ahead`).
-        num_used: tokens of these prefixes that an earlier pass had read in drafts.
+        counts: tokens of each example that were read, forced, drafted and used.
         failed: whether the model gave what is not a number, where that is not refused at once.
     """
 
@@ -79,10 +91,7 @@ class Extension(NamedTuple):
     forced: Int64[Tensor, "P"]
     forced_log_p: Float64[Tensor, "P"]
     forced_log_g: Float64[Tensor, "P"]
-    num_read: Int64[Tensor, "B"]
-    num_forced: Int64[Tensor, "B"]
-    num_drafted: Int64[Tensor, "B"]
-    num_used: Int64[Tensor, "B"]
+    counts: TokenCounts
     failed: Bool[Tensor, ""]
 
     def spread(self, places: Int64[Tensor, "M"], of: Int64[Tensor, "M"], count: int) -> Extension:
@@ -97,8 +106,7 @@ class Extension(NamedTuple):
         return Extension(
             at(self.finished, False), at(self.running, False), at(self.row, 0),
             at(self.tokens, -1), at(self.forced, 0), at(self.forced_log_p, 0.0),
-            at(self.forced_log_g, 0.0),
-            self.num_read, self.num_forced, self.num_drafted, self.num_used, self.failed,
+            at(self.forced_log_g, 0.0), self.counts, self.failed,
         )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from smc.models.static_cache import Forward
-from smc.prefixes import Extension, Prefixes, Reader
+from smc.prefixes import Extension, Prefixes, Reader, TokenCounts
 from smc.proposals import Batch, Proposal, State
 from smc.proposals.waits import refuse_waits
 from smc.vocabulary.passes import Pass
@@ -124,6 +124,7 @@ class StaticReader(Reader[State]):
         running = ran & state.walk.running
         none = torch.zeros_like(running, dtype=torch.int64)
         count = running.view(-1, self.num_particles).sum(dim=1)
+        zero = torch.zeros_like(count)
         return Extension(
             finished=ran & state.walk.finished,
             running=running,
@@ -132,10 +133,7 @@ class StaticReader(Reader[State]):
             forced=none,
             forced_log_p=none.double(),
             forced_log_g=none.double(),
-            num_read=count if tokens.shape[1] else torch.zeros_like(count),
-            num_forced=torch.zeros_like(count),
-            num_drafted=torch.zeros_like(count),
-            num_used=torch.zeros_like(count),
+            counts=TokenCounts(count if tokens.shape[1] else zero, zero, zero, zero),
             failed=torch.zeros((), dtype=torch.bool, device=running.device),
         )
 

@@ -13,6 +13,7 @@ instead of 29 s).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -21,12 +22,11 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from gcd.support.threads import shared_out
-from smc.draw import categorical
 from smc.vocabulary import tensors
 from smc.vocabulary.class_mass import FEW, MaskGuide, exponentials
 from smc.vocabulary.factors import Factors, Guide, unsigned
 from smc.vocabulary.kernels import blocks, selection
-from smc.vocabulary.tensors import Best, Known, TensorDraws
+from smc.vocabulary.tensors import Best, FactorDraws, Known, TensorDraws
 
 NARROW = 1024
 """Rows of fewer tokens go through tensor operations, all rows together."""
@@ -34,20 +34,15 @@ _LEAST = 1e-20
 """A row whose sum is under this part of the greatest possible one is summed anew in float64."""
 
 
-class BlockDraws(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class BlockDraws(FactorDraws):
     """The distributions q of R prefixes, by sums over blocks; see `smc.vocabulary.tensors.Draws`.
 
     Attributes:
-        log_p: log-probabilities of the next token.
-        factors: log g.
-        log_z: log of the sum over v of p(v) g(v).
         sums: of p g over the tokens of each block, divided by exp(scale).
         scale: of each row.
     """
 
-    log_p: Float[Tensor, "R V"]
-    factors: Factors
-    log_z: Float64[Tensor, "R"]
     sums: Float64[Tensor, "R blocks"]
     scale: Float64[Tensor, "R"]
 
@@ -56,14 +51,6 @@ class BlockDraws(NamedTuple):
         out = torch.empty_like(rows)
         shared_out(_draw_rows, len(rows), self, rows.tolist(), u.tolist(), out.numpy())
         return out
-
-    def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
-        """Return where in (0, 1) the token drawn from each of these rows changes."""
-        return categorical(self.factors.applied(self.log_p)).breaks(rows)
-
-    def log_g(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Return log g of one token in each of these rows."""
-        return self.factors.at(rows, tokens)
 
 
 def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> BlockDraws | TensorDraws:

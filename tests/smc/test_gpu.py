@@ -15,6 +15,7 @@ from gcd.tokens.lifting import lift
 from hmm.model import HMM
 from smc.algorithms import SMC, Discrete
 from smc.draw import CounterDraw
+from smc.execution import steps_of
 from smc.loop import AHEAD, StaticRun
 from smc.proposals import Batch
 from smc.static import StaticReader
@@ -86,7 +87,7 @@ def test_nothing_waits_for_the_device(
     )  # fmt: skip
     given = {} if algorithm == "discrete" else {"ess_threshold": 0.9}
     kind = {"smc": SMC, "discrete": Discrete}[algorithm](**given)
-    steps = kind.on(reader, torch.arange(2, device="cuda"), 6, CounterDraw(3))
+    steps = steps_of(kind, reader, torch.arange(2, device="cuda"), 6, CounterDraw(3))
     prompts = [stories.encode("A story. "), stories.encode("The ")]
     run = StaticRun(steps, prompts, 12, graph=graph)
     run.advance()  # tables that are made once, at first use
