@@ -48,7 +48,7 @@ class Statistics(NamedTuple):
         emission: emission[v, h], of token v seen in state h.
         log_likelihood: sum of log P over the sequences, in float64. It counts impossible ones.
         sequences: number of sequences, scaled as the counts are.
-        tokens: number of tokens seen, likewise.
+        tokens: number of tokens seen, scaled as the counts are.
     """
 
     initial: Float[Tensor, "H"]
@@ -138,7 +138,7 @@ def expected_statistics(
 
 
 def _add_emissions(total: Float[Tensor, "V H"], result: PackedMarginals) -> None:
-    """total[v] += sum of the posteriors at the places where token v was seen.
+    """Add to total[v] the posteriors of the states at the places of token v.
 
     In the same order every time: one after the other on a CPU; on a GPU `index_put_` sorts them,
     where `index_add_` would let threads race.
@@ -235,7 +235,7 @@ def maximize(
 
 
 def _normalised(counts: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
-    """Divide a fresh array by its sums; uniform where these are zero."""
+    """Divide a fresh array by its sums; make it uniform where these are zero."""
     total = counts.sum(dim=dim, keepdim=True)
     empty = total < torch.finfo(counts.dtype).tiny
     if bool(empty.any()):

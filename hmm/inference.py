@@ -89,7 +89,7 @@ class Sample(NamedTuple):
 
     Attributes:
         tokens: padded behind each sequence's end with its last token.
-        states: the states that emitted them, padded likewise.
+        states: the states that emitted the tokens, padded with the last state.
         lengths: number of tokens, EOS included.
     """
 
@@ -331,7 +331,7 @@ class _Forward(NamedTuple):
 
 
 def _forward(hmm: HMM, packed: Packed, *, keep: bool) -> _Forward:
-    """The filter at every packed position; of states the last time's alone, unless all are kept."""
+    """Run the filter over packed positions; keep all states, or those of the last time alone."""
     total = len(packed.tokens)
     room = total if keep else max(packed.sizes, default=0)
     filtered = hmm.initial.new_empty(room, hmm.num_states)
@@ -350,7 +350,7 @@ def _forward(hmm: HMM, packed: Packed, *, keep: bool) -> _Forward:
 
 
 def _log_likelihood(packed: Packed, scale: Float[Tensor, "n"]) -> Float[Tensor, "B"]:
-    """Sum of log P(x_t | x_<t) over each sequence, in the order given."""
+    """Sum log P(x_t | x_<t) over each sequence, in the order given."""
     in_rows = scale.new_zeros(packed.order.shape[0])
     for rows in packed.rows():
         gains = scale[rows].log()
@@ -361,7 +361,7 @@ def _log_likelihood(packed: Packed, scale: Float[Tensor, "n"]) -> Float[Tensor, 
 def _transition_counts(
     hmm: HMM, packed: Packed, filtered: Float[Tensor, "n H"], ahead: Float[Tensor, "n H"]
 ) -> tuple[Tensor, ...]:
-    """Expected uses of every transition parameter, over all times and sequences at once."""
+    """Count the expected uses of every transition parameter, over all times and sequences."""
     counts = tuple(torch.zeros_like(factor) for factor in hmm.transition.factors)
     sizes, offsets = packed.sizes, packed.offsets
     if len(sizes) < 2:
@@ -386,7 +386,7 @@ def _transition_counts(
 
 
 def _unpack(packed: Packed, values: Float[Tensor, "n H"], width: int) -> Float[Tensor, "B T H"]:
-    """Back to one row a sequence; zero behind its end."""
+    """Bring values back to one row a sequence; zero behind its end."""
     result = values.new_zeros(packed.order.shape[0], width, values.shape[1])
     for t, rows in enumerate(packed.rows()):
         here = values[rows]

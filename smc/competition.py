@@ -1,21 +1,20 @@
 """Scores say which prefixes the discrete particle filter keeps: s = w g for every candidate.
 
-A candidate is a prefix i of weight W_i and a next token v; its weight is w = W_i p_lm(v | i), and g
-is what a proposal expects of it: 1 for GCD, the chance of completion for P-GCD. Scores are kept as
-guides are: one number for each class of tokens, and one for each of a few tokens.
+docs/design.md, section 6, says what the scores are for. A candidate is a prefix of weight W and a
+next token v; w = W p_lm(v), and g is what a proposal expects of v: 1 for GCD, the chance of
+completion for P-GCD. Scores are kept as guides are: one number for each class of tokens, and one
+for each of a few tokens.
 
-Any score that is positive wherever w is leaves the filter unbiased.
-
-**Defence.** It is mixed in over all candidates of an example together, as prefixes compete with
-each other. With G = sum of w g and M = sum of w over all candidates of an example,
+**Defence** is mixed in over all candidates of an example together, as prefixes compete with each
+other. With G = sum of w g and M = sum of w over these candidates,
 
     s = (1 - eps) w g / G + eps w / M,           s = w where G = 0,
 
 so that a share eps of the places goes by weight alone, whatever the lookahead thinks.
 
-**Answers** that are complete compete, where they are to take places, by their weights: as if
-theirs were the mean score of what weighs as much. (With g = 1 for them, a lookahead that holds an
-end to be improbable would leave no place to any prefix once there are N answers.)
+**Complete answers** compete, where they are to take places, by their weights times the mean score
+of a unit of weight. (With g = 1 for answers, a lookahead that holds an end to be improbable would
+leave no place to any prefix once there are N answers.)
 
 Cost: O(R C) for R prefixes and C classes; the masses of classes, where a proposal has not computed
 them already, are one pass over R x V numbers (`smc.vocabulary.class_mass.top_k_and_class_mass`).
@@ -54,7 +53,7 @@ class Successors(NamedTuple):
     ends: Bool[Tensor, "R C"]
 
     def of_tokens(self) -> Successors:
-        """Return the same with every token as a class of its own."""
+        """Return where every token leads, as if each were a class of its own."""
         alone = TokenClasses.singletons(self.classes.of.shape[1], self.automaton_of_row.device)
         class_of = self.classes.of[self.automaton_of_row].long()
         return Successors(
@@ -205,7 +204,7 @@ def _defended(
     count: int,
     defence: float,
 ) -> _Pair:
-    """g with the defence mixed in."""
+    """Mix the defence into g."""
     total = _Pair(*(g + w for g, w in zip(log_g, log_w, strict=True))).sums(example, count)
     plain = log_w.sums(example, count)
     fallback = total.isneginf() & ~plain.isneginf()
@@ -227,7 +226,7 @@ def _defended(
 
 
 def _masses(scores: Scores, log_p: Float[Tensor, "R V"]) -> Masses:
-    """The probabilities of the classes, for proposals that have not computed them."""
+    """Sum the probabilities of the classes, for proposals that have not computed them."""
     factors = scores.factors
     classes = factors.classes
     if classes.are_tokens and not factors.tokens.shape[1]:
@@ -240,7 +239,7 @@ def _masses(scores: Scores, log_p: Float[Tensor, "R V"]) -> Masses:
 
 
 def own_classes(factors: Factors) -> Int64[Tensor, "R K"]:
-    """The class of each token that has its own factor."""
+    """Return the class of each token that has its own factor."""
     return factors.classes.of[factors.automaton_of_row.unsqueeze(1), factors.tokens].long()
 
 

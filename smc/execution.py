@@ -175,7 +175,7 @@ def executor(lm: LanguageModel, settings: Settings) -> Execute:
 
 
 def _forward(lm: LanguageModel, settings: Settings) -> Forward:
-    """The model in static shapes; refuses what these cannot honour."""
+    """Return the model in static shapes; refuse settings that these cannot honour."""
     if settings.top_p < 1:
         raise ValueError(
             f"top_p={settings.top_p} sorts the vocabulary by what is drawn, which static shapes do "

@@ -1,19 +1,14 @@
 """One step of the discrete particle filter: N distinct prefixes, each with an unbiased weight.
 
-No token is drawn. From its N prefixes i, of weights W_i, the filter looks at *all* continuations,
-
-    candidates (i, v) of weight w = W_i p_lm(v | i),      v allowed by the proposal,
-
-puts those that end into a pool of answers (`smc.answers`), and keeps N of the others without
-replacement (`smc.selection`): a candidate of score s (`smc.competition`) survives with probability
-pi = min(1, s / c), and W becomes w / pi. For any score that is positive wherever w is, and depends
-on the past only,
+docs/design.md, section 6, explains the filter. A step scores all continuations of its prefixes
+(`smc.competition`), puts those that end into a pool of answers (`smc.answers`), and keeps N of the
+others without replacement (`smc.selection`). For any score that depends on the past only, and is
+positive wherever the weight is,
 
     E[ sum of the weights of the answers x in the pool ] = p_lm(x),    x in C, |x| <= n.
 
-What its options are for is told in docs/design.md, section 6. Sources: Fearnhead and Clifford (J.
-R. Statist. Soc. B 65, 2003) for jump models; Whiteley, Andrieu and Doucet (arXiv 1011.2437) for the
-unbiased evidence.
+Sources: Fearnhead and Clifford (J. R. Statist. Soc. B 65, 2003) for jump models; Whiteley, Andrieu
+and Doucet (arXiv 1011.2437) for the unbiased evidence.
 
 The N prefixes are particles with masks, as those of `smc.step`: a place may be empty. Cost of a
 step: one forward pass over at most N prefixes of each example, and O(R V) memory traffic for the
@@ -221,7 +216,7 @@ class DiscreteFilter(Generic[State]):
         after: Particles,
         ended: Callable[[], Population],
     ) -> Observation:
-        """What a step was, for who looks on: prefixes that run, in the order of their rows."""
+        """Describe the step to an observer: the prefixes that run, in the order of their rows."""
         shown, rows = prefixes_in_use(prefixes, before, self.reader.proposal)
         place = _place_of(before, prefixes.num_rows)[rows]
         number = torch.zeros_like(before.row).index_copy(
@@ -256,7 +251,7 @@ class DiscreteFilter(Generic[State]):
 
 
 def _place_of(particles: Particles, num_rows: int) -> Int64[Tensor, "R"]:
-    """The place of the prefix of each row; one beyond all places for a row that nobody has."""
+    """Return the place of the particle on each prefix; P for a prefix that no particle has."""
     P = len(particles.row)
     row = torch.where(particles.running, particles.row, num_rows)
     place = torch.arange(P, device=row.device)
@@ -264,7 +259,7 @@ def _place_of(particles: Particles, num_rows: int) -> Int64[Tensor, "R"]:
 
 
 def _has_nan(scores: Scores, in_use: Bool[Tensor, "R"]) -> Bool[Tensor, ""]:
-    """Whether the scores of any of these prefixes are no numbers."""
+    """Tell whether the scores of any prefix in use are no numbers."""
     factors = scores.factors
     wrong = factors.by_class.isnan().any(dim=1) | factors.by_token.isnan().any(dim=1)
     return (wrong & in_use).any()

@@ -186,15 +186,15 @@ class Task:
 
 
 def _needs_of(tasks: Sequence[Task], settings: Settings) -> Callable[[Sequence[int]], Room]:
-    """Say what some of these examples take together; equal automata share their tables."""
+    """Return a function that says what examples need; equal automata share their tables."""
     proposal = settings.proposal
 
     @cache
     def lookahead(automaton: TokenAutomaton, budget: int) -> int:
         return 0 if proposal.max_bytes is None else proposal.memory(automaton, budget)
 
-    def needs(which: Sequence[int]) -> Room:
-        some = [tasks[i] for i in which]
+    def needs(numbers: Sequence[int]) -> Room:
+        some = [tasks[i] for i in numbers]
         automata = {task.automaton for task in some}
         return Room(
             rows=settings.particles * len(some),
@@ -295,6 +295,6 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
 
 
 def _share(flags: Iterable[bool]) -> float:
-    """The share of True; zero of nothing."""
+    """Return the share of flags that are True; zero of no flags."""
     values = list(flags)
     return sum(values) / len(values) if values else 0.0

@@ -96,7 +96,7 @@ class Posterior:
 
     Attributes:
         answers: distinct answers as bytes, the most probable first.
-        probabilities: theirs; they sum to one (to zero when dead).
+        probabilities: of the answers; they sum to one (to zero when dead).
         log_evidence: log of the estimate of P_lm(C within n); -inf when dead; None where top_p < 1
             leaves nothing that it would estimate.
         ess: effective sample size of the final weights. Of particles it says how many independent

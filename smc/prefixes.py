@@ -1,8 +1,8 @@
 """Language model and proposal walk along the same prefixes, one step after the other.
 
 What depends on tokens alone, namely the language model's log-probabilities, its cache and the
-proposal's state, is kept by prefix (`Prefixes`); particles name theirs by row. A `Reader` extends
-prefixes by a token each, and has two forms, which are the two ways to execute a step:
+proposal's state, is kept by prefix (`Prefixes`); a particle names its prefix by row. A `Reader`
+extends prefixes by a token each, and has two forms, which are the two ways to execute a step:
 
     EagerReader     rows are the distinct prefixes that run (`smc.eager`): equal ones are read once,
                     those that are over leave, and tokens that leave no choice are read along in

@@ -120,7 +120,7 @@ class StaticReader(Reader[State]):
     def _extension(
         self, state: State, ran: Bool[Tensor, "P"], tokens: Int64[Tensor, "P K"]
     ) -> Extension:
-        """Each particle has the row of its own number."""
+        """Describe what became of the particles, each of which keeps the row of its number."""
         running = ran & state.walk.running
         none = torch.zeros_like(running, dtype=torch.int64)
         count = running.view(-1, self.num_particles).sum(dim=1)
@@ -145,7 +145,7 @@ class StaticReader(Reader[State]):
         held: Int64[Tensor, "P"],
         appended: Int64[Tensor, ""],
     ) -> tuple[Extension, StaticPrefixes[State]]:
-        """After no prefix a model may say anything, even what is not a number: it is masked."""
+        """Return the new prefixes; mask log-probabilities after those that are over."""
         log_p = self.tempered(log_p)[held]  # a copy
         # A sum is NaN where any of its terms is.
         failed = (log_p.sum(dim=1).isnan() & found.running).any()

@@ -150,7 +150,7 @@ class ParticleFilter(Generic[State]):
 
     @property
     def _example(self) -> Int64[Tensor, "P"]:
-        """The example of each particle."""
+        """Return the example of each particle."""
         N = self.num_particles
         return torch.arange(len(self.examples) * N, device=self.examples.device) // N
 
@@ -235,7 +235,7 @@ class ParticleFilter(Generic[State]):
     def _log_potential(
         self, extension: Extension, log_g: Float64[Tensor, "P"]
     ) -> Float64[Tensor, "P"]:
-        """log psi of prefixes whose last drawn token has this log g; one where the text is over."""
+        """Return log psi of prefixes whose last drawn token has this log g."""
         if not self.reader.proposal.potential:
             return torch.zeros_like(log_g)
         last = torch.where(extension.forced > 0, extension.forced_log_g, log_g)
@@ -250,7 +250,7 @@ class ParticleFilter(Generic[State]):
         ancestors: Int64[Tensor, "P"],
         after: Particles,
     ) -> Observation:
-        """What the step was, for who looks on."""
+        """Describe the step to an observer."""
         shown, rows = prefixes_in_use(prefixes, before, self.reader.proposal)
         return Observation(
             prefixes=shown,

@@ -158,5 +158,5 @@ def resample(
 
 
 def _weights(systems: Systems, log_weight: Float64[Tensor, "P"]) -> Weights:
-    """The weights of each system; what is past its size weighs nothing."""
+    """Return the weights of each system; places past its size weigh nothing."""
     return Weights.of(torch.where(systems.inside, log_weight[systems.members], -torch.inf))

@@ -1,4 +1,4 @@
-"""Proposals that look ahead keep tables; they say in advance how large, and whom they refuse."""
+"""A proposal may keep tables of constraints, and says how large, and which it refuses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gcd.tokens.token_automaton import TokenAutomaton
 
 
 class Tabled(Protocol):
-    """What may have tables of constraints; these members are those of one that has none.
+    """The members of a proposal or lookahead that are about its tables; by default it has none.
 
     Attributes:
         max_bytes: most memory that `start` may take for its tables; None where there is no bound.

@@ -277,13 +277,13 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
     def _dense(
         self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]
     ) -> tuple[_Mixture, Guide]:
-        """g of every token by itself."""
+        """Compute g of every token by itself."""
         view = self._dense_view(state)
         mixture = self._mix(view.factors.by_class, log_p, view.alive)
         return mixture, DenseGuide(mixture.log_g, mixture.log_z, mixture.fallback)
 
     def _dense_view(self, state: TwistedState[ModelState]) -> _View:
-        """What the lookahead says of every token by itself."""
+        """Ask the lookahead about every token by itself."""
         walk = state.walk
         class_of = walk.automata.class_of[walk.automaton_of_row].long()
         steps = walk.steps_after_classes().gather(1, class_of)
@@ -296,7 +296,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
     def _tied(
         self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]
     ) -> tuple[_Mixture, Guide]:
-        """g by class, and exactly for the favourites; not spread over tokens."""
+        """Compute g of each class, and of the favourites exactly; spread nothing over tokens."""
         view = self._view(state, log_p)
         assert view.masses is not None
         C = view.alive.shape[1]
@@ -311,7 +311,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         return mixture, TiedGuide(factors, mixture.log_z, mixture.fallback)
 
     def _view(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> _View:
-        """What the lookahead says of each class, and of the favourites by themselves."""
+        """Ask the lookahead about each class, and about the favourites by themselves."""
         walk, classes = state.walk, state.walk.automata.classes
         steps = walk.steps_after_classes()
         alive = _alive(walk, steps)
@@ -341,7 +341,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         steps: Int32[Tensor, "R K"],
         alive: Bool[Tensor, "R K"],
     ) -> Float64[Tensor, "R K"]:
-        """log g of some items; -inf where it is zero or the item is not allowed.
+        """Return log g of some items; -inf where g is zero or the item is not allowed.
 
         A probability that is conditional on the item is at most one, and one where the item
         completes the text, whatever the model thinks of it.
@@ -364,7 +364,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         log_mass: Float[Tensor, "R K"],
         alive: Bool[Tensor, "R K"],
     ) -> _Mixture:
-        """The defensive mixture, over items with these masses under p_lm."""
+        """Mix GCD's proposal in, over items with these masses under p_lm."""
         log_z = torch.logsumexp(log_mass + log_g, dim=1)
         log_alive = torch.logsumexp(log_mass.masked_fill(~alive, -torch.inf), dim=1)
         empty = log_z.isneginf()
@@ -378,7 +378,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         return _Mixture(mixed, log_z, empty & ~log_alive.isneginf(), floored)
 
     def _options(self) -> str:
-        """The options, for `repr`."""
+        """Return the options, for `repr`."""
         return f"exact_top_k={self.exact_top_k}, defence={self.defence}, potential={self.potential}"
 
     def __repr__(self) -> str:
@@ -426,7 +426,7 @@ def looking_ahead(lookahead: object) -> Proposal[Any]:
 
 
 def _alive(walk: AutomatonPosition, steps: Int32[Tensor, "R K"]) -> Bool[Tensor, "R K"]:
-    """The items after which the text can be completed within the budget."""
+    """Return the items after which the text can be completed within the budget."""
     return fits(steps, walk.remaining.unsqueeze(1))
 
 

@@ -89,7 +89,7 @@ def locate(
     rows: Int64[Tensor, "M"],
     targets: Float64[Tensor, "M"],
 ) -> Int64[Tensor, "M"]:
-    """Find the candidate of a row in whose stretch of the running sum of pi each target lies."""
+    """Invert the cumulative inclusion probabilities at each target."""
     hit, which, count = torch.unique_consecutive(rows, return_inverse=True, return_counts=True)
     if log_p.shape[1] < NARROW:
         some = factors._replace(
@@ -110,7 +110,7 @@ def locate(
 
 
 def _most_candidates(factors: Factors) -> int:
-    """The most candidates that a row may have."""
+    """Return the most candidates that a row may have."""
     size = factors.classes.start.diff(dim=1)[factors.automaton_of_row]
     inside = (size * ~factors.by_class.isneginf()).sum(dim=1)
     return int(inside.max()) + factors.tokens.shape[1] if len(inside) else 0

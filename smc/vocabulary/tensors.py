@@ -161,7 +161,7 @@ def locate(
     rows: Int64[Tensor, "M"],
     targets: Float64[Tensor, "M"],
 ) -> Int64[Tensor, "M"]:
-    """Find the candidate of a row in whose stretch of the running sum of pi each target lies.
+    """Invert the cumulative inclusion probabilities at each target.
 
     Args:
         log_p, factors: as for `best`.

@@ -103,7 +103,7 @@ def locate(
     rows: Int64[Tensor, "M"],
     targets: Float64[Tensor, "M"],
 ) -> Int64[Tensor, "M"]:
-    """Find the candidate of a row in whose stretch of the running sum of pi each target lies."""
+    """Invert the cumulative inclusion probabilities at each target."""
     others = _summed(log_p, without(factors, known))
     possible = ~(others.log_z.isneginf() | log_c.isneginf())[rows]
     # A target beyond the last candidate, by rounding, is that candidate's.
@@ -153,7 +153,7 @@ def _own_tokens(factors: Factors, log_p: Float[Tensor, "R V"]) -> Int[Tensor, "R
 
 
 def _tables(log_p: Tensor, factors: Factors, own: Tensor | None) -> tuple[Tensor, ...]:
-    """What both kernels read; where there is no map, any tensor stands for it."""
+    """Return what both kernels read; where there is no map, any tensor stands for it."""
     by_class, by_token = factors.by_class.contiguous(), factors.by_token.contiguous()
     classes = factors.classes.of
     return (
@@ -163,7 +163,7 @@ def _tables(log_p: Tensor, factors: Factors, own: Tensor | None) -> tuple[Tensor
 
 
 def _sizes(log_p: Tensor, factors: Factors) -> tuple[int, int, int]:
-    """V, C and K."""
+    """Return V, C and K."""
     return log_p.shape[1], factors.by_class.shape[1], factors.tokens.shape[1]
 
 
