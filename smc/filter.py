@@ -27,12 +27,12 @@ from torch import Tensor
 
 from smc.algorithms import Discrete
 from smc.answers import Answers, Ending, Pool, WrittenDown, effective
-from smc.competition import Scores, SelectionScores, selection_scores
+from smc.competition import Scores, selection_scores
 from smc.draw import Breaks, Draw, Keys, Purpose
 from smc.observation import Observation, Population, Watch
 from smc.outcome import Outcome, StepRecord
 from smc.particles import Particles, start_particles
-from smc.prefixes import Prefixes, Reader
+from smc.prefixes import Extension, Prefixes, Reader
 from smc.proposals import State
 from smc.selection import Fixed, Group, Selection, select
 from smc.step import Turn, fallbacks_of, prefixes_in_use
@@ -115,52 +115,41 @@ class DiscreteFilter(Generic[State]):
         place = _place_of(before, prefixes.num_rows)
         log_weight = torch.nn.functional.pad(before.log_weight, (0, 1), value=-torch.inf)[place]
         scores = self.reader.score(prefixes)
-        failed = self.reader.note_nan(_has_nan(scores, ~log_weight.isneginf()))
+        wrong = _has_nan(scores, ~log_weight.isneginf())
+        failed = carry.failed | self.reader.note_nan(wrong)
         ending = Ending(scores, prefixes.log_p, log_weight, place, before, carry.step)
         answers, ended = carry.answers.ended(ending)
-        B, example = len(self.examples), prefixes.example
-        rivals = selection_scores(scores, prefixes.log_p, log_weight, example, B)
-        kept = self._select(prefixes, rivals, answers, carry.step)
+        kept = self._select(prefixes, scores, log_weight, answers, carry.step)
         turn = Turn.taken(
             self.reader, prefixes, before, kept.row, kept.token, kept.kept,
             together=self.watch is not None,
         )  # fmt: skip
-        dropped, extension = kept.dropped, turn.extension
+        dropped = kept.dropped
         if turn.goes is not None:
             # Examples that wait have answers only when they take the step; the selection had to see
             # these.
-            weight = torch.where(turn.goes[example], log_weight, -torch.inf)
+            weight = torch.where(turn.goes[prefixes.example], log_weight, -torch.inf)
             answers, _ = carry.answers.ended(ending._replace(log_weight=weight))
             dropped = dropped & turn.goes
-        log_p = prefixes.log_p[kept.row, kept.token].double()
-        possible = extension.finished | extension.running
-        gained = torch.where(possible, log_p - kept.log_pi + extension.forced_log_p, -torch.inf)
         parent = place[kept.row].clamp(max=len(before.row) - 1)
-        weight = torch.where(kept.kept, before.log_weight[parent], -torch.inf)
-        particles = before.take(parent)._replace(running=kept.kept, log_weight=weight)
-        particles = particles.extended(
-            extension,
-            log_weight=weight + gained,
-            log_p=log_p,
-            log_potential=particles.log_potential,
-        )
         answers = answers.went_on(parent, kept.token, carry.step)
-        particles, before, step = turn.settled(before, particles, carry.step)
+        after = self._advance(before.take(parent), kept, prefixes, turn.extension)
+        after, before, step = turn.settled(before, after, carry.step)
         if self.watch is not None:
-            self.watch(self._observation(prefixes, scores, before, parent, particles, ended))
-        answers, running = self._ended(answers, particles, carry.step + 1)
-        still = before.running.view(B, -1).sum(dim=1)
+            self.watch(self._observation(prefixes, scores, before, parent, after, ended))
+        answers, after = self._ended(answers, after, carry.step + 1)
+        B = len(self.examples)
+        running = before.running.view(B, -1).sum(dim=1)
         record = StepRecord(
-            effective(log_weight, example, B),
-            dropped,
-            still,
-            still,
-            fallbacks_of(scores.fallback, prefixes, before, B),
-            *extension.counts,
+            ess=effective(log_weight, prefixes.example, B),
+            resampled=dropped,
+            running=running,
+            alive=running,
+            fallbacks=fallbacks_of(scores.fallback, prefixes, before, B),
+            **turn.extension.counts._asdict(),
         )
-        whole = carry.whole & ~dropped
-        failed = carry.failed | failed | extension.failed
-        return Carry(running, turn.prefixes, step, failed, answers, whole), record
+        failed, whole = failed | turn.extension.failed, carry.whole & ~dropped
+        return Carry(after, turn.prefixes, step, failed, answers, whole), record
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
         """Return the answers, example by example; their sum is the evidence."""
@@ -179,11 +168,14 @@ class DiscreteFilter(Generic[State]):
     def _select(
         self,
         prefixes: Prefixes[State],
-        rivals: SelectionScores,
+        scores: Scores,
+        log_weight: Float64[Tensor, "R"],
         answers: Answers,
         step: Int64[Tensor, "B"],
     ) -> Selection:
         """Keep at most N of each example's candidates that go on."""
+        example, B, N = prefixes.example, len(self.examples), self.num_particles
+        competing = selection_scores(scores, prefixes.log_p, log_weight, example, B)
 
         def uniform(breaks: Breaks) -> Float64[Tensor, "B"]:
             number = torch.zeros_like(self.examples)
@@ -191,13 +183,12 @@ class DiscreteFilter(Generic[State]):
 
         fixed = None
         if self.options.count_finished:
-            top, rest = answers.greatest(self.num_particles)
-            fixed = Fixed(top + rivals.log_unit.unsqueeze(1), rest + rivals.log_unit)
-        example, B, N = prefixes.example, len(self.examples), self.num_particles
+            top, rest = answers.greatest(N)
+            fixed = Fixed(top + competing.log_unit.unsqueeze(1), rest + competing.log_unit)
         group = Group(example, B, N) if self.reader.is_static else Group.of(example, B)
         return select(
             prefixes.log_p,
-            rivals.factors,
+            competing.factors,
             group,
             N,
             uniform,
@@ -205,6 +196,25 @@ class DiscreteFilter(Generic[State]):
             some=self.reader.some,
             floor=self.options.floor,
             fixed=fixed,
+        )
+
+    def _advance(
+        self,
+        parents: Particles,
+        kept: Selection,
+        prefixes: Prefixes[State],
+        extension: Extension,
+    ) -> Particles:
+        """Extend copies of the particles by the candidates kept; divide weights by their pi."""
+        log_p = prefixes.log_p[kept.row, kept.token].double()
+        log_weight = torch.where(kept.kept, parents.log_weight, -torch.inf)
+        possible = extension.finished | extension.running
+        gained = torch.where(possible, log_p - kept.log_pi + extension.forced_log_p, -torch.inf)
+        return parents._replace(running=kept.kept, log_weight=log_weight).extended(
+            extension,
+            log_weight=log_weight + gained,
+            log_p=log_p,
+            log_potential=parents.log_potential,
         )
 
     def _observation(

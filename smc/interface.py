@@ -275,10 +275,10 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
             generated=sum(len(sample.ids) for sample in samples),
             share_finished=_share(sample.finished for sample in samples),
             seconds=0.0,
-            **{
-                name: int(getattr(history, name)[steps, b].sum())
-                for name in ("fallbacks", "forced", "drafted", "used")
-            },
+            fallbacks=int(history.fallbacks[steps, b].sum()),
+            forced=int(history.forced[steps, b].sum()),
+            drafted=int(history.drafted[steps, b].sum()),
+            used=int(history.used[steps, b].sum()),
         )
         results.append(
             posterior(

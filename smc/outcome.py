@@ -20,9 +20,6 @@ class StepRecord(NamedTuple):
         running: particles (or distinct prefixes) due another token when the step began.
         alive: particles of positive weight, after weighing; or prefixes that run.
         fallbacks: distinct prefixes at which the proposal knew nothing (`Guide.fallback`).
-
-    The others are those of `smc.prefixes.TokenCounts`, at the end of the step:
-
         read: distinct prefixes that the language model read at the end of the step, those in the
             middle of a forced run included: one for each token.
         forced: tokens that distinct prefixes took without a choice.

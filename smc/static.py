@@ -149,6 +149,7 @@ class StaticReader(Reader[State]):
         log_p = self.tempered(log_p)[held]  # a copy
         # A sum is NaN where any of its terms is.
         failed = (log_p.sum(dim=1).isnan() & found.running).any()
+        # After a prefix that is over the model may return anything, even what is not a number.
         log_p.masked_fill_(~found.running.unsqueeze(1), 0.0)
         example = found.row // self.num_particles
         prefixes = StaticPrefixes(example, log_p, state, held, appended)

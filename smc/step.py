@@ -122,12 +122,12 @@ class ParticleFilter(Generic[State]):
             self.watch(self._observation(prefixes, guide, before, weighed, ancestors, after))
         N = self.num_particles
         record = StepRecord(
-            Weights.of(weighed.log_weight.view(-1, N)).ess,
-            resampled,
-            before.running.view(-1, N).sum(dim=1),
-            (~weighed.log_weight.isneginf()).view(-1, N).sum(dim=1),
-            fallbacks_of(guide.fallback, prefixes, before, len(self.examples)),
-            *turn.extension.counts,
+            ess=Weights.of(weighed.log_weight.view(-1, N)).ess,
+            resampled=resampled,
+            running=before.running.view(-1, N).sum(dim=1),
+            alive=(~weighed.log_weight.isneginf()).view(-1, N).sum(dim=1),
+            fallbacks=fallbacks_of(guide.fallback, prefixes, before, len(self.examples)),
+            **turn.extension.counts._asdict(),
         )
         return Carry(after, turn.prefixes, step, failed | turn.extension.failed), record
 
