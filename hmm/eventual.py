@@ -285,7 +285,7 @@ class _Mixing:
         self.mixed = self.settled = False
 
     def next(self, swept: _Rows) -> _Rows | None:
-        """Return what to sweep next instead of `swept`, if anything."""
+        """Return what to sweep next instead of `swept` (M x + c of the last x), if anything."""
         present = swept.b > 0
         before = [*self.before[-WINDOW:], self.x]
         after = [*self.after[-WINDOW:], swept]

@@ -216,6 +216,7 @@ def _needed(
 ) -> Bool[np.ndarray, "levels S"]:
     """Find the pairs (budget left, state) that need a row, for texts of at most these lengths."""
     distinct = list(dict.fromkeys(automata))
+    # Which edges there are does not depend on emissions.
     edges = Edges.of(distinct, [hmm.initial.new_zeros(each.num_classes, 1) for each in distinct])
     starts = _starts(automata, [(budget,) for budget in budgets])
     return needed_pairs(edges, max(1, max(budgets) - 1), starts)

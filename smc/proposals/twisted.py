@@ -59,7 +59,7 @@ from torch import Tensor
 
 from gcd.tokens.distances import fits
 from gcd.tokens.token_automaton import TokenAutomaton
-from smc.competition import FLOOR, Masses, Scores, Successors, own_classes
+from smc.competition import FLOOR, Masses, Scores, Successors
 from smc.proposals import GCD, AutomatonPosition, Batch, Proposal, start_position
 from smc.proposals.lookahead import Expectation, Lookahead, ModelState
 from smc.vocabulary.class_mass import top_k_and_class_mass
@@ -122,6 +122,16 @@ class _View(NamedTuple):
     alive_too: Bool[Tensor, "R K"]
     successors: Successors
     masses: Masses | None
+
+    @property
+    def log_g(self) -> Float64[Tensor, "R CK"]:
+        """Return log g of the classes, then of the tokens."""
+        return torch.cat([self.factors.by_class, self.factors.by_token], dim=1)
+
+    @property
+    def allowed(self) -> Bool[Tensor, "R CK"]:
+        """Return which classes, then which tokens, are allowed within the budget."""
+        return torch.cat([self.alive, self.alive_too], dim=1)
 
 
 class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
@@ -216,10 +226,17 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
 
     def guide(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> Guide:
         """Return log g' and log Z; the support of g' is GCD's. NaN stays NaN, and is refused."""
-        make = self._dense if self.exact_top_k is None else self._tied
-        mixture, guide = make(state, log_p)
+        view = self._view(state, log_p)
+        masses = log_p if view.masses is None else torch.cat(view.masses, dim=1)
+        mixture = self._mix(view.log_g, masses, view.allowed)
         self._count(len(log_p), mixture.fallback, mixture.floored)
-        return guide
+        if view.masses is None:
+            return DenseGuide(mixture.log_g, mixture.log_z, mixture.fallback)
+        C = view.alive.shape[1]  # g is not spread over the tokens of a class
+        factors = view.factors._replace(
+            by_class=mixture.log_g[:, :C].contiguous(), by_token=mixture.log_g[:, C:].contiguous()
+        )
+        return TiedGuide(factors, mixture.log_z, mixture.fallback)
 
     def forced(self, state: TwistedState[ModelState]) -> Int64[Tensor, "R"]:
         """Return the only token of GCD's mask, or -1."""
@@ -254,14 +271,11 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         """
         if type(self).guide is not Twisted.guide:
             return super().score(state, log_p)
-        view = self._dense_view(state) if self.exact_top_k is None else self._view(state, log_p)
-        factors = view.factors
-        log_g = torch.cat([factors.by_class, factors.by_token], dim=1)
-        alive = torch.cat([view.alive, view.alive.gather(1, own_classes(factors))], dim=1)
-        zero = alive & log_g.isneginf()
-        none = (zero == alive).all(dim=1)
+        view = self._view(state, log_p)
+        zero = view.allowed & view.log_g.isneginf()
+        none = (zero == view.allowed).all(dim=1)
         self._count(len(log_p), none, zero.any(dim=1) & ~none)
-        return Scores(factors, view.alive, view.successors, view.masses, self.defence, none)
+        return Scores(view.factors, view.alive, view.successors, view.masses, self.defence, none)
 
     def _count(self, rows: int, fallback: Bool[Tensor, "R"], floored: Bool[Tensor, "R"]) -> None:
         counts = torch.stack([fallback.new_full((), rows, dtype=torch.int64),
@@ -274,15 +288,13 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
     def _not_numbers(self) -> str:
         return f"{type(self.lookahead).__name__} returned expectations that are not numbers (NaN)"
 
-    def _dense(
-        self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]
-    ) -> tuple[_Mixture, Guide]:
-        """Compute g of every token by itself."""
-        view = self._dense_view(state)
-        mixture = self._mix(view.factors.by_class, log_p, view.alive)
-        return mixture, DenseGuide(mixture.log_g, mixture.log_z, mixture.fallback)
+    def _view(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> _View:
+        """Ask the lookahead about every token, or about classes and favourites."""
+        if self.exact_top_k is None:
+            return self._view_of_tokens(state)
+        return self._view_of_classes(state, log_p, self.exact_top_k)
 
-    def _dense_view(self, state: TwistedState[ModelState]) -> _View:
+    def _view_of_tokens(self, state: TwistedState[ModelState]) -> _View:
         """Ask the lookahead about every token by itself."""
         walk = state.walk
         class_of = walk.automata.class_of[walk.automaton_of_row].long()
@@ -293,24 +305,9 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         factors = by_class_alone(log_g, successors.classes, successors.automaton_of_row)
         return _View(factors, alive, alive[:, :0], successors, None)
 
-    def _tied(
-        self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]
-    ) -> tuple[_Mixture, Guide]:
-        """Compute g of each class, and of the favourites exactly; spread nothing over tokens."""
-        view = self._view(state, log_p)
-        assert view.masses is not None
-        C = view.alive.shape[1]
-        mixture = self._mix(
-            torch.cat([view.factors.by_class, view.factors.by_token], dim=1),
-            torch.cat(view.masses, dim=1),
-            torch.cat([view.alive, view.alive_too], dim=1),
-        )
-        factors = view.factors._replace(
-            by_class=mixture.log_g[:, :C].contiguous(), by_token=mixture.log_g[:, C:].contiguous()
-        )
-        return mixture, TiedGuide(factors, mixture.log_z, mixture.fallback)
-
-    def _view(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> _View:
+    def _view_of_classes(
+        self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"], top_k: int
+    ) -> _View:
         """Ask the lookahead about each class, and about the favourites by themselves."""
         walk, classes = state.walk, state.walk.automata.classes
         steps = walk.steps_after_classes()
@@ -320,7 +317,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
             sizes = classes.start.diff(dim=1).clamp(min=1)[walk.automaton_of_row]
             tied = tied._replace(log_joint=tied.log_joint - sizes.double().log())
 
-        K = min(self.exact_top_k or 0, log_p.shape[1])
+        K = min(top_k, log_p.shape[1])
         rest = top_k_and_class_mass(log_p, classes, walk.automaton_of_row, alive, K)
         exact = self.lookahead.tokens(state.model, walk, rest.tokens)
         steps_too = walk.steps_after_tokens(rest.tokens)
