@@ -18,7 +18,6 @@ from tests.hmm.oracles import (
     recipes,
     sparse,
     tiny,
-    transition_matrix,
 )
 
 KINDS = pytest.mark.parametrize("monarch", [False, 2], ids=["dense", "monarch"])
@@ -191,16 +190,6 @@ def test_counts_do_not_depend_on_the_block_of_rows(monkeypatch):
                 inference.marginals(hmm, tokens, lengths).transition_counts, whole, strict=True
             ):
                 close(part, expected.numpy())
-
-
-def test_nothing_seen_leaves_the_prior():
-    hmm = tiny()
-    tokens, lengths = batch(0, [5], 3)
-    result = inference.marginals(hmm, tokens, lengths, torch.zeros(1, 5, dtype=torch.bool))
-    close(result.log_likelihood, [0.0])
-    A = transition_matrix(hmm.transition)
-    for t in range(5):
-        close(result.states[0, t], hmm.initial.numpy() @ np.linalg.matrix_power(A, t))
 
 
 @KINDS
