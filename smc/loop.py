@@ -124,12 +124,12 @@ class StaticRun:
     @torch.inference_mode()
     def finish(self) -> int:
         """Take steps until nothing runs; return how many."""
-        over = _Over(self.carry.particles.running)
+        end = _EndSignal(self.carry.particles.running)
         for taken in range(self._most):
-            if over.is_known():
+            if end.is_known():
                 return taken
             self.advance()
-            over.ask(self.carry.particles.running)
+            end.ask(self.carry.particles.running)
         return self._most
 
     @torch.inference_mode()
@@ -192,7 +192,7 @@ def run_static(
     return run.outcome()
 
 
-class _Over:
+class _EndSignal:
     """Says, without waiting for the device, that nothing runs any more."""
 
     def __init__(self, running: Tensor) -> None:

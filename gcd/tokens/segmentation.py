@@ -163,7 +163,7 @@ class Segmentation:
         return apart
 
     def _ask_alone(self, tokens: Int64[np.ndarray, "tokens"]) -> None:
-        """Note which of these tokens the tokenizer writes when their bytes are all there is."""
+        """Note which of these tokens the tokenizer makes of their bytes alone."""
         texts = {}
         for token in tokens.tolist():
             with suppress(UnicodeDecodeError):

@@ -26,7 +26,7 @@ from jaxtyping import Float64, Int, Int64
 from torch import Tensor
 
 from smc.proposals import AutomatonPosition, Batch
-from smc.proposals.tabled import Tabled
+from smc.proposals.protocol import HasTables
 
 
 class Expectation(NamedTuple):
@@ -51,7 +51,7 @@ ModelState = TypeVar("ModelState")
 
 
 @runtime_checkable
-class Lookahead(Tabled, Protocol[ModelState]):
+class Lookahead(HasTables, Protocol[ModelState]):
     """A tractable model, asked about the next token under a constraint and a budget.
 
     To write one, derive from this class and give `start`, `advance`, `take`, `classes` and
