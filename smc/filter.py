@@ -125,12 +125,12 @@ class DiscreteFilter(Generic[State]):
             together=self.watch is not None,
         )  # fmt: skip
         dropped = kept.dropped
-        if turn.goes is not None:
+        if turn.ready is not None:
             # Examples that wait have answers only when they take the step; the selection had to see
             # these.
-            weight = torch.where(turn.goes[prefixes.example], log_weight, -torch.inf)
+            weight = torch.where(turn.ready[prefixes.example], log_weight, -torch.inf)
             answers, _ = carry.answers.ended(ending._replace(log_weight=weight))
-            dropped = dropped & turn.goes
+            dropped = dropped & turn.ready
         parent = place[kept.row].clamp(max=len(before.row) - 1)
         answers = answers.went_on(parent, kept.token, carry.step)
         after = self._advance(before.take(parent), kept, prefixes, turn.extension)

@@ -274,12 +274,12 @@ class Turn(NamedTuple):
     numbers (`smc.prefixes.Reader.ready`).
 
     Attributes:
-        goes: examples that take the step now; None for all.
+        ready: examples that take the step now; None for all.
         extension: what became of the particles.
         prefixes: the new prefixes.
     """
 
-    goes: Bool[Tensor, "B"] | None
+    ready: Bool[Tensor, "B"] | None
     extension: Extension
     prefixes: Prefixes[Any]
 
@@ -304,13 +304,13 @@ class Turn(NamedTuple):
             row, token, running: what each particle is extended by.
             together: whether all examples take the step, as observers are shown it.
         """
-        goes = None if together else reader.ready(prefixes, row, token, running)
-        if goes is not None:
-            going = goes.repeat_interleave(len(row) // len(goes))
+        ready = None if together else reader.ready(prefixes, row, token, running)
+        if ready is not None:
+            going = ready.repeat_interleave(len(row) // len(ready))
             row = torch.where(going, row, before.row)
             token = torch.where(going, token, -1)
             running = torch.where(going, running, before.running)
-        return cls(goes, *reader.extend(prefixes, row, token, running))
+        return cls(ready, *reader.extend(prefixes, row, token, running))
 
     def settled(
         self, before: Particles, after: Particles, step: Int64[Tensor, "B"]
@@ -321,11 +321,11 @@ class Turn(NamedTuple):
             The particles after the step; those before it, of which only those that took it run; and
             the number of each example's next step.
         """
-        if self.goes is None:
+        if self.ready is None:
             return after, before, step + 1
-        going = self.goes.repeat_interleave(len(before.row) // len(self.goes))
+        going = self.ready.repeat_interleave(len(before.row) // len(self.ready))
         after = after.where(going, before._replace(row=self.extension.row))
-        return after, before._replace(running=before.running & going), step + self.goes.long()
+        return after, before._replace(running=before.running & going), step + self.ready.long()
 
 
 def fallbacks_of(
