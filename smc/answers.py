@@ -40,12 +40,12 @@ MOST_ANSWERS = 1 << 16
 
 
 class Ending(NamedTuple):
-    """All that a step knows when answers end in it by a token that is chosen.
+    """What a step knows about the answers that a chosen token completes.
 
     Attributes:
         scores: of the R prefixes, with where tokens lead.
         log_p: log-probabilities of the next token.
-        log_weight: log W of each prefix; -inf for a row that nobody has.
+        log_weight: log W of each prefix; -inf for a row without a particle.
         place: index of the particle that stands on each prefix.
         particles: these.
         step: number of each example's step.
@@ -64,7 +64,7 @@ class Answers(Protocol):
     """The complete answers of B examples; every method returns what there is from then on."""
 
     def ended(self, ending: Ending) -> tuple[Answers, Callable[[], Population]]:
-        """Add answers that a chosen token completes; also gives them to who looks on."""
+        """Add the answers that a chosen token completes; also return them for an observer."""
         ...
 
     def forced(self, particles: Particles, step: Int64[Tensor, "B"]) -> Answers:

@@ -63,7 +63,7 @@ class DiscreteFilter(Generic[State]):
     """A discrete particle filter for one batch of B examples.
 
     Args:
-        options: which scores count.
+        options: those of the algorithm.
         reader: language model and proposal.
         examples: identity of each example, which names its random numbers.
         num_particles: N, the most prefixes that are kept of each example.

@@ -163,7 +163,7 @@ class Reader(ABC, Generic[State]):
     ) -> tuple[Extension, Prefixes[State]]:
         """Extend prefix `row[p]` by `token[p]`, for each p that is running.
 
-        Where `ready` has held an example back, its prefixes are extended by no token, -1.
+        The prefixes of an example that waits (`ready`) are extended by no token, -1.
         """
         ...
 
@@ -176,8 +176,8 @@ class Reader(ABC, Generic[State]):
     ) -> Bool[Tensor, "B"] | None:
         """Return the examples whose step needs no pass of the model, where that of others does.
 
-        These others are held back, so that a pass is made for as many examples as possible. None
-        where nobody is: no example needs a pass, or all do.
+        The others wait, so that a pass is made for as many examples as possible. None where no
+        example has to wait: none needs a pass, or all do.
         """
         del prefixes, row, token, running
         return None
@@ -189,7 +189,7 @@ class Reader(ABC, Generic[State]):
 
     @abstractmethod
     def note_nan(self, found: Bool[Tensor, ""]) -> Bool[Tensor, ""]:
-        """Refuse NaN at once, or hand it on where nobody may wait."""
+        """Refuse NaN at once; in static shapes return it, as the host may not wait."""
         ...
 
     def rewind(self) -> None:

@@ -7,7 +7,7 @@ other.
 
 **Rows are moved as little as possible.** Where several particles go on from the same row, the first
 keeps it, and each of the others takes a row of its example that no running particle continues. So a
-row that somebody goes on with is never overwritten, copying is done in place, and rows that stay
+row that a particle goes on with is never overwritten, copying is done in place, and rows that stay
 cost nothing.
 """
 

@@ -66,7 +66,7 @@ class ParticleFilter(Generic[State]):
     """A particle filter for one batch of B examples.
 
     Args:
-        options: how particles are resampled.
+        options: those of the algorithm.
         reader: language model and proposal.
         examples: identity of each example, which names its random numbers.
         num_particles: N, per example.

@@ -134,8 +134,8 @@ def resample(
         due = due & (weights.ess < ess_threshold * systems.size)
     some = reader.some(due)
     if not len(some):
-        nobody = torch.zeros_like(examples, dtype=torch.bool)
-        return Resampled(torch.arange(P, device=log_weight.device), log_weight, nobody)
+        none = torch.zeros_like(examples, dtype=torch.bool)
+        return Resampled(torch.arange(P, device=log_weight.device), log_weight, none)
     systems, weights, due = systems.take(some), Weights(*(w[some] for w in weights)), due[some]
     members, inside = systems.members, systems.inside & due.unsqueeze(1)
 
