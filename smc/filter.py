@@ -194,7 +194,7 @@ class DiscreteFilter(Generic[State]):
             uniform,
             vocabulary=self.reader.vocabulary,
             some=self.reader.some,
-            floor=self.options.floor,
+            floor=float(self.options.floor),
             fixed=fixed,
         )
 

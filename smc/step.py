@@ -182,7 +182,7 @@ class ParticleFilter(Generic[State]):
             ),
             particles.log_weight,
             scheme=scheme(self.options.resampling),
-            ess_threshold=self.options.ess_threshold,
+            ess_threshold=float(self.options.ess_threshold),
             examples=self.examples,
             step=step,
             draw=self.draw,
