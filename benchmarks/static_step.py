@@ -29,7 +29,6 @@ from hmm.model import HMM
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "smc": {"algorithm": "smc"},
     "discrete": {"algorithm": "discrete"},
-    "discrete, share 0.2": {"algorithm": "discrete", "share": 0.2},
 }
 
 

@@ -13,9 +13,6 @@ The mathematics is in docs/design.md, section 7. `smc.PGCD` samples with such a 
 
 from __future__ import annotations
 
-import warnings
-from typing import Any
-
 from hmm.checkpoint import Checkpoint, load, save
 from hmm.em import PseudoCounts, Statistics, Step, em_step, expected_statistics, maximize
 from hmm.inference import filter_all, filter_step, log_likelihood, marginals, predict_first, sample
@@ -52,11 +49,3 @@ __all__ = [
     "sample",
     "save",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Give `load` under the names that it had for other layouts, for one more release."""
-    if name not in ("load_any", "load_ctrlg"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(f"hmm.{name} is hmm.load now", DeprecationWarning, stacklevel=2)
-    return load

@@ -153,7 +153,7 @@ def load(
 def _read_ours(
     directory: Path, config: dict[str, Any], device: torch.device | str
 ) -> tuple[HMM, bool]:
-    """A model in our layout, not checked yet, and whether it was stored in a half type."""
+    """Read a model in our layout, unchecked; tell whether it was stored in a half type."""
     if config["format"] != "hmm-1":
         raise ValueError(
             f"{directory / CONFIG} has format {config['format']!r}, not 'hmm-1'; was it written by "
@@ -167,7 +167,7 @@ def _read_ours(
 def _read_ctrlg(
     directory: Path, config: dict[str, Any], device: torch.device | str
 ) -> tuple[HMM, bool]:
-    """A model in Ctrl-G's layout, likewise."""
+    """Read a model in Ctrl-G's layout, unchecked; tell whether it was stored in a half type."""
     path = _ctrlg_weights(directory)
     state = read_tensors(path, device)
     missing = set(_CTRLG) - state.keys()

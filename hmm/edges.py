@@ -142,7 +142,7 @@ def _edges(
     Int64[np.ndarray, "E"],
     UInt8[np.ndarray, "sets C"],
 ]:
-    """Source, target, number of the set of classes; and the sets, as rows of zeros and ones."""
+    """Return source, target and set of classes of each edge; and the sets, as rows of 0 and 1."""
     delta, C = automaton.delta, automaton.num_classes
     number = np.random.default_rng(0).integers(0, 1 << 64, C, dtype=np.uint64)
     E = kernels.count_edges(delta, automaton.final)

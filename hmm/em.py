@@ -18,10 +18,6 @@ pseudo-counts it never lowers the posterior under the Dirichlet prior they stand
 falling step sizes rho_k = (k + 2)^-kappa, kappa in (1/2, 1], is stepwise EM (Cappé & Moulines,
 arXiv 0712.4273; Liang & Klein, NAACL 2009), which needs a few passes where full batches need many.
 
-**Token dropout** hides tokens at random and sums over them, as if they were missing. It keeps
-states from becoming a name for one token and makes the model look across gaps, which is what
-lookahead does.
-
 **Many processes** each take their share of a batch; `all_reduce` adds the counts where
 `torch.distributed` is initialised and returns them as they are where not. What follows is then the
 same everywhere, so every process holds the same model and the code has one path.
@@ -34,7 +30,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from hmm import inference
@@ -49,10 +45,10 @@ class Statistics(NamedTuple):
     Attributes:
         initial: of first states.
         transition: of uses of each transition parameter: `(H, H)`, or the two Monarch factors.
-        emission: emission[v, h], of token v seen in state h. Missing tokens do not count.
+        emission: emission[v, h], of token v seen in state h.
         log_likelihood: sum of log P over the sequences, in float64. It counts impossible ones.
         sequences: number of sequences, scaled as the counts are.
-        tokens: number of tokens seen, likewise.
+        tokens: number of tokens seen, scaled as the counts are.
     """
 
     initial: Float[Tensor, "H"]
@@ -108,29 +104,11 @@ class PseudoCounts(NamedTuple):
     emission: float | Tensor = 0.0
 
 
-def dropout_mask(
-    tokens: Int64[Tensor, "B T"], probability: float | int, generator: torch.Generator | None = None
-) -> Bool[Tensor, "B T"]:
-    """Draw which tokens are seen: each is hidden with this probability, independently.
-
-    Drawn where the generator is: one on the CPU says the same for tokens on any device.
-
-    Raises:
-        ValueError: unless 0 <= probability < 1.
-    """
-    if not 0 <= probability < 1:
-        raise ValueError(f"token dropout is a probability below one, not {probability}")
-    device = tokens.device if generator is None else generator.device
-    uniform = torch.rand(tokens.shape, generator=generator, device=device)
-    return (uniform >= probability).to(tokens.device)
-
-
 def expected_statistics(
     hmm: HMM,
     tokens: Int64[Tensor, "B T"],
     lengths: Int64[Tensor, "B"],
     *,
-    observed: Bool[Tensor, "B T"] | None = None,
     into: Statistics | None = None,
 ) -> Statistics:
     """The E-step computes the expected counts of these sequences under this model.
@@ -138,14 +116,13 @@ def expected_statistics(
     Args:
         tokens: any values behind a sequence's length.
         lengths: number of tokens of each sequence, 0 to T.
-        observed: tokens that count as seen (`dropout_mask`), the others are summed over.
         into: counts to add to, **in place**, and to return: saves passes over V x H numbers where
             batches are small and vocabularies large.
 
     Raises:
         ValueError: for a length or a token out of range.
     """
-    result = inference.packed_marginals(hmm, inference.pack(hmm, tokens, lengths, observed))
+    result = inference.packed_marginals(hmm, inference.pack(hmm, tokens, lengths))
     total = Statistics.zeros(hmm) if into is None else into
     packed = result.packed
     if packed.sizes:
@@ -154,23 +131,20 @@ def expected_statistics(
         sum_.add_(part)
     _add_emissions(total.emission, result)
 
-    inside = torch.arange(tokens.shape[1], device=tokens.device) < lengths.unsqueeze(1)
     total.log_likelihood.add_(result.log_likelihood.double().sum())
     total.sequences.add_(len(tokens))
-    total.tokens.add_((inside if observed is None else inside & observed).sum())
+    total.tokens.add_(len(packed.tokens))
     return total
 
 
 def _add_emissions(total: Float[Tensor, "V H"], result: PackedMarginals) -> None:
-    """total[v] += sum of the posteriors at the places where token v was seen.
+    """Add to total[v] the posteriors of the states at the places of token v.
 
     In the same order every time: one after the other on a CPU; on a GPU `index_put_` sorts them,
     where `index_add_` would let threads race.
     """
     for rows in result.packed.rows():
-        (tokens, seen), states = result.packed.at(rows), result.states[rows]
-        if seen is not None:
-            tokens, states = tokens[seen], states[seen]
+        tokens, states = result.packed.tokens[rows], result.states[rows]
         if total.is_cuda:
             total.index_put_((tokens,), states, accumulate=True)
         else:
@@ -261,7 +235,7 @@ def maximize(
 
 
 def _normalised(counts: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
-    """Divide a fresh array by its sums; uniform where these are zero."""
+    """Divide a fresh array by its sums; make it uniform where these are zero."""
     total = counts.sum(dim=dim, keepdim=True)
     empty = total < torch.finfo(counts.dtype).tiny
     if bool(empty.any()):
@@ -296,8 +270,6 @@ def em_step(
     *,
     pseudo_counts: PseudoCounts | float | int = 0.0,
     step_size: float | int = 1.0,
-    dropout: float | int = 0.0,
-    generator: torch.Generator | None = None,
     num_sequences: float | int | None = None,
 ) -> Step:
     """Take one step of EM: E-steps of some batches, all-reduced, then one M-step.
@@ -307,8 +279,6 @@ def em_step(
         batches: this process's share. All of the data with `step_size=1` is full-batch EM.
         pseudo_counts: see `maximize`.
         step_size: share of the new counts; see `blend`. The first step takes them as they are.
-        dropout: share of tokens hidden at random.
-        generator: decides which; on any device, its own for each process.
         num_sequences: how many sequences the counts are scaled to stand for (the size of the
             data), so that pseudo-counts mean the same for each batch size. None: as many as there
             are.
@@ -325,8 +295,7 @@ def em_step(
         )
     counts = Statistics.zeros(state.hmm)
     for tokens, lengths in batches:
-        observed = dropout_mask(tokens, dropout, generator) if dropout else None
-        expected_statistics(state.hmm, tokens, lengths, observed=observed, into=counts)
+        expected_statistics(state.hmm, tokens, lengths, into=counts)
     counts = all_reduce(counts)
     seen, mass = float(counts.tokens), float(counts.initial.sum())
     if not mass > 0:

@@ -1,8 +1,8 @@
 """This module computes how probably a text is completed at any length: beta without a budget.
 
-    beta_ever(h, s) = the limit of beta_r(h, s) as r grows
-                    = sum over h' of  A(h, h') u_ever(h', s)
-    u_ever(h, s)    = sum over edges (s, t) of  mass[set, h] beta_ever(h, t)
+    beta_unbounded(h, s) = the limit of beta_r(h, s) as r grows
+                         = sum over h' of  A(h, h') u_unbounded(h', s)
+    u_unbounded(h, s)    = sum over edges (s, t) of  mass[set, h] beta_unbounded(h, t)
 
 One system of linear equations instead of a level for each r. A state that cannot lead back to
 itself needs its equation once, when its successors are known: states are taken in layers from the
@@ -62,11 +62,11 @@ _INDEPENDENT = 1e-14  # moves that others explain up to the root of this count a
 
 @torch.no_grad()
 def eventually(hmm: HMM, edges: Edges, tolerance: float) -> Completion:
-    """Compute beta_ever, as a table of one level that stands for any remaining budget."""
+    """Compute beta_unbounded, as a table of one level that stands for any remaining budget."""
     S = edges.num_states
     tolerance = max(tolerance, _ROUNDING * torch.finfo(hmm.dtype).eps)
     parts = Components.of(edges)
-    table = _Table(hmm, edges, np.concatenate([*parts.layers, edges.final]))
+    table = _BetaRows(hmm, edges, np.concatenate([*parts.layers, edges.final]))
     for layer in parts.layers:
         first = int(np.count_nonzero(~parts.cyclic[layer]))
         table.compute(layer[:first], in_place=True)
@@ -131,7 +131,7 @@ class Components(NamedTuple):
         )
 
 
-class _Table:
+class _BetaRows:
     """A row of beta for each state, and room for those that are computed anew."""
 
     def __init__(self, hmm: HMM, edges: Edges, order: Int64[np.ndarray, "S"]) -> None:
@@ -172,7 +172,7 @@ class _Table:
     def rows(
         self, states: Int64[np.ndarray, "n"]
     ) -> tuple[Float[Tensor, "n H"], Float64[Tensor, "n"]]:
-        """Copy of rows and of the logs of their scales."""
+        """Copy rows, and the logs of their scales."""
         at = torch.tensor(self.home[states], device=self.hmm.device)
         return self.level.b.index_select(0, at), self.level.log_scale.index_select(0, at)
 
@@ -190,7 +190,7 @@ class _Table:
 
 
 def _settle(
-    table: _Table, parts: Components, states: Int64[np.ndarray, "n"], tolerance: float
+    table: _BetaRows, parts: Components, states: Int64[np.ndarray, "n"], tolerance: float
 ) -> None:
     """Solve the equations of these states, whose cycles lead through no others.
 
@@ -222,9 +222,9 @@ def _settle(
 
 
 def _steps(
-    table: _Table, parts: Components, states: Int64[np.ndarray, "n"]
+    table: _BetaRows, parts: Components, states: Int64[np.ndarray, "n"]
 ) -> list[tuple[Int64[np.ndarray, "some"], bool]]:
-    """A sweep, step by step: states whose rows are computed together, and whether in place."""
+    """Plan a sweep: the states whose rows are computed together, and whether in place."""
     key = 2 * parts.depth[states] + parts.cut[states]
     steps = np.split(states, np.flatnonzero(np.diff(key)) + 1)
     cut = states[parts.cut[states]]
@@ -249,8 +249,8 @@ class _Rows(NamedTuple):
     def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
         return torch.from_numpy(self.b).to(device), torch.from_numpy(self.log_scale).to(device)
 
-    def some(self, which: Any) -> _Rows:
-        return _Rows(self.b[which], self.log_scale[which])
+    def some(self, index: Any) -> _Rows:
+        return _Rows(self.b[index], self.log_scale[index])
 
     def times(self, factor: Float64[np.ndarray, "n H"]) -> _Rows:
         b = self.b * factor
@@ -260,7 +260,7 @@ class _Rows(NamedTuple):
 
 
 def _ratios(rows: Sequence[_Rows], last: _Rows) -> Float64[np.ndarray, "rows n H"]:
-    """Rows as multiples of these last ones, entry by entry; 0 where those are zero."""
+    """Return rows as multiples of the last ones, entry by entry; 0 where those are zero."""
     log_scale = np.stack([row.log_scale for row in rows])
     none = np.isneginf(last.log_scale)
     rise = np.where(none, -np.inf, log_scale - np.where(none, 0.0, last.log_scale))
@@ -285,7 +285,7 @@ class _Mixing:
         self.mixed = self.settled = False
 
     def next(self, swept: _Rows) -> _Rows | None:
-        """What to sweep next instead of `swept`, which is M x + c of the last x, if anything."""
+        """Return what to sweep next instead of `swept` (M x + c of the last x), if anything."""
         present = swept.b > 0
         before = [*self.before[-WINDOW:], self.x]
         after = [*self.after[-WINDOW:], swept]
@@ -313,7 +313,7 @@ class _Mixing:
 def _mixed(
     moves: Float64[np.ndarray, "n x"], results: Float64[np.ndarray, "n x"]
 ) -> Float64[np.ndarray, "x"]:
-    """What the mixture of results that a sweep would move least has over the last of them."""
+    """Return how far the mixture of results that a sweep moves least is from the last result."""
     steps = np.diff(moves, axis=0)
     size = np.linalg.norm(steps, axis=1)
     size[size == 0] = 1

@@ -25,8 +25,7 @@ product over all sequences that are still going at time t; sequences are sorted 
 which makes those the first rows, and no operation is spent on padding.
 
 A sequence of probability zero has log-likelihood -inf and, having no posterior, posteriors of
-zero: it adds nothing to any count. Tokens may be missing (`observed`): they are summed over, that
-is, their likelihood is one in every state. What lies behind a sequence's length is never read.
+zero: it adds nothing to any count. What lies behind a sequence's length is never read.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ import itertools
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from hmm.model import HMM
@@ -90,7 +89,7 @@ class Sample(NamedTuple):
 
     Attributes:
         tokens: padded behind each sequence's end with its last token.
-        states: the states that emitted them, padded likewise.
+        states: the states that emitted the tokens, padded with the last state.
         lengths: number of tokens, EOS included.
     """
 
@@ -107,22 +106,16 @@ class Packed(NamedTuple):
         sizes: how many sequences have a token at time t.
         offsets: where time t begins in the arrays below.
         tokens: all tokens, time by time.
-        observed: which of them count as seen; None for all.
     """
 
     order: Int64[Tensor, "B"]
     sizes: list[int]
     offsets: list[int]
     tokens: Int64[Tensor, "n"]
-    observed: Bool[Tensor, "n"] | None
 
     def rows(self) -> list[slice]:
         """Return the slice of each time in arrays over all positions."""
         return [slice(start, stop) for start, stop in itertools.pairwise(self.offsets)]
-
-    def at(self, rows: slice) -> tuple[Tensor, Tensor | None]:
-        """Return the tokens in a slice, and which of them count as seen."""
-        return self.tokens[rows], None if self.observed is None else self.observed[rows]
 
 
 class PackedMarginals(NamedTuple):
@@ -160,7 +153,7 @@ def filter_step(
         *next* token is distributed as `transition.forward(filtered)` of the model.
     """
     filtered = hmm.initial.new_empty(predicted.shape)
-    scale = _condition(hmm, predicted, tokens, None, out=filtered)
+    scale = _condition(hmm, predicted, tokens, out=filtered)
     return FilterStep(filtered, scale.log())
 
 
@@ -168,19 +161,17 @@ def filter_all(
     hmm: HMM,
     tokens: Int64[Tensor, "B T"],
     lengths: Int64[Tensor, "B"],
-    observed: Bool[Tensor, "B T"] | None = None,
 ) -> FilterResult:
     """Run the filter over whole sequences.
 
     Args:
         tokens: any values behind a sequence's length.
         lengths: number of tokens of each sequence, 0 to T.
-        observed: tokens that count as seen, the others are summed over; None for all.
 
     Raises:
         ValueError: for a length or a token out of range.
     """
-    packed = pack(hmm, tokens, lengths, observed)
+    packed = pack(hmm, tokens, lengths)
     filtered, predicted, scale = _forward(hmm, packed, keep=True)
     return FilterResult(
         _unpack(packed, filtered, tokens.shape[1]),
@@ -193,10 +184,9 @@ def log_likelihood(
     hmm: HMM,
     tokens: Int64[Tensor, "B T"],
     lengths: Int64[Tensor, "B"],
-    observed: Bool[Tensor, "B T"] | None = None,
 ) -> Float[Tensor, "B"]:
     """Return log P(x) of each sequence; arguments as for `filter_all`, memory O(B H)."""
-    packed = pack(hmm, tokens, lengths, observed)
+    packed = pack(hmm, tokens, lengths)
     return _log_likelihood(packed, _forward(hmm, packed, keep=False).scale)
 
 
@@ -204,13 +194,12 @@ def marginals(
     hmm: HMM,
     tokens: Int64[Tensor, "B T"],
     lengths: Int64[Tensor, "B"],
-    observed: Bool[Tensor, "B T"] | None = None,
 ) -> Marginals:
     """Run the smoother: posterior of the state at every position, and expected transition counts.
 
     Arguments as for `filter_all`. Three products with A a token and O(B T H) memory.
     """
-    result = packed_marginals(hmm, pack(hmm, tokens, lengths, observed))
+    result = packed_marginals(hmm, pack(hmm, tokens, lengths))
     states = _unpack(result.packed, result.states, tokens.shape[1])
     return Marginals(states, result.transition_counts, result.log_likelihood)
 
@@ -281,7 +270,6 @@ def pack(
     hmm: HMM,
     tokens: Int64[Tensor, "B T"],
     lengths: Int64[Tensor, "B"],
-    observed: Bool[Tensor, "B T"] | None = None,
 ) -> Packed:
     """Sort sequences by length and drop the padding; arguments as for `filter_all`.
 
@@ -308,8 +296,7 @@ def pack(
             f"tokens are {int(kept.min())} to {int(kept.max())}, the HMM knows "
             f"{hmm.num_tokens}; is it distilled for this vocabulary?"
         )
-    seen = None if observed is None else observed[order].T[inside]
-    return Packed(order, sizes, offsets, kept, seen)
+    return Packed(order, sizes, offsets, kept)
 
 
 def _draw(
@@ -322,19 +309,13 @@ def _condition(
     hmm: HMM,
     predicted: Float[Tensor, "N H"],
     tokens: Int64[Tensor, "N"],
-    observed: Bool[Tensor, "N"] | None,
     out: Float[Tensor, "N H"],
 ) -> Float[Tensor, "N"]:
-    """Write the posterior of the state to `out` and return its normaliser; zero where that is.
-
-    The likelihood P(token | state) of a token that is missing is one.
-    """
+    """Write the posterior of the state to `out` and return its normaliser; zero where that is."""
     if hmm.emission.dtype == out.dtype:
         torch.index_select(hmm.emission, 0, tokens, out=out)
     else:
         out.copy_(hmm.emission.index_select(0, tokens))
-    if observed is not None:
-        out.masked_fill_(~observed.unsqueeze(1), 1.0)
     out.mul_(predicted)
     scale = out.sum(dim=-1)
     out.div_(torch.where(scale > 0, scale, 1.0).unsqueeze(-1))
@@ -350,7 +331,7 @@ class _Forward(NamedTuple):
 
 
 def _forward(hmm: HMM, packed: Packed, *, keep: bool) -> _Forward:
-    """The filter at every packed position; of states the last time's alone, unless all are kept."""
+    """Run the filter over packed positions; keep all states, or those of the last time alone."""
     total = len(packed.tokens)
     room = total if keep else max(packed.sizes, default=0)
     filtered = hmm.initial.new_empty(room, hmm.num_states)
@@ -363,13 +344,13 @@ def _forward(hmm: HMM, packed: Packed, *, keep: bool) -> _Forward:
             predicted[here] = hmm.initial
         else:
             hmm.transition.forward(filtered[before : before + size], out=predicted[here])
-        scale[rows] = _condition(hmm, predicted[here], *packed.at(rows), out=filtered[here])
+        scale[rows] = _condition(hmm, predicted[here], packed.tokens[rows], out=filtered[here])
         before = rows.start if keep else 0
     return _Forward(filtered, predicted, scale)
 
 
 def _log_likelihood(packed: Packed, scale: Float[Tensor, "n"]) -> Float[Tensor, "B"]:
-    """Sum of log P(x_t | x_<t) over each sequence, in the order given."""
+    """Sum log P(x_t | x_<t) over each sequence, in the order given."""
     in_rows = scale.new_zeros(packed.order.shape[0])
     for rows in packed.rows():
         gains = scale[rows].log()
@@ -380,7 +361,7 @@ def _log_likelihood(packed: Packed, scale: Float[Tensor, "n"]) -> Float[Tensor, 
 def _transition_counts(
     hmm: HMM, packed: Packed, filtered: Float[Tensor, "n H"], ahead: Float[Tensor, "n H"]
 ) -> tuple[Tensor, ...]:
-    """Expected uses of every transition parameter, over all times and sequences at once."""
+    """Count the expected uses of every transition parameter, over all times and sequences."""
     counts = tuple(torch.zeros_like(factor) for factor in hmm.transition.factors)
     sizes, offsets = packed.sizes, packed.offsets
     if len(sizes) < 2:
@@ -405,7 +386,7 @@ def _transition_counts(
 
 
 def _unpack(packed: Packed, values: Float[Tensor, "n H"], width: int) -> Float[Tensor, "B T H"]:
-    """Back to one row a sequence; zero behind its end."""
+    """Bring values back to one row a sequence; zero behind its end."""
     result = values.new_zeros(packed.order.shape[0], width, values.shape[1])
     for t, rows in enumerate(packed.rows()):
         here = values[rows]

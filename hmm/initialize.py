@@ -107,7 +107,7 @@ def counts_of_states(
 
     Args:
         states: the state that emitted each token; anything behind a sequence's end.
-        tokens: the tokens; likewise.
+        tokens: the tokens; anything behind a sequence's end.
         lengths: of each sequence.
         num_states: H.
         num_tokens: V.

@@ -125,7 +125,7 @@ def _expect(
     *,
     wait: bool,
 ) -> Expected:
-    """What is expected of items that lead on as these classes do, with these rows of emissions.
+    """Compute what is expected of items, from their classes and their rows of emissions.
 
     Raises:
         ValueError: the table has no row for one of them.
@@ -145,7 +145,7 @@ def _expect(
 
 
 def _no_row(table: LookaheadTable, remaining: Int64[Tensor, "R"]) -> ValueError:
-    """Why the table has none."""
+    """Return the error that says why the table has no row."""
     if not table.settled and bool((remaining > table.max_remaining + 1).any()):
         return ValueError(
             f"{int(remaining.max())} tokens are left, but the table ends at "
@@ -166,7 +166,7 @@ def _compiled(
     item: Int64[Tensor, "R K"],
     emission: Float[Tensor, "items H"],
 ) -> Expected:
-    """`_expect` in compiled loops, for the CPU."""
+    """Do the work of `_expect` in compiled loops, on the CPU."""
     if emission.dtype != predicted.dtype:
         used, item = item.unique(return_inverse=True)
         emission = emission[used].to(predicted.dtype)
@@ -209,7 +209,7 @@ def _item_sums(
     entry: Int64[Tensor, "R K"],
     alive: Bool[Tensor, "R K"],
 ) -> Expected:
-    """For these rows of emissions the sum over h with b, and the one without. For any device."""
+    """Sum emission times predicted over h, with beta (joint) and without (mass); any device."""
     R, K = item.shape
     joint, mass = predicted.new_zeros(R, K), predicted.new_zeros(R, K)
     step = max(1, _AT_ONCE // max(1, R * predicted.shape[1]))

@@ -172,10 +172,10 @@ def lookahead_table(
         )
     distinct = list(dict.fromkeys(batch.automata))
     index = {automaton: number for number, automaton in enumerate(distinct)}
-    which = [index[automaton] for automaton in batch.automata]
+    distinct_of = [index[automaton] for automaton in batch.automata]
     first_state = np.cumsum([0, *(automaton.num_states for automaton in distinct)])
     first_class = np.cumsum([0, *(automaton.num_classes for automaton in distinct)])
-    numbers = [first_state[u] + np.arange(distinct[u].num_states) for u in which]
+    numbers = [first_state[u] + np.arange(distinct[u].num_states) for u in distinct_of]
 
     starts = None if budgets is None else _starts(batch.automata, budgets)
     masses = [class_emission(hmm, automaton) for automaton in distinct]
@@ -187,7 +187,7 @@ def lookahead_table(
         batch=batch,
         number=torch.tensor(np.concatenate(numbers), dtype=torch.int64, device=hmm.device),
         class_emission=torch.cat(masses),
-        first_class=torch.tensor(first_class[which], dtype=torch.int64, device=hmm.device),
+        first_class=torch.tensor(first_class[distinct_of], dtype=torch.int64, device=hmm.device),
         completion=completion(hmm, edges, needed, float(tolerance)),
         beta_unbounded=eventually(hmm, edges, float(tolerance)) if eventual else None,
     )
@@ -214,8 +214,9 @@ def check_table(
 def _needed(
     hmm: HMM, automata: Sequence[TokenAutomaton], budgets: Sequence[int]
 ) -> Bool[np.ndarray, "levels S"]:
-    """Which pairs need a row, for texts of at most these lengths; emissions do not matter."""
+    """Find the pairs (budget left, state) that need a row, for texts of at most these lengths."""
     distinct = list(dict.fromkeys(automata))
+    # Which edges there are does not depend on emissions.
     edges = Edges.of(distinct, [hmm.initial.new_zeros(each.num_classes, 1) for each in distinct])
     starts = _starts(automata, [(budget,) for budget in budgets])
     return needed_pairs(edges, max(1, max(budgets) - 1), starts)
@@ -236,7 +237,7 @@ def _check_model(hmm: HMM, vocabulary: Vocabulary) -> None:
 
 
 def _starts(automata: Sequence[TokenAutomaton], budgets: Sequence[Collection[int]]) -> list[Start]:
-    """Where texts begin, states numbered through over the distinct automata."""
+    """List the states in which texts begin, numbered through over the distinct automata."""
     first, total = {}, 0
     for automaton in dict.fromkeys(automata):
         first[automaton] = total

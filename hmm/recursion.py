@@ -9,9 +9,9 @@ pair (r, s); `entry[r, s]` names it, so that pairs can share one, or do without.
 **Nothing** for pairs from which the end cannot be reached, r < steps_to_accept[s]: beta is zero.
 **Left out**, if the budgets are known, is what no text comes to: with n tokens in all, state s has
 r left only if n - r tokens lead there from the start, by steps that leave enough for the end.
-**Kept** is the row of r - 1 where nothing moves: if all successors of s kept theirs, the sum would
-be the same number by number; and a row that is computed, but differs nowhere by more than a share
-`tolerance` of itself from the one that the state has, is dropped for that.
+**Kept** is the row of r - 1 where nothing moves: if all successors of s kept their rows, the sum
+would be the same number by number; and a row that is computed, but differs nowhere by more than a
+share `tolerance` of itself from the one that the state has, is dropped for that.
 
 **How wrong that is.** Every kept row is within a factor of 1 ± tolerance of the sum over rows
 kept before; sums of products of positive numbers pass relative errors on and do not raise them. So
@@ -191,7 +191,7 @@ def rows_at_once(hmm: HMM) -> int:
 
 
 def _empty(rows: int, H: int, hmm: HMM) -> Float[Tensor, "rows H"]:
-    """Room for rows; what is never written takes no memory on the CPU.
+    """Allocate rows; what is never written takes no memory on the CPU.
 
     Not by numpy, which asks for large pages. They are the quickest to be written for the first time
     where memory is at hand (454 MiB in 0.08 s, small pages in 0.34 s), but took 1.4 to 2.1 s on a
@@ -234,7 +234,7 @@ def _rows_compiled(
     used: int,
     tolerance: float,
 ) -> Bool[np.ndarray, "n"]:
-    """`rows_of`, a few rows after the other, from their edges to their scale.
+    """Do the work of `rows_of`, a few rows after the other, from their edges to their scale.
 
     They are computed in memory that is used again and again, and go into the table when it is
     known which are kept: what is fresh from the system is slow to be written for the first time.
@@ -289,7 +289,7 @@ def _rows_compiled(
 def _sum_in_layers(
     edges: Edges, level: Level, states: Int64[np.ndarray, "n"]
 ) -> tuple[Float[Tensor, "n H"], Float64[Tensor, "n"]]:
-    """u of these states up to scale, and the log of the scale: as `kernels.sum_edges`.
+    """Compute u of these states up to scale, and the log of the scale, as `kernels.sum_edges`.
 
     Edge by edge of all states at once. They are ordered by falling number of edges, so that those
     which have a k-th edge are the first so many: a sum of layers, without a scatter, and the same
@@ -332,7 +332,7 @@ def _rescale(
     rows: Float[Tensor, "n H"],
     log_rows: Float64[Tensor, "n"],
 ) -> Bool[np.ndarray, "n"]:
-    """Scale rows to a maximum of one; which of them differ from what the state had before.
+    """Scale rows to a maximum of one; tell which differ from what the state had before.
 
     As `kernels.rescale`. Waits for the device.
     """

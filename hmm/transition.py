@@ -96,7 +96,7 @@ class Dense:
         return torch.matmul(p, self.matrix, out=out)
 
     def backward(self, v: Rows, out: Rows | None = None) -> Rows:
-        """Return A v: the expectation of v at the next state, given the present one; likewise."""
+        """Return A v: the expectation of v at the next state, given the present one (in `out`)."""
         return torch.matmul(v, self.matrix.T, out=out)
 
     def expected_counts(
@@ -168,11 +168,11 @@ class Monarch:
         return rows.contiguous() if out is None else out.copy_(rows)
 
     def _half_forward(self, p: Float[Tensor, "K M N"]) -> Float[Tensor, "M K N"]:
-        """p L P: weight at the point (k, m') between the two draws."""
+        """Return p L P: the weight at the point (k, m') between the two draws."""
         return torch.bmm(self.first.transpose(1, 2), p).transpose(0, 1)
 
     def _half_backward(self, v: Float[Tensor, "K M N"]) -> Float[Tensor, "K M N"]:
-        """P R P⁻¹ v: the expectation of v, given the point (k, m') between the two draws."""
+        """Return P R P⁻¹ v: the expectation of v, given the point (k, m') between the two draws."""
         return torch.bmm(self.second, v.transpose(0, 1)).transpose(0, 1)
 
     def forward(self, p: Rows, out: Rows | None = None) -> Rows:
@@ -182,7 +182,7 @@ class Monarch:
         return self._rows(arrived, p, out)
 
     def backward(self, v: Rows, out: Rows | None = None) -> Rows:
-        """Return A v: the expectation of v at the next state, given the present one; likewise."""
+        """Return A v: the expectation of v at the next state, given the present one (in `out`)."""
         between = self._half_backward(self._columns(v))
         return self._rows(torch.bmm(self.first, between), v, out)
 

@@ -11,18 +11,10 @@ Each is a dataclass of its options, so that an option which an algorithm does no
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, TypedDict
 
-from jaxtyping import Int64
-from torch import Tensor
-
-from smc.draw import Draw
-from smc.filter import DiscreteFilter
-from smc.observation import Watch
-from smc.prefixes import Reader
 from smc.resampling import Scheme, scheme
-from smc.step import ParticleFilter
 
 STRATA = ("none", "state")
 
@@ -34,9 +26,7 @@ class Options(TypedDict, total=False):
     ess_threshold: float | int
     strata: str
     count_finished: bool
-    share: float | int
     floor: float | int
-    answers: int | None
 
 
 @dataclass(frozen=True)
@@ -66,31 +56,6 @@ class SMC:
         if self.strata not in STRATA:
             raise ValueError(f"strata is {self.strata!r}; use one of {', '.join(STRATA)}")
 
-    @property
-    def answers(self) -> None:
-        """All answers are reported: there are at most N."""
-        return
-
-    def on(
-        self,
-        reader: Reader[Any],
-        examples: Int64[Tensor, "B"],
-        particles: int,
-        draw: Draw,
-        watch: Watch | None = None,
-    ) -> ParticleFilter[Any]:
-        """Return a filter of N particles for each example."""
-        return ParticleFilter(
-            reader,
-            examples=examples,
-            num_particles=particles,
-            scheme=scheme(self.resampling),
-            ess_threshold=float(self.ess_threshold),
-            strata=self.strata,
-            draw=draw,
-            watch=watch,
-        )
-
 
 @dataclass(frozen=True)
 class Discrete:
@@ -99,54 +64,23 @@ class Discrete:
     Args:
         count_finished: whether complete answers take places, so that what is late and improbable
             beside them is not read any more.
-        share: part of the places that is given out by automaton state, in [0, 1].
         floor: prefixes whose score is under this part of the sum of all are kept with less than
             certainty, even where there is room, in [0, 1). With zero, and `count_finished=False`,
             the filter enumerates what it has room for.
-        answers: most answers of the posterior; None for all that were found, of which there may be
-            many more than N.
 
     Raises:
         ValueError: a value makes no sense.
     """
 
     count_finished: bool = True
-    share: float | int = 0.0
     floor: float | int = 1e-6
-    answers: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.count_finished, bool):
             raise ValueError(f"count_finished is True or False, not {self.count_finished!r}")
-        _number("share", self.share)
         _number("floor", self.floor)
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"share is {self.share}; it must lie in [0, 1]")
         if not 0 <= self.floor < 1:
             raise ValueError(f"floor is {self.floor}; it must lie in [0, 1)")
-        whole = isinstance(self.answers, Integral) and not isinstance(self.answers, bool)
-        if self.answers is not None and not (whole and self.answers >= 1):
-            raise ValueError(f"answers is {self.answers!r}; give a whole number of 1 or more")
-
-    def on(
-        self,
-        reader: Reader[Any],
-        examples: Int64[Tensor, "B"],
-        particles: int,
-        draw: Draw,
-        watch: Watch | None = None,
-    ) -> DiscreteFilter[Any]:
-        """Return a filter that keeps at most N prefixes of each example."""
-        return DiscreteFilter(
-            reader,
-            examples=examples,
-            num_particles=particles,
-            count_finished=self.count_finished,
-            share=float(self.share),
-            floor=float(self.floor),
-            draw=draw,
-            watch=watch,
-        )
 
 
 def _number(name: str, value: object) -> None:

@@ -1,6 +1,6 @@
 """Answers that are complete leave the discrete filter's prefixes, each with its weight.
 
-An answer is put down in the step in which it ends; it competes with nothing any more. How many end
+An answer is put down in the step in which it ends (docs/design.md, section 6). How many answers end
 in a step is not known beforehand, so there are two ways to keep them:
 
     Pool            a list that grows, of texts and weights. A pool of an example that grows beyond
@@ -40,12 +40,12 @@ MOST_ANSWERS = 1 << 16
 
 
 class Ending(NamedTuple):
-    """All that a step knows when answers end in it by a token that is chosen.
+    """What a step knows about the answers that a chosen token completes.
 
     Attributes:
         scores: of the R prefixes, with where tokens lead.
         log_p: log-probabilities of the next token.
-        log_weight: log W of each prefix; -inf for a row that nobody has.
+        log_weight: log W of each prefix; -inf for a row without a particle.
         place: index of the particle that stands on each prefix.
         particles: these.
         step: number of each example's step.
@@ -64,7 +64,7 @@ class Answers(Protocol):
     """The complete answers of B examples; every method returns what there is from then on."""
 
     def ended(self, ending: Ending) -> tuple[Answers, Callable[[], Population]]:
-        """Add answers that a chosen token completes; also gives them to who looks on."""
+        """Add the answers that a chosen token completes; also return them for an observer."""
         ...
 
     def forced(self, particles: Particles, step: Int64[Tensor, "B"]) -> Answers:
@@ -226,7 +226,7 @@ class Pool(NamedTuple):
         log_weight: Float64[Tensor, "M"],
         uniform: Callable[[int, Callable[[], Tensor]], float],
     ) -> tuple[Int64[Tensor, "K"], Float64[Tensor, "K"], Bool[Tensor, "B"]]:
-        """Which of these answers stay, at most `MOST_ANSWERS` of an example, and their weights."""
+        """Keep at most `MOST_ANSWERS` answers of an example; return them and their weights."""
         every, pruned = torch.arange(len(example), device=example.device), self.pruned.clone()
         if len(example) <= MOST_ANSWERS:
             return every, log_weight, pruned
@@ -304,12 +304,12 @@ class WrittenDown(NamedTuple):
         now, log_p = ending.step[:1], particles.log_p.unsqueeze(1) + log_p
 
         def seen() -> Population:
-            at, which = (~weight.isneginf()).nonzero(as_tuple=True)
-            column, chosen = particles.length[at].unsqueeze(1), self.last[at, which].unsqueeze(1)
+            at, number = (~weight.isneginf()).nonzero(as_tuple=True)
+            column, chosen = particles.length[at].unsqueeze(1), self.last[at, number].unsqueeze(1)
             tokens = particles.tokens[at, :-1].scatter_(1, column, chosen)
             done, N = torch.ones_like(at, dtype=torch.bool), self.top.shape[1]
             return Population(
-                at // N, at, tokens, column.squeeze(1) + 1, weight[at, which], done, ~done
+                at // N, at, tokens, column.squeeze(1) + 1, weight[at, number], done, ~done
             )
 
         return self._replace(
@@ -341,10 +341,10 @@ class WrittenDown(NamedTuple):
         """Read the answers off backwards, on the host."""
         weights, log_p, device = self.weights.cpu(), self.log_p.cpu(), self.weights.device
         parents, tokens, last = self.parents.cpu(), self.tokens.cpu(), self.last.cpu()
-        time, place, which = (~weights.isneginf()).nonzero(as_tuple=True)
+        time, place, number = (~weights.isneginf()).nonzero(as_tuple=True)
         texts = torch.full((len(time), len(weights)), -1)
-        texts[torch.arange(len(time)), time] = last[place, which]
-        weight, log_p = weights[time, place, which], log_p[time, place, which]
+        texts[torch.arange(len(time)), time] = last[place, number]
+        weight, log_p = weights[time, place, number], log_p[time, place, number]
         example = place // self.top.shape[1]
         for column in reversed(range(len(weights) - 1)):
             before = time > column
@@ -398,7 +398,7 @@ def _outcome(
     whole: Bool[Tensor, "B"],
     history: StepRecord,
 ) -> Outcome:
-    """Answers by example; their sum estimates its evidence."""
+    """Sort the answers by example; the sum of an example's weights estimates its evidence."""
     order, B = torch.sort(example, stable=True).indices, len(whole)
     return Outcome(
         example=example[order],

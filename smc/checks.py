@@ -57,7 +57,7 @@ def check_example(
 
 
 def _check_vocabulary(model: Vocabulary, constraint: Vocabulary, example: int) -> None:
-    """Token ids must mean the same to model and constraint."""
+    """Refuse a constraint to which token ids mean something else than to the model."""
     if model == constraint:
         return
     if model.size != constraint.size:

@@ -1,28 +1,20 @@
 """Scores say which prefixes the discrete particle filter keeps: s = w g for every candidate.
 
-A candidate is a prefix i of weight W_i and a next token v; its weight is w = W_i p_lm(v | i), and g
-is what a proposal expects of it: 1 for GCD, the chance of completion for P-GCD. Scores are kept as
-guides are: one number for each class of tokens, and one for each of a few tokens.
+docs/design.md, section 6, says what the scores are for. A candidate is a prefix of weight W and a
+next token v; w = W p_lm(v), and g is what a proposal expects of v: 1 for GCD, the chance of
+completion for P-GCD. Scores are kept as guides are: one number for each class of tokens, and one
+for each of a few tokens.
 
-Any score that is positive wherever w is leaves the filter unbiased. Two things are mixed into it,
-over all candidates of an example together, as prefixes compete with each other:
-
-**Defence.** With G = sum of w g and M = sum of w over all candidates of an example,
+**Defence** is mixed in over all candidates of an example together, as prefixes compete with each
+other. With G = sum of w g and M = sum of w over these candidates,
 
     s = (1 - eps) w g / G + eps w / M,           s = w where G = 0,
 
 so that a share eps of the places goes by weight alone, whatever the lookahead thinks.
 
-**Share.** A part l of the places is given out by automaton state, evenly over the states that the
-candidates of an example lead to, so that prefixes which have met more of the constraint survive
-among likelier ones that have not:
-
-    s <- (1 - l) s / S + l s / (S_state K),      S = sum of s, S_state = that over the candidates
-                                                 that lead to the same state, K = number of states
-
-**Answers** that are complete compete, where they are to take places, by their weights: as if
-theirs were the mean score of what weighs as much. (With g = 1 for them, a lookahead that holds an
-end to be improbable would leave no place to any prefix once there are N answers.)
+**Complete answers** compete, where they are to take places, by their weights times the mean score
+of a unit of weight. (With g = 1 for answers, a lookahead that holds an end to be improbable would
+leave no place to any prefix once there are N answers.)
 
 Cost: O(R C) for R prefixes and C classes; the masses of classes, where a proposal has not computed
 them already, are one pass over R x V numbers (`smc.vocabulary.class_mass.top_k_and_class_mass`).
@@ -30,7 +22,6 @@ them already, are one pass over R x V numbers (`smc.vocabulary.class_mass.top_k_
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -44,8 +35,6 @@ from smc.vocabulary.factors import Factors, Guide, by_class_alone
 
 FLOOR = 1e-3
 """The least share of w in the scores of an example where some candidate has g = 0."""
-STATE_BITS = 32
-"""Bits of an automaton's state (and -1 for none) in a number that names example and state."""
 
 
 class Successors(NamedTuple):
@@ -64,7 +53,7 @@ class Successors(NamedTuple):
     ends: Bool[Tensor, "R C"]
 
     def of_tokens(self) -> Successors:
-        """Return the same with every token as a class of its own."""
+        """Return where every token leads, as if each were a class of its own."""
         alone = TokenClasses.singletons(self.classes.of.shape[1], self.automaton_of_row.device)
         class_of = self.classes.of[self.automaton_of_row].long()
         return Successors(
@@ -156,7 +145,6 @@ def selection_scores(
     log_weight: Float64[Tensor, "R"],
     example: Int64[Tensor, "R"],
     num_examples: int,
-    share: float,
 ) -> SelectionScores:
     """Return the scores of all candidates that go on.
 
@@ -166,7 +154,6 @@ def selection_scores(
         log_weight: log W of each prefix.
         example: which example each belongs to.
         num_examples: B.
-        share: the part l of the places that is given out by automaton state.
     """
     factors, ends = scores.factors, scores.successors.ends
     going, going_too = scores.alive & ~ends, factors.tokens >= 0
@@ -177,23 +164,17 @@ def selection_scores(
         factors.by_class.masked_fill(~going, -torch.inf),
         factors.by_token.masked_fill(~going_too, -torch.inf),
     )
-    changes = share > 0 or scores.defence is not None or not scores.is_indicator
-    if changes:
+    log_unit = log_weight.new_zeros(num_examples)
+    if scores.defence is not None or not scores.is_indicator:
         masses = scores.masses or _masses(scores, log_p)
         log_w = _Pair(
             (masses.by_class + weight).masked_fill(~going, -torch.inf),
             (masses.by_token + weight).masked_fill(~going_too, -torch.inf),
         )
-    if scores.defence is not None:
-        log_g = _defended(
-            log_g, log_w, _Pair(going, going_too), example, num_examples, scores.defence
-        )
-    if share > 0:
-        log_s = _Pair(*(g + w for g, w in zip(log_g, log_w, strict=True)))
-        factor = _shared(log_s, scores, example, num_examples, share)
-        log_g = _Pair(*(g + f for g, f in zip(log_g, factor, strict=True)))
-    log_unit = log_weight.new_zeros(num_examples)
-    if changes:
+        if scores.defence is not None:
+            log_g = _defended(
+                log_g, log_w, _Pair(going, going_too), example, num_examples, scores.defence
+            )
         log_s = _Pair(*(g + w for g, w in zip(log_g, log_w, strict=True)))
         plain = log_w.sums(example, num_examples)
         log_unit = torch.where(plain.isneginf(), 0.0, log_s.sums(example, num_examples) - plain)
@@ -223,7 +204,7 @@ def _defended(
     count: int,
     defence: float,
 ) -> _Pair:
-    """g with the defence mixed in."""
+    """Mix the defence into g."""
     total = _Pair(*(g + w for g, w in zip(log_g, log_w, strict=True))).sums(example, count)
     plain = log_w.sums(example, count)
     fallback = total.isneginf() & ~plain.isneginf()
@@ -244,44 +225,8 @@ def _defended(
     return _Pair(*(mixed(g, each) for g, each in zip(log_g, going, strict=True)))
 
 
-def _shared(
-    log_s: _Pair, scores: Scores, example: Int64[Tensor, "R"], count: int, share: float
-) -> _Pair:
-    """log of the factor by which the share changes each score."""
-    states = scores.successors.states
-    own = states.new_zeros(log_s.by_token.shape)
-    if own.shape[1]:
-        own = states.gather(1, own_classes(scores.factors))
-    places = torch.cat([states, own], dim=1)
-    values = torch.cat(log_s, dim=1)
-    group = _numbered((example.unsqueeze(1) << STATE_BITS) + places + 1)
-    by_state = sums_by(values.flatten(), group.flatten(), group.numel())
-    owner = torch.zeros_like(group.flatten()).scatter(
-        0, group.flatten(), example.unsqueeze(1).expand_as(group).flatten()
-    )
-    present = (~by_state.isneginf()).double()
-    states_met = present.new_zeros(count).index_add(0, owner, present).clamp(min=1)
-    total = sums_by(by_state, owner, count)
-    total = torch.where(total.isneginf(), 0.0, total)
-    rest = math.log1p(-share) - total if share < 1 else torch.full_like(total, -torch.inf)
-    even = math.log(share) - states_met.log()
-    factor = torch.logaddexp(
-        rest[example].unsqueeze(1).expand_as(values),
-        even[example].unsqueeze(1) - torch.where(by_state.isneginf(), 0.0, by_state)[group],
-    )
-    width = states.shape[1]
-    return _Pair(factor[:, :width], factor[:, width:])
-
-
-def _numbered(names: Int64[Tensor, "R M"]) -> Int64[Tensor, "R M"]:
-    """Number names, equal ones alike; `torch.unique` would wait for their count."""
-    ordered, order = names.flatten().sort()
-    number = torch.nn.functional.pad(ordered.diff() != 0, (1, 0)).cumsum(dim=0)
-    return torch.empty_like(number).scatter(0, order, number).view(names.shape)
-
-
 def _masses(scores: Scores, log_p: Float[Tensor, "R V"]) -> Masses:
-    """The probabilities of the classes, for proposals that have not computed them."""
+    """Sum the probabilities of the classes, for proposals that have not computed them."""
     factors = scores.factors
     classes = factors.classes
     if classes.are_tokens and not factors.tokens.shape[1]:
@@ -294,7 +239,7 @@ def _masses(scores: Scores, log_p: Float[Tensor, "R V"]) -> Masses:
 
 
 def own_classes(factors: Factors) -> Int64[Tensor, "R K"]:
-    """The class of each token that has its own factor."""
+    """Return the class of each token that has its own factor."""
     return factors.classes.of[factors.automaton_of_row.unsqueeze(1), factors.tokens].long()
 
 

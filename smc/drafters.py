@@ -84,13 +84,13 @@ class PromptLookup:
 
 
 def _begins_word(text: bytes, place: int) -> bool:
-    """Whether no letter and no digit stands before this place."""
+    """Tell whether no letter and no digit stands before this place."""
     return place == 0 or not (text[place - 1 : place].isalnum() or text[place - 1] > 127)
 
 
 @lru_cache(maxsize=4)
 def _ids_by_bytes(vocabulary: Vocabulary) -> tuple[Mapping[bytes, Sequence[int]], int]:
-    """Tokens by their bytes, and the length of the longest."""
+    """List the tokens of all byte strings; also return the length of the longest string."""
     found: dict[bytes, list[int]] = defaultdict(list)
     for token, piece in enumerate(vocabulary.token_bytes):
         if piece:

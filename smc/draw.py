@@ -34,7 +34,6 @@ class Purpose(IntEnum):
     POSTERIOR = 3
     SELECTION = 4
     POOL = 5
-    ANSWERS = 6
 
 
 class Keys(NamedTuple):
@@ -95,18 +94,18 @@ def uniform(seed: int, keys: Keys) -> Float64[Tensor, "*M"]:
 
 
 def _signed(seed: int) -> int:
-    """The low 64 bits of any Python integer as a signed one."""
+    """Return the low 64 bits of any Python integer as a signed integer."""
     low = seed & ((1 << 64) - 1)
     return low - (1 << 64) if low >> 63 else low
 
 
 def _shift_right(x: Int64[Tensor, "*M"], by: int) -> Int64[Tensor, "*M"]:
-    """Logical shift; torch's own shift of int64 copies the sign downwards."""
+    """Shift logically; torch's own shift of int64 copies the sign downwards."""
     return (x >> by) & ((1 << (64 - by)) - 1)
 
 
 def _mix(x: Int64[Tensor, "*M"]) -> Int64[Tensor, "*M"]:
-    """A bijection of 64-bit integers in which every input bit flips about half the output bits."""
+    """Map 64-bit integers one to one; each input bit flips about half the output bits."""
     x = (x ^ _shift_right(x, 30)) * _FIRST
     x = (x ^ _shift_right(x, 27)) * _SECOND
     return x ^ _shift_right(x, 31)

@@ -15,7 +15,15 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from smc.models.protocol import LanguageModel, Rows
-from smc.prefixes import Extension, Prefixes, Reader, count_of, refuse_nan, refusing_nan
+from smc.prefixes import (
+    Extension,
+    Prefixes,
+    Reader,
+    TokenCounts,
+    count_of,
+    refuse_nan,
+    refusing_nan,
+)
 from smc.proposals import Batch, Proposal, State
 from smc.proposals.forced import follow
 from smc.read_ahead import Drafts, ReadAhead
@@ -45,17 +53,17 @@ class _Cached(NamedTuple):
         return _Cached(self.row[rows], self.length[rows], self.drafts.take(rows))
 
 
-class _Said(NamedTuple):
-    """What the model says of D prefixes.
+class _LogProbs(NamedTuple):
+    """The language model's log-probabilities of D prefixes, at the sampling temperature.
 
     Attributes:
-        log_p: of the tokens of each but the first; of that, too, at the start of an answer.
-        after: log-probabilities of the token behind each.
+        of_tokens: sum over the tokens of each but the first; with that at the start of an answer.
+        after: of the token behind each.
         num_drafted: tokens of drafts that this pass has read.
         num_used: tokens of these prefixes that an earlier pass had read in drafts.
     """
 
-    log_p: Float64[Tensor, "D"]
+    of_tokens: Float64[Tensor, "D"]
     after: Float[Tensor, "D V"]
     num_drafted: Int64[Tensor, "D"]
     num_used: Int64[Tensor, "D"]
@@ -169,7 +177,7 @@ class EagerReader(Reader[State]):
             parent: the prefix that was read, of which each is a continuation.
             chosen: the last token of each, which is not read yet, -1 for none; no column for
                 prompts, which are.
-            before: what the model said after each prefix that was read.
+            before: log-probabilities of the next token after each prefix that was read.
         """
         followed = follow(self.proposal, state, follows=self.forced_runs)
         walk, tokens = followed.state.walk, torch.cat([chosen, followed.tokens], dim=1)
@@ -182,17 +190,23 @@ class EagerReader(Reader[State]):
         texts = self._extended(parent[due], tokens[due])
         states = torch.where(running, walk.states, -1)[due]
         read_due = tokens[due], read[due]
-        said = self._say(
+        found = self._log_probs(
             parent[due], *read_due, before, not chosen.shape[1],
             lambda unread: self._drafts(unread, texts, states, example[due], *read_due),
         )  # fmt: skip
-        log_p = torch.zeros_like(followed.log_g).index_copy(0, due, said.log_p)
+        log_p = torch.zeros_like(followed.log_g).index_copy(0, due, found.of_tokens)
         possible = ~log_p.isneginf()
         running = running & possible
         B = len(self.batch.budgets)
-        num_drafted = count_of(example[due], B, said.num_drafted)
-        num_used = count_of(example[due], B, said.num_used)
-        found = Extension(
+        drafted = count_of(example[due], B, found.num_drafted)
+        used = count_of(example[due], B, found.num_used)
+        counts = TokenCounts(
+            read=count_of(example, B, read) - used + drafted,
+            forced=count_of(example, B, followed.length),
+            drafted=drafted,
+            used=used,
+        )
+        extension = Extension(
             finished=walk.finished & possible,
             running=running,
             row=torch.where(running, running.cumsum(dim=0) - 1, 0),
@@ -200,10 +214,7 @@ class EagerReader(Reader[State]):
             forced=followed.length,
             forced_log_p=log_p,
             forced_log_g=followed.log_g,
-            num_read=count_of(example, B, read) - num_used + num_drafted,
-            num_forced=count_of(example, B, followed.length),
-            num_drafted=num_drafted,
-            num_used=num_used,
+            counts=counts,
             failed=torch.zeros((), dtype=torch.bool, device=running.device),
         )
         kept = self.some(running[due])
@@ -211,8 +222,8 @@ class EagerReader(Reader[State]):
         if texts:
             self._texts = [texts[i] for i in kept.tolist()]
         state = self.proposal.take(followed.state, due[kept])
-        after = said.after if len(kept) == len(due) else said.after[kept]
-        return found, Prefixes(example[due[kept]], refusing_nan(after), state)
+        after = found.after if len(kept) == len(due) else found.after[kept]
+        return extension, Prefixes(example[due[kept]], refusing_nan(after), state)
 
     def _extended(self, parent: Int64[Tensor, "D"], tokens: Int64[Tensor, "D K"]) -> list[bytes]:
         """Return the texts of prefixes; none where nothing is read ahead."""
@@ -243,7 +254,7 @@ class EagerReader(Reader[State]):
             len(read),
         )[:, :widest]
 
-    def _say(
+    def _log_probs(
         self,
         parent: Int64[Tensor, "D"],
         tokens: Int64[Tensor, "D K"],
@@ -251,14 +262,14 @@ class EagerReader(Reader[State]):
         before: Float[Tensor, "R V"],
         is_start: bool,
         guess: Callable[[Int64[Tensor, "U"]], Int64[Tensor, "U A"]],
-    ) -> _Said:
-        """Find out what the model says of these prefixes: it has said so before, or reads them.
+    ) -> _LogProbs:
+        """Look the log-probabilities of prefixes up in drafts, or have the model read them.
 
         Args:
             parent: the prefix that each goes on from.
             tokens: by which.
             read: how many of these tokens must have been read.
-            before: what the model said after each parent.
+            before: log-probabilities of the next token after each parent.
             is_start: whether the first token counts as well, as nobody chose it.
             guess: gives drafts for those prefixes of D that are about to be read.
         """
@@ -285,12 +296,12 @@ class EagerReader(Reader[State]):
             drafts = drafts.joined(unread, new)
         assert after is not None
         self._cached = self._cached._replace(length=self._cached.length + read, drafts=drafts)
-        return _Said(total, after, num_drafted, num_used)
+        return _LogProbs(total, after, num_drafted, num_used)
 
     def _drafted(
         self, tokens: Int64[Tensor, "L K"], read: Int64[Tensor, "L"], drafts: Drafts
     ) -> Float64[Tensor, "L"]:
-        """The log-probability of all tokens but the first, out of drafts that begin with them."""
+        """Sum the log-probabilities of all tokens but the first, as drafts have them."""
         total = torch.zeros(len(read), dtype=torch.float64, device=read.device)
         follows = torch.nn.functional.pad(tokens, (0, 1), value=-1)
         for t in range(int(read.max())):
@@ -314,11 +325,11 @@ class EagerReader(Reader[State]):
             tokens, read, total: of all D prefixes that the cache is to have rows for.
             unread: those that are read.
             guesses: what is read behind them; -1 for nothing.
-            after: what the model says after the others; None where there are none.
+            after: log-probabilities of the next token after the others; None where there are none.
 
         Returns:
-            The totals, with the log-probabilities of all tokens but the first; what the model says
-            of the token after those that are read; and what it has read beyond them.
+            The totals, with the log-probabilities of all tokens but the first; those of the token
+            after the ones that are read; and the drafts read beyond them.
         """
         cached, (D, K), A = self._cached, tokens.shape, guesses.shape[1]
         self._rows.reorder(cached.row)
@@ -334,14 +345,14 @@ class EagerReader(Reader[State]):
         runs = wide.gather(1, place.clamp(max=K + A - 1)).clamp(min=0)
         follows = torch.nn.functional.pad(tokens, (0, 1 + A), value=-1)
         most = max(1, MOST_READ // (D * self.lm.vocabulary.size))
-        said_at, pieces, size = torch.zeros_like(ahead), [], 0
+        draft_at, pieces, size = torch.zeros_like(ahead), [], 0
         for start in range(0, runs.shape[1], most):
             run = runs[:, start : start + most]
-            said = self._rows.extend(run, (count - start).clamp(min=0, max=run.shape[1]))
+            out = self._rows.extend(run, (count - start).clamp(min=0, max=run.shape[1]))
             for t in range(start, start + run.shape[1]):
                 here = self.some(count > t)
                 whole = len(here) == D
-                log_p = self.tempered(said[:, t - start] if whole else said[here, t - start])
+                log_p = self.tempered(out[:, t - start] if whole else out[here, t - start])
                 token, inside = follows[here, t + 1], read[here] > t
                 more = log_p.gather(1, token.clamp(min=0).unsqueeze(1)).squeeze(1)
                 total[here] = _plus(total[here], more, inside & (token >= 0))
@@ -354,14 +365,14 @@ class EagerReader(Reader[State]):
                     after[here[ends]] = log_p[ends]
                 if bool((~inside).any()):
                     beyond = here[~inside]
-                    said_at[beyond, t - read[beyond]] = size + torch.arange(
+                    draft_at[beyond, t - read[beyond]] = size + torch.arange(
                         len(beyond), device=here.device
                     )
                     pieces.append(log_p[~inside])
                     size += len(beyond)
         self._cached = cached._replace(row=torch.arange(D, device=read.device))
         assert after is not None
-        return total, after, Drafts(guesses, said_at[unread], torch.cat([after[:0], *pieces]))
+        return total, after, Drafts(guesses, draft_at[unread], torch.cat([after[:0], *pieces]))
 
 
 def _plus(

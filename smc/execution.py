@@ -20,19 +20,22 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from smc.algorithms import Discrete
+from smc.algorithms import SMC, Discrete
 from smc.answers import check_room
 from smc.draw import Draw
 from smc.eager import EagerReader
-from smc.loop import AHEAD, NotCapturedError, run_eagerly, run_static
+from smc.filter import DiscreteFilter
+from smc.loop import AHEAD, NotCapturedError, Steps, run_eagerly, run_static
 from smc.models.protocol import LanguageModel
 from smc.models.static_cache import Forward, StaticLanguageModel
 from smc.observation import Watch
 from smc.outcome import Outcome
+from smc.prefixes import Reader
 from smc.proposals import Batch
 from smc.read_ahead import ReadAhead
 from smc.settings import Settings
 from smc.static import StaticReader
+from smc.step import ParticleFilter
 from smc.vocabulary.passes import Pass, pass_of
 
 _LOG = logging.getLogger(__name__)
@@ -79,7 +82,7 @@ class Execute:
             static = self._static(batch, watch)
             if static is not None:
                 # An observer looks at every step on the host, so there is no graph then.
-                steps = given.algorithm.on(static, examples, given.particles, draw, watch)
+                steps = steps_of(given.algorithm, static, examples, given.particles, draw, watch)
                 most, graph = int(batch.budgets.max()), on_cuda and watch is None
                 try:
                     return run_static(steps, prompts, most, graph=graph)
@@ -102,7 +105,7 @@ class Execute:
                 forced_runs=given.forced_runs,
                 ahead=ahead,
             )
-            steps = given.algorithm.on(reader, examples, given.particles, draw, watch)
+            steps = steps_of(given.algorithm, reader, examples, given.particles, draw, watch)
             return run_eagerly(steps, prompts)
 
     def _static(self, batch: Batch, watch: Watch | None) -> StaticReader[Any] | None:
@@ -127,6 +130,20 @@ class Execute:
                 raise
             _LOG.info("steps are executed in eager form: %s", error)
             return None
+
+
+def steps_of(
+    algorithm: SMC | Discrete,
+    reader: Reader[Any],
+    examples: Int64[Tensor, "B"],
+    particles: int,
+    draw: Draw,
+    watch: Watch | None = None,
+) -> Steps:
+    """Return the steps of an algorithm with N particles, or at most N prefixes, of each example."""
+    if isinstance(algorithm, Discrete):
+        return DiscreteFilter(algorithm, reader, examples, particles, draw, watch)
+    return ParticleFilter(algorithm, reader, examples, particles, draw, watch)
 
 
 def executor(lm: LanguageModel, settings: Settings) -> Execute:
@@ -158,7 +175,7 @@ def executor(lm: LanguageModel, settings: Settings) -> Execute:
 
 
 def _forward(lm: LanguageModel, settings: Settings) -> Forward:
-    """The model in static shapes; refuses what these cannot honour."""
+    """Return the model in static shapes; refuse settings that these cannot honour."""
     if settings.top_p < 1:
         raise ValueError(
             f"top_p={settings.top_p} sorts the vocabulary by what is drawn, which static shapes do "

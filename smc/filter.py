@@ -1,19 +1,14 @@
 """One step of the discrete particle filter: N distinct prefixes, each with an unbiased weight.
 
-No token is drawn. From its N prefixes i, of weights W_i, the filter looks at *all* continuations,
-
-    candidates (i, v) of weight w = W_i p_lm(v | i),      v allowed by the proposal,
-
-puts those that end into a pool of answers (`smc.answers`), and keeps N of the others without
-replacement (`smc.selection`): a candidate of score s (`smc.competition`) survives with probability
-pi = min(1, s / c), and W becomes w / pi. For any score that is positive wherever w is, and depends
-on the past only,
+docs/design.md, section 6, explains the filter. A step scores all continuations of its prefixes
+(`smc.competition`), puts those that end into a pool of answers (`smc.answers`), and keeps N of the
+others without replacement (`smc.selection`). For any score that depends on the past only, and is
+positive wherever the weight is,
 
     E[ sum of the weights of the answers x in the pool ] = p_lm(x),    x in C, |x| <= n.
 
-What its options are for is told in docs/design.md, section 6. Sources: Fearnhead and Clifford (J.
-R. Statist. Soc. B 65, 2003) for jump models; Whiteley, Andrieu and Doucet (arXiv 1011.2437) for the
-unbiased evidence.
+Sources: Fearnhead and Clifford (J. R. Statist. Soc. B 65, 2003) for jump models; Whiteley, Andrieu
+and Doucet (arXiv 1011.2437) for the unbiased evidence.
 
 The N prefixes are particles with masks, as those of `smc.step`: a place may be empty. Cost of a
 step: one forward pass over at most N prefixes of each example, and O(R V) memory traffic for the
@@ -30,8 +25,9 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from smc.algorithms import Discrete
 from smc.answers import Answers, Ending, Pool, WrittenDown, effective
-from smc.competition import Scores, SelectionScores, selection_scores
+from smc.competition import Scores, selection_scores
 from smc.draw import Breaks, Draw, Keys, Purpose
 from smc.observation import Observation, Population, Watch
 from smc.outcome import Outcome, StepRecord
@@ -39,7 +35,7 @@ from smc.particles import Particles, start_particles
 from smc.prefixes import Extension, Prefixes, Reader
 from smc.proposals import State
 from smc.selection import Fixed, Group, Selection, select
-from smc.step import fallbacks_of, held_back, prefixes_in_use
+from smc.step import Turn, fallbacks_of, prefixes_in_use
 
 
 class Carry(NamedTuple):
@@ -67,22 +63,18 @@ class DiscreteFilter(Generic[State]):
     """A discrete particle filter for one batch of B examples.
 
     Args:
+        options: those of the algorithm.
         reader: language model and proposal.
         examples: identity of each example, which names its random numbers.
         num_particles: N, the most prefixes that are kept of each example.
-        count_finished: whether answers in the pool take places.
-        share: part of the places that is given out by automaton state; see `smc.competition`.
-        floor: least c, as a fraction of the sum of all scores; see `smc.selection.select`.
         draw: the seam of randomness.
         watch: is shown every step; nothing is made for it where there is none.
     """
 
+    options: Discrete
     reader: Reader[State]
     examples: Int64[Tensor, "B"]
     num_particles: int
-    count_finished: bool
-    share: float
-    floor: float
     draw: Draw
     watch: Watch | None = None
 
@@ -123,48 +115,41 @@ class DiscreteFilter(Generic[State]):
         place = _place_of(before, prefixes.num_rows)
         log_weight = torch.nn.functional.pad(before.log_weight, (0, 1), value=-torch.inf)[place]
         scores = self.reader.score(prefixes)
-        failed = self.reader.note_nan(_has_nan(scores, ~log_weight.isneginf()))
+        wrong = _has_nan(scores, ~log_weight.isneginf())
+        failed = carry.failed | self.reader.note_nan(wrong)
         ending = Ending(scores, prefixes.log_p, log_weight, place, before, carry.step)
         answers, ended = carry.answers.ended(ending)
-        B, example = len(self.examples), prefixes.example
-        rivals = selection_scores(scores, prefixes.log_p, log_weight, example, B, self.share)
-        kept = self._select(prefixes, rivals, answers, carry.step)
-        goes = None
-        if self.watch is None:  # who looks on sees a step of all examples
-            goes = self.reader.ready(prefixes, kept.row, kept.token, kept.kept)
-        if goes is not None:
-            # Examples that are held back take this step another time, with the same numbers, and
-            # only then have answers; the selection had to see these.
-            weight = torch.where(goes[example], log_weight, -torch.inf)
+        kept = self._select(prefixes, scores, log_weight, answers, carry.step)
+        turn = Turn.taken(
+            self.reader, prefixes, before, kept.row, kept.token, kept.kept,
+            together=self.watch is not None,
+        )  # fmt: skip
+        dropped = kept.dropped
+        if turn.ready is not None:
+            # Examples that wait have answers only when they take the step; the selection had to see
+            # these.
+            weight = torch.where(turn.ready[prefixes.example], log_weight, -torch.inf)
             answers, _ = carry.answers.ended(ending._replace(log_weight=weight))
-        asked = held_back(goes, self.num_particles, before, kept.row, kept.token, kept.kept)
-        extension, after = self.reader.extend(prefixes, *asked)
-        log_p = prefixes.log_p[kept.row, kept.token].double()
-        possible = extension.finished | extension.running
-        gained = torch.where(possible, log_p - kept.log_pi + extension.forced_log_p, -torch.inf)
+            dropped = dropped & turn.ready
         parent = place[kept.row].clamp(max=len(before.row) - 1)
-        weight = torch.where(kept.kept, before.log_weight[parent], -torch.inf)
-        particles = before.take(parent)._replace(running=kept.kept, log_weight=weight)
-        particles = particles.extended(
-            extension,
-            log_weight=weight + gained,
-            log_p=log_p,
-            log_potential=particles.log_potential,
-        )
         answers = answers.went_on(parent, kept.token, carry.step)
-        step, dropped = carry.step + 1, kept.dropped
-        if goes is not None:
-            mine = goes.repeat_interleave(self.num_particles)
-            particles = particles.where(mine, before._replace(row=extension.row))
-            before = before._replace(running=before.running & mine)
-            step, dropped = carry.step + goes.long(), dropped & goes
+        after = self._advance(before.take(parent), kept, prefixes, turn.extension)
+        after, before, step = turn.settled(before, after, carry.step)
         if self.watch is not None:
-            self.watch(self._observation(prefixes, scores, before, parent, particles, ended))
-        answers, running = self._ended(answers, particles, carry.step + 1)
-        record = self._record(prefixes, before, log_weight, scores, dropped, extension)
-        whole = carry.whole & ~dropped
-        failed = carry.failed | failed | extension.failed
-        return Carry(running, after, step, failed, answers, whole), record
+            self.watch(self._observation(prefixes, scores, before, parent, after, ended))
+        answers, after = self._ended(answers, after, carry.step + 1)
+        B = len(self.examples)
+        running = before.running.view(B, -1).sum(dim=1)
+        record = StepRecord(
+            ess=effective(log_weight, prefixes.example, B),
+            resampled=dropped,
+            running=running,
+            alive=running,
+            fallbacks=fallbacks_of(scores.fallback, prefixes, before, B),
+            **turn.extension.counts._asdict(),
+        )
+        failed, whole = failed | turn.extension.failed, carry.whole & ~dropped
+        return Carry(after, turn.prefixes, step, failed, answers, whole), record
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
         """Return the answers, example by example; their sum is the evidence."""
@@ -183,55 +168,53 @@ class DiscreteFilter(Generic[State]):
     def _select(
         self,
         prefixes: Prefixes[State],
-        rivals: SelectionScores,
+        scores: Scores,
+        log_weight: Float64[Tensor, "R"],
         answers: Answers,
         step: Int64[Tensor, "B"],
     ) -> Selection:
         """Keep at most N of each example's candidates that go on."""
+        example, B, N = prefixes.example, len(self.examples), self.num_particles
+        competing = selection_scores(scores, prefixes.log_p, log_weight, example, B)
 
         def uniform(breaks: Breaks) -> Float64[Tensor, "B"]:
             number = torch.zeros_like(self.examples)
             return self.draw(Keys(self.examples, number, step, Purpose.SELECTION), breaks)
 
         fixed = None
-        if self.count_finished:
-            top, rest = answers.greatest(self.num_particles)
-            fixed = Fixed(top + rivals.log_unit.unsqueeze(1), rest + rivals.log_unit)
-        example, B, N = prefixes.example, len(self.examples), self.num_particles
+        if self.options.count_finished:
+            top, rest = answers.greatest(N)
+            fixed = Fixed(top + competing.log_unit.unsqueeze(1), rest + competing.log_unit)
         group = Group(example, B, N) if self.reader.is_static else Group.of(example, B)
         return select(
             prefixes.log_p,
-            rivals.factors,
+            competing.factors,
             group,
             N,
             uniform,
             vocabulary=self.reader.vocabulary,
             some=self.reader.some,
-            floor=self.floor,
+            floor=float(self.options.floor),
             fixed=fixed,
         )
 
-    def _record(
+    def _advance(
         self,
+        parents: Particles,
+        kept: Selection,
         prefixes: Prefixes[State],
-        before: Particles,
-        log_weight: Float64[Tensor, "R"],
-        scores: Scores,
-        dropped: Bool[Tensor, "B"],
         extension: Extension,
-    ) -> StepRecord:
-        B, N = len(self.examples), self.num_particles
-        running = before.running.view(B, N).sum(dim=1)
-        return StepRecord(
-            ess=effective(log_weight, prefixes.example, B),
-            resampled=dropped,
-            running=running,
-            alive=running,
-            fallbacks=fallbacks_of(scores.fallback, prefixes, before, B),
-            read=extension.num_read,
-            forced=extension.num_forced,
-            drafted=extension.num_drafted,
-            used=extension.num_used,
+    ) -> Particles:
+        """Extend copies of the particles by the candidates kept; divide weights by their pi."""
+        log_p = prefixes.log_p[kept.row, kept.token].double()
+        log_weight = torch.where(kept.kept, parents.log_weight, -torch.inf)
+        possible = extension.finished | extension.running
+        gained = torch.where(possible, log_p - kept.log_pi + extension.forced_log_p, -torch.inf)
+        return parents._replace(running=kept.kept, log_weight=log_weight).extended(
+            extension,
+            log_weight=log_weight + gained,
+            log_p=log_p,
+            log_potential=parents.log_potential,
         )
 
     def _observation(
@@ -243,7 +226,7 @@ class DiscreteFilter(Generic[State]):
         after: Particles,
         ended: Callable[[], Population],
     ) -> Observation:
-        """What a step was, for who looks on: prefixes that run, in the order of their rows."""
+        """Describe the step to an observer: the prefixes that run, in the order of their rows."""
         shown, rows = prefixes_in_use(prefixes, before, self.reader.proposal)
         place = _place_of(before, prefixes.num_rows)[rows]
         number = torch.zeros_like(before.row).index_copy(
@@ -278,7 +261,7 @@ class DiscreteFilter(Generic[State]):
 
 
 def _place_of(particles: Particles, num_rows: int) -> Int64[Tensor, "R"]:
-    """The place of the prefix of each row; one beyond all places for a row that nobody has."""
+    """Return the place of the particle on each prefix; P for a prefix that no particle has."""
     P = len(particles.row)
     row = torch.where(particles.running, particles.row, num_rows)
     place = torch.arange(P, device=row.device)
@@ -286,7 +269,7 @@ def _place_of(particles: Particles, num_rows: int) -> Int64[Tensor, "R"]:
 
 
 def _has_nan(scores: Scores, in_use: Bool[Tensor, "R"]) -> Bool[Tensor, ""]:
-    """Whether the scores of any of these prefixes are no numbers."""
+    """Tell whether the scores of any prefix in use are no numbers."""
     factors = scores.factors
     wrong = factors.by_class.isnan().any(dim=1) | factors.by_token.isnan().any(dim=1)
     return (wrong & in_use).any()

@@ -18,7 +18,6 @@ from numbers import Integral
 from typing import Any, Unpack
 
 import torch
-from torch import Tensor
 
 from gcd.automata.automaton import Automaton
 from gcd.tokens.batch import AutomatonBatch
@@ -27,12 +26,12 @@ from smc.algorithms import Options
 from smc.batches import Room, in_batches
 from smc.checks import check_example, check_lifted, check_model
 from smc.drafters import Drafter
-from smc.draw import CounterDraw, Draw, Keys, Purpose
+from smc.draw import CounterDraw, Draw
 from smc.execution import Execute, executor
 from smc.models.protocol import LanguageModel, Prompt
 from smc.observation import Observe, Timed
 from smc.outcome import Outcome
-from smc.posterior import Diagnostics, Posterior, Sample, content, posterior, prune
+from smc.posterior import Diagnostics, Posterior, Sample, content, posterior
 from smc.proposals import Batch, Proposal
 from smc.settings import Settings, settings_of, whole
 
@@ -98,7 +97,7 @@ def sample(
             they are not kept then.
         observe: is asked about each batch, and shown its steps (`smc.observation`).
         options: of the algorithm: `resampling`, `ess_threshold`, `strata` of "smc"
-            (`smc.algorithms.SMC`); `count_finished`, `share`, `floor`, `answers` of "discrete"
+            (`smc.algorithms.SMC`); `count_finished`, `floor` of "discrete"
             (`smc.algorithms.Discrete`).
 
     Returns:
@@ -187,15 +186,15 @@ class Task:
 
 
 def _needs_of(tasks: Sequence[Task], settings: Settings) -> Callable[[Sequence[int]], Room]:
-    """Say what some of these examples take together; equal automata share their tables."""
+    """Return a function that says what examples need; equal automata share their tables."""
     proposal = settings.proposal
 
     @cache
     def lookahead(automaton: TokenAutomaton, budget: int) -> int:
         return 0 if proposal.max_bytes is None else proposal.memory(automaton, budget)
 
-    def needs(which: Sequence[int]) -> Room:
-        some = [tasks[i] for i in which]
+    def needs(numbers: Sequence[int]) -> Room:
+        some = [tasks[i] for i in numbers]
         automata = {task.automaton for task in some}
         return Room(
             rows=settings.particles * len(some),
@@ -223,7 +222,7 @@ def _sampled(
     )
     names = torch.tensor([task.name for task in tasks], device=executed.device)
     outcome = executed([task.prompt for task in tasks], batch, names, draw, timed)
-    posteriors = _posteriors(tasks, settings, outcome, draw)
+    posteriors = _posteriors(tasks, settings, outcome)
     unseen = 0.0 if timed is None else timed.seconds
     return _with_seconds(posteriors, time.perf_counter() - started - unseen, outcome.start_seconds)
 
@@ -246,9 +245,7 @@ def _with_seconds(
     ]
 
 
-def _posteriors(
-    tasks: Sequence[Task], settings: Settings, outcome: Outcome, draw: Draw
-) -> list[Posterior]:
+def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> list[Posterior]:
     """Bring the answers to the host and make one posterior of each example's."""
     evidence, ess = outcome.log_evidence.tolist(), outcome.ess.tolist()
     tokens, lengths = outcome.tokens.tolist(), outcome.length.tolist()
@@ -283,10 +280,6 @@ def _posteriors(
             drafted=int(history.drafted[steps, b].sum()),
             used=int(history.used[steps, b].sum()),
         )
-        whole = enumerated[b]
-        if settings.algorithm.answers is not None:
-            samples, pruned = prune(samples, settings.algorithm.answers, _number(task.name, draw))
-            whole &= not pruned
         results.append(
             posterior(
                 samples,
@@ -294,7 +287,7 @@ def _posteriors(
                 log_evidence=evidence[b],
                 ess=ess[b],
                 exact=settings.top_p == 1,
-                enumerated=whole,
+                enumerated=enumerated[b],
                 diagnostics=diagnostics,
             )
         )
@@ -302,16 +295,6 @@ def _posteriors(
 
 
 def _share(flags: Iterable[bool]) -> float:
-    """The share of True; zero of nothing."""
+    """Return the share of flags that are True; zero of no flags."""
     values = list(flags)
     return sum(values) / len(values) if values else 0.0
-
-
-def _number(example: int, draw: Draw) -> Callable[[Callable[[], Tensor]], float]:
-    """The uniform number by which the answers of an example are pruned."""
-
-    def uniform(breaks: Callable[[], Tensor]) -> float:
-        name = torch.tensor([example])
-        return float(draw(Keys(name, torch.zeros_like(name), 0, Purpose.ANSWERS), breaks))
-
-    return uniform

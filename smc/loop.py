@@ -124,12 +124,12 @@ class StaticRun:
     @torch.inference_mode()
     def finish(self) -> int:
         """Take steps until nothing runs; return how many."""
-        over = _Over(self.carry.particles.running)
+        end = _EndSignal(self.carry.particles.running)
         for taken in range(self._most):
-            if over.is_known():
+            if end.is_known():
                 return taken
             self.advance()
-            over.ask(self.carry.particles.running)
+            end.ask(self.carry.particles.running)
         return self._most
 
     @torch.inference_mode()
@@ -192,7 +192,7 @@ def run_static(
     return run.outcome()
 
 
-class _Over:
+class _EndSignal:
     """Says, without waiting for the device, that nothing runs any more."""
 
     def __init__(self, running: Tensor) -> None:
@@ -212,7 +212,7 @@ class _Over:
         self._asked.append((answer, sent))
 
     def is_known(self) -> bool:
-        """Whether an answer that has come says so; waits for one that is `AHEAD` steps old."""
+        """Tell whether it is known that nothing runs; wait for an answer `AHEAD` steps old."""
         if len(self._asked) > AHEAD:
             self._asked[0][1].synchronize()
         while self._asked and self._asked[0][1].query():
@@ -221,7 +221,7 @@ class _Over:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """What a struct holds."""
+    """Yield the fields of a named tuple or dataclass, or the items of a tuple."""
     if isinstance(value, tuple):
         yield from value
     elif is_dataclass(value):
@@ -229,7 +229,7 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def _assign(old: Any, new: Any) -> None:
-    """Write what a struct has into the memory of another, but for what is the same tensor."""
+    """Copy the tensors of one struct into those of another; skip tensors that both share."""
     if old is new:
         return
     if isinstance(old, Tensor):
@@ -240,7 +240,7 @@ def _assign(old: Any, new: Any) -> None:
 
 
 def _owned(before: Any, after: Any) -> Any:
-    """A copy of a struct in which all that another one changes has memory of its own."""
+    """Copy a struct, giving memory of its own to each tensor that a step replaces."""
     if before is after or (isinstance(before, int | float | str) and before == after):
         return before
     if isinstance(before, Tensor):

@@ -1,4 +1,4 @@
-"""Somebody may look on while an algorithm runs; this is what they are shown of each step.
+"""An observer may watch an algorithm run; this module has what it is shown of each step.
 
 `smc.sample(..., observe=...)` asks once for each batch of examples whether it is to be watched, and
 calls what it is given after every step. An observer changes no answer and no weight: random numbers

@@ -43,12 +43,9 @@ class StepRecord(NamedTuple):
 
         `running` is 0 for an example where nothing was forced, so that reports skip the step.
         """
-        started = (extension.num_forced > 0).long() * particles
+        started = (extension.counts.forced > 0).long() * particles
         none = torch.zeros_like(started)
-        return cls(
-            started.double(), none.bool(), started, started, none,
-            extension.num_read, extension.num_forced, extension.num_drafted, extension.num_used,
-        )  # fmt: skip
+        return cls(started.double(), none.bool(), started, started, none, *extension.counts)
 
 
 class Outcome(NamedTuple):

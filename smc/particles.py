@@ -61,8 +61,8 @@ class Particles(NamedTuple):
         """Return the particles after those that ran have taken some tokens each.
 
         Args:
-            by: what became of them.
-            log_weight, log_potential: theirs from now on, where they were extended.
+            by: what became of the particles.
+            log_weight, log_potential: of particles that were extended, from now on.
             log_p: log-probability of the tokens that were chosen; forced ones have their own.
         """
         ran, many = self.running, (by.tokens >= 0).sum(dim=1)

@@ -20,15 +20,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from torch import Tensor
 
 from gcd.tokens.token_automaton import TokenAutomaton
 from smc.draw import Keys, Purpose, categorical, uniform
-from smc.selection import select_without_replacement
 
 
 @dataclass(frozen=True)
@@ -98,13 +96,12 @@ class Posterior:
 
     Attributes:
         answers: distinct answers as bytes, the most probable first.
-        probabilities: theirs; they sum to one (to zero when dead).
+        probabilities: of the answers; they sum to one (to zero when dead).
         log_evidence: log of the estimate of P_lm(C within n); -inf when dead; None where top_p < 1
             leaves nothing that it would estimate.
         ess: effective sample size of the final weights. Of particles it says how many independent
             ones they are worth; of a pool, whose sequences differ and were not drawn, over how many
-            the distribution is spread, which a sure language model makes few however good it is
-            (before `answers` prunes it).
+            the distribution is spread, which a sure language model makes few however good it is.
         complete: whether there are answers and all of them were finished within the budget.
         valid: whether there are answers and the constraint accepts all of them; checked anew, by
             running the automaton over the tokens.  With the proposals of this package `complete`
@@ -212,40 +209,6 @@ def posterior(
         particles=tuple(samples),
         diagnostics=diagnostics,
     )
-
-
-def prune(
-    samples: Sequence[Sample], wanted: int, uniform: Callable[[Callable[[], Tensor]], float]
-) -> tuple[list[Sample], bool]:
-    """Keep at most so many texts, without bias and with the same sum of weights.
-
-    Sequences of one text stay together. What is kept of texts under the threshold weighs more by as
-    much as it might have been left out (`smc.selection.select_without_replacement`).
-
-    Args:
-        samples: complete token sequences.
-        wanted: most texts.
-        uniform: gives a uniform number; it may ask where the choice changes.
-
-    Returns:
-        Those that are kept, and whether there was a choice.
-    """
-    logs: dict[bytes, list[float]] = defaultdict(list)
-    for sample in samples:
-        logs[sample.answer].append(sample.log_weight)
-    if len(logs) <= wanted:
-        return list(samples), False
-    texts = list(logs)
-    log_weight = torch.stack(
-        [torch.tensor(logs[text], dtype=torch.float64).logsumexp(dim=0) for text in texts]
-    )
-    kept, log_pi = select_without_replacement(log_weight, wanted, uniform)
-    correction = {texts[i]: log for i, log in zip(kept.tolist(), log_pi.tolist(), strict=True)}
-    return [
-        replace(sample, log_weight=sample.log_weight - correction[sample.answer])
-        for sample in samples
-        if sample.answer in correction
-    ], True
 
 
 def content(ids: Sequence[int], eos_ids: set[int]) -> list[int]:

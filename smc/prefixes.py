@@ -1,8 +1,8 @@
 """Language model and proposal walk along the same prefixes, one step after the other.
 
 What depends on tokens alone, namely the language model's log-probabilities, its cache and the
-proposal's state, is kept by prefix (`Prefixes`); particles name theirs by row. A `Reader` extends
-prefixes by a token each, and has two forms, which are the two ways to execute a step:
+proposal's state, is kept by prefix (`Prefixes`); a particle names its prefix by row. A `Reader`
+extends prefixes by a token each, and has two forms, which are the two ways to execute a step:
 
     EagerReader     rows are the distinct prefixes that run (`smc.eager`): equal ones are read once,
                     those that are over leave, and tokens that leave no choice are read along in
@@ -53,6 +53,22 @@ class Prefixes(Generic[State]):
         return self.example.shape[0]
 
 
+class TokenCounts(NamedTuple):
+    """Tokens of each of B examples in one step.
+
+    Attributes:
+        read: those that the language model read.
+        forced: those that followed without a choice, equal prefixes counted once.
+        drafted: of `read`, those of drafts (`smc.read_ahead`).
+        used: those of these prefixes that an earlier pass had read in drafts.
+    """
+
+    read: Int64[Tensor, "B"]
+    forced: Int64[Tensor, "B"]
+    drafted: Int64[Tensor, "B"]
+    used: Int64[Tensor, "B"]
+
+
 class Extension(NamedTuple):
     """What became of P prefixes that were extended by a token, and by those forced behind it.
 
@@ -64,11 +80,7 @@ class Extension(NamedTuple):
         forced: how many of these tokens were forced.
         forced_log_p: log-probability of the forced ones alone, at the sampling temperature.
         forced_log_g: log g of the last forced one; 0 where there is none.
-        num_read: tokens that the language model read for each of B examples.
-        num_forced: tokens that followed without a choice, of each of B examples, equal prefixes
-            counted once.
-        num_drafted: of `num_read`, tokens of drafts (`smc.read_ahead`).
-        num_used: tokens of these prefixes that an earlier pass had read in drafts.
+        counts: tokens of each example that were read, forced, drafted and used.
         failed: whether the model gave what is not a number, where that is not refused at once.
     """
 
@@ -79,10 +91,7 @@ class Extension(NamedTuple):
     forced: Int64[Tensor, "P"]
     forced_log_p: Float64[Tensor, "P"]
     forced_log_g: Float64[Tensor, "P"]
-    num_read: Int64[Tensor, "B"]
-    num_forced: Int64[Tensor, "B"]
-    num_drafted: Int64[Tensor, "B"]
-    num_used: Int64[Tensor, "B"]
+    counts: TokenCounts
     failed: Bool[Tensor, ""]
 
     def spread(self, places: Int64[Tensor, "M"], of: Int64[Tensor, "M"], count: int) -> Extension:
@@ -97,8 +106,7 @@ class Extension(NamedTuple):
         return Extension(
             at(self.finished, False), at(self.running, False), at(self.row, 0),
             at(self.tokens, -1), at(self.forced, 0), at(self.forced_log_p, 0.0),
-            at(self.forced_log_g, 0.0),
-            self.num_read, self.num_forced, self.num_drafted, self.num_used, self.failed,
+            at(self.forced_log_g, 0.0), self.counts, self.failed,
         )  # fmt: skip
 
 
@@ -155,7 +163,7 @@ class Reader(ABC, Generic[State]):
     ) -> tuple[Extension, Prefixes[State]]:
         """Extend prefix `row[p]` by `token[p]`, for each p that is running.
 
-        Where `ready` has held an example back, its prefixes are extended by no token, -1.
+        The prefixes of an example that waits (`ready`) are extended by no token, -1.
         """
         ...
 
@@ -168,8 +176,8 @@ class Reader(ABC, Generic[State]):
     ) -> Bool[Tensor, "B"] | None:
         """Return the examples whose step needs no pass of the model, where that of others does.
 
-        These others are held back, so that a pass is made for as many examples as possible. None
-        where nobody is: no example needs a pass, or all do.
+        The others wait, so that a pass is made for as many examples as possible. None where no
+        example has to wait: none needs a pass, or all do.
         """
         del prefixes, row, token, running
         return None
@@ -181,7 +189,7 @@ class Reader(ABC, Generic[State]):
 
     @abstractmethod
     def note_nan(self, found: Bool[Tensor, ""]) -> Bool[Tensor, ""]:
-        """Refuse NaN at once, or hand it on where nobody may wait."""
+        """Refuse NaN at once; in static shapes return it, as the host may not wait."""
         ...
 
     def rewind(self) -> None:

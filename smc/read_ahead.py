@@ -192,7 +192,7 @@ class ReadAhead:
         return torch.cat(columns, dim=1)
 
     def _guesses(self, position: AutomatonPosition, texts: Sequence[bytes]) -> Int64[Tensor, "U"]:
-        """The first guess for each text that may be taken; -1 for none."""
+        """Return the first guess for each text that the constraint allows; -1 for none."""
         none = torch.full_like(position.states, -1)
         if not len(texts) or self._failed:
             return none

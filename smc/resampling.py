@@ -124,7 +124,7 @@ def scheme(name: str | Scheme) -> Scheme:
 def _size(
     weights: Float64[Tensor, "B N"], size: Int64[Tensor, "B"] | None
 ) -> Float64[Tensor, "B 1"]:
-    """How many particles each system has."""
+    """Return how many particles each system has."""
     if size is None:
         return weights.new_full((len(weights), 1), weights.shape[1])
     return size.double().unsqueeze(1)
@@ -136,7 +136,7 @@ def _slices(weights: Float64[Tensor, "B N"]) -> Float64[Tensor, "N"]:
 
 
 def _cumulative(weights: Float64[Tensor, "B N"]) -> Float64[Tensor, "B N"]:
-    """Running sums divided by the total, so that the last one is exactly one."""
+    """Divide running sums by the total, so that the last one is exactly one."""
     sums = weights.cumsum(dim=1)
     total = sums[:, -1:]
     return sums / torch.where(total > 0, total, 1.0)
@@ -147,7 +147,7 @@ def _inverse(
     cumulative: Float64[Tensor, "B N"],
     points: Float64[Tensor, "B M"],
 ) -> Int64[Tensor, "B M"]:
-    """The particle in whose stretch of (0, 1) each point lies; always one of positive weight."""
+    """Invert the cumulative weights at each point; always find a particle of positive weight."""
     N = weights.shape[1]
     found = torch.searchsorted(cumulative, points, right=True).clamp(max=N - 1)
     index = torch.arange(N, device=weights.device).expand_as(weights)

@@ -64,11 +64,11 @@ class PrefixReader:
             self._rows.truncate(torch.tensor(shared, device=self.device))
         self._held = list(wanted)
         gained = torch.zeros(len(ids), dtype=torch.float64, device=self.device)
-        said = self._first.repeat(len(ids), 1)
+        after = self._first.repeat(len(ids), 1)
         for row, line in enumerate(ids):
             if line and not known[row]:
                 gained[row] += self._first[line[0]]
-        most = max(1, MOST_READ // said.numel())
+        most = max(1, MOST_READ // after.numel())
         longest = max(len(line) - begin for line, begin in zip(wanted, shared, strict=True))
         for offset in range(0, longest, most):
             runs = [
@@ -78,25 +78,25 @@ class PrefixReader:
             lengths = [len(run) for run in runs]
             self.tokens += sum(lengths)
             padded = [(*run, *[0] * (max(lengths) - len(run))) for run in runs]
-            after = self._rows.extend(
+            out = self._rows.extend(
                 torch.tensor(padded, device=self.device), torch.tensor(lengths, device=self.device)
             )
             for row, (line, length) in enumerate(zip(ids, lengths, strict=True)):
                 if not length:
                     continue
-                log_p = self._tempered(after[row, :length])
-                said[row] = log_p[-1]
-                # After so many tokens each of these rows says what the next one is.
+                log_p = self._tempered(out[row, :length])
+                after[row] = log_p[-1]
+                # After so many tokens each of these rows has log-probabilities of the next one.
                 places = range(shared[row] + offset + 1, shared[row] + offset + length + 1)
                 new = [(t, i) for t, i in enumerate(places) if known[row] <= i < len(line)]
                 if new:
                     at = torch.tensor([t for t, _ in new], device=self.device)
                     token = torch.tensor([line[i] for _, i in new], device=self.device)
                     gained[row] += log_p[at, token].double().sum()
-        return gained, said
+        return gained, after
 
     def _nearest(self, wanted: tuple[int, ...]) -> tuple[int, int]:
-        """The row that has the longest beginning of these tokens, and how long it is."""
+        """Return the row that has the longest beginning of these tokens, and its length."""
 
         def common(row: int) -> int:
             pairs = enumerate(zip(self._held[row], wanted, strict=False))
@@ -108,5 +108,5 @@ class PrefixReader:
         return row, common(row)
 
     def _tempered(self, log_p: Float[Tensor, "T V"]) -> Float[Tensor, "T V"]:
-        """p_lm at the temperature; at most one, whatever rounding makes of it."""
+        """Return p_lm at the temperature; at most one, whatever rounding makes of it."""
         return refusing_nan(at_temperature(log_p, self._temperature)).clamp(max=0)

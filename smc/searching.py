@@ -280,8 +280,8 @@ class _Tree:
         runs = followed.tokens.tolist()
         ids = [(*line, *(t for t in run if t >= 0)) for line, run in zip(ids, runs, strict=True)]
         finished = followed.state.walk.finished.tolist()
-        gained, said = self._reader.read(ids, known, finished)
-        total = said.new_tensor(log_p, dtype=torch.float64) + gained
+        gained, next_log_p = self._reader.read(ids, known, finished)
+        total = next_log_p.new_tensor(log_p, dtype=torch.float64) + gained
         for line, value, over in zip(ids, total.tolist(), finished, strict=True):
             if over:
                 self._keep(line, value)
@@ -294,20 +294,23 @@ class _Tree:
         prefixes = _Prefixes(
             [ids[row] for row in useful], self._proposal.take(followed.state, rows)
         )
-        none = total.new_zeros(0, said.shape[1])
-        ahead = self._ahead(prefixes, total[rows], said[rows]) if useful else _Ahead(none, none)
+        none = total.new_zeros(0, next_log_p.shape[1])
+        ahead = (
+            self._ahead(prefixes, total[rows], next_log_p[rows]) if useful else _Ahead(none, none)
+        )
         return prefixes, ahead
 
     def _ahead(
-        self, prefixes: _Prefixes, total: Float64[Tensor, "R"], said: Float[Tensor, "R V"]
+        self, prefixes: _Prefixes, total: Float64[Tensor, "R"], next_log_p: Float[Tensor, "R V"]
     ) -> _Ahead:
-        """What may come next; what completes an answer is kept with the others at once."""
+        """Rank what may come next; keep what completes an answer with the others at once."""
         walk = prefixes.state.walk
-        log_p = total.unsqueeze(1) + said
+        log_p = total.unsqueeze(1) + next_log_p
         log_p = log_p.masked_fill(~walk.mask.mask(walk.states, walk.remaining), -torch.inf)
         rank = log_p
         if not isinstance(self._proposal, GCD):
-            tilted = total.unsqueeze(1) + self._proposal.guide(prefixes.state, said).tilted(said)
+            guide = self._proposal.guide(prefixes.state, next_log_p)
+            tilted = total.unsqueeze(1) + guide.tilted(next_log_p)
             rank = tilted.masked_fill(log_p.isneginf(), -torch.inf)
             refuse_nan(rank.isnan().any(), repr(self._proposal))
         ends: Bool[Tensor, "R V"] = walk.successors().of_tokens().ends

@@ -1,23 +1,21 @@
 """Selection keeps N of many weighted candidates, each at most once, without bias.
 
-Fearnhead and Clifford (J. R. Statist. Soc. B 65, 2003) keep a candidate of score s with probability
+A candidate of score s is kept with probability pi = min(1, s / c), where c solves
 
-    pi = min(1, s / c),        where c solves      sum over all candidates of min(1, s / c) = N,
+    sum over all candidates of min(1, s / c) = N
 
-and divide its weight by pi. Candidates with s > c are kept for certain, and unchanged; of the
-others so many are drawn as there are places left, systematically: with one uniform number u, those
-in whose stretch of the running sum of pi the points u, u + 1, u + 2, … fall. With s = w that is the
-unbiased selection of the least mean square error in the weights.
+(docs/design.md, section 6). Candidates with s > c are kept for certain. Of the others so many are
+drawn as there are places left, systematically: the cumulative inclusion probabilities are inverted
+at u, u + 1, u + 2, … with one uniform number u. With s = w that is the unbiased selection of the
+least mean square error in the weights (Fearnhead and Clifford, J. R. Statist. Soc. B 65, 2003).
 
-**The threshold** comes from suffix sums. With scores in falling order and T_k the sum of all but
-the k greatest, c = T_k / (N - k) for the least k with s_{k+1} <= T_k / (N - k). T_k is summed up
-from the smallest score, in log space: as the total minus the greatest, it would be what rounding
-leaves of it (candidates of one step span some 30 orders of magnitude).
+**The threshold.** With scores in falling order and T_k the sum of all but the k greatest, c =
+T_k / (N - k) for the least k with s_{k+1} <= T_k / (N - k). T_k is summed up from the smallest
+score, in log space, as candidates of one step span some 30 orders of magnitude.
 
-**N x V candidates are never sorted.** At most N - 1 of them have s > c, and they are among the N
-greatest of their prefix. One pass over each row of log-probabilities finds these N and sums up the
-others anew; a second pass, over rows in which a point falls, finds the candidate there
-(`smc.vocabulary`). Cost: O(R V) memory traffic, O(N^2) for the threshold.
+Two passes go over the vocabulary (`smc.vocabulary`): over each row, for its N greatest scores and
+the sum of the others; and over the rows that are hit, for the candidates drawn. Cost: O(R V) memory
+traffic, O(N^2) for the threshold.
 """
 
 from __future__ import annotations
@@ -152,15 +150,15 @@ def select(
     column, target, inside = points(plan.ends, uniform(changes), N)
     row = (group.first.unsqueeze(1) + column).clamp(max=len(log_p) - 1).flatten()
     hit = (inside & dropped.unsqueeze(1)).flatten()
-    which = hit.nonzero().squeeze(1) if some is None else some(hit)
+    places = hit.nonzero().squeeze(1) if some is None else some(hit)
     token, log_pi = torch.full_like(row, -1), torch.zeros_like(target).flatten()
-    if len(which):
-        at = row[which]
-        located = vocabulary.locate(log_p, factors, known, of_row, at, target.flatten()[which])
-        token = token.index_copy(0, which, located)
+    if len(places):
+        at = row[places]
+        located = vocabulary.locate(log_p, factors, known, of_row, at, target.flatten()[places])
+        token = token.index_copy(0, places, located)
         chosen = located.clamp(min=0)
         log_s = log_p[at, chosen] + factors.at(at, chosen)
-        log_pi = log_pi.index_copy(0, which, (log_s - of_row[at]).clamp(max=0).double())
+        log_pi = log_pi.index_copy(0, places, (log_s - of_row[at]).clamp(max=0).double())
     hit &= token >= 0
     names = (row * V + token).view(B, N)
     return _in_order(best, sure, group, names, hit.view(B, N), log_pi, V, dropped)
@@ -227,7 +225,7 @@ def _solve(
 
 
 def _total(log_values: Float64[Tensor, "*B M"]) -> Float64[Tensor, "*B"]:
-    """Log of the sum over the last axis, added one by one.
+    """Return the log of the sum over the last axis, added one by one.
 
     So it does not depend on how far a row is filled up with zeros, which the batch decides.
     """
@@ -266,7 +264,7 @@ def thresholds(
     floor: float,
     fixed: Fixed | None,
 ) -> Float64[Tensor, "B"]:
-    """log c of each example."""
+    """Return log c of each example."""
     B, K, place = group.num_examples, best.log_score.shape[1], group.place
     rows = group.width
     padded = best.log_score.new_full((B, rows, K), -torch.inf)
@@ -308,7 +306,7 @@ def planned(
     log_c: Float64[Tensor, "B"],
     places_left: Int64[Tensor, "B"] | None,
 ) -> Plan:
-    """Sum of pi; those of an example come to the places that are left, where that is known."""
+    """Sum pi over each row; scale an example's sums to the places left, where these are known."""
     others = _total(best.log_score.masked_fill(sure, -torch.inf))
     log_mass = torch.logaddexp(others, best.log_rest)
     of_row = log_c[group.example]
@@ -355,7 +353,7 @@ def breaks(
     plan: Plan,
     group: Group,
 ) -> Float64[Tensor, "B M"]:
-    """The points of (0, 1) at which the choice of each example changes."""
+    """Return the points of (0, 1) at which the choice of each example changes."""
     pi = inclusion_probabilities(log_p, factors, known, log_c[group.example])
     before = torch.cat([torch.zeros_like(plan.ends[:, :1]), plan.ends[:, :-1]], dim=1)
     inner = pi.cumsum(dim=1) + before[group.example, group.place].unsqueeze(1)

@@ -7,7 +7,7 @@ other.
 
 **Rows are moved as little as possible.** Where several particles go on from the same row, the first
 keeps it, and each of the others takes a row of its example that no running particle continues. So a
-row that somebody goes on with is never overwritten, copying is done in place, and rows that stay
+row that a particle goes on with is never overwritten, copying is done in place, and rows that stay
 cost nothing.
 """
 
@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from smc.models.static_cache import Forward
-from smc.prefixes import Extension, Prefixes, Reader
+from smc.prefixes import Extension, Prefixes, Reader, TokenCounts
 from smc.proposals import Batch, Proposal, State
 from smc.proposals.waits import refuse_waits
 from smc.vocabulary.passes import Pass
@@ -120,10 +120,11 @@ class StaticReader(Reader[State]):
     def _extension(
         self, state: State, ran: Bool[Tensor, "P"], tokens: Int64[Tensor, "P K"]
     ) -> Extension:
-        """Each particle has the row of its own number."""
+        """Describe what became of the particles, each of which keeps the row of its number."""
         running = ran & state.walk.running
         none = torch.zeros_like(running, dtype=torch.int64)
         count = running.view(-1, self.num_particles).sum(dim=1)
+        zero = torch.zeros_like(count)
         return Extension(
             finished=ran & state.walk.finished,
             running=running,
@@ -132,10 +133,7 @@ class StaticReader(Reader[State]):
             forced=none,
             forced_log_p=none.double(),
             forced_log_g=none.double(),
-            num_read=count if tokens.shape[1] else torch.zeros_like(count),
-            num_forced=torch.zeros_like(count),
-            num_drafted=torch.zeros_like(count),
-            num_used=torch.zeros_like(count),
+            counts=TokenCounts(count if tokens.shape[1] else zero, zero, zero, zero),
             failed=torch.zeros((), dtype=torch.bool, device=running.device),
         )
 
@@ -147,10 +145,11 @@ class StaticReader(Reader[State]):
         held: Int64[Tensor, "P"],
         appended: Int64[Tensor, ""],
     ) -> tuple[Extension, StaticPrefixes[State]]:
-        """After no prefix a model may say anything, even what is not a number: it is masked."""
+        """Return the new prefixes; mask log-probabilities after those that are over."""
         log_p = self.tempered(log_p)[held]  # a copy
         # A sum is NaN where any of its terms is.
         failed = (log_p.sum(dim=1).isnan() & found.running).any()
+        # After a prefix that is over the model may return anything, even what is not a number.
         log_p.masked_fill_(~found.running.unsqueeze(1), 0.0)
         example = found.row // self.num_particles
         prefixes = StaticPrefixes(example, log_p, state, held, appended)

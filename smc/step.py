@@ -31,15 +31,17 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from smc.algorithms import SMC
 from smc.draw import Draw, Keys, Purpose
 from smc.observation import Observation, Population, Watch
 from smc.outcome import Outcome, StepRecord
 from smc.particles import Particles, start_particles
 from smc.prefixes import Extension, Prefixes, Reader, count_of
 from smc.proposals import Proposal, State
-from smc.resampling import Scheme
+from smc.resampling import scheme
 from smc.systems import Systems, resample
 from smc.vocabulary.factors import Guide
+from smc.vocabulary.tensors import Draws
 from smc.weights import Weights
 
 
@@ -64,23 +66,18 @@ class ParticleFilter(Generic[State]):
     """A particle filter for one batch of B examples.
 
     Args:
+        options: those of the algorithm.
         reader: language model and proposal.
         examples: identity of each example, which names its random numbers.
         num_particles: N, per example.
-        scheme: resampling scheme.
-        ess_threshold: resample when the ESS falls under this fraction of the particles that
-            compete; 1 or more means every step, 0 never.
-        strata: "none", or "state": particles compete with those in the same automaton state.
         draw: the seam of randomness.
         watch: is shown every step; nothing is made for it where there is none.
     """
 
+    options: SMC
     reader: Reader[State]
     examples: Int64[Tensor, "B"]
     num_particles: int
-    scheme: Scheme
-    ess_threshold: float
-    strata: str
     draw: Draw
     watch: Watch | None = None
 
@@ -107,47 +104,32 @@ class ParticleFilter(Generic[State]):
 
     def step(self, carry: Carry) -> tuple[Carry, StepRecord]:
         """Take all particles that run one token further, and through what is forced behind it."""
-        particles, prefixes = carry.particles, carry.prefixes
+        before, prefixes = carry.particles, carry.prefixes
         guide = self.reader.guide(prefixes)
         next_tokens = self.reader.vocabulary.draws(guide, prefixes.log_p)
-        log_z = next_tokens.log_z[particles.row]
-        failed = self.reader.note_nan((log_z.isnan() & particles.running).any())
-        weighed = self._weigh(particles, log_z)
+        wrong = (next_tokens.log_z[before.row].isnan() & before.running).any()
+        failed = carry.failed | self.reader.note_nan(wrong)
+        weighed = self._weigh(before, next_tokens.log_z[before.row])
         chosen, ancestors, resampled = self._resample(weighed, prefixes, carry.step)
-        rows, runs = chosen.row, chosen.running
-
-        def breaks() -> Float64[Tensor, "P V"]:
-            return torch.where(runs.unsqueeze(1), next_tokens.breaks(rows), 0.0)
-
-        token = next_tokens.draw(rows, self.draw(self._keys(carry.step), breaks))
-        goes, asked = self._ready(particles, prefixes, rows, token, runs)
-        extension, after = self.reader.extend(prefixes, *asked)
-        log_g = next_tokens.log_g(rows, token)
-        log_potential = self._log_potential(extension, log_g)
-        gained = log_potential if self.reader.proposal.potential else log_z[ancestors]
-        increment = torch.where(
-            extension.finished | extension.running,
-            gained - log_g + extension.forced_log_p,
-            -torch.inf,
-        )
-        extended = chosen.extended(
-            extension,
-            log_weight=chosen.log_weight + increment,
-            log_p=prefixes.log_p[rows, token].double(),
-            log_potential=log_potential,
-        )
-        step = carry.step + 1
-        if goes is not None:
-            # Examples that are held back take this step another time, with the same numbers.
-            mine = goes[self._example]
-            extended = extended.where(mine, particles._replace(row=extension.row))
-            particles = particles._replace(running=particles.running & mine)
-            step = carry.step + goes.long()
+        token = self._draw(next_tokens, chosen, carry.step)
+        turn = Turn.taken(
+            self.reader, prefixes, before, chosen.row, token, chosen.running,
+            together=self.watch is not None,
+        )  # fmt: skip
+        after = self._advance(chosen, token, next_tokens, prefixes, turn.extension)
+        after, before, step = turn.settled(before, after, carry.step)
         if self.watch is not None:
-            self.watch(self._observation(prefixes, guide, particles, weighed, ancestors, extended))
-        failed = carry.failed | failed | extension.failed
-        record = self._record(particles, weighed, resampled, prefixes, guide, extension)
-        return Carry(extended, after, step, failed), record
+            self.watch(self._observation(prefixes, guide, before, weighed, ancestors, after))
+        N = self.num_particles
+        record = StepRecord(
+            ess=Weights.of(weighed.log_weight.view(-1, N)).ess,
+            resampled=resampled,
+            running=before.running.view(-1, N).sum(dim=1),
+            alive=(~weighed.log_weight.isneginf()).view(-1, N).sum(dim=1),
+            fallbacks=fallbacks_of(guide.fallback, prefixes, before, len(self.examples)),
+            **turn.extension.counts._asdict(),
+        )
+        return Carry(after, turn.prefixes, step, failed | turn.extension.failed), record
 
     def outcome(self, carry: Carry, history: StepRecord) -> Outcome:
         """Return the particles, example by example; their mean weight is the evidence."""
@@ -168,33 +150,9 @@ class ParticleFilter(Generic[State]):
 
     @property
     def _example(self) -> Int64[Tensor, "P"]:
-        """The example of each particle."""
+        """Return the example of each particle."""
         N = self.num_particles
         return torch.arange(len(self.examples) * N, device=self.examples.device) // N
-
-    def _keys(self, step: Int64[Tensor, "B"]) -> Keys:
-        """The names of the random numbers by which particles draw tokens."""
-        example = self._example
-        number = torch.arange(len(example), device=example.device) % self.num_particles
-        return Keys(self.examples[example], number, step[example], Purpose.TOKEN)
-
-    def _ready(
-        self,
-        particles: Particles,
-        prefixes: Prefixes[State],
-        row: Int64[Tensor, "P"],
-        token: Int64[Tensor, "P"],
-        running: Bool[Tensor, "P"],
-    ) -> tuple[Bool[Tensor, "B"] | None, Asked]:
-        """Find the examples that take the step now; see `Reader.ready`.
-
-        Returns:
-            Them, or None for all; and what the reader is asked for: prefixes, tokens, and where.
-        """
-        goes = None
-        if self.watch is None:  # who looks on sees a step of all examples
-            goes = self.reader.ready(prefixes, row, token, running)
-        return goes, held_back(goes, self.num_particles, particles, row, token, running)
 
     def _weigh(self, particles: Particles, log_z: Float64[Tensor, "P"]) -> Particles:
         """Weigh running particles by Z_t / psi_{t-1}; one with no token to draw dies.
@@ -219,10 +177,12 @@ class ParticleFilter(Generic[State]):
         """
         states = prefixes.state.walk.states[particles.row]
         found = resample(
-            Systems.of(particles.running, states, self.num_particles, self.strata, self.reader),
+            Systems.of(
+                particles.running, states, self.num_particles, self.options.strata, self.reader
+            ),
             particles.log_weight,
-            scheme=self.scheme,
-            ess_threshold=self.ess_threshold,
+            scheme=scheme(self.options.resampling),
+            ess_threshold=float(self.options.ess_threshold),
             examples=self.examples,
             step=step,
             draw=self.draw,
@@ -231,36 +191,55 @@ class ParticleFilter(Generic[State]):
         chosen = particles.take(found.ancestors)._replace(log_weight=found.log_weight)
         return chosen, found.ancestors, found.examples
 
+    def _draw(
+        self, next_tokens: Draws, particles: Particles, step: Int64[Tensor, "B"]
+    ) -> Int64[Tensor, "P"]:
+        """Draw a token from q of the prefix of each particle."""
+        rows, example = particles.row, self._example
+
+        def breaks() -> Float64[Tensor, "P V"]:
+            return torch.where(particles.running.unsqueeze(1), next_tokens.breaks(rows), 0.0)
+
+        number = torch.arange(len(example), device=example.device) % self.num_particles
+        keys = Keys(self.examples[example], number, step[example], Purpose.TOKEN)
+        return next_tokens.draw(rows, self.draw(keys, breaks))
+
+    def _advance(
+        self,
+        particles: Particles,
+        token: Int64[Tensor, "P"],
+        next_tokens: Draws,
+        prefixes: Prefixes[State],
+        extension: Extension,
+    ) -> Particles:
+        """Extend the particles, and give each the potential of its new prefix.
+
+        The weight changes by what the forced tokens have, and by what potentials lack of g.
+        """
+        rows = particles.row
+        log_g = next_tokens.log_g(rows, token)
+        log_potential = self._log_potential(extension, log_g)
+        gained = log_potential if self.reader.proposal.potential else next_tokens.log_z[rows]
+        increment = torch.where(
+            extension.finished | extension.running,
+            gained - log_g + extension.forced_log_p,
+            -torch.inf,
+        )
+        return particles.extended(
+            extension,
+            log_weight=particles.log_weight + increment,
+            log_p=prefixes.log_p[rows, token].double(),
+            log_potential=log_potential,
+        )
+
     def _log_potential(
         self, extension: Extension, log_g: Float64[Tensor, "P"]
     ) -> Float64[Tensor, "P"]:
-        """log psi of prefixes whose last drawn token has this log g; one where the text is over."""
+        """Return log psi of prefixes whose last drawn token has this log g."""
         if not self.reader.proposal.potential:
             return torch.zeros_like(log_g)
         last = torch.where(extension.forced > 0, extension.forced_log_g, log_g)
         return torch.where(extension.running, last, 0.0)
-
-    def _record(
-        self,
-        before: Particles,
-        weighed: Particles,
-        resampled: Bool[Tensor, "B"],
-        prefixes: Prefixes[State],
-        guide: Guide,
-        extension: Extension,
-    ) -> StepRecord:
-        N = self.num_particles
-        return StepRecord(
-            ess=Weights.of(weighed.log_weight.view(-1, N)).ess,
-            resampled=resampled,
-            running=before.running.view(-1, N).sum(dim=1),
-            alive=(~weighed.log_weight.isneginf()).view(-1, N).sum(dim=1),
-            fallbacks=fallbacks_of(guide.fallback, prefixes, before, len(self.examples)),
-            read=extension.num_read,
-            forced=extension.num_forced,
-            drafted=extension.num_drafted,
-            used=extension.num_used,
-        )
 
     def _observation(
         self,
@@ -271,7 +250,7 @@ class ParticleFilter(Generic[State]):
         ancestors: Int64[Tensor, "P"],
         after: Particles,
     ) -> Observation:
-        """What the step was, for who looks on."""
+        """Describe the step to an observer."""
         shown, rows = prefixes_in_use(prefixes, before, self.reader.proposal)
         return Observation(
             prefixes=shown,
@@ -288,34 +267,65 @@ class ParticleFilter(Generic[State]):
         )  # fmt: skip
 
 
-Asked = tuple[Int64[Tensor, "P"], Int64[Tensor, "P"], Bool[Tensor, "P"]]
-"""Rows of prefixes, the tokens by which they are extended, and where this is to be done."""
+class Turn(NamedTuple):
+    """The prefixes that a step extends: of all examples, or of those that need not wait.
 
+    An example that waits for a pass of the model takes the step another time, with the same random
+    numbers (`smc.prefixes.Reader.ready`).
 
-def held_back(
-    goes: Bool[Tensor, "B"] | None,
-    num_particles: int,
-    particles: Particles,
-    row: Int64[Tensor, "P"],
-    token: Int64[Tensor, "P"],
-    running: Bool[Tensor, "P"],
-) -> Asked:
-    """Return what to ask of the reader: prefixes of examples that wait are extended by nothing, -1.
-
-    Args:
-        goes: examples that do not wait; None for all.
-        num_particles: N, of each example.
-        particles: before the step.
-        row, token, running: what they would be extended by.
+    Attributes:
+        ready: examples that take the step now; None for all.
+        extension: what became of the particles.
+        prefixes: the new prefixes.
     """
-    if goes is None:
-        return row, token, running
-    mine = goes.repeat_interleave(num_particles)
-    return (
-        torch.where(mine, row, particles.row),
-        torch.where(mine, token, -1),
-        torch.where(mine, running, particles.running),
-    )
+
+    ready: Bool[Tensor, "B"] | None
+    extension: Extension
+    prefixes: Prefixes[Any]
+
+    @classmethod
+    def taken(
+        cls,
+        reader: Reader[State],
+        prefixes: Prefixes[State],
+        before: Particles,
+        row: Int64[Tensor, "P"],
+        token: Int64[Tensor, "P"],
+        running: Bool[Tensor, "P"],
+        *,
+        together: bool,
+    ) -> Turn:
+        """Extend prefix `row[p]` by `token[p]`, for each p that is running and need not wait.
+
+        Args:
+            reader: language model and proposal.
+            prefixes: those before the step.
+            before: the particles before the step.
+            row, token, running: what each particle is extended by.
+            together: whether all examples take the step, as observers are shown it.
+        """
+        ready = None if together else reader.ready(prefixes, row, token, running)
+        if ready is not None:
+            going = ready.repeat_interleave(len(row) // len(ready))
+            row = torch.where(going, row, before.row)
+            token = torch.where(going, token, -1)
+            running = torch.where(going, running, before.running)
+        return cls(ready, *reader.extend(prefixes, row, token, running))
+
+    def settled(
+        self, before: Particles, after: Particles, step: Int64[Tensor, "B"]
+    ) -> tuple[Particles, Particles, Int64[Tensor, "B"]]:
+        """Leave the examples that wait as they were.
+
+        Returns:
+            The particles after the step; those before it, of which only those that took it run; and
+            the number of each example's next step.
+        """
+        if self.ready is None:
+            return after, before, step + 1
+        going = self.ready.repeat_interleave(len(before.row) // len(self.ready))
+        after = after.where(going, before._replace(row=self.extension.row))
+        return after, before._replace(running=before.running & going), step + self.ready.long()
 
 
 def fallbacks_of(

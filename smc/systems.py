@@ -19,11 +19,13 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from smc.competition import STATE_BITS
 from smc.draw import Breaks, Draw, Keys, Purpose
 from smc.prefixes import Reader
 from smc.resampling import Scheme
 from smc.weights import Weights
+
+STATE_BITS = 32
+"""Bits of an automaton's state (and -1 for none) in a number that names example and state."""
 
 
 class Systems(NamedTuple):
@@ -132,8 +134,8 @@ def resample(
         due = due & (weights.ess < ess_threshold * systems.size)
     some = reader.some(due)
     if not len(some):
-        nobody = torch.zeros_like(examples, dtype=torch.bool)
-        return Resampled(torch.arange(P, device=log_weight.device), log_weight, nobody)
+        none = torch.zeros_like(examples, dtype=torch.bool)
+        return Resampled(torch.arange(P, device=log_weight.device), log_weight, none)
     systems, weights, due = systems.take(some), Weights(*(w[some] for w in weights)), due[some]
     members, inside = systems.members, systems.inside & due.unsqueeze(1)
 
@@ -156,5 +158,5 @@ def resample(
 
 
 def _weights(systems: Systems, log_weight: Float64[Tensor, "P"]) -> Weights:
-    """The weights of each system; what is past its size weighs nothing."""
+    """Return the weights of each system; places past its size weigh nothing."""
     return Weights.of(torch.where(systems.inside, log_weight[systems.members], -torch.inf))

@@ -87,9 +87,6 @@ def _check_discrete(config: DictConfig) -> None:
             "column of its tables, so they would compete as one candidate and not each for itself; "
             f"leave {', '.join(methods)} out, or give task.algorithms=[smc]"
         )
-    left_alone(
-        config, Config, ["discrete.answers"], "+task=convergence measures all answers of a pool"
-    )
 
 
 def _check_hmm(config: DictConfig) -> None:

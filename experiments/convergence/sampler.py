@@ -34,6 +34,7 @@ from smc.algorithms import SMC, Discrete
 from smc.competition import Scores, Successors, sums_by
 from smc.draw import CounterDraw, Draw
 from smc.eager import EagerReader
+from smc.execution import steps_of
 from smc.loop import run_eagerly
 from smc.models.protocol import Prompt
 from smc.proposals import Batch, Proposal
@@ -344,7 +345,8 @@ def sample_runs(
         examples = torch.arange(first, first + count)
         # The tree's values are tempered already.
         reader = EagerReader(lm, proposal, batch, TENSORS, temperature=1.0)
-        found = run_eagerly(algorithm.on(reader, examples, particles, draw), [[0]] * count)
+        steps = steps_of(algorithm, reader, examples, particles, draw)
+        found = run_eagerly(steps, [[0]] * count)
         text = _texts(tree, found.tokens)
         alive = (~found.log_weight.isneginf()).nonzero().squeeze(1)
         assert bool((text[alive] >= 0).all()), "sequences of positive weight have an answer"

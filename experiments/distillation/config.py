@@ -73,7 +73,6 @@ class DistillConfig:
     step_decay: float = 0.7  # kappa of the step sizes (k + 2)^-kappa
     pseudo_count: float = 0.01  # for each initial and transition entry
     emission_pseudo_count: float = 2.0  # for each state, shared out as tokens are frequent
-    dropout: float = 0.0  # share of tokens hidden from each E-step
     latent_sequences: int | None = 4000  # of them init=latent is made, at random; null: all
 
     # The run.
@@ -148,7 +147,6 @@ def check(config: DictConfig) -> None:
         at_least("epochs (the first pass and full_steps included)", config.epochs,
                  1 + config.full_steps)  # fmt: skip
     inside("held_out", config.held_out, "(0, 1)", 0 < config.held_out < 1)
-    inside("dropout", config.dropout, "[0, 1)", 0 <= config.dropout < 1)
     inside("step_decay", config.step_decay, "(0.5, 1]", 0.5 < config.step_decay <= 1)
     minutes = config.save_minutes
     inside("save_minutes", minutes, "[0, infinity)", 0 <= minutes < math.inf)
@@ -213,8 +211,7 @@ def _check_ignored(config: DictConfig) -> None:
         ignored(("latent_sequences",), "it goes with init=latent")
     if config.steps is None and config.epochs == 0:
         ignored(
-            ("full_steps", "batch_size", "step_decay", "pseudo_count", "emission_pseudo_count",
-             "dropout"),
+            ("full_steps", "batch_size", "step_decay", "pseudo_count", "emission_pseudo_count"),
             "with epochs=0 there is no training; leave it out",
         )  # fmt: skip
     others = {key for source in SOURCES.values() for key in source.settings}

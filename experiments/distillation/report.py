@@ -165,8 +165,7 @@ def _training(config: DictConfig, last: Point) -> str:
     return f"""Stepwise expectation-maximisation: {last.step} steps, {last.epoch:.1f} passes, from
 {begun}.
 Pseudo-counts {config.pseudo_count:g} for each initial and transition entry and, in proportion to
-the tokens' frequencies, {config.emission_pseudo_count:g} for the emissions of each state; token
-dropout {config.dropout:g}."""
+the tokens' frequencies, {config.emission_pseudo_count:g} for the emissions of each state."""
 
 
 _INITIALS = {

@@ -5,10 +5,9 @@ from a small batch they would forget most of what the initial model knows. Then 
 whose counts are blended in with falling step sizes (`hmm.em`), in a new order each pass, and at the
 end `full_steps` steps of plain EM on everything.
 
-**Nothing but the step number is needed to go on.** Which sequences a step sees and which tokens are
-hidden from it are functions of the seed, the step and the *piece*: batches are cut into pieces of
-`piece_size` sequences, process r of w takes every w-th, and the generator of the dropout is seeded
-anew for each. So the result does not depend on where a run was interrupted, and on the number of
+**Nothing but the step number is needed to go on.** Which sequences a step sees is a function of the
+seed and the step. Batches are cut into pieces of `piece_size` sequences, of which process r of w
+takes every w-th. So the result does not depend on where a run was interrupted, and on the number of
 processes and their devices only as sums of floating-point numbers do.
 
 Cost: 6 H² operations a training token and pass (dense), plus the M-step's V H a step.
@@ -52,7 +51,6 @@ class Training:
     step_decay: float
     pseudo_count: float
     emission_pseudo_count: float
-    dropout: float
     evaluations: int
     seed: int
 
@@ -210,14 +208,11 @@ def train(
         while state.step < last:
             began = time.monotonic()
             rows, size = settings.rows(state.step, num)
-            generator = torch.Generator()  # on the CPU: a run may go on elsewhere
             state = em.em_step(
                 state,
-                _share(training, rows, state.step, settings, worker, generator),
+                _share(training, rows, settings, worker),
                 pseudo_counts=pseudo_counts,
                 step_size=size,
-                dropout=settings.dropout,
-                generator=generator,
                 num_sequences=num,
             )
             seconds = time.monotonic() - began
@@ -234,19 +229,13 @@ def train(
 
 
 def _share(
-    sequences: Sequences,
-    rows: Tensor,
-    step: int,
-    settings: Training,
-    worker: Worker,
-    generator: torch.Generator,
+    sequences: Sequences, rows: Tensor, settings: Training, worker: Worker
 ) -> Iterator[Batch]:
-    """This process's pieces of a batch; the dropout's generator is set just before each."""
+    """Yield this process's pieces of a batch."""
     # Like lengths together: fewer, larger products.
     rows = rows[sequences.lengths[rows].argsort(stable=True)]
     for number, piece in enumerate(rows.split(settings.piece_size)):
         if number % worker.world == worker.rank:
-            generator.manual_seed(derived_seed("dropout", settings.seed, step, number))
             tokens, lengths = sequences.batch(piece)
             yield tokens.to(worker.device), lengths.to(worker.device)
 

@@ -65,9 +65,7 @@ class DiscreteConfig:
     """Options of the discrete particle filter; see `smc.algorithms.Discrete`."""
 
     count_finished: bool = Discrete.count_finished
-    share: float = Discrete.share
     floor: float = Discrete.floor
-    answers: int | None = Discrete.answers  # null: all that are found
 
 
 @dataclass
@@ -80,7 +78,6 @@ class HMMConfig:
     # that was fitted for such prompts (`experiments.harness.lookahead`), "in_time" without any
     lookahead: Any = "auto"
     exact_top_k: int | None = 64  # null: exact for every token
-    temper: float = 1.0
     defence: float = 0.01
     potential: bool = True
     max_table_mib: int = 2048  # memory of the lookahead tables; results do not depend on it

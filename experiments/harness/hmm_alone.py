@@ -35,7 +35,6 @@ class HMMAlone(smc.PGCD):
     FIXED: ClassVar[Mapping[str, Any]] = {
         "lookahead": "conditional",
         "exact_top_k": None,
-        "temper": 1.0,
         "defence": 0.0,
         "potential": True,
     }

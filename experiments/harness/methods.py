@@ -87,7 +87,6 @@ def _pgcd(settings: HMMConfig, hmm: HMM | None) -> smc.Proposal:
         cast(HMM, hmm),
         lookahead=settings.lookahead,
         exact_top_k=settings.exact_top_k,
-        temper=settings.temper,
         defence=settings.defence,
         potential=settings.potential,
         max_bytes=settings.max_table_mib << 20,

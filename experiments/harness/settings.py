@@ -154,8 +154,6 @@ def _check_hmm(hmm: HMMConfig) -> None:
     if hmm.lookahead != AUTO:
         belief_of("hmm.lookahead", hmm.lookahead)
     at_least("hmm.exact_top_k", hmm.exact_top_k, 0)
-    if not 0 < hmm.temper < math.inf:
-        raise ValueError(f"hmm.temper must be a positive power, got {hmm.temper}")
     if not 0 <= hmm.defence <= 1:
         raise ValueError(f"hmm.defence must be a share, from 0 to 1, got {hmm.defence}")
     at_least("hmm.max_table_mib", hmm.max_table_mib, 1)

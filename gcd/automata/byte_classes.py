@@ -2,7 +2,7 @@
 
 A JSON grammar distinguishes some 30 kinds of byte, not 256, so tables over classes are several
 times smaller and everything built on them faster. Operations on several automata first bring them
-to a joint alphabet, the coarsest partition of the bytes that refines all of theirs.
+to a joint alphabet, the coarsest partition of the bytes that refines the partition of each.
 """
 
 from __future__ import annotations

@@ -36,6 +36,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int, Int64, UInt8
 
+from gcd.tokens.token_bytes import elementary_steps
+
 _LETTER, _DIGIT, _SPACE, _SIGN = "ʬ", "௧", "\u2003", "§"
 _BEFORE = ("", _SIGN, _LETTER, _SPACE, _DIGIT, 2 * _DIGIT, "\n", f"{_LETTER}'")
 """What a pair is written after, in turn: what stands before it decides where text is cut."""
@@ -161,7 +163,7 @@ class Segmentation:
         return apart
 
     def _ask_alone(self, tokens: Int64[np.ndarray, "tokens"]) -> None:
-        """Note which of these tokens the tokenizer writes when their bytes are all there is."""
+        """Note which of these tokens the tokenizer makes of their bytes alone."""
         texts = {}
         for token in tokens.tolist():
             with suppress(UnicodeDecodeError):
@@ -205,7 +207,7 @@ class Segmentation:
         description["added_tokens"] = [
             token for token in description.get("added_tokens") or [] if not token["special"]
         ]
-        for step in _steps(description.get("pre_tokenizer")):
+        for step in elementary_steps(description.get("pre_tokenizer")):
             if step["type"] == "Metaspace":
                 step["prepend_scheme"] = "never"
                 step.pop("add_prefix_space", None)  # its older name
@@ -230,16 +232,5 @@ def _ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
 
 def _replacements(normalizer: dict[str, Any] | None) -> dict[str, Any] | None:
     """Keep of a normalizer what writes characters in another way, as `▁` for a space."""
-    kept = [step for step in _steps(normalizer) if step["type"] == "Replace"]
+    kept = [step for step in elementary_steps(normalizer) if step["type"] == "Replace"]
     return {"type": "Sequence", "normalizers": kept} if kept else None
-
-
-def _steps(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """Give the elementary steps of a normalizer or pre-tokenizer, sequences flattened."""
-    if part is None:
-        return
-    if part["type"] == "Sequence":
-        for inner in part.get("normalizers", []) + part.get("pretokenizers", []):
-            yield from _steps(inner)
-    else:
-        yield part

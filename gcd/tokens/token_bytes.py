@@ -83,13 +83,14 @@ def _unknown_id(model: dict[str, Any], own: dict[str, int]) -> int | None:
     return own.get(model.get("unk_token") or "")
 
 
-def _steps(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """The elementary steps of a decoder or pre-tokenizer, sequences flattened."""
+def elementary_steps(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """Yield the elementary steps of a decoder, normalizer or pre-tokenizer, sequences flattened."""
     if part is None:
         return
     if part["type"] == "Sequence":
-        for inner in part.get("decoders", []) + part.get("pretokenizers", []):
-            yield from _steps(inner)
+        for parts in ("decoders", "normalizers", "pretokenizers"):
+            for inner in part.get(parts, []):
+                yield from elementary_steps(inner)
     else:
         yield part
 
@@ -103,12 +104,10 @@ def _decoder(description: dict[str, Any]) -> Any:
                 f"the tokenizer marks word boundaries by {affix}={model[affix]!r}, so its tokens "
                 "have no bytes of their own; use a byte-level or SentencePiece-style tokenizer"
             )
-    decoders = list(_steps(description.get("decoder")))
+    decoders = list(elementary_steps(description.get("decoder")))
     kinds = [step["type"] for step in decoders]
-    if "ByteLevel" in kinds or (
-        not kinds
-        and any(s["type"] == "ByteLevel" for s in _steps(description.get("pre_tokenizer")))
-    ):
+    before = [step["type"] for step in elementary_steps(description.get("pre_tokenizer"))]
+    if "ByteLevel" in (kinds or before):
         return _byte_level
     marks_spaces = any(
         (step["type"] == "Metaspace" and step.get("replacement") == _SPACE_MARK)

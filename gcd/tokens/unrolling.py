@@ -55,7 +55,7 @@ def count_tokens(
 
     Raises:
         InfeasibleBudgetError: if a segment's limit is too low, with the fewest tokens that it
-            needs when the segments before it keep theirs.
+            needs when the segments before it keep their limits.
         StateLimitError, WorkLimitError: if counting takes too many states, or too large a table.
     """
     table, class_of = _with_specials(segments, states, table, class_of)

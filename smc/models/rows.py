@@ -183,7 +183,7 @@ class TransformersRows:
         return self._cache.get_seq_length()
 
     def _check_memory(self, width: int) -> None:
-        """Every layer must now hold `width` columns of keys and values, and nothing else.
+        """Refuse a cache in which a layer has not `width` columns of keys and values.
 
         Models with another memory (recurrent states, or a cache that they alone know of) leave the
         one they were given empty, and would silently forget all but the last tokens.
@@ -293,7 +293,7 @@ def _padded(parts: Sequence[Float[Tensor, "heads _ d"]]) -> Float[Tensor, "B hea
 
 
 def _no_kv_cache(model: Any) -> str:
-    """What is wrong with a model whose rows cannot be moved."""
+    """Return the error of a model whose rows cannot be moved."""
     return (
         f"{type(model).__name__} does not keep its memory as one column of keys and values per "
         "token in each layer, so its rows cannot be moved; use a model with an ordinary KV cache"
@@ -301,11 +301,11 @@ def _no_kv_cache(model: Any) -> str:
 
 
 def _last_columns(lengths: Int64[Tensor, "R"], width: int) -> Bool[Tensor, "R L"]:
-    """True in the last `lengths[r]` of `width` columns."""
+    """Return a mask that is true in the last `lengths[r]` of `width` columns."""
     columns = torch.arange(width, device=lengths.device)
     return columns >= width - lengths.unsqueeze(1)
 
 
 def _positions(mask: Bool[Tensor, "R L"], count: int) -> Int64[Tensor, "R T"]:
-    """The positions of the last columns, which count what is no padding."""
+    """Return the positions of the last columns; padding has none."""
     return (mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, -count:]

@@ -47,11 +47,11 @@ class SharedPrompts(NamedTuple):
     lengths: Int64[Tensor, "B"]
     layers: Sequence[tuple[Float[Tensor, "B heads L d"], Float[Tensor, "B heads L d2"]]]
 
-    def take(self, which: Int64[Tensor, "C"]) -> SharedPrompts:
-        """Copy some of them, without columns that only others had."""
-        lengths = self.lengths[which]
+    def take(self, prompts: Int64[Tensor, "C"]) -> SharedPrompts:
+        """Copy some of the prompts, without columns that only others had."""
+        lengths = self.lengths[prompts]
         spare = self.layers[0][0].shape[2] - int(lengths.max())
-        layers = [(k[which, :, spare:], v[which, :, spare:]) for k, v in self.layers]
+        layers = [(k[prompts, :, spare:], v[prompts, :, spare:]) for k, v in self.layers]
         return SharedPrompts(lengths, layers)
 
 

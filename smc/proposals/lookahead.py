@@ -8,7 +8,7 @@ next, a token or a class of tokens, a lookahead gives
     eventual(v) = P(v is next, and the text is completed in C at some length | prefix)
 
 under its own model, as logarithms. `smc.Twisted` makes a proposal of them, for the language model
-that one samples from: tying, temper, defence and potentials are its business, and it knows nothing
+that one samples from: tying, defence and potentials are its business, and it knows nothing
 of the model behind. The first such model is a hidden Markov model (`smc.HMMLookahead`).
 
 Any numbers give correct weights, as the sampler weighs by the g that it really used; how good they
@@ -26,7 +26,7 @@ from jaxtyping import Float64, Int, Int64
 from torch import Tensor
 
 from smc.proposals import AutomatonPosition, Batch
-from smc.proposals.tabled import Tabled
+from smc.proposals.protocol import HasTables
 
 
 class Expectation(NamedTuple):
@@ -51,7 +51,7 @@ ModelState = TypeVar("ModelState")
 
 
 @runtime_checkable
-class Lookahead(Tabled, Protocol[ModelState]):
+class Lookahead(HasTables, Protocol[ModelState]):
     """A tractable model, asked about the next token under a constraint and a budget.
 
     To write one, derive from this class and give `start`, `advance`, `take`, `classes` and

@@ -159,7 +159,7 @@ class PGCD(Twisted[HMMState]):
         lookahead: "conditional" or 1, the twist of a model that the HMM resembles; "in_time" or 0,
             for models that read prompts; a number between these; or, for comparison, "joint". See
             `smc.proposals.twisted`.
-        exact_top_k, temper, defence, potential: as for `Twisted`.
+        exact_top_k, defence, potential: as for `Twisted`.
         max_bytes: as for `HMMLookahead`.
 
     Raises:
@@ -172,7 +172,6 @@ class PGCD(Twisted[HMMState]):
         *,
         lookahead: str | float = "conditional",
         exact_top_k: int | None = 64,
-        temper: float | int = 1.0,
         defence: float | int = 0.01,
         potential: bool = True,
         max_bytes: int = MAX_BYTES,
@@ -182,7 +181,6 @@ class PGCD(Twisted[HMMState]):
             HMMLookahead(hmm, eventual=needs_eventual(lookahead), max_bytes=max_bytes),
             twist=lookahead,
             exact_top_k=exact_top_k,
-            temper=temper,
             defence=defence,
             potential=potential,
         )

@@ -12,20 +12,48 @@ language model says of the next token.  No proposal sees weights.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Float64, Int, Int64
 from torch import Tensor
 
+from gcd.tokens.token_automaton import TokenAutomaton
 from smc.competition import Scores, scores_of
 from smc.proposals.position import Batch, State
-from smc.proposals.tabled import Tabled
 from smc.vocabulary.factors import Guide
 
 
+class HasTables(Protocol):
+    """The members of a proposal or lookahead that are about its tables; by default it has none.
+
+    Attributes:
+        max_bytes: most memory that `start` may take for its tables; None where there is no bound.
+    """
+
+    max_bytes: int | None = None
+
+    def check(self, automata: Sequence[TokenAutomaton], budgets: Sequence[int]) -> None:
+        """Refuse what `start` would refuse of these examples, before anything is computed.
+
+        Raises:
+            ConstraintError: as `start` would raise it.
+        """
+        del automata, budgets
+
+    def memory(self, automaton: TokenAutomaton, budget: int) -> int:
+        """Return the bytes of the tables of one example; several take at most the sum."""
+        del automaton, budget
+        return 0
+
+    def free(self) -> None:
+        """Give back the memory of tables that are kept for the next call."""
+        return
+
+
 @runtime_checkable
-class Proposal(Tabled, Protocol[State]):
+class Proposal(HasTables, Protocol[State]):
     """A family of distributions over the next token, one per prefix.
 
     To write one, derive from this class and give `start`, `guide`, `advance` and `take`; the other

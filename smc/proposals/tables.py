@@ -55,16 +55,16 @@ class _Kept(NamedTuple):
         self, hmm: HMM, batch: AutomatonBatch, budgets: Sequence[int]
     ) -> LookaheadTable | None:
         """Return the table for this batch, if all of its automata and budgets are here."""
-        which = self.find(hmm, batch.automata, budgets)
-        if which is None or self.number.device != batch.device:
+        numbers = self.find(hmm, batch.automata, budgets)
+        if numbers is None or self.number.device != batch.device:
             return None
         class_emission, completion, unbounded = self.table_parts
         return LookaheadTable(
             hmm=hmm,
             batch=batch,
-            number=torch.cat([self.number[self.offset[i] : self.offset[i + 1]] for i in which]),
+            number=torch.cat([self.number[self.offset[i] : self.offset[i + 1]] for i in numbers]),
             class_emission=class_emission,
-            first_class=self.first_class[which],
+            first_class=self.first_class[numbers],
             completion=completion,
             beta_unbounded=unbounded,
         )
@@ -85,8 +85,8 @@ class _Kept(NamedTuple):
             known.get((id(automaton), budget))
             for automaton, budget in zip(automata, budgets, strict=True)
         ]
-        which = [number for number in wanted if number is not None]
-        return which if len(which) == len(wanted) else None
+        found = [number for number in wanted if number is not None]
+        return found if len(found) == len(wanted) else None
 
 
 class TableCache:

@@ -32,8 +32,6 @@ that has not read it knows little of that; where no prompt tells, it is all ther
 exactly for the K tokens that the language model likes best among those allowed. Within a class all
 tokens lead to the same state, and differ only in what they reveal about what is to come.
 
-**Temper.** g to a power.
-
 **Defence.** A share eps of GCD's proposal is mixed in, without regard to scale, as g is tiny
 everywhere where a long text is still to come. With Z = sum p_lm g and M = sum p_lm 1{allowed},
 
@@ -61,7 +59,7 @@ from torch import Tensor
 
 from gcd.tokens.distances import fits
 from gcd.tokens.token_automaton import TokenAutomaton
-from smc.competition import FLOOR, Masses, Scores, Successors, own_classes
+from smc.competition import FLOOR, Masses, Scores, Successors
 from smc.proposals import GCD, AutomatonPosition, Batch, Proposal, start_position
 from smc.proposals.lookahead import Expectation, Lookahead, ModelState
 from smc.vocabulary.class_mass import top_k_and_class_mass
@@ -69,8 +67,6 @@ from smc.vocabulary.factors import DenseGuide, Factors, Guide, TiedGuide, by_cla
 
 TWISTS: dict[str, float | None] = {"conditional": 1.0, "in_time": 0.0, "joint": None}
 """The twists that have names, with the number that each of them is."""
-STRONGEST = 1e3
-"""The highest temper: beyond it log p of the language model would vanish beside log g."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +123,16 @@ class _View(NamedTuple):
     successors: Successors
     masses: Masses | None
 
+    @property
+    def log_g(self) -> Float64[Tensor, "R CK"]:
+        """Return log g of the classes, then of the tokens."""
+        return torch.cat([self.factors.by_class, self.factors.by_token], dim=1)
+
+    @property
+    def allowed(self) -> Bool[Tensor, "R CK"]:
+        """Return which classes, then which tokens, are allowed within the budget."""
+        return torch.cat([self.alive, self.alive_too], dim=1)
+
 
 class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
     """A proposal that looks ahead with any tractable model.
@@ -137,7 +143,6 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
             models that read prompts; a number between these; or, for comparison, "joint".
         exact_top_k: for so many of the language model's favourites g is exact, for the others it is
             that of their class; 0 for none, None for all.
-        temper: power of g; below one it trusts the model less.
         defence: share of GCD's proposal that is mixed in, in [0, 1].
         potential: whether g is also the potential, so that weights are known, and particles
             resampled, before a token is drawn; otherwise potentials are one and weights follow.
@@ -152,7 +157,6 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         *,
         twist: str | float = "conditional",
         exact_top_k: int | None = 64,
-        temper: float | int = 1.0,
         defence: float | int = 0.01,
         potential: bool = True,
     ) -> None:
@@ -169,8 +173,6 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
             )
         if exact_top_k is not None and not _is_number_of_tokens(exact_top_k):
             raise ValueError(f"exact_top_k is a number of tokens or None, not {exact_top_k!r}")
-        if not 0 < temper <= STRONGEST:
-            raise ValueError(f"temper is a positive power, at most {STRONGEST:g}, not {temper!r}")
         if not 0 <= defence <= 1:
             raise ValueError(f"defence is a share, from 0 to 1, not {defence!r}")
         if not isinstance(potential, bool):
@@ -179,7 +181,6 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         self.twist = twist
         self._belief = belief
         self.exact_top_k = None if exact_top_k is None else int(exact_top_k)
-        self.temper = float(temper)
         self.defence = float(defence)
         self.potential = potential
         self.max_bytes = lookahead.max_bytes
@@ -225,10 +226,17 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
 
     def guide(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> Guide:
         """Return log g' and log Z; the support of g' is GCD's. NaN stays NaN, and is refused."""
-        make = self._dense if self.exact_top_k is None else self._tied
-        mixture, guide = make(state, log_p)
+        view = self._view(state, log_p)
+        masses = log_p if view.masses is None else torch.cat(view.masses, dim=1)
+        mixture = self._mix(view.log_g, masses, view.allowed)
         self._count(len(log_p), mixture.fallback, mixture.floored)
-        return guide
+        if view.masses is None:
+            return DenseGuide(mixture.log_g, mixture.log_z, mixture.fallback)
+        C = view.alive.shape[1]  # g is not spread over the tokens of a class
+        factors = view.factors._replace(
+            by_class=mixture.log_g[:, :C].contiguous(), by_token=mixture.log_g[:, C:].contiguous()
+        )
+        return TiedGuide(factors, mixture.log_z, mixture.fallback)
 
     def forced(self, state: TwistedState[ModelState]) -> Int64[Tensor, "R"]:
         """Return the only token of GCD's mask, or -1."""
@@ -263,14 +271,11 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         """
         if type(self).guide is not Twisted.guide:
             return super().score(state, log_p)
-        view = self._dense_view(state) if self.exact_top_k is None else self._view(state, log_p)
-        factors = view.factors
-        log_g = torch.cat([factors.by_class, factors.by_token], dim=1)
-        alive = torch.cat([view.alive, view.alive.gather(1, own_classes(factors))], dim=1)
-        zero = alive & log_g.isneginf()
-        none = (zero == alive).all(dim=1)
+        view = self._view(state, log_p)
+        zero = view.allowed & view.log_g.isneginf()
+        none = (zero == view.allowed).all(dim=1)
         self._count(len(log_p), none, zero.any(dim=1) & ~none)
-        return Scores(factors, view.alive, view.successors, view.masses, self.defence, none)
+        return Scores(view.factors, view.alive, view.successors, view.masses, self.defence, none)
 
     def _count(self, rows: int, fallback: Bool[Tensor, "R"], floored: Bool[Tensor, "R"]) -> None:
         counts = torch.stack([fallback.new_full((), rows, dtype=torch.int64),
@@ -283,16 +288,14 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
     def _not_numbers(self) -> str:
         return f"{type(self.lookahead).__name__} returned expectations that are not numbers (NaN)"
 
-    def _dense(
-        self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]
-    ) -> tuple[_Mixture, Guide]:
-        """g of every token by itself."""
-        view = self._dense_view(state)
-        mixture = self._mix(view.factors.by_class, log_p, view.alive)
-        return mixture, DenseGuide(mixture.log_g, mixture.log_z, mixture.fallback)
+    def _view(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> _View:
+        """Ask the lookahead about every token, or about classes and favourites."""
+        if self.exact_top_k is None:
+            return self._view_of_tokens(state)
+        return self._view_of_classes(state, log_p, self.exact_top_k)
 
-    def _dense_view(self, state: TwistedState[ModelState]) -> _View:
-        """What the lookahead says of every token by itself."""
+    def _view_of_tokens(self, state: TwistedState[ModelState]) -> _View:
+        """Ask the lookahead about every token by itself."""
         walk = state.walk
         class_of = walk.automata.class_of[walk.automaton_of_row].long()
         steps = walk.steps_after_classes().gather(1, class_of)
@@ -302,25 +305,10 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         factors = by_class_alone(log_g, successors.classes, successors.automaton_of_row)
         return _View(factors, alive, alive[:, :0], successors, None)
 
-    def _tied(
-        self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]
-    ) -> tuple[_Mixture, Guide]:
-        """g by class, and exactly for the favourites; not spread over tokens."""
-        view = self._view(state, log_p)
-        assert view.masses is not None
-        C = view.alive.shape[1]
-        mixture = self._mix(
-            torch.cat([view.factors.by_class, view.factors.by_token], dim=1),
-            torch.cat(view.masses, dim=1),
-            torch.cat([view.alive, view.alive_too], dim=1),
-        )
-        factors = view.factors._replace(
-            by_class=mixture.log_g[:, :C].contiguous(), by_token=mixture.log_g[:, C:].contiguous()
-        )
-        return mixture, TiedGuide(factors, mixture.log_z, mixture.fallback)
-
-    def _view(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> _View:
-        """What the lookahead says of each class, and of the favourites by themselves."""
+    def _view_of_classes(
+        self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"], top_k: int
+    ) -> _View:
+        """Ask the lookahead about each class, and about the favourites by themselves."""
         walk, classes = state.walk, state.walk.automata.classes
         steps = walk.steps_after_classes()
         alive = _alive(walk, steps)
@@ -329,7 +317,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
             sizes = classes.start.diff(dim=1).clamp(min=1)[walk.automaton_of_row]
             tied = tied._replace(log_joint=tied.log_joint - sizes.double().log())
 
-        K = min(self.exact_top_k or 0, log_p.shape[1])
+        K = min(top_k, log_p.shape[1])
         rest = top_k_and_class_mass(log_p, classes, walk.automaton_of_row, alive, K)
         exact = self.lookahead.tokens(state.model, walk, rest.tokens)
         steps_too = walk.steps_after_tokens(rest.tokens)
@@ -350,7 +338,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         steps: Int32[Tensor, "R K"],
         alive: Bool[Tensor, "R K"],
     ) -> Float64[Tensor, "R K"]:
-        """log g of some items, tempered; -inf where it is zero or the item is not allowed.
+        """Return log g of some items; -inf where g is zero or the item is not allowed.
 
         A probability that is conditional on the item is at most one, and one where the item
         completes the text, whatever the model thinks of it.
@@ -365,7 +353,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
             possible = ~log_g.isneginf()
             log_g = torch.where(possible, log_g - given, -torch.inf).clamp(max=0)
             log_g = torch.where(steps == 0, 0.0, log_g)
-        return (log_g * self.temper).masked_fill(~alive, -torch.inf)
+        return log_g.masked_fill(~alive, -torch.inf)
 
     def _mix(
         self,
@@ -373,7 +361,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         log_mass: Float[Tensor, "R K"],
         alive: Bool[Tensor, "R K"],
     ) -> _Mixture:
-        """The defensive mixture, over items with these masses under p_lm."""
+        """Mix GCD's proposal in, over items with these masses under p_lm."""
         log_z = torch.logsumexp(log_mass + log_g, dim=1)
         log_alive = torch.logsumexp(log_mass.masked_fill(~alive, -torch.inf), dim=1)
         empty = log_z.isneginf()
@@ -387,11 +375,8 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         return _Mixture(mixed, log_z, empty & ~log_alive.isneginf(), floored)
 
     def _options(self) -> str:
-        """The options, for `repr`."""
-        return (
-            f"exact_top_k={self.exact_top_k}, temper={self.temper}, defence={self.defence}, "
-            f"potential={self.potential}"
-        )
+        """Return the options, for `repr`."""
+        return f"exact_top_k={self.exact_top_k}, defence={self.defence}, potential={self.potential}"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.lookahead!r}, twist={self.twist!r}, {self._options()})"
@@ -438,7 +423,7 @@ def looking_ahead(lookahead: object) -> Proposal[Any]:
 
 
 def _alive(walk: AutomatonPosition, steps: Int32[Tensor, "R K"]) -> Bool[Tensor, "R K"]:
-    """The items after which the text can be completed within the budget."""
+    """Return the items after which the text can be completed within the budget."""
     return fits(steps, walk.remaining.unsqueeze(1))
 
 

@@ -13,6 +13,7 @@ instead of 29 s).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -21,12 +22,11 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from gcd.support.threads import shared_out
-from smc.draw import categorical
 from smc.vocabulary import tensors
 from smc.vocabulary.class_mass import FEW, MaskGuide, exponentials
 from smc.vocabulary.factors import Factors, Guide, unsigned
 from smc.vocabulary.kernels import blocks, selection
-from smc.vocabulary.tensors import Best, Known, TensorDraws
+from smc.vocabulary.tensors import Best, FactorDraws, Known, TensorDraws
 
 NARROW = 1024
 """Rows of fewer tokens go through tensor operations, all rows together."""
@@ -34,20 +34,15 @@ _LEAST = 1e-20
 """A row whose sum is under this part of the greatest possible one is summed anew in float64."""
 
 
-class BlockDraws(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class BlockDraws(FactorDraws):
     """The distributions q of R prefixes, by sums over blocks; see `smc.vocabulary.tensors.Draws`.
 
     Attributes:
-        log_p: log-probabilities of the next token.
-        factors: log g.
-        log_z: log of the sum over v of p(v) g(v).
         sums: of p g over the tokens of each block, divided by exp(scale).
         scale: of each row.
     """
 
-    log_p: Float[Tensor, "R V"]
-    factors: Factors
-    log_z: Float64[Tensor, "R"]
     sums: Float64[Tensor, "R blocks"]
     scale: Float64[Tensor, "R"]
 
@@ -56,14 +51,6 @@ class BlockDraws(NamedTuple):
         out = torch.empty_like(rows)
         shared_out(_draw_rows, len(rows), self, rows.tolist(), u.tolist(), out.numpy())
         return out
-
-    def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
-        """Return where in (0, 1) the token drawn from each of these rows changes."""
-        return categorical(self.factors.applied(self.log_p)).breaks(rows)
-
-    def log_g(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Return log g of one token in each of these rows."""
-        return self.factors.at(rows, tokens)
 
 
 def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> BlockDraws | TensorDraws:
@@ -102,7 +89,7 @@ def locate(
     rows: Int64[Tensor, "M"],
     targets: Float64[Tensor, "M"],
 ) -> Int64[Tensor, "M"]:
-    """Find the candidate of a row in whose stretch of the running sum of pi each target lies."""
+    """Invert the cumulative inclusion probabilities at each target."""
     hit, which, count = torch.unique_consecutive(rows, return_inverse=True, return_counts=True)
     if log_p.shape[1] < NARROW:
         some = factors._replace(
@@ -123,7 +110,7 @@ def locate(
 
 
 def _most_candidates(factors: Factors) -> int:
-    """The most candidates that a row may have."""
+    """Return the most candidates that a row may have."""
     size = factors.classes.start.diff(dim=1)[factors.automaton_of_row]
     inside = (size * ~factors.by_class.isneginf()).sum(dim=1)
     return int(inside.max()) + factors.tokens.shape[1] if len(inside) else 0

@@ -13,6 +13,7 @@ None of these operations waits for the device. Cost of each: some five readings 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -67,6 +68,29 @@ class TensorDraws(NamedTuple):
     def log_g(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
         """Return log g of one token in each of these rows."""
         return self.guide.at(rows, tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class FactorDraws:
+    """The part of `Draws` that is the same wherever g comes by class of token.
+
+    Attributes:
+        log_p: log-probabilities of the next token.
+        factors: log g.
+        log_z: log of the sum over v of p(v) g(v).
+    """
+
+    log_p: Float[Tensor, "R V"]
+    factors: Factors
+    log_z: Float64[Tensor, "R"]
+
+    def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
+        """Return where in (0, 1) the token drawn from each of these rows changes."""
+        return categorical(self.factors.applied(self.log_p)).breaks(rows)
+
+    def log_g(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
+        """Return log g of one token in each of these rows."""
+        return self.factors.at(rows, tokens)
 
 
 def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> TensorDraws:
@@ -137,7 +161,7 @@ def locate(
     rows: Int64[Tensor, "M"],
     targets: Float64[Tensor, "M"],
 ) -> Int64[Tensor, "M"]:
-    """Find the candidate of a row in whose stretch of the running sum of pi each target lies.
+    """Invert the cumulative inclusion probabilities at each target.
 
     Args:
         log_p, factors: as for `best`.

@@ -17,7 +17,8 @@ Tested in Triton's interpreter, on CPU tensors; not measured, as no machine with
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import triton
@@ -25,35 +26,29 @@ import triton.language as tl
 from jaxtyping import Float, Float64, Int, Int64
 from torch import Tensor
 
-from smc.draw import categorical
 from smc.vocabulary import tensors
 from smc.vocabulary.class_mass import MaskGuide
 from smc.vocabulary.factors import Factors, Guide
 from smc.vocabulary.kernels import triton_blocks as kernels
-from smc.vocabulary.tensors import Best, Draws, Known, repeated
+from smc.vocabulary.tensors import Best, Draws, FactorDraws, Known, repeated
 
 BLOCK = 1024
 """Tokens of a block."""
 
 
-class TritonDraws(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class TritonDraws(FactorDraws):
     """The distributions q of R prefixes, by sums over blocks; see `smc.vocabulary.tensors.Draws`.
 
     Attributes:
-        log_p: log-probabilities of the next token.
-        factors: log g.
         own: for each token the place of its own g, from 1; 0 for none. None where no token has one.
         top: the greatest log p + log g of each block.
         total: sum of exp(log p + log g - top) over each block.
-        log_z: log of the sum over v of p(v) g(v).
     """
 
-    log_p: Float[Tensor, "R V"]
-    factors: Factors
     own: Int[Tensor, "R V"] | None
     top: Float64[Tensor, "R blocks"]
     total: Float64[Tensor, "R blocks"]
-    log_z: Float64[Tensor, "R"]
 
     def draw(self, rows: Int64[Tensor, "M"], u: Float64[Tensor, "M"]) -> Int64[Tensor, "M"]:
         """Return the token at u of the distribution of each of these rows."""
@@ -66,14 +61,6 @@ class TritonDraws(NamedTuple):
         )  # fmt: skip
         return out
 
-    def breaks(self, rows: Int64[Tensor, "M"]) -> Float64[Tensor, "M V"]:
-        """Return where in (0, 1) the token drawn from each of these rows changes."""
-        return categorical(self.factors.applied(self.log_p)).breaks(rows)
-
-    def log_g(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Return log g of one token in each of these rows."""
-        return self.factors.at(rows, tokens)
-
 
 def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> Draws:
     """Prepare to draw from q proportional to p g, for R prefixes."""
@@ -81,7 +68,7 @@ def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> Draws:
     if not isinstance(factors, Factors):
         return tensors.draws(guide, log_p)
     found = _summed(log_p, factors)
-    return found if isinstance(guide, MaskGuide) else found._replace(log_z=guide.log_z.double())
+    return found if isinstance(guide, MaskGuide) else replace(found, log_z=guide.log_z.double())
 
 
 def best(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> Best:
@@ -116,7 +103,7 @@ def locate(
     rows: Int64[Tensor, "M"],
     targets: Float64[Tensor, "M"],
 ) -> Int64[Tensor, "M"]:
-    """Find the candidate of a row in whose stretch of the running sum of pi each target lies."""
+    """Invert the cumulative inclusion probabilities at each target."""
     others = _summed(log_p, without(factors, known))
     possible = ~(others.log_z.isneginf() | log_c.isneginf())[rows]
     # A target beyond the last candidate, by rounding, is that candidate's.
@@ -151,7 +138,7 @@ def _summed(log_p: Float[Tensor, "R V"], factors: Factors) -> TritonDraws:
         **_options(log_p, own),
     )  # fmt: skip
     log_z = (top + total.log()).logsumexp(dim=1)
-    return TritonDraws(log_p, factors, own, top, total, log_z)
+    return TritonDraws(log_p, factors, log_z, own, top, total)
 
 
 def _own_tokens(factors: Factors, log_p: Float[Tensor, "R V"]) -> Int[Tensor, "R V"] | None:
@@ -166,7 +153,7 @@ def _own_tokens(factors: Factors, log_p: Float[Tensor, "R V"]) -> Int[Tensor, "R
 
 
 def _tables(log_p: Tensor, factors: Factors, own: Tensor | None) -> tuple[Tensor, ...]:
-    """What both kernels read; where there is no map, any tensor stands for it."""
+    """Return what both kernels read; where there is no map, any tensor stands for it."""
     by_class, by_token = factors.by_class.contiguous(), factors.by_token.contiguous()
     classes = factors.classes.of
     return (
@@ -176,7 +163,7 @@ def _tables(log_p: Tensor, factors: Factors, own: Tensor | None) -> tuple[Tensor
 
 
 def _sizes(log_p: Tensor, factors: Factors) -> tuple[int, int, int]:
-    """V, C and K."""
+    """Return V, C and K."""
     return log_p.shape[1], factors.by_class.shape[1], factors.tokens.shape[1]
 
 

@@ -11,7 +11,6 @@ import torch
 import hmm as models
 from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.budget import BudgetMask
-from hmm.em import dropout_mask
 from hmm.model import HMM
 from tests.devices.device import DEVICE, assert_same, there
 from tests.smc.toys import CONSTRAINTS, VOCABULARY
@@ -96,15 +95,6 @@ def test_em(monarch: bool | int) -> None:
 
 def parts(hmm: HMM) -> list[torch.Tensor]:
     return [hmm.initial, *hmm.transition.factors, hmm.emission]
-
-
-def test_tokens_are_hidden_by_a_generator_of_the_host() -> None:
-    tokens, _ = sequences()
-    masks = [
-        dropout_mask(each, 0.4, torch.Generator().manual_seed(0))
-        for each in (there(tokens), tokens)
-    ]
-    assert_same([masks[0]], [masks[1]])
 
 
 @KINDS

@@ -15,6 +15,7 @@ from gcd.tokens.lifting import lift
 from hmm.model import HMM
 from smc.algorithms import SMC, Discrete
 from smc.draw import CounterDraw
+from smc.execution import steps_of
 from smc.loop import AHEAD, StaticRun
 from smc.models.hmm_lm import HMMLanguageModel
 from smc.proposals import Batch
@@ -29,7 +30,7 @@ STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "smc": {"ess_threshold": 0.9},
     "strata": {"strata": "state", "resampling": "residual", "ess_threshold": 0.9},
-    "discrete": {"algorithm": "discrete", "share": 0.5},
+    "discrete": {"algorithm": "discrete"},
 }
 
 
@@ -101,7 +102,7 @@ def test_a_static_step_waits_for_nothing(name: str, algorithm: str) -> None:
     )  # fmt: skip
     reader.forward = _Quiet(6 * 2, VOCABULARY.size)
     kind = (Discrete if algorithm == "discrete" else SMC)(**given)
-    steps = kind.on(reader, torch.arange(2, device=DEVICE), 6, CounterDraw(3))
+    steps = steps_of(kind, reader, torch.arange(2, device=DEVICE), 6, CounterDraw(3))
     run = StaticRun(steps, [[0], [1]], 12, graph=False)
     run.step()  # tables that are made once, at first use
     with counted_waits() as waits:

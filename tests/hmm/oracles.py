@@ -53,15 +53,15 @@ def log_completed(
     return torch.where(complete, 0.0, total)
 
 
-def joint(hmm: HMM, tokens: list[int], observed: list[bool] | None = None) -> np.ndarray:
-    """P(h_1 .. h_T, x), one axis for each time; missing tokens are not conditioned on."""
+def joint(hmm: HMM, tokens: list[int | None]) -> np.ndarray:
+    """P(h_1 .. h_T, x), one axis for each time; nothing is known of a token that is None."""
     A = transition_matrix(hmm.transition)
     emission = hmm.emission.double().numpy()
     table = hmm.initial.double().numpy()
     for t, token in enumerate(tokens):
         if t:
             table = table[..., None] * A
-        if observed is None or observed[t]:
+        if token is not None:
             table = table * emission[token]
     return table
 

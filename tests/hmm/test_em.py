@@ -38,22 +38,20 @@ def parameters(hmm: HMM) -> list[torch.Tensor]:
 def test_counts_against_every_path(monarch):
     hmm = tiny(monarch=monarch)
     tokens, lengths = batch(0, [1, 4, 0, 3, 7, 4], 3)
-    observed = torch.from_numpy(np.random.default_rng(1).random(tokens.shape) < 0.7)
-    counts = em.expected_statistics(hmm, tokens, lengths, observed=observed)
+    counts = em.expected_statistics(hmm, tokens, lengths)
     initial, emission = np.zeros(hmm.num_states), np.zeros((3, hmm.num_states))
     log_likelihood = seen = 0.0
     for n, length in enumerate(lengths.tolist()):
         if not length:
             continue
-        string, mask = tokens[n, :length].tolist(), observed[n, :length].tolist()
-        table = joint(hmm, string, mask)
+        string = tokens[n, :length].tolist()
+        table = joint(hmm, string)
         log_likelihood += math.log(table.sum())
         table = table / table.sum()
         initial += over(table, 0)
         for t, token in enumerate(string):
-            if mask[t]:
-                emission[token] += over(table, t)
-                seen += 1
+            emission[token] += over(table, t)
+            seen += 1
     np.testing.assert_allclose(counts.initial.numpy(), initial, atol=1e-12)
     np.testing.assert_allclose(counts.emission.numpy(), emission, atol=1e-12)
     assert float(counts.log_likelihood) == pytest.approx(log_likelihood, abs=1e-10)
@@ -109,16 +107,14 @@ def test_a_process_without_a_share_adds_nothing():
 
 
 @KINDS
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_every_full_step_raises_the_likelihood(monarch, dropout):
-    """30 steps, with tokens missing or not; from random parameters, rising by much in all."""
+def test_every_full_step_raises_the_likelihood(monarch):
+    """30 steps; from random parameters, rising by much in all."""
     source = tiny(seed=1, monarch=monarch, concentration=0.2)
     data = inference.sample(source, 60, 8, torch.Generator().manual_seed(0), eos_id=2)
-    observed = em.dropout_mask(data.tokens, dropout, torch.Generator().manual_seed(3))
     hmm = tiny(seed=2, monarch=monarch)
     curve = []
     for _ in range(30):
-        counts = em.expected_statistics(hmm, data.tokens, data.lengths, observed=observed)
+        counts = em.expected_statistics(hmm, data.tokens, data.lengths)
         curve.append(float(counts.log_likelihood))
         hmm = em.maximize(counts)
         hmm.check()
@@ -126,9 +122,8 @@ def test_every_full_step_raises_the_likelihood(monarch, dropout):
     assert (rises > -1e-10).all()
     assert rises[0] > 1.0
     # The better of the two explains what it drew at least as well as what drew it.
-    if not dropout:
-        truth = inference.log_likelihood(source, data.tokens, data.lengths).sum()
-        assert curve[-1] > float(truth) - 5
+    truth = inference.log_likelihood(source, data.tokens, data.lengths).sum()
+    assert curve[-1] > float(truth) - 5
 
 
 @KINDS
@@ -225,37 +220,9 @@ def test_step_sizes_fall_as_stepwise_em_asks():
     assert all(a > b for a, b in itertools.pairwise(sizes))
 
 
-def test_dropout_hides_its_share_and_repeats_itself():
-    tokens = torch.zeros(200, 50, dtype=torch.int64)
-    masks = [em.dropout_mask(tokens, 0.3, torch.Generator().manual_seed(0)) for _ in range(2)]
-    assert torch.equal(*masks)
-    assert float(masks[0].double().mean()) == pytest.approx(0.7, abs=0.03)
-    assert bool(em.dropout_mask(tokens, 0.0).all())
-    # In a step, hidden tokens are hidden: none of them is counted as an emission.
-    hmm = tiny()
-    lengths = torch.full((200,), 50)
-    generator = torch.Generator().manual_seed(0)
-    step = em.em_step(Step(hmm), [(tokens, lengths)], dropout=0.3, generator=generator)
-    assert float(step.statistics.tokens) == float(masks[0].sum())
-    assert float(step.statistics.emission.sum()) == pytest.approx(float(masks[0].sum()))
-
-
-def test_dropout_is_drawn_where_its_generator_is():
-    """Tokens on a device without numbers: the mask goes there, the draws come from the CPU."""
-    tokens = torch.zeros(20, 5, dtype=torch.int64)
-    here, there = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
-    em.dropout_mask(tokens, 0.3, here)
-    mask = em.dropout_mask(tokens.to("meta"), 0.3, there)
-    assert mask.device.type == "meta"
-    assert torch.equal(here.get_state(), there.get_state())
-    assert not torch.equal(here.get_state(), torch.Generator().manual_seed(0).get_state())
-
-
 def test_bad_input_is_refused():
     hmm, (tokens, lengths) = tiny(), batch(0, [3, 0], 3)
     counts = em.expected_statistics(hmm, tokens, lengths)
-    with pytest.raises(ValueError, match=r"not 1\.0"):
-        em.dropout_mask(tokens, 1.0)
     with pytest.raises(ValueError, match="not negative, transition's are -1"):
         em.maximize(counts, PseudoCounts(transition=-1))
     with pytest.raises(ValueError, match=r"\(2,\) pseudo-counts for 3 tokens"):

@@ -74,18 +74,18 @@ def test_a_table_without_budgets_is_read_like_any_other(pattern):
     hmm = random_hmm(3, seed=7)
     automaton = gcd.lift(gcd.regex(pattern), VOCABULARY)
     short = lookahead_table(hmm, automaton, 4, eventual=True, tolerance=1e-13)
-    ever, long = short.without_budget, lookahead_table(hmm, automaton, 400, tolerance=0)
+    unbounded, long = short.without_budget, lookahead_table(hmm, automaton, 400, tolerance=0)
     states = torch.arange(automaton.num_states)
     predicted = torch.rand(len(states), 3, generator=torch.Generator().manual_seed(1)).double()
     left = torch.full_like(states, 401)
     wanted = expect_classes(long, predicted, states, left)
-    found = expect_classes(ever, predicted, states, left)
+    found = expect_classes(unbounded, predicted, states, left)
     torch.testing.assert_close(found.log_joint, wanted.log_joint, rtol=1e-9, atol=1e-9)
 
     # With a budget the same tokens are alive as there, and what is completed in time is at most
     # what is completed ever.
     left = torch.full_like(states, 3)
-    timely, found = (expect_classes(t, predicted, states, left) for t in (short, ever))
+    timely, found = (expect_classes(t, predicted, states, left) for t in (short, unbounded))
     assert torch.equal(found.log_joint.isneginf(), timely.log_joint.isneginf())
     assert bool((timely.log_joint <= found.log_joint + 1e-12).all())
 
@@ -105,7 +105,7 @@ def test_a_cycle_that_is_hardly_ever_left_is_solved(monkeypatch):
 
 
 def solved(hmm: HMM, edges: Edges) -> torch.Tensor:
-    """beta_ever by one linear system over all pairs of a state and a hidden state."""
+    """beta_unbounded by one linear system over all pairs of a state and a hidden state."""
     S, H = edges.num_states, hmm.num_states
     matrix, constant = torch.eye(S * H).double().view(S, H, S, H), torch.zeros(S, H).double()
     mass = edges.mass * edges.log_mass.exp().unsqueeze(1)
@@ -204,9 +204,9 @@ def test_every_cycle_is_cut_and_a_component_does_not_feel_the_others():
 def test_only_its_rows_stay_in_memory():
     hmm = random_hmm(4, seed=9)
     automaton, edges = parts("(a|b)*c", hmm)
-    ever = eventually(hmm, edges, 1e-8)
-    assert ever.b.untyped_storage().nbytes() == automaton.num_states * 4 * 8
-    assert ever.log_scale.untyped_storage().nbytes() == automaton.num_states * 8
+    unbounded = eventually(hmm, edges, 1e-8)
+    assert unbounded.b.untyped_storage().nbytes() == automaton.num_states * 4 * 8
+    assert unbounded.log_scale.untyped_storage().nbytes() == automaton.num_states * 8
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

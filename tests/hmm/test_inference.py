@@ -18,7 +18,6 @@ from tests.hmm.oracles import (
     recipes,
     sparse,
     tiny,
-    transition_matrix,
 )
 
 KINDS = pytest.mark.parametrize("monarch", [False, 2], ids=["dense", "monarch"])
@@ -36,38 +35,34 @@ def test_every_recursion_against_every_path(monarch, length):
     hmm = tiny(seed=length, monarch=monarch)
     strings = all_strings(3, length)
     strings = strings[torch.randperm(len(strings))[:9]]
-    hidden = torch.rand(strings.shape) < 0.3
-    for observed in (None, ~hidden):
-        lengths = torch.full((len(strings),), length)
-        filtered = inference.filter_all(hmm, strings, lengths, observed)
-        posterior = inference.marginals(hmm, strings, lengths, observed)
-        pairs = np.zeros((hmm.num_states, hmm.num_states))
-        for n, string in enumerate(strings.tolist()):
-            seen = None if observed is None else observed[n].tolist()
-            table = joint(hmm, string, seen)
-            close(filtered.log_likelihood[n], np.log(table.sum()))
-            for t in range(length):
-                # P(h_t | x_<=t): of the sequence cut there; predicted: with token t unseen.
-                cut = joint(hmm, string[: t + 1], seen)
-                close(filtered.filtered[n, t], over(cut, t) / cut.sum())
-                before = [*(seen or [True] * length)[:t], False]
-                cut = joint(hmm, string[: t + 1], before)
-                close(filtered.predicted[n, t], over(cut, t) / cut.sum())
-                close(posterior.states[n, t], over(table, t) / table.sum())
-            for t in range(length - 1):
-                pairs += over(table, t, t + 1) / table.sum()
-        close(posterior.log_likelihood, filtered.log_likelihood)
-        close(inference.log_likelihood(hmm, strings, lengths, observed), filtered.log_likelihood)
-        if isinstance(hmm.transition, Dense):
-            close(posterior.transition_counts[0], pairs)
-        else:
-            first, second = (np.zeros(tuple(part.shape)) for part in hmm.transition.factors)
-            for i, j in np.ndindex(*pairs.shape):
-                (k, m), (next_k, next_m) = divmod(i, 2), divmod(j, 2)
-                first[k, m, next_m] += pairs[i, j]
-                second[next_m, k, next_k] += pairs[i, j]
-            close(posterior.transition_counts[0], first)
-            close(posterior.transition_counts[1], second)
+    lengths = torch.full((len(strings),), length)
+    filtered = inference.filter_all(hmm, strings, lengths)
+    posterior = inference.marginals(hmm, strings, lengths)
+    pairs = np.zeros((hmm.num_states, hmm.num_states))
+    for n, string in enumerate(strings.tolist()):
+        table = joint(hmm, string)
+        close(filtered.log_likelihood[n], np.log(table.sum()))
+        for t in range(length):
+            # P(h_t | x_<=t): of the sequence cut there; predicted: with token t unseen.
+            cut = joint(hmm, string[: t + 1])
+            close(filtered.filtered[n, t], over(cut, t) / cut.sum())
+            cut = joint(hmm, [*string[:t], None])
+            close(filtered.predicted[n, t], over(cut, t) / cut.sum())
+            close(posterior.states[n, t], over(table, t) / table.sum())
+        for t in range(length - 1):
+            pairs += over(table, t, t + 1) / table.sum()
+    close(posterior.log_likelihood, filtered.log_likelihood)
+    close(inference.log_likelihood(hmm, strings, lengths), filtered.log_likelihood)
+    if isinstance(hmm.transition, Dense):
+        close(posterior.transition_counts[0], pairs)
+    else:
+        first, second = (np.zeros(tuple(part.shape)) for part in hmm.transition.factors)
+        for i, j in np.ndindex(*pairs.shape):
+            (k, m), (next_k, next_m) = divmod(i, 2), divmod(j, 2)
+            first[k, m, next_m] += pairs[i, j]
+            second[next_m, k, next_k] += pairs[i, j]
+        close(posterior.transition_counts[0], first)
+        close(posterior.transition_counts[1], second)
 
 
 @KINDS
@@ -150,14 +145,11 @@ def test_a_batch_is_its_sequences(recipe, seed, lengths, rubbish):
     """Order, padding and the other sequences change nothing."""
     hmm = recipe.model()
     tokens, lengths = batch(seed, lengths, recipe.num_tokens, rubbish)
-    observed = torch.from_numpy(np.random.default_rng(seed).random(tokens.shape) < 0.7)
-    together = inference.marginals(hmm, tokens, lengths, observed)
+    together = inference.marginals(hmm, tokens, lengths)
     counts = [torch.zeros_like(part) for part in hmm.transition.factors]
     for n, length in enumerate(lengths.tolist()):
         part = slice(n, n + 1)
-        alone = inference.marginals(
-            hmm, tokens[part, :length], lengths[part], observed[part, :length]
-        )
+        alone = inference.marginals(hmm, tokens[part, :length], lengths[part])
         close(together.states[n, :length], alone.states[0].numpy())
         assert not together.states[n, length:].any()
         close(together.log_likelihood[n], alone.log_likelihood[0].numpy())
@@ -198,16 +190,6 @@ def test_counts_do_not_depend_on_the_block_of_rows(monkeypatch):
                 inference.marginals(hmm, tokens, lengths).transition_counts, whole, strict=True
             ):
                 close(part, expected.numpy())
-
-
-def test_nothing_seen_leaves_the_prior():
-    hmm = tiny()
-    tokens, lengths = batch(0, [5], 3)
-    result = inference.marginals(hmm, tokens, lengths, torch.zeros(1, 5, dtype=torch.bool))
-    close(result.log_likelihood, [0.0])
-    A = transition_matrix(hmm.transition)
-    for t in range(5):
-        close(result.states[0, t], hmm.initial.numpy() @ np.linalg.matrix_power(A, t))
 
 
 @KINDS

@@ -255,8 +255,8 @@ class Candidate:
         return math.exp(self.parent.log_w + self.log_p)
 
 
-def scores(candidates: list[Candidate], defence: float | None, share: float) -> list[float]:
-    """w g of what competes, with the defence and the share mixed in."""
+def scores(candidates: list[Candidate], defence: float | None) -> list[float]:
+    """w g of what competes, with the defence mixed in."""
     s, M = [c.w * math.exp(c.log_g) for c in candidates], sum(c.w for c in candidates)
     G = sum(s)
     if defence is not None and M > 0:
@@ -264,15 +264,6 @@ def scores(candidates: list[Candidate], defence: float | None, share: float) -> 
         eps = max(defence, FLOOR) if holes else defence
         s = [
             (1 - eps) * x / G + eps * c.w / M if G > 0 else c.w
-            for x, c in zip(s, candidates, strict=True)
-        ]
-    if share > 0 and sum(s) > 0:
-        by_state: dict[int, float] = defaultdict(float)
-        for x, c in zip(s, candidates, strict=True):
-            by_state[c.after.state] += x
-        S, K = sum(s), sum(x > 0 for x in by_state.values())
-        s = [
-            (1 - share) * x / S + share * x / (by_state[c.after.state] * K) if x > 0 else 0.0
             for x, c in zip(s, candidates, strict=True)
         ]
     return s
@@ -288,7 +279,7 @@ def threshold(values: list[float], N: int) -> float:
 
 
 def answers_of(
-    example: Example, N: int, *, count_finished: bool, share: float, floor: float
+    example: Example, N: int, *, count_finished: bool, floor: float
 ) -> dict[tuple[int, ...], float]:
     """The discrete filter: the log weight of every answer."""
     found: dict[tuple[int, ...], float] = {}
@@ -316,7 +307,7 @@ def answers_of(
                     found[after.ids] = x.log_w + log_p[v]
 
         defence = None if example.top_p < 1 else example.rule.defence
-        s, M = scores(competing, defence, share), sum(c.w for c in competing)
+        s, M = scores(competing, defence), sum(c.w for c in competing)
         unit = sum(s) / M if M > 0 else 1.0
         fixed = [math.exp(log_w) * unit for log_w in found.values()] if count_finished else []
         c = max(threshold(s + fixed, N), floor * sum(s + fixed))

@@ -208,9 +208,9 @@ RULES: dict[str, Rule] = {
     "no_potential": Rule(Wave(potential=False), wave, wave),
     "tied": Rule(Tied(), gcd, tied),
     "guess": Rule(
-        smc.Twisted(Guess(), exact_top_k=None, temper=0.5, defence=0.2),
+        smc.Twisted(Guess(), exact_top_k=None, defence=0.2),
         gcd,
-        lambda *place: 0.5 * min(0.0, guess(*place)),
+        lambda *place: min(0.0, guess(*place)),
         defence=0.2,
     ),
     "no_defence": Rule(

@@ -67,7 +67,7 @@ PROPOSALS = {"lm": smc.LM, "lcd": smc.LCD, "gcd": smc.GCD, "pgcd": pgcd}
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "state": {"ess_threshold": 0.8},
     "none": {"ess_threshold": 0.8, "strata": "none", "resampling": "multinomial"},
-    "discrete": {"algorithm": "discrete", "share": 0.3},
+    "discrete": {"algorithm": "discrete"},
 }
 
 

@@ -88,11 +88,11 @@ def test_answers_are_those_of_the_definition(rule: str, forced_runs: bool) -> No
     chosen = 0
     for seed, options in enumerate(
         [
-            {"count_finished": True, "share": 0.0, "floor": 1e-6},
-            {"count_finished": False, "share": 0.0, "floor": 0.0},
-            {"count_finished": True, "share": 0.4, "floor": 0.0},
-            {"count_finished": False, "share": 1.0, "floor": 0.1},
-            {"count_finished": True, "share": 0.2, "floor": 1e-3},
+            {"count_finished": True, "floor": 1e-6},
+            {"count_finished": False, "floor": 0.0},
+            {"count_finished": True, "floor": 0.0},
+            {"count_finished": False, "floor": 0.1},
+            {"count_finished": True, "floor": 1e-3},
         ]
     ):
         target = {"temperature": (1.0, 0.7)[seed % 2], "top_p": 0.7 if seed == 4 else 1.0}
@@ -121,7 +121,7 @@ def test_answers_are_those_of_the_definition(rule: str, forced_runs: bool) -> No
         {"ess_threshold": 1.0},
         {"ess_threshold": 1.0, "strata": "none", "resampling": "multinomial"},
         {"algorithm": "discrete"},
-        {"algorithm": "discrete", "floor": 0.0, "count_finished": False, "answers": 1},
+        {"algorithm": "discrete", "floor": 0.0, "count_finished": False},
     ],
     ids=str,
 )

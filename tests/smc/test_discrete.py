@@ -56,7 +56,7 @@ PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
     "conditional": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=1),
     "in_time": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=0, lookahead="in_time"),
     "exact": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=None, defence=0.0),
-    "joint": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=2, lookahead="joint", temper=0.5),
+    "joint": lambda: smc.PGCD(random_hmm(seed=7), exact_top_k=2, lookahead="joint"),
     "wrong": lambda: smc.PGCD(never([1]), exact_top_k=1, defence=0.0),
     "hopeless": lambda: smc.PGCD(never([0, 1, 2, 3, 5]), exact_top_k=1, defence=0.2),
 }
@@ -65,11 +65,8 @@ OPTIONS: list[dict[str, Any]] = [
     {},
     PLAIN,
     {"floor": 0.0},
-    {**PLAIN, "share": 0.4},
-    {**PLAIN, "share": 1.0},
     {**PLAIN, "floor": 0.2},
-    {"share": 0.3, "floor": 0.1},
-    {**PLAIN, "answers": 2},
+    {"floor": 0.1},
 ]
 # Options and proposals know nothing of each other: two proposals meet all options, others two.
 PAIRS = [
@@ -109,7 +106,7 @@ def test_so_do_those_of_compiled_loops(proposal: str, monkeypatch: pytest.Monkey
     """Which these vocabularies are too small for otherwise."""
     monkeypatch.setattr(compiled, "NARROW", 0)
     given = {"particles": 2, "proposal": PROPOSALS[proposal](), "algorithm": "discrete"}
-    for options in (PLAIN, {"share": 0.3, "floor": 0.1}):
+    for options in (PLAIN, {"floor": 0.1}):
         assert_exact(many_words(), 4, **given, **options)
 
 
@@ -175,12 +172,11 @@ def test_negative_control(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("proposal", [p for p in PROPOSALS if p != "lm"])
-@pytest.mark.parametrize("options", [{}, {"share": 0.4}], ids=str)
-def test_with_room_for_every_prefix_it_enumerates(proposal: str, options: dict) -> None:
+def test_with_room_for_every_prefix_it_enumerates(proposal: str) -> None:
     for budget in (3, 6):
         automaton = many_words()
         (found,) = sample([PROMPT], automaton, budget=budget, particles=200,
-                          proposal=PROPOSALS[proposal](), **PLAIN, **options)  # fmt: skip
+                          proposal=PROPOSALS[proposal](), **PLAIN)  # fmt: skip
         sequences = target(TOY, PROMPT, automaton, budget)
         assert found.enumerated
         assert found.log_evidence == pytest.approx(math.log(sum(sequences.values())), abs=1e-12)
@@ -205,14 +201,6 @@ def test_with_too_little_room_it_does_not_say_so() -> None:
     (found,) = sample([PROMPT], many_words(), budget=6, particles=2)
     assert not found.enumerated
     assert any(found.diagnostics.resampled)
-    (few,) = sample([PROMPT], many_words(), budget=6, particles=200, answers=3, **PLAIN)
-    assert not few.enumerated
-    assert len(few.answers) == 3
-    (whole,) = sample([PROMPT], many_words(), budget=6, particles=200, **PLAIN)
-    assert few.log_evidence == whole.log_evidence
-    assert math.fsum(math.exp(s.log_weight) for s in few.particles) == pytest.approx(
-        math.exp(whole.log_evidence), rel=1e-12
-    )
 
 
 @settings(max_examples=30)
@@ -232,9 +220,7 @@ def test_the_right_model_has_no_variance(seed: int, particles: int, slack: int) 
     assert found.log_evidence == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    "options", [{"share": 0.5}, {"floor": 0.3}, {"count_finished": True}], ids=str
-)
+@pytest.mark.parametrize("options", [{"floor": 0.3}, {"count_finished": True}], ids=str)
 def test_negative_control_of_no_variance(options: dict) -> None:
     """What changes the scores, or leaves candidates out at random, does have variance."""
     hmm = random_hmm(seed=5)
@@ -346,7 +332,7 @@ def test_weights_over_many_orders_of_magnitude(
     automaton = many_words()
     expected = target(Small(VOCABULARY, seed=4), PROMPT, automaton, 5)
     (found,) = sample([PROMPT], automaton, Small(VOCABULARY, seed=4), budget=5, particles=3,
-                      **{**options, "share": 0.0, "floor": 0.0})  # fmt: skip
+                      **{**options, "floor": 0.0})  # fmt: skip
     weights = {each.ids: each.log_weight for each in found.particles}
     best = max(expected, key=expected.__getitem__)
     assert weights[best] == pytest.approx(math.log(expected[best]), abs=1e-9)
@@ -403,9 +389,7 @@ def test_finished_answers_stop_stragglers() -> None:
     assert counted.diagnostics.tokens <= 4
 
 
-@pytest.mark.parametrize("share", [0.0, 0.7])
-def test_the_share_is_given_out_by_state(share: float) -> None:
-    """Scores of the candidates sum to one, and each state's to at least its part of the share."""
+def test_scores_of_a_mask_are_weights() -> None:
     automaton = many_words()
     batch = smc.Batch(AutomatonBatch([automaton]), torch.tensor([6]))
     gcd = smc.GCD()
@@ -415,23 +399,13 @@ def test_the_share_is_given_out_by_state(share: float) -> None:
     log_weight = torch.tensor([-3.0, -1.0], dtype=torch.float64)
     example = torch.zeros(2, dtype=torch.int64)
     scores = gcd.score(state, log_p)
-    rivals = selection_scores(scores, log_p, log_weight, example, 1, share)
+    rivals = selection_scores(scores, log_p, log_weight, example, 1)
     s = rivals.factors.applied(log_p).exp()
-    class_of = automaton.class_of
-    after = scores.successors.states[:, torch.tensor(class_of).long()]
     going = (s > 0).nonzero().tolist()
     assert going
-    if share:
-        assert float(s.sum()) == pytest.approx(1, rel=1e-12)
-        states = {int(after[r, v]) for r, v in going}
-        for each in states:
-            part = sum(float(s[r, v]) for r, v in going if int(after[r, v]) == each)
-            assert part >= share / len(states) - 1e-12
-        plain = sum(math.exp(log_weight[r] + log_p[r, v]) for r, v in going)
-        assert float(rivals.log_unit[0]) == pytest.approx(-math.log(plain), abs=1e-12)
-    else:
-        for r, v in going:
-            assert float(s[r, v]) == pytest.approx(math.exp(log_weight[r] + log_p[r, v]), rel=1e-12)
+    for r, v in going:
+        assert float(s[r, v]) == pytest.approx(math.exp(log_weight[r] + log_p[r, v]), rel=1e-12)
+    assert rivals.log_unit.tolist() == [0.0]
 
 
 class Often(ToyLM):
@@ -460,15 +434,14 @@ def test_a_lookahead_that_expects_no_end_does_not_starve_what_runs() -> None:
     assert min(each.diagnostics.tokens for each in found) > 30
 
 
-@pytest.mark.parametrize("share", [0.5, 1.0])
-def test_classes_that_are_as_many_as_tokens(share: float) -> None:
+def test_classes_that_are_as_many_as_tokens() -> None:
     """Tables of a batch are filled up to the most classes; that does not make tokens of them."""
     vocabulary = Vocabulary.from_bytes([b"a", b"b", b"c", b""], [3])
     two = lift(choice("aa", "bb", "cc", "ab", "ba"), vocabulary)
     four = lift(choice("abc", "b", "ca"), vocabulary)
     assert four.num_classes == vocabulary.size > two.num_classes
     lm = ToyLM(vocabulary, seed=3)
-    given = {"budget": 4, "particles": 2, "share": share, "seed": 5}
+    given = {"budget": 4, "particles": 2, "seed": 5}
     (alone,) = sample([[0]], two, lm, example_ids=[0], **given)
     together = sample([[0], [1]], [two, four], lm, **given)
     assert timeless(together[0]) == timeless(alone)
@@ -489,8 +462,8 @@ class Uneven(smc.GCD):
         return TiedGuide(factors, factors.applied(log_p).logsumexp(dim=1))
 
 
-def test_a_guide_of_classes_and_tokens_takes_a_share() -> None:
-    for options in ({"share": 0.5}, {"share": 1.0, "floor": 0.1}):
+def test_weights_with_a_guide_of_classes_and_tokens() -> None:
+    for options in ({}, {"floor": 0.1}):
         given = {"particles": 2, "proposal": Uneven(), "algorithm": "discrete", **options}
         assert_exact(many_words(), 4, **given)
 
@@ -534,16 +507,13 @@ def test_many_last_tokens_end_a_text_at_once(monkeypatch: pytest.MonkeyPatch) ->
         ({"algorithm": "beam"}, "unknown algorithm 'beam'; choose one of smc, discrete"),
         ({"ess_threshold": 0.5}, "'discrete' does not read ess_threshold=0.5"),
         ({"resampling": "systematic"}, "'discrete' does not read resampling='systematic'"),
-        ({"algorithm": "smc", "share": 0.5}, "'smc' does not read share=0.5"),
+        ({"algorithm": "smc", "floor": 0.5}, "'smc' does not read floor=0.5"),
         ({"algorithm": "smc", "floors": 0.5}, "'smc' does not read floors=0.5"),
         ({"algorithm": "smc", "strata": "budget"}, "strata is 'budget'; use one of none, state"),
         ({"particles": 0}, "particles is 0; at least 1 is needed"),
-        ({"share": 1.5}, r"share is 1.5; it must lie in \[0, 1\]"),
-        ({"share": math.nan}, "share is nan"),
+        ({"floor": math.nan}, "floor is nan"),
         ({"floor": 1}, r"floor is 1; it must lie in \[0, 1\)"),
         ({"floor": -0.1}, "floor is -0.1"),
-        ({"answers": 0}, "answers is 0; give a whole number of 1 or more"),
-        ({"answers": True}, "answers is True; give a whole number"),
     ],
 )
 def test_arguments_without_sense(options: dict, message: str) -> None:
@@ -555,15 +525,13 @@ def test_arguments_without_sense(options: dict, message: str) -> None:
     ("name", "value"),
     [
         ("count_finished", 1),
-        ("answers", 2.5),
-        ("answers", "all"),
-        ("share", "0.5"),
-        ("share", None),
+        ("floor", "0.5"),
+        ("floor", None),
         ("floor", True),
     ],
 )
 def test_values_of_another_type(name: str, value: object) -> None:
-    """TopTokens as well where nobody checks types."""
+    """Refused as well where nobody checks types."""
     made = object.__new__(Discrete)
     for option, chosen in {**vars(Discrete()), name: value}.items():
         object.__setattr__(made, option, chosen)

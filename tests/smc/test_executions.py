@@ -50,8 +50,8 @@ PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
 FILTER = {
     "default": {},
     "plain": {"count_finished": False, "floor": 0.0},
-    "share": {"share": 0.5, "floor": 0.0},
-    "all": {"share": 0.25, "count_finished": False, "floor": 1e-2},
+    "no_floor": {"floor": 0.0},
+    "floor": {"count_finished": False, "floor": 1e-2},
 }
 
 
@@ -132,7 +132,7 @@ def test_the_same_answers_of_the_filter(name: str, options: str) -> None:
         {"resampling": "residual"},
         {"resampling": "systematic", "strata": "state"},
         {"algorithm": "discrete"},
-        {"algorithm": "discrete", **FILTER["share"]},
+        {"algorithm": "discrete", **FILTER["no_floor"]},
     ],
     ids=str,
 )

@@ -44,7 +44,7 @@ PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
     "gcd": smc.GCD,
     "greedy_close": smc.GreedyClose,
     "conditional": lambda: smc.PGCD(random_hmm(5, seed=7), exact_top_k=1),
-    "in_time": lambda: smc.PGCD(random_hmm(5, seed=7), lookahead="in_time", temper=0.7),
+    "in_time": lambda: smc.PGCD(random_hmm(5, seed=7), lookahead="in_time"),
     "joint": lambda: smc.PGCD(random_hmm(5, seed=7), lookahead="joint", exact_top_k=None),
     "no_potential": lambda: smc.PGCD(random_hmm(5, seed=7), potential=False),
 }

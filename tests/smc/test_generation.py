@@ -332,8 +332,8 @@ def test_arguments_that_make_no_sense_are_refused_at_once(
 def test_options_are_checked_at_once() -> None:
     with pytest.raises(ValueError, match="does not read temperature="):
         smc.generate(CONSTRAINTS["a_star_b"](), temperature=0.5)  # type: ignore[call-arg]
-    with pytest.raises(ValueError, match="does not read share="):
-        smc.generate(CONSTRAINTS["a_star_b"](), share=0.5)
+    with pytest.raises(ValueError, match="does not read floor="):
+        smc.generate(CONSTRAINTS["a_star_b"](), floor=0.5)
 
 
 def test_transformers_is_loaded_when_it_is_needed() -> None:

@@ -15,6 +15,7 @@ from gcd.tokens.lifting import lift
 from hmm.model import HMM
 from smc.algorithms import SMC, Discrete
 from smc.draw import CounterDraw
+from smc.execution import steps_of
 from smc.loop import AHEAD, StaticRun
 from smc.proposals import Batch
 from smc.static import StaticReader
@@ -45,7 +46,7 @@ def proposal_of(name: str, lm: smc.TransformersLM) -> smc.Proposal:
 CONSTRAINT = r"(Once|One day|Tom)[a-z ,]{0,40}\."
 OPTIONS: dict[str, dict[str, Any]] = {
     "smc": {"ess_threshold": 0.9},
-    "discrete": {"algorithm": "discrete", "share": 0.25},
+    "discrete": {"algorithm": "discrete"},
 }
 
 
@@ -84,9 +85,9 @@ def test_nothing_waits_for_the_device(
         stories.static_forward(), proposal_of(name, stories), batch,
         pass_of(fused, stories.device), num_particles=6, temperature=1.0, spare=AHEAD,
     )  # fmt: skip
-    given = {"share": 0.25} if algorithm == "discrete" else {"ess_threshold": 0.9}
+    given = {} if algorithm == "discrete" else {"ess_threshold": 0.9}
     kind = {"smc": SMC, "discrete": Discrete}[algorithm](**given)
-    steps = kind.on(reader, torch.arange(2, device="cuda"), 6, CounterDraw(3))
+    steps = steps_of(kind, reader, torch.arange(2, device="cuda"), 6, CounterDraw(3))
     prompts = [stories.encode("A story. "), stories.encode("The ")]
     run = StaticRun(steps, prompts, 12, graph=graph)
     run.advance()  # tables that are made once, at first use

@@ -122,7 +122,7 @@ def test_the_mask_of_every_prefix_in_any_order(
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"exact_top_k": None, "defence": 0.0},
-    {"exact_top_k": 1, "lookahead": "in_time", "temper": 0.5},
+    {"exact_top_k": 1, "lookahead": "in_time"},
     {"lookahead": "joint", "potential": False},
 ]
 

@@ -168,7 +168,7 @@ def test_equal_weights_for_random_automata(
         assert_equal_weights(automaton, budget, seed)
 
 
-@pytest.mark.parametrize("options", [{"twist": "joint"}, {"temper": 0.5}, {"seed": 1}])
+@pytest.mark.parametrize("options", [{"twist": "joint"}, {"twist": 0.5}, {"seed": 1}])
 def test_negative_control_of_equal_weights(options: dict) -> None:
     """Another twist, or another model, costs something."""
     lm = BigramLM(VOCABULARY, table(VOCABULARY))

@@ -24,6 +24,7 @@ from gcd.tokens.vocabulary import Vocabulary
 from hmm.model import HMM
 from smc.algorithms import SMC, Discrete
 from smc.draw import CounterDraw
+from smc.execution import steps_of
 from smc.loop import StaticRun
 from smc.proposals import Batch
 from smc.proposals.waits import Waits
@@ -71,7 +72,7 @@ ALGORITHMS: dict[str, SMC | Discrete] = {
     "smc": SMC(),
     "all": SMC(strata="none", ess_threshold=1.0),
     "discrete": Discrete(),
-    "share": Discrete(share=0.5, floor=0.0, count_finished=False),
+    "plain": Discrete(floor=0.0, count_finished=False),
 }
 
 
@@ -80,7 +81,7 @@ def run_of(proposal: smc.Proposal, algorithm: str, B: int) -> StaticRun:
     reader = StaticReader(
         Outside(ToyLM(VOCABULARY)), proposal, batch, TENSORS, num_particles=3, temperature=1.0
     )
-    steps = ALGORITHMS[algorithm].on(reader, torch.arange(B), 3, CounterDraw(1))
+    steps = steps_of(ALGORITHMS[algorithm], reader, torch.arange(B), 3, CounterDraw(1))
     return StaticRun(steps, [[0]] * B, 5, graph=False)
 
 

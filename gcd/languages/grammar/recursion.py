@@ -39,7 +39,7 @@ class _Kind(Enum):
 
 
 def left_groups(productions: Productions) -> dict[str, str]:
-    """Return, for each left-recursive symbol, the first of those that are left corners of it."""
+    """Map each left-recursive symbol to the first of the symbols on its cycle of left corners."""
     corners = {
         name: {p[0] for p in ways if p and isinstance(p[0], str) and p[0] in productions}
         for name, ways in productions.items()

@@ -68,7 +68,7 @@ class Parts:
         return self._kept[language]
 
     def once(self, build: Callable[P, Automaton], *args: P.args, **kwargs: P.kwargs) -> Automaton:
-        """Return what `build` makes of these arguments; made once, if all of them can be hashed."""
+        """Call `build` once for equal arguments, if they can be hashed; return its automaton."""
         key = (build, args, tuple(kwargs.items()))
         if key not in self._made:
             self._made[key] = self.keep(build(*args, **kwargs))

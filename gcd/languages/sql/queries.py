@@ -135,7 +135,7 @@ class Queries:
                 self._graph.insert(node, target, literal(quoted(name)))
 
     def _joined(self, scope: _Scope, listed: TableSet, missing: TableSet) -> int:
-        """The node behind the tables that FROM lists, some of those in use being still missing."""
+        """Return the node behind the tables that FROM lists, with tables in use still missing."""
         if len(listed | missing) > self._dialect.compound_tables:
             scope = scope.alone  # so no set operator may follow
         node, is_new = self._node("joined", scope, listed, missing)

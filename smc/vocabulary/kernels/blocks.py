@@ -26,7 +26,7 @@ def _log_g(
     by_token: np.ndarray,
     marked: np.ndarray,
 ) -> float:
-    """log g of one token."""
+    """Return log g of one token."""
     if marked[v]:
         for k in range(tokens.size):
             if tokens[k] == v:

@@ -185,7 +185,7 @@ def locate(
     targets: np.ndarray,
     found: np.ndarray,
 ) -> None:
-    """Find the tokens in whose stretch of the running sum of pi the targets lie.
+    """Invert the cumulative inclusion probabilities at each target.
 
     Args:
         p, klass, by_class, listed, by_token: as in `weigh_all`.

@@ -13,7 +13,7 @@ def _tilted(
     log_p, class_of, which, by_class, own, by_token, p, block,
     V, C, K, OWN: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """A block of tokens of a row, and log p + log g of each."""
+    """Load a block of tokens of a row; return them, and log p + log g of each."""
     v = block * BLOCK + tl.arange(0, BLOCK)
     inside = v < V
     p = p.to(tl.int64)  # R x V may be more than 32 bits hold
@@ -29,7 +29,7 @@ def _tilted(
 
 @triton.jit
 def _scaled(x, WIDE: tl.constexpr):
-    """The largest of a block, and exp(x - largest), zero where there is none."""
+    """Return the largest of a block, and exp(x - largest); zero where there is none."""
     top = tl.max(x, axis=0)
     finite = tl.where(top == float("-inf"), 0.0, top)
     return top, tl.exp((x - finite).to(WIDE)).to(tl.float64)

@@ -236,7 +236,6 @@ def test_with_room_for_all_prefixes_every_method_is_exact(tmp_path):
     ("overrides", "message"),
     [
         (["task.methods=[lm,gcd]"], r"task\.methods has lm, .*task\.algorithms=discrete: all tok"),
-        (["discrete.answers=3"], r"discrete\.answers=3 would be ignored: .* measures all answers"),
         (["task.algorithms=[smc_none]", "smc.ess_threshold=0.7"], "no algorithm of this run"),
     ],
 )

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("unchecked_annotations")
 
 METHODS = {name: method for name, method in ALL_METHODS.items() if method.in_convergence}
 PLAIN = HMMConfig(lookahead="conditional")
-PLAINLY = Discrete(count_finished=False, share=0.0, floor=0.0)  # it enumerates where it has room
+PLAINLY = Discrete(count_finished=False, floor=0.0)  # it enumerates where it has room
 
 
 def estimate(*arguments) -> SimpleNamespace:
@@ -115,7 +115,7 @@ CASES = [
     (5, SMC("systematic", 0.9, "state"), PLAIN),
     (4, SMC("multinomial", 1.0), replace(PLAIN, potential=False)),
     (1, PLAINLY, PLAIN),
-    (3, replace(PLAINLY, share=0.5), PLAIN),
+    (3, replace(PLAINLY, floor=0.1), PLAIN),
     (3, Discrete(), replace(PLAIN, defence=0.3, exact_top_k=2)),
     (5, Discrete(count_finished=True, floor=0.1), replace(PLAIN, defence=0.0)),
     (1 << 12, PLAINLY, PLAIN),
@@ -175,7 +175,7 @@ def test_a_run_on_the_tree_is_the_real_run(method, name, particles, algorithm, s
     [
         *((method, SMC("systematic", 1.0)) for method in METHODS),
         ("lcd", PLAINLY),
-        ("gcd", replace(PLAINLY, share=0.5)),
+        ("gcd", PLAINLY),
         ("pgcd", PLAINLY),
         ("pgcd_in_time", Discrete()),
         ("pgcd_tied", Discrete(count_finished=True)),

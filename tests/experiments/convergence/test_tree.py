@@ -146,7 +146,7 @@ def test_a_restricted_constraint_has_the_same_states_and_classes(name):
 @pytest.mark.parametrize(
     "method", ["pgcd", "pgcd_tied", "pgcd_exact", "pgcd_in_time", "pgcd_joint"]
 )
-@pytest.mark.parametrize("options", [{}, {"temper": 0.7, "defence": 0.0}])
+@pytest.mark.parametrize("options", [{}, {"defence": 0.0}])
 def test_restriction_changes_no_guide(name, method, options):
     """log g and log Z at every prefix are those of the whole vocabulary and the whole HMM."""
     constraint, restriction, tree = built(name, 4)

@@ -97,7 +97,7 @@ def test_a_task_without_algorithms_reads_those_of_smc():
         config = compose("config", ["+task=latency"])
         assert unread(config) == [f"discrete.{option.name}" for option in fields(Discrete)]
         with pytest.raises(ValueError, match=r"this run \(smc\) reads it; leave it out$"):
-            experiment.check(compose("config", ["+task=latency", "discrete.share=0.25"]))
+            experiment.check(compose("config", ["+task=latency", "discrete.floor=0.25"]))
         experiment.check(compose("config", ["+task=latency", "smc=paper"]))
 
 
