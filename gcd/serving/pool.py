@@ -12,10 +12,10 @@ where `steps_flat` holds `steps_to_accept` of the state in each entry of `after_
 `gcd.AutomatonBatch` and `gcd.BudgetMask` with room for change: those number the states of a fixed
 list of automata through.
 
-**Memory** is a flat buffer of 8 bytes an entry and a row of 4 bytes a token for each automaton. Each
-doubles, or takes half of what `max_bytes` leaves. Automata that no request uses stay until their
-room is needed, those unused for longest go first; requests with the same automaton share one copy.
-If all room is in use, the next automaton is refused (`ConstraintError`).
+**Memory** is a flat buffer of 8 bytes an entry, and a row of 4 bytes a token for each automaton.
+Each doubles, or takes half of what `max_bytes` leaves. Automata that no request uses stay until
+their room is needed, those unused for longest go first; requests with the same automaton share one
+copy. If all room is in use, the next automaton is refused (`ConstraintError`).
 
 **No row is without a token.** Where nothing is allowed (after a draft's token that the constraint
 refuses, after the end, with no budget left), the EOS ids are: such a row's sample is not used, but
@@ -156,9 +156,9 @@ class AutomatonPool:
                 unused = next((a for a, entry in self._entries.items() if not entry.users), None)
                 if unused is None:
                     raise ConstraintError(
-                        f"the constraints of the running requests take {self.nbytes >> 20} of "
-                        f"{self.max_bytes >> 20} MiB on the device, which leaves no room for one "
-                        f"of {(8 * needed) >> 20} MiB; ask again later, or raise the limit"
+                        f"the constraints of the running requests leave no room for one of "
+                        f"{8 * needed / 2**20:.1f} MiB in {self.max_bytes / 2**20:.1f} MiB on the "
+                        "device; ask again later, or raise the limit"
                     )
                 del self._entries[unused]
 
