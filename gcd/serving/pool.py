@@ -103,11 +103,12 @@ class AutomatonPool:
         self.size, self.max_bytes = size, max_bytes
         self.after_flat = torch.empty(_FIRST_ENTRIES, dtype=torch.int32, device=device)
         self.steps_flat = torch.empty_like(self.after_flat)
-        self.class_of = torch.zeros((_FIRST_ROWS, size), dtype=torch.int32, device=device)
         self.widest = END.width  # classes of the automaton that has most, of those in use
         self.after_flat[: END.width] = DEAD
         self.steps_flat[: END.width] = UNREACHABLE
-        self.class_of[END.row, list(eos_ids)] = END.width - 1
+        class_of = torch.zeros((_FIRST_ROWS, size), dtype=torch.int32)
+        class_of[END.row, list(eos_ids)] = END.width - 1
+        self.class_of = class_of.to(device)
         # Keyed by identity: the entry holds the automaton. Unused for longest comes first.
         self._entries: OrderedDict[TokenAutomaton, _Entry] = OrderedDict()
 
@@ -198,9 +199,10 @@ class AutomatonPool:
             automaton.delta >= 0, automaton.steps_to_accept[automaton.delta], UNREACHABLE
         )
         here = slice(entry.place.base, entry.place.base + entry.size)
-        self.after_flat[here] = torch.tensor(automaton.delta).flatten().to(self.after_flat.device)
-        self.steps_flat[here] = torch.tensor(steps).flatten().to(self.after_flat.device)
-        self.class_of[entry.place.row] = torch.tensor(automaton.class_of).to(self.class_of.device)
+        device = self.after_flat.device
+        self.after_flat[here] = on_device(torch.tensor(automaton.delta).flatten(), device)
+        self.steps_flat[here] = on_device(torch.tensor(steps).flatten(), device)
+        self.class_of[entry.place.row] = on_device(torch.tensor(automaton.class_of), device)
 
     def next(
         self, places: Int64[Tensor, "R 4"], states: Int64[Tensor, "R"], tokens: Int64[Tensor, "R"]
