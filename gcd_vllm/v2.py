@@ -51,6 +51,7 @@ class EngineProcessor(Processor):
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
         """Take a request into a slot; whether it has a constraint."""
         self._leave(req_idx)
+        self._taken[req_idx] = None
         text = (getattr(sampling_params, "extra_args", None) or {}).get(NAME)
         if text is not None or self._constrained[req_idx]:
             self._new.add(req_idx)
