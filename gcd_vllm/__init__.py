@@ -18,7 +18,6 @@ the class for the engine that asks: V1 makes it with three arguments, V2 with tw
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -31,11 +30,17 @@ _INTERFACES = (
 
 def _bases() -> tuple[type, ...]:
     """The interfaces that this vLLM has."""
-    found = []
+    found: tuple[type, ...] = ()
     for name in _INTERFACES:
-        with suppress(ImportError):
-            found.append(import_module(name).LogitsProcessor)
-    return tuple(found)
+        try:
+            more = (*found, import_module(name).LogitsProcessor)
+            type("Both", more, {})
+            found = more
+        except ImportError:  # a vLLM without this engine, or none
+            continue
+        except Exception as error:  # vLLM would not start if this module could not be imported
+            _LOG.warning("gcd is disabled for %s: %s: %s", name, type(error).__name__, error)
+    return found
 
 
 class Processor(*_bases()):  # type: ignore[misc]
@@ -71,7 +76,15 @@ class Processor(*_bases()):  # type: ignore[misc]
                 f"gcd is disabled here, so no constraint can be kept: {type(error).__name__}: "
                 f"{error}; repair the installation, or leave extra_args['gcd'] out"
             ) from error
-        frontend.validate(sampling_params)
+        try:
+            frontend.validate(sampling_params)
+        except ValueError:
+            raise
+        except Exception as error:  # vLLM answers a ValueError with status 400, all else with 500
+            raise ValueError(
+                f"gcd cannot tell whether the constraint can be kept: {type(error).__name__}: "
+                f"{error}; leave extra_args['gcd'] out"
+            ) from error
 
     # What one interface asks for and the other does not have.
     def is_argmax_invariant(self) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from threading import Lock, Thread
+from time import monotonic
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -29,9 +30,15 @@ from gcd.tokens.vocabulary import Vocabulary
 _LOG = logging.getLogger("vllm.gcd")
 NAME = "gcd"
 """The member of `extra_args`, and of `vllm_xargs`."""
+NO_TOKENS = (
+    "prompt_embeds has no tokens that vLLM's V1 runner tells processors of, so the room for an "
+    "answer is not known; give the prompt as tokens or text, or serve with "
+    "VLLM_USE_V2_MODEL_RUNNER=1"
+)
 REFUSED = "[gcd] refused: "
 """How the answer begins of a request that was let in and then could not be served."""
 _LONGEST = 500  # bytes of a reason
+_LONG_WAIT = 1.0  # seconds in which a process compiles, and serves nobody
 _LARGEST_BIAS = 1e4  # of float32, divided by a small temperature, more would be infinite
 
 # Fields of a request that decide over tokens or ends against the mask, and why.
@@ -54,12 +61,12 @@ class Admitted(NamedTuple):
     Attributes:
         automaton: its constraint; None if it may do nothing but end.
         budget: most tokens of its answer, EOS included.
-        place: where its automaton lies on the device.
+        room: most tokens of a text in its place, which says why there is no answer.
     """
 
     automaton: TokenAutomaton | None
     budget: int
-    place: Place = END
+    room: int = 1
 
 
 class Engine:
@@ -135,7 +142,13 @@ class Engine:
         """
         request = ConstraintRequest.parse(text)
         check_conflicts(params)
+        begin = monotonic()
         automaton = self.cache.get(request)
+        if monotonic() - begin > _LONG_WAIT:
+            _LOG.warning(
+                "gcd compiled a constraint for %.1f s, and all requests of this process waited",
+                monotonic() - begin,
+            )
         check_stops(params, automaton)
         room = self.model.max_model_len - (prompt_length or 0)
         limits = {
@@ -166,25 +179,40 @@ class Engine:
         known = [token for token in ends if token is not None and 0 <= token < size]
         return AutomatonPool(size, known or (0,), device, self._max_bytes)
 
-    def lodge(self, pool: AutomatonPool, params: Any, text: str, prompt_length: int) -> Admitted:
-        """Do as `admit`, and put the automaton into the engine's pool; this raises nothing.
+    def take(self, params: Any, text: str, prompt_length: int | None) -> Admitted:
+        """Do as `admit` in an engine, which must not fail for one request: this raises nothing.
 
-        Of a request that cannot be served, the answer is the reason, as far as there are tokens for
-        it, or nothing but an end.
+        The answer of a request that cannot be served is the reason, as far as there are tokens for
+        it, or nothing but an end. An engine that does not know the prompt's length serves none.
         """
+        room = min(params.max_tokens or 1 << 30, self.model.max_model_len - (prompt_length or 0))
         try:
-            automaton, budget = self.admit(params, text, prompt_length)
-            return Admitted(automaton, budget, pool.enter(automaton))
-        except Exception as error:  # an engine must not fail for one request
-            reason = f"{REFUSED}{error}"
-            _LOG.warning("%s", reason[:_LONGEST])
+            if prompt_length is None:
+                raise ConstraintError(NO_TOKENS)
+            return Admitted(*self.admit(params, text, prompt_length), room)
+        except Exception as error:
+            return self._refusal(error, room)
+
+    def lodge(self, pool: AutomatonPool, admitted: Admitted) -> tuple[Admitted, Place]:
+        """Put a request's automaton into the pool, or the reason why that has no room for it."""
+        if admitted.automaton is None:
+            return admitted, END
         try:
-            room = min(params.max_tokens or 1 << 30, self.model.max_model_len - prompt_length)
-            tokens = spelled(self.cache.vocabulary, reason.encode()[:_LONGEST])[: max(0, room - 1)]
-            told = TokenAutomaton.from_position_sets(self.cache.vocabulary, tokens)
-            return Admitted(told, len(tokens) + 1, pool.enter(told))
-        except Exception:  # no room for it, or no vocabulary
-            return Admitted(None, 1)
+            return admitted, pool.enter(admitted.automaton)
+        except Exception as error:
+            refusal = self._refusal(error, admitted.room)
+        with suppress(Exception):  # no room for that either
+            return refusal, END if refusal.automaton is None else pool.enter(refusal.automaton)
+        return Admitted(None, 1), END
+
+    def _refusal(self, error: Exception, room: int) -> Admitted:
+        reason = f"{REFUSED}{error}"
+        _LOG.warning("%s", reason[:_LONGEST])
+        with suppress(Exception):  # no vocabulary
+            vocabulary = self.cache.vocabulary
+            tokens = spelled(vocabulary, reason.encode()[:_LONGEST])[: max(0, room - 1)]
+            return Admitted(TokenAutomaton.from_position_sets(vocabulary, tokens), len(tokens) + 1)
+        return Admitted(None, 1)
 
 
 _engines: dict[int, tuple[ref[Any], Engine]] = {}

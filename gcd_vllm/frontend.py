@@ -18,7 +18,7 @@ from typing import Any
 
 from gcd.errors import ConstraintError
 from gcd.requests import ConstraintRequest
-from gcd_vllm.admission import NAME, check_conflicts, engine_of
+from gcd_vllm.admission import NAME, NO_TOKENS, check_conflicts, engine_of
 
 _DEPTH = 12  # frames in which the input processor is looked for
 
@@ -30,19 +30,22 @@ def validate(params: Any) -> None:
         ValueError: with what was wrong, the value seen, and what to do.
     """
     text = params.extra_args[NAME]
-    config, prompt_length = _caller()
+    config, prompt = _caller()
     if config is None:
         ConstraintRequest.parse(text)
         check_conflicts(params)
         return
-    _check_engine(config)
-    engine_of(config).admit(params, text, prompt_length)
+    _check_engine(config, prompt)
+    known = prompt.get("prompt_token_ids") or prompt.get("prompt_embeds")
+    engine_of(config).admit(params, text, None if known is None else len(known))
 
 
-def _check_engine(config: Any) -> None:
+def _check_engine(config: Any, prompt: dict[str, Any]) -> None:
     """Refuse constraints where V1 would not call processors, or not tell them the tokens."""
     if config.use_v2_model_runner:
         return
+    if prompt and not prompt.get("prompt_token_ids"):
+        raise ConstraintError(NO_TOKENS)
     if config.speculative_config is not None:
         raise ConstraintError(
             "vLLM's V1 runner leaves processors out when it speculates; serve with "
@@ -56,10 +59,10 @@ def _check_engine(config: Any) -> None:
         )
 
 
-def _caller() -> tuple[Any, int | None]:
-    """The configuration of the engine that asks, and the prompt's length, as far as found."""
+def _caller() -> tuple[Any, dict[str, Any]]:
+    """The configuration of the engine that asks, and the prompt, as far as found."""
     frame: FrameType | None = sys._getframe(1)
-    config, length = None, None
+    config = None
     for _ in range(_DEPTH):
         if frame is None:
             break
@@ -67,8 +70,9 @@ def _caller() -> tuple[Any, int | None]:
         if config is None:
             config = getattr(names.get("self"), "vllm_config", None)
         prompt = names.get("prompt")
-        if config is not None and isinstance(prompt, dict) and prompt.get("prompt_token_ids"):
-            length = len(prompt["prompt_token_ids"])
-            break
+        prompt = prompt if isinstance(prompt, dict) else {}
+        has_length = prompt.get("prompt_token_ids") or prompt.get("prompt_embeds") is not None
+        if config is not None and has_length:
+            return config, prompt
         frame = frame.f_back
-    return config, length
+    return config, {}

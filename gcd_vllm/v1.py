@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcd.serving.pool import DEAD, AutomatonPool, on_device
+from gcd.serving.pool import DEAD, AutomatonPool, Place, on_device
 from gcd.serving.reading import TokenReader
 from gcd_vllm import Processor
 from gcd_vllm.admission import NAME, Admitted, engine_of
@@ -22,9 +22,9 @@ from gcd_vllm.admission import NAME, Admitted, engine_of
 class _Row:
     """A request in the batch: its constraint, and its tokens so far."""
 
-    def __init__(self, admitted: Admitted, tokens: list[int]) -> None:
-        self.automaton, self.budget, self.place = admitted
-        self.tokens = tokens
+    def __init__(self, admitted: Admitted, place: Place, tokens: list[int]) -> None:
+        self.automaton, self.budget, _ = admitted
+        self.place, self.tokens = place, tokens
         self._reader = None if self.automaton is None else TokenReader(self.automaton)
 
     def state(self) -> int:
@@ -52,7 +52,7 @@ class EngineProcessor(Processor):
             self._remove(index)
             text = (getattr(params, "extra_args", None) or {}).get(NAME)
             if text is not None:
-                self._rows[index] = self._row(params, text, len(prompt or ()), tokens)
+                self._rows[index] = self._row(params, text, prompt, tokens)
         for here, there, kind in batch_update.moved:
             moved, other = self._rows.pop(here, None), self._rows.pop(there, None)
             if moved is not None:
@@ -62,10 +62,11 @@ class EngineProcessor(Processor):
             elif other is not None:
                 self._leave(other)
 
-    def _row(self, params: Any, text: str, prompt_length: int, tokens: list[int]) -> _Row:
+    def _row(self, params: Any, text: str, prompt: list[int] | None, tokens: list[int]) -> _Row:
         if self._pool is None:
             self._pool = self._engine.pool(self._device)
-        return _Row(self._engine.lodge(self._pool, params, text, prompt_length), tokens)
+        taken = self._engine.take(params, text, None if prompt is None else len(prompt))
+        return _Row(*self._engine.lodge(self._pool, taken), tokens)
 
     def _remove(self, index: int) -> None:
         row = self._rows.pop(index, None)

@@ -9,6 +9,10 @@ A slot's state is a function of its constraint and its committed tokens; `count`
 them it has read. When a request enters, or comes back after preemption, its slot starts at the
 beginning and reads all that it has. A step commits at most one token more than it had drafts.
 
+The runner does not say when a request ends. So what uses room in the pool are the constraints of
+the batch, and those of all other slots may have to make room; a slot that comes back has its
+automaton entered again, wherever there is room, and its state, counted in the automaton, is kept.
+
 Rows along a draft have the state after the draft's tokens, which lie in `input_ids`; that of the
 slot stays where the committed tokens have led, so that a draft may be refused.
 """
@@ -21,10 +25,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcd.serving.pool import NOWHERE, AutomatonPool, Place, on_device
+from gcd.serving.pool import NOWHERE, AutomatonPool, on_device
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd_vllm import Processor
-from gcd_vllm.admission import NAME, engine_of
+from gcd_vllm.admission import NAME, Admitted, engine_of
 
 
 class EngineProcessor(Processor):
@@ -39,46 +43,63 @@ class EngineProcessor(Processor):
         self._pool: AutomatonPool | None = None  # until a request has a constraint
         # A slot's place in the pool (4), its budget, state, and how many tokens that has read.
         self._slots = torch.zeros((slots, 7), dtype=torch.int64, device=device)
-        self._automata: list[TokenAutomaton | None] = [None] * slots
+        self._taken: list[Admitted | None] = [None] * slots
         self._constrained = np.zeros(slots, np.bool_)
-        self._entered: dict[int, tuple[Place, int]] = {}
+        self._placed: dict[int, TokenAutomaton | None] = {}  # the last batch's slots
+        self._new: set[int] = set()  # slots that were taken, and are not written yet
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
         """Take a request into a slot; whether it has a constraint."""
-        before, self._automata[req_idx] = self._automata[req_idx], None
-        if before is not None and self._pool is not None:
-            self._pool.leave(before)
+        self._leave(req_idx)
+        self._taken[req_idx] = None
         text = (getattr(sampling_params, "extra_args", None) or {}).get(NAME)
+        if text is not None or self._constrained[req_idx]:
+            self._new.add(req_idx)
+        self._constrained[req_idx] = text is not None
         if text is None:
-            if self._constrained[req_idx]:
-                self._entered[req_idx] = NOWHERE, 0
-            self._constrained[req_idx] = False
             return False
         length = int(self._requests.prompt_len.np[req_idx])
         if self._pool is None:
             self._pool = self._engine.pool(self._requests.device)
-        admitted = self._engine.lodge(self._pool, sampling_params, text, length)
-        self._automata[req_idx] = admitted.automaton
-        self._constrained[req_idx] = True
-        self._entered[req_idx] = admitted.place, admitted.budget
+        self._taken[req_idx] = self._engine.take(sampling_params, text, length)
         return True
 
     def apply_staged_writes(self) -> None:
-        """Write the slots that requests have entered, and read the tokens that they came with."""
-        if not self._entered:
-            return
-        rows = [
-            [slot, *place, budget, place.initial, 0]
-            for slot, (place, budget) in self._entered.items()
-        ]
-        self._entered.clear()
-        written = on_device(torch.tensor(rows), self._slots.device)
-        slots = written[:, 0]
-        self._slots[slots] = written[:, 1:]
-        numbers = [row[0] for row in rows]
-        had = self._requests.prefill_len.np[numbers] - self._requests.prompt_len.np[numbers]
-        if self._pool is not None and had.any():
-            self._follow(self._pool, slots, int(had.max()))
+        """What is written depends on the batch, so `apply` writes it."""
+
+    def _leave(self, slot: int) -> None:
+        automaton = self._placed.pop(slot, None)
+        if automaton is not None and self._pool is not None:
+            self._pool.leave(automaton)
+
+    def _place(self, pool: AutomatonPool, batch: list[int]) -> None:
+        """Let the pool hold the constraints of the batch's slots, if need be in place of others."""
+        for slot in self._placed.keys() - set(batch):
+            self._leave(slot)
+        entering = [slot for slot in batch if slot not in self._placed]
+        begun: list[list[int]] = []
+        # What has no constraint any more is a row that no mask changes.
+        new = [[slot, *NOWHERE, 0, 0, 0] for slot in self._new if not self._constrained[slot]]
+        for slot in sorted(entering, key=self._new.__contains__):  # who has begun goes first
+            taken = self._taken[slot] or Admitted(None, 1)
+            if slot not in self._new:  # without room it ends; there is none for a text any more
+                taken = taken._replace(room=1)
+            admitted, place = self._engine.lodge(pool, taken)
+            if slot in self._new or admitted is not taken:
+                new.append([slot, *place, admitted.budget, place.initial, 0])
+            else:
+                begun.append([slot, *place])
+            self._taken[slot], self._placed[slot] = admitted, admitted.automaton
+        if begun:
+            written = on_device(torch.tensor(begun), self._slots.device)
+            self._slots[written[:, 0], :4] = written[:, 1:]
+        if new:
+            written = on_device(torch.tensor(new), self._slots.device)
+            self._slots[written[:, 0]] = written[:, 1:]
+            numbers = [row[0] for row in new]
+            had = self._requests.prefill_len.np[numbers] - self._requests.prompt_len.np[numbers]
+            self._follow(pool, written[:, 0], int(had.max()))
+        self._new.difference_update(row[0] for row in new)
 
     def _follow(self, pool: AutomatonPool, slots: Tensor, most: int) -> None:
         """Take the slots' states along the tokens committed since, at most so many of each."""
@@ -97,17 +118,25 @@ class EngineProcessor(Processor):
         self._slots[slots, 6] = count
 
     def apply(self, logits: Tensor, ctx: Any) -> Tensor:
-        constrained = self._constrained[ctx.idx_mapping_np]
-        pool = self._pool
-        if pool is None or not constrained.any():
+        constrained, pool = self._constrained[ctx.idx_mapping_np], self._pool
+        if pool is None:
+            return logits
+        self._place(pool, ctx.idx_mapping_np[constrained].tolist())
+        if not constrained.any():
             return logits
         self._follow(pool, ctx.idx_mapping.long(), 1 + self._drafts)
         rows, at = ctx.expanded_idx_mapping.long(), None
         local = ctx.expanded_local_pos.long()
         tokens = ctx.input_ids.long()
         one_each = logits.shape[0] == len(constrained)
-        if one_each and not constrained.all():
-            at = on_device(torch.from_numpy(np.flatnonzero(constrained)), logits.device)
+        if not constrained.all():
+            if one_each:
+                at = on_device(torch.from_numpy(np.flatnonzero(constrained)), logits.device)
+            else:
+                # How many rows each request has, the host does not know, but at most how many.
+                # Rows without a constraint have width 0, and come last.
+                most = int(constrained.sum()) * (1 + self._drafts)
+                at = (self._slots[rows, 1] == 0).long().argsort(stable=True)[:most]
             rows, local, tokens = rows[at], local[at], tokens[at]
         here = self._slots[rows]
         places, budget, state, count = here[:, :4], here[:, 4], here[:, 5], here[:, 6]

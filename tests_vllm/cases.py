@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 PERSON = {
@@ -38,12 +40,21 @@ SEGMENTS = [
         }
     },
 ]
+DATABASE = {
+    "table_names_original": ["singer"],
+    "column_names_original": [[-1, "*"], [0, "name"], [0, "age"]],
+    "column_types": ["text", "text", "number"],
+    "primary_keys": [],
+    "foreign_keys": [],
+}
 CONSTRAINTS: list[dict[str, Any]] = [
     {"json_schema": PERSON},
     {"regex": "[a-c]+(-[0-9]{2})*"},
     {"choice": ["yes", "no", "perhaps"]},
     {"tools": TOOLS},
     {"segments": SEGMENTS},
+    {"sql": DATABASE},
+    {"grammar": 'start: "[" DIGIT ("," DIGIT)* "]"\nDIGIT: /[0-9]/'},
 ]
 
 
@@ -64,6 +75,14 @@ def is_valid(constraint: dict[str, Any], text: str) -> bool:
                 and call["arguments"].keys() <= {"city", "days"}
                 for call in calls
             )
+        if kind == "sql":
+            with closing(sqlite3.connect(":memory:")) as database:
+                database.execute("CREATE TABLE singer (name TEXT, age NUMBER)")
+                database.execute(text)
+            return True
+        if kind == "grammar":
+            digits = json.loads(text)
+            return bool(digits) and all(type(digit) is int and digit < 10 for digit in digits)
         if kind == "segments":
             _, _, text = text.partition("so:")
             found = json.loads(text)
@@ -75,7 +94,7 @@ def is_valid(constraint: dict[str, Any], text: str) -> bool:
             and isinstance(found["bio"], str)
             and all(isinstance(hobby, str) for hobby in found["hobbies"])
         )
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, sqlite3.Error):
         return False
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -13,14 +14,14 @@ import urllib.request
 
 import pytest
 
-from tests_vllm.cases import CONSTRAINTS, PERSON, asked, is_valid
+from tests_vllm.cases import CONSTRAINTS, PERSON, TOOLS, asked, is_valid
 
 if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
     pytest.skip("a run of its own in `make vllm`", allow_module_level=True)
 
 CONCURRENT = 50
 BUDGETS = {"json_schema": (20, 24, 40), "regex": (4, 9), "choice": (4, 16), "tools": (30, 40),
-           "segments": (20, 30)}  # fmt: skip
+           "segments": (20, 30), "sql": (30, 40), "grammar": (5, 9)}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,8 @@ def url(smollm2, tmp_path_factory):
         sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", smollm2,
         "--served-model-name", "smollm2", "--dtype", "float32", "--max-model-len", "128",
         "--max-num-seqs", "16", "--port", str(port), "--enforce-eager", "--block-size", "32",
-        "--num-gpu-blocks-override", "20",
+        "--num-gpu-blocks-override", "20", "--enable-auto-tool-choice",
+        "--tool-call-parser", "xlam",
     ]  # fmt: skip
     with log.open("w") as file:
         server = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
@@ -115,6 +117,36 @@ def test_concurrent_requests_streaming_and_not_some_cancelled_some_preempted(url
         each for each in metrics.splitlines() if each.startswith("vllm:num_preemptions_total")
     ]
     assert sum(float(each.rpartition(" ")[2]) for each in preempted) > 0
+
+
+def test_a_parser_of_vllm_reads_tool_calls(url):
+    async def ask():
+        async with client(url) as api:
+            given = arguments({"tools": TOOLS}, 40, tools=TOOLS, tool_choice="auto")
+            return await api.chat.completions.create(**given)
+
+    (choice,) = asyncio.run(ask()).choices
+    calls = [
+        {"name": call.function.name, "arguments": json.loads(call.function.arguments)}
+        for call in choice.message.tool_calls
+    ]
+    assert choice.finish_reason == "tool_calls"
+    assert is_valid({"tools": TOOLS}, json.dumps(calls))
+
+
+def test_a_bad_request_among_good_ones(url):
+    from openai import BadRequestError
+
+    async def ask():
+        async with client(url) as api:
+            budgets = [16] * 10 + [1] + [16] * 10
+            requests = [arguments(CONSTRAINTS[2], budget) for budget in budgets]
+            calls = [api.chat.completions.create(**each) for each in requests]
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+    found = asyncio.run(ask())
+    assert isinstance(found.pop(10), BadRequestError)
+    assert all(is_valid(CONSTRAINTS[2], each.choices[0].message.content) for each in found)
 
 
 def test_a_bad_request_is_an_error_that_says_why(url):

@@ -11,7 +11,8 @@ from tests_vllm.cases import CONSTRAINTS, PERSON, asked, is_valid
 if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1":
     pytest.skip("a run of its own in `make vllm`", allow_module_level=True)
 
-BUDGETS = {"json_schema": 24, "regex": 9, "choice": 4, "tools": 40, "segments": 24}
+BUDGETS = {"json_schema": 24, "regex": 9, "choice": 4, "tools": 40, "segments": 24,
+           "sql": 30, "grammar": 9}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_one_that_only_the_engine_can_refuse_beside_twenty_good_ones(engine, mon
     import gcd_vllm.frontend
     from gcd_vllm.admission import REFUSED
 
-    monkeypatch.setattr(gcd_vllm.frontend, "_caller", lambda: (None, None))
+    monkeypatch.setattr(gcd_vllm.frontend, "_caller", lambda: (None, {}))
     bad = parameters({"json_schema": {"type": "nothing"}}, max_tokens=30)
     found = ask(engine, [*[parameters(CONSTRAINTS[2], seed=i) for i in range(20)], bad])
     assert all(output.text in CONSTRAINTS[2]["choice"] for output in found[:20])

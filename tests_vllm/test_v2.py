@@ -14,7 +14,8 @@ from tests_vllm.cases import CONSTRAINTS, asked, is_valid
 if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") != "1":
     pytest.skip("run by `make vllm` with the interpreter", allow_module_level=True)
 
-BUDGETS = {"json_schema": 70, "regex": 9, "choice": 8, "tools": 70, "segments": 40}
+BUDGETS = {"json_schema": 70, "regex": 9, "choice": 8, "tools": 70, "segments": 40,
+           "sql": 70, "grammar": 9}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,23 @@ def test_every_answer_is_valid_and_finished_with_drafts_and_preemption(engine):
         assert len(output.token_ids) <= BUDGETS[next(iter(constraint))]
     assert counted(engine, "vllm:spec_decode_num_draft_tokens") > 0
     assert counted(engine, "vllm:num_preemptions") > 0
+
+
+def test_one_that_only_the_engine_can_refuse_beside_good_ones(engine, monkeypatch):
+    """As if the frontend had not known the vocabulary."""
+    from vllm import SamplingParams
+
+    import gcd_vllm.frontend
+    from gcd_vllm.admission import REFUSED
+
+    monkeypatch.setattr(gcd_vllm.frontend, "_caller", lambda: (None, {}))
+    good = SamplingParams(max_tokens=8, extra_args=asked(CONSTRAINTS[2]))
+    bad = SamplingParams(max_tokens=60, extra_args=asked({"json_schema": {"type": "nothing"}}))
+    found = engine.generate(["Once upon"] * 4, [good, bad, good, good], use_tqdm=False)
+    texts = [each.outputs[0].text for each in found]
+    assert texts.pop(1).strip().startswith(REFUSED.strip())
+    assert all(is_valid(CONSTRAINTS[2], text) for text in texts), texts
+    assert all(each.outputs[0].finish_reason == "stop" for each in found)
 
 
 def test_requests_without_a_constraint_are_left_alone(engine):

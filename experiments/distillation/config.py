@@ -106,7 +106,7 @@ def register() -> None:
 def result_settings(config: DictConfig) -> Identity:
     """Give the settings that determine the trained model: no logging, device or checkpoints."""
     values = {k: v for k, v in plain(config).items() if k not in _NOT_IDENTITY}
-    for key in ("device", "prompt_mib", "adapter"):
+    for key in ("device", "device_map", "prompt_mib", "adapter"):
         values["model"].pop(key)
     return values
 

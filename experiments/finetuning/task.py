@@ -32,7 +32,7 @@ def _read(config: DictConfig) -> list[Any]:
 def _identity(config: DictConfig, items: list[Any]) -> Identity:
     """What determines the result: settings, files and weights."""
     values = {k: v for k, v in plain(config).items() if k not in settings.NOT_IDENTITY}
-    for key in ("device", "prompt_mib"):
+    for key in ("device", "device_map", "prompt_mib"):
         values["model"].pop(key)
     files = [Path(path).expanduser() for path in config.paths]
     return values | {"data": digest(files), "model_files": identity_of(config.model.path)}

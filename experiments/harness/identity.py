@@ -66,7 +66,7 @@ def results_config(config: DictConfig) -> Identity:
     values = plain(config)
     for key in ("trace", "wandb", "run_dir", "resume"):
         values.pop(key, None)
-    for key in ("device", "tensor_parallel", "prompt_mib"):
+    for key in ("device", "device_map", "tensor_parallel", "prompt_mib"):
         values["model"].pop(key, None)
     values["model"].pop("adapter", None)  # its files count, not where they lie
     values["task"].pop("reference", None)

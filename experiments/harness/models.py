@@ -10,6 +10,7 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.distributed import DistributedConfig
@@ -65,10 +66,11 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
         ConstraintError: a tokenizer without any end-of-sequence token.
     """
     device = resolve_device(settings.device)
-    shared = settings.tensor_parallel > 1
-    if shared and settings.adapter != "none":
+    shared, spread = settings.tensor_parallel > 1, settings.device_map != "none"
+    if (shared or spread) and settings.adapter != "none":
+        name = "tensor_parallel" if shared else "device_map"
         raise ValueError(
-            f"model.tensor_parallel={settings.tensor_parallel} with an adapter: an adapter cannot "
+            f"model.{name}={getattr(settings, name)} with an adapter: an adapter cannot "
             "be merged into parts of a model; save the merged model, or give model.adapter=none"
         )
     path = _found(settings.path)
@@ -79,6 +81,8 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
         parts = in_parts(path, settings) if shared else {}
+        if spread:
+            parts = {"device_map": settings.device_map}
         model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **parts)
     except (OSError, ValueError, RuntimeError, EOFError, SafetensorError, UnpicklingError) as error:
         cause = (str(error).splitlines() or [type(error).__name__])[0]
@@ -88,7 +92,9 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
         ) from error
     if adapter is not None:
         model = merged(model, adapter)
-    if not shared:  # else each part is on its process's device
+    if shared:  # each part is on its process's device
+        model.register_forward_hook(of_the_first_process)
+    elif not spread:
         model.to(device=device)
     lm = TransformersLM(model, tokenizer, prompt_bytes=settings.prompt_mib << 20)
     if not lm.vocabulary.eos_ids:
@@ -116,6 +122,17 @@ def in_parts(path: str, settings: ModelConfig) -> dict[str, Any]:
                 "a divisor"
             )
     return {"distributed_config": DistributedConfig(tp_size=wanted, tp_plan="auto")}
+
+
+def of_the_first_process(model: Any, given: Any, output: Any) -> None:
+    """Replace the logits of a pass by those of the first process that holds a part of the model.
+
+    All that is drawn, and how many prefixes the next pass reads, follows from these and the seed.
+    Processes that rounded differently would draw differently, and wait for each other forever.
+    """
+    logits = output.logits.contiguous()
+    dist.broadcast(logits.view(torch.uint8), src=0)
+    output.logits = logits
 
 
 def _found(path: str) -> str:

@@ -6,6 +6,7 @@ A task checks its own settings beside these. All raise `ValueError`.
 from __future__ import annotations
 
 import math
+import os
 import re
 
 from omegaconf import DictConfig
@@ -13,7 +14,15 @@ from omegaconf import DictConfig
 from experiments.harness.algorithms import ALGORITHMS, algorithms_of, unread
 from experiments.harness.budgets import check_budget
 from experiments.harness.checks import at_least, distinct, inside, left_alone, one_of
-from experiments.harness.config import DTYPES, PROMPTS, WANDB_MODES, Config, HMMConfig, TraceConfig
+from experiments.harness.config import (
+    DTYPES,
+    PROMPTS,
+    WANDB_MODES,
+    Config,
+    HMMConfig,
+    ModelConfig,
+    TraceConfig,
+)
 from experiments.harness.lookahead import AUTO
 from experiments.harness.methods import METHODS, hmms_of, method_of, methods_of, needs_hmm
 from gcd.tokens.canonical import LITERALS
@@ -29,6 +38,14 @@ def check_model(config: DictConfig) -> None:
     one_of("model.prompt", config.model.prompt, PROMPTS)
     one_of("model.dtype", config.model.dtype, DTYPES)
     one_of("wandb.mode", config.wandb.mode, WANDB_MODES)
+    one_of("model.device_map", config.model.device_map, ("none", "auto"))
+    if config.model.device_map == "auto":
+        reason = "model.device_map=auto takes all devices that there are, in one process"
+        left_alone(
+            config, {"model": ModelConfig}, ("model.device", "model.tensor_parallel"), reason
+        )
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ValueError(f"{reason}: run it without torchrun")
     at_least("model.prompt_mib", config.model.prompt_mib, 0)
     at_least("seed", config.seed, 0)
     # More would be refused by torch, some of it after hours.

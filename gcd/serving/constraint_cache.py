@@ -10,7 +10,8 @@ seconds while others wait. So the lifted automata are kept by content (`Constrai
 * refusals as well, in memory alone, so that a bad request repeated costs nothing.
 
 What compiling may take is bounded by `gcd.work_limit` and `gcd.state_limit`, and the size of the
-automaton by a number of bytes. Any number of threads may ask.
+automaton by a number of bytes. Any number of threads may ask. One compiles at a time (the caches
+below are not for more), and meanwhile the others get what is known.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class ConstraintCache:
         self._known: OrderedDict[str, TokenAutomaton] = OrderedDict()
         self._refused: OrderedDict[str, str] = OrderedDict()
         self._bytes = 0
-        self._lock = Lock()
+        self._lock, self._compiling = Lock(), Lock()
 
     def get(self, request: ConstraintRequest) -> TokenAutomaton:
         """Return the automaton of a request's constraint; equal constraints share one.
@@ -83,33 +84,45 @@ class ConstraintCache:
         Raises:
             ConstraintError: it does not compile, is empty for these tokens, or is too large.
         """
+        key = request.key
+        known = self._recall(key)
+        if known is not None:
+            return known
+        with self._compiling:
+            known = self._recall(key)  # compiled while this thread waited
+            return known if known is not None else self._make(key, request)
+
+    def _recall(self, key: str) -> TokenAutomaton | None:
         with self._lock:
-            key = request.key
+            if key in self._refused:
+                raise ConstraintError(self._refused[key])
             known = self._known.get(key)
             if known is not None:
                 self._known.move_to_end(key)
                 self._count("memory")
-                return known
-            if key in self._refused:
-                raise ConstraintError(self._refused[key])
-            try:
-                found = self._load(key) or self._compile(request)
-            except Exception as error:  # whatever a text of somebody else's comes to
-                self._count("refused")
-                reason = str(error) or type(error).__name__
-                if len(reason) > _LONGEST_REASON:
-                    reason = f"{reason[:_LONGEST_REASON]}…"
+            return known
+
+    def _make(self, key: str, request: ConstraintRequest) -> TokenAutomaton:
+        try:
+            found = self._load(key) or self._compile(request)
+        except Exception as error:  # whatever a text of somebody else's comes to
+            self._count("refused")
+            reason = str(error) or type(error).__name__
+            if len(reason) > _LONGEST_REASON:
+                reason = f"{reason[:_LONGEST_REASON]}…"
+            with self._lock:
                 self._refused[key] = reason
                 if len(self._refused) > _REFUSALS:
                     self._refused.popitem(last=False)
-                if isinstance(error, ConstraintError) and reason == str(error):
-                    raise
-                raise ConstraintError(reason) from error
+            if isinstance(error, ConstraintError) and reason == str(error):
+                raise
+            raise ConstraintError(reason) from error
+        with self._lock:
             self._known[key] = found
             self._bytes += num_bytes(found)
             while self._bytes > self.max_bytes:
                 self._bytes -= num_bytes(self._known.popitem(last=False)[1])
-            return found
+        return found
 
     def _compile(self, request: ConstraintRequest) -> TokenAutomaton:
         with work_limit(self.max_work), state_limit(self.max_states):

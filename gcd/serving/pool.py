@@ -12,10 +12,10 @@ where `steps_flat` holds `steps_to_accept` of the state in each entry of `after_
 `gcd.AutomatonBatch` and `gcd.BudgetMask` with room for change: those number the states of a fixed
 list of automata through.
 
-**Memory** is a flat buffer of 8 bytes an entry and a row of 4 bytes a token for each automaton. It
-doubles up to `max_bytes`. Automata that no request uses stay until their room is needed, those
-unused for longest go first; requests with the same automaton share one copy. If all room is in
-use, the next automaton is refused (`ConstraintError`).
+**Memory** is a flat buffer of 8 bytes an entry, and a row of 4 bytes a token for each automaton.
+Each doubles, or takes half of what `max_bytes` leaves. Automata that no request uses stay until
+their room is needed, those unused for longest go first; requests with the same automaton share one
+copy. If all room is in use, the next automaton is refused (`ConstraintError`).
 
 **No row is without a token.** Where nothing is allowed (after a draft's token that the constraint
 refuses, after the end, with no budget left), the EOS ids are: such a row's sample is not used, but
@@ -103,11 +103,12 @@ class AutomatonPool:
         self.size, self.max_bytes = size, max_bytes
         self.after_flat = torch.empty(_FIRST_ENTRIES, dtype=torch.int32, device=device)
         self.steps_flat = torch.empty_like(self.after_flat)
-        self.class_of = torch.zeros((_FIRST_ROWS, size), dtype=torch.int32, device=device)
-        self.widest = END.width  # classes of the automaton that has most, of all that ever came
+        self.widest = END.width  # classes of the automaton that has most, of those in use
         self.after_flat[: END.width] = DEAD
         self.steps_flat[: END.width] = UNREACHABLE
-        self.class_of[END.row, list(eos_ids)] = END.width - 1
+        class_of = torch.zeros((_FIRST_ROWS, size), dtype=torch.int32)
+        class_of[END.row, list(eos_ids)] = END.width - 1
+        self.class_of = class_of.to(device)
         # Keyed by identity: the entry holds the automaton. Unused for longest comes first.
         self._entries: OrderedDict[TokenAutomaton, _Entry] = OrderedDict()
 
@@ -134,11 +135,14 @@ class AutomatonPool:
             self._entries[automaton] = entry
         entry.users += 1
         self._entries.move_to_end(automaton)
+        self.widest = max(self.widest, automaton.num_classes)
         return entry.place
 
     def leave(self, automaton: TokenAutomaton) -> None:
         """Take one user of an automaton away; it stays in the pool until its room is needed."""
         self._entries[automaton].users -= 1
+        used = (entry.place.width for entry in self._entries.values() if entry.users)
+        self.widest = max((END.width, *used))
 
     def _room(self, automaton: TokenAutomaton) -> Place:
         """Find room, which costs automata that nobody uses, or larger tensors."""
@@ -147,13 +151,15 @@ class AutomatonPool:
             base, row = self._gap(needed), self._free_row()
             if base is not None and row is not None:
                 return Place(base, automaton.num_classes, row, automaton.initial)
-            if not self._grow(needed if base is None else 0, row is None):
+            ends = (entry.place.base + entry.size for entry in self._entries.values())
+            missing = needed - (self.after_flat.numel() - max((END.width, *ends)))
+            if not self._grow(missing if base is None else 0, row is None):
                 unused = next((a for a, entry in self._entries.items() if not entry.users), None)
                 if unused is None:
                     raise ConstraintError(
-                        f"the constraints of the running requests take {self.nbytes >> 20} of "
-                        f"{self.max_bytes >> 20} MiB on the device, which leaves no room for one "
-                        f"of {(8 * needed) >> 20} MiB; ask again later, or raise the limit"
+                        f"the constraints of the running requests leave no room for one of "
+                        f"{8 * needed / 2**20:.1f} MiB in {self.max_bytes / 2**20:.1f} MiB on the "
+                        "device; ask again later, or raise the limit"
                     )
                 del self._entries[unused]
 
@@ -173,15 +179,19 @@ class AutomatonPool:
     def _grow(self, entries: int, row: bool) -> bool:
         """Make the tensors larger where that is allowed; whether they were."""
         have, rows = self.after_flat.numel(), self.class_of.shape[0]
-        more = max(have, 1 << (entries - 1).bit_length()) if entries else 0
-        if self.nbytes + 8 * more + (4 * self.size * rows if row else 0) > self.max_bytes:
+        left = self.max_bytes - self.nbytes
+        more_rows = max(1, min(rows, left // (8 * self.size))) if row else 0
+        left -= 4 * self.size * more_rows
+        more = max(entries, min(have, left // 16)) if entries else 0
+        if 8 * more > left:
             return False
         if more:
             empty = torch.empty(more, dtype=torch.int32, device=self.after_flat.device)
             self.after_flat = torch.cat([self.after_flat, empty])
             self.steps_flat = torch.cat([self.steps_flat, empty])
         if row:
-            self.class_of = torch.cat([self.class_of, torch.zeros_like(self.class_of)])
+            new = torch.zeros_like(self.class_of[:1]).expand(more_rows, -1)
+            self.class_of = torch.cat([self.class_of, new])
         return True
 
     def _write(self, automaton: TokenAutomaton, entry: _Entry) -> None:
@@ -189,10 +199,10 @@ class AutomatonPool:
             automaton.delta >= 0, automaton.steps_to_accept[automaton.delta], UNREACHABLE
         )
         here = slice(entry.place.base, entry.place.base + entry.size)
-        self.after_flat[here] = torch.tensor(automaton.delta).flatten().to(self.after_flat.device)
-        self.steps_flat[here] = torch.tensor(steps).flatten().to(self.after_flat.device)
-        self.class_of[entry.place.row] = torch.tensor(automaton.class_of).to(self.class_of.device)
-        self.widest = max(self.widest, automaton.num_classes)
+        device = self.after_flat.device
+        self.after_flat[here] = on_device(torch.tensor(automaton.delta).flatten(), device)
+        self.steps_flat[here] = on_device(torch.tensor(steps).flatten(), device)
+        self.class_of[entry.place.row] = on_device(torch.tensor(automaton.class_of), device)
 
     def next(
         self, places: Int64[Tensor, "R 4"], states: Int64[Tensor, "R"], tokens: Int64[Tensor, "R"]

@@ -18,6 +18,7 @@ model's belief (`smc.generate` weighs).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from threading import Lock
 from typing import Any
@@ -98,6 +99,8 @@ class BudgetBatchProcessor(ContinuousBatchingLogitsProcessor):
         self._width = int(manager.model.get_output_embeddings().weight.shape[0])
         self._pool: AutomatonPool | None = None
         self._lock = Lock()  # requests enter on other threads than the manager's
+        # A constraint is given up on whatever thread, at whatever time, the lock held or not.
+        self._left: deque[TokenAutomaton] = deque()
         self._readers: dict[tuple[str, _Constraint], TokenReader] = {}
         self._rows = torch.empty((0, 7), dtype=torch.int64, device=self._device)
         # Masks come first: what is left of a nucleus, say, is then a part of what is allowed.
@@ -168,9 +171,11 @@ class BudgetBatchProcessor(ContinuousBatchingLogitsProcessor):
                 self._pool = AutomatonPool(
                     self._width, automaton.vocabulary.eos_ids, self._device, self._max_bytes
                 )
+            while self._left:
+                self._pool.leave(self._left.popleft())
             place = self._pool.enter(automaton)
         given = _Constraint(automaton, budget, place)
-        finalize(given, self._pool.leave, automaton).atexit = False
+        finalize(given, self._left.append, automaton).atexit = False
         return given
 
     def fill_defaults(self, int32_tensor: Int32[Tensor, "M"]) -> None:

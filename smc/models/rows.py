@@ -120,8 +120,9 @@ class TransformersRows:
         # What rows that are gone needed more columns for goes with them.
         spare = self._width - int(self.lengths.max()) if len(ancestors) else 0
         for layer in self._cache.layers:
-            layer.keys = layer.keys[:, :, spare:].index_select(0, ancestors)
-            layer.values = layer.values[:, :, spare:].index_select(0, ancestors)
+            here = ancestors.to(layer.keys.device)  # layers may lie on several devices
+            layer.keys = layer.keys[:, :, spare:].index_select(0, here)
+            layer.values = layer.values[:, :, spare:].index_select(0, here)
 
     def truncate(self, lengths: Int[Tensor, "R"]) -> None:
         """Cut columns off, then restore the padding to the left."""
@@ -175,7 +176,7 @@ class TransformersRows:
             for name in ("keys", "values"):
                 old = getattr(layer, name)
                 index = source.expand(-1, old.shape[1], -1, old.shape[3])
-                setattr(layer, name, old.gather(2, index))
+                setattr(layer, name, old.gather(2, index.to(old.device)))
 
     @property
     def _width(self) -> int:

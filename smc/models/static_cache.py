@@ -97,6 +97,11 @@ class StaticTransformer:
                 f"the model's attention is {attention!r}, which takes no mask of its own columns; "
                 "load it with attn_implementation='sdpa'"
             )
+        if len({parameter.device for parameter in model.parameters()}) > 1:
+            raise ValueError(
+                "the model lies on several devices, and static shapes are for one; give "
+                "execution='eager'"
+            )
         self.model = model
         # For a model without a limit any number will do that an integer can hold.
         self._last_position = (context or 1 << 62) - 1

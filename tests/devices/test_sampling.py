@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._pytree import tree_map
 
 import smc
 from gcd.languages.text.regex import regex
@@ -24,7 +25,7 @@ from smc.testing import ToyLM
 from smc.vocabulary.passes import TENSORS
 from tests.devices.device import DEVICE, NAME
 from tests.smc.test_executions import PROPOSALS, examples
-from tests.smc.toys import CONSTRAINTS, VOCABULARY
+from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
 
 STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
 ALGORITHMS: dict[str, dict[str, Any]] = {
@@ -53,6 +54,36 @@ def assert_same(found: list[smc.Posterior], expected: list[smc.Posterior]) -> No
             assert [getattr(s, name) for s in one.particles] == pytest.approx(values, abs=1e-9)
         assert one.log_evidence == pytest.approx(other.log_evidence, abs=1e-9)
         assert one.diagnostics.tokens == other.diagnostics.tokens
+
+
+def test_a_model_with_a_layer_on_another_device() -> None:
+    """Its rows of keys and values lie on both, and moved they are."""
+
+    def moved(device: Any) -> Any:
+        def move(module: Any, args: Any, kwargs: Any) -> Any:
+            return tree_map(
+                lambda each: each.to(device) if isinstance(each, torch.Tensor) else each,
+                (args, kwargs),
+            )
+
+        return move
+
+    def sampled(model: Any, **options: Any) -> list[smc.Posterior]:
+        lm = smc.TransformersLM(model, None, vocabulary=VOCABULARY)
+        assert lm.device.type == "cpu"
+        automata = [CONSTRAINTS["few_words"](), CONSTRAINTS["a_star_b"]()]
+        return smc.sample(
+            lm, [[0, 1], [2]], automata, budget=6, particles=8, proposal=smc.GCD(),
+            ess_threshold=1.0, **options,
+        )  # fmt: skip
+
+    split = tiny_model(layers=2).double()
+    split.model.layers[1].to(DEVICE)
+    split.model.layers[1].register_forward_pre_hook(moved(DEVICE), with_kwargs=True)
+    split.model.norm.register_forward_pre_hook(moved("cpu"), with_kwargs=True)
+    assert_same(sampled(split), sampled(tiny_model(layers=2).double()))
+    with pytest.raises(ValueError, match="lies on several devices"):
+        sampled(split, execution="static")
 
 
 @pytest.mark.parametrize("execution", ["eager", "static"])

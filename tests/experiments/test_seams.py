@@ -342,6 +342,29 @@ def test_different_answers_of_one_model_are_refused(monkeypatch):
 
 
 @pytest.mark.slow
+def test_processes_that_hold_a_model_together_sample_from_one_of_them(tmp_path):
+    """As if they rounded otherwise."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import torch\n"
+        "from types import SimpleNamespace\n"
+        "from experiments.harness.models import of_the_first_process\n"
+        "from experiments.harness.processes import processes, refuse_different_answers\n"
+        "rank, world = processes()\n"
+        "logits = torch.arange(6).view(3, 2).T.bfloat16() + rank\n"
+        "output = SimpleNamespace(logits=logits)\n"
+        "of_the_first_process(None, None, output)\n"
+        "refuse_different_answers(str(output.logits.tolist()))\n"
+        "refuse_different_answers(str(logits.tolist()))\n"
+    )
+    done = torchrun(str(program))
+    assert done.returncode != 0
+    last = program.read_text().count("\n")
+    assert f'program.py", line {last}, in <module>' in done.stderr
+    assert f'program.py", line {last - 1}, in <module>' not in done.stderr
+
+
+@pytest.mark.slow
 def test_two_processes_with_other_records_are_refused(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(

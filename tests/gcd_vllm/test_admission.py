@@ -98,6 +98,48 @@ def test_v1_where_it_would_not_call_processors(tokens):
         validate(tokens, params(WORDS), **v1, scheduler_config=late)
 
 
+def test_prompts_without_tokens(tokens):
+    """V1 tells processors nothing of them; V2 does."""
+    for v2, limits in ((False, "prompt_embeds"), (True, "max_model_len less the prompt")):
+        config = VllmConfig(tokens)
+        config.use_v2_model_runner = v2
+        given = {"prompt_embeds": torch.zeros(61, 8)}
+        with pytest.raises(ValueError, match=limits):
+            InputProcessor(config).process_inputs(given, params(WORDS))
+    config = VllmConfig(tokens, max_model_len=400)
+    processor, output = Processor(config, torch.device("cpu"), False), []
+    request = params(WORDS, max_tokens=200)
+    processor.update_state(BatchUpdate(1, [], [(0, request, None, output)], []))
+    assert answer(processor, tokens, 0, output).startswith(f"{REFUSED}prompt_embeds")
+
+
+@pytest.mark.parametrize("change", [{"use_v2_model_runner": None}, {"model_config": None}])
+def test_whatever_the_frontend_meets_is_a_value_error(tokens, change):
+    """As vLLM answers nothing else with an error of the client."""
+    config = VllmConfig(tokens)
+    for name in change:
+        delattr(config, name)
+    with pytest.raises(ValueError, match=f"AttributeError.*{next(iter(change))}"):
+        InputProcessor(config).process_inputs({"prompt_token_ids": [1]}, params(WORDS))
+
+
+def test_a_vocabulary_that_cannot_be_read_is_a_value_error(tokens, monkeypatch):
+    def unread(self):
+        raise OSError("no such file")
+
+    monkeypatch.setattr("gcd_vllm.admission.Engine._vocabulary", unread)
+    with pytest.raises(ValueError, match="OSError: no such file"):
+        validate(tokens, params(WORDS))
+
+
+@pytest.mark.parametrize("seconds", [0.5, 2.5])
+def test_a_compilation_that_others_wait_for_is_logged(tokens, monkeypatch, caplog, seconds):
+    clock = iter(range(100))
+    monkeypatch.setattr("gcd_vllm.admission.monotonic", lambda: next(clock) * seconds)
+    validate(tokens, params(WORDS))
+    assert [each.levelname for each in caplog.records] == ["WARNING"] * (seconds > 1)
+
+
 def test_a_frontend_that_is_not_recognised_checks_what_it_can(tokens):
     Processor.validate_params(params({"regex": "("}))  # the engine will say
     with pytest.raises(ValueError, match="min_tokens"):
@@ -186,6 +228,35 @@ def test_importing_the_plugin_imports_nothing_heavy():
     code = "import sys, gcd_vllm; print([m for m in ('gcd', 'torch', 'numba') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_an_interface_that_cannot_be_imported_does_not_stop_the_start():
+    import subprocess
+
+    code = """
+import logging, sys
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+from types import ModuleType
+class Base:
+    pass
+class Broken(ModuleType):
+    def __getattr__(self, name):
+        raise RuntimeError("no driver")
+for name in ("vllm", "vllm.v1", "vllm.v1.sample", "vllm.v1.sample.logits_processor",
+             "vllm.v1.worker", "vllm.v1.worker.gpu", "vllm.v1.worker.gpu.sample",
+             "vllm.v1.worker.gpu.sample.logits_processor"):
+    sys.modules[name] = ModuleType(name)
+good = sys.modules["vllm.v1.sample.logits_processor.interface"] = ModuleType("good")
+good.LogitsProcessor = Base
+name = "vllm.v1.worker.gpu.sample.logits_processor.interface"
+sys.modules[name] = Broken(name)
+import gcd_vllm
+print(issubclass(gcd_vllm.Processor, Base))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    warning, made = done.stdout.splitlines()
+    assert "no driver" in warning
+    assert made == "True"
 
 
 def test_a_text_is_spelled_with_what_tokens_there_are(tokens):

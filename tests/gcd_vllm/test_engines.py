@@ -159,6 +159,61 @@ def test_v2_masks_every_row_as_matchers_do(tokens, drafts, seed):
     assert ended > 2
 
 
+def v2_step(processor, order, size):
+    """The masks of a step without drafts, one row for each slot."""
+    slots = torch.tensor(order, dtype=torch.int32)
+    none = torch.zeros_like(slots)
+    context = LogitsContext(
+        slots, slots, np.array(order, np.int32), none, none, none, np.zeros(len(order), np.int32)
+    )
+    processor.apply_staged_writes()
+    return processor.apply(torch.zeros(len(order), size), context)
+
+
+def test_v2_takes_room_from_requests_that_are_not_in_the_batch(tokens):
+    """The runner does not say that a request has ended."""
+    states = RequestStates(9, LENGTH, tokens.size)
+    config = VllmConfig(tokens, max_model_len=LENGTH)
+    processor = Processor(config, states)
+    constraints = [{"regex": f"[a-{last}]{{9,14}}[xyz]{{1,5}}"} for last in "bcdefgh"]
+    largest = max(lifted(json.dumps(each), tokens).delta.size for each in constraints)
+
+    def enter(slot):
+        states.enter(slot, [1], [])
+        given = SamplingParams(extra_args={"gcd": json.dumps(constraints[slot])}, max_tokens=20)
+        assert processor.add_request(slot, given)
+
+    def allowed(slot, output):
+        matcher = gcd.Matcher(lifted(json.dumps(constraints[slot]), tokens), budget=20)
+        assert all(matcher.advance(token) for token in output)
+        mask = matcher.mask().view(np.uint32)
+        return {v for v in range(tokens.size) if mask[v // 32] >> np.uint32(v % 32) & np.uint32(1)}
+
+    enter(0)
+    v2_step(processor, [0], tokens.size)
+    pool = processor._pool  # as large as any two of the automata, with a row for each
+    pool.after_flat, pool.steps_flat = (
+        flat[: 2 * largest + 2].clone() for flat in (pool.after_flat, pool.steps_flat)
+    )
+    pool.max_bytes = pool.nbytes
+    states.commit(0, [ord("a")] * 2)
+    for slot in range(1, 6):  # each request is the only one, and those before have ended
+        enter(slot)
+        assert finite(v2_step(processor, [slot], tokens.size)[0]) == allowed(slot, [])
+    masks = v2_step(processor, [5, 0], tokens.size)  # the first one had not ended
+    assert finite(masks[0]) == allowed(5, [])
+    assert finite(masks[1]) == allowed(0, [ord("a")] * 2)
+    enter(6)
+    masks = v2_step(processor, [6, 5, 0], tokens.size)  # too many, of which the last is refused
+    assert finite(masks[0]) < set(b"[") | set(tokens.eos_ids)
+    assert finite(masks[1]) == allowed(5, [])
+    assert finite(masks[2]) == allowed(0, [ord("a")] * 2)
+    masks = v2_step(processor, [1, 5, 0], tokens.size)  # one comes back, and there is no room
+    assert finite(masks[0]) == set(tokens.eos_ids)
+    assert finite(masks[1]) == allowed(5, [])
+    assert finite(masks[2]) == allowed(0, [ord("a")] * 2)
+
+
 def draft_of(rng, request, most, size):
     """Tokens of which some follow the constraint and some do not."""
     draft = []

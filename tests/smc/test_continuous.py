@@ -173,8 +173,11 @@ def test_constraints_leave_when_nobody_has_their_requests():
     processor.prepare_tensor_args([])
     del manager
     gc.collect()
+    with processor._lock:  # collected wherever that happens, so it must not need the lock
+        assert len(processor._left) == 3
+    processor._enter(automaton, 8)
     [entry] = processor._pool._entries.values()
-    assert entry.users == 0
+    assert entry.users == 1
 
 
 @pytest.mark.parametrize(

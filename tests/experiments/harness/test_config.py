@@ -60,6 +60,7 @@ def test_the_paper_resamples_every_step():
         ("task.budget=silver:2", "'silver:2' is no budget"),
         ("task.budget=[tight,tight]", "several different ones"),
         ("task.budget=[]", "several different ones"),
+        ("model.device_map=balanced", "'balanced' for model.device_map"),
         ("task.budget=[tight,0]", "task.budget must be at least 1, got 0"),
         ("task.budget=0", "task.budget must be at least 1, got 0"),
         ("task.budget=1.5", "whole number or a name, got 1.5"),
@@ -114,6 +115,16 @@ def test_settings_of_an_hmm_that_nobody_reads_are_refused(task, allowed, overrid
     experiment.check(composed(f"+task={task}", *methods))
     if allowed is not None and not (task == "convergence" and override == "hmm.path=DIR"):
         experiment.check(composed(f"+task={task}", *allowed, override))
+
+
+def test_a_model_over_all_devices_is_for_one_process(monkeypatch):
+    settings = ("+task=xlam", "model.device_map=auto")
+    experiment.check(composed(*settings))
+    with pytest.raises(ValueError, match=r"model\.device=cpu would be ignored: model\.device_map"):
+        experiment.check(composed(*settings, "model.device=cpu"))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="without torchrun"):
+        experiment.check(composed(*settings))
 
 
 def test_a_setting_that_every_method_of_the_run_fixes_is_refused():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
+import torch
 
 from experiments.harness import models, smollm2
 from experiments.harness.config import ModelConfig
@@ -68,6 +69,24 @@ def test_a_damaged_checkpoint_is_named(tmp_path, name):
     (tmp_path / "lm" / name).write_bytes(content[: len(content) // 2])
     with pytest.raises(ValueError, match=r"model\.path=.*lm: cannot load it: .+; give a whole"):
         load_model(ModelConfig(path=str(tmp_path / "lm"), device="cpu"))
+
+
+def test_a_model_over_all_devices_gives_what_it_gives_on_one(monkeypatch):
+    """Without a GPU the only device is the CPU; `tests/devices` has two."""
+    load, asked = models.AutoModelForCausalLM.from_pretrained, []
+
+    def loads(path, **options):
+        asked.append(options.get("device_map"))
+        return load(path, **options)
+
+    monkeypatch.setattr(models.AutoModelForCausalLM, "from_pretrained", loads)
+    spread, _ = load_model(ModelConfig(path=str(STORIES), device_map="auto"))
+    alone, _ = load_model(ModelConfig(path=str(STORIES), device="cpu"))
+    assert asked == ["auto", None]
+    expected = alone.prefill([[1, 5, 9]])[1]
+    torch.testing.assert_close(spread.prefill([[1, 5, 9]])[1].cpu(), expected)
+    with pytest.raises(ValueError, match=r"model\.device_map=auto with an adapter"):
+        load_model(ModelConfig(adapter=str(ROOT / "models" / "smollm2-xlam"), device_map="auto"))
 
 
 # What `auto` means.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import numpy as np
 import pytest
@@ -84,6 +86,28 @@ def test_equal_constraints_share_an_automaton_and_refusals_are_remembered():
     assert cache.counts == (1, 0, 1, 1)
     with pytest.raises(gcd.WorkLimitError):
         ConstraintCache(vocabulary(), max_work=1000).get(parsed({"regex": "(a|b)*a(a|b){9}"}))
+
+
+def test_what_is_known_does_not_wait_for_what_is_compiled(monkeypatch):
+    cache, begun, go_on = ConstraintCache(vocabulary()), Event(), Event()
+    known = cache.get(parsed({"regex": "a"}))
+    language = ConstraintRequest.language
+
+    def slow(self):
+        begun.set()
+        assert go_on.wait(60)
+        return language(self)
+
+    monkeypatch.setattr(ConstraintRequest, "language", slow)
+    with ThreadPoolExecutor(3) as pool:
+        cold = [pool.submit(cache.get, parsed({"regex": "ab"})) for _ in range(2)]
+        assert begun.wait(60)
+        try:
+            assert pool.submit(cache.get, parsed({"regex": "a"})).result(30) is known
+        finally:
+            go_on.set()
+        assert cold[0].result(60) is cold[1].result(60)
+    assert cache.counts == (2, 0, 2, 0)
 
 
 def test_another_process_reads_what_this_one_has_compiled(monkeypatch, tmp_path):

@@ -77,6 +77,35 @@ def test_a_full_pool_refuses_and_takes_again_when_there_is_room():
     assert pool.nbytes == pool.max_bytes
 
 
+def test_the_last_part_of_the_room_is_used():
+    """Doubling alone would stop at half of it."""
+    limit = 8 * 200_000
+    pool = AutomatonPool(TOKENS.size, TOKENS.eos_ids, max_bytes=limit)
+    places = []
+    for size in range(1, 400):
+        automaton = gcd.lift(gcd.regex(f"[a-z]{{{60 * size}}}b"), TOKENS)
+        try:
+            places.append((automaton, pool.enter(automaton)))
+        except gcd.ConstraintError:
+            break
+    assert pool.nbytes <= limit
+    taken = sum(8 * automaton.delta.size + 4 * TOKENS.size for automaton, _ in places)
+    assert taken + 8 * automaton.delta.size > 0.9 * limit
+    for known, place in places[::9]:
+        check(pool, known, place, random.Random(2))
+
+
+def test_masks_are_as_wide_as_the_widest_automaton_in_use():
+    pool = AutomatonPool(TOKENS.size, TOKENS.eos_ids)
+    narrow, wide = sorted(AUTOMATA, key=lambda each: each.num_classes)[:: len(AUTOMATA) - 1]
+    for automaton in (narrow, wide):
+        pool.enter(automaton)
+    assert pool.widest == wide.num_classes
+    pool.leave(wide)
+    assert pool.widest == narrow.num_classes
+    check(pool, wide, pool.enter(wide), random.Random(1))
+
+
 def test_rows_without_a_constraint_rows_that_end_and_rows_that_are_dead():
     pool = AutomatonPool(TOKENS.size, TOKENS.eos_ids)
     place = pool.enter(AUTOMATA[0])

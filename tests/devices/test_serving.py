@@ -1,0 +1,87 @@
+"""vLLM's V2 steps on the device: the masks of the CPU, and no wait of the host in any of them."""
+
+from __future__ import annotations
+
+import json
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from gcd.warm_up import vocabulary
+from gcd_vllm import Processor
+from tests.devices.device import DEVICE, NAME
+from tests.gcd_vllm.fakes import LogitsContext, RequestStates, SamplingParams, VllmConfig
+
+CONSTRAINTS = [None, {"regex": "a*b"}, {"choice": ["one", "two"]}, {"regex": "[a-z]{1,40}"}]
+LENGTH, SLOTS = 48, 4
+
+
+def processors(monkeypatch, drafts):
+    """A processor on the CPU, one on the device, and what their runners keep."""
+    monkeypatch.setattr("gcd_vllm.admission.Engine._vocabulary", lambda self: vocabulary())
+    monkeypatch.setattr("gcd_vllm.admission.Engine.warm_up", lambda self: None)
+    states = RequestStates(SLOTS, LENGTH, vocabulary().size)
+    there = SimpleNamespace(**vars(states))
+    there.device = DEVICE
+    config = VllmConfig(vocabulary(), max_model_len=LENGTH, drafts=drafts)
+    other = VllmConfig(vocabulary(), max_model_len=LENGTH, drafts=drafts)
+    return states, there, (Processor(config, states), Processor(other, there)), (config, other)
+
+
+def copy_runner(states, there):
+    """The runner's tensors as they are now, on the device."""
+    there.all_token_ids = SimpleNamespace(gpu=states.all_token_ids.gpu.to(DEVICE))
+    for name in ("prompt_len", "prefill_len", "total_len"):
+        numbers = getattr(states, name).np
+        copied = SimpleNamespace(np=numbers, gpu=torch.from_numpy(numbers.copy()).to(DEVICE))
+        setattr(there, name, copied)
+
+
+@pytest.mark.skipif(NAME != "mock", reason="waits are counted on the pretending device")
+@pytest.mark.parametrize("drafts", [0, 2])
+def test_a_step_gives_the_masks_of_the_cpu_and_waits_for_nothing(monkeypatch, drafts):
+    from tests.devices.pretending import counted_waits
+
+    rng, size = random.Random(drafts), vocabulary().size
+    states, there, pair, _configs = processors(monkeypatch, drafts)
+    for _ in range(30):
+        for slot in range(SLOTS):
+            if rng.random() < 0.3 or int(states.total_len.np[slot]) > LENGTH - 4:
+                constraint = rng.choice(CONSTRAINTS)
+                given = {} if constraint is None else {"gcd": json.dumps(constraint)}
+                states.enter(slot, [1, 2], [])
+                copy_runner(states, there)
+                for processor in pair:
+                    processor.add_request(slot, SamplingParams(extra_args=given, max_tokens=20))
+        copy_runner(states, there)
+        order = rng.sample(range(SLOTS), rng.randint(1, SLOTS))
+        rows = [(slot, n) for slot in order for n in range(1 + rng.randint(0, drafts))]
+        context = LogitsContext(
+            torch.tensor([slot for slot, _ in rows], dtype=torch.int32),
+            torch.tensor(order, dtype=torch.int32),
+            np.array(order, np.int32),
+            torch.tensor([n for _, n in rows], dtype=torch.int32),
+            torch.tensor([rng.choice(b"abnot") for _ in rows], dtype=torch.int32),
+            torch.zeros(len(rows), dtype=torch.int64),
+            np.zeros(len(order), np.int32),
+        )
+        on_device = LogitsContext(
+            *(
+                part.to(DEVICE) if isinstance(part, torch.Tensor) else part
+                for part in vars(context).values()
+            )
+        )
+        logits = torch.zeros(len(rows), size)
+        copied = logits.to(DEVICE)
+        pair[0].apply_staged_writes()
+        expected = pair[0].apply(logits, context)
+        with counted_waits() as waits:
+            pair[1].apply_staged_writes()
+            found = pair[1].apply(copied, on_device)
+        assert not waits
+        assert torch.equal(found.cpu(), expected)
+        for slot in order:
+            states.commit(slot, [rng.choice(b"abnot")])
