@@ -205,6 +205,7 @@ class EagerReader(Reader[State]):
             forced=count_of(example, B, followed.length),
             drafted=drafted,
             used=used,
+            landed=count_of(example[due], B, (found.num_used > 0).long()),
         )
         extension = Extension(
             finished=walk.finished & possible,

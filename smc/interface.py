@@ -279,6 +279,7 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
             forced=int(history.forced[steps, b].sum()),
             drafted=int(history.drafted[steps, b].sum()),
             used=int(history.used[steps, b].sum()),
+            landed=int(history.landed[steps, b].sum()),
         )
         results.append(
             posterior(

@@ -25,6 +25,7 @@ class StepRecord(NamedTuple):
         forced: tokens that distinct prefixes took without a choice.
         drafted: of `read`, those that were read in advance (`smc.read_ahead`).
         used: tokens that had been read in advance, and became part of a prefix.
+        landed: of `used`, those that were chosen, each of which took no pass.
     """
 
     ess: Float64[Tensor, "*steps B"]
@@ -36,6 +37,7 @@ class StepRecord(NamedTuple):
     forced: Int64[Tensor, "*steps B"]
     drafted: Int64[Tensor, "*steps B"]
     used: Int64[Tensor, "*steps B"]
+    landed: Int64[Tensor, "*steps B"]
 
     @classmethod
     def of_start(cls, extension: Extension, particles: int) -> StepRecord:

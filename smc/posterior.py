@@ -72,6 +72,8 @@ class Diagnostics:
         forced: tokens that distinct prefixes took without a choice (`smc.proposals.forced`).
         drafted: of `tokens`, those that the model read in advance (`smc.read_ahead`).
         used: tokens that had been read in advance, and became part of a prefix.
+        landed: of `used`, those that were chosen and not forced. Divided by `lm_calls`, that is
+            what engines call accepted tokens a pass.
     """
 
     ess: tuple[float, ...]
@@ -87,6 +89,7 @@ class Diagnostics:
     forced: int = 0
     drafted: int = 0
     used: int = 0
+    landed: int = 0
     start_seconds: float = 0.0
 
 

@@ -61,12 +61,14 @@ class TokenCounts(NamedTuple):
         forced: those that followed without a choice, equal prefixes counted once.
         drafted: of `read`, those of drafts (`smc.read_ahead`).
         used: those of these prefixes that an earlier pass had read in drafts.
+        landed: of `used`, those that were chosen; the others were forced behind them.
     """
 
     read: Int64[Tensor, "B"]
     forced: Int64[Tensor, "B"]
     drafted: Int64[Tensor, "B"]
     used: Int64[Tensor, "B"]
+    landed: Int64[Tensor, "B"]
 
 
 class Extension(NamedTuple):

@@ -149,7 +149,8 @@ def report(
     if any(each["drafted"] for each in summary):
         notes.append(
             "`read ahead` are tokens that passes read in advance; those of it that answers came by "
-            "are `used`, and needed no pass of their own."
+            "are `used`, and needed no pass of their own. Some of these were chosen, the choices "
+            "without a pass; the others were forced behind them."
         )
     if config.task.repeats > 1:
         notes.append(

@@ -360,6 +360,7 @@ def row_of(example: Example, trial: Trial, task: RecordTask, posterior: smc.Post
         "forced": posterior.diagnostics.forced,
         "drafted": posterior.diagnostics.drafted,
         "used": posterior.diagnostics.used,
+        "landed": posterior.diagnostics.landed,
         "seconds": round(posterior.diagnostics.seconds, 4),
         "num_answers": len(posterior.answers),
         "answers": [

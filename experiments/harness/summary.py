@@ -27,7 +27,7 @@ _RESAMPLES = 2000
 _LEVEL = 0.95
 _SHARES = ("valid", "complete", "share_finished", "enumerated")
 _OF_SOME = ("parses",)  # shares that some tasks have
-_AHEAD = ("drafted", "used")
+_AHEAD = ("drafted", "used", "landed")
 _COSTS = ("lm_calls", "tokens", "seconds")
 K = TypeVar("K")
 
@@ -291,6 +291,7 @@ def _read_ahead(record: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -
     return {
         "read ahead": number(record["drafted"], 1),
         "of it used": number(record["used"], 1) + share,
+        "choices without a pass": number(record["landed"], 1),
     }
 
 

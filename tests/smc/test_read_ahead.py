@@ -125,7 +125,10 @@ def assert_same(lm: Any, *given: Any, ahead: Any, tolerance: float = 1e-9, **opt
         read = one.diagnostics.tokens - one.diagnostics.drafted + one.diagnostics.used
         assert read == other.diagnostics.tokens
         assert one.diagnostics.lm_calls <= other.diagnostics.lm_calls
-        assert one.diagnostics.used <= one.diagnostics.drafted
+        assert one.diagnostics.landed <= one.diagnostics.used <= one.diagnostics.drafted
+        if options["particles"] == 1:  # a choice that lands saves a pass
+            saved = other.diagnostics.lm_calls - one.diagnostics.lm_calls
+            assert one.diagnostics.landed == saved
     return found
 
 

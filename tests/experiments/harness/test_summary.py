@@ -167,10 +167,13 @@ def test_the_reference_is_a_mean_of_estimates_not_of_their_logs():
 
 
 def test_reading_ahead_has_columns_where_there_was_some():
-    ahead = row("gcd", 4, 1.0) | {"drafted": 8, "used": 2}
-    table = as_table(summarize([ahead, ahead | {"drafted": 0, "used": 0}, row("lcd", 4, 1.0)]))
+    ahead = row("gcd", 4, 1.0) | {"drafted": 8, "used": 2, "landed": 1}
+    table = as_table(
+        summarize([ahead, ahead | {"drafted": 0, "used": 0, "landed": 0}, row("lcd", 4, 1.0)])
+    )
     assert list(table["read ahead"]) == ["4.0", "0.0"]
     assert list(table["of it used"]) == ["1.0 (25 %)", "0.0"]
+    assert list(table["choices without a pass"]) == ["0.5", "0.0"]
     assert "read ahead" not in as_table(summarize([row("gcd", 4, 1.0)]))
 
 
