@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from gcd.tokens.vocabulary import Vocabulary
 
@@ -49,6 +49,9 @@ class PromptLookup:
 
     longest: int = 24
     shortest: int = 3
+    tries: ClassVar[int] = (
+        64  # earlier places that are looked at; a text may repeat itself for long
+    )
 
     def propose(self, texts: Sequence[bytes], vocabulary: Vocabulary) -> list[list[int]]:
         """Return tokens with which the text went on where its end occurred before."""
@@ -77,9 +80,11 @@ class PromptLookup:
             return None
         if _begins_word(text, len(text) - size):
             other = place
-            while other >= 0 and not _begins_word(text, other):
+            for _ in range(self.tries):
+                if other < 0 or _begins_word(text, other):
+                    break
                 other = text.rfind(text[-size:], 0, other + size - 1)
-            place = place if other < 0 else other
+            place = other if other >= 0 and _begins_word(text, other) else place
         return place + size
 
 

@@ -33,6 +33,7 @@ from gcd.tokens.vocabulary import eos_ids_of
 from smc.algorithms import Options
 from smc.decoding.generate_call import not_handed_on
 from smc.decoding.logits_processor import one_or_more
+from smc.drafters import Drafter
 from smc.draw import Keys, Purpose, categorical, uniform
 from smc.interface import sample
 from smc.models.transformers_lm import TransformersLM
@@ -89,6 +90,8 @@ def generate(
     algorithm: str = "smc",
     max_rows: int = 256,
     forced_runs: bool = True,
+    read_ahead: int | str = "auto",
+    drafter: Drafter | None = None,
     **options: Unpack[Options],
 ) -> Callable[..., Tensor | GenerateSMCOutput]:
     """Make `model.generate` sample from p_lm(x | x in C, |x| <= max_new_tokens).
@@ -103,8 +106,8 @@ def generate(
     Args:
         constraint: the constraint C of all prompts, or one for each, lifted to the model's
             vocabulary (`smc.TransformersLM(model, tokenizer).vocabulary`).
-        particles, proposal, algorithm, max_rows, forced_runs: as for `smc.sample`; the proposal is
-            `smc.GCD()` if none is given.
+        particles, proposal, algorithm, max_rows, forced_runs, read_ahead, drafter: as for
+            `smc.sample`; the proposal is `smc.GCD()` if none is given.
         seed: of all random numbers; if not given, it is drawn from torch's generator, so that
             `torch.manual_seed` decides.
         options: of the algorithm, see `smc.sample`.
@@ -120,7 +123,10 @@ def generate(
     constraints = one_or_more(constraint)
     vocabulary = constraints[0].vocabulary
     chosen = GCD() if proposal is None else proposal
-    settings_of(chosen, particles, algorithm, options, max_rows, forced_runs)
+    settings_of(
+        chosen, particles, algorithm, options, max_rows, forced_runs,
+        read_ahead=read_ahead, drafter=drafter,
+    )  # fmt: skip
     if seed is not None:
         whole("seed", seed)
     language_model = lru_cache(maxsize=1)(lambda model: TransformersLM(model, None, vocabulary))
@@ -172,6 +178,8 @@ def generate(
             seed=number,
             max_rows=max_rows,
             forced_runs=forced_runs,
+            read_ahead=read_ahead,
+            drafter=drafter,
             **options,
         )
         answers = [
