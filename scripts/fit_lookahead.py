@@ -13,6 +13,7 @@ it stopped.
 from __future__ import annotations
 
 from copy import deepcopy
+from pathlib import Path
 from statistics import fmean
 
 import hydra
@@ -45,7 +46,9 @@ def fit(config: DictConfig) -> float:
     """
     if "methods" not in config.task:
         raise ValueError(f"+task={config.task.name} compares no methods; P-GCD cannot be fitted")
-    if config.data.path is None and config.data.hub is None:
+    path = config.data.path
+    tested = path is not None and (ROOT / "data") in Path(path).expanduser().resolve().parents
+    if tested or (path is None and config.data.hub is None):
         raise ValueError(
             "the records in the repository are those of the test: give others to fit on, "
             "data.path=FILE or data.hub=NAME"
@@ -58,7 +61,7 @@ def fit(config: DictConfig) -> float:
             one.run_dir = f"{config.run_dir}/{value:g}"
         rows[value] = read_rows(run(one) / "results.jsonl")
     means = {
-        value: fmean(found)
+        value: (len(found), fmean(found))
         for value, own in rows.items()
         if (found := by_example(own, _log_evidence).values())
     }
@@ -73,7 +76,7 @@ def fit(config: DictConfig) -> float:
         table.append(
             {
                 "hmm.lookahead": f"{value:g}",
-                "mean log evidence": f"{means[value]:.2f}" if value in means else "no answer",
+                "mean log evidence": f"{means[value][1]:.2f}" if value in means else "no answer",
                 "below the best": with_interval(below, "below", 2, 1),
             }
         )

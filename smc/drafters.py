@@ -15,9 +15,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from gcd.tokens.vocabulary import Vocabulary
+
+MOST_PLACES = 64
+"""Places at which the end of a text occurred before that are looked at; there may be thousands."""
 
 
 @runtime_checkable
@@ -49,9 +52,6 @@ class PromptLookup:
 
     longest: int = 24
     shortest: int = 3
-    tries: ClassVar[int] = (
-        64  # earlier places that are looked at; a text may repeat itself for long
-    )
 
     def propose(self, texts: Sequence[bytes], vocabulary: Vocabulary) -> list[list[int]]:
         """Return tokens with which the text went on where its end occurred before."""
@@ -68,7 +68,7 @@ class PromptLookup:
         """Find what follows the longest end of a text that occurred before; None for no such end.
 
         Of several places the last one is taken at which the copy begins where a word begins, if it
-        does so at the end of the text as well.
+        does so at the end of the text as well, and if it is among the last `MOST_PLACES`.
         """
         size, place = 0, -1
         while size < min(self.longest, len(text) - 1):
@@ -80,11 +80,13 @@ class PromptLookup:
             return None
         if _begins_word(text, len(text) - size):
             other = place
-            for _ in range(self.tries):
-                if other < 0 or _begins_word(text, other):
+            for _ in range(MOST_PLACES):
+                if other < 0:
+                    break
+                if _begins_word(text, other):
+                    place = other
                     break
                 other = text.rfind(text[-size:], 0, other + size - 1)
-            place = other if other >= 0 and _begins_word(text, other) else place
         return place + size
 
 

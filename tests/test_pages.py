@@ -20,6 +20,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 import gcd
 import smc
 from experiments.harness import smollm2
+from experiments.harness.methods import hmm_identity
 from experiments.run import check, run
 from experiments.tasks import TASKS, register
 from hmm import HMM
@@ -184,4 +185,8 @@ def test_a_command_composes_and_passes_its_checks(page: str, command: str) -> No
     if command in NOT_CHECKED:
         pytest.skip(NOT_CHECKED[command])
     with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        check(compose("config", settings_of(shlex.split(command))))
+        config = compose("config", settings_of(shlex.split(command)))
+    check(config)
+    own = ROOT / "models" / f"{smollm2.NAME}-{config.task.name}-hmm"
+    if own.is_dir() and (config.model.path, config.hmm.path) == (smollm2.NAME, "auto"):
+        hmm_identity(config)  # the HMM of the repository is there, and fitted for what is asked

@@ -37,6 +37,7 @@ from experiments.distillation.training import at_random
 from experiments.harness import smollm2
 from experiments.harness.algorithms import ALGORITHMS, is_discrete
 from experiments.harness.identity import Identity, results_config
+from experiments.harness.lookahead import FITTED
 from experiments.harness.methods import METHODS, needs_hmm, refuse_little_memory
 from experiments.harness.models import digest_of, load_model, weights_of
 from experiments.harness.processes import bar
@@ -80,7 +81,7 @@ def _identity(config: DictConfig, own: list[Problem] | None) -> Identity:
         content = Path(config.task.problems).expanduser().read_bytes()
         identity["problems_sha256"] = hashlib.sha256(content).hexdigest()[:16]
     if config.task.hmm is not None:
-        identity["hmm_files"] = digest_of(Path(config.task.hmm).expanduser())
+        identity["hmm_files"] = digest_of(Path(config.task.hmm).expanduser(), left_out=FITTED)
     return identity
 
 

@@ -29,7 +29,13 @@ import smc
 from experiments.harness import json_close, smollm2
 from experiments.harness.config import HMMConfig
 from experiments.harness.hmm_alone import HMMAlone
-from experiments.harness.lookahead import AUTO, FITTED, fitted_lookahead, kind_of_prompt
+from experiments.harness.lookahead import (
+    AUTO,
+    FITTED,
+    UNFITTED,
+    fitted_lookahead,
+    kind_of_prompt,
+)
 from experiments.harness.models import ROOT, digest_of
 from gcd.support.files import read_json
 from hmm.checkpoint import CONFIG, check_files, load
@@ -213,20 +219,30 @@ def hmm_identity(config: DictConfig) -> dict[str, float | str]:
 
     What an HMM was fitted for besides does not count.
     """
-    found: dict[str, float | str] = {}
-    for name, said in said_of_hmms(config).items():
-        directory = hmm_directory(config, name)
-        found[f"hmm_files.{name}".rstrip(".")] = digest_of(directory, left_out=FITTED)
-        if _asks_for_fit(config):
-            found[f"hmm_lookahead.{name}".rstrip(".")] = fitted_lookahead(config, said, directory)
-    return found
+    found: dict[str, float | str] = {
+        f"hmm_files.{name}".rstrip("."): digest_of(hmm_directory(config, name), left_out=FITTED)
+        for name in hmms_of(config)
+    }
+    fitted = fitted_lookaheads(config)
+    return found | {f"hmm_lookahead.{name}".rstrip("."): fitted[name] for name in fitted}
 
 
-def _asks_for_fit(config: DictConfig) -> bool:
-    """Say whether a method of the run takes the lookahead that was fitted for its HMM."""
+def fitted_lookaheads(config: DictConfig) -> dict[str, float | str]:
+    """Look up what `hmm.lookahead=auto` stands for, by the HMM's name, where a method reads it.
+
+    Raises:
+        ValueError: an HMM has not been fitted for the prompts of this run.
+    """
+    if config.hmm.lookahead != AUTO:
+        return {}
     looking = [name for name in methods_of(config) if needs_hmm(name)]
-    fixed = all("lookahead" in method_of(name).fixed for name in looking)
-    return config.hmm.lookahead == AUTO and not fixed
+    reading = [name for name in looking if "lookahead" not in method_of(name).fixed]
+    names = {name.partition(":")[2] for name in reading}
+    return {
+        name: fitted_lookahead(config, said, hmm_directory(config, name))
+        for name, said in said_of_hmms(config).items()
+        if name in names
+    }
 
 
 def said_of_hmms(config: DictConfig) -> dict[str, dict[str, Any]]:
@@ -254,13 +270,11 @@ def proposals(config: DictConfig, lm: LanguageModel) -> dict[str, smc.Proposal]:
         ValueError: an HMM over another vocabulary (both are named), or a damaged one; or it is to
             say itself how far to believe it, and has not been fitted for the prompts of this run.
     """
-    usual = hmm_settings(config)
+    usual, fitted = hmm_settings(config), fitted_lookaheads(config)
     loaded: dict[str, tuple[HMMConfig, HMM | None]] = {"": (usual, None)}
     for name in hmms_of(config):
-        directory = hmm_directory(config, name)
-        hmm, said = load(directory, vocabulary=lm.vocabulary, device=lm.device)
-        fitted = usual.lookahead == AUTO
-        lookahead = fitted_lookahead(config, said, directory) if fitted else usual.lookahead
+        hmm, _ = load(hmm_directory(config, name), vocabulary=lm.vocabulary, device=lm.device)
+        lookahead = fitted.get(name, UNFITTED) if usual.lookahead == AUTO else usual.lookahead
         loaded[name] = (replace(usual, lookahead=lookahead), hmm)
     return {
         name: method_of(name).proposal(*loaded[name.partition(":")[2]])
@@ -270,12 +284,9 @@ def proposals(config: DictConfig, lm: LanguageModel) -> dict[str, smc.Proposal]:
 
 def fitted_in_words(config: DictConfig) -> str:
     """Say which lookahead `auto` stands for, for each HMM of the run; "" where it is not asked."""
-    if not _asks_for_fit(config):
+    values = fitted_lookaheads(config)
+    if not values:
         return ""
-    values = {
-        name: fitted_lookahead(config, said, hmm_directory(config, name))
-        for name, said in said_of_hmms(config).items()
-    }
     return (
         "; ".join(
             f"hmm.lookahead{f' of {name}' if name else ''} is {value}, "

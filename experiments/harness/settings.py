@@ -21,6 +21,7 @@ from experiments.harness.config import (
     Config,
     HMMConfig,
     ModelConfig,
+    RecordConfig,
     TraceConfig,
 )
 from experiments.harness.lookahead import AUTO
@@ -86,6 +87,11 @@ def check_records(config: DictConfig) -> None:
     check_budget("task.budget", task.budget)
     one_of("task.literals", task.literals, LITERALS)
     one_of("task.reference", task.reference.partition(":")[0], tuple(METHODS))
+    if task.reference not in (RecordConfig.reference, *task.methods):
+        raise ValueError(
+            f"task.reference={task.reference} is not among task.methods={list(task.methods)}: add "
+            "it, or give another reference"
+        )
 
 
 def check_methods(config: DictConfig) -> None:

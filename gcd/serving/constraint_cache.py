@@ -11,7 +11,7 @@ seconds while others wait. So the lifted automata are kept by content (`Constrai
 
 What compiling may take is bounded by `gcd.work_limit` and `gcd.state_limit`, and the size of the
 automaton by a number of bytes. Any number of threads may ask. One compiles at a time (the caches
-below are not for more), and meanwhile the others get what is known.
+below are not for more), and meanwhile the others get what is in memory.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ConstraintCache:
         self._known: OrderedDict[str, TokenAutomaton] = OrderedDict()
         self._refused: OrderedDict[str, str] = OrderedDict()
         self._bytes = 0
-        self._lock, self._compiling = Lock(), Lock()
+        self._lock, self._compiling, self._counting = Lock(), Lock(), Lock()
 
     def get(self, request: ConstraintRequest) -> TokenAutomaton:
         """Return the automaton of a request's constraint; equal constraints share one.
@@ -170,7 +170,8 @@ class ConstraintCache:
         return f"{self.vocabulary.fingerprint.hex()}-{version}-{key}"
 
     def _count(self, name: str) -> None:
-        self.counts = self.counts._replace(**{name: getattr(self.counts, name) + 1})
+        with self._counting:
+            self.counts = self.counts._replace(**{name: getattr(self.counts, name) + 1})
 
 
 def num_bytes(automaton: TokenAutomaton) -> int:

@@ -68,6 +68,26 @@ def test_the_posteriors_are_those_of_the_sampler() -> None:
     assert found["sequences"] is found.sequences
 
 
+def test_guesses_of_ones_own_are_read_ahead_and_change_nothing() -> None:
+    asked = []
+
+    class Watched(smc.PromptLookup):
+        def propose(self, texts: Any, vocabulary: Any) -> Any:
+            asked.append(len(texts))
+            return super().propose(texts, vocabulary)
+
+    def sequences(**options: Any) -> list[list[int]]:
+        decode = smc.generate(automata(), particles=2, seed=5, drafter=Watched(), **options)
+        return model().generate(**INPUTS, custom_generate=decode, max_new_tokens=6).tolist()
+
+    plain = sequences(read_ahead=0)
+    assert not asked
+    assert sequences(read_ahead=4) == plain
+    assert asked
+    with pytest.raises(ValueError, match="read_ahead is -1"):
+        smc.generate(automata(), read_ahead=-1)
+
+
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
 def test_sequences_are_draws_from_the_posterior(algorithm: str) -> None:
     many = 3000

@@ -20,7 +20,7 @@ from gcd.automata.automaton import Automaton
 from gcd.languages.text.regex import regex
 from gcd.tokens.lifting import lift
 from gcd.tokens.vocabulary import Vocabulary
-from smc.drafters import PromptLookup
+from smc.drafters import MOST_PLACES, PromptLookup
 from smc.read_ahead import ahead_of
 from smc.testing import ToyLM
 from tests.smc.test_executions import FILTER, PROPOSALS
@@ -426,6 +426,14 @@ def test_look_up_finds_the_longest_end(text: bytes, longest: int, shortest: int)
     if word and (start == 0 or text[start - 1 : start] == b" "):
         places = word
     assert found == max(places)
+
+
+def test_look_up_goes_back_no_further_than_it_may() -> None:
+    """Of many places at which a word does not begin, the last one is copied from."""
+    text = b"(abcX" + b"zabcY" * (MOST_PLACES - 1)
+    assert PromptLookup().copied_from(text + b".abc") == 4
+    text += b"zabcY"
+    assert PromptLookup().copied_from(text + b".abc") == len(text) - 1
 
 
 def test_look_up_gives_the_tokens_of_what_follows() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -107,7 +108,8 @@ def test_how_far_the_hmm_is_believed_is_fitted_for_what_prompts_tell(model, tmp_
     hmm = tmp_path / "hmm"
     drawn = HMM.random(4, 257, generator=torch.Generator().manual_seed(0))
     save(drawn, hmm, config={"eos_token_id": [0]})
-    records = f"data.path={ROOT / 'data' / 'commongen' / 'dev_100.jsonl'}"
+    own = ROOT / "data" / "commongen" / "dev_100.jsonl"
+    records = f"data.path={shutil.copy(own, tmp_path)}"
     common = (f"hmm.path={hmm}", "task.algorithms=[smc]", "task.methods=[pgcd]", records)
     untold = (*common, "task.told=none")
 
@@ -120,6 +122,8 @@ def test_how_far_the_hmm_is_believed_is_fitted_for_what_prompts_tell(model, tmp_
         note_of(*untold, "resume=false")
     with pytest.raises(ValueError, match="give others to fit on"):
         fit(composed(model, *untold, "data.path=null"))
+    with pytest.raises(ValueError, match="give others to fit on"):
+        fit(composed(model, *untold, f"data.path={own}"))
     config = composed(model, *untold, f"run_dir={tmp_path / 'fit'}")
     best = fit(config)
     assert fit(config) == best  # its runs are not known by what is fitted, and are not made again
@@ -137,6 +141,9 @@ def test_how_far_the_hmm_is_believed_is_fitted_for_what_prompts_tell(model, tmp_
     assert without_seconds(rows_of(tmp_path / "run")) == without_seconds(chosen)
     with pytest.raises(ValueError, match="fitted for commongen/none, not for commongen/some"):
         note_of(*common, "task.told=some", "resume=false")
+    # Methods with a lookahead of their own need no fit, either.
+    fixed = ("task.told=some", "task.methods=[gcd,pgcd_conditional,hmm]")
+    assert "fitted" not in note_of(*common, *fixed, "resume=false")
     # A number that is given needs no fit.
     assert "fitted" not in note_of(*common, "hmm.lookahead=0.5", "resume=false")
 

@@ -12,10 +12,11 @@ from hydra import compose, initialize_config_dir
 
 from experiments.harness.models import ROOT, settle
 from experiments.harness.run import Run
-from experiments.tasks import TASKS
+from experiments.tasks import TASKS, register
 from hmm.checkpoint import save
 from hmm.model import HMM
 
+register()
 REQUESTS = ROOT / "tests" / "experiments" / "requests.jsonl"
 
 
