@@ -65,7 +65,7 @@ class EngineProcessor(Processor):
         return True
 
     def apply_staged_writes(self) -> None:
-        """What is written depends on the batch, so `apply` writes it."""
+        """Do nothing: what is written depends on the batch, so `apply` writes it."""
 
     def _leave(self, slot: int) -> None:
         automaton = self._placed.pop(slot, None)

@@ -32,7 +32,7 @@ _TELLING = {"told": "all", "demand": "nothing", "thinking": "none"}
 
 
 def kind_of_prompt(config: DictConfig) -> str:
-    """Give the name of the prompts of a run: the task, and what they tell where it has a choice."""
+    """Name the prompts of a run: the task, and the settings that say what its prompts tell."""
     told = [config.task.told] if config.task.get("told") == _TELLING["told"] else []
     return "/".join([config.task.name, *told, *_untold(config)])
 

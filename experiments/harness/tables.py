@@ -63,7 +63,7 @@ def as_markdown(table: pd.DataFrame) -> str:
 
 
 def as_columns(table: pd.DataFrame) -> str:
-    """Write a table for a terminal, in as few columns of text as it takes."""
+    """Write a table for a terminal, each column as wide as its longest cell."""
     return "\n".join("  ".join(row).rstrip() for row in _padded(table))
 
 

@@ -85,7 +85,7 @@ class BudgetGrammar(BaseGrammarObject):
         return BudgetGrammar(self._matcher.copy())
 
     def try_jump_forward(self, tokenizer: Any) -> None:
-        """Nothing is written in advance: another spelling would cost other tokens."""
+        """Write nothing in advance: another spelling would cost other tokens."""
 
 
 class BudgetBackend(BaseGrammarBackend):
