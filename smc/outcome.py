@@ -16,7 +16,7 @@ class StepRecord(NamedTuple):
 
     Attributes:
         ess: effective sample size; of the particles after weighing, or of the prefixes that run.
-        resampled: whether the step resampled, or left candidates out.
+        resampled: whether the step resampled, or kept candidates with less than probability one.
         running: particles (or distinct prefixes) due another token when the step began.
         alive: particles of positive weight, after weighing; or prefixes that run.
         fallbacks: distinct prefixes at which the proposal knew nothing (`Guide.fallback`).

@@ -220,7 +220,7 @@ class Reader(ABC, Generic[State]):
 
 
 def at_temperature(log_p: Float[Tensor, "R V"], temperature: float) -> Float[Tensor, "R V"]:
-    """Return p^(1/T), normalised, in the precision given, float32 at least."""
+    """Return log p^(1/T), normalised again unless T is one, in float32 at least."""
     log_p = log_p.to(torch.promote_types(log_p.dtype, torch.float32))
     return log_p if temperature == 1 else (log_p / temperature).log_softmax(dim=1)
 

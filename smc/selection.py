@@ -44,7 +44,7 @@ class Selection(NamedTuple):
         row: the prefix that it continues; any, where there is none.
         token: its next token; 0 where there is none.
         log_pi: log of the probability with which it was kept.
-        dropped: for each example, whether there was a choice.
+        dropped: for each example, whether a candidate had less than probability one to be kept.
     """
 
     kept: Bool[Tensor, "P"]

@@ -9,9 +9,11 @@ bias.  With q(x_t) = p_lm(x_t) g(x_t) / Z_t and psi_t = g(x_t), the value really
 
 does not depend on the token drawn.  Hence the order: weigh by Z_t / psi_{t-1}, resample where the
 weights have grown too unequal, and only then draw (a fully adapted particle filter; Pitt &
-Shephard, 1999).  A particle that completes its answer is divided by its last psi, as from then on
-psi = 1.  psi_0 is one: any constant would cancel in the first increment.  For a proposal that
-declines to use g as its potential, psi = 1 and the increment Z_t / g(x_t) follows the draw.
+Shephard, 1999).  A particle that completes its answer is divided by g of the token drawn last, as
+from then on psi = 1.  Steps count choices: tokens that are forced behind a choice multiply the
+weight by their p_lm.  psi_0 is one: any constant would cancel in the first increment.  For a
+proposal that declines to use g as its potential, psi = 1 and the increment Z_t / g(x_t) follows the
+draw.
 
 Resampling replaces the weights of the particles that compete by their mean, so the evidence is at
 any time the mean of the weights.  Examples are independent, and each has a step number of its own.

@@ -93,7 +93,11 @@ class Proposal(HasTables, Protocol[State]):
         return torch.full_like(states, -1)
 
     def log_g_of_forced(self, state: State, tokens: Int64[Tensor, "R"]) -> Float64[Tensor, "R"]:
-        """Return log g of tokens that `forced` gave, as `guide` would."""
+        """Return log g of tokens that `forced` gave, as `guide` would.
+
+        It serves as the potential behind them. The default, 0, is that of masks; weights would be
+        right with any number, but resampling would know less of what the lookahead says.
+        """
         return torch.zeros_like(tokens, dtype=torch.float64)
 
     @abstractmethod
