@@ -210,4 +210,5 @@ def drop_partial_line(path: Path) -> None:
     content = path.read_bytes()
     if not content.endswith(b"\n"):
         whole = content[: content.rfind(b"\n") + 1]
-        path.write_bytes(whole) if whole else path.unlink()
+        # Others may read meanwhile, and must never see fewer lines.
+        os.truncate(path, len(whole)) if whole else path.unlink()

@@ -239,9 +239,12 @@ class Run:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
             OmegaConf.save(self.config, self.directory / "config.yaml", resolve=True)
             write_json(self.identity, self.directory / _IDENTITY, sort_keys=True)
+            if keys:  # first, as it takes half a line off the file that the others read
+                self.store = ResultStore(rows_dir)
         self.wait()
         if keys:
-            self.store = ResultStore(rows_dir, self.rank)
+            if self.rank:
+                self.store = ResultStore(rows_dir, self.rank)
             if self._together:
                 if self.rank:
                     self._unread = TemporaryDirectory()
