@@ -40,6 +40,7 @@ from experiments.harness.methods import (
 from experiments.harness.models import title_of, weights_of
 from experiments.harness.paired import (
     ACCURACY,
+    FINISHED,
     Compared,
     as_paired_table,
     differences,
@@ -158,22 +159,23 @@ def report(
             "deviation of the log evidence is that of one request, averaged over requests."
         )
     figures = {name: run.directory / f"{name}.png" for name in COMPARISONS}
-    named = (metric, metric_key)
     for name, path in figures.items():
-        plot_comparison(name, summary, path, title, *named)
-    if any(multiple_in(s.get("style", "")) for s in summary):
+        plot_comparison(name, summary, path, title, metric, metric_key)
+    by_multiples = any(multiple_in(s.get("style", "")) for s in summary)
+    compared = {**compared, **FINISHED} if by_multiples else compared
+    found = differences(rows, config.seed, compared, config.task.reference)
+    record["differences"] = found
+    if by_multiples:
         figures["budgets"] = run.directory / "budgets.png"
-        of_answers = ("right (majority)",) if metric_key == "weighted_accuracy" else named
-        plot_budgets(summary, figures["budgets"], title, *of_answers)
+        plot_budgets(summary, found, figures["budgets"], title, metric, metric_key)
     shown, constants = without_constants(table)
     notes = [constants, *notes] if constants else notes
     text = f"## {title}\n\n{as_markdown(shown)}\n\n{' '.join(notes)}\n"
-    record["differences"] = differences(rows, config.seed, compared, config.task.reference)
-    if record["differences"]:
+    if found:
         other = method_of(config.task.reference).title
         text += (
             f"\n### Difference to {other} at equal particles\n\n"
-            f"{as_markdown(as_paired_table(record['differences'], compared))}\n\nIntervals are "
+            f"{as_markdown(as_paired_table(found, compared))}\n\nIntervals are "
             "of paired differences, 95 %, over the same resamples of requests for both methods; "
             f"calls and seconds are multiples of {other}'s.\n"
         )
@@ -183,7 +185,7 @@ def report(
         lambda tracked: tracking.log_shown(tracked, {"table": table}, figures),
         arms=tracking.logged_arms(summary, rows, hidden_states(config)),
         files=(*(path.name for path in figures.values()), "results.jsonl"),
-        screen=on_screen(title, summary, record["differences"], metric_key, compared, reference),
+        screen=on_screen(title, summary, found, metric_key, compared, reference),
     )
 
 

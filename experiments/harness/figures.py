@@ -13,6 +13,7 @@ import matplotlib
 matplotlib.use("Agg")  # files only: no display is needed or touched
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.ticker import (
     FixedLocator,
@@ -26,7 +27,7 @@ from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.arms import Arm, arms_in
 from experiments.harness.budgets import multiple_in
 from experiments.harness.methods import method_of
-from experiments.harness.summary import styles_in
+from experiments.harness.summary import Group, styles_in
 
 Records = Sequence[dict[str, Any]]
 """Those of `summarize`."""
@@ -180,56 +181,64 @@ _OF_TOKENS = {"gold": "tokens of the gold answer", "fewest": "fewest tokens of a
 
 
 def plot_budgets(
-    summary: Records, path: Path, title: str, metric: str, key: str = "majority_accuracy"
+    summary: Records, differences: Records, path: Path, title: str, metric: str, key: str
 ) -> None:
     """Write a figure to `path`: answers that are finished and valid, and how good they are.
+
+    A bar is the paired interval of the difference to the reference, around the arm's own point: one
+    that does not reach the reference's point is a difference. The reference has no bars.
 
     Args:
         summary: records of `summarize` whose parts are budgets by multiples
             (`experiments.harness.budgets.part_of`); others are left out.
+        differences: those of `paired.differences`, in "valid" and in `key`.
         metric, key: as for `plot_comparison`.
     """
     shown = {"valid": "finished and valid", key: metric}
-    found = [(multiple_in(s.get("style", "")), s) for s in summary]
-    points = [(place, s) for place, s in found if place is not None]
-    styles = list(dict.fromkeys(style for (style, _), _ in points))
-    counts = sorted({s["particles"] for _, s in points})
-    columns = [(key, N) for key in shown for N in counts]
-    parts = [s.get("style", "") for _, s in points]
-    tokens = " or ".join(text for kind, text in _OF_TOKENS.items() if f"{kind}:" in "".join(parts))
+    points = [(*place, s) for s in summary if (place := multiple_in(s.get("style", "")))]
+    styles = list(dict.fromkeys(style for style, _, _ in points))
+    factors = sorted({factor for _, factor, _ in points})
+    counts = sorted({s["particles"] for _, _, s in points})
+    arms = arms_in(s for _, _, s in points)
+    paired = {Group.of(d): d for d in differences}
+    columns = [(name, N) for name in shown for N in counts]
     figure, axes = plt.subplots(
         len(styles), len(columns), figsize=(1 + 3 * len(columns), 0.9 + 3 * len(styles)),
-        layout="constrained", squeeze=False, sharey=True,
+        layout="constrained", squeeze=False,
     )  # fmt: skip
-    arms = arms_in(s for _, s in points)
-    factors = sorted({factor for (_, factor), _ in points})
     gap = 0.08 * (factors[-1] - factors[0] or 1) / max(1, len(arms))
     for style, panels in zip(styles, axes, strict=True):
-        for (key, N), axis in zip(columns, panels, strict=True):
+        for (name, N), axis in zip(columns, panels, strict=True):
             for number, arm in enumerate(arms):
+                moved = gap * (number - (len(arms) - 1) / 2)  # so that bars can be told apart
                 own = sorted(
-                    ((factor, s) for (of, factor), s in points
-                     if of == style and s["particles"] == N and Arm.of(s) == arm),
-                    key=lambda point: point[0],
-                )  # fmt: skip
-                # Side by side, so that intervals can be told apart.
-                x = [factor + gap * (number - (len(arms) - 1) / 2) for factor, _ in own]
-                y = [s[key] for _, s in own]
-                axis.plot(x, y, markersize=5, **arm.style)
-                if f"{key}_low" in (own[0][1] if own else {}):
-                    ends = [(s[f"{key}_low"], s[f"{key}_high"]) for _, s in own]
-                    low, high = zip(*ends, strict=True)
-                    axis.vlines(x, low, high, color=arm.style["color"], linewidth=1)
+                    (factor + moved, s[name], paired.get(Group.of(s), {}))
+                    for of, factor, s in points
+                    if (of, s["particles"], Arm.of(s)) == (style, N, arm)
+                )
+                axis.plot([x for x, _, _ in own], [y for _, y, _ in own], markersize=5, **arm.style)
+                for x, y, d in own:
+                    if name in d:
+                        ends = (y - d[name] + d[f"{name}_{end}"] for end in ("low", "high"))
+                        axis.vlines(x, *ends, color=arm.style["color"], linewidth=1)
             plain(axis)
-            axis.set_ylim(-0.03, 1.03)
             axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
             axis.xaxis.set_major_locator(FixedLocator(factors))
             axis.set_title(
-                f"{shown[key]}\n{N} particle{'s' * (N > 1)}"
-                + (f", {style} style" if len(styles) > 1 else ""),
+                f"{shown[name]}\n{N} particle{'s' * (N > 1)}{f', {style} style' * bool(style)}",
                 fontsize="small",
             )
-            axis.set_xlabel(f"budget / {tokens}")
+    for name in shown:  # one scale for each measure
+        same = axes[:, [column for column, _ in columns] == np.array(name)].flat
+        low, high = zip(*(axis.get_ylim() for axis in same), strict=True)
+        for axis in same:
+            axis.set_ylim(min(low), max(high))
+    parts = "".join(s["style"] for _, _, s in points)
+    tokens = " or ".join(text for kind, text in _OF_TOKENS.items() if f"{kind}:" in parts)
+    figure.supxlabel(f"budget / {tokens}", fontsize="medium")
+    if differences:
+        reference = method_of(differences[0]["reference"]).title
+        title += f"; bars: paired 95 % intervals of the difference to {reference}"
     _finish(figure, arms, title, path)
 
 

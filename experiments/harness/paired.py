@@ -48,9 +48,11 @@ class Compared(NamedTuple):
 
 
 ACCURACY = MappingProxyType(
-    {"difference": Compared("accuracy (weighted), points", itemgetter("weighted_accuracy"))}
+    {"weighted_accuracy": Compared("accuracy (weighted), points", itemgetter("weighted_accuracy"))}
 )
 """What tasks with right answers are compared by."""
+FINISHED = MappingProxyType({"valid": Compared("finished and valid, points", itemgetter("valid"))})
+"""What methods are compared by, too, where budgets are multiples of an answer's tokens."""
 
 
 def differences(

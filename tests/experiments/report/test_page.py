@@ -129,9 +129,11 @@ def test_differences_are_those_of_the_table(run):
             and sorted([d["first"], d["second"]]) == sorted(arms)
         ]  # fmt: skip
         sign = 1 if found["first"] == arms[0] else -1
-        assert sign * found["mean"] == pytest.approx(each["difference"])
+        assert sign * found["mean"] == pytest.approx(each["weighted_accuracy"])
         ends = sorted([sign * found["low"], sign * found["high"]])
-        assert ends == pytest.approx([each["difference_low"], each["difference_high"]])
+        assert ends == pytest.approx(
+            [each["weighted_accuracy_low"], each["weighted_accuracy_high"]]
+        )
         assert found["examples"] == each["examples"]
 
 
