@@ -8,7 +8,7 @@ in a step is not known beforehand, so there are two ways to keep them:
                     (`smc.selection.select_without_replacement`), which leaves the sum of the
                     weights as it is, and every weight unbiased. That takes languages that end by
                     themselves, where thousands of tokens may be the last one
-    WrittenDown     tables of fixed shape: in each step the weight of every token that may end a
+    AnswerTables    tables of fixed shape: in each step the weight of every token that may end a
                     text, for every place, and the place that each place continues. Texts are read
                     off backwards when all is over
 
@@ -33,7 +33,7 @@ from smc.observation import Population
 from smc.outcome import Outcome, StepRecord
 from smc.particles import Particles
 from smc.prefixes import count_of
-from smc.selection import Fixed, select_without_replacement
+from smc.selection import FinishedScores, select_without_replacement
 
 MOST_ANSWERS = 1 << 16
 """Most answers of one example: some 60 MB where they are of 100 tokens."""
@@ -77,7 +77,7 @@ class Answers(Protocol):
         """Learn which place each place continues, and by which token."""
         ...
 
-    def greatest(self, most: int) -> Fixed:
+    def greatest(self, most: int) -> FinishedScores:
         """Return the greatest weights of each example, and the sum of the others."""
         ...
 
@@ -170,7 +170,7 @@ class Pool(NamedTuple):
         """Have no need to know: the texts are there."""
         return self
 
-    def greatest(self, most: int) -> Fixed:
+    def greatest(self, most: int) -> FinishedScores:
         """Return the greatest weights of each example, and the sum of the others."""
         top = self.log_weight.new_full((len(self.examples), most), -torch.inf)
         rest = top[:, 0].clone()
@@ -179,7 +179,7 @@ class Pool(NamedTuple):
             values, place = mine.topk(min(most, len(mine)))
             top[b, : len(values)] = values
             rest[b] = mine.index_fill(0, place, -torch.inf).logsumexp(dim=0)
-        return Fixed(top, rest)
+        return FinishedScores(top, rest)
 
     def outcome(self, whole: Bool[Tensor, "B"], history: StepRecord) -> Outcome:
         """Return all answers; an example whose pool was pruned has not all."""
@@ -244,7 +244,7 @@ class Pool(NamedTuple):
         return every[stays], log_weight[stays], pruned
 
 
-class WrittenDown(NamedTuple):
+class AnswerTables(NamedTuple):
     """Answers in tables of fixed shape; see `Answers`.
 
     Attributes:
@@ -270,7 +270,7 @@ class WrittenDown(NamedTuple):
     @classmethod
     def start(
         cls, automata: AutomatonBatch, N: int, most: int, draw: Draw, examples: Int64[Tensor, "B"]
-    ) -> WrittenDown:
+    ) -> AnswerTables:
         """Make empty tables, for answers of at most so many tokens.
 
         Raises:
@@ -289,7 +289,7 @@ class WrittenDown(NamedTuple):
         rest = torch.full_like(top[:, 0], -torch.inf)
         return cls(nothing, nothing.clone(), steps, steps.clone(), top, rest, last, empty)
 
-    def ended(self, ending: Ending) -> tuple[WrittenDown, Callable[[], Population]]:
+    def ended(self, ending: Ending) -> tuple[AnswerTables, Callable[[], Population]]:
         """Write down the weight of every place with each of the tokens that may end its text."""
         successors, particles = ending.scores.successors, ending.particles
         row, token = particles.row.unsqueeze(1), self.last.clamp(min=0)
@@ -319,13 +319,13 @@ class WrittenDown(NamedTuple):
             rest=torch.logaddexp(self.rest, left),
         ), seen
 
-    def forced(self, particles: Particles, step: Int64[Tensor, "B"]) -> WrittenDown:
+    def forced(self, particles: Particles, step: Int64[Tensor, "B"]) -> AnswerTables:
         """Nothing is forced in static shapes but the empty answer, which is known."""
         return self
 
     def went_on(
         self, parent: Int64[Tensor, "P"], token: Int64[Tensor, "P"], step: Int64[Tensor, "B"]
-    ) -> WrittenDown:
+    ) -> AnswerTables:
         """Write down which place each place continues, and by which token."""
         now = step[:1]
         return self._replace(
@@ -333,9 +333,9 @@ class WrittenDown(NamedTuple):
             tokens=self.tokens.index_copy(0, now, token.unsqueeze(0)),
         )
 
-    def greatest(self, most: int) -> Fixed:
+    def greatest(self, most: int) -> FinishedScores:
         """Return the N greatest weights of each example, and the sum of the others."""
-        return Fixed(self.top, self.rest)
+        return FinishedScores(self.top, self.rest)
 
     def outcome(self, whole: Bool[Tensor, "B"], history: StepRecord) -> Outcome:
         """Read the answers off backwards, on the host."""

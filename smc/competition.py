@@ -33,7 +33,7 @@ from gcd.tokens.batch import TokenClasses
 from smc.vocabulary.class_mass import MaskGuide, top_k_and_class_mass
 from smc.vocabulary.factors import Factors, Guide, by_class_alone
 
-FLOOR = 1e-3
+LEAST_DEFENCE = 1e-3
 """The least share of w in the scores of an example where some candidate has g = 0."""
 
 
@@ -210,7 +210,7 @@ def _defended(
     fallback = total.isneginf() & ~plain.isneginf()
     without = [(g.isneginf() & ~w.isneginf()).any(dim=1) for g, w in zip(log_g, log_w, strict=True)]
     holes = torch.zeros_like(total).index_add(0, example, (without[0] | without[1]).double()) > 0
-    eps = torch.full_like(total, defence).masked_fill(holes, max(defence, FLOOR))
+    eps = torch.full_like(total, defence).masked_fill(holes, max(defence, LEAST_DEFENCE))
     # Where nothing competes, any finite number will do.
     total, plain = (torch.where(x.isneginf(), 0.0, x) for x in (total, plain))
     by_g, by_w = torch.log1p(-eps) - total, eps.log() - plain

@@ -25,7 +25,7 @@ from smc.answers import check_room
 from smc.draw import Draw
 from smc.eager import EagerReader
 from smc.filter import DiscreteFilter
-from smc.loop import AHEAD, NotCapturedError, Steps, run_eagerly, run_static
+from smc.loop import AHEAD, Algorithm, NotCapturedError, run_eagerly, run_static
 from smc.models.protocol import LanguageModel
 from smc.models.static_cache import Forward, StaticLanguageModel
 from smc.observation import Watch
@@ -139,7 +139,7 @@ def steps_of(
     particles: int,
     draw: Draw,
     watch: Watch | None = None,
-) -> Steps:
+) -> Algorithm:
     """Return the steps of an algorithm with N particles, or at most N prefixes, of each example."""
     if isinstance(algorithm, Discrete):
         return DiscreteFilter(algorithm, reader, examples, particles, draw, watch)

@@ -26,7 +26,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from smc.algorithms import Discrete
-from smc.answers import Answers, Ending, Pool, WrittenDown, effective
+from smc.answers import Answers, AnswerTables, Ending, Pool, effective
 from smc.competition import Scores, selection_scores
 from smc.draw import Breaks, Draw, Keys, Purpose
 from smc.observation import Observation, Population, Watch
@@ -34,7 +34,7 @@ from smc.outcome import Outcome, StepRecord
 from smc.particles import Particles, start_particles
 from smc.prefixes import Extension, Prefixes, Reader
 from smc.proposals import State
-from smc.selection import Fixed, Group, Selection, select
+from smc.selection import FinishedScores, Group, Selection, select
 from smc.step import Turn, fallbacks_of, prefixes_in_use
 
 
@@ -101,7 +101,7 @@ class DiscreteFilter(Generic[State]):
             log_p=torch.zeros_like(extension.forced_log_p),
             log_potential=particles.log_potential,
         )
-        kind: type[Pool | WrittenDown] = WrittenDown if self.reader.is_static else Pool
+        kind: type[Pool | AnswerTables] = AnswerTables if self.reader.is_static else Pool
         answers: Answers = kind.start(batch.automata, N, most, self.draw, self.examples)
         step = torch.zeros_like(self.examples)
         answers, particles = self._ended(answers, particles, step)
@@ -181,10 +181,12 @@ class DiscreteFilter(Generic[State]):
             number = torch.zeros_like(self.examples)
             return self.draw(Keys(self.examples, number, step, Purpose.SELECTION), breaks)
 
-        fixed = None
+        finished = None
         if self.options.count_finished:
             top, rest = answers.greatest(N)
-            fixed = Fixed(top + competing.log_unit.unsqueeze(1), rest + competing.log_unit)
+            finished = FinishedScores(
+                top + competing.log_unit.unsqueeze(1), rest + competing.log_unit
+            )
         group = Group(example, B, N) if self.reader.is_static else Group.of(example, B)
         return select(
             prefixes.log_p,
@@ -195,7 +197,7 @@ class DiscreteFilter(Generic[State]):
             vocabulary=self.reader.vocabulary,
             some=self.reader.some,
             floor=float(self.options.floor),
-            fixed=fixed,
+            finished=finished,
         )
 
     def _advance(

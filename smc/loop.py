@@ -29,7 +29,7 @@ AHEAD = 4
 
 
 @runtime_checkable
-class Steps(Protocol):
+class Algorithm(Protocol):
     """An algorithm for one batch: `smc.step.ParticleFilter` or `smc.filter.DiscreteFilter`."""
 
     @property
@@ -51,7 +51,7 @@ class Steps(Protocol):
 
 
 @torch.inference_mode()
-def run_eagerly(algorithm: Steps, prompts: Sequence[Sequence[int]]) -> Outcome:
+def run_eagerly(algorithm: Algorithm, prompts: Sequence[Sequence[int]]) -> Outcome:
     """Find answers to the prompts (token ids); the host waits for each step.
 
     Raises:
@@ -90,7 +90,7 @@ class StaticRun:
 
     @torch.inference_mode()
     def __init__(
-        self, algorithm: Steps, prompts: Sequence[Sequence[int]], most: int, *, graph: bool
+        self, algorithm: Algorithm, prompts: Sequence[Sequence[int]], most: int, *, graph: bool
     ) -> None:
         started = time.perf_counter()
         self._algorithm = algorithm
@@ -179,7 +179,7 @@ class StaticRun:
 
 
 def run_static(
-    algorithm: Steps, prompts: Sequence[Sequence[int]], most: int, *, graph: bool
+    algorithm: Algorithm, prompts: Sequence[Sequence[int]], most: int, *, graph: bool
 ) -> Outcome:
     """Find answers to the prompts (token ids) in static shapes; see `StaticRun`.
 

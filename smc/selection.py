@@ -54,7 +54,7 @@ class Selection(NamedTuple):
     dropped: Bool[Tensor, "B"]
 
 
-class Fixed(NamedTuple):
+class FinishedScores(NamedTuple):
     """Log scores that take places without being chosen from.
 
     Attributes:
@@ -108,7 +108,7 @@ def select(
     vocabulary: Pass | None = None,
     some: Callable[[Tensor], Tensor] | None = None,
     floor: float = 0.0,
-    fixed: Fixed | None = None,
+    finished: FinishedScores | None = None,
 ) -> Selection:
     """Keep at most N candidates of each example, in the order of rows and tokens.
 
@@ -124,30 +124,30 @@ def select(
             the mask if it is not given.
         floor: c is at least this part of the sum of all scores, so that fewer are kept where few
             matter.
-        fixed: what takes part in the threshold, and is kept without being chosen from.
+        finished: what takes part in the threshold, and is kept without being chosen from.
 
     Returns:
         The candidates kept: all of positive score, where they are at most N, with no floor and
-        nothing fixed.
+        nothing finished.
     """
     (_, V), N, B = log_p.shape, slots, group.num_examples
     vocabulary = vocabulary or pass_of("auto", log_p.device)
     best = vocabulary.best(log_p, factors, min(N, V))
-    log_c = thresholds(best, group, N, floor, fixed)
+    log_c = thresholds(best, group, N, floor, finished)
     of_row = log_c[group.example]
     sure = best.log_score > of_row.unsqueeze(1)
     certain = sure.sum(dim=1)
-    places_are_known = floor == 0 and fixed is None
+    places_are_known = floor == 0 and finished is None
     places_left = N - count_of(group.example, B, certain) if places_are_known else None
-    plan = planned(best, sure, group, log_c, places_left)
-    dropped = plan.mass.sum(dim=1) > 0
+    spread = planned(best, sure, group, log_c, places_left)
+    dropped = spread.mass.sum(dim=1) > 0
     known = Known(best.tokens, certain)
 
     def changes() -> Float64[Tensor, "B M"]:
-        every = breaks(log_p, factors, known, log_c, plan, group)
+        every = breaks(log_p, factors, known, log_c, spread, group)
         return torch.where(dropped.unsqueeze(1), every, 0.0)
 
-    column, target, inside = points(plan.ends, uniform(changes), N)
+    column, target, inside = points(spread.ends, uniform(changes), N)
     row = (group.first.unsqueeze(1) + column).clamp(max=len(log_p) - 1).flatten()
     hit = (inside & dropped.unsqueeze(1)).flatten()
     places = hit.nonzero().squeeze(1) if some is None else some(hit)
@@ -262,7 +262,7 @@ def thresholds(
     group: Group,
     slots: int,
     floor: float,
-    fixed: Fixed | None,
+    finished: FinishedScores | None,
 ) -> Float64[Tensor, "B"]:
     """Return log c of each example."""
     B, K, place = group.num_examples, best.log_score.shape[1], group.place
@@ -272,13 +272,13 @@ def thresholds(
     rests = padded.new_full((B, rows), -torch.inf)
     rests[group.example, place] = best.log_rest
     scores, rest = padded.flatten(1), _total(rests)
-    if fixed is not None:
-        scores = torch.cat([scores, fixed.top], dim=1)
-        rest = torch.logaddexp(rest, fixed.rest)
+    if finished is not None:
+        scores = torch.cat([scores, finished.top], dim=1)
+        rest = torch.logaddexp(rest, finished.rest)
     top, index = scores.topk(min(slots, scores.shape[1]), dim=1)
     others = scores.scatter(1, index, -torch.inf)
     tail = torch.logaddexp(_total(_total(others[:, : rows * K].view(B, rows, K))), rest)
-    if fixed is not None:
+    if finished is not None:
         tail = torch.logaddexp(tail, _total(others[:, rows * K :]))
     log_c = _solve(top, tail, slots)
     if floor > 0:
@@ -287,7 +287,7 @@ def thresholds(
     return log_c
 
 
-class Plan(NamedTuple):
+class SpreadMass(NamedTuple):
     """How probability is spread over the rows of each example, in units of one kept candidate.
 
     Attributes:
@@ -305,7 +305,7 @@ def planned(
     group: Group,
     log_c: Float64[Tensor, "B"],
     places_left: Int64[Tensor, "B"] | None,
-) -> Plan:
+) -> SpreadMass:
     """Sum pi over each row; scale an example's sums to the places left, where these are known."""
     others = _total(best.log_score.masked_fill(sure, -torch.inf))
     log_mass = torch.logaddexp(others, best.log_rest)
@@ -322,7 +322,7 @@ def planned(
         column = torch.arange(group.width, device=ends.device)
         last = torch.where(mass > 0, column, -1).amax(dim=1, keepdim=True)
         ends = torch.where(column >= last, whole, ends)
-    return Plan(mass, ends)
+    return SpreadMass(mass, ends)
 
 
 def points(
@@ -350,13 +350,13 @@ def breaks(
     factors: Factors,
     known: Known,
     log_c: Float64[Tensor, "B"],
-    plan: Plan,
+    spread: SpreadMass,
     group: Group,
 ) -> Float64[Tensor, "B M"]:
     """Return the points of (0, 1) at which the choice of each example changes."""
     pi = inclusion_probabilities(log_p, factors, known, log_c[group.example])
-    before = torch.cat([torch.zeros_like(plan.ends[:, :1]), plan.ends[:, :-1]], dim=1)
+    before = torch.cat([torch.zeros_like(spread.ends[:, :1]), spread.ends[:, :-1]], dim=1)
     inner = pi.cumsum(dim=1) + before[group.example, group.place].unsqueeze(1)
-    ends = inner.new_zeros(group.num_examples, plan.ends.shape[1], inner.shape[1])
+    ends = inner.new_zeros(group.num_examples, spread.ends.shape[1], inner.shape[1])
     ends[group.example, group.place] = inner
-    return torch.cat([ends.flatten(1), plan.ends], dim=1).frac()
+    return torch.cat([ends.flatten(1), spread.ends], dim=1).frac()

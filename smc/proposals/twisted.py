@@ -38,9 +38,9 @@ everywhere where a long text is still to come. With Z = sum p_lm g and M = sum p
     g' = (1 - eps) g + eps (Z / M) 1{allowed}      so that q' = (1 - eps) q + eps q_gcd, and Z' = Z.
 
 **Support.** It is that of GCD always. Where the model gives an allowed token no chance (a zero
-parameter, an underflow), the row is defended by at least `FLOOR`; where it gives none to anything
-that the language model may say, as after a prefix that it holds impossible, g is GCD's mask. Both
-are counted (`Twisted.counts`).
+parameter, an underflow), the row is defended by at least `LEAST_DEFENCE`; where it gives none to
+anything that the language model may say, as after a prefix that it holds impossible, g is GCD's
+mask. Both are counted (`Twisted.counts`).
 
 Cost of a step: that of the lookahead, plus passes over R x V numbers (`smc.vocabulary`).
 """
@@ -59,7 +59,7 @@ from torch import Tensor
 
 from gcd.tokens.distances import fits
 from gcd.tokens.token_automaton import TokenAutomaton
-from smc.competition import FLOOR, Masses, Scores, Successors
+from smc.competition import LEAST_DEFENCE, Masses, Scores, Successors
 from smc.proposals import GCD, AutomatonPosition, Batch, Proposal, start_position
 from smc.proposals.lookahead import Expectation, Lookahead, ModelState
 from smc.vocabulary.class_mass import top_k_and_class_mass
@@ -88,13 +88,14 @@ class Counts(NamedTuple):
     Attributes:
         rows: prefixes guided.
         fallbacks: of these, prefixes where all of g was zero, so that GCD's mask took its place.
-        floored: prefixes where g of some allowed token was zero, so that the defence was at least
-            `FLOOR`.
+            `guide` asks only about tokens that the language model may say, `score` about all.
+        holes: of the others, prefixes where g of some allowed token was zero, so that the defence
+            was at least `LEAST_DEFENCE`.
     """
 
     rows: int
     fallbacks: int
-    floored: int
+    holes: int
 
 
 class _Mixture(NamedTuple):
@@ -103,7 +104,7 @@ class _Mixture(NamedTuple):
     log_g: Float64[Tensor, "R K"]
     log_z: Float64[Tensor, "R"]
     fallback: Bool[Tensor, "R"]
-    floored: Bool[Tensor, "R"]
+    holes: Bool[Tensor, "R"]
 
 
 class _View(NamedTuple):
@@ -229,7 +230,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         view = self._view(state, log_p)
         masses = log_p if view.masses is None else torch.cat(view.masses, dim=1)
         mixture = self._mix(view.log_g, masses, view.allowed)
-        self._count(len(log_p), mixture.fallback, mixture.floored)
+        self._count(len(log_p), mixture.fallback, mixture.holes)
         if view.masses is None:
             return DenseGuide(mixture.log_g, mixture.log_z, mixture.fallback)
         C = view.alive.shape[1]  # g is not spread over the tokens of a class
@@ -277,9 +278,9 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         self._count(len(log_p), none, zero.any(dim=1) & ~none)
         return Scores(view.factors, view.alive, view.successors, view.masses, self.defence, none)
 
-    def _count(self, rows: int, fallback: Bool[Tensor, "R"], floored: Bool[Tensor, "R"]) -> None:
+    def _count(self, rows: int, fallback: Bool[Tensor, "R"], holes: Bool[Tensor, "R"]) -> None:
         counts = torch.stack([fallback.new_full((), rows, dtype=torch.int64),
-                              fallback.sum(), floored.sum()])  # fmt: skip
+                              fallback.sum(), holes.sum()])  # fmt: skip
         if counts.device not in self._tallies:
             with torch.inference_mode(False):
                 self._tallies[counts.device] = torch.zeros_like(counts)
@@ -365,14 +366,14 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         log_z = torch.logsumexp(log_mass + log_g, dim=1)
         log_alive = torch.logsumexp(log_mass.masked_fill(~alive, -torch.inf), dim=1)
         empty = log_z.isneginf()
-        floored = (alive & log_g.isneginf()).any(dim=1) & ~empty
+        holes = (alive & log_g.isneginf()).any(dim=1) & ~empty
         share = torch.full_like(log_z, self.defence).unsqueeze(1)
-        share = share.masked_fill(floored.unsqueeze(1), max(self.defence, FLOOR))
+        share = share.masked_fill(holes.unsqueeze(1), max(self.defence, LEAST_DEFENCE))
         log_even = torch.where(empty, 0.0, log_z - log_alive).unsqueeze(1)
         mixed = torch.logaddexp(log_g + torch.log1p(-share), log_even + share.log())
         mixed = torch.where(empty.unsqueeze(1), 0.0, mixed).masked_fill(~alive, -torch.inf)
         log_z = torch.where(empty, log_alive, log_z)
-        return _Mixture(mixed, log_z, empty & ~log_alive.isneginf(), floored)
+        return _Mixture(mixed, log_z, empty & ~log_alive.isneginf(), holes)
 
     def _options(self) -> str:
         """Return the options, for `repr`."""

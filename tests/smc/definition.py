@@ -13,7 +13,7 @@ import torch
 
 import smc
 from smc.draw import Keys, Purpose, uniform
-from smc.proposals.twisted import FLOOR
+from smc.proposals.twisted import LEAST_DEFENCE
 from tests.smc.rules import BUDGETS, NAMES, NOTHING, PROMPTS, TOKENS, TOY, Rule, automata
 
 
@@ -166,7 +166,7 @@ def safe(example: Example, prefix: Prefix) -> tuple[list[float], bool]:
     if Z == 0:
         return [0.0 if may else NOTHING for may in allowed], M > 0
     holes = any(may and x == 0 for x, may in zip(g, allowed, strict=True))
-    eps = max(rule.defence, FLOOR) if holes else rule.defence
+    eps = max(rule.defence, LEAST_DEFENCE) if holes else rule.defence
     mixed = [((1 - eps) * x + eps * Z / M) * may for x, may in zip(g, allowed, strict=True)]
     return [math.log(x) if x > 0 else NOTHING for x in mixed], False
 
@@ -261,7 +261,7 @@ def scores(candidates: list[Candidate], defence: float | None) -> list[float]:
     G = sum(s)
     if defence is not None and M > 0:
         holes = any(c.w > 0 and c.log_g == NOTHING for c in candidates)
-        eps = max(defence, FLOOR) if holes else defence
+        eps = max(defence, LEAST_DEFENCE) if holes else defence
         s = [
             (1 - eps) * x / G + eps * c.w / M if G > 0 else c.w
             for x, c in zip(s, candidates, strict=True)

@@ -367,7 +367,7 @@ def test_fallbacks_are_counted() -> None:
     assert hopeless.counts.fallbacks > 0
     wrong = PROPOSALS["wrong"]()
     sample([PROMPT], many_words(), proposal=wrong)
-    assert wrong.counts.floored > 0
+    assert wrong.counts.holes > 0
 
 
 def test_finished_answers_stop_stragglers() -> None:

@@ -19,7 +19,7 @@ from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
 from hmm.model import HMM
 from smc.proposals import AutomatonPosition
-from smc.proposals.twisted import FLOOR, TWISTS
+from smc.proposals.twisted import LEAST_DEFENCE, TWISTS
 from smc.testing import ToyLM, check_lookahead, target
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 from tests.smc.test_forced import LANGUAGES, automaton_of, budget_of
@@ -199,7 +199,7 @@ def test_weights_sum_to_the_target(
             potential=potential,
         )
         assert_exact(few_words(), 3, proposal=proposal, resampling="systematic")
-        assert (proposal.counts.fallbacks + proposal.counts.floored > 0) == bool(never)
+        assert (proposal.counts.fallbacks + proposal.counts.holes > 0) == bool(never)
 
 
 @pytest.mark.parametrize("twist", TWISTS)
@@ -276,12 +276,12 @@ def test_an_end_is_certain_and_the_least_defence_holds_what_is_impossible() -> N
     log_g = proposal.guide(state, log_p).log_g[0]
     gcd = smc.GCD().guide(state.walk, log_p)
     even = proposal.guide(state, log_p).log_z - gcd.log_z
-    torch.testing.assert_close(log_g[0:1], even + torch.tensor(FLOOR).double().log())
+    torch.testing.assert_close(log_g[0:1], even + torch.tensor(LEAST_DEFENCE).double().log())
     after = proposal.advance(state, torch.tensor([[0]]))
     unguarded = smc.Twisted(Bigram(table(VOCABULARY, never=(3,))), exact_top_k=None, defence=0)
     ends = unguarded.guide(after, log_p)
-    assert float(ends.log_g[0, 5]) == pytest.approx(0, abs=2 * FLOOR)
-    assert float(ends.log_g[0, 3]) == pytest.approx(0, abs=2 * FLOOR)
+    assert float(ends.log_g[0, 5]) == pytest.approx(0, abs=2 * LEAST_DEFENCE)
+    assert float(ends.log_g[0, 3]) == pytest.approx(0, abs=2 * LEAST_DEFENCE)
 
 
 # -- the laws of a lookahead -----------------------------------------------------------------

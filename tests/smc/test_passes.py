@@ -18,7 +18,7 @@ from gcd.tokens.lifting import lift
 from gcd.tokens.vocabulary import Vocabulary
 from hmm.model import HMM
 from smc.proposals import Batch
-from smc.selection import Fixed, Group, select
+from smc.selection import FinishedScores, Group, select
 from smc.vocabulary.compiled import BlockDraws
 from smc.vocabulary.passes import COMPILED, TENSORS, Pass
 
@@ -102,12 +102,12 @@ def compare_selection(given: Pass, dtype: torch.dtype, N: int) -> None:
         )
         answers = torch.full((2, N), -torch.inf, dtype=torch.float64)
         answers[:, 0] = -1.0
-        fixed = Fixed(answers, answers[:, -1]) if count_finished else None
+        finished = FinishedScores(answers, answers[:, -1]) if count_finished else None
         u = torch.rand(2, generator=generator, dtype=torch.float64)
         group = Group(torch.arange(2).repeat_interleave(N), 2, N)
         found, expected = (
             select(log_p, factors, group, N, lambda _, u=u: u, vocabulary=each,
-                   floor=1e-3 * count_finished, fixed=fixed)
+                   floor=1e-3 * count_finished, finished=finished)
             for each in (given, TENSORS)
         )  # fmt: skip
         for one, other in zip(found, expected, strict=True):

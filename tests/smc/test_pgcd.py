@@ -23,7 +23,7 @@ from hmm import recursion
 from hmm.model import HMM
 from hmm.product import lookahead_table
 from smc.proposals.pgcd import PGCD
-from smc.proposals.twisted import FLOOR, TWISTS, belief_of
+from smc.proposals.twisted import LEAST_DEFENCE, TWISTS, belief_of
 from smc.testing import ToyLM
 from tests.gcd.oracles import byte_automata, checked_inside_strategies, vocabularies
 from tests.hmm.oracles import log_completed
@@ -136,7 +136,7 @@ def test_an_hmm_that_is_wrong(impossible: list[int], options: dict) -> None:
     for potential in (True, False):
         proposal = PGCD(never(impossible), potential=potential, **options)
         assert_exact(few_words(), 3, proposal=proposal, particles=1)
-        assert proposal.counts.fallbacks + proposal.counts.floored > 0
+        assert proposal.counts.fallbacks + proposal.counts.holes > 0
 
 
 def test_a_language_that_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,7 +352,7 @@ def test_what_the_hmm_cannot_say_is_counted() -> None:
     assert proposal.counts == (5, 0, 5)
     allowed = log_p.masked_fill(log_g.isneginf(), -torch.inf)
     even = log_z - allowed.logsumexp(dim=1)
-    torch.testing.assert_close(log_g[:, 0], even + math.log(FLOOR))
+    torch.testing.assert_close(log_g[:, 0], even + math.log(LEAST_DEFENCE))
     lost = proposal.advance(state, torch.zeros(5, 1, dtype=torch.int64))
     assert not lost.model.predicted.any()
     log_g, log_z = parts(proposal.guide(lost, log_p))

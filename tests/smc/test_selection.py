@@ -14,7 +14,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smc.selection import Fixed, Group, Selection, select, select_without_replacement, thresholds
+from smc.selection import (
+    FinishedScores,
+    Group,
+    Selection,
+    select,
+    select_without_replacement,
+    thresholds,
+)
 from smc.vocabulary import compiled
 from smc.vocabulary import factors as guides
 from smc.vocabulary.factors import Factors
@@ -213,7 +220,7 @@ def test_each_candidate_is_kept_as_often_as_its_score_says(
     if "fixed" in options:
         top = torch.full((4, slots), -torch.inf, dtype=torch.float64)
         top[0, :2], top[1, 0] = log_s[0].topk(2).values - 1, log_s[3].max() + 5
-        fixed = Fixed(top, top[:, 0] - 3)
+        fixed = FinishedScores(top, top[:, 0] - 3)
     often = torch.zeros(6, vocabulary, dtype=torch.float64)
     log_pi = torch.full_like(often, -torch.inf)
     for u in (torch.arange(points, dtype=torch.float64) + 0.5) / points:
