@@ -196,7 +196,7 @@ GROUP = Group.of(torch.tensor([0, 0, 0, 1, 1, 3]), 4)
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("options", [{}, {"floor": 0.05}, {"fixed": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"floor": 0.05}, {"finished": True}], ids=str)
 @pytest.mark.parametrize(("vocabulary", "classes", "own"), [(6, 3, 2), (60, 9, 5), (3000, 30, 64)])
 def test_each_candidate_is_kept_as_often_as_its_score_says(
     form: str,
@@ -216,11 +216,11 @@ def test_each_candidate_is_kept_as_often_as_its_score_says(
     log_p, by_class = log_p / 20, factors.by_class / 20  # so that many matter
     factors = factors._replace(by_class=by_class, by_token=factors.by_token / 20)
     log_s = spread(log_p, factors)
-    fixed = None
-    if "fixed" in options:
+    finished = None
+    if "finished" in options:
         top = torch.full((4, slots), -torch.inf, dtype=torch.float64)
         top[0, :2], top[1, 0] = log_s[0].topk(2).values - 1, log_s[3].max() + 5
-        fixed = FinishedScores(top, top[:, 0] - 3)
+        finished = FinishedScores(top, top[:, 0] - 3)
     often = torch.zeros(6, vocabulary, dtype=torch.float64)
     log_pi = torch.full_like(often, -torch.inf)
     for u in (torch.arange(points, dtype=torch.float64) + 0.5) / points:
@@ -230,7 +230,7 @@ def test_each_candidate_is_kept_as_often_as_its_score_says(
             factors,
             GROUP,
             slots,
-            **{**options, **({"fixed": fixed} if fixed else {})},
+            **{**options, **({"finished": finished} if finished else {})},
         )
         places = found.row * vocabulary + found.token
         assert torch.equal(places, torch.unique(places)), "in order, and no candidate twice"
@@ -240,10 +240,10 @@ def test_each_candidate_is_kept_as_often_as_its_score_says(
         rows = GROUP.example == example
         mine, extra = log_s[rows].exp(), 0.0
         scores = mine.flatten().numpy()
-        if fixed is not None:
-            others = fixed.top[example].exp().numpy()
-            # The rest of what is fixed is many small ones.
-            rest = np.full(1000, float(fixed.rest[example].exp()) / 1000)
+        if finished is not None:
+            others = finished.top[example].exp().numpy()
+            # The rest of what is finished is many small ones.
+            rest = np.full(1000, float(finished.rest[example].exp()) / 1000)
             scores = np.concatenate([scores, others, rest])
         c = solved(scores, slots)
         c = max(c, options.get("floor", 0.0) * scores.sum())
