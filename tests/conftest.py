@@ -12,7 +12,7 @@ import hypothesis
 import jaxtyping
 import pytest
 
-import tests.typechecker  # by this name the hook below finds it
+import tests.typechecker
 
 _ROOT = Path(__file__).resolve().parent.parent
 
@@ -49,7 +49,12 @@ hypothesis.settings.load_profile("same")
 sys.setrecursionlimit(5 * sys.getrecursionlimit())
 
 # In place before any of the packages is imported, hence at collection.
-_HOOK = jaxtyping.install_import_hook(_checked_modules(), f"{tests.typechecker.__name__}.checked")
+tests.typechecker.enforce(_checked_modules())
+
+
+def pytest_runtest_setup() -> None:
+    """Annotations are checked in the first calls of every test."""
+    tests.typechecker.begin_test()
 
 
 @pytest.fixture

@@ -86,7 +86,6 @@ def examples() -> dict[str, Any]:
     }
 
 
-@pytest.mark.usefixtures("unchecked_annotations")
 @pytest.mark.parametrize("strata", ["none", "state"])
 @pytest.mark.parametrize("name", PROPOSALS)
 def test_the_same_tokens_for_the_same_seed(name: str, strata: str) -> None:
@@ -124,7 +123,6 @@ def test_the_same_answers_of_the_filter(name: str, options: str) -> None:
     assert dropped > 3
 
 
-@pytest.mark.usefixtures("unchecked_annotations")
 @pytest.mark.parametrize(
     "options",
     [

@@ -22,10 +22,6 @@ from smc.testing import ToyLM, ToyRows, target, walk
 from tests.smc.test_pgcd import random_hmm
 from tests.smc.toys import choice
 
-# All random choices are walked: the same lines run so often that checking their shapes every time
-# takes a third of it. Other tests of the sampler check them.
-pytestmark = pytest.mark.usefixtures("unchecked_annotations")
-
 STORIES = Path(__file__).resolve().parents[1] / "models" / "stories260K"
 # One end-of-text id, so that the end can be forced, too; some texts can be spelled in two ways.
 VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"ab", b"c", b""], [4])

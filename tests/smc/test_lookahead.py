@@ -26,10 +26,6 @@ from tests.smc.test_forced import LANGUAGES, automaton_of, budget_of
 from tests.smc.test_walk import PROMPT, assert_exact
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice, few_words
 
-# All random choices are walked: the same lines run so often that checking their shapes every time
-# takes a third of it. Other tests of the sampler check them.
-pytestmark = pytest.mark.usefixtures("unchecked_annotations")
-
 
 class Last(NamedTuple):
     """P(completed within r | state, last token), [r, state, token], and the last tokens."""

@@ -30,10 +30,6 @@ from tests.hmm.oracles import log_completed
 from tests.smc.test_walk import assert_exact
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice, few_words
 
-# All random choices are walked: the same lines run so often that checking their shapes every time
-# takes a third of it. Other tests of the sampler check them.
-pytestmark = pytest.mark.usefixtures("unchecked_annotations")
-
 PROMPT = (0, 1)
 OPTIONS = [
     {"lookahead": lookahead, "exact_top_k": k, "defence": defence}

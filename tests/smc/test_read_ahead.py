@@ -167,7 +167,6 @@ def test_particles_are_the_same(proposal: str, drafter: str) -> None:
     assert wasted > 0
 
 
-@pytest.mark.usefixtures("unchecked_annotations")
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("options", FILTER)
 def test_answers_of_the_filter_are_the_same(options: str, drafter: str) -> None:
@@ -183,7 +182,6 @@ def test_answers_of_the_filter_are_the_same(options: str, drafter: str) -> None:
     assert used > 5
 
 
-@pytest.mark.usefixtures("unchecked_annotations")
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_same_through_forced_runs(language: str, algorithm: str) -> None:
@@ -199,7 +197,6 @@ def test_the_same_through_forced_runs(language: str, algorithm: str) -> None:
     assert (used > 0) == (language not in ("forced_last", "all_forced"))
 
 
-@pytest.mark.usefixtures("unchecked_annotations")
 @pytest.mark.parametrize("algorithm", ["smc", "discrete"])
 def test_over_all_choices_the_sums_are_those_without(algorithm: str) -> None:
     automaton = CONSTRAINTS["a_star_b"]()

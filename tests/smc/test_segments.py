@@ -19,10 +19,6 @@ from tests.smc.test_pgcd import random_hmm
 from tests.smc.test_walk import PROMPT, TOY, walk_sums
 from tests.smc.toys import VOCABULARY
 
-# All random choices are walked: the same lines run so often that checking their shapes every time
-# takes a third of it. Other tests of the sampler check them.
-pytestmark = pytest.mark.usefixtures("unchecked_annotations")
-
 # Of the vocabulary, `ab` straddles the end of the first segment; 4 is a special token.
 PLANS = {
     "straddling": [

@@ -87,7 +87,6 @@ def distance(law: Mapping[Ids, float], other: Mapping[Ids, float]) -> float:
     return sum(abs(law.get(x, 0.0) - other.get(x, 0.0)) for x in {*law, *other}) / 2
 
 
-@pytest.mark.usefixtures("unchecked_annotations")
 @pytest.mark.parametrize("name", CONSTRAINTS)
 @pytest.mark.parametrize(("proposal", "within"), [(smc.LCD(), False), (smc.GCD(), True)])
 def test_speculation_has_the_law_of_its_mask(
@@ -103,7 +102,6 @@ def test_speculation_has_the_law_of_its_mask(
     assert (away > 0.02) == (name != "forced")
 
 
-@pytest.mark.usefixtures("unchecked_annotations")
 def test_reading_ahead_has_the_law_of_the_target() -> None:
     """Where every draft is nonsense, too."""
     automaton = CONSTRAINTS["a_star_b"]()

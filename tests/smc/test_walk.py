@@ -20,10 +20,6 @@ from smc.testing import ToyLM, target, walk
 from smc.vocabulary.factors import DenseGuide
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, choice
 
-# All random choices are walked: the same lines run so often that checking their shapes every time
-# takes a third of it. Other tests of the sampler check them.
-pytestmark = pytest.mark.usefixtures("unchecked_annotations")
-
 TOY = ToyLM(VOCABULARY, seed=1, spread=1.5)
 PROMPT = (0, 1)
 

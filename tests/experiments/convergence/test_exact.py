@@ -31,10 +31,6 @@ from tests.experiments.convergence.test_tree import (
     built,
 )
 
-# All random choices are walked: the same lines run so often that checking their shapes every time
-# takes a third of it. Other tests of the sampler check them.
-pytestmark = pytest.mark.usefixtures("unchecked_annotations")
-
 METHODS = {name: method for name, method in ALL_METHODS.items() if method.in_convergence}
 PLAIN = HMMConfig(lookahead="conditional")
 PLAINLY = Discrete(count_finished=False, floor=0.0)  # it enumerates where it has room

@@ -24,10 +24,6 @@ from hmm.model import HMM
 from smc.algorithms import SMC
 from smc.testing import ToyLM
 
-# All random choices are walked: the same lines run so often that checking their shapes every time
-# takes a third of it. Other tests of the sampler check them.
-pytestmark = pytest.mark.usefixtures("unchecked_annotations")
-
 # Two ids that say the same, tokens no constraint here has a use for, ids without bytes, two ends.
 VOCABULARY = gcd.Vocabulary.from_bytes(
     [b"a", b"b", b"ab", b"x", b"c", b"", b"", b"a", b"yz", b"", b"bc"], [5, 9]
