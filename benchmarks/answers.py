@@ -76,7 +76,7 @@ def schemas(lm: smc.TransformersLM, folder: Path, count: int, longest: int) -> I
 
 def shortest(constraint: gcd.TokenAutomaton) -> int:
     """Tokens of a shortest answer."""
-    return int(constraint.steps_to_accept[constraint.initial])
+    return constraint.fewest_tokens
 
 
 def unconstrained(lm: smc.TransformersLM, prompt: list[int], rows: int, tokens: int) -> None:

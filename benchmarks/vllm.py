@@ -79,7 +79,7 @@ def drawn(folder: Path, model: str, count: int) -> Iterator[Case]:
             automaton = cache.get(ConstraintRequest("json_schema", schema))
         except ValueError:
             continue
-        fewest = int(automaton.steps_to_accept[automaton.initial])
+        fewest = automaton.fewest_tokens
         if fewest <= LONGEST:
             count -= 1
             yield Case(path.stem, schema, fewest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError
 from gcd.tokens.budget import check_budget
 from gcd.tokens.token_automaton import TokenAutomaton
@@ -22,11 +23,15 @@ def check_model(lm: object) -> None:
 
 def check_lifted(automaton: object, example: int) -> None:
     """Raise ConstraintError where a constraint is not over tokens."""
-    if not isinstance(automaton, TokenAutomaton):
-        raise ConstraintError(
-            f"the constraint of example {example} is {type(automaton).__name__}, not over tokens; "
-            "lift it with gcd.lift(automaton, lm.vocabulary)"
-        )
+    if isinstance(automaton, TokenAutomaton):
+        return
+    advice = "lift it with gcd.lift(automaton, lm.vocabulary)"
+    if not isinstance(automaton, Automaton):
+        advice = "make one with gcd.lift(gcd.regex(...), lm.vocabulary), say"
+    raise ConstraintError(
+        f"the constraint of example {example} is {type(automaton).__name__}, not over tokens; "
+        f"{advice}"
+    )
 
 
 def check_example(

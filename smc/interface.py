@@ -19,7 +19,6 @@ from typing import Any, Unpack
 
 import torch
 
-from gcd.automata.automaton import Automaton
 from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.token_automaton import TokenAutomaton
 from smc.algorithms import Options
@@ -44,7 +43,7 @@ ENTRY_BYTES = 8
 def sample(
     lm: LanguageModel,
     prompts: Sequence[Prompt],
-    automata: TokenAutomaton | Sequence[TokenAutomaton],
+    constraint: TokenAutomaton | Sequence[TokenAutomaton],
     *,
     budget: int | Sequence[int],
     particles: int,
@@ -69,7 +68,7 @@ def sample(
     Args:
         lm: the language model.
         prompts: text, or token ids taken as they are.
-        automata: the constraint C of each prompt, or one for all, lifted to the model's vocabulary.
+        constraint: C, lifted to the model's vocabulary; one for all prompts, or one for each.
         budget: most tokens of an answer, EOS included; for all prompts, or one for each.
         particles: N, per prompt: particles, or distinct prefixes that are kept at a time.
         proposal: `LM()`, `LCD()`, `GCD()`, or another.
@@ -124,10 +123,10 @@ def sample(
     if any(isinstance(prompt, Integral) for prompt in prompts):
         raise ValueError("prompts is a list of token ids; give a list of such lists")
     names = _one_each("example_ids", range(len(prompts)) if example_ids is None else example_ids, 0)
-    if isinstance(automata, TokenAutomaton | Automaton):
-        automata = [automata] * len(prompts)
+    several = isinstance(constraint, Sequence) and not isinstance(constraint, str)
+    automata: Sequence[Any] = constraint if several else [constraint] * len(prompts)
     budgets = _one_each("budget", budget, len(prompts))
-    for what, given in (("automata", automata), ("budgets", budgets), ("example_ids", names)):
+    for what, given in (("constraints", automata), ("budgets", budgets), ("example_ids", names)):
         if len(given) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts but {len(given)} {what}; give one for each")
     for name, automaton in zip(names, automata, strict=True):

@@ -42,7 +42,7 @@ def complete(model, constraint, budget, **more):
 @pytest.mark.parametrize("more", [0, 1, 5, 40])
 def test_answers_are_valid_and_finished(model, vocabulary, more):
     constraint = gcd.lift(gcd.json_schema(SCHEMA), vocabulary)
-    budget = int(constraint.steps_to_accept[constraint.initial]) + more
+    budget = constraint.fewest_tokens + more
     for seed in range(3):
         text, reason = complete(model, constraint, budget, temperature=1.0, seed=seed)
         assert reason == "stop", text

@@ -34,7 +34,7 @@ def loaded():
 def test_answers_are_valid_and_finished(loaded, literals, more):
     model, tokenizer, vocabulary = loaded
     constraint = gcd.lift(gcd.json_schema(SCHEMA), vocabulary, literals=literals)
-    budget = int(constraint.steps_to_accept[constraint.initial]) + more
+    budget = constraint.fewest_tokens + more
     for seed in range(4):
         mx.random.seed(seed)
         process = gcd.ScoresProcessor(constraint, budget, array=mx.array)

@@ -83,7 +83,7 @@ def _budget(problem: Problem, lm: smc.TransformersLM, tokenizer: Any) -> int:
     constraint = gcd.lift(problem.language, vocabulary)
     if problem.budget == _AS_MANY:
         return largest_budget(constraint, LOOSE, _LONGEST)
-    return int(constraint.steps_to_accept[constraint.initial]) + problem.budget
+    return constraint.fewest_tokens + problem.budget
 
 
 def _closing(lm: smc.TransformersLM, text: str) -> tuple[int, ...]:

@@ -251,7 +251,7 @@ def largest_budget(constraint: gcd.TokenAutomaton, most_prefixes: int, most_toke
         most_prefixes: of the tree.
         most_tokens: no budget beyond this is needed.
     """
-    budget = int(constraint.steps_to_accept[constraint.initial])
+    budget = constraint.fewest_tokens
     while budget < most_tokens and count_prefixes(constraint, budget + 1) <= most_prefixes:
         budget += 1
     return budget

@@ -56,7 +56,7 @@ def budget_of(
     """
     if isinstance(spec, int):
         return spec
-    fewest = int(automaton.steps_to_accept[automaton.initial])
+    fewest = automaton.fewest_tokens
     if isinstance(spec, str) and ":" in spec:
         name, factor = multiple_of(spec)
         if name == "fewest":

@@ -338,7 +338,7 @@ def row_of(example: Example, trial: Trial, task: RecordTask, posterior: smc.Post
     row = {
         **trial.key(example)._asdict(),
         "budget": example.budget,
-        "needed": int(example.constraint.steps_to_accept[example.constraint.initial]),
+        "needed": example.constraint.fewest_tokens,
         # Checked again on the bytes, by the automaton that never saw a token.
         "valid": not posterior.dead and example.language.accepts(chosen),
         "complete": not posterior.dead and posterior.complete,

@@ -35,7 +35,7 @@ class Bench:
         started = time.perf_counter()
         self.constraint = gcd.lift(gcd.json_schema(SCHEMA), self.lm.vocabulary)
         self.automaton_seconds = time.perf_counter() - started
-        least = int(self.constraint.steps_to_accept[self.constraint.initial])
+        least = self.constraint.fewest_tokens
         if self.config.task.tokens < least:
             raise ValueError(
                 f"task.tokens={self.config.task.tokens}, but the shortest text of the constraint "
@@ -168,7 +168,7 @@ def table_seconds(
     method's own time.
     """
     automata = gcd.AutomatonBatch([constraint], device=device)
-    shortest = int(constraint.steps_to_accept[constraint.initial])
+    shortest = constraint.fewest_tokens
     small, whole = (
         smc.Batch(automata, torch.tensor([tokens], device=device)) for tokens in (shortest, budget)
     )

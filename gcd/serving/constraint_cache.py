@@ -191,7 +191,7 @@ def usable_budget(automaton: TokenAutomaton, limits: dict[str, int]) -> int:
     """
     name = min(limits, key=lambda each: limits[each])
     budget = limits[name]
-    needed = int(automaton.steps_to_accept[automaton.initial])
+    needed = automaton.fewest_tokens
     if budget < needed:
         raise InfeasibleBudgetError(needed, budget, f"the constraint within {name}")
     longest = automaton.max_budget

@@ -38,7 +38,7 @@ def check_budget(automaton: TokenAutomaton, budget: int, where: str = "") -> Non
         OverlongBudgetError: if so many tokens may have more bytes than the language is known for.
     """
     check_whole(budget, where)
-    needed = int(automaton.steps_to_accept[automaton.initial])
+    needed = automaton.fewest_tokens
     if budget < needed:
         raise InfeasibleBudgetError(needed, budget, where)
     longest = automaton.max_budget

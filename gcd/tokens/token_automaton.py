@@ -134,6 +134,11 @@ class TokenAutomaton:
         classes = self.class_of.astype(np.uint16) if narrow else self.class_of
         return np.argsort(classes, kind="stable").astype(np.int32)
 
+    @property
+    def fewest_tokens(self) -> int:
+        """Tokens of the shortest text, EOS included: no smaller budget can be kept."""
+        return int(self.steps_to_accept[self.initial])
+
     @cached_property
     def max_budget(self) -> int | None:
         """Most tokens, EOS included, that never have more than `max_bytes`; None: any number."""

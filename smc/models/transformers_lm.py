@@ -19,6 +19,7 @@ beside that: rows belong to the call that made them, and nothing in the model is
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
@@ -58,6 +59,9 @@ class TransformersLM:
         vocabulary: the token bytes, if they are to be other than the tokenizer's.
         prompt_bytes: memory for prompts that are kept from call to call, those used longest ago
             going first; 0 keeps none. The model's weights must not change then.
+
+    Raises:
+        ValueError: the model or the tokenizer is something else, such as a path.
     """
 
     def __init__(
@@ -68,6 +72,16 @@ class TransformersLM:
         *,
         prompt_bytes: int = 0,
     ) -> None:
+        if not hasattr(model, "get_output_embeddings"):
+            raise ValueError(
+                f"model is {type(model).__name__}, not a language model of transformers; load one "
+                "with AutoModelForCausalLM.from_pretrained(path)"
+            )
+        if not (tokenizer is None or callable(tokenizer)):
+            raise ValueError(
+                f"tokenizer is {type(tokenizer).__name__}; load the model's own with "
+                "AutoTokenizer.from_pretrained(path)"
+            )
         self._kept = _KeptPrompts(prompt_bytes)
         self.model = model.eval()
         self.tokenizer = tokenizer
@@ -87,6 +101,12 @@ class TransformersLM:
         if self._given_vocabulary is not None:
             return self._given_vocabulary
         width = int(self.model.get_output_embeddings().weight.shape[0])
+        if 2 * len(self.tokenizer) < width:  # some models have more logits than tokens, but few
+            warnings.warn(
+                f"the tokenizer has {len(self.tokenizer)} tokens and the model {width} logits: is "
+                "it the model's own tokenizer? Otherwise ids mean other texts",
+                stacklevel=2,
+            )
         eos_ids = eos_ids_of(self.model, self.tokenizer)
         return Vocabulary.from_tokenizer(self.tokenizer, size=width, eos_ids=eos_ids)
 

@@ -77,14 +77,14 @@ def examples() -> dict[str, Any]:
     kinds.append(lift(choice("bb", "ab" * 5, "b" * 9), VOCABULARY))
     return {
         "prompts": [[(i * j) % 3 for j in range(1 + 5 * i % 4)] for i in range(9)],
-        "automata": [kinds[i % 4] for i in range(9)],
+        "constraint": [kinds[i % 4] for i in range(9)],
         "budget": [(4 + i % 6, 3 + i % 2, 3, 10)[i % 4] for i in range(9)],
     }
 
 
 def sample(lm: smc.LanguageModel, which: Sequence[int], **options: Any) -> list[smc.Posterior]:
     given = {name: [values[i] for i in which] for name, values in examples().items()}
-    given["automata"] = options.pop("automata", given["automata"])
+    given["constraint"] = options.pop("constraint", given["constraint"])
     return smc.sample(lm, **given, example_ids=list(which), **options)
 
 
@@ -161,7 +161,7 @@ def test_tables_under_way_are_bounded(max_bytes: int, most: int) -> None:
     sample(
         Watched(), range(9), proposal=tabled, particles=4, finished=tabled.ended, max_rows=1000,
         # Equal automata with equal budgets have one table, so here all are different.
-        automata=[replace(automaton) for automaton in examples()["automata"]],
+        constraint=[replace(automaton) for automaton in examples()["constraint"]],
     )  # fmt: skip
     assert (tabled.under_way, tabled.most) == (0, most)
     assert sorted(tabled.found) == list(range(9))
@@ -170,7 +170,7 @@ def test_tables_under_way_are_bounded(max_bytes: int, most: int) -> None:
 
 
 def test_automata_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    automata = [replace(automaton) for automaton in examples()["automata"]]
+    automata = [replace(automaton) for automaton in examples()["constraint"]]
     most = 3 * max(8 * automaton.delta.size for automaton in automata) // 2
     monkeypatch.setattr(smc.interface, "MOST_AUTOMATA", most)
     sizes: dict[int, int] = {}
@@ -183,7 +183,7 @@ def test_automata_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     def finished(found: dict[int, smc.Posterior]) -> None:
         under_way.difference_update(found)
 
-    sample(Watched(), range(9), proposal=smc.GCD(), particles=4, automata=automata,
+    sample(Watched(), range(9), proposal=smc.GCD(), particles=4, constraint=automata,
            observe=observe, finished=finished)  # fmt: skip
     assert most // 2 < max(sizes.values()) <= most
     assert len(sizes) > 2
@@ -232,7 +232,7 @@ def test_a_transformer_to_rounding(
     languages = ("(the|a) (cat|dog|bird) (sat|ran)( away)?", "[a-z]{1,6} was happy", "yes|no")
     kinds = [lift(regex(language), stories.vocabulary) for language in languages]
     automata = [kinds[i % 3] for i in range(5)]
-    budgets = [int(a.steps_to_accept[a.initial]) + 2 * i for i, a in enumerate(automata)]
+    budgets = [a.fewest_tokens + 2 * i for i, a in enumerate(automata)]
     made: smc.Proposal = PROPOSALS[proposal]()
     if proposal == "pgcd":
         generator = torch.Generator().manual_seed(0)

@@ -66,7 +66,7 @@ def run(manager: Any, requests: Sequence[Request], **options: Any) -> list[list[
 
 
 def fewest(automaton: TokenAutomaton) -> int:
-    return int(automaton.steps_to_accept[automaton.initial])
+    return automaton.fewest_tokens
 
 
 def greedy(prompt: tuple[int, ...], automaton: TokenAutomaton | None, budget: int) -> Answer:

@@ -212,7 +212,7 @@ def test_the_right_model_has_no_variance(seed: int, particles: int, slack: int) 
     hmm = random_hmm(seed=seed)
     lm = HMMAsLM(VOCABULARY, hmm)
     automaton = many_words()
-    budget = int(automaton.steps_to_accept[automaton.initial]) + slack
+    budget = automaton.fewest_tokens + slack
     proposal = smc.PGCD(hmm, exact_top_k=None, defence=0.0)
     (found,) = sample([PROMPT], automaton, lm, budget=budget, particles=particles,
                       proposal=proposal, seed=seed, **PLAIN)  # fmt: skip
@@ -237,7 +237,7 @@ def test_negative_control_of_no_variance(options: dict) -> None:
 
 BATCH = {
     "prompts": [[0], [1, 2, 0], [2, 2], [0, 1, 0, 1, 0], [1]],
-    "automata": [
+    "constraint": [
         CONSTRAINTS["a_star_b"](),
         many_words(),
         CONSTRAINTS["few_words"](),
@@ -262,7 +262,7 @@ def test_a_batch_gives_what_each_example_alone_gives(proposal: str, options: dic
     made = PROPOSALS[proposal]()
     close = {"rel": 1e-12, "abs": 1e-12}
     given = {"proposal": made, "particles": 3, "seed": 11, **options}
-    prompts, automata, budgets = BATCH["prompts"], BATCH["automata"], BATCH["budget"]
+    prompts, automata, budgets = BATCH["prompts"], BATCH["constraint"], BATCH["budget"]
     together = sample(prompts, automata, budget=budgets, **given)
     for i, expected in enumerate(together):
         (alone,) = sample([prompts[i]], automata[i], budget=budgets[i], example_ids=[i], **given)

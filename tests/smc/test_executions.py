@@ -80,7 +80,7 @@ def examples() -> dict[str, Any]:
     names = ("few_words", "a_star_b", "forced", "a_star_b")
     return {
         "prompts": [[0], [1, 2], [2, 2, 1], [0, 0]],
-        "automata": [CONSTRAINTS[each]() for each in names],
+        "constraint": [CONSTRAINTS[each]() for each in names],
         "budget": [4, 6, 3, 8],
         "example_ids": [3, 9, 0, 4],
     }

@@ -52,7 +52,7 @@ def automaton_of(name: str) -> TokenAutomaton:
 
 def budget_of(automaton: TokenAutomaton) -> int:
     """Room for every spelling but the longest, so that the budget matters."""
-    return int(automaton.steps_to_accept[automaton.initial]) + 1
+    return automaton.fewest_tokens + 1
 
 
 def walks(
@@ -255,7 +255,7 @@ def test_a_real_model_reads_runs_as_it_reads_tokens() -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(STORIES)
     lm = smc.TransformersLM(model, tokenizer)
     automaton = lift(regex(r"Once upon a (time|day), there was a (cat|dog)\."), lm.vocabulary)
-    budget = int(automaton.steps_to_accept[automaton.initial])  # which leaves few spellings
+    budget = automaton.fewest_tokens  # which leaves few spellings
     options = {"budget": budget, "particles": 6, "ess_threshold": 0.0, "proposal": smc.GCD()}
     ours = smc.sample(lm, ["Lily", "A big"], automaton, **options)  # type: ignore[arg-type]
     slow = smc.sample(lm, ["Lily", "A big"], automaton, forced_runs=False, **options)  # type: ignore[arg-type]

@@ -171,7 +171,7 @@ def test_a_real_checkpoint() -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(STORIES)
     vocabulary = smc.TransformersLM(lm, tokenizer).vocabulary
     sentence = lift(regex(r" The [a-z]{2,8} (was|is) [a-z ]{3,30}\."), vocabulary)
-    budget = int(sentence.steps_to_accept[sentence.initial]) + 6
+    budget = sentence.fewest_tokens + 6
     prompts = ["Once upon a time there was a dog.", "Tom had a ball."]
     inputs = tokenizer(prompts, return_tensors="pt", padding=True, return_token_type_ids=False)
     decode = smc.generate(sentence, particles=6, seed=1)
@@ -306,7 +306,7 @@ def test_sampling_with_top_k_off_is_honoured() -> None:
 @pytest.mark.usefixtures("unchecked_annotations")
 def test_constraints_and_models_that_do_not_fit(idle: Any) -> None:
     one = CONSTRAINTS["a_star_b"]()
-    with pytest.raises(ValueError, match="3 prompts but 2 automata"):
+    with pytest.raises(ValueError, match="3 prompts but 2 constraints"):
         idle.generate(**INPUTS, custom_generate=smc.generate([one] * 2), max_new_tokens=6)
     wide = lift(choice("ab"), Vocabulary.from_bytes([b"a", b"b", b"", b"", b"", b"", b""], [3, 5]))
     with pytest.raises(ConstraintError, match="predicts 6 tokens, the constraint knows 7"):

@@ -51,7 +51,7 @@ def test_evidence_and_posterior_over_all_spellings(extra, before, after, words, 
     hole = gcd.infill(before, after, gcd.choice(words))
     prompt, rest = hole.heal([vocabulary.size - 2, *own], vocabulary)
     constraint = gcd.lift(rest.language, vocabulary)
-    budget = int(constraint.steps_to_accept[constraint.initial]) + slack
+    budget = constraint.fewest_tokens + slack
 
     texts = [rest.before + word.encode() + after.encode() for word in words]
     expected = by_enumeration(lm, prompt, texts, budget)

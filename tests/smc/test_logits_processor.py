@@ -103,7 +103,7 @@ def test_the_mask_of_every_prefix_in_any_order(
     constraint: Callable[[], TokenAutomaton], slack: int
 ) -> None:
     automaton = constraint()
-    budget = int(automaton.steps_to_accept[automaton.initial]) + slack
+    budget = automaton.fewest_tokens + slack
     table = prefixes(answers(automaton, budget))
     processor = smc.BudgetLogitsProcessor(automaton, budget, prompt_length=2)
     generator = torch.Generator().manual_seed(0)
@@ -356,7 +356,7 @@ def stories() -> tuple[Any, Any, TokenAutomaton]:
 )
 def test_a_real_checkpoint(options: dict[str, Any]) -> None:
     lm, tokenizer, sentence = stories()
-    budget = int(sentence.steps_to_accept[sentence.initial]) + 4
+    budget = sentence.fewest_tokens + 4
     prompts = ["Once upon a time there was a dog.", "Tom had a ball."]
     inputs = tokenizer(prompts, return_tensors="pt", padding=True, return_token_type_ids=False)
     processor = smc.BudgetLogitsProcessor(sentence, budget)
@@ -371,7 +371,7 @@ def test_a_real_checkpoint(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("draft", ["assistant", "lookup"])
 def test_assisted_decoding_says_what_greedy_search_says(draft: str) -> None:
     lm, tokenizer, sentence = stories()
-    budget = int(sentence.steps_to_accept[sentence.initial]) + 4
+    budget = sentence.fewest_tokens + 4
     processor = smc.BudgetLogitsProcessor(sentence, budget)
     helper = {"assistant_model": lm} if draft == "assistant" else {"prompt_lookup_num_tokens": 4}
     for text in ("Tom had a ball. The ball was red.", "Once upon a time there was a dog."):

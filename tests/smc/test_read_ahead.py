@@ -136,7 +136,7 @@ def examples() -> dict[str, Any]:
     names = ("few_words", "a_star_b", "forced", "a_star_b", "few_words")
     return {
         "prompts": [[0], [1, 2], [2, 2, 1], [0, 0], [1, 1, 1]],
-        "automata": [CONSTRAINTS[each]() for each in names],
+        "constraint": [CONSTRAINTS[each]() for each in names],
         "budget": [4, 6, 3, 8, 5],
         "example_ids": [3, 9, 0, 4, 1],
     }
@@ -219,7 +219,7 @@ def test_over_all_choices_the_sums_are_those_without(algorithm: str) -> None:
 def test_on_random_languages(words: list[str], ahead: int, particles: int, seed: int) -> None:
     language = choice(*words) + Automaton.literal("a").star()
     automaton = lift(language, VOCABULARY)
-    shortest = int(automaton.steps_to_accept[automaton.initial])
+    shortest = automaton.fewest_tokens
     assert_same(
         ToyLM(VOCABULARY, seed=seed, spread=2.0), [[0, 1, 1], [2]], automaton,
         budget=[shortest + 3, shortest], particles=particles, proposal=smc.GCD(), seed=seed,

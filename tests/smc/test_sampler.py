@@ -61,7 +61,7 @@ def test_at_any_feasible_budget_every_gcd_particle_finishes(
     language = choice(*texts)
     language = language.star() + Automaton.literal("b") if starred else language
     automaton = lift(language, VOCABULARY)
-    budget = int(automaton.steps_to_accept[automaton.initial]) + slack
+    budget = automaton.fewest_tokens + slack
     (found,) = sample([[0]], automaton, budget=budget, seed=seed, resampling="residual")
     assert found.complete
     assert found.valid
@@ -74,7 +74,7 @@ def test_at_any_feasible_budget_every_gcd_particle_finishes(
 
 BATCH = {
     "prompts": [[0], [1, 2, 0], [2, 2], [0, 1, 0, 1, 0], [1]],
-    "automata": [CONSTRAINTS[name]() for name in ("a_star_b", "few_words", "a_star_b")]
+    "constraint": [CONSTRAINTS[name]() for name in ("a_star_b", "few_words", "a_star_b")]
     + [CONSTRAINTS["forced"](), CONSTRAINTS["few_words"]()],
     "budget": [7, 3, 4, 5, 4],
 }
@@ -94,7 +94,7 @@ def test_a_batch_gives_what_each_example_alone_gives(
         "particles": 5,
         "seed": 11,
     }
-    prompts, automata, budgets = BATCH["prompts"], BATCH["automata"], BATCH["budget"]
+    prompts, automata, budgets = BATCH["prompts"], BATCH["constraint"], BATCH["budget"]
     together = [timeless(p) for p in sample(prompts, automata, budget=budgets, **options)]
     for i, expected in enumerate(together):
         (alone,) = sample([prompts[i]], automata[i], budget=budgets[i], example_ids=[i], **options)
@@ -157,7 +157,7 @@ def test_lcd_dies_where_gcd_finishes() -> None:
 
 
 def test_diagnostics_add_up() -> None:
-    prompts, automata, budgets = BATCH["prompts"], BATCH["automata"], BATCH["budget"]
+    prompts, automata, budgets = BATCH["prompts"], BATCH["constraint"], BATCH["budget"]
     for i, p in enumerate(sample(prompts, automata, budget=budgets, ess_threshold=1)):
         d = p.diagnostics
         steps = len(d.ess)

@@ -80,7 +80,7 @@ PLANS = {
 
 def problem(name: str, seed: int, slack: int) -> tuple[ToyLM, TokenAutomaton, int]:
     automaton = AUTOMATA[name]
-    budget = int(automaton.steps_to_accept[automaton.initial]) + slack
+    budget = automaton.fewest_tokens + slack
     return ToyLM(VOCABULARY, seed=seed, spread=2.0), automaton, budget
 
 

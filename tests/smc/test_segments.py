@@ -80,7 +80,7 @@ def test_every_answer_is_complete_and_can_be_split(algorithm: str, proposal: str
     """Where LCD runs out of tokens in the first segment, the others always finish the second."""
     plan = gcd.segments([Segment(gcd.regex("[ab]*"), until=4, tokens=5), *PLANS["special"][1:]])
     automaton = gcd.lift(plan, VOCABULARY)
-    budget = int(automaton.steps_to_accept[automaton.initial]) + 3
+    budget = automaton.fewest_tokens + 3
     options = {"budget": budget, "particles": 8, "algorithm": algorithm}
     (posterior,) = smc.sample(TOY, [PROMPT], automaton, proposal=PROPOSALS[proposal](), **options)
     assert posterior.valid

@@ -293,7 +293,7 @@ def test_a_real_checkpoint() -> None:
     assert lm.vocabulary.eos_ids == (1, 2)
     assert lm.encode("Once upon a time")[0] == 1
     sentence = lift(regex(r" The [a-z]{2,8} (was|is) [a-z ]{3,30}\."), lm.vocabulary)
-    budget = int(sentence.steps_to_accept[sentence.initial])
+    budget = sentence.fewest_tokens
     prompts = ["Once upon a time there was a dog.", "Tom had a red ball. He was happy."]
     for tokens in (budget, budget + 12):
         for found in smc.sample(

@@ -348,7 +348,7 @@ def test_the_built_in_problems_can_be_enumerated(suite):
         if "loose" in problem.name or suite == "stories":  # calls are tight for other tokens
             assert ready.prefixes <= builtin.LOOSE
         if "tight" in problem.name:
-            fewest = int(ready.constraint.steps_to_accept[ready.constraint.initial])
+            fewest = ready.constraint.fewest_tokens
             assert 0 <= problem.budget - fewest <= 3
     assert len({problem.name for problem in problems}) == len(problems) == 5
 

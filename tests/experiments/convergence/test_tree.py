@@ -101,7 +101,7 @@ def test_the_tree_is_all_prefixes(name, budget):
 @example(texts=[""], extra=0)
 def test_counting_needs_no_tree(texts, extra):
     constraint = gcd.lift(gcd.choice(texts), VOCABULARY)
-    budget = int(constraint.steps_to_accept[constraint.initial]) + extra
+    budget = constraint.fewest_tokens + extra
     tree = Tree(Restriction.of(constraint).automaton, budget)
     assert (
         count_prefixes(constraint, budget) == tree.num_prefixes == len(prefixes(constraint, budget))

@@ -146,7 +146,7 @@ def test_a_matcher_takes_exactly_what_its_mask_allows(
     automaton: TokenAutomaton, data: st.DataObject
 ) -> None:
     size = automaton.vocabulary.size
-    fewest = int(automaton.steps_to_accept[automaton.initial])
+    fewest = automaton.fewest_tokens
     budget = data.draw(st.one_of(st.none(), st.integers(fewest, fewest + 3)))
     matcher = Matcher(automaton, budget=budget)
     state, tokens = automaton.initial, list[int]()
@@ -177,7 +177,7 @@ def test_a_matcher_takes_exactly_what_its_mask_allows(
 @settings(max_examples=40)
 @given(token_automata(), st.data())
 def test_rollback_is_never_having_gone(automaton: TokenAutomaton, data: st.DataObject) -> None:
-    fewest = int(automaton.steps_to_accept[automaton.initial])
+    fewest = automaton.fewest_tokens
     budget = data.draw(st.one_of(st.none(), st.integers(fewest, fewest + 3)))
     matcher, tokens = Matcher(automaton, budget=budget), list[int]()
     for _ in range(data.draw(st.integers(1, 6))):
@@ -231,7 +231,7 @@ def test_budget_below_the_shortest_text_is_refused() -> None:
 def test_forced_runs_are_the_steps_without_a_choice(
     automaton: TokenAutomaton, slack: int, free: bool
 ) -> None:
-    budget = None if free else int(automaton.steps_to_accept[automaton.initial]) + slack
+    budget = None if free else automaton.fewest_tokens + slack
     matcher = Matcher(automaton, budget=budget)
     state, expected = automaton.initial, list[int]()
     while state != automaton.final:
@@ -464,7 +464,7 @@ def test_a_forced_run_has_a_limit_of_any_size(unchecked_annotations: None) -> No
 def test_masks_along_a_draft_are_those_of_taking_it(
     automaton: TokenAutomaton, data: st.DataObject
 ) -> None:
-    fewest = int(automaton.steps_to_accept[automaton.initial])
+    fewest = automaton.fewest_tokens
     budget = data.draw(st.one_of(st.none(), st.integers(fewest, fewest + 3)))
     matcher = Matcher(automaton, budget=budget)
     size = automaton.vocabulary.size

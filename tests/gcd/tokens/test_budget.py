@@ -79,7 +79,7 @@ def test_mask_is_the_existence_of_a_completion_in_budget(
     automaton: Automaton, vocabulary: Vocabulary
 ) -> None:
     lifted = _try_lift(automaton, vocabulary)
-    mask = BudgetMask(lifted, int(lifted.steps_to_accept[lifted.initial]))
+    mask = BudgetMask(lifted, lifted.fewest_tokens)
     longest = 4
     complete = texts(automaton, vocabulary, longest)
     for prefix, state in _prefixes(lifted, 2):
@@ -103,7 +103,7 @@ def test_a_sequence_drawn_under_the_mask_always_ends_in_time(
     automaton: Automaton, vocabulary: Vocabulary
 ) -> None:
     lifted = _try_lift(automaton, vocabulary)
-    budget = int(lifted.steps_to_accept[lifted.initial])
+    budget = lifted.fewest_tokens
     mask = BudgetMask(lifted, budget)
     states = mask.batch.initial
     for remaining in range(budget, 0, -1):

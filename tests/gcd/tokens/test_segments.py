@@ -238,7 +238,7 @@ def test_a_limit_of_the_only_segment_is_a_budget(
         assume(False)
         raise
     plan = segments([Segment(language, tokens=limit)])
-    needed = int(whole.steps_to_accept[whole.initial])
+    needed = whole.fewest_tokens
     if needed > limit:
         with pytest.raises(InfeasibleBudgetError, match=f"at least {needed} tokens"):
             gcd.lift(plan, vocabulary)
@@ -335,7 +335,7 @@ def test_structure_has_room_whatever_was_thought(until: str | int) -> None:
         assert isinstance(json.loads(answer)["n"], int)
         assert vocabulary.decode(ids) == thought + plan.parts[0].ending + answer
         assert len(list(cuts(plan.parts, tuple(ids[:-1]), vocabulary))) == 1
-    tightest = int(automaton.steps_to_accept[automaton.initial])
+    tightest = automaton.fewest_tokens
     assert len(random_answer(automaton, tightest, random.Random(0))) == tightest
     with pytest.raises(InfeasibleBudgetError, match=f"at least {tightest} tokens"):
         gcd.BudgetMask(automaton, tightest - 1)
