@@ -9,6 +9,11 @@ class ConstraintError(ValueError):
     """A constraint that cannot be honoured exactly; base class of everything raised here."""
 
 
+def at(pointer: str) -> str:
+    """Say in words where a JSON pointer (RFC 6901) leads."""
+    return f"at {pointer!r}" if pointer else "at the root"
+
+
 class UnsupportedSchemaError(ConstraintError):
     """A schema keyword that is not honoured, refused by name.
 
@@ -20,7 +25,7 @@ class UnsupportedSchemaError(ConstraintError):
     def __init__(self, keyword: str, pointer: str, reason: str = "is not supported") -> None:
         self.keyword = keyword
         self.pointer = pointer
-        super().__init__(f"keyword {keyword!r} at {pointer or '/'!r} {reason}")
+        super().__init__(f"keyword {keyword!r} {at(pointer)} {reason}")
 
 
 class InfeasibleBudgetError(ConstraintError):
@@ -91,7 +96,7 @@ class LimitError(ConstraintError):
         """Say which part of a schema is to blame, and perhaps what to do about it."""
         self.keyword, self.pointer = keyword, pointer
         part = f"keyword {keyword!r}" if keyword else "the schema"
-        self.args = (f"{part} at {pointer or '/'!r}: {self._text}{hint}",)
+        self.args = (f"{part} {at(pointer)}: {self._text}{hint}",)
 
 
 class StateLimitError(LimitError):

@@ -123,8 +123,9 @@ def sample(
     if any(isinstance(prompt, Integral) for prompt in prompts):
         raise ValueError("prompts is a list of token ids; give a list of such lists")
     names = _one_each("example_ids", range(len(prompts)) if example_ids is None else example_ids, 0)
-    several = isinstance(constraint, Sequence) and not isinstance(constraint, str)
-    automata: Sequence[Any] = constraint if several else [constraint] * len(prompts)
+    automata: Sequence[TokenAutomaton] = [constraint] * len(prompts)  # type: ignore[list-item]
+    if isinstance(constraint, Sequence) and not isinstance(constraint, str):
+        automata = constraint
     budgets = _one_each("budget", budget, len(prompts))
     for what, given in (("constraints", automata), ("budgets", budgets), ("example_ids", names)):
         if len(given) != len(prompts):

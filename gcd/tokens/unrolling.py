@@ -77,7 +77,7 @@ def count_tokens(
         free = limited([*before, None, *rest])
         if free is None:
             return None
-        least, most = limit + 1, free.fewest_tokens
+        least, most = limit + 1, int(free.steps_to_accept[free.initial])
         while least < most:
             middle = (least + most) // 2
             if limited([*before, middle, *rest]) is None:

@@ -359,7 +359,7 @@ def test_sampling_with_an_hmm(tmp_path: Path) -> None:
         (["compile", "{folder}/broken.json"], "broken.json is not JSON: .* at line 2, column 8"),
         (["compile", "{folder}/none.json"], "cannot read .*none.json: No such file"),
         (["compile", "--regex", "a(b"], "b"),
-        (["compile", "{folder}/odd.json"], "keyword 'type' at '/'"),
+        (["compile", "{folder}/odd.json"], "keyword 'type' at the root"),
         (["compile", "{folder}/empty.json"], "no (string|value) satisfies"),
         (["compile", ALARM, "--tokenizer", "{folder}/no"], "no is not a directory"),
         (["compile", ALARM, "--tokenizer", "{folder}"], "tokenizer.json does not exist"),

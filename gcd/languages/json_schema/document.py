@@ -26,7 +26,7 @@ from typing import Any
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import spend
-from gcd.errors import ConstraintError, LimitError, StateLimitError, UnsupportedSchemaError
+from gcd.errors import ConstraintError, LimitError, StateLimitError, UnsupportedSchemaError, at
 from gcd.languages.cycles import cycles
 from gcd.languages.json_schema.constants import CONSTANTS, constant_schemas, has_containers
 from gcd.languages.json_schema.drafts import Schema, draft_named
@@ -312,7 +312,7 @@ class Document:
                         same_value[pointer].append(target)
             elif not isinstance(schema, bool):
                 raise ConstraintError(
-                    f"the schema at {self.named(pointer) or '/'!r} must be an object or a boolean, "
+                    f"the schema {at(self.named(pointer))} must be an object or a boolean, "
                     f"got {shown(schema)}"
                 )
             self._below[pointer] = {entry[0] for entry in below}
@@ -327,7 +327,7 @@ class Document:
         malformed = [(fault.keyword, fault.reason) for fault in schema.faults]
         for keyword, reason in [*malformed, *check_rules(schema)]:
             raise ConstraintError(
-                f"keyword {schema.name_of(keyword)!r} at {self.named(pointer) or '/'!r} {reason}"
+                f"keyword {schema.name_of(keyword)!r} {at(self.named(pointer))} {reason}"
             )
 
     def _refuse_empty_cycles(self, same_value: dict[str, list[str]]) -> None:
@@ -346,13 +346,13 @@ class Document:
                     done[pointer] = 1 + max((done[p] for p in same_value[pointer]), default=0)
                     if done[pointer] > _MAX_BESIDE:
                         raise ConstraintError(
-                            f"the schema at {self.named(pointer) or '/'!r} nests more than "
+                            f"the schema {at(self.named(pointer))} nests more than "
                             f"{_MAX_BESIDE} schemas of one value, references followed"
                         )
                     continue
                 if pointer in path:
                     raise ConstraintError(
-                        f"the schema at {self.named(pointer) or '/'!r} leads back to itself "
+                        f"the schema {at(self.named(pointer))} leads back to itself "
                         "without entering an object or array, so it says nothing"
                     )
                 if pointer in done:

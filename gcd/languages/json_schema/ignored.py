@@ -10,6 +10,8 @@ import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from gcd.errors import at
+
 _SHOWN = 5
 
 
@@ -36,7 +38,7 @@ class IgnoredKeywordWarning(UserWarning):
 
     def __init__(self, ignored: Sequence[IgnoredKeyword]) -> None:
         self.ignored = tuple(ignored)
-        listed = [f"{k.keyword!r} at {k.pointer or '/'!r} {k.reason}" for k in ignored[:_SHOWN]]
+        listed = [f"{k.keyword!r} {at(k.pointer)} {k.reason}" for k in ignored[:_SHOWN]]
         more = f"; and {len(ignored) - _SHOWN} more" if len(ignored) > _SHOWN else ""
         super().__init__(
             f"keywords that constrain nothing: {'; '.join(listed)}{more}. All of them are in this "

@@ -386,8 +386,8 @@ class SchemaLanguages:
         return self.document.refuse(
             "uniqueItems",
             facets.unique,
-            "needs elements of some twelve different values at most, such as those of an enum, or "
-            "fewer of more values, or at most one element; remove it, or set it to false",
+            "needs elements of few different values, such as those of an enum of a dozen, or a "
+            "small `maxItems`; remove it (of a pydantic set, make a list), and check afterwards",
         )
 
     # -- objects ----------------------------------------------------------------------------

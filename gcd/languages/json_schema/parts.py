@@ -20,7 +20,7 @@ from typing import ParamSpec
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import spend, work_left
-from gcd.errors import ConstraintError, LimitError, StateLimitError
+from gcd.errors import ConstraintError, LimitError, StateLimitError, at
 from gcd.languages.json_schema.document import Conjunction, Document
 
 P = ParamSpec("P")
@@ -93,7 +93,7 @@ class Parts:
         try:
             if self._nesting > _MAX_NESTING:
                 raise ConstraintError(
-                    f"the schema at {cause[1] or '/'!r} is nested too deeply, references "
+                    f"the schema {at(cause[1])} is nested too deeply, references "
                     "followed; nest less, or lower max_depth"
                 )
             yield

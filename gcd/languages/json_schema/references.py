@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
 
-from gcd.errors import ConstraintError, UnsupportedSchemaError
+from gcd.errors import ConstraintError, UnsupportedSchemaError, at
 from gcd.languages.json_schema.drafts import DRAFTS, LENIENT, Draft, Schema, draft_of, translate
 from gcd.languages.json_schema.keywords import ANCHORS
 
@@ -129,7 +129,7 @@ class References:
         if is_anchor:
             if not named:
                 raise ConstraintError(
-                    f"the {keyword} {reference!r} at {shown or '/'!r} points to nothing in the "
+                    f"the {keyword} {reference!r} {at(shown)} points to nothing in the "
                     "document: there is no such $anchor"
                 )
             return self._outermost(keyword, named[0], fragment, shown)
@@ -138,7 +138,7 @@ class References:
             self.lookup(found)
         except (KeyError, IndexError, TypeError, ValueError):
             raise ConstraintError(
-                f"the {keyword} {reference!r} at {shown or '/'!r} points to nothing in the document"
+                f"the {keyword} {reference!r} {at(shown)} points to nothing in the document"
             ) from None
         return found if fragment else self._outermost(keyword, found, _RECURSIVE, shown)
 

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import GenericAlias
 from typing import Any
 
 from gcd.automata.automaton import Automaton
@@ -168,6 +169,11 @@ def _parsed(schema: Any) -> Any:
     """The schema that JSON text or a pydantic model class stands for; all else as it is."""
     if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
         return schema.model_json_schema()
+    if hasattr(schema, "model_json_schema"):
+        raise ConstraintError(f"{schema!r} is an object of a pydantic model; give the class")
+    if isinstance(schema, type | GenericAlias):
+        advice = "give pydantic.TypeAdapter(type).json_schema()"
+        raise ConstraintError(f"{schema!r} is a type and no pydantic model; {advice}")
     if not isinstance(schema, (str, bytes)):
         return schema
     try:

@@ -129,7 +129,7 @@ class _Parser(PatternParser):
 
     def _class_atom(self, begin: int) -> Ranges:
         if self._at >= len(self._text):
-            raise self._error("a `[` without `]`", begin, r"write `\[` for the character")
+            raise self._unpaired("[", begin)
         at = self._at
         character = self._next()
         return self._escape(at, in_class=True) if character == "\\" else single(ord(character))

@@ -43,7 +43,7 @@ class PatternParser:
                 raise self._error("a lone surrogate", position, "it is no text; remove it")
         tree = self._choice()
         if self._at < len(self._text):
-            raise self._error("a `)` without `(`", self._at, r"write `\)` for the character")
+            raise self._unpaired(")", self._at)
         return tree
 
     def _term(self) -> Node:
@@ -80,7 +80,7 @@ class PatternParser:
         inner = self._choice()
         self._depth -= 1
         if not self._skip(")"):
-            raise self._error("a `(` without `)`", begin, r"write `\(` for the character")
+            raise self._unpaired("(", begin)
         return inner
 
     def _counted(self, node: Node, found: re.Match[str], begin: int) -> Node:
@@ -169,10 +169,18 @@ class PatternParser:
         self._at = found.end()
         return found[0]
 
-    def _error(self, what: str, position: int, hint: str) -> ConstraintError:
-        return ConstraintError(
-            f"{what} at position {position} of the pattern {self._shown()} is not supported: {hint}"
-        )
+    def _error(
+        self, what: str, position: int, hint: str, fault: str = "is not supported"
+    ) -> ConstraintError:
+        where = f"at position {position} of the pattern {self._shown()}"
+        return ConstraintError(f"{what} {where} {fault}: {hint}")
+
+    def _unpaired(self, what: str, position: int) -> ConstraintError:
+        """A bracket without the other: `(`, `)` or `[`."""
+        other = {"(": ")", ")": "(", "[": "]"}[what]
+        fault = "closes nothing" if what == ")" else "is not closed"
+        hint = rf"add `{other}`, or write `\{what}` for the character"
+        return self._error(f"a `{what}` without `{other}`", position, hint, fault)
 
     def _shown(self) -> str:
         return repr(self._text if len(self._text) <= 200 else f"{self._text[:200]}...")

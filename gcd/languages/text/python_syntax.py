@@ -255,7 +255,7 @@ class _Parser(PatternParser):
         at = self._at
         character = self._next()
         if not character:
-            raise self._error("a `[` without `]`", begin, r"write `\[` for the character")
+            raise self._unpaired("[", begin)
         if character == "\\":
             return self._escape(at, in_class=True)
         if character == "[":

@@ -264,8 +264,8 @@ def test_messages_speak_of_the_document_as_it_is_written() -> None:
             gcd.json_schema(schema)
         assert (caught.value.keyword, caught.value.pointer) == (keyword, pointer)
     for schema, message in (
-        ({"items": [3]}, "'items' at '/'"),
-        ({"dependencies": 3}, "'dependencies' at '/'"),
+        ({"items": [3]}, "'items' at the root"),
+        ({"dependencies": 3}, "'dependencies' at the root"),
         ({"items": [True], "prefixItems": [True]}, "beside prefixItems"),
         ({"dependencies": {"a": ["b"]}, "dependentRequired": {"a": ["c"]}}, "has 'a'"),
         ({"minimum": "x", "exclusiveMinimum": True}, "'minimum'"),
