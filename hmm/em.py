@@ -276,7 +276,8 @@ def em_step(
 
     Args:
         state: where to start; `Step(hmm)` at first. Unchanged.
-        batches: this process's share. All of the data with `step_size=1` is full-batch EM.
+        batches: pairs (tokens, lengths) of B x T ids and B numbers, this process's share of each.
+            All of the data with `step_size=1` is full-batch EM.
         pseudo_counts: see `maximize`.
         step_size: share of the new counts; see `blend`. The first step takes them as they are.
         num_sequences: how many sequences the counts are scaled to stand for (the size of the

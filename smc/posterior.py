@@ -102,9 +102,10 @@ class Posterior:
         probabilities: of the answers; they sum to one (to zero when dead).
         log_evidence: log of the estimate of P_lm(C within n); -inf when dead; None where top_p < 1
             leaves nothing that it would estimate.
-        ess: effective sample size of the final weights. Of particles it says how many independent
-            ones they are worth; of a pool, whose sequences differ and were not drawn, over how many
-            the distribution is spread, which a sure language model makes few however good it is.
+        ess: effective sample size of the final weights, which does not see that resampled particles
+            share their beginnings: it may be high where the estimate is poor. Of a pool, whose
+            sequences differ and were not drawn, it says over how many the distribution is spread,
+            which a sure language model makes few however good it is.
         complete: whether there are answers and all of them were finished within the budget.
         valid: whether there are answers and the constraint accepts all of them; checked anew, by
             running the automaton over the tokens.  With the proposals of this package `complete`

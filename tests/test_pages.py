@@ -82,8 +82,8 @@ def stories() -> dict[str, Any]:
     given = {"lm": lm, "model": model, "tokenizer": tokenizer, "vocabulary": lm.vocabulary}
     ids = tokenizer('Hm.</think>{"n":1}', add_special_tokens=False)["input_ids"]
     inputs = tokenizer(["Tim"], return_tensors="pt")
-    hmm = HMM.random(4, lm.vocabulary.size)
-    return {**given, "schema": SCHEMA, "ids": ids, "inputs": inputs, "hmm": hmm}
+    ahead = HMM.random(4, lm.vocabulary.size)
+    return {**given, "schema": SCHEMA, "ids": ids, "inputs": inputs, "ahead": ahead}
 
 
 def smollm() -> dict[str, Any]:
@@ -104,6 +104,7 @@ def concerts() -> dict[str, Any]:
 
 
 NEEDS: dict[str, Callable[[], dict[str, Any]]] = {
+    "docs/distillation.md": stories,
     "docs/experiments.md": smollm,
     "docs/segments.md": stories,
     "docs/sql.md": concerts,

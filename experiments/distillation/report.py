@@ -141,10 +141,10 @@ license: apache-2.0
 {megabytes:.1f} MB in {config.save_dtype}.
 Distilled from {summary["source"]}.
 
+    import hmm
     import smc
-    from hmm.checkpoint import load
-    hmm = load("{out}", vocabulary=lm.vocabulary).hmm  # lm: the model's `smc.TransformersLM`
-    proposal = smc.PGCD(hmm, lookahead="in_time")  # for models that read prompts
+    ahead = hmm.load("{out}", vocabulary=lm.vocabulary).hmm  # lm: the model's `smc.TransformersLM`
+    proposal = smc.PGCD(ahead, lookahead="in_time")  # for models that read prompts
 
 It is for the tokenizer of the model named here and no other, and sees generated tokens only, never
 a prompt.
