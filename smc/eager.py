@@ -200,12 +200,13 @@ class EagerReader(Reader[State]):
         B = len(self.batch.budgets)
         drafted = count_of(example[due], B, found.num_drafted)
         used = count_of(example[due], B, found.num_used)
+        landed = torch.zeros_like(running).index_copy(0, due, found.num_used > 0)
         counts = TokenCounts(
             read=count_of(example, B, read) - used + drafted,
             forced=count_of(example, B, followed.length),
             drafted=drafted,
             used=used,
-            landed=count_of(example[due], B, (found.num_used > 0).long()),
+            landed=count_of(example, B, landed.long()),
         )
         extension = Extension(
             finished=walk.finished & possible,
@@ -215,6 +216,7 @@ class EagerReader(Reader[State]):
             forced=followed.length,
             forced_log_p=log_p,
             forced_log_g=followed.log_g,
+            landed=landed,
             counts=counts,
             failed=torch.zeros((), dtype=torch.bool, device=running.device),
         )

@@ -133,6 +133,7 @@ class StaticReader(Reader[State]):
             forced=none,
             forced_log_p=none.double(),
             forced_log_g=none.double(),
+            landed=none.bool(),
             counts=TokenCounts(count if tokens.shape[1] else zero, *[zero] * 4),
             failed=torch.zeros((), dtype=torch.bool, device=running.device),
         )
