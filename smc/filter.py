@@ -193,7 +193,7 @@ class DiscreteFilter(Generic[State]):
             N,
             uniform,
             vocabulary=self.reader.vocabulary,
-            some=self.reader.some,
+            indices=self.reader.indices,
             floor=float(self.options.floor),
             fixed=fixed,
         )

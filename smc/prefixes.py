@@ -167,11 +167,11 @@ class Reader(ABC, Generic[State]):
     ) -> tuple[Extension, Prefixes[State]]:
         """Extend prefix `row[p]` by `token[p]`, for each p that is running.
 
-        The prefixes of an example that waits (`ready`) are extended by no token, -1.
+        The prefixes of an example that waits (`need_no_pass`) are extended by no token, -1.
         """
         ...
 
-    def ready(
+    def need_no_pass(
         self,
         prefixes: Prefixes[State],
         row: Int64[Tensor, "P"],
@@ -187,7 +187,7 @@ class Reader(ABC, Generic[State]):
         return None
 
     @abstractmethod
-    def some(self, mask: Bool[Tensor, "M"]) -> Int64[Tensor, "K"]:
+    def indices(self, mask: Bool[Tensor, "M"]) -> Int64[Tensor, "K"]:
         """Return the indices where the mask is true; in static shapes all, and the caller masks."""
         ...
 

@@ -274,7 +274,7 @@ class Turn(NamedTuple):
     """The prefixes that a step extends: of all examples, or of those that need not wait.
 
     An example that waits for a pass of the model takes the step another time, with the same random
-    numbers (`smc.prefixes.Reader.ready`).
+    numbers (`smc.prefixes.Reader.need_no_pass`).
 
     Attributes:
         ready: examples that take the step now; None for all.
@@ -307,7 +307,7 @@ class Turn(NamedTuple):
             row, token, running: what each particle is extended by.
             together: whether all examples take the step, as observers are shown it.
         """
-        ready = None if together else reader.ready(prefixes, row, token, running)
+        ready = None if together else reader.need_no_pass(prefixes, row, token, running)
         if ready is not None:
             going = ready.repeat_interleave(len(row) // len(ready))
             row = torch.where(going, row, before.row)

@@ -21,7 +21,7 @@ from hydra import compose, initialize_config_dir
 import smc
 from experiments import run as experiment
 from experiments.harness.identity import results_config
-from experiments.harness.results import read_rows
+from experiments.harness.results import key_of, read_rows
 from experiments.tool_calling import task
 from hmm.checkpoint import save
 from hmm.model import HMM
@@ -138,16 +138,21 @@ def leaves(value: object, *path: str | int) -> dict[tuple[str | int, ...], objec
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("methods", "ahead"),
-    [(["gcd", "pgcd"], ["smc.read_ahead=2"]), (["gcd"], ["smc.read_ahead=auto", "smc.max_rows=1"])],
-)
-def test_reading_ahead_changes_costs_alone(methods, ahead, finished, tmp_path, monkeypatch):
+    ("ahead", "rows"),
+    [
+        (["smc.read_ahead=2", "task.methods=[gcd,pgcd]"], 4 * 2 * 2 * 2),
+        (["smc.read_ahead=auto", "smc.max_rows=1", "task.methods=[gcd]", "task.num_examples=2"],
+         2 * 2 * 2),
+    ],
+)  # fmt: skip
+def test_reading_ahead_changes_costs_alone(ahead, rows, finished, tmp_path, monkeypatch):
     """By itself it is for models that are not small, which this one is, and for single rows."""
     monkeypatch.setattr(transformers_lm, "SMALL", 100_000)
-    chosen = f"task.methods=[{','.join(methods)}]"
-    experiment.run(composed(f"run_dir={tmp_path}", chosen, *ahead))
+    experiment.run(composed(f"run_dir={tmp_path}", *ahead))
     found = rows_of(tmp_path)
-    expected = [row for row in rows_of(finished) if row["method"] in methods]
+    keys = {key_of(row) for row in found}
+    expected = [row for row in rows_of(finished) if key_of(row) in keys]
+    assert len(found) == rows
     for one, other in zip(found, expected, strict=True):
         assert leaves(one) == leaves(other)
         assert one["read"] - one["drafted"] + one["used"] == other["read"]
