@@ -7,8 +7,8 @@ are handed to a resampling scheme as rows with their sizes (`smc.resampling`). A
 numbers are named by its members.
 
 Cost: O(P log P), and O(m²) numbers at most for the systems of m particles that are resampled. Where
-nothing may wait (`smc.prefixes.Reader.indices`), there is a row for every particle, of which those of
-size 0 are padding: O(P N).
+nothing may wait (`smc.prefixes.Reader.indices`), there is a row for every particle, of which those
+of size 0 are padding: O(P N).
 """
 
 from __future__ import annotations
