@@ -147,7 +147,8 @@ class Pool(NamedTuple):
             every = torch.arange(len(row), device=row.device)
             done = torch.ones_like(every, dtype=torch.bool)
             length = particles.length[place] + 1
-            return Population(example, place, tokens_of(every), length, weight, done, ~done)
+            text = tokens_of(every)
+            return Population(example, place, text, length, weight, done, ~done, ~done)
 
         return added, seen
 
@@ -309,7 +310,7 @@ class AnswerTables(NamedTuple):
             tokens = particles.tokens[at, :-1].scatter_(1, column, chosen)
             done, N = torch.ones_like(at, dtype=torch.bool), self.top.shape[1]
             return Population(
-                at // N, at, tokens, column.squeeze(1) + 1, weight[at, number], done, ~done
+                at // N, at, tokens, column.squeeze(1) + 1, weight[at, number], done, ~done, ~done
             )
 
         return self._replace(

@@ -101,8 +101,8 @@ class EagerReader(Reader[State]):
         self._cached: _Cached
         self._texts: list[bytes] = []  # prompt and answer of each prefix, where `ahead` wants them
 
-    def some(self, mask: Bool[Tensor, "M"]) -> Int64[Tensor, "K"]:
-        """Return the places in the mask."""
+    def indices(self, mask: Bool[Tensor, "M"]) -> Int64[Tensor, "K"]:
+        """Return the indices where the mask is true."""
         return mask.nonzero().squeeze(1)
 
     def note_nan(self, found: Bool[Tensor, ""]) -> Bool[Tensor, ""]:
@@ -133,14 +133,14 @@ class EagerReader(Reader[State]):
         running: Bool[Tensor, "P"],
     ) -> tuple[Extension, Prefixes[State]]:
         """Extend distinct prefixes, each once; see `Reader`."""
-        some, width = self.some(running), prefixes.log_p.shape[1] + 1
+        some, width = self.indices(running), prefixes.log_p.shape[1] + 1
         child, child_of = torch.unique(row[some] * width + token[some] + 1, return_inverse=True)
         parent, chosen = child // width, (child % width - 1).unsqueeze(1)
         state = self.proposal.advance(self.proposal.take(prefixes.state, parent), chosen)
         found, after = self._follow(prefixes.example[parent], state, parent, chosen, prefixes.log_p)
         return found.spread(some, child_of, len(running)), after
 
-    def ready(
+    def need_no_pass(
         self,
         prefixes: Prefixes[State],
         row: Int64[Tensor, "P"],
@@ -151,7 +151,7 @@ class EagerReader(Reader[State]):
         drafts, automata, B = self._cached.drafts, self.batch.automata, len(self.batch.budgets)
         if not drafts.tokens.shape[1]:
             return None
-        some = self.some(running)
+        some = self.indices(running)
         row, token, states = row[some], token[some], prefixes.state.walk.states
         after = automata.next(states[row], token)
         over = (after < 0) | automata.is_final[after.clamp(min=0)]
@@ -185,7 +185,7 @@ class EagerReader(Reader[State]):
         # What ends a text needs no reading, only what comes before it.
         running = walk.running
         read = ((tokens >= 0).sum(dim=1) - (~running).long()).clamp(min=0)
-        due = self.some(running | (followed.length > 0))
+        due = self.indices(running | (followed.length > 0))
         self._cached = self._cached.take(parent[due])
         texts = self._extended(parent[due], tokens[due])
         states = torch.where(running, walk.states, -1)[due]
@@ -200,12 +200,13 @@ class EagerReader(Reader[State]):
         B = len(self.batch.budgets)
         drafted = count_of(example[due], B, found.num_drafted)
         used = count_of(example[due], B, found.num_used)
+        landed = torch.zeros_like(running).index_copy(0, due, found.num_used > 0)
         counts = TokenCounts(
             read=count_of(example, B, read) - used + drafted,
             forced=count_of(example, B, followed.length),
             drafted=drafted,
             used=used,
-            landed=count_of(example[due], B, (found.num_used > 0).long()),
+            landed=count_of(example, B, landed.long()),
         )
         extension = Extension(
             finished=walk.finished & possible,
@@ -215,10 +216,11 @@ class EagerReader(Reader[State]):
             forced=followed.length,
             forced_log_p=log_p,
             forced_log_g=followed.log_g,
+            landed=landed,
             counts=counts,
             failed=torch.zeros((), dtype=torch.bool, device=running.device),
         )
-        kept = self.some(running[due])
+        kept = self.indices(running[due])
         self._cached = self._cached.take(kept)
         if texts:
             self._texts = [texts[i] for i in kept.tolist()]
@@ -280,7 +282,7 @@ class EagerReader(Reader[State]):
             first = tokens[:, 0].clamp(min=0)
             total = _plus(total, before[parent, first], tokens[:, 0] >= 0)
         lands = drafts.cover(tokens, read)
-        unread, landed = self.some((read > 0) & ~lands), self.some(lands)
+        unread, landed = self.indices((read > 0) & ~lands), self.indices(lands)
         num_used, num_drafted = torch.where(lands, read, 0), every
         whole = len(unread) == len(read) > 0
         after = None if whole else before[parent]
@@ -351,7 +353,7 @@ class EagerReader(Reader[State]):
             run = runs[:, start : start + most]
             out = self._rows.extend(run, (count - start).clamp(min=0, max=run.shape[1]))
             for t in range(start, start + run.shape[1]):
-                here = self.some(count > t)
+                here = self.indices(count > t)
                 whole = len(here) == D
                 log_p = self.tempered(out[:, t - start] if whole else out[here, t - start])
                 token, inside = follows[here, t + 1], read[here] > t

@@ -136,7 +136,7 @@ class DiscreteFilter(Generic[State]):
         after = self._advance(before.take(parent), kept, prefixes, turn.extension)
         after, before, step = turn.settled(before, after, carry.step)
         if self.watch is not None:
-            self.watch(self._observation(prefixes, scores, before, parent, after, ended))
+            self.watch(self._observation(prefixes, scores, before, parent, after, ended, turn))
         answers, after = self._ended(answers, after, carry.step + 1)
         B = len(self.examples)
         running = before.running.view(B, -1).sum(dim=1)
@@ -195,7 +195,7 @@ class DiscreteFilter(Generic[State]):
             N,
             uniform,
             vocabulary=self.reader.vocabulary,
-            some=self.reader.some,
+            indices=self.reader.indices,
             floor=float(self.options.floor),
             finished=finished,
         )
@@ -227,6 +227,7 @@ class DiscreteFilter(Generic[State]):
         parent: Int64[Tensor, "P"],
         after: Particles,
         ended: Callable[[], Population],
+        turn: Turn,
     ) -> Observation:
         """Describe the step to an observer: the prefixes that run, in the order of their rows."""
         shown, rows = prefixes_in_use(prefixes, before, self.reader.proposal)
@@ -241,6 +242,7 @@ class DiscreteFilter(Generic[State]):
             return Population(
                 example[at], number[parent[at]], after.tokens[at, :-1], after.length[at],
                 after.log_weight[at], after.finished[at], after.running[at],
+                turn.extension.landed[at],
             )  # fmt: skip
 
         by_choice = ended()

@@ -30,6 +30,8 @@ class Population(NamedTuple):
         log_weight: log importance weight; -inf once dead.
         finished: whether its answer is complete.
         running: whether another token is due.
+        landed: whether the model had read what the step added before it was chosen, so that no pass
+            was made for it (`smc.read_ahead`).
     """
 
     example: Int64[Tensor, "Q"]
@@ -39,6 +41,7 @@ class Population(NamedTuple):
     log_weight: Float64[Tensor, "Q"]
     finished: Bool[Tensor, "Q"]
     running: Bool[Tensor, "Q"]
+    landed: Bool[Tensor, "Q"]
 
 
 class Observation(NamedTuple):

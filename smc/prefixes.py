@@ -82,6 +82,7 @@ class Extension(NamedTuple):
         forced: how many of these tokens were forced.
         forced_log_p: log-probability of the forced ones alone, at the sampling temperature.
         forced_log_g: log g of the last forced one; 0 where there is none.
+        landed: whether the model had read all of these tokens before they were chosen, in a draft.
         counts: tokens of each example that were read, forced, drafted and used.
         failed: whether the model gave what is not a number, where that is not refused at once.
     """
@@ -93,6 +94,7 @@ class Extension(NamedTuple):
     forced: Int64[Tensor, "P"]
     forced_log_p: Float64[Tensor, "P"]
     forced_log_g: Float64[Tensor, "P"]
+    landed: Bool[Tensor, "P"]
     counts: TokenCounts
     failed: Bool[Tensor, ""]
 
@@ -108,7 +110,7 @@ class Extension(NamedTuple):
         return Extension(
             at(self.finished, False), at(self.running, False), at(self.row, 0),
             at(self.tokens, -1), at(self.forced, 0), at(self.forced_log_p, 0.0),
-            at(self.forced_log_g, 0.0), self.counts, self.failed,
+            at(self.forced_log_g, 0.0), at(self.landed, False), self.counts, self.failed,
         )  # fmt: skip
 
 
@@ -165,11 +167,11 @@ class Reader(ABC, Generic[State]):
     ) -> tuple[Extension, Prefixes[State]]:
         """Extend prefix `row[p]` by `token[p]`, for each p that is running.
 
-        The prefixes of an example that waits (`ready`) are extended by no token, -1.
+        The prefixes of an example that waits (`need_no_pass`) are extended by no token, -1.
         """
         ...
 
-    def ready(
+    def need_no_pass(
         self,
         prefixes: Prefixes[State],
         row: Int64[Tensor, "P"],
@@ -185,7 +187,7 @@ class Reader(ABC, Generic[State]):
         return None
 
     @abstractmethod
-    def some(self, mask: Bool[Tensor, "M"]) -> Int64[Tensor, "K"]:
+    def indices(self, mask: Bool[Tensor, "M"]) -> Int64[Tensor, "K"]:
         """Return the indices where the mask is true; in static shapes all, and the caller masks."""
         ...
 

@@ -37,6 +37,8 @@ BY_ITSELF = 4
 """Tokens that "auto" reads ahead in a pass over one row, on a CPU. With more rows it reads none:
 every token of every row takes time there, and a step is saved only where all rows land.
 """
+MOST_GUESSES = 64
+"""Guesses of the next token of a text that are looked at."""
 
 
 def ahead_of(read_ahead: int | str, rows: int) -> int:
@@ -49,10 +51,6 @@ def ahead_of(read_ahead: int | str, rows: int) -> int:
     if isinstance(read_ahead, str):
         return BY_ITSELF if rows == 1 else 0
     return read_ahead
-
-
-MOST_GUESSES = 64
-"""Guesses of the next token of a text that are looked at."""
 
 
 class Drafts(NamedTuple):
@@ -103,16 +101,14 @@ class Drafts(NamedTuple):
 
     def joined(self, place: Int64[Tensor, "U"], new: Drafts) -> Drafts:
         """Replace the drafts at these places; keep the others, and what these need of `log_p`."""
-        tokens, after = self.tokens.clone(), self.after
-        tokens[place] = -1
+        tokens, after = self.tokens.index_fill(0, place, -1), torch.zeros_like(self.after)
         needed = tokens >= 0
-        kept = self.log_p[after[needed]]
-        after = torch.zeros_like(after)
+        kept = self.log_p[self.after[needed]]
         after[needed] = torch.arange(len(kept), device=after.device)
-        wider = max(0, new.tokens.shape[1] - tokens.shape[1])
-        tokens = torch.nn.functional.pad(tokens, (0, wider), value=-1)
-        after = torch.nn.functional.pad(after, (0, wider))
         width = new.tokens.shape[1]
+        wider = 0, max(0, width - tokens.shape[1])
+        tokens = torch.nn.functional.pad(tokens, wider, value=-1)
+        after = torch.nn.functional.pad(after, wider)
         tokens[place, :width] = new.tokens
         after[place, :width] = new.after + len(kept)
         return Drafts(tokens, after, torch.cat([kept, new.log_p]) if len(kept) else new.log_p)
@@ -151,17 +147,18 @@ class ReadAhead:
         read: Int64[Tensor, "U"],
         rows: int,
     ) -> Int64[Tensor, "U D"]:
-        """Guess how prefixes go on.
+        """Guess how prefixes go on that the model is about to read.
 
         Args:
-            texts: prompt and answer so far.
+            texts: prompt and answer so far, of each.
             states: in their automata; -1 for a prefix that is over.
             remaining: tokens that each may still take.
-            read: tokens of each that the pass reads in any case.
-            rows: of the pass.
+            read: tokens of each that the pass reads in any case, the last ones of its text.
+            rows: rows of the pass, which may have other prefixes as well.
 
         Returns:
-            Drafts; -1 beyond their lengths. A draft may be as long as the pass is wide anyway.
+            The tokens of each draft; -1 beyond its length. Guesses make no row longer than the
+            longest would be with `ahead_of` tokens; what is forced behind the last guess is added.
         """
         most = ahead_of(self._most, rows)
         empty = torch.zeros(len(texts), 0, dtype=torch.int64, device=states.device)

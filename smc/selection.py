@@ -106,7 +106,7 @@ def select(
     uniform: Callable[[Breaks], Float64[Tensor, "B"]],
     *,
     vocabulary: Pass | None = None,
-    some: Callable[[Tensor], Tensor] | None = None,
+    indices: Callable[[Tensor], Tensor] | None = None,
     floor: float = 0.0,
     finished: FinishedScores | None = None,
 ) -> Selection:
@@ -120,8 +120,8 @@ def select(
         uniform: uniform numbers, one for each example; it may ask for the points of (0, 1) at which
             the outcome of each changes.
         vocabulary: how to go over the vocabulary; the device's way if it is not given.
-        some: finds the places that are looked at, of a mask (`smc.prefixes.Reader.some`); those in
-            the mask if it is not given.
+        indices: finds the places of a mask that are looked at (`smc.prefixes.Reader.indices`);
+            those where it is true if it is not given.
         floor: c is at least this part of the sum of all scores, so that fewer are kept where few
             matter.
         finished: what takes part in the threshold, and is kept without being chosen from.
@@ -150,7 +150,7 @@ def select(
     column, target, inside = points(spread.ends, uniform(changes), N)
     row = (group.first.unsqueeze(1) + column).clamp(max=len(log_p) - 1).flatten()
     hit = (inside & dropped.unsqueeze(1)).flatten()
-    places = hit.nonzero().squeeze(1) if some is None else some(hit)
+    places = hit.nonzero().squeeze(1) if indices is None else indices(hit)
     token, log_pi = torch.full_like(row, -1), torch.zeros_like(target).flatten()
     if len(places):
         at = row[places]

@@ -74,8 +74,8 @@ class StaticReader(Reader[State]):
         self.num_particles = num_particles
         self.spare = spare
 
-    def some(self, mask: Bool[Tensor, "M"]) -> Int64[Tensor, "M"]:
-        """Return all places, as it is not known which are in the mask."""
+    def indices(self, mask: Bool[Tensor, "M"]) -> Int64[Tensor, "M"]:
+        """Return all indices, as the host does not know where the mask is true."""
         return torch.arange(len(mask), device=mask.device)
 
     def note_nan(self, found: Bool[Tensor, ""]) -> Bool[Tensor, ""]:
@@ -133,6 +133,7 @@ class StaticReader(Reader[State]):
             forced=none,
             forced_log_p=none.double(),
             forced_log_g=none.double(),
+            landed=none.bool(),
             counts=TokenCounts(count if tokens.shape[1] else zero, *[zero] * 4),
             failed=torch.zeros((), dtype=torch.bool, device=running.device),
         )

@@ -121,7 +121,7 @@ class ParticleFilter(Generic[State]):
         after = self._advance(chosen, token, next_tokens, prefixes, turn.extension)
         after, before, step = turn.settled(before, after, carry.step)
         if self.watch is not None:
-            self.watch(self._observation(prefixes, guide, before, weighed, ancestors, after))
+            self.watch(self._observation(prefixes, guide, before, weighed, ancestors, after, turn))
         N = self.num_particles
         record = StepRecord(
             ess=Weights.of(weighed.log_weight.view(-1, N)).ess,
@@ -251,6 +251,7 @@ class ParticleFilter(Generic[State]):
         weighed: Particles,
         ancestors: Int64[Tensor, "P"],
         after: Particles,
+        turn: Turn,
     ) -> Observation:
         """Describe the step to an observer."""
         shown, rows = prefixes_in_use(prefixes, before, self.reader.proposal)
@@ -264,7 +265,7 @@ class ParticleFilter(Generic[State]):
             log_weight=weighed.log_weight,
             after=Population(
                 self._example, ancestors, after.tokens[:, :-1], after.length, after.log_weight,
-                after.finished, after.running,
+                after.finished, after.running, turn.extension.landed,
             ),
         )  # fmt: skip
 
@@ -273,7 +274,7 @@ class Turn(NamedTuple):
     """The prefixes that a step extends: of all examples, or of those that need not wait.
 
     An example that waits for a pass of the model takes the step another time, with the same random
-    numbers (`smc.prefixes.Reader.ready`).
+    numbers (`smc.prefixes.Reader.need_no_pass`).
 
     Attributes:
         ready: examples that take the step now; None for all.
@@ -306,7 +307,7 @@ class Turn(NamedTuple):
             row, token, running: what each particle is extended by.
             together: whether all examples take the step, as observers are shown it.
         """
-        ready = None if together else reader.ready(prefixes, row, token, running)
+        ready = None if together else reader.need_no_pass(prefixes, row, token, running)
         if ready is not None:
             going = ready.repeat_interleave(len(row) // len(ready))
             row = torch.where(going, row, before.row)

@@ -7,8 +7,8 @@ are handed to a resampling scheme as rows with their sizes (`smc.resampling`). A
 numbers are named by its members.
 
 Cost: O(P log P), and O(m²) numbers at most for the systems of m particles that are resampled. Where
-nothing may wait (`smc.prefixes.Reader.some`), there is a row for every particle, of which those of
-size 0 are padding: O(P N).
+nothing may wait (`smc.prefixes.Reader.indices`), there is a row for every particle, of which those
+of size 0 are padding: O(P N).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Systems(NamedTuple):
         number = leads.cumsum(dim=0) - 1
         size = torch.zeros_like(number).index_add(0, number, torch.ones_like(number))[number]
         size = torch.where(leads & (size > 1), size, 0)
-        first = reader.some(size > 0)
+        first = reader.indices(size > 0)
         width = N if reader.is_static else max(1, int(size.max()))
         place = (first.unsqueeze(1) + torch.arange(width, device=runs.device)).clamp(max=P - 1)
         inside = torch.arange(width, device=runs.device) < size[first].unsqueeze(1)
@@ -132,7 +132,7 @@ def resample(
     due = systems.size > 0
     if ess_threshold < 1:
         due = due & (weights.ess < ess_threshold * systems.size)
-    some = reader.some(due)
+    some = reader.indices(due)
     if not len(some):
         none = torch.zeros_like(examples, dtype=torch.bool)
         return Resampled(torch.arange(P, device=log_weight.device), log_weight, none)

@@ -149,9 +149,10 @@ def report(
     notes += filter(None, [reference, fitted_in_words(config)])
     if any(each["drafted"] for each in summary):
         notes.append(
-            "`read ahead` are tokens that passes read in advance; those of it that answers came by "
-            "are `used`, and needed no pass of their own. Some of these were chosen, the choices "
-            "without a pass; the others were forced behind them."
+            "`read ahead` are tokens that prompt look-up guessed and passes read in advance; those "
+            "of it that became part of an answer are `used`, and needed no pass of their own. Some "
+            "of these were chosen: the choices without a pass, and how many that is for each LM "
+            "call. The others were forced behind them."
         )
     if config.task.repeats > 1:
         notes.append(

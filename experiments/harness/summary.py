@@ -286,12 +286,14 @@ def _read_ahead(record: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -
     """Give the cells on tokens that were read ahead, if any were in these records."""
     if not any(each.get("drafted") for each in among):
         return {}
-    used_of = record["used"] / record["drafted"] if record["drafted"] else None
-    share = "" if used_of is None else f" ({100 * used_of:.0f} %)"
+    share = each = ""
+    if record["drafted"]:
+        share = f" ({100 * record['used'] / record['drafted']:.0f} %)"
+        each = f" ({record['landed'] / record['lm_calls_each']:.2f} a call)"
     return {
         "read ahead": number(record["drafted"], 1),
         "of it used": number(record["used"], 1) + share,
-        "choices without a pass": number(record["landed"], 1),
+        "choices without a pass": number(record["landed"], 1) + each,
     }
 
 

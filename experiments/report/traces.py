@@ -294,11 +294,13 @@ def _plain(
         heaviest = population.log_weight[mine].argsort(descending=True, stable=True)[:most]
         mine = mine[heaviest.sort().values]
     fates = torch.where(population.finished, FINISHED, torch.where(population.running, 0, DEAD))
+    landed = population.landed[mine].nonzero().flatten().tolist()
     return {
         "from": [local[a] for a in population.ancestor[mine].tolist()],
         "tokens": [tokens[q] for q in mine.tolist()],
         "log_weight": _rounded(population.log_weight[mine]),
         "fate": fates[mine].tolist(),
+        **({"landed": landed} if landed else {}),
     }
 
 

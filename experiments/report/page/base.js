@@ -45,6 +45,7 @@ const TITLES = {
   evidence_found: "share of the evidence found",
   log_evidence_sd: "log evidence, standard deviation", read: "prefixes read", dead: "dead rows",
   seconds: "seconds", seconds_each: "seconds for one example", lm_calls_each: "model calls for one",
+  drafted: "tokens read ahead", used: "tokens read ahead and used", landed: "choices without a pass",
   tokens_each: "tokens for one example", tv: "total variation", bleu: "BLEU-4", rouge: "ROUGE-L",
 };
 const titleOf = (measure) => TITLES[measure] ?? measure.replaceAll("_", " ");

@@ -2,6 +2,7 @@
 
 const explorer = { trace: null, generations: [], step: 0, sequence: 0, off: false };
 
+const LANDED = "read ahead: no pass of the model was made for this";
 const TRIAL = ["run", "example", "method", "algorithm", "particles"];
 
 function startExplorer() {
@@ -73,6 +74,7 @@ function showTrial() {
   byId("trial").replaceChildren(...lists);
   byId("prompt").querySelector("pre").textContent = trace.prompt ?? "";
   byId("step").max = trace.steps.length;
+  byId("legend").hidden = !explorer.generations.some((generation) => generation.some((one) => one.landed));
 }
 
 function go(step) {
@@ -120,17 +122,15 @@ function showTexts() {
     + `effective sample size ${square ? number(1 / square) : 0}`;
   byId("texts").replaceChildren(...generations[step].map((one, i) => {
     const state = describe(i);
-    const all = tokensOf(generations, step, i);
-    const text = decode(trace.run, all);
-    const old = decode(trace.run, all.slice(0, all.length - one.tokens.length));
-    const kept = old.length - (text.startsWith(old) ? 0 : 1); // a character was completed
+    const pieces = piecesOf(trace.run, generations, step, i).map(({ text, landed }) => (
+      landed ? el("span", { class: "landed", title: LANDED }, text) : text));
     const select = () => { explorer.sequence = i; show(); };
     return el("li", {
       class: [i === sequence ? "chosen" : "", state === "running" ? "" : "over"].join(" ").trim(), tabindex: 0,
       onclick: select, onkeydown: (event) => { if (event.key === "Enter") select(); },
     },
     el("span", { class: "weight", style: `width: ${(100 * part[i]).toFixed(1)}%`, title: `weight ${number(part[i])}` }),
-    el("span", { class: "text" }, text.slice(0, kept), el("mark", {}, text.slice(kept))),
+    el("span", { class: "text" }, ...pieces.slice(0, -1), el("mark", {}, pieces.at(-1))),
     el("span", { class: "small" }, ` ${state}, weight ${number(part[i], 2)}${one.lives ? "" : ", no descendant in the end"}`));
   }));
 }
@@ -148,7 +148,7 @@ function showTree() {
   generations.forEach((generation, g) => generation.forEach((one, i) => {
     const over = one.fate !== RUNNING && one.ancestor !== null && !one.tokens.length;
     if (one.ancestor !== null) {
-      branches.push([one.lives, draw("line", { class: `branch${one.lives ? " lives" : ""}`,
+      branches.push([one.lives, draw("line", { class: `branch${one.lives ? " lives" : ""}${one.landed ? " landed" : ""}`,
         x1: x(g - 1), y1: y(one.ancestor), x2: x(g), y2: y(i) })]);
     }
     const fate = ["", " finished", " dead"][one.fate];
@@ -156,7 +156,7 @@ function showTree() {
       class: `node${one.lives ? " lives" : ""}${fate}${g === step && i === sequence ? " chosen" : ""}`,
       cx: x(g), cy: y(i), r: over ? 1.5 : 3,
       onclick: () => { explorer.sequence = i; go(g); },
-    }, draw("title", {}, `step ${g}: ${one.tokens.map((t) => tokenTitle(trace.run, t)).join(" ")}`)));
+    }, draw("title", {}, `step ${g}: ${one.tokens.map((t) => tokenTitle(trace.run, t)).join(" ")}${one.landed ? `; ${LANDED}` : ""}`)));
   }));
   branches.sort((a, b) => a[0] - b[0]);
   tree.replaceChildren(draw("line", { class: "now", x1: x(step), x2: x(step), y1: 0, y2: H }),

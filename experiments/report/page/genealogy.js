@@ -5,16 +5,17 @@ const RUNNING = 0, FINISHED = 1, DEAD = 2;
 /**
  * The generations of a trace: generation 0 before the first token, one more for each step. A
  * sequence has `ancestor` (in the generation before), `tokens` appended by the step that made it,
- * `fate`, `weight` (log), and `lives`: whether a final answer of positive weight descends from it.
+ * `landed`: whether these took no pass of the model, as they had been read ahead, `fate`, `weight`
+ * (log), and `lives`: whether a final answer of positive weight descends from it.
  * Those that `ended` left with that step: they stand behind the others, and have no descendants.
  */
 function generationsOf(trace) {
   const first = trace.steps.length ? trace.steps[0].at.map(() => (
-    { ancestor: null, tokens: trace.start ?? [], fate: RUNNING, weight: 0, ended: false, lives: false })) : [];
+    { ancestor: null, tokens: trace.start ?? [], landed: false, fate: RUNNING, weight: 0, ended: false, lives: false })) : [];
   const generations = [first];
   for (const step of trace.steps) {
     const made = (part, ended) => (part ? part.from.map((ancestor, i) => ({
-      ancestor, tokens: part.tokens[i], fate: part.fate[i], weight: part.log_weight[i], ended, lives: false })) : []);
+      ancestor, tokens: part.tokens[i], landed: part.landed?.includes(i) ?? false, fate: part.fate[i], weight: part.log_weight[i], ended, lives: false })) : []);
     generations.push([...made(step.after, false), ...made(step.ended, true)]);
   }
   markLives(generations);
@@ -31,25 +32,29 @@ function markLives(generations) {
   }
 }
 
-/** All tokens of a sequence. */
-function tokensOf(generations, g, i) {
-  const parts = [];
+/**
+ * What each step has added to a sequence: its text, and whether it `landed`. A character that is
+ * spread over several steps belongs to the one that completes it.
+ */
+function piecesOf(run, generations, g, i) {
+  const line = [];
   for (let one = generations[g][i]; one; one = one.ancestor === null ? null : generations[--g][one.ancestor]) {
-    parts.push(one.tokens);
+    line.unshift(one);
   }
-  return parts.reverse().flat();
+  const decoder = new TextDecoder();
+  return line.map(({ tokens, landed }, k) => (
+    { text: decoder.decode(bytesOf(run, tokens), { stream: k + 1 < line.length }), landed }));
 }
 
-/** Text of tokens: their bytes together, as a character may be spread over several of them. */
-function decode(run, tokens) {
+function bytesOf(run, tokens) {
   const bytes = tokens.map((token) => data.tokens[run][token] ?? "").join("");
-  return new TextDecoder().decode(Uint8Array.from(bytes, (c) => c.charCodeAt(0)));
+  return Uint8Array.from(bytes, (c) => c.charCodeAt(0));
 }
 
 /** A token by itself, with what is invisible made visible. */
 function tokenTitle(run, token) {
   if (data.tokens[run][token] === undefined) return `⟨token ${token}⟩`; // it stands for no text
-  const text = decode(run, [token]);
+  const text = new TextDecoder().decode(bytesOf(run, [token]));
   return text === "" ? "⟨end⟩" : text.replaceAll(" ", "␣").replaceAll("\n", "↵").replaceAll("\t", "⇥");
 }
 

@@ -173,7 +173,7 @@ def test_reading_ahead_has_columns_where_there_was_some():
     )
     assert list(table["read ahead"]) == ["4.0", "0.0"]
     assert list(table["of it used"]) == ["1.0 (25 %)", "0.0"]
-    assert list(table["choices without a pass"]) == ["0.5", "0.0"]
+    assert list(table["choices without a pass"]) == ["0.5 (0.05 a call)", "0.0"]
     assert "read ahead" not in as_table(summarize([row("gcd", 4, 1.0)]))
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from experiments.compare import compare
 from experiments.report.page import write_report
-from tests.experiments.report.toy_run import write_run
+from tests.experiments.report.toy_run import write_run, write_run_ahead
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
@@ -204,6 +204,34 @@ def test_texts_and_tokens_are_those_of_the_trace(run):
         for running, marks in drawn:
             assert running or not marks
             assert not (running and tuple(key[1:3]) == ("gcd", "smc") and key[3] == 1) or marks == 1
+
+
+def test_what_took_no_pass_is_marked_where_anything_was_read_ahead(run, tmp_path):
+    """In the last text of one particle, and among its ancestors, every choice that landed."""
+    script = """
+        found.marks = data.traces.filter((trace) => trace.particles === 1).map((trace) => {
+          Object.assign(explorer, { trace, generations: generationsOf(trace), sequence: 0 });
+          showTrial();
+          go(trace.steps.length);
+          const count = (query) => document.querySelectorAll(query).length;
+          const text = document.querySelector("#texts .text");
+          return [trace.example, trace.method, trace.algorithm, count("#tree .branch.landed"),
+            text ? text.querySelectorAll(".landed").length : null, !byId("legend").hidden];
+        });
+        """
+    page, _ = run
+    assert {tuple(marks) for *_, text, legend in ask(page, script)["marks"]
+            for marks in [(text or 0, legend)]} == {(0, False)}  # fmt: skip
+    directory, rows = write_run_ahead(tmp_path / "run")
+    marks = ask(write_report(directory), script)["marks"]
+    landed = {(r["example"], r["method"], r["algorithm"]): r["landed"] for r in rows
+              if r["particles"] == 1}  # fmt: skip
+    for *key, branches, in_text, legend in marks:
+        assert branches == landed[tuple(key)]
+        assert legend == (branches > 0)
+        if key[2] == "smc":
+            assert in_text == branches
+    assert sum(branches for *_, branches, _, _ in marks) > 3
 
 
 def test_the_constraint_can_be_switched_off(run):

@@ -10,7 +10,14 @@ import pytest
 from experiments.harness.results import key_of
 from experiments.report import traces as module
 from experiments.report.traces import FINISHED, chosen_for_tracing, read_traces
-from tests.experiments.report.toy_run import BUDGET, LM, VOCABULARY, examples, write_run
+from tests.experiments.report.toy_run import (
+    BUDGET,
+    LM,
+    VOCABULARY,
+    examples,
+    write_run,
+    write_run_ahead,
+)
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +139,25 @@ def test_the_end_of_a_trace_is_the_row(run):
             for answer in row["answers"]:
                 share = weights[answer["text"]] / total
                 assert share == pytest.approx(answer["probability"], abs=1e-4)
+
+
+def test_choices_that_took_no_pass_are_marked_and_nothing_else_changes(run, tmp_path):
+    plain = {key_of(trace): trace for trace in read_traces(run[0])}
+    directory, rows = write_run_ahead(tmp_path / "ahead")
+    by_key = {key_of(row): row for row in rows}
+    total = {1: 0, 4: 0}
+    for trace in read_traces(directory):
+        marked = 0
+        for step in trace["steps"]:
+            choices = set()  # of several particles on one prefix, each token is one
+            for part in (step["after"], step.get("ended", {})):
+                for i in part.pop("landed", ()):
+                    choices.add((step["at"][part["from"][i]], part["tokens"][i][0]))
+            marked += len(choices)
+        assert marked == by_key[key_of(trace)]["landed"]
+        total[trace["particles"]] += marked
+        assert trace == plain[key_of(trace)]  # in which nothing is marked
+    assert min(total.values()) > 3
 
 
 def test_results_are_the_same_without_traces(run, tmp_path):

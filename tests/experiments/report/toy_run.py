@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import pytest
 from hydra import compose, initialize_config_dir
 
 import gcd
+import smc
 from experiments.harness.examples import Example, RecordTask, keys_of, sample_examples
 from experiments.harness.methods import METHODS, hmm_settings
 from experiments.harness.results import ResultStore
@@ -18,6 +20,7 @@ from experiments.report.directory import write_about
 from experiments.tasks import register
 from gcd.support.files import write_json
 from smc.testing import ToyLM
+from tests.smc.test_read_ahead import Anything
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 VOCABULARY = gcd.Vocabulary.from_bytes(
@@ -76,3 +79,10 @@ def write_run(
     (directory / "table.md").write_text(table, encoding="utf-8")
     write_about(directory, task)
     return directory, rows
+
+
+def write_run_ahead(directory: Path) -> tuple[Path, list[dict]]:
+    """The same with guesses read ahead: at random, so that many are right, and many wrong."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(smc.PromptLookup, "propose", Anything().propose)
+        return write_run(directory, "smc.read_ahead=3")
