@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
-
 _PATIENCE = timedelta(days=7)  # a process may wait long for the slowest
 
 
