@@ -126,7 +126,10 @@ def lifted(text: str, vocabulary: Vocabulary) -> gcd.TokenAutomaton:
 
 
 def allowed_after(matcher: gcd.Matcher, draft: list[int], size: int) -> set[int]:
-    """The tokens that a matcher allows after a draft; an end after what is not allowed, or none (-1)."""
+    """The tokens that a matcher allows after a draft; an end where the draft is not allowed.
+
+    A runner also drafts what is no token, -1.
+    """
     matcher = matcher.copy()
     if not all(token >= 0 and matcher.advance(token) for token in draft):
         return set(matcher.automaton.vocabulary.eos_ids)  # the row's sample is not used
