@@ -39,10 +39,13 @@ browser:
 		chromium fonts-dejavu-core
 
 ## The plugin inside of vLLM, in an environment of its own (3.5 GB); what CI runs has no vLLM.
-## V1 and the server run SmolLM2; V2 runs a small random model, its kernels interpreted.
+## V1 and the server run SmolLM2. A small random model is run by V1 with asynchronous scheduling,
+## and by V2, its kernels interpreted.
 vllm: $(VLLM)/.installed
 	$(ON_CPU) $(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_v1.py $(ARGS)
 	$(ON_CPU) $(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_server.py $(ARGS)
+	$(ON_CPU) VLLM_ENABLE_V1_MULTIPROCESSING=0 \
+		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_async.py $(ARGS)
 	$(ON_CPU) TRITON_INTERPRET=1 VLLM_USE_V2_MODEL_RUNNER=1 VLLM_ENABLE_V1_MULTIPROCESSING=0 \
 		PYTHONPATH=tests_vllm/interpreter:. \
 		$(VLLM)/bin/python -m pytest -p no:cacheprovider tests_vllm/test_v2.py $(ARGS)

@@ -57,6 +57,10 @@ CONSTRAINTS: list[dict[str, Any]] = [
     {"grammar": 'start: "[" DIGIT ("," DIGIT)* "]"\nDIGIT: /[0-9]/'},
 ]
 
+SMALL_BUDGETS = {"json_schema": 70, "regex": 9, "choice": 8, "tools": 70, "segments": 40,
+                 "sql": 70, "grammar": 9}  # fmt: skip
+"""Most tokens of an answer to each of them, over the 512 tokens of `random_llama`."""
+
 
 def is_valid(constraint: dict[str, Any], text: str) -> bool:
     """Whether an answer satisfies one of `CONSTRAINTS`, by other means than this project's."""

@@ -31,7 +31,8 @@ def parameters(constraint, **more):
 
 def ask(engine, given):
     prompt = [{"role": "user", "content": "Describe Ada Lovelace."}]
-    return [each.outputs[0] for each in engine.chat([prompt] * len(given), given, use_tqdm=False)]
+    found = engine.chat([prompt] * len(given), given, use_tqdm=False)
+    return [output for each in found for output in each.outputs]
 
 
 def test_every_answer_is_valid_and_finished(engine):
@@ -40,6 +41,50 @@ def test_every_answer_is_valid_and_finished(engine):
     for constraint, output in zip(constraints, found, strict=True):
         assert output.finish_reason == "stop"
         assert is_valid(constraint, output.text), (constraint, output.text)
+
+
+GREEDY = {"temperature": 0.0}
+THE_LIKELIEST = [GREEDY, {"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}]
+SPREAD = [{"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.3}, {"temperature": 2.0}]
+PENALTIES = [
+    {"presence_penalty": 2.0}, {"frequency_penalty": 2.0}, {"frequency_penalty": -2.0},
+    {"repetition_penalty": 1.8}, {"repetition_penalty": 0.5},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("constraint", [CONSTRAINTS[0], CONSTRAINTS[3]], ids=["schema", "tools"])
+def test_parameters_of_sampling_choose_among_finished_answers(engine, constraint):
+    """The budget is few tokens more than the shortest answer takes."""
+    limits = {"max_tokens": 20 if "json_schema" in constraint else 24}
+    penalties = [GREEDY | each for each in PENALTIES]
+    ways = [*THE_LIKELIEST, *SPREAD, *penalties, {"logit_bias": {28: 5.0}}]
+    found = ask(engine, [parameters(constraint, **limits, **way) for way in ways])
+    for way, output in zip(ways, found, strict=True):
+        assert output.finish_reason == "stop", (way, output.text)
+        assert is_valid(constraint, output.text), (way, output.text)
+    texts = [output.text for output in found]
+    assert len(set(texts[: len(THE_LIKELIEST)])) == 1
+    if "json_schema" in constraint:  # the model's likeliest call is the shortest, whatever is added
+        assert set(texts[-len(PENALTIES) - 1 :]) - {texts[0]}
+
+
+def test_several_answers_of_one_request(engine):
+    constraint = {"json_schema": PERSON}
+    found = ask(engine, [parameters(constraint, n=4), parameters(constraint, n=2, seed=9)])
+    assert len(found) == 6
+    assert all(output.finish_reason == "stop" for output in found)
+    assert all(is_valid(constraint, output.text) for output in found)
+    assert len({output.text for output in found}) > 1
+
+
+def test_log_probabilities_are_the_models_own(engine):
+    """Before the mask: what it takes away is still counted, and may be likelier than the answer."""
+    (output,) = ask(engine, [parameters(CONSTRAINTS[2], logprobs=3)])
+    assert output.text in CONSTRAINTS[2]["choice"]
+    assert len(output.logprobs) == len(output.token_ids)
+    (first, token) = output.logprobs[0], output.token_ids[0]
+    assert len(first) >= 3
+    assert max(each.logprob for each in first.values()) > first[token].logprob
 
 
 def test_a_bad_request_is_refused_and_the_engine_goes_on(engine):

@@ -9,13 +9,11 @@ import os
 
 import pytest
 
-from tests_vllm.cases import CONSTRAINTS, asked, is_valid
+from tests_vllm.cases import CONSTRAINTS, SMALL_BUDGETS, asked, is_valid
+from tests_vllm.recording import recorded_v2
 
 if os.environ.get("VLLM_USE_V2_MODEL_RUNNER") != "1":
     pytest.skip("run by `make vllm` with the interpreter", allow_module_level=True)
-
-BUDGETS = {"json_schema": 70, "regex": 9, "choice": 8, "tools": 70, "segments": 40,
-           "sql": 70, "grammar": 9}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +44,7 @@ def generate(engine, constraints):
         SamplingParams(
             temperature=1.0,
             seed=seed,
-            max_tokens=BUDGETS[next(iter(constraint))],
+            max_tokens=SMALL_BUDGETS[next(iter(constraint))],
             extra_args=asked(constraint),
         )
         for seed, constraint in enumerate(constraints)
@@ -65,9 +63,17 @@ def test_every_answer_is_valid_and_finished_with_drafts_and_preemption(engine):
         output = found.outputs[0]
         assert output.finish_reason == "stop", (constraint, output)
         assert is_valid(constraint, output.text), (constraint, output.text)
-        assert len(output.token_ids) <= BUDGETS[next(iter(constraint))]
+        assert len(output.token_ids) <= SMALL_BUDGETS[next(iter(constraint))]
     assert counted(engine, "vllm:spec_decode_num_draft_tokens") > 0
     assert counted(engine, "vllm:num_preemptions") > 0
+
+
+def test_its_calls_are_recorded(engine, monkeypatch):
+    recording = recorded_v2(monkeypatch)
+    before = counted(engine, "vllm:num_preemptions")
+    generate(engine, CONSTRAINTS)
+    assert counted(engine, "vllm:num_preemptions") > before
+    recording.write("v2")
 
 
 def test_one_that_only_the_engine_can_refuse_beside_good_ones(engine, monkeypatch):

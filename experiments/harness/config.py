@@ -39,7 +39,7 @@ class ModelConfig:
     device: str = "auto"  # "auto", "cpu", "cuda", "cuda:1", ...
     dtype: str = "float32"  # "float32", "float64", "bfloat16", "float16", "auto" (the file's)
     device_map: str = "none"  # "auto": layers are shared out over all devices of one process
-    tensor_parallel: int = 1  # processes under torchrun that hold the model together, or 1
+    tensor_parallel: int = 1  # processes under torchrun that hold a model together, or 1
     prompt_mib: int = 1024  # memory for prompts that all methods read; results do not depend on it
     prompt: str = "auto"  # "compact", "chat", or "auto" (chat where the tokenizer has a template
     # and no adapter is loaded; adapters are trained on compact prompts)

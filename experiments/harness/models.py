@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -18,6 +19,7 @@ from transformers.distributed import DistributedConfig
 from experiments.harness import smollm2
 from experiments.harness.adapters import check_base, existing_adapter, merged
 from experiments.harness.config import ModelConfig
+from experiments.harness.processes import group_of
 from gcd.errors import ConstraintError
 from gcd.support.files import read_json
 from smc.models.transformers_lm import TransformersLM
@@ -93,7 +95,8 @@ def load_model(settings: ModelConfig) -> tuple[TransformersLM, Any]:
     if adapter is not None:
         model = merged(model, adapter)
     if shared:  # each part is on its process's device
-        model.register_forward_hook(of_the_first_process)
+        group = group_of(settings.tensor_parallel)
+        model.register_forward_hook(partial(of_the_first_process, group))
     elif not spread:
         model.to(device=device)
     lm = TransformersLM(model, tokenizer, prompt_bytes=settings.prompt_mib << 20)
@@ -121,17 +124,31 @@ def in_parts(path: str, settings: ModelConfig) -> dict[str, Any]:
                 f"model.tensor_parallel={wanted} does not divide the model's {name}={heads}; give "
                 "a divisor"
             )
-    return {"distributed_config": DistributedConfig(tp_size=wanted, tp_plan="auto")}
+    groups = dist.get_world_size() // wanted
+    return {"distributed_config": Groups(tp_size=wanted, tp_plan="auto", dp_replicate_size=groups)}
 
 
-def of_the_first_process(model: Any, given: Any, output: Any) -> None:
-    """Replace the logits of a pass by those of the first process that holds a part of the model.
+class Groups(DistributedConfig):
+    """Groups of processes that each hold a model, and exchange nothing with other groups.
+
+    `transformers` makes such groups (`dp_replicate_size`), but would also wrap the model of each,
+    for gradients that all share. It does so where `dp_size` is more than 1.
+    """
+
+    @property
+    def dp_size(self) -> int:
+        """The copies of the model that are trained together: none but a group's own."""
+        return 1
+
+
+def of_the_first_process(group: dist.ProcessGroup, model: Any, given: Any, output: Any) -> None:
+    """Replace the logits of a pass by those of the first process of the group.
 
     All that is drawn, and how many prefixes the next pass reads, follows from these and the seed.
     Processes that rounded differently would draw differently, and wait for each other forever.
     """
     logits = output.logits.contiguous()
-    dist.broadcast(logits.view(torch.uint8), src=0)
+    dist.broadcast(logits.view(torch.uint8), group=group, group_src=0)
     output.logits = logits
 
 

@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
+_PATIENCE = timedelta(days=7)  # a process may wait long for the slowest
+
 
 def processes(device: torch.device | None = None) -> tuple[int, int]:
     """Give the rank of this process and the number of processes, one unless under `torchrun`.
@@ -25,9 +27,17 @@ def processes(device: torch.device | None = None) -> tuple[int, int]:
         if device is not None and device.type == "cuda":
             torch.cuda.set_device(device)
             backend = "cpu:gloo,cuda:nccl"
-        # A process may wait long for the slowest.
-        dist.init_process_group(backend, timeout=timedelta(days=7))
+        dist.init_process_group(backend, timeout=_PATIENCE)
     return int(os.environ.get("RANK", "0")), world
+
+
+def group_of(together: int) -> dist.ProcessGroup:
+    """Give the group of this process among all groups of so many, whose ranks follow each other.
+
+    Every process calls this.
+    """
+    mine, _ = dist.new_subgroups(together, timeout=_PATIENCE)
+    return mine
 
 
 def wait_for_all(world: int) -> None:
@@ -61,15 +71,20 @@ def refuse_disagreement(world: int, digest: str, records: Sequence[str]) -> None
         )
 
 
-def refuse_different_answers(digest: str) -> None:
+def refuse_different_answers(digest: str, together: int) -> None:
     """Refuse what processes with parts of one model have drawn, unless it is the same in all.
 
+    Args:
+        digest: of what this process has drawn.
+        together: how many processes hold a model; their ranks follow each other.
+
     Raises:
-        ValueError: it is not; in every process.
+        ValueError: it is not, in any of the groups; in every process.
     """
     digests: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(digests, digest)
-    if len(set(digests)) > 1:
+    firsts = [digests[rank - rank % together] for rank in range(len(digests))]
+    if digests != firsts:
         raise ValueError(
             "the processes of model.tensor_parallel have drawn different answers, so none counts: "
             "are their devices of one kind, with the same libraries? resume=false starts over"

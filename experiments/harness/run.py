@@ -130,18 +130,20 @@ def check_tensor_parallel(wanted: int, world: int, task: Task) -> None:
             f"model.tensor_parallel={wanted} is for tasks that compare methods; leave it out of "
             f"+task={task.name}"
         )
-    if wanted != world:
+    if world % wanted:
         raise ValueError(
-            f"model.tensor_parallel={wanted}, and there are {world} processes; start as many, "
-            f"`torchrun --nproc-per-node={wanted} -m experiments.run ...`"
+            f"model.tensor_parallel={wanted}, and there are {world} processes; start as many, or a "
+            f"multiple, `torchrun --nproc-per-node={wanted} -m experiments.run ...`"
         )
 
 
 class Run:
     """One run of a task, in one of its processes.
 
-    Processes that hold the model together (`model.tensor_parallel`) all do every item, as each pass
-    of the model needs all of them; what they draw is the same, and the first one writes it down.
+    Groups of processes deal out the items. A group is one process, or those that hold a model
+    together (`model.tensor_parallel`; ranks that follow each other). These all do every item of the
+    group, as each pass of the model needs all of them; what they draw is the same, and the first of
+    them writes it down.
 
     Attributes:
         config: the whole configuration.
@@ -160,7 +162,7 @@ class Run:
         self.identity = identity
         self.rank = rank
         self.world = world
-        self._together = config.model.tensor_parallel > 1
+        self._together = int(config.model.tensor_parallel)  # processes of a group
         self._unread: TemporaryDirectory[str] | None = None  # of rows that another process writes
         # What tells this run from others, however its paths are spelled.
         self._name = without_places(identity)
@@ -245,8 +247,8 @@ class Run:
         if keys:
             if self.rank:
                 self.store = ResultStore(rows_dir, self.rank)
-            if self._together:
-                if self.rank:
+            if self._together > 1:
+                if self.rank % self._together:
                     self._unread = TemporaryDirectory()
                     self.store.path = Path(self._unread.name) / self.store.path.name
                 self.wait()  # all know the same rows before there are more
@@ -265,7 +267,7 @@ class Run:
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
         """Give those of the items that this process does."""
-        return items if self._together else items[self.rank :: self.world]
+        return items[self.rank // self._together :: self.world // self._together]
 
     def bar(self, total: int, what: str, unit: str, done: int = 0) -> tqdm:
         """Make a progress bar, shown by the first process."""
@@ -290,11 +292,10 @@ class Run:
                 different answers.
         """
         assert self._keys, "open first, with the keys of the rows"
-        if self._together:
-            drawn = [
-                [row.get("answers"), row["log_evidence"]] for row in self.store.rows(self._keys)
-            ]
-            refuse_different_answers(fingerprint(drawn))
+        if self._together > 1:  # rows of other groups are not read yet
+            rows = self.store.rows(key for key in self._keys if key in self.store)
+            drawn = [[row.get("answers"), row["log_evidence"]] for row in rows]
+            refuse_different_answers(fingerprint(drawn), self._together)
         self.wait()
         if self.rank:
             return None

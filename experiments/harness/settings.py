@@ -47,6 +47,7 @@ def check_model(config: DictConfig) -> None:
         )
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ValueError(f"{reason}: run it without torchrun")
+    at_least("model.tensor_parallel", config.model.tensor_parallel, 1)
     at_least("model.prompt_mib", config.model.prompt_mib, 0)
     at_least("seed", config.seed, 0)
     # More would be refused by torch, some of it after hours.

@@ -20,6 +20,7 @@ from hydra import compose, initialize_config_dir
 import gcd
 import smc
 from experiments import run as experiment
+from experiments.harness import run as run_module
 from experiments.harness.config import ModelConfig
 from experiments.harness.methods import METHODS
 from experiments.harness.models import in_parts, load_model
@@ -286,8 +287,8 @@ def test_two_processes_deal_out_the_rows_and_merge_them(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 4])
-def test_processes_that_hold_a_model_together_draw_what_one_draws(tmp_path, count):
-    """Two of them go on where one stopped in the middle of a row."""
+def test_processes_that_hold_a_model_in_twos_draw_what_one_draws(tmp_path, count):
+    """Two go on where one stopped in the middle of a row; four deal out the examples in groups."""
     settings = (
         "+task=xlam", "task.num_examples=2", "task.particles=[4]", "task.methods=[lcd,gcd]",
         "task.algorithms=[smc,discrete]", f"model.path={STORIES}", "trace.examples=1",
@@ -301,7 +302,7 @@ def test_processes_that_hold_a_model_together_draw_what_one_draws(tmp_path, coun
         begun = "".join(rows[:3]) + rows[3][:40]
         (together / "results.jsonl").write_text(begun, encoding="utf-8")
     command = ("-m", "experiments.run", *settings, *QUIET, f"run_dir={together}")
-    done = torchrun(*command, f"model.tensor_parallel={count}", count=count)
+    done = torchrun(*command, "model.tensor_parallel=2", count=count)
     assert done.returncode == 0, done.stderr
     names = {path.name for path in together.iterdir()}
     assert {"results.jsonl", "traces.jsonl", "report.html"} <= names
@@ -315,11 +316,15 @@ def test_processes_that_hold_a_model_together_draw_what_one_draws(tmp_path, coun
         ]
 
 
-def test_a_model_that_cannot_be_held_together_is_refused(tmp_path):
+def test_a_model_that_cannot_be_held_together_is_refused(tmp_path, monkeypatch):
     settings = ("+task=xlam", "task.methods=[gcd]", f"run_dir={tmp_path}")
     three = composed(*settings, "model.tensor_parallel=3", f"model.path={STORIES}")
-    with pytest.raises(ValueError, match="there are 1 processes; start as many, `torchrun"):
+    with pytest.raises(ValueError, match="there are 1 processes; start as many, or a multiple"):
         experiment.run(three)
+    monkeypatch.setattr(run_module, "processes", lambda device: (0, 4))
+    with pytest.raises(ValueError, match=r"tensor_parallel=3, and there are 4 processes"):
+        experiment.run(three)
+    monkeypatch.undo()
     with pytest.raises(ValueError, match=r"=3 does not divide the model's num_attention_heads=8"):
         in_parts(str(STORIES), three.model)
     with pytest.raises(ValueError, match=r"model\.tensor_parallel=2 is for tasks that compare"):
@@ -333,13 +338,13 @@ def test_a_model_that_cannot_be_held_together_is_refused(tmp_path):
 
 def test_different_answers_of_one_model_are_refused(monkeypatch):
     def gather(found: list, mine: object) -> None:
-        found[:] = [mine, "y"]
+        found[:] = ["z", "z", mine, "y"]  # what another group has drawn differs by right
 
     monkeypatch.setattr(dist, "all_gather_object", gather)
-    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-    refuse_different_answers("y")
+    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
+    refuse_different_answers("y", 2)
     with pytest.raises(ValueError, match="have drawn different answers, so none counts"):
-        refuse_different_answers("x")
+        refuse_different_answers("x", 2)
 
 
 @pytest.mark.slow
@@ -350,13 +355,13 @@ def test_processes_that_hold_a_model_together_sample_from_one_of_them(tmp_path):
         "import torch\n"
         "from types import SimpleNamespace\n"
         "from experiments.harness.models import of_the_first_process\n"
-        "from experiments.harness.processes import processes, refuse_different_answers\n"
+        "from experiments.harness.processes import group_of, processes, refuse_different_answers\n"
         "rank, world = processes()\n"
         "logits = torch.arange(6).view(3, 2).T.bfloat16() + rank\n"
         "output = SimpleNamespace(logits=logits)\n"
-        "of_the_first_process(None, None, output)\n"
-        "refuse_different_answers(str(output.logits.tolist()))\n"
-        "refuse_different_answers(str(logits.tolist()))\n"
+        "of_the_first_process(group_of(2), None, None, output)\n"
+        "refuse_different_answers(str(output.logits.tolist()), 2)\n"
+        "refuse_different_answers(str(logits.tolist()), 2)\n"
     )
     done = torchrun(str(program))
     assert done.returncode != 0

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+import gcd
+from gcd.requests import ConstraintRequest
 from gcd.tokens.vocabulary import Vocabulary
 
 
@@ -111,3 +113,31 @@ class LogitsContext:
     input_ids: torch.Tensor
     pos: torch.Tensor
     seq_lens_upper_bound_np: np.ndarray
+
+
+_LIFTED: dict[str, gcd.TokenAutomaton] = {}
+
+
+def lifted(text: str, vocabulary: Vocabulary) -> gcd.TokenAutomaton:
+    """The automaton of a request's constraint; a text is asked with one vocabulary only."""
+    if text not in _LIFTED:
+        _LIFTED[text] = gcd.lift(ConstraintRequest.parse(text).language(), vocabulary)
+    return _LIFTED[text]
+
+
+def allowed_after(matcher: gcd.Matcher, draft: list[int], size: int) -> set[int]:
+    """The tokens that a matcher allows after a draft; an end where the draft is not allowed.
+
+    A runner also drafts what is no token, -1.
+    """
+    matcher = matcher.copy()
+    if not all(token >= 0 and matcher.advance(token) for token in draft):
+        return set(matcher.automaton.vocabulary.eos_ids)  # the row's sample is not used
+    mask = matcher.mask().view(np.uint32)
+    found = {v for v in range(size) if mask[v // 32] >> np.uint32(v % 32) & np.uint32(1)}
+    return found or set(matcher.automaton.vocabulary.eos_ids)
+
+
+def finite(row: torch.Tensor) -> set[int]:
+    """The tokens of a row that no mask has taken away."""
+    return set(torch.isfinite(row).nonzero().flatten().tolist())

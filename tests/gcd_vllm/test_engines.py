@@ -14,7 +14,6 @@ import pytest
 import torch
 
 import gcd
-from gcd.requests import ConstraintRequest
 from gcd_vllm import Processor
 from tests.gcd_vllm.fakes import (
     BatchUpdate,
@@ -23,6 +22,9 @@ from tests.gcd_vllm.fakes import (
     RequestStates,
     SamplingParams,
     VllmConfig,
+    allowed_after,
+    finite,
+    lifted,
 )
 
 CONSTRAINTS = [
@@ -61,32 +63,12 @@ class Request:
 
     def allowed(self, draft, size):
         """The tokens that the matcher allows after a draft; None for all."""
-        if self.matcher is None:
-            return None
-        matcher = self.matcher.copy()
-        if not all(matcher.advance(token) for token in draft):
-            return set(matcher.automaton.vocabulary.eos_ids)  # the row's sample is not used
-        mask = matcher.mask().view(np.uint32)
-        found = {v for v in range(size) if mask[v // 32] >> np.uint32(v % 32) & np.uint32(1)}
-        return found or set(matcher.automaton.vocabulary.eos_ids)
+        return None if self.matcher is None else allowed_after(self.matcher, draft, size)
 
     def take(self, tokens):
         for token in tokens:
             self.output.append(token)
             assert self.matcher is None or self.matcher.advance(token)
-
-
-_LIFTED = {}
-
-
-def lifted(text, vocabulary):
-    if text not in _LIFTED:
-        _LIFTED[text] = gcd.lift(ConstraintRequest.parse(text).language(), vocabulary)
-    return _LIFTED[text]
-
-
-def finite(row):
-    return set(torch.isfinite(row).nonzero().flatten().tolist())
 
 
 def check(logits, row, request, draft, size):
