@@ -10,7 +10,7 @@ complement, concatenation and bounded repetition: what users combine stays exact
 
 Costs, with S states, K byte classes: minimisation O(S K) where fingerprints settle it
 (`gcd.automata.kernels.residuals`), O(S K log S) at most (Valmari and Lehtinen 2008); a product of
-two automata O(S1 S2 K) over reachable pairs; determinisation as in `gcd.automata.nfa`.
+two automata O(S1 S2 K) over reachable pairs; determinisation as in `gcd.automata.joining`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from jaxtyping import Bool, Int32, Integer, UInt8
 from gcd.automata import counting, repetition
 from gcd.automata.byte_classes import NUM_BYTES, joint_classes
 from gcd.automata.horizon import holds_as_far_as_its_parts
+from gcd.automata.joining import join
 from gcd.automata.kernels import graph, subsets
 from gcd.automata.kernels.canonical import canonical
 from gcd.automata.limits import kernel_limits, max_cells, max_states, pay, spend, work_left
-from gcd.automata.nfa import NFA, join
 from gcd.errors import EmptyLanguageError, StateLimitError, check_kind
 
 _INTERSECTION, _UNION, _DIFFERENCE = 0, 1, 2
@@ -119,15 +119,17 @@ class Automaton:
         epsilon: Iterable[tuple[int, int]] = (),
     ) -> Automaton:
         """Build it from edges (source, bytes, target) and epsilon edges (source, target)."""
-        nfa = NFA.from_edges(
-            num_states, edges, initial=initial, accepting=accepting, epsilon=epsilon
-        )
-        return cls.determinize(nfa.with_joint_classes())
-
-    @classmethod
-    def determinize(cls, nfa: NFA) -> Automaton:
-        """Return the language of a non-deterministic automaton; may raise `StateLimitError`."""
-        return cls.minimal(*nfa.determinize())
+        start, end = num_states, num_states + 1
+        read: dict[tuple[int, ...], Automaton] = {}  # edges often read the same bytes
+        parts, joints = [], []
+        for source, values, target in edges:
+            labels = tuple(values)
+            if labels not in read:
+                read[labels] = cls.byte_set(labels)
+            parts.append(read[labels])
+            joints.append((source, target))
+        skips = [*epsilon, *((start, s) for s in initial), *((s, end) for s in accepting)]
+        return cls.join(parts, joints, num_nodes=num_states + 2, skips=skips, start=start, end=end)
 
     @classmethod
     @holds_as_far_as_its_parts
@@ -185,7 +187,12 @@ class Automaton:
     @classmethod
     def byte_set(cls, values: Iterable[int]) -> Automaton:
         """Return all strings of one byte out of `values`."""
-        return cls.from_nfa(2, [(0, list(values), 1)], accepting=[1])
+        labels = list(values)
+        if labels and not 0 <= min(labels) <= max(labels) < NUM_BYTES:
+            raise ValueError(f"edges read bytes 0..255, got {min(labels)}..{max(labels)}")
+        is_read = np.zeros(NUM_BYTES, np.uint8)
+        is_read[labels] = 1
+        return cls.minimal(np.array([[-1, 1], [-1, -1]]), np.array([False, True]), is_read)
 
     @classmethod
     def literal(cls, text: str | bytes) -> Automaton:
@@ -326,17 +333,13 @@ class Automaton:
     @holds_as_far_as_its_parts
     def reverse(self) -> Automaton:
         """Return every string backwards."""
-        source, label = np.nonzero(self.delta >= 0)
-        backwards = NFA(
-            self.delta[source, label],
-            label.astype(np.int32),
-            source.astype(np.int32),
-            np.zeros((0, 2), np.int32),
-            np.flatnonzero(self.accepting).astype(np.int32),
-            np.arange(self.num_states) == 0,
-            self.class_of_byte,
-        )
-        return Automaton.determinize(backwards)
+        edges = [
+            (int(after), np.flatnonzero(row == after).tolist(), state)
+            for state, row in enumerate(self.transitions)
+            for after in np.unique(row[row >= 0])
+        ]
+        ends = np.flatnonzero(self.accepting).tolist()
+        return Automaton.from_nfa(self.num_states, edges, accepting=[0], initial=ends)
 
     @holds_as_far_as_its_parts
     def _product(self, other: Automaton, mode: int) -> Automaton:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from gcd.automata.joining import Part, TransitionTable
 from gcd.automata.limits import max_cells, max_states, spend, work_left
-from gcd.automata.nfa import Part, TransitionTable
 from gcd.errors import StateLimitError
 
 
