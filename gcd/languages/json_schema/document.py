@@ -26,12 +26,12 @@ from typing import Any
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import spend
-from gcd.errors import ConstraintError, LimitError, StateLimitError, UnsupportedSchemaError
+from gcd.errors import ConstraintError, LimitError, StateLimitError, UnsupportedSchemaError, shown
 from gcd.languages.cycles import cycles
 from gcd.languages.json_schema.constants import CONSTANTS, constant_schemas, has_containers
 from gcd.languages.json_schema.drafts import Schema, draft_named
 from gcd.languages.json_schema.ignored import IgnoredKeyword
-from gcd.languages.json_schema.keywords import check_rules, shown
+from gcd.languages.json_schema.keywords import check_rules
 from gcd.languages.json_schema.references import References
 from gcd.languages.text.ecma_syntax import ecma_pattern
 
