@@ -34,18 +34,11 @@ def first_mask() -> dict[str, Any]:
 
     times.append(time.perf_counter())
     compiled = record_compilations()
-    longer = [b'{"', b'":', b'",', b"name"]
-    tokens = [*(bytes([i]) for i in range(256)), *longer, b""]
-    vocabulary = gcd.Vocabulary.from_bytes(tokens, eos_ids=[len(tokens) - 1])
-    properties = {
-        "name": {"type": "string", "maxLength": 20},
-        "n": {"type": "integer", "minimum": 0, "maximum": 100},
-        "tags": {"type": "array", "items": {"type": "string"}},
-    }
-    schema = {"type": "object", "properties": properties, "required": ["name"]}
-    automaton = gcd.json_schema(schema)
+    from gcd.warm_up import SCHEMA, vocabulary
+
+    automaton = gcd.json_schema(SCHEMA)
     times.append(time.perf_counter())
-    lifted = gcd.lift(automaton, vocabulary)
+    lifted = gcd.lift(automaton, vocabulary())
     times.append(time.perf_counter())
     assert gcd.Matcher(lifted, budget=60).mask().any()
     times.append(time.perf_counter())

@@ -41,14 +41,12 @@ from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary, eos_ids_of
 
 if TYPE_CHECKING:
-    from gcd.paper import TensorAutomaton
     from gcd.tokens.batch import AutomatonBatch
     from gcd.tokens.budget import BudgetMask, check_budget
 
 _WITH_TORCH = {
     "AutomatonBatch": "gcd.tokens.batch",
     "BudgetMask": "gcd.tokens.budget",
-    "TensorAutomaton": "gcd.paper",
     "check_budget": "gcd.tokens.budget",
 }
 
@@ -80,7 +78,6 @@ __all__ = [
     "SqlSchema",
     "StateLimitError",
     "Table",
-    "TensorAutomaton",
     "TokenAutomaton",
     "Tool",
     "ToolList",

@@ -129,9 +129,7 @@ def check_kind(value: object, kinds: type | tuple[type, ...], what: str, instead
         instead: what to do about it.
     """
     if not isinstance(value, kinds) or (kinds is int and isinstance(value, bool)):
-        text = repr(value)
-        shown = text if len(text) <= 80 else f"{text[:77]}..."
-        raise ConstraintError(f"{what}, got {shown}; {instead}")
+        raise ConstraintError(f"{what}, got {shown(value)}; {instead}")
 
 
 def check_count(name: str, value: Any, least: int, most: int | None = None) -> None:
@@ -139,6 +137,15 @@ def check_count(name: str, value: Any, least: int, most: int | None = None) -> N
     if type(value) is not int or value < least or (most is not None and value > most):
         bounds = f", at least {least}" if most is None else f" in {least}..{most}"
         raise ConstraintError(f"{name} must be a whole number{bounds}, got {value!r}")
+
+
+def shown(value: object) -> str:
+    """Write a value for a message, cut to a readable length."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write integers of thousands of digits
+        return f"a value of type {type(value).__name__} too long to show"
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def shown_count(count: int) -> str:

@@ -32,6 +32,7 @@ from itertools import accumulate
 
 from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError, EmptyLanguageError, check_kind
+from gcd.languages.literal import encodable
 from gcd.languages.text.texts import anything
 from gcd.readable import readable_bytes
 from gcd.tokens.vocabulary import Vocabulary, as_ids
@@ -161,14 +162,7 @@ def infill(before: str | bytes, after: str | bytes, middle: Automaton | None = N
 
 def _bytes(name: str, text: str | bytes) -> bytes:
     check_kind(text, (str, bytes), f"{name} is a text", "give a str, or bytes")
-    if isinstance(text, bytes):
-        return text
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise ConstraintError(
-            f"{name}={text!r} holds a lone surrogate, which is not Unicode text; remove it"
-        ) from None
+    return encodable(text).encode() if isinstance(text, str) else text
 
 
 def _reach(text: bytes, rest: Automaton, vocabulary: Vocabulary) -> Callable[[int], int]:

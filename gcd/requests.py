@@ -24,7 +24,7 @@ from hashlib import blake2b
 from typing import Any
 
 from gcd.automata.automaton import Automaton
-from gcd.errors import ConstraintError
+from gcd.errors import ConstraintError, shown
 from gcd.languages.grammar.grammar import grammar
 from gcd.languages.json_schema.schema import json_schema
 from gcd.languages.literal import choice
@@ -43,7 +43,7 @@ MOST_BYTES = 1 << 20
 def _of_type(kind: type, what: str, compile_: Callable[[Any], Automaton]) -> Callable[..., Any]:
     def checked(value: Any) -> Automaton:
         if not isinstance(value, kind):
-            raise ConstraintError(f"{what}, got {_shown(value)}")
+            raise ConstraintError(f"{what}, got {shown(value)}")
         return compile_(value)
 
     return checked
@@ -90,7 +90,7 @@ class ConstraintRequest:
         """
         if not isinstance(text, str):
             raise ConstraintError(
-                f"a constraint is one JSON text, got {_shown(text)}; give json.dumps of it"
+                f"a constraint is one JSON text, got {shown(text)}; give json.dumps of it"
             )
         if len(text) > MOST_BYTES:
             raise ConstraintError(
@@ -100,10 +100,10 @@ class ConstraintRequest:
             found = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise ConstraintError(
-                f"a constraint is one JSON text, got {_shown(text)} ({error})"
+                f"a constraint is one JSON text, got {shown(text)} ({error})"
             ) from None
         if not isinstance(found, dict):
-            raise ConstraintError(f"a constraint is a JSON object, got {_shown(found)}")
+            raise ConstraintError(f"a constraint is a JSON object, got {shown(found)}")
         budget = found.pop("budget", None)
         if budget is not None:
             check_whole(budget, "budget")
@@ -134,7 +134,7 @@ class ConstraintRequest:
 
 def _segments(value: Any) -> Segments:
     if not isinstance(value, list) or not all(isinstance(part, dict) for part in value):
-        raise ConstraintError(f"segments are a list of objects, got {_shown(value)}")
+        raise ConstraintError(f"segments are a list of objects, got {shown(value)}")
     parts = []
     for index, each in enumerate(value):
         options = {name: each[name] for name in ("until", "tokens") if name in each}
@@ -154,8 +154,3 @@ def _only(found: Mapping[str, Any], known: tuple[str, ...], what: str) -> str:
             f"{what} has exactly one of {', '.join(known)}, got {', '.join(found)[:100] or 'none'}"
         )
     return next(iter(found))
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"

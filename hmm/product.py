@@ -38,7 +38,6 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from gcd.errors import ConstraintError
-from gcd.paper import TensorAutomaton
 from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
@@ -255,17 +254,6 @@ def deterministic(automata: Any, device: torch.device) -> AutomatonBatch:
         return automata
     if isinstance(automata, TokenAutomaton):
         return AutomatonBatch([automata], device)
-    if isinstance(automata, TensorAutomaton) and not automata.deterministic:
-        raise ConstraintError(
-            "a TensorAutomaton that is not deterministic cannot be multiplied with an HMM: a text "
-            "would be counted once for each of its paths; determinise it, and build a "
-            "TokenAutomaton with TokenAutomaton.from_transitions"
-        )
-    if isinstance(automata, TensorAutomaton):
-        raise ConstraintError(
-            "a TensorAutomaton does not say which tokens its classes hold, so an HMM cannot weigh "
-            "them; give the TokenAutomaton that it was made from"
-        )
     raise ConstraintError(
         f"the product with an HMM takes a TokenAutomaton or an AutomatonBatch, got "
         f"{type(automata).__name__}; gcd.lift makes a TokenAutomaton of an Automaton"

@@ -42,8 +42,11 @@ class Assembly:
         """Let `source` lead to `target` without anything being written."""
         self._skips.append((source, target))
 
-    def build(self, start: int, end: int) -> Automaton:
-        """Return the language of the strings that paths from `start` to `end` spell."""
+    def build(self, start: int, end: int, absorbing: int = -1) -> Automaton:
+        """Return the language of the strings that paths from `start` to `end` spell.
+
+        `absorbing` is the number of a part, as `Automaton.join` has it.
+        """
         return Automaton.join(
             self._parts,
             self._joints,
@@ -51,6 +54,7 @@ class Assembly:
             skips=self._skips,
             start=start,
             end=end,
+            absorbing=absorbing,
         )
 
     def _add(self, source: int, target: int, language: Automaton) -> None:

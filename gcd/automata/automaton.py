@@ -4,13 +4,18 @@ A language here is a set of byte strings, held as its **minimal deterministic au
 state reachable, every state with a way to acceptance, no two states alike, states numbered in
 breadth-first order. That form is unique, so two languages are equal exactly if their arrays are.
 
+Languages are put together as graphs (`Automaton.join`): finished parts between nodes, and skips.
+One subset construction and one minimisation at the end, not n - 1 for n parts, keep large schemas
+linear. A non-deterministic automaton is such a graph as well, of parts that read one byte.
+
 Why bytes, and why automata. Tokens are byte strings that respect no character boundary, so
 constraints on bytes serve every tokenizer. And regular languages close under intersection,
 complement, concatenation and bounded repetition: what users combine stays exact.
 
 Costs, with S states, K byte classes: minimisation O(S K) where fingerprints settle it
 (`gcd.automata.kernels.residuals`), O(S K log S) at most (Valmari and Lehtinen 2008); a product of
-two automata O(S1 S2 K) over reachable pairs; determinisation as in `gcd.automata.nfa`.
+two automata O(S1 S2 K) over reachable pairs; determinisation O(subsets x K x mean subset size),
+and most subsets are single states.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
+from itertools import islice
 from typing import ClassVar, Final
 
 import numpy as np
@@ -27,10 +33,9 @@ from jaxtyping import Bool, Int32, Integer, UInt8
 from gcd.automata import counting, repetition
 from gcd.automata.byte_classes import NUM_BYTES, joint_classes
 from gcd.automata.horizon import holds_as_far_as_its_parts
-from gcd.automata.kernels import graph, subsets
+from gcd.automata.kernels import graph, joining, subsets
 from gcd.automata.kernels.canonical import canonical
 from gcd.automata.limits import kernel_limits, max_cells, max_states, pay, spend, work_left
-from gcd.automata.nfa import NFA, join
 from gcd.errors import EmptyLanguageError, StateLimitError, check_kind
 
 _INTERSECTION, _UNION, _DIFFERENCE = 0, 1, 2
@@ -119,15 +124,17 @@ class Automaton:
         epsilon: Iterable[tuple[int, int]] = (),
     ) -> Automaton:
         """Build it from edges (source, bytes, target) and epsilon edges (source, target)."""
-        nfa = NFA.from_edges(
-            num_states, edges, initial=initial, accepting=accepting, epsilon=epsilon
-        )
-        return cls.determinize(nfa.with_joint_classes())
-
-    @classmethod
-    def determinize(cls, nfa: NFA) -> Automaton:
-        """Return the language of a non-deterministic automaton; may raise `StateLimitError`."""
-        return cls.minimal(*nfa.determinize())
+        start, end = num_states, num_states + 1
+        read: dict[tuple[int, ...], Automaton] = {}  # edges often read the same bytes
+        parts, joints = [], []
+        for source, values, target in edges:
+            labels = tuple(values)
+            if labels not in read:
+                read[labels] = cls.byte_set(labels)
+            parts.append(read[labels])
+            joints.append((source, target))
+        skips = [*epsilon, *((start, s) for s in initial), *((s, end) for s in accepting)]
+        return cls.join(parts, joints, num_nodes=num_states + 2, skips=skips, start=start, end=end)
 
     @classmethod
     @holds_as_far_as_its_parts
@@ -155,17 +162,27 @@ class Automaton:
         """
         if not parts:  # nothing but skips: what matters is whether there is a way at all
             parts, joints = [cls.empty()], [(start, start)]
-        return cls.minimal(
-            *join(
-                parts,
-                joints,
-                num_nodes=num_nodes,
-                skips=skips,
-                start=start,
-                end=end,
-                absorbing=absorbing,
-            )
+        # A part may stand in many joints; its table is looked at where it is.
+        distinct = {id(part): part for part in parts}
+        number = {key: i for i, key in enumerate(distinct)}
+        tables = list(distinct.values())
+        if sum(part.num_states for part in parts) > max_states():
+            raise StateLimitError(max_states())
+        *table, count, work = joining.join(
+            np.concatenate([part.delta.ravel() for part in tables]),
+            np.concatenate([part.accepting for part in tables]),
+            np.stack([part.class_of_byte for part in tables]),
+            np.cumsum([0, *(part.delta.size for part in tables)]),
+            np.cumsum([0, *(part.num_states for part in tables)]),
+            np.array([number[id(part)] for part in parts], np.int32),
+            np.array(joints, np.int32).reshape(-1, 2),
+            np.array(skips, np.int32).reshape(-1, 2),
+            num_nodes,
+            (start, end, absorbing),
+            kernel_limits(),
         )
+        pay(count, work)
+        return cls.minimal(*table)
 
     @classmethod
     def empty(cls) -> Automaton:
@@ -185,7 +202,12 @@ class Automaton:
     @classmethod
     def byte_set(cls, values: Iterable[int]) -> Automaton:
         """Return all strings of one byte out of `values`."""
-        return cls.from_nfa(2, [(0, list(values), 1)], accepting=[1])
+        labels = list(values)
+        if labels and not 0 <= min(labels) <= max(labels) < NUM_BYTES:
+            raise ValueError(f"edges read bytes 0..255, got {min(labels)}..{max(labels)}")
+        is_read = np.zeros(NUM_BYTES, np.uint8)
+        is_read[labels] = 1
+        return cls.minimal(np.array([[-1, 1], [-1, -1]]), np.array([False, True]), is_read)
 
     @classmethod
     def literal(cls, text: str | bytes) -> Automaton:
@@ -197,8 +219,6 @@ class Automaton:
         """Return a finite set of strings; cost linear in their total length."""
         ordered = sorted({_as_bytes(text) for text in texts})
         spend(_PER_BYTE * sum(map(len, ordered)), "the set of strings")
-        if len(ordered) == 1:
-            return cls._single(ordered[0])
         alphabet = sorted(set(b"".join(ordered)))
         class_of_byte = np.full(NUM_BYTES, len(alphabet), np.uint16)
         class_of_byte[alphabet] = np.arange(len(alphabet))
@@ -228,24 +248,6 @@ class Automaton:
         accepting = np.zeros(count, bool)
         accepting[accepting_at] = True
         return cls.minimal(delta, accepting, class_of_byte.astype(np.uint8))
-
-    @classmethod
-    def _single(cls, string: bytes) -> Automaton:
-        """One string alone, in normal form at once: there are many of them, every key is one."""
-        if len(string) >= max_states():
-            raise StateLimitError(max_states(), "the set of strings")
-        labels = np.frombuffer(string, np.uint8)
-        is_read = np.zeros(NUM_BYTES, bool)
-        is_read[labels] = True
-        # A class for each byte that is read, and one for all others; by their first bytes.
-        begins_class = is_read.copy()
-        begins_class[np.argmin(is_read)] = True
-        number = np.cumsum(begins_class) - 1
-        class_of_byte = np.where(is_read, number, number[np.argmin(is_read)]).astype(np.uint8)
-        states = np.arange(labels.size)
-        delta = np.full((labels.size + 1, int(number[-1]) + 1), -1, np.int32)
-        delta[states, class_of_byte[labels]] = states + 1
-        return cls(delta, np.arange(labels.size + 1) == labels.size, class_of_byte)
 
     @staticmethod
     @holds_as_far_as_its_parts
@@ -301,8 +303,9 @@ class Automaton:
             raise ValueError(f"repeat needs 0 <= minimum <= maximum, got {minimum} and {maximum}")
         if maximum == 0 or self.is_empty:
             return Automaton.epsilon() if minimum == 0 else Automaton.empty()
-        if repetition.is_one_way(self):
-            return Automaton.minimal(*repetition.in_a_row(self, minimum, maximum))
+        table = repetition.TransitionTable(self.delta, self.accepting, self.class_of_byte)
+        if repetition.is_one_way(table):
+            return Automaton.minimal(*repetition.in_a_row(table, minimum, maximum))
         copies = max(minimum, 1) if maximum is None else maximum
         size = self.num_states
         if copies * size > max_states():
@@ -326,17 +329,13 @@ class Automaton:
     @holds_as_far_as_its_parts
     def reverse(self) -> Automaton:
         """Return every string backwards."""
-        source, label = np.nonzero(self.delta >= 0)
-        backwards = NFA(
-            self.delta[source, label],
-            label.astype(np.int32),
-            source.astype(np.int32),
-            np.zeros((0, 2), np.int32),
-            np.flatnonzero(self.accepting).astype(np.int32),
-            np.arange(self.num_states) == 0,
-            self.class_of_byte,
-        )
-        return Automaton.determinize(backwards)
+        edges = [
+            (int(after), np.flatnonzero(row == after).tolist(), state)
+            for state, row in enumerate(self.transitions)
+            for after in np.unique(row[row >= 0])
+        ]
+        ends = np.flatnonzero(self.accepting).tolist()
+        return Automaton.from_nfa(self.num_states, edges, accepting=[0], initial=ends)
 
     @holds_as_far_as_its_parts
     def _product(self, other: Automaton, mode: int) -> Automaton:
@@ -417,13 +416,7 @@ class Automaton:
 
     def enumerate(self, limit: int) -> list[bytes]:
         """Return the first `limit` strings, shorter ones first, then in byte order."""
-        found: list[bytes] = []
-        if limit > 0:
-            for string in self:
-                found.append(string)
-                if len(found) == limit:
-                    break
-        return found
+        return list(islice(self, max(limit, 0)))
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield all strings, shorter ones first, then in byte order; maybe without end."""

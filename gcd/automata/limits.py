@@ -20,9 +20,10 @@ constraint is refused must not depend on what was compiled before it.
 
 **What a unit is.** About one look at an entry of a table. The loops' prices (`PAIR`, `SET`,
 `MEMBER`, ... beside each) are set so that a unit takes at most some 5 ns in all of them, measured
-by `benchmarks/work.py` on inputs that are bad for each: products of 490 000 pairs that miss every
-cache, `.*a.{16}`, minimisation where fingerprints settle nothing. So the default limit of
-2 000 000 000 units is at most about 10 s on one core of a 2020s server, and 3 s in the usual case.
+(the script `work` among the benchmarks of commit f4021d8) on inputs that are bad for each: products
+of 490 000 pairs that miss every cache, `.*a.{16}`, minimisation where fingerprints settle nothing.
+So the default limit of 2 000 000 000 units is at most about 10 s on one core of a 2020s server, and
+3 s in the usual case.
 
 **Memory.** Work bounds memory too, if every entry that stays has a price high enough. Members of
 subsets cost 64 units each (`MEMBER`), so at most 31 million of them, 125 MB, are alive. One table

@@ -8,34 +8,50 @@ stand. So a counted repetition costs what it writes.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+from jaxtyping import Bool, Int32, UInt8
 
 from gcd.automata.limits import max_cells, max_states, spend, work_left
-from gcd.automata.nfa import Part, TransitionTable
 from gcd.errors import StateLimitError
 
 
-def is_one_way(part: Part) -> bool:
+class TransitionTable(NamedTuple):
+    """A deterministic automaton as plain arrays; state 0 is initial.
+
+    Attributes:
+        delta: next state for (state, byte class), -1 for none.
+        accepting: which states accept.
+        class_of_byte: class of each of the 256 bytes.
+    """
+
+    delta: Int32[np.ndarray, "S K"]
+    accepting: Bool[np.ndarray, S]
+    class_of_byte: UInt8[np.ndarray, 256]
+
+
+def is_one_way(part: TransitionTable) -> bool:
     """Return whether no edge leads into the first state, or out of the only one that accepts."""
     return bool(
-        part.num_states > 1
+        part.accepting.size > 1
         and part.accepting.sum() == 1
         and (part.delta != 0).all()
         and (part.delta[part.accepting] < 0).all()
     )
 
 
-def in_a_row(part: Part, minimum: int, maximum: int | None) -> TransitionTable:
+def in_a_row(part: TransitionTable, minimum: int, maximum: int | None) -> TransitionTable:
     """Concatenate `minimum` to `maximum` (None: no bound) copies of an automaton that `is_one_way`.
 
     Raises:
         StateLimitError: before anything is made, if these are too many states.
         WorkLimitError: if their table has too many entries.
     """
-    inner = part.num_states - 1
+    inner = part.accepting.size - 1
     copies = minimum + 1 if maximum is None else maximum
     num_states = copies * inner + (maximum is not None)
-    what = f"a repetition of {part.num_states} states {copies} times"
+    what = f"a repetition of {part.accepting.size} states {copies} times"
     if num_states > max_states():
         raise StateLimitError(max_states(), what)
     if num_states * part.delta.shape[1] > max_cells():

@@ -24,10 +24,11 @@ from typing import NamedTuple
 import numpy as np
 
 from gcd.automata.limits import state_limit, work_limit
-from gcd.errors import ConstraintError, InfeasibleBudgetError, OverlongBudgetError
+from gcd.errors import ConstraintError
 from gcd.requests import ConstraintRequest
 from gcd.support.compiled import source_digest
 from gcd.tokens import disk_cache
+from gcd.tokens.budget import check_budget
 from gcd.tokens.lifting import lift
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
@@ -190,11 +191,5 @@ def usable_budget(automaton: TokenAutomaton, limits: dict[str, int]) -> int:
         OverlongBudgetError: an answer of so many tokens may be longer than the language is known.
     """
     name = min(limits, key=lambda each: limits[each])
-    budget = limits[name]
-    needed = automaton.fewest_tokens
-    if budget < needed:
-        raise InfeasibleBudgetError(needed, budget, f"the constraint within {name}")
-    longest = automaton.max_budget
-    if longest is not None and budget > longest:
-        raise OverlongBudgetError(longest, budget, automaton.max_bytes or 0)
-    return budget
+    check_budget(automaton, limits[name], f"the constraint within {name}")
+    return limits[name]

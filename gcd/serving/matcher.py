@@ -92,6 +92,8 @@ class ServedAutomaton:
         pair_start, pair_word, pair_bits, dense_of, dense = served_kernels.spread(
             start, word, bits, alive, self.num_words
         )
+        # A whole row counts less than its words, as it runs in vectors.
+        cost = np.where(dense_of >= 0, self.num_words // kernels.NARROW_PART, np.diff(pair_start))
         num_patterns = pattern_start.size - 1
         num_slots = min(_MAX_ROWS, cache_bytes // (4 * self.num_words + 8 * num_keys + 24))
         self._table = ServedTable(
@@ -110,7 +112,7 @@ class ServedAutomaton:
                 pair_bits=pair_bits,
                 dense_of=dense_of,
                 dense=dense,
-                cost=served_kernels.costs(pair_start, dense_of, self.num_words),
+                cost=cost.astype(np.int32),
                 row=np.empty((num_slots, self.num_words), np.int32),
                 chosen=np.empty(num_classes, np.int32),
                 known_slot=np.full(num_patterns, -1, np.int32),

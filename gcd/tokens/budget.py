@@ -9,8 +9,7 @@ over time:
 
 Once r exceeds the longest distance this is the mask of locally constrained decoding. `BudgetMask`
 computes it on the device, per row: a gather over classes, a comparison, a gather over tokens. The
-backward pass of arXiv 2606.01926, one boolean vector for each r, is `gcd.paper.backward_pass`; a
-test holds the two against each other.
+tests hold it against the backward pass of arXiv 2606.01926, one boolean vector for each r.
 """
 
 from __future__ import annotations

@@ -32,9 +32,10 @@ import numpy as np
 from jaxtyping import Bool, Int, Int32, Int64, UInt64
 
 from gcd.errors import ConstraintError
+from gcd.support.kernels.grouping import number_by_first
 from gcd.tokens.distances import UNREACHABLE, edges
 from gcd.tokens.kernels import token_graph as graph
-from gcd.tokens.kernels.classes import from_classes, number_by_first, refine
+from gcd.tokens.kernels.classes import from_classes, refine
 from gcd.tokens.segmentation import START, Segmentation
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.trimming import TokenTable, add_end, trim

@@ -1,8 +1,8 @@
-"""This module keeps on disk, from one process to the next, what depends on a vocabulary alone.
+"""This module keeps arrays on disk, from one process to the next.
 
-Kept are the prefix tree of the tokens (`gcd.tokens.trie`), whose building is mostly sorting, and
-the profiles of the units that were met in counted runs (`gcd.tokens.profiles`), such as one
-character of a JSON string. Nothing else; compiled code is numba's own cache.
+Kept are the prefix tree of a vocabulary's tokens (`gcd.tokens.trie`), whose building is mostly
+sorting, and lifted constraints of requests (`gcd.serving.constraint_cache`). Nothing else; compiled
+code is numba's own cache.
 
 **Where.** The folder in the environment variable `GCD_CACHE_DIR`; without it, the user's cache
 folder: `$XDG_CACHE_HOME/gcd`, `~/.cache/gcd`, `~/Library/Caches/gcd`, `%LOCALAPPDATA%\\gcd\\Cache`.

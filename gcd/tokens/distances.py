@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int32
 
+from gcd.automata.kernels.graph import distinct_edges
 from gcd.errors import ConstraintError
 from gcd.tokens.kernels import token_graph as kernels
 from gcd.tokens.kernels.token_graph import fits
@@ -33,8 +34,14 @@ def steps_to_accept(delta: Int32[np.ndarray, "S C"], final: int) -> Int32[np.nda
 
 
 def edges(delta: Int32[np.ndarray, "S C"]) -> Int32[np.ndarray, "E 2"]:
-    """Return the pairs (state, next state) of a table, each once; O(S C)."""
-    return kernels.edges(read_only(delta.view()))  # one type, whether the table is finished or not
+    """Return the pairs (state, next state) of a table, each once; O(S C).
+
+    Tables are wide (hundreds of classes) and have few distinct targets in a row.
+    """
+    # One type for compiled code, whether the table is finished or not.
+    start, targets = distinct_edges(read_only(delta.view()))
+    source = np.repeat(np.arange(delta.shape[0], dtype=np.int32), np.diff(start))
+    return np.stack([source, targets], axis=1)
 
 
 def check_whole(budget: Any, where: str = "") -> None:

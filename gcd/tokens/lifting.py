@@ -13,7 +13,7 @@ again, over a prefix tree of representatives alone, for the table over states an
 for each string in it, or some twenty for each character of a string of bounded length. There the
 vocabulary is not walked at all. The product of a string body with a counter is recognised in the
 automaton (`gcd.tokens.kernels.counted_runs`), whatever it was made from: the body's unit is walked
-once per vocabulary (`gcd.tokens.profiles`, kept on disk too), a token that stays inside moves the
+once per vocabulary (`gcd.tokens.profiles`), a token that stays inside moves the
 counter by as many units as it completes, and only what follows a way out is walked, once for each
 different way. So an intersection with a length limit costs classes, not tokens, for each of its
 states. A state that is like such a boundary but for a few words is walked where the two differ.
@@ -45,11 +45,9 @@ from gcd.tokens.canonical import LITERALS, canonical
 from gcd.tokens.kernels import lifting as kernels
 from gcd.tokens.kernels.classes import (
     from_classes,
-    labels,
     number_tokens,
     one_class,
     refine,
-    rename,
 )
 from gcd.tokens.kernels.counted_runs import Cells, find_cells
 from gcd.tokens.kernels.lifting import Ways
@@ -210,7 +208,7 @@ def lift_arrays(
         table = np.full((delta.shape[0] + 1, column[-1] + 2 if alone.size else 1), -1, np.int32)
         edges, agree = pass_over_rows(*rows, total, live, same, column, table)
         same, merged = alone, column[same]  # columns of one sum that differ: then none is merged
-    rename(class_of, merged)
+    class_of[class_of >= 0] = merged[class_of[class_of >= 0]]
     return table, class_of, edges
 
 
@@ -242,7 +240,7 @@ class _Runs(NamedTuple):
         """Find the runs of an automaton."""
         trie = vocabulary.trie
         delta = read_only(np.ascontiguousarray(delta).view())
-        label = read_only(labels(read_only(class_of_byte.view()), trie.byte))
+        label = read_only(class_of_byte[trie.byte])
         width = np.bincount(class_of_byte, minlength=delta.shape[1])
         cells = Cells(*find_cells(delta, width))
         ways = Ways(*kernels.ways_out(delta, cells))

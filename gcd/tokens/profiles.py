@@ -16,7 +16,6 @@ things:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,13 +23,6 @@ from jaxtyping import Int16, Int32, Int64
 
 from gcd.tokens.kernels import lifting as kernels
 from gcd.tokens.trie import Trie
-
-_ARRAYS = {
-    "counted": (np.int32, 1),
-    "uncounted": (np.int32, 1),
-    "exit_start": (np.int64, 1),
-    "exits": (np.int32, 2),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,43 +54,3 @@ class UnitProfile:
         """
         tree = (trie.byte, trie.depth, trie.skip, trie.entry)
         return cls(*kernels.profile(unit, tree, trie.num_entries, trie.max_depth))
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays that `from_arrays` makes a profile of, by name."""
-        return {name: getattr(self, name) for name in _ARRAYS}
-
-    @classmethod
-    def from_arrays(
-        cls, arrays: Mapping[str, np.ndarray], unit: Int16[np.ndarray, "places 256"], trie: Trie
-    ) -> UnitProfile | None:
-        """Make a profile from its arrays, or return None if they cannot belong to unit and tree.
-
-        Types, shapes and ranges are checked, but not the walk: that would be to make it again.
-        """
-        types = {name: (array.dtype, array.ndim) for name, array in arrays.items()}
-        if types != {name: (np.dtype(kind), dim) for name, (kind, dim) in _ARRAYS.items()}:
-            return None
-        counted, uncounted, start, exits = (arrays[name] for name in _ARRAYS)
-        for classes in (counted, uncounted):
-            if classes.size != trie.num_entries or not _without_gaps(classes):
-                return None
-        if start.size != unit.shape[0] + 1 or start[0] != 0 or start[-1] != exits.shape[0]:
-            return None
-        if exits.shape[1] != 2:
-            return None
-        nodes = exits[:, 0]
-        sound = (
-            (np.diff(start) >= 0).all() and (nodes >= 0).all() and (nodes < trie.num_nodes).all()
-        )
-        passed = exits[:, 1]
-        if not sound or (passed < 0).any() or (passed > trie.depth[nodes]).any():
-            return None
-        return cls(counted, uncounted, start, exits)
-
-
-def _without_gaps(classes: Int32[np.ndarray, "entries"]) -> bool:
-    """Whether these are numbers of classes without gaps: 0, 1, ..., each of them in use."""
-    if classes.size == 0:
-        return True
-    least, most = int(classes.min()), int(classes.max())
-    return least == 0 and most < classes.size and bool(np.bincount(classes).all())

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Bool, Int32, Int64
@@ -23,11 +22,6 @@ from jaxtyping import Bool, Int32, Int64
 from gcd.tokens import wiring
 from gcd.tokens.distances import UNREACHABLE, fits, steps_to_accept
 from gcd.tokens.vocabulary import Ids, Vocabulary
-
-if TYPE_CHECKING:
-    import torch
-
-    from gcd.paper import TensorAutomaton
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,14 +176,6 @@ class TokenAutomaton:
         if remaining is not None:
             good &= fits(self.steps_to_accept[after], remaining)
         return np.flatnonzero(good[self.class_of])
-
-    def tensors(self, device: torch.device | str | None = None) -> TensorAutomaton:
-        """Return the automaton as T_out, T_in and B_f; sequences end in `final`, which loops."""
-        from gcd.paper import (
-            TensorAutomaton,  # here, as few need it and torch takes seconds to load
-        )
-
-        return TensorAutomaton.from_table(self.delta, self.initial, self.final, device)
 
     def __repr__(self) -> str:
         return (

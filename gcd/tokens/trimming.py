@@ -11,10 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int32, Integer
 
+from gcd.support.kernels.grouping import number_by_first
 from gcd.tokens.distances import UNREACHABLE
 from gcd.tokens.distances import edges as edges_of
 from gcd.tokens.kernels import token_graph as graph
-from gcd.tokens.kernels.classes import first_equal, number_by_first
+from gcd.tokens.kernels.classes import first_equal
 
 ENDINGS = ("token", "accept")
 

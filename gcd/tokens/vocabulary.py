@@ -191,17 +191,20 @@ class Vocabulary:
     @cached_property
     def trie(self) -> Trie:
         """The prefix tree of the tokens: made once, or read from disk (`gcd.tokens.disk_cache`)."""
-        arrays = self._load("trie")
+        worth = self.size >= vocabulary_cache.FEWEST_IDS
+        name = f"{self.fingerprint.hex()}-trie"
+        arrays = vocabulary_cache.load(name) if worth else None
         trie = None if arrays is None else Trie.from_arrays(arrays, self.token_bytes)
         if trie is None:
             trie = Trie.build(self.token_bytes)
-            self._store("trie", trie.arrays())
+            if worth:
+                vocabulary_cache.store(name, trie.arrays())
         return trie
 
     def profile(self, unit: Int16[np.ndarray, "places 256"]) -> UnitProfile:
         """Return how every token reads inside a counted run of this unit.
 
-        A profile is made once, or read from disk; the latest ones are kept in memory.
+        A profile is made once; the latest ones are kept in memory.
 
         Args:
             unit: the unit's transitions, as `gcd.tokens.profiles` describes them.
@@ -209,24 +212,11 @@ class Vocabulary:
         key = unit.tobytes()
         known = self._profiles.pop(key, None)
         if known is None:
-            name = blake2b(key, digest_size=8).hexdigest()
-            arrays = self._load(name)
-            known = None if arrays is None else UnitProfile.from_arrays(arrays, unit, self.trie)
-            if known is None:
-                known = UnitProfile.of(unit, self.trie)
-                self._store(name, known.arrays())
+            known = UnitProfile.of(unit, self.trie)
         self._profiles[key] = known  # the latest one last
         while len(self._profiles) > _PROFILES:
             self._profiles.pop(next(iter(self._profiles)))
         return known
-
-    def _load(self, name: str) -> dict[str, np.ndarray] | None:
-        worth = self.size >= vocabulary_cache.FEWEST_IDS
-        return vocabulary_cache.load(f"{self.fingerprint.hex()}-{name}") if worth else None
-
-    def _store(self, name: str, arrays: dict[str, np.ndarray]) -> None:
-        if self.size >= vocabulary_cache.FEWEST_IDS:
-            vocabulary_cache.store(f"{self.fingerprint.hex()}-{name}", arrays)
 
     @cached_property
     def _profiles(self) -> dict[bytes, UnitProfile]:

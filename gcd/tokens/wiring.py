@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Int32, Int64
 
 from gcd.errors import ConstraintError, EmptyLanguageError
-from gcd.tokens.kernels.classes import number_by_first
+from gcd.support.kernels.grouping import number_by_first
 from gcd.tokens.trimming import ENDINGS, TokenTable, trim, with_final
 from gcd.tokens.vocabulary import Ids, Vocabulary
 

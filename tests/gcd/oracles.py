@@ -112,6 +112,32 @@ def nfa_states(nfa: EdgeList, start: Iterable[int], string: Sequence[int]) -> se
     return states
 
 
+def determinised(
+    edges: Sequence[tuple[int, Sequence[int], int]],
+    epsilon: Sequence[tuple[int, int]],
+    start: int,
+    end: int,
+) -> Automaton:
+    """The subset construction as it is written down, from edges (source, bytes, target)."""
+
+    def close(states: set[int]) -> frozenset[int]:
+        while more := {t for s, t in epsilon if s in states} - states:
+            states = states | more
+        return frozenset(states)
+
+    subsets = [close({start})]
+    rows: list[list[int]] = []
+    for subset in subsets:  # which grows
+        row = [-1] * 256
+        for byte in {byte for s, labels, _ in edges if s in subset for byte in labels}:
+            after = close({t for s, labels, t in edges if s in subset and byte in labels})
+            if after not in subsets:
+                subsets.append(after)
+            row[byte] = subsets.index(after)
+        rows.append(row)
+    return Automaton.from_transitions(np.array(rows), np.array([end in s for s in subsets]))
+
+
 def naive_lift(
     automaton: Automaton, vocabulary: Vocabulary
 ) -> tuple[list[int], dict[tuple[int, int], int]]:

@@ -9,14 +9,6 @@ from hypothesis import strategies as st
 
 from gcd.automata.automaton import Automaton
 from gcd.errors import EmptyLanguageError
-from gcd.paper import (
-    TensorAutomaton,
-    allowed_classes,
-    backward_pass,
-    forward_pass,
-    state_sets,
-    steps_to_accept,
-)
 from gcd.tokens.distances import UNREACHABLE
 from gcd.tokens.lifting import lift
 from gcd.tokens.vocabulary import Vocabulary
@@ -28,6 +20,14 @@ from tests.gcd.oracles import (
     nfa_states,
     strings,
     vocabularies,
+)
+from tests.gcd.paper import (
+    TensorAutomaton,
+    allowed_classes,
+    backward_pass,
+    forward_pass,
+    state_sets,
+    steps_to_accept,
 )
 
 pytestmark = checked_inside_strategies
@@ -111,7 +111,7 @@ def test_a_lifted_automaton_moves_alike_as_tensors(
     except EmptyLanguageError:
         assume(False)
         raise
-    tensors = lifted.tensors("cpu")
+    tensors = TensorAutomaton.of(lifted, "cpu")
     assert tensors.deterministic
     assert _members(tensors.initial) == {lifted.initial}
     assert _members(tensors.accepting) == {lifted.final}

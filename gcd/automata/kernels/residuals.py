@@ -26,6 +26,7 @@ import numpy as np
 from gcd.automata.kernels.minimize import minimize_blocks
 from gcd.automata.kernels.subsets import mix
 from gcd.support.compiled import helper, kernel
+from gcd.support.kernels.grouping import number_by_first
 
 _SWEEPS = 8  # before refinement takes over
 
@@ -118,20 +119,6 @@ def _is_respected(
 
 
 @kernel
-def numbered(block: np.ndarray, capacity: int) -> tuple[np.ndarray, int]:
-    """Number the same blocks by their first states, and count them."""
-    number = np.full(capacity, -1, np.int32)
-    result = np.empty_like(block)
-    count = 0
-    for s in range(block.size):
-        if number[block[s]] < 0:
-            number[block[s]] = count
-            count += 1
-        result[s] = number[block[s]]
-    return result, count
-
-
-@kernel
 def by_fingerprints(
     delta: np.ndarray,
     accepting: np.ndarray,
@@ -159,7 +146,7 @@ def by_fingerprints(
         old[s] = mix(2 * level[s] + accepting[s])
     new = np.empty(num_states, np.int64)
     block = np.empty(num_states, np.int32)
-    first = np.empty(num_states, np.int32)
+    first = np.empty(num_states, np.int64)
     num_blocks = 0
     for _ in range(_SWEEPS):
         for i in range(num_states):
@@ -176,8 +163,8 @@ def by_fingerprints(
         old, new = new, old
     for s in range(num_states):  # numbers may agree by chance, acceptance must
         block[s] = 2 * block[s] + accepting[s]
-    block, num_blocks = numbered(block, 2 * num_blocks)
-    return block, num_blocks, False
+    block, first = number_by_first(block, 2 * num_blocks)
+    return block, first.size, False
 
 
 def refined(delta: np.ndarray, block: np.ndarray, num_blocks: int) -> tuple[np.ndarray, int]:
@@ -186,4 +173,5 @@ def refined(delta: np.ndarray, block: np.ndarray, num_blocks: int) -> tuple[np.n
     Called from Python, not from a kernel: it is rarely needed, and then compiled.
     """
     block, num_blocks = minimize_blocks(delta, block, num_blocks)
-    return numbered(block, num_blocks)
+    block, first = number_by_first(block, num_blocks)
+    return block, first.size

@@ -1,4 +1,4 @@
-"""This module constructs new automata in compiled loops: products of pairs, and subsets.
+"""This module has products of pairs in compiled loops, and the store of a subset construction.
 
 Conventions as in `gcd.automata.kernels.graph`. Growing results live in arrays that double, and
 states are found again through open-addressing hash tables, so each loop is amortised linear in what
@@ -14,7 +14,6 @@ from __future__ import annotations
 import numpy as np
 
 from gcd.support.compiled import helper, kernel
-from gcd.support.kernels.grouping import by_key
 from gcd.support.kernels.growing import copied, longer, more_rows
 
 _AND, _OR, _DIFFERENCE = 0, 1, 2
@@ -197,117 +196,3 @@ def number_subset(
                 slot = (slot + 1) & (table.size - 1)
             table[slot] = s
     return (pool, starts, hashes, table), count
-
-
-@helper
-def _close(
-    members: np.ndarray,
-    size: int,
-    stamp: np.ndarray,
-    round_: int,
-    useful: np.ndarray,
-    eps_offsets: np.ndarray,
-    eps_targets: np.ndarray,
-) -> tuple[int, int]:
-    """Epsilon-close `members[:size]` in place, keep what matters, sort; (new size, work)."""
-    read = 0
-    work = np.int64(0)
-    while read < size:
-        s = members[read]
-        read += 1
-        work += 1 + eps_offsets[s + 1] - eps_offsets[s]
-        for i in range(eps_offsets[s], eps_offsets[s + 1]):
-            t = eps_targets[i]
-            if stamp[t] != round_:
-                stamp[t] = round_
-                members[size] = t
-                size += 1
-    kept = np.int64(0)
-    for i in range(size):
-        # A state with only epsilon edges says nothing once its closure is in the set.
-        if useful[members[i]]:
-            members[kept] = members[i]
-            kept += 1
-    sort_members(members, kept)
-    return kept, work
-
-
-@kernel
-def determinize(
-    edges: tuple[np.ndarray, np.ndarray, np.ndarray],
-    epsilon: np.ndarray,
-    initial: np.ndarray,
-    nfa_accepting: np.ndarray,
-    num_classes: int,
-    limits: tuple[int, int, int],
-) -> tuple[np.ndarray, np.ndarray, int, int]:
-    """Determinise an automaton by the subset construction (Rabin and Scott 1959).
-
-    `edges` are sources, byte classes and targets; `epsilon` are pairs (source, target). Subsets
-    are kept sorted in one flat array and found again through an open-addressing hash table. Cost:
-    O(subsets x K x mean subset size). Returns (delta, accepting, number of states, units of work).
-    """
-    max_states, max_cells, max_work = limits
-    num_nfa = nfa_accepting.size
-    source, label, target_of = edges
-    cells = source.astype(np.int64) * num_classes + label
-    offsets, targets = by_key(cells, num_nfa * num_classes, target_of)
-    eps_sources, eps_targets = epsilon[:, 0].astype(np.int64), epsilon[:, 1].copy()
-    eps_offsets, eps_targets = by_key(eps_sources, num_nfa, eps_targets)
-    useful = np.zeros(num_nfa, np.bool_)
-    for q in range(num_nfa):
-        useful[q] = nfa_accepting[q] or offsets[(q + 1) * num_classes] > offsets[q * num_classes]
-    stamp = np.zeros(num_nfa, np.int64)
-    round_ = np.int64(1)
-    members = np.empty(num_nfa, np.int32)
-    size = np.int64(0)
-    for q in initial:
-        if stamp[q] != round_:
-            stamp[q] = round_
-            members[size] = q
-            size += 1
-    size, work = _close(members, size, stamp, round_, useful, eps_offsets, eps_targets)
-    store = new_store(max(256, size))
-    store, _ = number_subset(store, np.int64(0), members, size)
-    delta = np.full((256, num_classes), -1, np.int32)
-    count = np.int64(1)  # a plain constant would be a type of its own
-    current = 0
-    while current < count:
-        subset = store[0][store[1][current] : store[1][current + 1]]
-        work += num_classes * (1 + subset.size)
-        if work > max_work or count * num_classes > max_cells:
-            return delta[:0], np.zeros(0, np.bool_), TOO_MANY, max_work + 1
-        for k in range(num_classes):
-            round_ += 1
-            size = np.int64(0)
-            for q in subset:
-                cell = q * np.int64(num_classes) + k
-                for e in range(offsets[cell], offsets[cell + 1]):
-                    t = targets[e]
-                    if stamp[t] != round_:
-                        stamp[t] = round_
-                        members[size] = t
-                        size += 1
-            if size == 0:
-                continue
-            size, looks = _close(members, size, stamp, round_, useful, eps_offsets, eps_targets)
-            work += SET * (size + looks)
-            if size == 0:
-                continue
-            store, target = number_subset(store, count, members, size)
-            if target == count:
-                if count >= max_states:
-                    return delta[:0], np.zeros(0, np.bool_), TOO_MANY, work
-                delta = grown_rows(delta, count + 1)
-                count += 1
-                work += MEMBER * size
-            delta[current, k] = target
-        current += 1
-    pool, starts = store[0], store[1]
-    accepting = np.zeros(count, np.bool_)
-    for s in range(count):
-        for i in range(starts[s], starts[s + 1]):
-            if nfa_accepting[pool[i]]:
-                accepting[s] = True
-                break
-    return delta[:count], accepting, count, work

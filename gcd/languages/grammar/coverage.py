@@ -111,7 +111,12 @@ def derivations(rules: Rules, max_length: int) -> int:
                     arrays = symbol.delta, symbol.accepting, symbol.class_of_byte
                     counts[symbol] = by_length(*arrays, max_length)
     counts |= {name: [0] * (max_length + 1) for name in halves}
-    _find_empty(halves, counts)
+    # The empty text counts once, for each variable that derives it.
+    for name in rules.productions:
+        counts[name][0] = int(rules.fewest_bytes[name] == 0)
+    for name, pairs in halves.items():
+        if name not in rules.productions:
+            counts[name][0] = int(all(counts[symbol][0] for symbol in pairs[0]))
     beside: dict[str, list[str]] = {  # what has as many bytes, beside what is empty
         name: [
             symbol
@@ -137,19 +142,3 @@ def derivations(rules: Rules, max_length: int) -> int:
             for name in group:
                 counts[name][size] = together
     return sum(counts[rules.start])
-
-
-def _find_empty(
-    halves: dict[str, list[tuple[Symbol, Symbol]]], counts: dict[Symbol, list[int]]
-) -> None:
-    """Count the empty text once, for each variable that derives it."""
-    users: dict[Symbol, list[str]] = {}
-    for name, pairs in halves.items():
-        for symbol in (symbol for pair in pairs for symbol in pair):
-            users.setdefault(symbol, []).append(name)
-    pending = list(halves)
-    while pending:
-        name = pending.pop()
-        if not counts[name][0] and any(counts[a][0] and counts[b][0] for a, b in halves[name]):
-            counts[name][0] = 1
-            pending += users.get(name, [])

@@ -15,17 +15,10 @@ from typing import Any
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import spend
 from gcd.errors import ConstraintError
-from gcd.languages.grammar.expressions import (
-    PER_STEP,
-    Choice,
-    Expression,
-    Grammar,
-    Reference,
-    Repeat,
-    Sequence,
-)
+from gcd.languages.grammar.expressions import PER_STEP, Grammar
 from gcd.languages.literal import literal
 from gcd.languages.text.code_points import SCALARS, Ranges, complement, one_of, ranges
+from gcd.languages.text.syntax import Choice, Node, Reference, Repeat, Sequence
 
 # A rule ends where the next one's head begins, so line ends mean nothing.
 _SYNTAX = r"""
@@ -63,7 +56,7 @@ def read_gbnf(text: str, start: str, dialect: str) -> Grammar:
             f"the grammar is no {dialect.upper()} at line {error.line}, column {error.column}:\n"
             f"{error.get_context(text)}"
         ) from error
-    rules: dict[str, Expression] = {}
+    rules: dict[str, Node] = {}
     for head, choice in (rule.children for rule in tree.children):
         name = str(head.value)[:-3].rstrip()
         if name in rules:
@@ -81,7 +74,7 @@ def _parser(dialect: str) -> Any:
     return Lark(syntax, parser="lalr", propagate_positions=False, maybe_placeholders=False)
 
 
-def _expression(tree: Any) -> Expression:
+def _expression(tree: Any) -> Node:
     spend(PER_STEP)
     kind = getattr(tree, "data", None)
     if kind is None:
@@ -98,7 +91,7 @@ def _expression(tree: Any) -> Expression:
     return Choice(parts) if kind == "choice" else Sequence(parts)
 
 
-def _atom(token: Any) -> Expression:
+def _atom(token: Any) -> Node:
     match token.type:
         case "NAME":
             return Reference(str(token.value))

@@ -22,20 +22,12 @@ from gcd.automata.automaton import Automaton
 from gcd.automata.limits import spend
 from gcd.errors import ConstraintError
 from gcd.languages.cycles import components
-from gcd.languages.grammar.expressions import (
-    PER_STEP,
-    Choice,
-    Expression,
-    Grammar,
-    Reference,
-    Repeat,
-    Sequence,
-    automaton_of,
-    blamed,
-)
+from gcd.languages.grammar.expressions import PER_STEP, Grammar, blamed
 from gcd.languages.literal import literal
 from gcd.languages.text.code_points import one_of, ranges
 from gcd.languages.text.regex import regex
+from gcd.languages.text.syntax import Choice, Node, Reference, Repeat, Sequence
+from gcd.languages.text.thompson import automaton_of_rule
 
 # Terminals of lark's library: the first match is the shortest, and is this.
 _LIBRARY = {
@@ -107,8 +99,8 @@ class _Reader:
 
     def __init__(self, loaded: Any) -> None:
         self._trees = {str(name): (params, tree) for name, params, tree, _ in loaded.rule_defs}
-        self._rules: dict[str, Expression] = {}
-        self._pending: list[tuple[str, str, tuple[Expression, ...]]] = []
+        self._rules: dict[str, Node] = {}
+        self._pending: list[tuple[str, str, tuple[Node, ...]]] = []
         self._known: dict[int, Automaton] = {}  # trees are shared, by terminals and imports
         self._terminals: dict[str, Automaton] = {}
         for name, (tree, priority) in loaded.term_defs:
@@ -146,7 +138,7 @@ class _Reader:
             start = "%"
         return Grammar(ordered | rules, start)
 
-    def _rule(self, tree: Any, given: dict[str, Expression]) -> Expression:
+    def _rule(self, tree: Any, given: dict[str, Node]) -> Node:
         """The right-hand side of a rule, `given` the arguments of a template."""
         spend(PER_STEP)
         kind = getattr(tree, "data", None)
@@ -159,13 +151,13 @@ class _Reader:
             return self._instance(str(name.name), [self._rule(value, given) for value in values])
         return _combined(tree, lambda part: self._rule(part, given))
 
-    def _named(self, symbol: Any, given: dict[str, Expression]) -> Expression:
+    def _named(self, symbol: Any, given: dict[str, Node]) -> Node:
         name = str(symbol.name)
         if name in given:
             return given[name]
         return self._token(self._terminals[name]) if symbol.is_term else Reference(name)
 
-    def _instance(self, name: str, arguments: list[Expression]) -> Expression:
+    def _instance(self, name: str, arguments: list[Node]) -> Node:
         """A template with arguments, which are names and terminals: a rule of that name."""
         shown = [
             each.name if isinstance(each, Reference) else each.fingerprint.hex()
@@ -205,12 +197,12 @@ class _Reader:
                 language = one_of(ranges([(ord(first), ord(last))]))
             else:
                 expression = _combined(tree, lambda part: self._terminal(part, name))
-                language = automaton_of(expression, self._terminals.__getitem__)
+                language = automaton_of_rule(expression, self._terminals.__getitem__)
         self._known[id(tree)] = language
         return language
 
 
-def _combined(tree: Any, read: Any) -> Expression:
+def _combined(tree: Any, read: Any) -> Node:
     """What a tree that both rules and terminals may have comes to, `read` its parts."""
     parts = tree.children
     match tree.data:

@@ -17,19 +17,7 @@ from gcd.automata.kernels import graph
 from gcd.automata.limits import spend
 from gcd.errors import ConstraintError
 from gcd.languages.cycles import components
-from gcd.languages.grammar.expressions import (
-    PER_KEPT_ENTRY,
-    PER_STEP,
-    Choice,
-    Expression,
-    Grammar,
-    Reference,
-    Repeat,
-    Sequence,
-    automaton_of,
-    blamed,
-    references,
-)
+from gcd.languages.grammar.expressions import PER_KEPT_ENTRY, PER_STEP, Grammar, blamed, references
 from gcd.languages.grammar.recursion import (
     Production,
     Productions,
@@ -38,6 +26,8 @@ from gcd.languages.grammar.recursion import (
     left_groups,
 )
 from gcd.languages.grammar.unrolling import Unrolling
+from gcd.languages.text.syntax import Choice, Node, Reference, Repeat, Sequence
+from gcd.languages.text.thompson import automaton_of_rule
 
 
 class Rules:
@@ -95,7 +85,7 @@ class Rules:
                 if name in self.productions:
                     language = Unrolling(self, name, max_depth=0).automaton()
                 else:
-                    language = automaton_of(self._expressions[name], self.language)
+                    language = automaton_of_rule(self._expressions[name], self.language)
             spend(PER_KEPT_ENTRY * language.delta.size, f"the rule {name!r}")
             self._languages[name] = language
             self.fewest_bytes[name] = _fewest(language)
@@ -137,22 +127,22 @@ class Rules:
 
     # -- productions ----------------------------------------------------------------------------
 
-    def _write(self, name: str, expression: Expression, made: Productions, owner: str) -> None:
+    def _write(self, name: str, expression: Node, made: Productions, owner: str) -> None:
         """Write the productions of a symbol."""
         self.owner[name] = owner
         made[name] = []
         options = expression.options if isinstance(expression, Choice) else (expression,)
         made[name] = [self._production(option, made, owner) for option in options]
 
-    def _production(self, expression: Expression, made: Productions, owner: str) -> Production:
+    def _production(self, expression: Node, made: Productions, owner: str) -> Production:
         parts = expression.parts if isinstance(expression, Sequence) else (expression,)
         return tuple(symbol for part in parts for symbol in self._symbols(part, made, owner))
 
-    def _symbols(self, part: Expression, made: Productions, owner: str) -> Production:
+    def _symbols(self, part: Node, made: Productions, owner: str) -> Production:
         """The symbols in a row that an expression comes to."""
         spend(PER_STEP)
         if self._knows(references(part)):
-            automaton = automaton_of(part, self.language)
+            automaton = automaton_of_rule(part, self.language)
             return () if automaton == Automaton.epsilon() else (automaton,)
         if isinstance(part, Reference):
             return (part.name,)
@@ -170,7 +160,7 @@ class Rules:
             more = (self._rule(made, owner, [(), (*body, *more)]),)
         return (*(part.minimum * body), *more)
 
-    def _new(self, part: Expression, made: Productions, owner: str) -> str:
+    def _new(self, part: Node, made: Productions, owner: str) -> str:
         name = f"{owner}/{len(self.owner)}"
         self._write(name, part, made, owner)
         return name

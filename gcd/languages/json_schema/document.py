@@ -26,12 +26,19 @@ from typing import Any
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import spend
-from gcd.errors import ConstraintError, LimitError, StateLimitError, UnsupportedSchemaError, at
-from gcd.languages.cycles import cycles
+from gcd.errors import (
+    ConstraintError,
+    LimitError,
+    StateLimitError,
+    UnsupportedSchemaError,
+    at,
+    shown,
+)
+from gcd.languages.cycles import components, cycles
 from gcd.languages.json_schema.constants import CONSTANTS, constant_schemas, has_containers
 from gcd.languages.json_schema.drafts import Schema, draft_named
 from gcd.languages.json_schema.ignored import IgnoredKeyword
-from gcd.languages.json_schema.keywords import check_rules, shown
+from gcd.languages.json_schema.keywords import check_rules
 from gcd.languages.json_schema.references import References
 from gcd.languages.text.ecma_syntax import ecma_pattern
 
@@ -336,30 +343,20 @@ class Document:
         So is one that leads to too many others before it enters one.
         """
         done: dict[str, int] = {}  # how many schemas there are inside each other
-        for start in same_value:
-            path: dict[str, None] = {}
-            stack: list[tuple[str, bool]] = [(start, False)]
-            while stack:
-                pointer, leaving = stack.pop()
-                if leaving:
-                    del path[pointer]
-                    done[pointer] = 1 + max((done[p] for p in same_value[pointer]), default=0)
-                    if done[pointer] > _MAX_BESIDE:
-                        raise ConstraintError(
-                            f"the schema {at(self.named(pointer))} nests more than "
-                            f"{_MAX_BESIDE} schemas of one value, references followed"
-                        )
-                    continue
-                if pointer in path:
-                    raise ConstraintError(
-                        f"the schema {at(self.named(pointer))} leads back to itself "
-                        "without entering an object or array, so it says nothing"
-                    )
-                if pointer in done:
-                    continue
-                path[pointer] = None
-                stack.append((pointer, True))
-                stack.extend((other, False) for other in same_value[pointer])
+        for group in components(same_value):  # what it leads to comes before a schema
+            pointer = group[0]
+            if len(group) > 1 or pointer in same_value[pointer]:
+                first = next(each for each in same_value if each in group)
+                raise ConstraintError(
+                    f"the schema {at(self.named(first))} leads back to itself "
+                    "without entering an object or array, so it says nothing"
+                )
+            done[pointer] = 1 + max((done[p] for p in same_value[pointer]), default=0)
+            if done[pointer] > _MAX_BESIDE:
+                raise ConstraintError(
+                    f"the schema {at(self.named(pointer))} nests more than "
+                    f"{_MAX_BESIDE} schemas of one value, references followed"
+                )
 
 
 @lru_cache(maxsize=4096)

@@ -28,16 +28,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gcd.errors import ConstraintError
-from gcd.languages.json_schema.keywords import (
-    ANNOTATIONS,
-    CONTAINER,
-    LISTS,
-    NAMED,
-    SINGLE,
-    UNSEEN,
-    shown,
-)
+from gcd.errors import ConstraintError, shown
+from gcd.languages.json_schema.keywords import ANNOTATIONS, CONTAINER, LISTS, NAMED, SINGLE, UNSEEN
 from gcd.languages.text.formats import FORMATS
 
 _ORDER = ("4", "6", "7", "2019-09", "2020-12")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 
+from gcd.errors import shown
 from gcd.languages.values.numbers import MAX_DIGITS
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
@@ -184,12 +185,3 @@ def check_rules(keywords: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         holds, expected = _RULES[keyword]
         if not holds(value):
             yield keyword, f"must be {expected}, got {shown(value)}"
-
-
-def shown(value: object) -> str:
-    """Cut a value to a readable length for a message."""
-    try:
-        text = repr(value)
-    except ValueError:  # Python does not write integers of thousands of digits
-        return f"a value of type {type(value).__name__} too long to show"
-    return text if len(text) <= 80 else text[:77] + "..."

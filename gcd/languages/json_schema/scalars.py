@@ -16,11 +16,10 @@ from operator import and_
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import spend
-from gcd.errors import StateLimitError
+from gcd.errors import StateLimitError, shown
 from gcd.languages.json_schema.constants import exact, kind_of
 from gcd.languages.json_schema.document import Document
 from gcd.languages.json_schema.facets import Facets
-from gcd.languages.json_schema.keywords import shown
 from gcd.languages.text.formats import text_format
 from gcd.languages.text.texts import texts
 from gcd.languages.values.multiples import multiples, whole_numbers

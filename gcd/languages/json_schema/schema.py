@@ -41,10 +41,9 @@ from typing import Any
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import metered
-from gcd.errors import ConstraintError, EmptyLanguageError, WorkLimitError, check_count
+from gcd.errors import ConstraintError, EmptyLanguageError, WorkLimitError, check_count, shown
 from gcd.languages.json_schema.document import Document
 from gcd.languages.json_schema.ignored import IgnoredKeyword, warn_of
-from gcd.languages.json_schema.keywords import shown
 from gcd.languages.json_schema.languages import SchemaLanguages
 from gcd.languages.values.json_values import json_notation
 

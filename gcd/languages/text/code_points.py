@@ -61,15 +61,13 @@ def one_of(inside: Ranges) -> Automaton:
     count = 2  # the initial and the final state
     edges: list[tuple[int, int, int, int]] = []
 
-    def new_state() -> int:
+    def state(digits: tuple[Piece, ...]) -> int:
         nonlocal count
+        edges.extend((count, 0x80 + first, 0x80 + last, target) for first, last, target in digits)
         count += 1
         return count - 1
 
-    def read(source: int, first: int, last: int, target: int) -> None:
-        edges.append((source, 0x80 + first, 0x80 + last, target))
-
-    trees = DigitTrees(6, new_state, read)
+    trees = DigitTrees(6, state)
     edges += [(0, a, min(b, 0x7F), 1) for a, b in inside if a <= 0x7F]
     for number, (low, high, fixed) in enumerate(_LENGTHS):
         pieces = [(max(a, low), min(b, high), 1) for a, b in inside if a <= high and b >= low]
@@ -87,16 +85,12 @@ class DigitTrees:
 
     Args:
         bits: of one digit.
-        new_state: makes a state.
-        read: adds the edges from a state, for the digits from one to another, to a state.
+        make: makes a state, given what each range of its next digit leads to.
     """
 
-    def __init__(
-        self, bits: int, new_state: Callable[[], int], read: Callable[[int, int, int, int], None]
-    ) -> None:
+    def __init__(self, bits: int, make: Callable[[tuple[Piece, ...]], int]) -> None:
         self._bits = bits
-        self._new_state = new_state
-        self._read = read
+        self._make = make
         self._state_of: dict[tuple[int, tuple[Piece, ...]], int] = {}
         self._same: dict[tuple[Piece, ...], int] = {}
 
@@ -110,9 +104,7 @@ class DigitTrees:
             edges = tuple(self.split(digits, pieces))
             known = self._same.get(edges)
             if known is None:
-                known = self._same[edges] = self._new_state()
-                for first, last, child in edges:
-                    self._read(known, first, last, child)
+                known = self._same[edges] = self._make(edges)
             self._state_of[key] = known
         return known
 

@@ -171,13 +171,8 @@ class _Parser(PatternParser):
         return self._checked(value, begin)
 
     def _property(self, begin: int, negated: bool) -> Ranges:
-        found = self._matched(r"\{[A-Za-z0-9_]+(=[A-Za-z0-9_]+)?\}")
-        inside = named_property(found[1:-1]) if found else None
-        if inside is None:
-            shown = self._text[begin : begin + 2] + (found or "")
-            raise self._error(
-                f"the property `{shown}`", begin, "it is unknown here; list its characters in `[]`"
-            )
+        written = r"\{[A-Za-z0-9_]+(=[A-Za-z0-9_]+)?\}"
+        inside = self._having_property(begin, written, named_property)
         return self._paid(complement(inside) if negated else inside)
 
 

@@ -7,11 +7,12 @@ says what a term is, which groups there are, and what may be skipped between ter
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from gcd.automata.limits import spend
 from gcd.errors import ConstraintError
 from gcd.languages.text.code_points import Ranges
-from gcd.languages.text.syntax import Choice, Node, Sequence, repeat
+from gcd.languages.text.syntax import Choice, Node, Sequence, repeat, shown_pattern
 
 MAX_NESTING = 50  # groups inside groups
 # Units of work, for the parsers are interpreted code: for a character of the pattern, and for a
@@ -132,6 +133,19 @@ class PatternParser:
             raise self._error("a backslash at the end", begin, r"write `\\` for the character")
         return ord(letter)
 
+    def _having_property(
+        self, begin: int, written: str, look_up: Callable[[str], Ranges | None]
+    ) -> Ranges:
+        """The code points with the Unicode property whose name is `written` here."""
+        found = self._matched(written)
+        inside = look_up(found.strip("{}")) if found else None
+        if inside is None:
+            shown = self._text[begin : begin + 2] + found
+            raise self._error(
+                f"the property `{shown}`", begin, "it is unknown here; list its characters in `[]`"
+            )
+        return inside
+
     def _range(self, first: Ranges, last: Ranges, begin: int) -> tuple[int, int] | None:
         """The range of a class that two of its members bound; None if one is no single one."""
         low, high = _code_point(first), _code_point(last)
@@ -148,7 +162,7 @@ class PatternParser:
         return inside[0]
 
     def _spend(self, units: int) -> None:
-        spend(units, f"the pattern {self._shown()}")
+        spend(units, f"the pattern {shown_pattern(self._text)}")
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -172,8 +186,8 @@ class PatternParser:
     def _error(
         self, what: str, position: int, hint: str, fault: str = "is not supported"
     ) -> ConstraintError:
-        where = f"at position {position} of the pattern {self._shown()}"
-        return ConstraintError(f"{what} {where} {fault}: {hint}")
+        place = f"at position {position} of the pattern {shown_pattern(self._text)}"
+        return ConstraintError(f"{what} {place} {fault}: {hint}")
 
     def _unpaired(self, what: str, position: int) -> ConstraintError:
         """A bracket without the other: `(`, `)` or `[`."""
@@ -181,9 +195,6 @@ class PatternParser:
         fault = "closes nothing" if what == ")" else "is not closed"
         hint = rf"add `{other}`, or write `\{what}` for the character"
         return self._error(f"a `{what}` without `{other}`", position, hint, fault)
-
-    def _shown(self) -> str:
-        return repr(self._text if len(self._text) <= 200 else f"{self._text[:200]}...")
 
 
 def single(code_point: int) -> Ranges:

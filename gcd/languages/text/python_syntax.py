@@ -324,13 +324,8 @@ class _Parser(PatternParser):
         )
 
     def _property(self, begin: int, negated: bool) -> Ranges:
-        found = self._matched(r"[A-Za-z]|\{[A-Za-z0-9_ -]+([=:][A-Za-z0-9_ -]+)?\}")
-        inside = unicode_tables.property_ranges(found.strip("{}")) if found else None
-        if inside is None:
-            shown = self._text[begin : begin + 2] + found
-            raise self._error(
-                f"the property `{shown}`", begin, "it is unknown here; list its characters in `[]`"
-            )
+        written = r"[A-Za-z]|\{[A-Za-z0-9_ -]+([=:][A-Za-z0-9_ -]+)?\}"
+        inside = self._having_property(begin, written, unicode_tables.property_ranges)
         inside = self._paid(self._cased(inside))
         return complement(inside) if negated else inside
 

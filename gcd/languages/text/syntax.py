@@ -1,14 +1,16 @@
-"""This module has the syntax tree of a regular expression, which all flavours of them share.
+"""This module has the syntax tree of an expression, which regular expressions and grammars share.
 
-Flavours differ in how they spell a class or a group; what they describe is built of six kinds of
+Flavours differ in how they spell a class or a group; what they describe is built of a few kinds of
 node. Captures, names and laziness are not among them: they say how a text is matched, and nothing
-about which texts are.
+about which texts are. Regular expressions have classes of characters and anchors, right-hand sides
+of a grammar's rules finished automata and references to rules.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gcd.automata.automaton import Automaton
 from gcd.languages.text.code_points import Ranges
 
 
@@ -27,6 +29,13 @@ class Start:
 @dataclass(frozen=True)
 class End:
     """Nothing is read after."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What the rule of this name describes."""
+
+    name: str
 
 
 @dataclass(frozen=True)
@@ -56,7 +65,7 @@ class Repeat:
     span: tuple[int, int] = field(default=(0, 0), compare=False)
 
 
-Node = Chars | Start | End | Sequence | Choice | Repeat
+Node = Chars | Start | End | Automaton | Reference | Sequence | Choice | Repeat
 
 
 def repeat(body: Node, minimum: int, maximum: int | None, span: tuple[int, int]) -> Node:
@@ -121,3 +130,8 @@ def literal_text(node: Node) -> str | None:
             texts = [literal_text(part) for part in parts]
             return None if None in texts else "".join(filter(None, texts))
     return None
+
+
+def shown_pattern(pattern: str) -> str:
+    """Quote a pattern for a message; of a long one, only the beginning."""
+    return repr(pattern) if len(pattern) <= 200 else f"{pattern[:200]!r}..."

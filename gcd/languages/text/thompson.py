@@ -1,4 +1,4 @@
-"""This module turns the syntax tree of a regular expression into the automaton of its texts.
+"""This module turns the syntax tree of an expression into the automaton of its texts.
 
 Thompson's construction (1968) lays the tree out between nodes: what reads is an edge, labelled here
 with a finished automaton over UTF-8 bytes and not with one byte, what reads nothing is a skip. One
@@ -26,11 +26,12 @@ before it is, and errors say which part of the pattern was too much.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 
+from gcd.automata.assembly import Assembly
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import max_states, metered, spend
 from gcd.errors import StateLimitError, WorkLimitError
@@ -40,11 +41,13 @@ from gcd.languages.text.syntax import (
     Choice,
     End,
     Node,
+    Reference,
     Repeat,
     Sequence,
     Start,
     has_anchors,
     literal_text,
+    shown_pattern,
 )
 
 # Units for a node, an edge or a range of code points, and for an automaton, of the layout: they
@@ -65,15 +68,21 @@ def automaton_of(tree: Node, pattern: str, *, search: bool = False) -> Automaton
         StateLimitError: if more states are needed than `gcd.state_limit` allows.
         WorkLimitError: if more work is needed than `gcd.work_limit` allows.
     """
-    with metered(), _blamed(f"the pattern {shown(pattern)}"):
+    with metered(), _blamed(f"the pattern {shown_pattern(pattern)}"):
         layout = _Layout(pattern)
         layout.lay_options(tree, search=search)
         return layout.automaton()
 
 
-def shown(pattern: str) -> str:
-    """Quote a pattern for a message; of a long one, only the beginning."""
-    return repr(pattern) if len(pattern) <= 200 else f"{pattern[:200]!r}..."
+def automaton_of_rule(tree: Node, language: Callable[[str], Automaton]) -> Automaton:
+    """Return the texts of a rule's right-hand side, given those of the rules it refers to."""
+    if isinstance(tree, Automaton):
+        return tree
+    if isinstance(tree, Reference):
+        return language(tree.name)
+    layout = _Layout("", language)
+    layout.lay_rule(tree)
+    return layout.automaton()
 
 
 @contextmanager
@@ -87,16 +96,18 @@ def _blamed(what: str) -> Iterator[None]:
         raise type(error)(error.limit, what) from error
 
 
-class _Layout:
-    """Nodes, the automata that lead from one to another, and edges that read nothing."""
+class _Layout(Assembly):
+    """Nodes, the automata that lead from one to another, and edges that read nothing.
 
-    def __init__(self, pattern: str) -> None:
+    `language` gives the texts of a rule by its name.
+    """
+
+    def __init__(self, pattern: str, language: Callable[[str], Automaton] | None = None) -> None:
+        super().__init__()
         self._pattern = pattern
+        self._language = language
         self._num_nodes = 2  # the first is where texts begin, the second where they end
         self._num_states = 0
-        self._parts: list[Automaton] = []
-        self._joints: list[tuple[int, int]] = []
-        self._skips: list[tuple[int, int]] = []
         self._absorbing = -1  # the part that reads what follows a match: anything
         self._starts: list[tuple[int, int]] = []
         self._ends: list[tuple[int, int]] = []
@@ -120,11 +131,15 @@ class _Layout:
             before = self._insert(_anything(), 0)
         after = 1
         if not all(ends for _, ends in at_ends):
-            after, self._absorbing = self._node(), len(self._parts)
-            self._skip(self._insert(_anything(), after), 1)
+            after, self._absorbing = self.node(), len(self._parts)
+            self.skip(self._insert(_anything(), after), 1)
         for (begins, ends), options in at_ends.items():
             done = self._choice(tuple(options), 0 if begins else before)
-            self._skip(done, 1 if ends else after)
+            self.skip(done, 1 if ends else after)
+
+    def lay_rule(self, tree: Node) -> None:
+        """The whole tree from the first node to the second, as it is."""
+        self.skip(self._lay(tree, 0), 1)
 
     def _lay(self, node: Node, entry: int) -> int:
         """Lay the node out from `entry`; returns where it is done.
@@ -133,11 +148,16 @@ class _Layout:
         """
         match node:
             case Start():
-                self._starts.append((entry, self._node()))
+                self._starts.append((entry, self.node()))
                 return self._num_nodes - 1
             case End():
-                self._ends.append((entry, self._node()))
+                self._ends.append((entry, self.node()))
                 return self._num_nodes - 1
+            case Automaton():
+                return self._insert(node, entry)
+            case Reference(name):
+                assert self._language is not None
+                return self._insert(self._language(name), entry)
             case Sequence(parts):
                 return self._sequence(parts, entry)
             case Choice(options):
@@ -158,8 +178,8 @@ class _Layout:
             case Repeat(body, minimum, maximum) if not has_anchors(node):
                 with _blamed(self._quoted(node)):
                     return self._alone(body).repeat(minimum, maximum)
-        inner = _Layout(self._pattern)
-        inner._skip(inner._lay(node, 0), 1)
+        inner = _Layout(self._pattern, self._language)
+        inner.lay_rule(node)
         return inner.automaton()
 
     def _sequence(self, parts: tuple[Node, ...], entry: int) -> int:
@@ -182,16 +202,16 @@ class _Layout:
     def _choice(self, options: tuple[Node, ...], entry: int) -> int:
         if len(options) == 1:
             return self._lay(options[0], entry)
-        done = self._node()
+        done = self.node()
         words = []
         for option in options:
             text = literal_text(option)
             if text is None:
-                self._skip(self._lay(option, entry), done)
+                self.skip(self._lay(option, entry), done)
             else:
                 words.append(text)
         if words:
-            self._skip(self._insert(Automaton.from_strings(words), entry), done)
+            self.skip(self._insert(Automaton.from_strings(words), entry), done)
         return done
 
     def _repeat(self, node: Repeat, entry: int) -> int:
@@ -199,16 +219,16 @@ class _Layout:
         for number in range(minimum if maximum is not None else minimum - 1):
             entry = self._lay_once_of(node, number, entry)
         if maximum is None:
-            loop = self._node()
-            self._skip(entry, loop)
+            loop = self.node()
+            self.skip(entry, loop)
             once = self._lay(node.body, loop)
-            self._skip(once, loop)
+            self.skip(once, loop)
             return once if minimum else loop
-        done = self._node()
+        done = self.node()
         for number in range(minimum, maximum):
-            self._skip(entry, done)
+            self.skip(entry, done)
             entry = self._lay_once_of(node, number, entry)
-        self._skip(entry, done)
+        self.skip(entry, done)
         return done
 
     def _lay_once_of(self, node: Repeat, number: int, entry: int) -> int:
@@ -225,30 +245,27 @@ class _Layout:
     def _quoted(self, node: Repeat) -> str:
         """The part of the pattern that the node was read from, and where it is."""
         first, last = node.span
-        part = shown(self._pattern[first:last])
-        return f"{part} at position {first} of the pattern {shown(self._pattern)}"
+        part = shown_pattern(self._pattern[first:last])
+        return f"{part} at position {first} of the pattern {shown_pattern(self._pattern)}"
 
     # -- nodes and edges --------------------------------------------------------------------
 
-    def _node(self) -> int:
+    def node(self) -> int:
         self._count(0)
-        self._num_nodes += 1
-        return self._num_nodes - 1
+        return super().node()
 
     def _insert(self, part: Automaton, entry: int) -> int:
         """A string of the part leads from `entry` to the node that is returned."""
         if part.num_states == 1 and part == _EPSILON:
             return entry
-        done = self._node()
-        if not part.is_empty:
-            self._count(part.num_states)
-            self._parts.append(part)
-            self._joints.append((entry, done))
+        done = self.node()
+        self._count(part.num_states)
+        self.insert(entry, done, part)
         return done
 
-    def _skip(self, source: int, target: int) -> None:
+    def skip(self, source: int, target: int) -> None:
         self._count(0)
-        self._skips.append((source, target))
+        super().skip(source, target)
 
     def _count(self, states: int) -> None:
         spend(_PER_STEP)
@@ -262,15 +279,7 @@ class _Layout:
             self._split_into_phases()
         if len(self._parts) == 1 and self._is_chain():
             return self._parts[0]
-        return Automaton.join(
-            self._parts,
-            self._joints,
-            num_nodes=self._num_nodes,
-            skips=self._skips,
-            start=0,
-            end=1,
-            absorbing=self._absorbing,
-        )
+        return self.build(0, 1, self._absorbing)
 
     def _is_chain(self) -> bool:
         """Whether the one part leads from the first node and, over skips alone, to the second."""

@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from gcd.errors import ConstraintError, UnsupportedSchemaError
-from gcd.languages.json_schema.keywords import shown
+from gcd.errors import ConstraintError, UnsupportedSchemaError, shown
 from gcd.languages.tools.type_strings import parse_type
 
 BY_NAME = "parameters"  # may hold descriptions by name

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gcd.errors import ConstraintError, UnsupportedSchemaError
+from gcd.errors import ConstraintError, UnsupportedSchemaError, shown
 from gcd.languages.json_schema.drafts import escape
-from gcd.languages.json_schema.keywords import DEFINITIONS, LISTS, NAMED, SINGLE, TYPES, shown
+from gcd.languages.json_schema.keywords import DEFINITIONS, LISTS, NAMED, SINGLE, TYPES
 from gcd.languages.tools.type_names import TYPE_NAMES, Schema
 from gcd.languages.tools.type_strings import any_of, parse_type
 

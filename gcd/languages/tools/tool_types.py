@@ -21,9 +21,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gcd.errors import ConstraintError, UnsupportedSchemaError
+from gcd.errors import ConstraintError, UnsupportedSchemaError, shown
 from gcd.languages.json_schema.drafts import escape
-from gcd.languages.json_schema.keywords import HONOURED, TYPES, shown
+from gcd.languages.json_schema.keywords import HONOURED, TYPES
 from gcd.languages.tools.tool_keys import (
     BY_NAME,
     SCHEMA_WORDS,

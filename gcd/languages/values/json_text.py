@@ -54,7 +54,8 @@ class _Spelling:
         self._count = content.num_states
         self._edges: list[tuple[int, bytes, int]] = []
         self._states: dict[tuple[tuple[bytes, int], ...], int] = {}
-        self._trees = DigitTrees(4, self._new_state, self._read_digits)
+        self._units = DigitTrees(4, self._hexadecimal)
+        self._pairs = DigitTrees(10, self._second_half)  # of code points above U+FFFF
 
     def automaton(self) -> Automaton:
         content = self._content
@@ -89,33 +90,16 @@ class _Spelling:
             if leads:
                 found.append((bytes([letter]), leads[0]))
         units = [(a, min(b, 0xFFFF), target) for a, b, target in pieces if a <= 0xFFFF]
-        units += self._pairs([(max(a, 0x10000), b, t) for a, b, t in pieces if b >= 0x10000])
+        above = [(max(a, 0x10000) - 0x10000, b - 0x10000, t) for a, b, t in pieces if b > 0xFFFF]
+        units += [(0xD800 + a, 0xD800 + b, half) for a, b, half in self._pairs.split(2, above)]
         if units:
-            found.append((b"u", self._trees.state(4, tuple(units))))
+            found.append((b"u", self._units.state(4, tuple(units))))
         return found
 
-    def _pairs(self, pieces: list[Piece]) -> list[Piece]:
-        """First halves of surrogate pairs, each leading to a state that reads the second."""
-        whole: list[Piece] = []
-        divided: dict[int, list[Piece]] = {}  # by first half: ranges of the second
-        for first, last, target in pieces:
-            while first <= last:
-                high, low = divmod(first - 0x10000, 0x400)
-                blocks = (last + 1 - first) // 0x400
-                if low == 0 and blocks:
-                    second = self._second_half([(0, 0x3FF, target)])
-                    whole.append((0xD800 + high, 0xD800 + high + blocks - 1, second))
-                    first += blocks * 0x400
-                else:
-                    end = min(last, first - low + 0x3FF)
-                    divided.setdefault(high, []).append((low, low + end - first, target))
-                    first = end + 1
-        whole += [(0xD800 + h, 0xD800 + h, self._second_half(low)) for h, low in divided.items()]
-        return sorted(whole)
-
-    def _second_half(self, pieces: list[Piece]) -> int:
-        units = tuple((0xDC00 + a, 0xDC00 + b, target) for a, b, target in pieces)
-        after_backslash = self._state([(b"u", self._trees.state(4, units))])
+    def _second_half(self, digits: tuple[Piece, ...]) -> int:
+        """The state that reads the second half of a surrogate pair, written as an escape."""
+        units = tuple((0xDC00 + a, 0xDC00 + b, target) for a, b, target in digits)
+        after_backslash = self._state([(b"u", self._units.state(4, units))])
         return self._state([(b"\\", after_backslash)])
 
     def _state(self, edges: list[tuple[bytes, int]]) -> int:
@@ -126,8 +110,8 @@ class _Spelling:
             self._edges += [(self._states[key], labels, target) for labels, target in edges]
         return self._states[key]
 
-    def _read_digits(self, source: int, first: int, last: int, target: int) -> None:
-        self._edges.append((source, b"".join(_HEX[first : last + 1]), target))
+    def _hexadecimal(self, digits: tuple[Piece, ...]) -> int:
+        return self._state([(b"".join(_HEX[a : b + 1]), target) for a, b, target in digits])
 
     def _new_state(self) -> int:
         if self._count >= max_states():

@@ -17,8 +17,7 @@ character.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import priced_cache
@@ -33,9 +32,6 @@ _HEX = "[0-9a-fA-F]"
 # \uXXXX for a code point of its own, and the two halves of a surrogate pair.
 LONE_UNIT = rf"u(?:[0-9a-ce-fA-CE-F]{_HEX}{{3}}|[dD][0-7]{_HEX}{{2}})"
 _PAIR = rf"u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}"
-_SHORT_ESCAPES = {
-    '"': '"', "\\": "\\", "/": "/", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t",
-}  # fmt: skip
 
 
 @priced_cache(maxsize=8)
@@ -86,26 +82,4 @@ def _all_spellings(texts: Iterable[str]) -> Automaton:
 @priced_cache(maxsize=1024)
 def json_spellings(text: str) -> Automaton:
     """Return one string in every legal spelling."""
-    return spellings(encodable(text), '"', _json_alternatives)
-
-
-def spellings(text: str, quote: str, alternatives: Callable[[str], list[str]]) -> Automaton:
-    """Return a quoted text whose characters have alternative spellings (regular expressions)."""
-    body = "".join(f"(?:{'|'.join(alternatives(character))})" for character in text)
-    return regex(f"{quote}{body}{quote}")
-
-
-def _json_alternatives(character: str) -> list[str]:
-    units = character.encode("utf-16-be")
-    escape = "".join(r"\\u" + any_case(units[i : i + 2].hex()) for i in range(0, len(units), 2))
-    found = [escape]
-    if character in _SHORT_ESCAPES:
-        found.append(r"\\" + re.escape(_SHORT_ESCAPES[character]))
-    if character >= " " and character not in '"\\':
-        found.append(rf"\x{{{ord(character):x}}}")
-    return found
-
-
-def any_case(digits: str) -> str:
-    """Return a regular expression for hexadecimal digits in either case."""
-    return "".join(f"[{d}{d.upper()}]" if d.isalpha() else d for d in digits)
+    return _all_spellings([text])

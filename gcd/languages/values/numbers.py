@@ -42,7 +42,7 @@ class Bound(NamedTuple):
 @priced_cache(maxsize=1024)
 def integers(lower: Bound | None = None, upper: Bound | None = None) -> Automaton:
     """Return the integers between the bounds, in digits."""
-    return _between(lower, upper, False) & _integers() if lower or upper else _integers()
+    return decimals(lower, upper, wide=False) & _integers() if lower or upper else _integers()
 
 
 def numbers(
@@ -54,20 +54,13 @@ def numbers(
     """
     if wide:
         return decimals(lower, upper, wide=True) | with_exponent()
-    return _between(lower, upper, False) if lower or upper else _any_number()
-
-
-def decimals(
-    lower: Bound | None = None, upper: Bound | None = None, *, wide: bool = False
-) -> Automaton:
-    """Return the numbers between the bounds, without an exponent; if `wide`, also zero as `-0`."""
-    return _between(lower, upper, wide)
+    return decimals(lower, upper, wide=False) if lower or upper else _any_number()
 
 
 @priced_cache(maxsize=1)
 def with_exponent() -> Automaton:
     """Return the numbers that are written with an exponent."""
-    return _any_number() - _between(None, None, True)
+    return _any_number() - decimals(wide=True)
 
 
 @priced_cache(maxsize=1)
@@ -86,8 +79,10 @@ def _magnitudes() -> Automaton:
 
 
 @priced_cache(maxsize=1024)
-def _between(lower: Bound | None, upper: Bound | None, wide: bool) -> Automaton:
-    """Decimals without exponent; if `wide`, `-0` is a spelling of zero like `0`."""
+def decimals(
+    lower: Bound | None = None, upper: Bound | None = None, *, wide: bool = False
+) -> Automaton:
+    """Return the numbers between the bounds, without an exponent; if `wide`, also zero as `-0`."""
     positive = _magnitudes_between(lower, upper)
     if lower and lower.value >= 0 and not wide:
         return positive

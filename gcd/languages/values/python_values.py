@@ -30,7 +30,7 @@ from gcd.errors import ConstraintError
 from gcd.languages.literal import encodable
 from gcd.languages.text.regex import regex
 from gcd.languages.text.texts import repeated
-from gcd.languages.values.json_values import LONE_UNIT, any_case, spellings
+from gcd.languages.values.json_values import LONE_UNIT
 from gcd.languages.values.notation import Brackets, Notation, separators
 
 _HEX = "[0-9a-fA-F]"
@@ -123,24 +123,27 @@ def _written(character: str, quote: str, as_repr: bool) -> str:
 @priced_cache(maxsize=1024)
 def python_spellings(text: str) -> Automaton:
     """Return every spelling of one string."""
-    encodable(text)
-    return Automaton.union(
-        [
-            spellings(text, quote, lambda c, quote=quote: _alternatives(c, quote))  # type: ignore[misc]
-            for quote in _QUOTES
-        ]
-    )
+    spelled = []
+    for quote in _QUOTES:
+        each = ("|".join(_alternatives(character, quote)) for character in encodable(text))
+        spelled.append(regex(quote + "".join(f"(?:{ways})" for ways in each) + quote))
+    return Automaton.union(spelled)
 
 
 def _alternatives(character: str, quote: str) -> list[str]:
     code = ord(character)
-    found = [rf"\\U{any_case(f'{code:08x}')}"]
+    found = [rf"\\U{_any_case(f'{code:08x}')}"]
     if code <= 0xFFFF:
-        found.append(rf"\\u{any_case(f'{code:04x}')}")
+        found.append(rf"\\u{_any_case(f'{code:04x}')}")
     if code <= 0xFF:
-        found.append(rf"\\x{any_case(f'{code:02x}')}")
+        found.append(rf"\\x{_any_case(f'{code:02x}')}")
     if character in _SHORT_ESCAPES:
         found.append(r"\\" + re.escape(_SHORT_ESCAPES[character]))
     if character >= " " and character not in ("\\", quote):
         found.append(rf"\x{{{code:x}}}")
     return found
+
+
+def _any_case(digits: str) -> str:
+    """A regular expression for hexadecimal digits in either case."""
+    return "".join(f"[{d}{d.upper()}]" if d.isalpha() else d for d in digits)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcd.serving.kernels.masks import NARROW_PART
 from gcd.support.compiled import kernel
 from gcd.support.kernels.growing import longer
 
@@ -80,15 +79,6 @@ def spread(
                 kept_words[kept[c] + i] = words[start[c] + i]
                 kept_bits[kept[c] + i] = bits[start[c] + i]
     return kept, kept_words, kept_bits, dense_of, dense
-
-
-@kernel
-def costs(start: np.ndarray, dense_of: np.ndarray, num_words: int) -> np.ndarray:
-    """Return the words written for each class; a whole row counts less, as it runs in vectors."""
-    cost = np.empty(dense_of.size, np.int32)
-    for c in range(dense_of.size):
-        cost[c] = num_words // NARROW_PART if dense_of[c] >= 0 else start[c + 1] - start[c]
-    return cost
 
 
 @kernel

@@ -1,10 +1,10 @@
-"""This module groups values by keys inside kernels, by a counting sort: O(keys + values)."""
+"""This module groups and numbers values inside kernels, in time linear in keys and values."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from gcd.support.compiled import helper
+from gcd.support.compiled import helper, kernel
 
 
 @helper
@@ -21,3 +21,20 @@ def by_key(keys: np.ndarray, num_keys: int, values: np.ndarray) -> tuple[np.ndar
         ordered[fill[keys[i]]] = values[i]
         fill[keys[i]] += 1
     return start, ordered
+
+
+@kernel
+def number_by_first(values: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+    """Number values below `capacity` by first appearance: (their numbers, where each was first)."""
+    number = np.full(capacity, -1, np.int32)
+    first = np.empty(min(values.size, capacity), np.int64)
+    numbered = np.empty(values.size, np.int32)
+    count = 0
+    for i in range(values.size):
+        value = values[i]
+        if number[value] < 0:
+            number[value] = count
+            first[count] = i
+            count += 1
+        numbered[i] = number[value]
+    return numbered, first[:count].copy()

@@ -97,23 +97,6 @@ def refine(
 
 
 @kernel
-def number_by_first(values: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
-    """Number values below `capacity` by first appearance: (their numbers, where each was first)."""
-    number = np.full(capacity, -1, np.int32)
-    first = np.empty(min(values.size, capacity), np.int64)
-    numbered = np.empty(values.size, np.int32)
-    count = 0
-    for i in range(values.size):
-        value = values[i]
-        if number[value] < 0:
-            number[value] = count
-            first[count] = i
-            count += 1
-        numbered[i] = number[value]
-    return numbered, first[:count].copy()
-
-
-@kernel
 def number_tokens(
     class_of_entry: np.ndarray, entry_of_token: np.ndarray, is_eos: np.ndarray, capacity: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -138,23 +121,6 @@ def number_tokens(
             number[old] = count
         class_of[token] = number[old] - 1
     return class_of, first[:count].copy()
-
-
-@kernel
-def rename(class_of: np.ndarray, number: np.ndarray) -> None:
-    """Give classes other numbers, in place; -1 stays."""
-    for i in range(class_of.size):
-        if class_of[i] >= 0:
-            class_of[i] = number[class_of[i]]
-
-
-@kernel
-def labels(class_of_byte: np.ndarray, byte: np.ndarray) -> np.ndarray:
-    """Return the class of each byte of a sequence."""
-    label = np.empty(byte.size, np.uint8)
-    for i in range(byte.size):
-        label[i] = class_of_byte[byte[i]]
-    return label
 
 
 @kernel

@@ -18,8 +18,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gcd.support.compiled import helper, kernel
+from gcd.support.kernels.grouping import number_by_first
 from gcd.support.kernels.growing import more_rows
-from gcd.tokens.kernels.classes import number_by_first, one_class, refine
+from gcd.tokens.kernels.classes import one_class, refine
 from gcd.tokens.kernels.counted_runs import PLACES, Cells, next_boundary
 
 _WIDE = 16  # bytes by which a state must agree with a boundary to be compared with it

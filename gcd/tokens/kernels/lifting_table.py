@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gcd.automata.kernels.subsets import mix
 from gcd.support.compiled import helper, kernel
 from gcd.support.kernels.growing import more_rows
 from gcd.tokens.kernels.counted_runs import PLACES, Cells
@@ -110,11 +111,7 @@ def _weigh(
     live: np.ndarray,
 ) -> None:
     """First pass: add a row to the columns' sums."""
-    # The state's weight is a well-mixed function of its number (the finaliser of splitmix64).
-    weight = np.uint64(state + 1) * np.uint64(0x9E3779B97F4A7C15)
-    weight = (weight ^ (weight >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    weight = (weight ^ (weight >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    weight ^= weight >> np.uint64(31)
+    weight = np.uint64(mix(state + 1))
     for i in range(count):
         total[found[i]] += weight * np.uint64(target[i] + 1)
         live[found[i]] += 1

@@ -1,8 +1,4 @@
-"""This module passes over the graph of a token automaton: its edges, and distances along them.
-
-`delta[s, c]` is the state after token class `c`, -1 for none. Tables are wide (hundreds of
-classes) and have few distinct targets in a row, so edges are listed first, each once.
-"""
+"""This module has distances along the edges of a token automaton, and the rule of budgets."""
 
 from __future__ import annotations
 
@@ -14,7 +10,6 @@ from numba.extending import register_jitable
 from gcd.automata.kernels.graph import levels
 from gcd.support.compiled import kernel
 from gcd.support.kernels.grouping import by_key
-from gcd.support.kernels.growing import more_rows
 
 
 @register_jitable
@@ -27,24 +22,6 @@ def fits(steps_after: Any, remaining: Any) -> Any:
         remaining: tokens left, the next one and EOS included.
     """
     return steps_after < remaining  # that is, steps_after <= remaining - 1, without the subtraction
-
-
-@kernel
-def edges(delta: np.ndarray) -> np.ndarray:
-    """List the pairs (state, next state) of a table, each once."""
-    num_states, num_classes = delta.shape
-    seen = np.full(num_states, -1, np.int32)  # the last source for which a target was counted
-    pairs = np.empty((max(4 * num_states, num_classes), 2), np.int32)
-    count = 0
-    for s in range(num_states):
-        pairs = more_rows(pairs, count + num_classes)
-        for c in range(num_classes):
-            t = delta[s, c]
-            if t >= 0 and seen[t] != s:
-                seen[t] = s
-                pairs[count, 0], pairs[count, 1] = s, t
-                count += 1
-    return pairs[:count].copy()
 
 
 @kernel

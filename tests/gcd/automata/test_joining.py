@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gcd import Automaton, StateLimitError, state_limit
-from tests.gcd.oracles import byte_automata, checked_inside_strategies
+from tests.gcd.oracles import byte_automata, checked_inside_strategies, determinised
 
 NODES = 4
 nodes = st.integers(0, NODES - 1)
@@ -26,7 +26,7 @@ def wired(parts, joints, skips, start, end) -> Automaton:
         epsilon.append((source, begin))
         epsilon += [(begin + int(s), target) for s in np.flatnonzero(part.accepting)]
         begin += part.num_states
-    return Automaton.from_nfa(begin, edges, accepting=[end], initial=[start], epsilon=epsilon)
+    return determinised(edges, epsilon, start, end)
 
 
 @checked_inside_strategies

@@ -11,7 +11,6 @@ from hypothesis import assume, given, settings
 from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError, EmptyLanguageError, InfeasibleBudgetError
 from gcd.languages.text.regex import regex
-from gcd.paper import allowed_classes, backward_pass, steps_to_accept
 from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.bitmask import pack
 from gcd.tokens.budget import BudgetMask, check_budget
@@ -25,6 +24,7 @@ from tests.gcd.oracles import (
     texts,
     vocabularies,
 )
+from tests.gcd.paper import TensorAutomaton, allowed_classes, backward_pass, steps_to_accept
 
 pytestmark = checked_inside_strategies
 
@@ -48,7 +48,7 @@ def test_the_two_forms_agree_on_lifted_automata(
     automaton: Automaton, vocabulary: Vocabulary
 ) -> None:
     lifted = _try_lift(automaton, vocabulary)
-    tensors = lifted.tensors()
+    tensors = TensorAutomaton.of(lifted)
     assert steps_to_accept(tensors).tolist() == lifted.steps_to_accept.tolist()
     alive = backward_pass(tensors, lifted.num_states)
     mask = BudgetMask(lifted, lifted.num_states)
@@ -171,8 +171,8 @@ def test_another_device_gives_the_same_masks_and_passes() -> None:
     packed = BudgetMask(there, 10).packed(states.cuda(), remaining.cuda())
     assert torch.equal(packed.cpu(), BudgetMask(here, 10).packed(states, remaining))
     for automaton in automata:
-        alive = backward_pass(automaton.tensors("cuda"), 6)
-        assert torch.equal(alive.cpu(), backward_pass(automaton.tensors("cpu"), 6))
+        alive = backward_pass(TensorAutomaton.of(automaton, "cuda"), 6)
+        assert torch.equal(alive.cpu(), backward_pass(TensorAutomaton.of(automaton), 6))
 
 
 def test_dead_rows_and_rows_without_tokens_left_allow_nothing() -> None:

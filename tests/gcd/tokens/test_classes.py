@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcd.serving.kernels.served import pairs_of_classes
-from gcd.tokens.kernels.classes import labels, rename
 
 NUM_CLASSES = 5
 classes = st.lists(st.integers(0, NUM_CLASSES - 1), max_size=150)
@@ -30,18 +29,3 @@ def test_pairs_hold_the_tokens_of_each_class(class_of):
         assert found == tokens
         assert size[c] == len(tokens)
         assert a_token[c] in (tokens or [0])
-
-
-@settings(max_examples=50)
-@given(st.lists(st.integers(-1, 4), max_size=20), st.permutations(range(5)))
-def test_classes_get_other_numbers_and_none_stays_none(class_of, number):
-    array = np.array(class_of, np.int32)
-    rename(array, np.array(number))
-    assert array.tolist() == [number[c] if c >= 0 else -1 for c in class_of]
-
-
-@settings(max_examples=50)
-@given(st.binary(max_size=20), st.permutations(range(256)))
-def test_labels_are_the_classes_of_bytes(text, number):
-    byte = np.frombuffer(text, np.uint8)
-    assert labels(np.array(number, np.uint8), byte).tolist() == [number[b] for b in text]

@@ -8,15 +8,9 @@ import lark
 from hypothesis import strategies as st
 
 from gcd.automata.automaton import Automaton
-from gcd.languages.grammar.expressions import (
-    Choice,
-    Expression,
-    Grammar,
-    Reference,
-    Repeat,
-    references,
-)
+from gcd.languages.grammar.expressions import Grammar, references
 from gcd.languages.grammar.productions import Rules
+from gcd.languages.text.syntax import Choice, Node, Reference, Repeat
 
 Texts = frozenset[bytes]
 LETTERS = "x()"
@@ -50,7 +44,7 @@ def texts_of(grammar: Grammar, most: int) -> Texts:
             known[name] = frozenset()
             pending += references(grammar.rules[name])
 
-    def value(expression: Expression) -> Texts:
+    def value(expression: Node) -> Texts:
         if isinstance(expression, Automaton):
             return texts_below(expression, most)
         if isinstance(expression, Reference):

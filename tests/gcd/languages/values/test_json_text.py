@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from itertools import pairwise
 
@@ -17,7 +18,7 @@ from gcd.languages.text.code_points import SCALARS, Moves, Ranges, complement, o
 from gcd.languages.text.regex import regex
 from gcd.languages.text.texts import characters, texts
 from gcd.languages.values.json_text import quoted
-from gcd.languages.values.json_values import json_spellings, json_string
+from gcd.languages.values.json_values import json_string
 from tests.gcd.random_strings import random_strings
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -98,6 +99,23 @@ def test_one_character() -> None:
 def test_far_too_many_characters_are_refused_at_once() -> None:
     with pytest.raises(StateLimitError, match="length limit of 1000000"):
         texts(0, 1_000_000)
+
+
+def json_spellings(text: str) -> Automaton:
+    """Every spelling of one text by a regular expression, character by character."""
+
+    def ways(character: str) -> str:
+        units = character.encode("utf-16-be")
+        digits = [units[i : i + 2].hex() for i in range(0, len(units), 2)]
+        found = ["".join(rf"\\u(?i-u:{each})" for each in digits)]
+        if character in '"\\/\b\f\n\r\t':
+            letter = '"\\/bfnrt'['"\\/\b\f\n\r\t'.index(character)]
+            found.append(r"\\" + re.escape(letter))
+        if character >= " " and character not in '"\\':
+            found.append(rf"\x{{{ord(character):x}}}")
+        return f"(?:{'|'.join(found)})"
+
+    return regex(f'"{"".join(map(ways, text))}"')
 
 
 # -- spellings -----------------------------------------------------------------------------------

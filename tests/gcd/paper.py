@@ -1,9 +1,7 @@
-"""This module has the paper's automata and passes as it prints them: Definition 3.2 of arXiv
-2606.01926.
+"""The paper's automata and passes as it prints them: Definition 3.2 of arXiv 2606.01926.
 
-This module is the oracle of the rest. Samplers, matchers and the HMM's product use one integer per
-state and tables over classes (`gcd.tokens`); the tests hold those against what stands here, on
-random automata. `hmm.product` alone reads it, too, to say of a `TensorAutomaton` why it is refused.
+This is an oracle. Samplers, matchers and the HMM's product use one integer per state and tables
+over classes (`gcd.tokens`); tests hold those against what stands here, on random automata.
 
 Edges are numbered; an edge has a source, a target and a set of token classes. Then
 
@@ -43,7 +41,8 @@ import torch
 from jaxtyping import Bool, Int32, Int64, Integer
 from torch import Tensor
 
-_UNREACHABLE = 2**30  # as `gcd.tokens.distances.UNREACHABLE`
+from gcd.tokens.distances import UNREACHABLE
+from gcd.tokens.token_automaton import TokenAutomaton
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,18 +98,16 @@ class TensorAutomaton:
         return cls._from_arrays(triples, num_classes, is_initial, is_accepting, device)
 
     @classmethod
-    def from_table(
-        cls,
-        delta: Integer[np.ndarray, "S C"],
-        initial: int,
-        final: int,
-        device: torch.device | str | None = None,
+    def of(
+        cls, automaton: TokenAutomaton, device: torch.device | str | None = None
     ) -> TensorAutomaton:
-        """Make one from a deterministic table, -1 for no target; sequences end in state `final`."""
+        """Make one of a token automaton; sequences end in its state `final`, which loops."""
+        delta = automaton.delta
         source, symbol = np.nonzero(delta >= 0)
         triples = np.stack([source, symbol, delta[source, symbol]], axis=1)
         states = np.arange(delta.shape[0])
-        return cls._from_arrays(triples, delta.shape[1], states == initial, states == final, device)
+        ends = states == automaton.initial, states == automaton.final
+        return cls._from_arrays(triples, delta.shape[1], *ends, device)
 
     @classmethod
     def _from_arrays(
@@ -269,12 +266,12 @@ def steps_to_accept(automaton: TensorAutomaton) -> Int32[Tensor, "S"]:
     Where accepting states loop, `backward_pass(...)[r] == (steps_to_accept <= r)`.
     """
     steps = torch.full(
-        (automaton.num_states,), _UNREACHABLE, dtype=torch.int32, device=automaton.device
+        (automaton.num_states,), UNREACHABLE, dtype=torch.int32, device=automaton.device
     )
     newly = automaton.accepting
     distance = 0
     while bool(newly.any()):
         steps = torch.where(newly, distance, steps)
-        newly = automaton.backward(newly) & (steps == _UNREACHABLE)
+        newly = automaton.backward(newly) & (steps == UNREACHABLE)
         distance += 1
     return steps
