@@ -8,11 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")  # files only: no display is needed or touched
-
-import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import (
     FixedLocator,
@@ -93,9 +89,8 @@ def plot_comparison(
         key: where the summary has it, a share with the ends of its interval.
     """
     styles = styles_in(summary)
-    figure, axes = plt.subplots(
-        len(styles), 2, figsize=(10, 0.6 + 4 * len(styles)), layout="constrained", squeeze=False
-    )
+    figure = Figure(figsize=(10, 0.6 + 4 * len(styles)), layout="constrained")
+    axes = figure.subplots(len(styles), 2, squeeze=False)
     for style, panels in zip(styles, axes, strict=True):
         records = [s for s in summary if s.get("style", "") == style]
         COMPARISONS[name](records, panels, metric, key)
@@ -114,7 +109,6 @@ def _finish(figure: Any, arms: Sequence[Arm], title: str, path: Path) -> None:
     )
     figure.suptitle(textwrap.fill(title, _TITLE_WIDTH))
     figure.savefig(path, dpi=150)
-    plt.close(figure)
 
 
 def _accuracy(records: Records, panels: Sequence[Any], metric: str, key: str) -> None:
@@ -197,10 +191,9 @@ def plot_budgets(
     columns = [(key, N) for key in shown for N in counts]
     parts = [s.get("style", "") for _, s in points]
     tokens = " or ".join(text for kind, text in _OF_TOKENS.items() if f"{kind}:" in "".join(parts))
-    figure, axes = plt.subplots(
-        len(styles), len(columns), figsize=(1 + 3 * len(columns), 0.9 + 3 * len(styles)),
-        layout="constrained", squeeze=False, sharey=True,
-    )  # fmt: skip
+    size = (1 + 3 * len(columns), 0.9 + 3 * len(styles))
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(len(styles), len(columns), squeeze=False, sharey=True)
     arms = arms_in(s for _, s in points)
     factors = sorted({factor for (_, factor), _ in points})
     gap = 0.08 * (factors[-1] - factors[0] or 1) / max(1, len(arms))
