@@ -99,21 +99,16 @@ def _described_headline(found: dict[str, Any]) -> str:
         f"where the former is above {SMALL:g} beyond noise. The last columns are total variations "
         "over that of "
         f"{reference['method']} ({reference['algorithm']}) where both read as many prefixes: as "
-        "many as with so many particles of the method's own, or of that one's; medians, and in "
-        "brackets the number of problems where both ever do."
+        "many as that one with so many particles; medians, and in brackets the number of problems "
+        "where both ever do."
     )
-
-
-_WAYS = {"own": "own", "reference": "its"}
 
 
 def _headline_table(found: dict[str, Any]) -> Table:
     """One row for each arm."""
     most = found["most_particles"]
     arms = found["arms"].values()
-    equal = dict.fromkeys(
-        (way, n) for each in arms for way, found in each["equal_reads"].items() for n in found
-    )
+    equal = dict.fromkeys(n for each in arms for n in each["equal_reads"])
     return [
         {
             **Arm.of(each).titles,
@@ -121,10 +116,7 @@ def _headline_table(found: dict[str, Any]) -> Table:
             "of the hard": _count(each["median_needed_hard"], most),
             "worst": _place(each["worst"], "tv"),
             "4N over N": _place(each["growth"], "ratio"),
-            **{
-                f"equal reads, {_WAYS[way]} {n}": _compared(each["equal_reads"].get(way, {}).get(n))
-                for way, n in equal
-            },
+            **{f"equal reads, its {n}": _compared(each["equal_reads"].get(n)) for n in equal},
         }
         for each in arms
     ]
