@@ -17,7 +17,6 @@ from pathlib import Path
 from statistics import fmean
 
 import hydra
-import pandas as pd
 from omegaconf import DictConfig
 
 from experiments.harness.command import errors_in_one_line
@@ -81,7 +80,7 @@ def fit(config: DictConfig) -> float:
             }
         )
     print(f"\n{kind_of_prompt(config)}: hmm.lookahead={best:g} is kept\n")
-    print(as_markdown(pd.DataFrame(table)))
+    print(as_markdown(table))
     return best
 
 

@@ -22,9 +22,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from rouge_score.rouge_scorer import RougeScorer
-from rouge_score.tokenizers import DefaultTokenizer
-from sacrebleu.metrics import BLEU
 
 import smc
 from experiments.harness.summary import Interval
@@ -32,7 +29,6 @@ from smc.models.protocol import LanguageModel
 
 _BEFORE = r"(?<![\w'’])"
 _BEHIND = r"(?!\w)(?!['’](?!s\b)\w)"
-_BLEU = BLEU(effective_order=True)  # which is for sentences; of a corpus it changes nothing
 _RESAMPLES = 1000
 
 
@@ -44,14 +40,14 @@ def covered(text: str, inflections: Iterable[Sequence[str]]) -> list[bool]:
 
 def bleu_counts(text: str, references: Sequence[str]) -> Float[np.ndarray, "10"]:
     """Count matches of 1- to 4-grams, such n-grams, and both lengths, of one sentence."""
-    score = _BLEU.sentence_score(text, list(references))
+    score = _bleu().sentence_score(text, list(references))
     return np.array([*score.counts, *score.totals, score.sys_len, score.ref_len], float)
 
 
 def bleu(counts: Float[np.ndarray, "10"]) -> float:
     """Compute BLEU-4 from the sum of the counts of a corpus, from 0 to 1."""
     matches, totals, (length, reference) = np.split(counts.astype(int), [4, 8])
-    score = BLEU.compute_bleu(
+    score = _bleu().compute_bleu(
         matches.tolist(), totals.tolist(), int(length), int(reference), smooth_method="exp"
     )
     return float(score.score) / 100
@@ -69,8 +65,19 @@ def rouge_l(text: str, references: Sequence[str]) -> float:
     return float(_rouge().score_multi(list(references), text)["rougeL"].fmeasure)
 
 
+# The metrics' imports take a quarter of a second, and are needed when a run has ended.
+@lru_cache(maxsize=1)
+def _bleu() -> Any:
+    from sacrebleu.metrics import BLEU
+
+    return BLEU(effective_order=True)  # which is for sentences; of a corpus it changes nothing
+
+
 @lru_cache(maxsize=1)
 def _rouge() -> Any:
+    from rouge_score.rouge_scorer import RougeScorer
+    from rouge_score.tokenizers import DefaultTokenizer
+
     return RougeScorer(["rougeL"], tokenizer=DefaultTokenizer(use_stemmer=False))
 
 

@@ -10,7 +10,6 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from experiments.commongen.metrics import bleu_counts, corpus_bleu, rouge_l
 from experiments.harness.paired import Compared
@@ -25,7 +24,7 @@ from experiments.harness.summary import (
     summarize,
     titles_in,
 )
-from experiments.harness.tables import with_interval
+from experiments.harness.tables import Table, with_interval
 
 PUBLISHED = (  # system, metric, figure in percent
     ("upper bound of the leaderboard v1.1 (people)", "BLEU-4", 46.49),
@@ -81,10 +80,10 @@ def compared(references: Mapping[str, Sequence[str]]) -> dict[str, Compared]:
     }
 
 
-def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
+def as_table(summary: Sequence[dict[str, Any]]) -> Table:
     """Turn the summary into a table; coverage, BLEU and ROUGE-L in percent, with intervals."""
     titles = titles_in(summary)
-    return pd.DataFrame(
+    return [
         {
             **titles(s),
             "particles": s["particles"],
@@ -105,4 +104,4 @@ def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
             "seconds a row": f"{s['seconds_per_row']:.2f}",
         }
         for s in summary
-    )
+    ]

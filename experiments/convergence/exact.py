@@ -27,7 +27,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float64
-from scipy import stats
 from torch import Tensor
 
 from experiments.convergence.tree import Tree
@@ -89,6 +88,8 @@ def total_variation(
 
 def floor_of_draws(posterior: Float64[Tensor, "texts"], draws: int) -> float:
     """Compute the mean total variation of `draws` exact draws to the law they are drawn from."""
+    from scipy import stats  # a third of a second, which the command line need not wait for
+
     p = posterior.numpy()
     p = p[(p > 0) & (p < 1)]
     k = np.floor(draws * p) + 1

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-import pandas as pd
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from experiments.convergence.headline import GOAL, Report, arms_of, estimates_of, tv_of
 from experiments.harness.arms import Arm
-from experiments.harness.figures import legend_of, log_axis, plain, plt
+from experiments.harness.figures import legend_of, log_axis, plain
+from experiments.harness.summary import grouped
 
 _LEAST = 1e-5  # what is closer than that is drawn there
 _NOTHING = 0.5  # where no prefix is read, on an axis that has no zero
@@ -30,7 +33,8 @@ _FEW = 8  # so many intervals can be told apart in one panel
 def plot_medians(reports: Sequence[Report], path: Path) -> None:
     """Draw medians over problems: the total variation against particles, and against reads."""
     arms = arms_of(reports)
-    figure, axes = plt.subplots(1, 2, figsize=(12, 6.2), sharey=True, layout="constrained")
+    figure = Figure(figsize=(12, 6.2), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
     for axis, key in zip(axes, ("particles", "read"), strict=True):
         axis.axhline(GOAL, color="0.85", linewidth=4, zorder=0)
         for arm in arms:
@@ -47,17 +51,15 @@ def plot_medians(reports: Sequence[Report], path: Path) -> None:
     log_axis(axes[1])
     _legend(figure, arms, exact=False)
     figure.savefig(path, dpi=130)
-    plt.close(figure)
 
 
 def _medians(reports: Sequence[Report], arm: Arm) -> list[dict[str, float]]:
     """Medians over problems, by particles."""
-    frame = pd.DataFrame(
-        {"particles": e["particles"], "read": e["read"], "tv": tv_of(e)}
-        for report in reports
-        for e in estimates_of(report, arm)
-    )
-    return frame.groupby("particles", as_index=False).median().to_dict("records")
+    every = (e for report in reports for e in estimates_of(report, arm))
+    return [
+        {"particles": n, "read": median(e["read"] for e in own), "tv": median(map(tv_of, own))}
+        for n, own in sorted(grouped(every, itemgetter("particles")).items())
+    ]
 
 
 def _particles_axis(axis: Any, reports: Sequence[Report]) -> None:
@@ -95,14 +97,9 @@ def plot_panels(reports: Sequence[Report], path: Path, key: str) -> None:
     """
     columns = min(5, len(reports))
     lines = math.ceil(len(reports) / columns)
-    figure, axes = plt.subplots(
-        lines,
-        columns,
-        figsize=(1.2 + 3.0 * columns, 1.3 + 2.9 * lines),
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
-    )
+    size = (1.2 + 3.0 * columns, 1.3 + 2.9 * lines)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(lines, columns, sharey=True, squeeze=False)
     arms = arms_of(reports)
     for axis in axes.flat[len(reports) :]:
         axis.set_visible(False)
@@ -119,7 +116,6 @@ def plot_panels(reports: Sequence[Report], path: Path, key: str) -> None:
             axis.set_ylabel("total variation")
     _legend(figure, arms, exact=True)
     figure.savefig(path, dpi=130)
-    plt.close(figure)
 
 
 def _title(name: str) -> str:

@@ -8,14 +8,12 @@
                   problems and N where the former is more than `SMALL` beyond what noise over the
                   runs would show by itself (`measures`): above one, more particles did harm
     equal reads   the total variation over that of the *reference*, GCD that is never resampled,
-                  where both read as many prefixes, which is asked in two ways. `own`: with some
-                  number of particles of the arm; where the reference reads more with one particle
-                  already, that is its figure (which favours it), and beyond its most particles it
-                  says nothing. `reference`: with some number of particles of the reference; where
-                  the arm never reads as much, its figure is that of its most particles (which
-                  favours the reference), and where it reads more with one, it says nothing. Where
-                  a model is sure of itself a thousand particles draw the same few prefixes, so the
-                  reference hardly reads more with more of them, and the second way alone compares
+                  where both read as many prefixes: as many as the reference with some number of
+                  particles. Where the arm never reads as much, its figure is that of its most
+                  particles (which favours the reference), and where it reads more with one, it says
+                  nothing. (Reads of the arm's own particles are not asked: where a model is sure of
+                  itself a thousand particles draw the same few prefixes, so the reference hardly
+                  reads more with more of them)
 
 Between numbers of particles the logarithm of the total variation is interpolated over that of the
 prefixes read. Medians are over problems.
@@ -25,8 +23,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -39,8 +37,6 @@ SMALL = 1e-3
 LEAST = 1e-6
 """What is closer to the truth than that counts as that close in ratios."""
 REFERENCE = Arm("gcd", "smc_none")
-OWN = (4, 16)
-"""Particles of an arm whose reads the reference is asked at."""
 REFERENCES = (16, 64, 256)
 """Particles of the reference whose reads an arm is asked at."""
 
@@ -156,66 +152,40 @@ def _noise(estimate: Estimate) -> float:
     return 0.0 if estimate["tv_exact"] is not None else float(estimate["tv_floor"])
 
 
-def equal_reads(reports: Sequence[Report], arm: Arm) -> dict[str, dict[int, dict[str, Any]]]:
-    """Compare an arm with the reference at equal reads, in the two ways of this module's head.
+def equal_reads(reports: Sequence[Report], arm: Arm) -> dict[int, dict[str, Any]]:
+    """Compare an arm with the reference at equal reads; see the head of this module.
 
     Returns:
-        For each way and number of particles the ratio on each problem (None where one of them never
-        reads as much), their median, and on how many problems there is one. Nothing for the
+        For each number of particles of the reference the ratio on each problem (None where the arm
+        always reads more), their median, and on how many problems there is one. Nothing for the
         reference itself, nor where it was not run.
     """
     if arm == REFERENCE or REFERENCE not in arms_of(reports):
         return {}
     counts = {e["particles"] for r in reports for e in r["estimates"]}
 
-    def compared(way: Callable[[Report, int], float | None], n: int) -> dict[str, Any]:
-        ratios = {report["name"]: way(report, n) for report in reports}
+    def compared(n: int) -> dict[str, Any]:
+        ratios = {}
+        for report in reports:
+            here = next(e for e in estimates_of(report, REFERENCE) if e["particles"] == n)
+            found = at_reads(report, arm, here["read"])
+            ratios[report["name"]] = None if found is None else found / max(LEAST, tv_of(here))
         known = [ratio for ratio in ratios.values() if ratio is not None]
         return {"ratios": ratios, "median": _median(known), "problems": len(known)}
 
-    def own(report: Report, n: int) -> float | None:
-        here = _with(report, arm, n)
-        found = at_reads(report, REFERENCE, here["read"])
-        return None if found.side > 0 else max(LEAST, tv_of(here)) / found.total_variation
-
-    def reference(report: Report, n: int) -> float | None:
-        here = _with(report, REFERENCE, n)
-        found = at_reads(report, arm, here["read"])
-        return None if found.side < 0 else found.total_variation / max(LEAST, tv_of(here))
-
-    def tried(wanted: Sequence[int]) -> list[int]:
-        return sorted(counts & set(wanted)) or [compared_at(reports)]
-
-    return {
-        "own": {n: compared(own, n) for n in tried(OWN)},
-        "reference": {n: compared(reference, n) for n in tried(REFERENCES)},
-    }
+    return {n: compared(n) for n in sorted(counts & {*REFERENCES}) or [compared_at(reports)]}
 
 
-class AtReads(NamedTuple):
-    """What an arm comes to with so many reads.
+def at_reads(report: Report, arm: Arm, read: float) -> float | None:
+    """Find the total variation of an arm that reads so many prefixes on one problem.
 
-    Attributes:
-        total_variation: interpolated; at an end, that of the fewest or most particles.
-        side: -1 where the arm always reads more, 1 where it always reads less, else 0.
+    It is interpolated, that of the most particles for more reads, and None for fewer than any.
     """
-
-    total_variation: float
-    side: int
-
-
-def at_reads(report: Report, arm: Arm, read: float) -> AtReads:
-    """Find the total variation of an arm that reads so many prefixes on one problem."""
     rows = sorted(estimates_of(report, arm), key=lambda e: (e["read"], e["particles"]))
     x = [_log_read(e["read"]) for e in rows]
     y = [math.log(max(LEAST, tv_of(e))) for e in rows]
     at = _log_read(read)
-    side = (at > x[-1] + _ALIKE) - (at < x[0] - _ALIKE)
-    return AtReads(math.exp(float(np.interp(at, x, y))), side)
-
-
-def _with(report: Report, arm: Arm, particles: int) -> Estimate:
-    return next(e for e in estimates_of(report, arm) if e["particles"] == particles)
+    return None if at < x[0] - _ALIKE else math.exp(float(np.interp(at, x, y)))
 
 
 def _log_read(read: float) -> float:

@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
-from scipy import sparse, stats
+from scipy import sparse
 
 from experiments.convergence.exact import total_variation
 from experiments.convergence.sampler import Runs
@@ -68,6 +68,8 @@ def estimate(
         `ess` as a share of N; `dead` as a share of the runs; the mean `read`; and whether the runs
         left nothing out, `enumerated`. Ends of intervals are called `..._low` and `..._high`.
     """
+    from scipy import stats  # a third of a second, which the command line need not wait for
+
     R = runs.posterior.shape[0]
     ratio = np.exp(runs.log_evidence - log_evidence)
 

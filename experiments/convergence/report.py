@@ -7,10 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-import wandb
-
-from experiments.convergence.figures import plot_medians, plot_panels
 from experiments.convergence.headline import (
     GOAL,
     LEAST,
@@ -25,7 +21,7 @@ from experiments.harness.algorithms import is_discrete
 from experiments.harness.arms import Arm
 from experiments.harness.results import as_lines
 from experiments.harness.run import Run
-from experiments.harness.tables import as_markdown
+from experiments.harness.tables import Table, as_markdown
 from experiments.harness.tracking import LoggedArm, log_shown, log_summary, logged_arms
 
 _SHOWN = (1, 4, 16, 64, 256)
@@ -38,6 +34,9 @@ def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
         reports: one for each problem, a line of `results.jsonl`.
         notes: what there is to say about the HMMs.
     """
+    # matplotlib takes half a second, and is needed when a run has ended.
+    from experiments.convergence.figures import plot_medians, plot_panels
+
     (run.directory / "results.jsonl").write_text(as_lines(reports), encoding="utf-8")
     summary = {"headline": headline(reports), "notes": list(notes), "seed": run.config.seed,
                "problems": [_without_posteriors(r) for r in reports]}  # fmt: skip
@@ -47,7 +46,7 @@ def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
     for name, key in drawn.items():
         plot_panels(reports, figures[name], key)
 
-    def log(tracked: wandb.Run) -> None:
+    def log(tracked: Any) -> None:
         log_shown(tracked, {}, figures)
         log_summary(tracked, {"headline": summary["headline"]})
 
@@ -100,35 +99,27 @@ def _described_headline(found: dict[str, Any]) -> str:
         f"where the former is above {SMALL:g} beyond noise. The last columns are total variations "
         "over that of "
         f"{reference['method']} ({reference['algorithm']}) where both read as many prefixes: as "
-        "many as with so many particles of the method's own, or of that one's; medians, and in "
-        "brackets the number of problems where both ever do."
+        "many as that one with so many particles; medians, and in brackets the number of problems "
+        "where both ever do."
     )
 
 
-_WAYS = {"own": "own", "reference": "its"}
-
-
-def _headline_table(found: dict[str, Any]) -> pd.DataFrame:
+def _headline_table(found: dict[str, Any]) -> Table:
     """One row for each arm."""
     most = found["most_particles"]
     arms = found["arms"].values()
-    equal = dict.fromkeys(
-        (way, n) for each in arms for way, found in each["equal_reads"].items() for n in found
-    )
-    return pd.DataFrame(
+    equal = dict.fromkeys(n for each in arms for n in each["equal_reads"])
+    return [
         {
             **Arm.of(each).titles,
             "particles": _count(each["median_needed"], most),
             "of the hard": _count(each["median_needed_hard"], most),
             "worst": _place(each["worst"], "tv"),
             "4N over N": _place(each["growth"], "ratio"),
-            **{
-                f"equal reads, {_WAYS[way]} {n}": _compared(each["equal_reads"].get(way, {}).get(n))
-                for way, n in equal
-            },
+            **{f"equal reads, its {n}": _compared(each["equal_reads"].get(n)) for n in equal},
         }
         for each in arms
-    )
+    ]
 
 
 def _place(found: dict[str, Any] | None, key: str) -> str:
@@ -145,8 +136,8 @@ def _compared(found: dict[str, Any] | None) -> str:
     return f"{found['median']:.3g} ({found['problems']})"
 
 
-def _problem_table(reports: Sequence[Report]) -> pd.DataFrame:
-    return pd.DataFrame(
+def _problem_table(reports: Sequence[Report]) -> Table:
+    return [
         {
             "problem": _cell(r["name"]),
             "budget": r["budget"],
@@ -159,12 +150,10 @@ def _problem_table(reports: Sequence[Report]) -> pd.DataFrame:
             "GCD: TV": f"{r['gcd']['total_variation']:.4f}",
         }
         for r in reports
-    )
+    ]
 
 
-def _arm_table(
-    report: Report, shown: Sequence[int], at: int, found: dict[str, Any]
-) -> pd.DataFrame:
+def _arm_table(report: Report, shown: Sequence[int], at: int, found: dict[str, Any]) -> Table:
     """One row for each arm on one problem."""
     rows = []
     for arm in arms_of([report]):
@@ -188,7 +177,7 @@ def _arm_table(
         row["ESS/N"] = "–" if is_discrete(arm.algorithm) else f"{e['ess']:.2f}"
         row["dead %"] = f"{100 * e['dead']:.1f}"
         rows.append(row)
-    return pd.DataFrame(rows)
+    return rows
 
 
 def _tv(e: dict[str, Any]) -> str:
@@ -231,6 +220,8 @@ def _logged_arms(reports: Sequence[Report]) -> list[LoggedArm]:
         for report in map(_without_posteriors, reports)
         for e in report["estimates"]
     ]
+    import pandas as pd
+
     names = ["method", "algorithm", "particles"]
     means = pd.DataFrame(rows).groupby(names, sort=False).mean(numeric_only=True).reset_index()
     return logged_arms(means.to_dict("records"), rows, {})

@@ -12,7 +12,6 @@ arithmetic may round otherwise at prefixes that LCD alone walks, which it is ask
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
@@ -33,6 +32,7 @@ from experiments.convergence.problems import Prepared, Problem, prepare, read_pr
 from experiments.convergence.report import report
 from experiments.convergence.sampler import TreeLM, TreeProposal, sample_runs
 from experiments.convergence.tree import Tree
+from experiments.distillation.data import digest
 from experiments.distillation.training import at_random
 from experiments.harness import smollm2
 from experiments.harness.algorithms import ALGORITHMS, is_discrete
@@ -78,8 +78,7 @@ def _identity(config: DictConfig, own: list[Problem] | None) -> Identity:
     """What determines the results: settings, the model's files, the file of problems, the HMM."""
     identity = {**results_config(config), **weights_of(config.model)}
     if own is not None:
-        content = Path(config.task.problems).expanduser().read_bytes()
-        identity["problems_sha256"] = hashlib.sha256(content).hexdigest()[:16]
+        identity["problems_sha256"] = digest([Path(config.task.problems).expanduser()])
     if config.task.hmm is not None:
         identity["hmm_files"] = digest_of(Path(config.task.hmm).expanduser(), left_out=FITTED)
     return identity

@@ -7,17 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-import wandb
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.distillation import config as distill_config
 from experiments.distillation.training import Point
 from experiments.harness.checks import writable
 from experiments.harness.command import to_repeat
-from experiments.harness.figures import plain, plt
 from experiments.harness.run import Run
-from experiments.harness.tracking import log_summary
+from experiments.harness.tracking import log_shown, log_summary
 from gcd.support.files import read_json
 from hmm.checkpoint import CONFIG, WEIGHTS
 
@@ -69,15 +66,16 @@ def report(summary: dict[str, Any], curve: Sequence[Point], run: Run, out: Path)
     plot_curve(summary["nats_per_token"], curve, figure)
     (out / CARD).write_text(card(summary, curve[-1], config, out, table), encoding="utf-8")
 
-    def log(tracked: wandb.Run) -> None:
+    def log(tracked: Any) -> None:
         for point in curve:
             values = {"epoch": point.epoch, "nats/held_out": point.held_out}
             if point.training is not None:
                 values["nats/training"] = point.training
             tracked.log(values, step=point.step)
-        rows = list(summary["nats_per_token"].items())
-        shown = pd.DataFrame(rows, columns=["model", "nats a token"])
-        tracked.log({"table": wandb.Table(dataframe=shown), "curve": wandb.Image(str(figure))})
+        shown = [
+            {"model": m, "nats a token": f"{v:.4f}"} for m, v in summary["nats_per_token"].items()
+        ]
+        log_shown(tracked, {"table": shown}, {"curve": figure})
         log_summary(tracked, summary)
 
     run.report(table, summary, log, files=("curve.png",), also=f"; the model: {out}/")
@@ -128,7 +126,6 @@ def _perplexity(value: float) -> str:
 
 def card(summary: dict[str, Any], last: Point, config: DictConfig, out: Path, table: str) -> str:
     """Write the README of the model."""
-    kind = "dense" if config.transition == "dense" else "Monarch"
     megabytes = (out / WEIGHTS).stat().st_size / 1e6
     return f"""---
 license: apache-2.0
@@ -137,7 +134,7 @@ license: apache-2.0
 
 # A hidden Markov model of a language model's answers
 
-{summary["num_states"]} states, {kind} transitions, {summary["num_tokens"]} tokens,
+{summary["num_states"]} states, {summary["num_tokens"]} tokens,
 {megabytes:.1f} MB in {config.save_dtype}.
 Distilled from {summary["source"]}.
 
@@ -187,7 +184,13 @@ def command(config: DictConfig) -> str:
 
 def plot_curve(nats: Mapping[str, float], curve: Sequence[Point], path: Path) -> None:
     """Draw held-out log-likelihood against passes over the data, beside that of other models."""
-    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    # matplotlib takes half a second, and is needed when a run has ended.
+    from matplotlib.figure import Figure
+
+    from experiments.harness.figures import plain
+
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
     epochs = [point.epoch for point in curve]
     held_out = [point.held_out for point in curve]
     axes.plot(epochs, held_out, marker="o", markersize=3, color="#009E73", label="HMM, held out")
@@ -207,4 +210,3 @@ def plot_curve(nats: Mapping[str, float], curve: Sequence[Point], path: Path) ->
     plain(axes)
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize="small")
     figure.savefig(path, dpi=150)
-    plt.close(figure)

@@ -33,20 +33,18 @@ from gcd.errors import ConstraintError
 from gcd.tokens.token_automaton import TokenAutomaton
 
 LINEAR = {"tight": (1, 16), "default": (2, 32), "loose": (4, 96)}  # factor, tokens on top
-
-
 FACTORS = ("gold", "fewest")  # of whose tokens `gold:1.25` is a multiple
 
 
 def budget_of(
-    spec: int | str | tuple[int, int],
+    spec: int | str,
     automaton: TokenAutomaton,
     gold: Sequence[int] | None = None,
 ) -> int:
-    """Compute the budget in tokens that a number, a name or a linear function means here.
+    """Compute the budget in tokens that a number or a name means here.
 
     Args:
-        spec: tokens; a name of `LINEAR`; a factor and the tokens on top of it; or `gold:FACTOR`.
+        spec: tokens; a name of `LINEAR`; or a multiple, as `gold:1.25`.
         automaton: the constraint, whose fewest tokens count.
         gold: tokens of the right answer without EOS, if there is one.
 
@@ -69,7 +67,7 @@ def budget_of(
         if not automaton.accepts(gold):
             raise ConstraintError("its gold answer is not an answer that the constraint allows")
         return math.ceil(factor * (len(gold) + 1))
-    times, extra = LINEAR[spec] if isinstance(spec, str) else spec
+    times, extra = LINEAR[spec]
     return times * fewest + extra
 
 

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from omegaconf import DictConfig
 
 import smc
@@ -28,7 +27,6 @@ from experiments.harness.examples import (
     ready,
     sample_examples,
 )
-from experiments.harness.figures import COMPARISONS, plot_budgets, plot_comparison
 from experiments.harness.identity import Identity, results_config
 from experiments.harness.methods import (
     fitted_in_words,
@@ -50,7 +48,7 @@ from experiments.harness.results import Row, as_lines
 from experiments.harness.run import Run
 from experiments.harness.screen import on_screen
 from experiments.harness.summary import evidence_reference
-from experiments.harness.tables import as_markdown, without_constants
+from experiments.harness.tables import Table, as_markdown, without_constants
 from experiments.report.traces import chosen_for_tracing
 
 _LOG = logging.getLogger(__name__)
@@ -107,7 +105,7 @@ def report(
     *,
     title: str,
     summary: Sequence[dict[str, Any]],
-    table: pd.DataFrame,
+    table: Table,
     notes: Sequence[str],
     more: Mapping[str, Any] | None = None,
     metric: str = "posterior-weighted accuracy",
@@ -125,6 +123,9 @@ def report(
         metric_key: where the summary has it: a share, with the ends of its interval.
         compared: in what the methods are compared with the reference, request by request.
     """
+    # matplotlib takes half a second, and is needed when a run has ended.
+    from experiments.harness.figures import COMPARISONS, plot_budgets, plot_comparison
+
     config = run.config
     record: dict[str, Any] = {
         "title": title,

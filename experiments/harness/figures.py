@@ -8,12 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")  # files only: no display is needed or touched
-
-import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import (
     FixedLocator,
@@ -94,9 +90,8 @@ def plot_comparison(
         key: where the summary has it, a share with the ends of its interval.
     """
     styles = styles_in(summary)
-    figure, axes = plt.subplots(
-        len(styles), 2, figsize=(10, 0.6 + 4 * len(styles)), layout="constrained", squeeze=False
-    )
+    figure = Figure(figsize=(10, 0.6 + 4 * len(styles)), layout="constrained")
+    axes = figure.subplots(len(styles), 2, squeeze=False)
     for style, panels in zip(styles, axes, strict=True):
         records = [s for s in summary if s.get("style", "") == style]
         COMPARISONS[name](records, panels, metric, key)
@@ -115,7 +110,6 @@ def _finish(figure: Any, arms: Sequence[Arm], title: str, path: Path) -> None:
     )
     figure.suptitle(textwrap.fill(title, _TITLE_WIDTH))
     figure.savefig(path, dpi=150)
-    plt.close(figure)
 
 
 def _accuracy(records: Records, panels: Sequence[Any], metric: str, key: str) -> None:
@@ -202,10 +196,9 @@ def plot_budgets(
     arms = arms_in(s for _, _, s in points)
     paired = {Group.of(d): d for d in differences}
     columns = [(name, N) for name in shown for N in counts]
-    figure, axes = plt.subplots(
-        len(styles), len(columns), figsize=(1 + 3 * len(columns), 0.9 + 3 * len(styles)),
-        layout="constrained", squeeze=False,
-    )  # fmt: skip
+    size = (1 + 3 * len(columns), 0.9 + 3 * len(styles))
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(len(styles), len(columns), squeeze=False)
     gap = 0.08 * (factors[-1] - factors[0] or 1) / max(1, len(arms))
     for style, panels in zip(styles, axes, strict=True):
         for (name, N), axis in zip(columns, panels, strict=True):

@@ -18,7 +18,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from experiments.harness.arms import Arm
 from experiments.harness.results import Row
@@ -32,7 +31,7 @@ from experiments.harness.summary import (
     grouped,
     titles_in,
 )
-from experiments.harness.tables import number, with_interval
+from experiments.harness.tables import Table, number, with_interval
 
 REFERENCE = "gcd"
 """The method that the others are compared with, unless `task.reference` says otherwise."""
@@ -119,10 +118,10 @@ def difference(
 
 def as_paired_table(
     found: Sequence[dict[str, Any]], compared: Mapping[str, Compared] = ACCURACY
-) -> pd.DataFrame:
+) -> Table:
     """Turn differences into a table."""
     titles = titles_in(found)
-    return pd.DataFrame(
+    return [
         {
             **titles(d),
             "particles": d["particles"],
@@ -139,7 +138,7 @@ def as_paired_table(
             "seconds, times": number(d["seconds_ratio"]),
         }
         for d in found
-    )
+    ]
 
 
 def _ratio(own: Sequence[Row], other: Sequence[Row], key: str) -> float | None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from jinja2 import TemplateError
-
 from experiments.harness.checks import one_of
 from experiments.harness.config import PROMPTS
 
@@ -34,6 +32,8 @@ def chat(tokenizer: Any, instruction: str, request: str, joined: str | None = No
     """
     apart = [{"role": "system", "content": instruction}, {"role": "user", "content": request}]
     together = [{"role": "user", "content": joined or f"{instruction}\n\n{request}"}]
+    from jinja2 import TemplateError  # which compact prompts need not wait for
+
     try:
         text = tokenizer.apply_chat_template(apart, tokenize=False, add_generation_prompt=True)
     except TemplateError:  # some templates know no system role

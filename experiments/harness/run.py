@@ -27,7 +27,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
 
-import wandb
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
@@ -315,7 +314,7 @@ class Run:
         self,
         table: str,
         summary: dict[str, Any],
-        log: Callable[[wandb.Run], None],
+        log: Callable[[Any], None],
         files: Sequence[str] = (),
         also: str = "",
         arms: Sequence[tracking.LoggedArm] = (),

@@ -10,11 +10,9 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
-
 from experiments.harness.methods import method_of
 from experiments.harness.paired import Compared
-from experiments.harness.summary import titles_in
+from experiments.harness.summary import grouped, titles_in
 from experiments.harness.tables import as_columns, number, without_constants
 
 WIDTH = 120
@@ -41,7 +39,7 @@ def on_screen(
     """
     titles = titles_in(summary)
     table, constants = without_constants(
-        pd.DataFrame(
+        [
             {
                 **titles(s),
                 "particles": s["particles"],
@@ -53,15 +51,12 @@ def on_screen(
                 "LM calls": number(s["lm_calls_each"], 1),
             }
             for s in summary
-        )
-    )
-    if "style" in table:
-        parts = [
-            f"{style}:\n{as_columns(own.drop(columns='style'))}"
-            for style, own in table.groupby("style", sort=False)
         ]
-    else:
-        parts = [as_columns(table)]
+    )
+    parts = []
+    for style, rows in grouped(table, lambda row: row.get("style", "")).items():
+        shown = [{k: cell for k, cell in row.items() if k != "style"} for row in rows]
+        parts.append((f"{style}:\n" if style else "") + as_columns(shown))
     return "\n\n".join(
         [_filled(title), _filled(result(summary, found, compared)), *parts]
         + [_filled(note) for note in (constants, evidence) if note]

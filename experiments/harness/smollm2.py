@@ -21,9 +21,6 @@ from typing import Any
 
 import torch
 from filelock import FileLock
-from gguf import GGUFReader
-from tokenizers import pre_tokenizers
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gcd.tokens import disk_cache
 
@@ -116,6 +113,8 @@ def _make(path: Path, directory: Path) -> None:
 
 def _model(path: Path) -> Any:
     """The model, its weights in float32, without a word of quantisation in its settings."""
+    from transformers import AutoModelForCausalLM  # is needed once, when the file is dequantised
+
     read = AutoModelForCausalLM.from_pretrained(
         path.parent, gguf_file=path.name, dtype=torch.float32
     )
@@ -132,6 +131,10 @@ def _tokenizer(path: Path) -> Any:
     Raises:
         ValueError: the file says something else than what is known here.
     """
+    from gguf import GGUFReader
+    from tokenizers import pre_tokenizers
+    from transformers import AutoTokenizer
+
     fields = GGUFReader(path).fields
     named = fields["tokenizer.ggml.pre"].contents()
     if named != _PRE_TOKENIZER:

@@ -15,13 +15,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import pandas as pd
-from scipy import stats
 
 from experiments.harness.algorithms import is_discrete
 from experiments.harness.arms import Arm
 from experiments.harness.results import Row
-from experiments.harness.tables import number, with_interval
+from experiments.harness.tables import Table, number, with_interval
 
 _RESAMPLES = 2000
 _LEVEL = 0.95
@@ -56,6 +54,8 @@ def bootstrap(values: Sequence[float], seed: int = 0) -> Interval:
     mean = float(sample.mean())
     if sample.size == 1:  # resampled, it is always the same
         return Interval(mean, mean, mean)
+    from scipy import stats  # a third of a second, and needed when a run has ended
+
     low, high = stats.bootstrap(
         (sample,),
         np.mean,
@@ -237,11 +237,11 @@ def _record(
     return record
 
 
-def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
+def as_table(summary: Sequence[dict[str, Any]]) -> Table:
     """Turn the summary into a table: percentages, intervals, and the costs of one example."""
     repeated = any(s["repeats"] > 1 for s in summary)
     titles = titles_in(summary)
-    return pd.DataFrame(
+    return [
         {
             **titles(s),
             "particles": s["particles"],
@@ -267,7 +267,7 @@ def as_table(summary: Sequence[dict[str, Any]]) -> pd.DataFrame:
             "seconds": number(s["seconds_each"], 2),
         }
         for s in summary
-    )
+    ]
 
 
 def share_of_evidence(record: Mapping[str, Any]) -> str:

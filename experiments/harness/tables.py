@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import pandas as pd
+Table = list[dict[str, Any]]
+"""Rows with equal keys, the titles of the columns."""
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -34,7 +35,7 @@ def with_interval(
     return mean if low is None or high is None else f"{mean} [{low}, {high}]"
 
 
-def without_constants(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+def without_constants(table: Table) -> tuple[Table, str]:
     """Take out what is the same in every row, or the same as another column, and say so.
 
     Returns:
@@ -42,19 +43,22 @@ def without_constants(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     """
     if len(table) < 2:
         return table, ""
-    constant = [name for name in table if table[name].astype(str).nunique() == 1]
-    rest = table.drop(columns=constant)
-    said = [f"{name} {table[name].iloc[0]}" for name in constant]
-    shares = [name for name in rest if name.endswith("%")]
-    for i, name in enumerate(shares):
-        other = next((o for o in shares[:i] if o in rest and rest[o].equals(rest[name])), None)
-        if other is not None:
-            rest = rest.drop(columns=name)
+    columns = {name: [str(row[name]) for row in table] for name in table[0]}
+    said = [f"{name} {cells[0]}" for name, cells in columns.items() if len(set(cells)) == 1]
+    kept = {name: cells for name, cells in columns.items() if len(set(cells)) > 1}
+    shares: list[str] = []
+    for name in [name for name in kept if name.endswith("%")]:
+        other = next((share for share in shares if kept[share] == kept[name]), None)
+        if other is None:
+            shares.append(name)
+        else:
+            del kept[name]
             said.append(f"{name} as {other}")
+    rest = [{name: row[name] for name in kept} for row in table]
     return rest, f"In every row: {', '.join(said)}." if said else ""
 
 
-def as_markdown(table: pd.DataFrame) -> str:
+def as_markdown(table: Table) -> str:
     """Write a table in Markdown, its columns aligned so that the source reads well, too."""
     head, *rows = _padded(table)
     rule = "|" + "|".join("-" * (len(cell) + 2) for cell in head) + "|"
@@ -62,13 +66,13 @@ def as_markdown(table: pd.DataFrame) -> str:
     return "\n".join([lines[0], rule, *lines[1:]])
 
 
-def as_columns(table: pd.DataFrame) -> str:
+def as_columns(table: Table) -> str:
     """Write a table for a terminal, each column as wide as its longest cell."""
     return "\n".join("  ".join(row).rstrip() for row in _padded(table))
 
 
-def _padded(table: pd.DataFrame) -> list[list[str]]:
+def _padded(table: Table) -> list[list[str]]:
     """The cells of the head and of each row, those of a column of one width."""
-    cells = [list(table.columns), *([str(v) for v in row] for row in table.itertuples(index=False))]
+    cells = [list(table[0]), *(list(map(str, row.values())) for row in table)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [[c.ljust(w) for c, w in zip(row, widths, strict=True)] for row in cells]

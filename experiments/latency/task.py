@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import platform
 import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter, truediv
 from typing import Any
 
-import pandas as pd
 import torch
 from omegaconf import DictConfig
 
@@ -29,6 +30,7 @@ from experiments.harness.models import SHAPE, resolve_device, title_of, weights_
 from experiments.harness.results import Key, Row, key_of, read_rows
 from experiments.harness.run import Run, Task
 from experiments.harness.seeds import derived_seed
+from experiments.harness.summary import grouped
 from experiments.harness.tables import as_markdown, number
 from experiments.latency.models import timed_model
 from experiments.latency.timing import Bench, methods_of
@@ -160,10 +162,12 @@ def _row(key: Key, bench: Bench, seed: int, machine: str) -> Row:
 
 def _report(run: Run, rows: list[Row], methods: list[str]) -> None:
     """Make the table: medians, ratios of the runs of one turn, and the paper's beside ours."""
-    frame = pd.DataFrame(rows)
-    times = frame.pivot(index="repeat", columns="method", values="ms_per_token")
-    records = [_record(method, frame, times) for method in methods]
-    table = pd.DataFrame(
+    times = {
+        method: [row["ms_per_token"] for row in sorted(own, key=itemgetter("repeat"))]
+        for method, own in grouped(rows, itemgetter("method")).items()
+    }
+    records = [_record(method, rows, times) for method in methods]
+    table = [
         {
             "method": record["method"],
             "ms a token": f"{record['ms_per_token']:.2f}",
@@ -175,13 +179,14 @@ def _report(run: Run, rows: list[Row], methods: list[str]) -> None:
             "paper, x lm": number(PAPER[method] / PAPER["lm"] if method in PAPER else None),
         }
         for method, record in zip(methods, records, strict=True)
-    )
+    ]
     first = rows[0]
     own = "; the discrete filter takes its own" if "discrete" in methods else ""
     text = (
         f"## Milliseconds a token\n\n{as_markdown(table)}\n\n"
         f"{title_of(run.config.model)} on {first['machine']}; {first['particles']} particles, "
-        f"{first['tokens']} tokens fixed in advance{own}, medians of {len(times)} runs in turns, "
+        f"{first['tokens']} tokens fixed in advance{own}, medians of {run.config.task.repeats} "
+        f"runs in turns, "
         f"of ratios those of runs of the same turn. Not in these times: reading the prompt, the "
         f"constraint ({first['states']} states, {first['classes']} classes, "
         f"{first['automaton_seconds']:.2f} s), and the table of P-GCD. HMMs have random "
@@ -191,21 +196,21 @@ def _report(run: Run, rows: list[Row], methods: list[str]) -> None:
     run.report(text, summary, lambda tracked: None, files=("results.jsonl",))
 
 
-def _record(method: str, frame: pd.DataFrame, times: pd.DataFrame) -> dict[str, Any]:
+def _record(method: str, rows: Sequence[Row], times: Mapping[str, list[float]]) -> dict[str, Any]:
     mine = times[method]
-    tables = frame[frame.method == method].table_seconds.dropna()
+    tables = [row["table_seconds"] for row in rows if row["method"] == method]
     ratios = {
-        floor: statistics.median(mine / times[floor]) if floor in times else None
+        floor: statistics.median(map(truediv, mine, times[floor])) if floor in times else None
         for floor in ("lm", "generate")
     }
     return {
         "method": method,
         "ms_per_token": statistics.median(mine),
-        "least": float(mine.min()),
-        "greatest": float(mine.max()),
+        "least": min(mine),
+        "greatest": max(mine),
         "slowdown": ratios["lm"],
         "slowdown_generate": ratios["generate"],
-        "table_seconds": float(tables.iloc[0]) if len(tables) else None,
+        "table_seconds": next((each for each in tables if each is not None), None),
     }
 
 

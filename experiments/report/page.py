@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import jinja2
-from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from experiments.report.content import MOST_BYTES, Content, content_of, embedded
@@ -51,6 +49,9 @@ def write_page(runs: Sequence[RunData], path: Path, title: str) -> Path:
 
 def render(content: Content, title: str) -> str:
     """Make the page."""
+    import jinja2  # both are needed when a run has ended
+    from markdown_it import MarkdownIt
+
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,

@@ -15,7 +15,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from omegaconf import DictConfig
 
 import gcd
@@ -33,7 +32,7 @@ from experiments.harness.results import Row, as_lines
 from experiments.harness.run import Run, Task
 from experiments.harness.settings import check_records
 from experiments.harness.summary import Group, as_table, summarize
-from experiments.harness.tables import with_interval
+from experiments.harness.tables import Table, with_interval
 from experiments.sql.databases import Database, make_databases, read_sources
 from experiments.sql.judge import Judge
 from experiments.sql.prompts import build_prompt
@@ -166,12 +165,15 @@ def summarize_queries(rows: Sequence[Row], seed: int = 0) -> Summary:
     return summary
 
 
-def as_query_table(summary: Summary) -> pd.DataFrame:
+def as_query_table(summary: Summary) -> Table:
     """Turn the summary into a table of percentages, intervals and totals."""
-    table = as_table(summary)
-    table.insert(3, "prepares %", [f"{100 * record['prepares']:.1f}" for record in summary])
-    table.insert(6, "exact match %", [with_interval(r, "exact_match") for r in summary])
-    return table.rename(columns=lambda name: name.replace("accuracy (", "execution accuracy ("))
+    table = []
+    for row, record in zip(as_table(summary), summary, strict=True):
+        cells = [(k.replace("accuracy (", "execution accuracy ("), v) for k, v in row.items()]
+        cells.insert(3, ("prepares %", f"{100 * record['prepares']:.1f}"))
+        cells.insert(6, ("exact match %", with_interval(record, "exact_match")))
+        table.append(dict(cells))
+    return table
 
 
 def _run(run: Run, asked: Asked) -> None:

@@ -24,6 +24,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from experiments.harness.checks import one_of
@@ -125,13 +126,26 @@ def parses(text: str, style: str) -> bool:
     return True
 
 
-def makes_calls(answer: str | bytes, calls: Sequence[Call], style: str) -> bool:
-    """Tell whether an answer makes exactly these calls, in any order."""
+def makes_calls(
+    answer: str | bytes,
+    calls: Sequence[Call],
+    style: str,
+    aside: Mapping[str, str] = MappingProxyType({}),
+) -> bool:
+    """Tell whether an answer makes exactly these calls, in any order.
+
+    Args:
+        aside: an argument that does not count, by the name of its tool.
+    """
     try:
-        text = answer if isinstance(answer, str) else answer.decode()
-        return same_calls(parse_answer(text, style), calls)
+        said = parse_answer(answer if isinstance(answer, str) else answer.decode(), style)
     except ValueError:  # a UnicodeDecodeError is one
         return False
+    counted = [
+        Call(each.name, {k: v for k, v in each.arguments.items() if k != aside.get(each.name)})
+        for each in said
+    ]
+    return same_calls(counted, calls)
 
 
 def same_calls(left: Sequence[Call], right: Sequence[Call]) -> bool:

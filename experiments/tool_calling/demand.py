@@ -7,11 +7,9 @@ the gold calls, whatever it gives for what was demanded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import gcd
-from experiments.tool_calling.answers import Call, parse_answer, same_calls
 from experiments.tool_calling.records import ToolRecord
 
 DEMANDS = ("nothing", "argument")
@@ -55,18 +53,3 @@ def demanding_tools(record: ToolRecord) -> list[dict[str, Any]]:
         }
         for tool in gcd.parse_tools(record.tools).tools
     ]
-
-
-def makes_calls_and_more(
-    answer: str | bytes, calls: tuple[Call, ...], style: str, demanded: Mapping[str, str]
-) -> bool:
-    """Tell whether an answer makes exactly these calls, what was demanded aside."""
-    try:
-        said = parse_answer(answer if isinstance(answer, str) else answer.decode(), style)
-    except ValueError:
-        return False
-    return same_calls([_without(call, demanded.get(call.name)) for call in said], calls)
-
-
-def _without(call: Call, parameter: str | None) -> Call:
-    return Call(call.name, {k: v for k, v in call.arguments.items() if k != parameter})

@@ -33,7 +33,6 @@ from experiments.tool_calling.demand import (
     DEMANDS,
     demanded_arguments,
     demanding_tools,
-    makes_calls_and_more,
 )
 from experiments.tool_calling.prompts import build_prompt
 from experiments.tool_calling.records import ToolRecord, load_records
@@ -113,10 +112,8 @@ def record_task(config: DictConfig, tokenizer: Any, unknown_types: Counter[str])
 
     def is_correct(request: Request, answer: bytes) -> bool:
         record, style = request
-        answer = calls_in(answer, style)
-        if not demanding:
-            return makes_calls(answer, record.calls, style)
-        return makes_calls_and_more(answer, record.calls, style, demanded_arguments(record))
+        demanded = demanded_arguments(record) if demanding else {}
+        return makes_calls(calls_in(answer, style), record.calls, style, demanded)
 
     def columns(example: Example, posterior: smc.Posterior) -> Row:
         request: Any = example.record

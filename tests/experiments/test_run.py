@@ -376,12 +376,17 @@ def test_too_little_memory_for_every_record_is_refused(tmp_path):
 
 
 def test_mistakes_are_one_line_before_any_model_work():
-    """As a command; what a message says is for the other tests."""
-    command = [sys.executable, "-m", "experiments.run", "+task=xlam", "task.methods=[magic]"]
+    """As a command, which does not load what is needed when a run has ended."""
+    command = [sys.executable, "-X", "importtime", "-m", "experiments.run"]
+    command += ["+task=xlam", "task.methods=[magic]"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert "'magic' for task.methods" in done.stderr
     assert "Traceback" not in done.stderr
+    imported = set(re.findall(r"^import time:.*\| +(\S+)$", done.stderr, re.MULTILINE))
+    assert "experiments.harness.run" in imported
+    late = {"matplotlib", "pandas", "scipy.stats", "wandb", "sacrebleu", "rouge_score"}
+    assert not imported & late
 
 
 def test_a_run_needs_a_task():

@@ -120,4 +120,4 @@ def test_dead_rows_count_in_every_denominator():
     assert dead["bleu"] == 0
     assert dead["log_p_per_token"] is None
     table = as_table([record, dead])
-    assert list(table["log p a token"]) == ["-2.00 [-2.00, -2.00]", "–"]
+    assert [line["log p a token"] for line in table] == ["-2.00 [-2.00, -2.00]", "–"]

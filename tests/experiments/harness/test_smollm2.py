@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import regex
 import torch
+from gguf import GGUFReader
 
 import gcd
 import smc
@@ -147,7 +148,7 @@ def check_tokenizer(tokenizer: Any) -> None:
     """Against a small encoder that knows the file's vocabulary and merges, and nothing else."""
     path = smollm2.find()
     smollm2.check(path)
-    fields = smollm2.GGUFReader(path).fields
+    fields = GGUFReader(path).fields
     tokens = fields["tokenizer.ggml.tokens"].contents()
     own = BPE(tokens, fields["tokenizer.ggml.merges"].contents())
     assert len(tokenizer) == len(tokens) == 49152

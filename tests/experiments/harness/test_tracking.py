@@ -191,7 +191,7 @@ def test_online_a_run_is_resumed_under_the_same_id_and_logged_once(monkeypatch, 
         runs[id] = FakeRun(len(runs[id].logged)) if id in runs else FakeRun(0)
         return runs[id]
 
-    monkeypatch.setattr(tracking.wandb, "init", init)
+    monkeypatch.setattr(wandb, "init", init)
     logged(tmp_path, mode="online")
     assert len(runs) == 9
     assert all(len(run.logged) == 1 for run in runs.values())
@@ -209,7 +209,7 @@ def test_a_server_that_cannot_be_reached_is_asked_once(monkeypatch, tmp_path):
             raise wandb.errors.CommError("no route")
         return FakeRun(0)
 
-    monkeypatch.setattr(tracking.wandb, "init", init)
+    monkeypatch.setattr(wandb, "init", init)
     logged(tmp_path, mode="online")
     assert modes == ["online"] + ["offline"] * 9
 
@@ -234,7 +234,7 @@ def test_whatever_wandb_raises_a_finished_run_stays_finished(monkeypatch, tmp_pa
         def log(self, values: dict) -> None:
             raise TypeError("something of its own")
 
-    monkeypatch.setattr(tracking.wandb, "init", lambda **_: Failing(0))
+    monkeypatch.setattr(wandb, "init", lambda **_: Failing(0))
     logged(tmp_path)
     (warning,) = caplog.messages
     assert "TypeError: something of its own" in warning
@@ -245,6 +245,6 @@ def test_who_interrupts_the_logging_interrupts_the_run(monkeypatch, tmp_path):
     def interrupted(**_: object) -> FakeRun:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tracking.wandb, "init", interrupted)
+    monkeypatch.setattr(wandb, "init", interrupted)
     with pytest.raises(KeyboardInterrupt):
         logged(tmp_path)

@@ -179,7 +179,7 @@ def test_execution_accuracy_leaves_out_what_has_no_measure():
     assert record["weighted_accuracy"] == record["majority_accuracy"] == 0.5
     assert record["prepares"] == record["exact_match"] == 0.5
     assert 0 <= record["exact_match_low"] < 0.5 < record["exact_match_high"] <= 1
-    [line] = as_query_table([record]).to_dict("records")
+    [line] = as_query_table([record])
     assert line["prepares %"] == "50.0"
     assert line["execution accuracy (weighted) %"] == "50.0 [0.0, 100.0]"
 

@@ -7,11 +7,10 @@ import json
 import pytest
 
 import gcd
-from experiments.tool_calling.answers import Call, write_answer
+from experiments.tool_calling.answers import Call, makes_calls, write_answer
 from experiments.tool_calling.demand import (
     demanded_arguments,
     demanding_tools,
-    makes_calls_and_more,
 )
 from experiments.tool_calling.records import record_of
 
@@ -75,13 +74,13 @@ def test_an_answer_is_right_whatever_it_gives_for_what_was_demanded(style):
 
     def right(**arguments):
         text = write_answer([Call("weather", arguments)], asked.tools, style)
-        return makes_calls_and_more(text.encode(), asked.calls, style, demanded)
+        return makes_calls(text.encode(), asked.calls, style, demanded)
 
     assert right(city="Oslo", days=3, unit="C")
     assert right(city="Oslo", days=3, unit="?")
     assert not right(city="Oslo", days=4, unit="C")
-    assert not makes_calls_and_more(b"\xff", asked.calls, style, demanded)
-    assert not makes_calls_and_more("[", asked.calls, style, demanded)
+    assert not makes_calls(b"\xff", asked.calls, style, demanded)
+    assert not makes_calls("[", asked.calls, style, demanded)
 
 
 def test_a_record_whose_calls_give_everything_is_refused_by_name():
