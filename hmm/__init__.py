@@ -20,7 +20,7 @@ from hmm.initialize import distilled
 from hmm.lookahead import Expected, expect_all_tokens, expect_classes, expect_tokens
 from hmm.model import HMM
 from hmm.product import LookaheadTable, lookahead_table
-from hmm.transition import Dense
+from hmm.transition import Dense, Monarch
 
 __all__ = [
     "HMM",
@@ -28,6 +28,7 @@ __all__ = [
     "Dense",
     "Expected",
     "LookaheadTable",
+    "Monarch",
     "PseudoCounts",
     "Statistics",
     "Step",

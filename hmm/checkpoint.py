@@ -2,7 +2,7 @@
 
 **Ours**, `hmm.safetensors` and `config.json`:
 
-    initial (H),   transition (H, H),
+    initial (H),   transition (H, H)  or  first (K, M, M) and second (M, K, K),
     emission (V, H)  or  emission_rows (R, H) and row_of (V, int32), emission[v] = rows[row_of[v]]
 
 all of them probabilities but `row_of`, in the type they were saved in. Half types make small files:
@@ -28,6 +28,7 @@ follows is what would have followed. An interruption leaves the previous checkpo
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +40,7 @@ from gcd.tokens.vocabulary import Vocabulary
 from hmm.em import Statistics, Step
 from hmm.model import HMM
 from hmm.shared_rows import SharedRows, share_rows
-from hmm.transition import Dense
+from hmm.transition import Dense, from_factors
 
 WEIGHTS, CONFIG, STEP = "hmm.safetensors", "config.json", "step.safetensors"
 ENDS, DIGEST = "eos_token_id", "vocabulary_digest"
@@ -105,7 +106,8 @@ def save(
             )
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    values = ("hmm-1", hmm.num_states, hmm.num_tokens, "dense")
+    kind = "dense" if isinstance(hmm.transition, Dense) else "monarch"
+    values = ("hmm-1", hmm.num_states, hmm.num_tokens, kind)
     described = dict(zip(_RESERVED, values, strict=True)) | named | (config or {})
     stored |= _emission_parts(stored.pop("emission"), shared)
     write_tensors(stored, directory / WEIGHTS)
@@ -206,7 +208,9 @@ def save_step(step: Step, directory: str | Path) -> None:
     tensors["step"] = torch.tensor(step.step)
     tensors["log_likelihood"] = torch.tensor(step.log_likelihood, dtype=torch.float64)
     if step.statistics is not None:
-        tensors |= {f"statistics.{n}.0": array for n, array in step.statistics._asdict().items()}
+        for name, value in step.statistics._asdict().items():
+            arrays = value if isinstance(value, tuple) else (value,)
+            tensors |= {f"statistics.{name}.{i}": array for i, array in enumerate(arrays)}
     # One file holds it all, so that no interruption can mix two steps. The model is there a second
     # time as `load` wants it.
     write_tensors(tensors, directory / STEP)
@@ -232,14 +236,22 @@ def load_step(directory: str | Path, *, device: torch.device | str = "cpu") -> S
     )
     statistics = None
     if "statistics.initial.0" in tensors:
-        statistics = Statistics(*(tensors[f"statistics.{name}.0"] for name in Statistics._fields))
+        values = {
+            name: tuple(
+                tensors[key] for key in sorted(tensors) if key.startswith(f"statistics.{name}.")
+            )
+            for name in Statistics._fields
+        }
+        statistics = Statistics(
+            **{n: value if n == "transition" else value[0] for n, value in values.items()}  # type: ignore[arg-type]
+        )
     return Step(hmm, statistics, int(tensors["step"]), float(tensors["log_likelihood"]))
 
 
 def _parts(hmm: HMM) -> dict[str, Tensor]:
-    return {
-        "initial": hmm.initial, "transition": hmm.transition.matrix, "emission": hmm.emission,
-    }  # fmt: skip
+    names = ("transition",) if isinstance(hmm.transition, Dense) else ("first", "second")
+    transition = dict(zip(names, hmm.transition.factors, strict=True))
+    return {"initial": hmm.initial, **transition, "emission": hmm.emission}
 
 
 def _emission_parts(emission: Tensor, shared: bool | None) -> dict[str, Tensor]:
@@ -251,17 +263,20 @@ def _emission_parts(emission: Tensor, shared: bool | None) -> dict[str, Tensor]:
 
 
 def _assemble(parts: dict[str, Tensor], path: Path) -> HMM:
-    for emitted in (_EMISSION, _SHARED):
-        if parts.keys() == {"initial", "transition", *emitted}:
+    for names, emitted in itertools.product(
+        (("transition",), ("first", "second")), (_EMISSION, _SHARED)
+    ):
+        if parts.keys() == {"initial", *names, *emitted}:
             emission = [parts[name] for name in emitted]
             try:
                 matrix = emission[0] if len(emission) == 1 else SharedRows(*emission).matrix()
             except ValueError as error:
                 raise ValueError(f"{path}: {error}") from error
-            return HMM(parts["initial"], Dense(parts["transition"]), matrix)
+            factors = tuple(parts[name] for name in names)
+            return HMM(parts["initial"], from_factors(factors), matrix)
     raise ValueError(
-        f"{path} holds {sorted(parts)}, not initial, transition and emission (or emission_rows "
-        "and row_of)"
+        f"{path} holds {sorted(parts)}, not initial, transition (or first and second) "
+        "and emission (or emission_rows and row_of)"
     )
 
 

@@ -1,7 +1,7 @@
 """Expectation-maximisation fits an HMM to sequences, in batches, on any number of machines.
 
 An HMM is an exponential family, so all that EM needs of data are expected counts: of first states,
-of transitions, of (token, state) pairs. They add, over sequences, batches
+of uses of each transition parameter, of (token, state) pairs. They add, over sequences, batches
 and machines, and that is the whole design:
 
     expected_statistics   E-step: counts of a batch, 6 H² operations a token (hmm.inference)
@@ -26,7 +26,7 @@ same everywhere, so every process holds the same model and the code has one path
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -36,7 +36,7 @@ from torch import Tensor
 from hmm import inference
 from hmm.inference import PackedMarginals
 from hmm.model import HMM
-from hmm.transition import Dense
+from hmm.transition import from_factors
 
 
 class Statistics(NamedTuple):
@@ -44,7 +44,7 @@ class Statistics(NamedTuple):
 
     Attributes:
         initial: of first states.
-        transition: of transitions from each state to each.
+        transition: of uses of each transition parameter: `(H, H)`, or the two Monarch factors.
         emission: emission[v, h], of token v seen in state h.
         log_likelihood: sum of log P over the sequences, in float64. It counts impossible ones.
         sequences: number of sequences, scaled as the counts are.
@@ -52,7 +52,7 @@ class Statistics(NamedTuple):
     """
 
     initial: Float[Tensor, "H"]
-    transition: Float[Tensor, "H H"]
+    transition: tuple[Tensor, ...]
     emission: Float[Tensor, "V H"]
     log_likelihood: Float[Tensor, ""]
     sequences: Float[Tensor, ""]
@@ -64,14 +64,19 @@ class Statistics(NamedTuple):
         scalar = torch.zeros((), dtype=torch.float64, device=hmm.device)
         return cls(
             torch.zeros_like(hmm.initial),
-            torch.zeros_like(hmm.transition.matrix),
+            tuple(torch.zeros_like(factor) for factor in hmm.transition.factors),
             torch.zeros_like(hmm.emission, dtype=hmm.dtype),
             *(scalar.clone() for _ in range(3)),
         )
 
     def map(self, function: Callable[..., Tensor], *others: Statistics) -> Statistics:
         """Apply a function to each array (and to the same one of the others)."""
-        return Statistics(*map(function, self, *others))
+
+        def mapped(*values: Any) -> Any:
+            several = isinstance(values[0], tuple)
+            return tuple(map(function, *values)) if several else function(*values)
+
+        return Statistics(*map(mapped, self, *others))
 
     def __add__(self, other: object) -> Statistics:
         """The counts of both sets of sequences together."""
@@ -122,7 +127,8 @@ def expected_statistics(
     packed = result.packed
     if packed.sizes:
         total.initial.add_(result.states[: packed.sizes[0]].sum(dim=0))
-    total.transition.add_(result.transition_counts)
+    for sum_, part in zip(total.transition, result.transition_counts, strict=True):
+        sum_.add_(part)
     _add_emissions(total.emission, result)
 
     total.log_likelihood.add_(result.log_likelihood.double().sum())
@@ -216,9 +222,14 @@ def maximize(
         if not bool(torch.as_tensor(value).min() >= 0):
             raise ValueError(f"pseudo-counts are not negative, {name}'s are {value}")
     columns = emission.unsqueeze(1) if emission.dim() else emission
+    transition = from_factors(
+        tuple(
+            _normalised(counts + pseudo_counts.transition, -1) for counts in statistics.transition
+        )
+    )
     return HMM(
         _normalised(statistics.initial + pseudo_counts.initial, -1),
-        Dense(_normalised(statistics.transition + pseudo_counts.transition, -1)),
+        transition,
         _normalised(statistics.emission + columns, 0).to(emission_dtype),
     )
 

@@ -74,13 +74,13 @@ class Marginals(NamedTuple):
 
     Attributes:
         states: P(h_t | x); zero behind each sequence's end and for impossible sequences.
-        transition_counts: expected number of transitions from each state to each, summed over
-            sequences and times.
+        transition_counts: expected number of uses of each transition parameter, in the order and
+            shapes of `transition.factors`, summed over sequences and times.
         log_likelihood: log P(x), -inf for an impossible sequence.
     """
 
     states: Float[Tensor, "B T H"]
-    transition_counts: Float[Tensor, "H H"]
+    transition_counts: tuple[Tensor, ...]
     log_likelihood: Float[Tensor, "B"]
 
 
@@ -130,7 +130,7 @@ class PackedMarginals(NamedTuple):
 
     packed: Packed
     states: Float[Tensor, "n H"]
-    transition_counts: Float[Tensor, "H H"]
+    transition_counts: tuple[Tensor, ...]
     log_likelihood: Float[Tensor, "B"]
 
 
@@ -360,9 +360,9 @@ def _log_likelihood(packed: Packed, scale: Float[Tensor, "n"]) -> Float[Tensor, 
 
 def _transition_counts(
     hmm: HMM, packed: Packed, filtered: Float[Tensor, "n H"], ahead: Float[Tensor, "n H"]
-) -> Float[Tensor, "H H"]:
-    """Count the expected transitions from each state to each, over all times and sequences."""
-    counts = torch.zeros_like(hmm.transition.matrix)
+) -> tuple[Tensor, ...]:
+    """Count the expected uses of every transition parameter, over all times and sequences."""
+    counts = tuple(torch.zeros_like(factor) for factor in hmm.transition.factors)
     sizes, offsets = packed.sizes, packed.offsets
     if len(sizes) < 2:
         return counts
@@ -379,7 +379,9 @@ def _transition_counts(
             time = torch.searchsorted(ends, rows, right=True)
             back = torch.tensor([0, *sizes[:-1]], device=filtered.device)
             before = filtered[rows - back[time]]
-        counts.add_(hmm.transition.expected_counts(before, ahead[start:stop]))
+        used = hmm.transition.expected_counts(before, ahead[start:stop])
+        for total, part in zip(counts, used, strict=True):
+            total.add_(part)
     return counts
 
 

@@ -33,6 +33,7 @@ from torch import Tensor
 
 from hmm.em import PseudoCounts, Statistics, maximize
 from hmm.model import HMM
+from hmm.transition import factor_shapes
 
 SMOOTHING = PseudoCounts(initial=0.01, transition=0.01, emission=0.001)
 """Pseudo-counts an entry: enough that nothing is impossible, little beside one observation."""
@@ -99,6 +100,7 @@ def counts_of_states(
     num_states: int,
     num_tokens: int,
     *,
+    monarch: bool | int = False,
     dtype: torch.dtype = torch.float32,
 ) -> Statistics:
     """Count what EM expects, for sequences whose hidden states are known.
@@ -109,6 +111,7 @@ def counts_of_states(
         lengths: of each sequence.
         num_states: H.
         num_tokens: V.
+        monarch: kind of transition, as for `HMM.random`.
         dtype: of the counts.
 
     Raises:
@@ -132,11 +135,19 @@ def counts_of_states(
         return counted.reshape(shape).to(dtype)
 
     pair = inside[:, 1:]
+    before, after = states[:, :-1][pair], states[:, 1:][pair]
+    shapes = factor_shapes(num_states, monarch)
+    if len(shapes) == 1:
+        transitions: tuple[Tensor, ...] = (count(shapes[0], before, after),)
+    else:  # (k, m) -> (k', m') uses first[k, m, m'] and second[m', k, k']
+        inner = shapes[0][1]
+        k, m, next_k, next_m = before // inner, before % inner, after // inner, after % inner
+        transitions = count(shapes[0], k, m, next_m), count(shapes[1], next_m, k, next_k)
     # No model was used, so there is no log-likelihood to speak of.
     scalars = (0.0, float((lengths > 0).sum()), float(inside.sum()))
     return Statistics(
         count((num_states,), states[:, 0][inside[:, 0]]),
-        count((num_states, num_states), states[:, :-1][pair], states[:, 1:][pair]),
+        transitions,
         count((num_tokens, num_states), tokens[inside], states[inside]),
         *(torch.tensor(value, dtype=torch.float64, device=device) for value in scalars),
     )
@@ -151,6 +162,7 @@ def distilled(
     *,
     eos_ids: tuple[int, ...] = (),
     smoothing: PseudoCounts = SMOOTHING,
+    monarch: bool | int = False,
     restarts: int = 1,
     seed: int = 0,
 ) -> HMM:
@@ -165,6 +177,8 @@ def distilled(
         num_tokens: V, the width of the LM's logits.
         eos_ids: tokens that share the last state; none, and no state is set aside.
         smoothing: pseudo-counts for what was not seen.
+        monarch: as for `HMM.random`. Neighbours in the grid are not made alike: the groups are
+            numbered as k-means leaves them.
         restarts, seed: of k-means, see `cluster`.
 
     Raises:
@@ -187,5 +201,5 @@ def distilled(
     ).to(seen.device)
     states = torch.zeros_like(tokens)
     states[inside] = assigned
-    counts = counts_of_states(states, tokens, lengths, num_states, num_tokens)
+    counts = counts_of_states(states, tokens, lengths, num_states, num_tokens, monarch=monarch)
     return maximize(counts, smoothing)

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hmm.transition import Dense, check_distribution
+from hmm.transition import Transition, check_distribution, factor_shapes, from_factors
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class HMM:
 
     Attributes:
         initial: initial[h] = P(first state is h).
-        transition: P(next state | state).
+        transition: P(next state | state), `Dense` or `Monarch`.
         emission: emission[v, h] = P(token is v | state is h); columns sum to one.
 
     Shapes are checked here, values by `check`, which reads every parameter.
@@ -40,7 +40,7 @@ class HMM:
     """
 
     initial: Float[Tensor, "H"]
-    transition: Dense
+    transition: Transition
     emission: Float[Tensor, "V H"]
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class HMM:
                 "an HMM needs `initial` (H) and `emission` (V x H), not shapes "
                 f"{tuple(self.initial.shape)} and {tuple(self.emission.shape)}"
             )
-        kinds = {part.dtype for part in (self.initial, self.transition.matrix)}
+        kinds = {part.dtype for part in (self.initial, *self.transition.factors)}
         if len(kinds) > 1 or not all(kind.is_floating_point for kind in kinds):
             raise ValueError(
                 "initial and transition must be of one floating-point type, not "
@@ -73,7 +73,7 @@ class HMM:
     @property
     def num_parameters(self) -> int:
         """Numbers stored. (Degrees of freedom are one fewer for each distribution.)"""
-        parts = (self.initial, self.transition.matrix, self.emission)
+        parts = (self.initial, *self.transition.factors, self.emission)
         return sum(part.numel() for part in parts)
 
     @property
@@ -130,7 +130,7 @@ class HMM:
 
         return HMM(
             divided(self.initial),
-            Dense(divided(self.transition.matrix)),
+            from_factors(tuple(divided(part) for part in self.transition.factors)),
             divided(self.emission, dim=0),
         )
 
@@ -143,16 +143,19 @@ class HMM:
         generator: torch.Generator | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        monarch: bool | int = False,
         concentration: float | int = 1.0,
     ) -> HMM:
         """Draw every distribution from a symmetric Dirichlet; all entries are positive.
 
         Args:
             generator: on `device`; None is torch's own.
+            monarch: False for a full matrix, M for Monarch factors with blocks of M x M and
+                (H/M) x (H/M), True for the two most nearly equal.
             concentration: 1 is uniform over distributions, less is nearer to deterministic.
 
         Raises:
-            ValueError: if a size or the concentration is not positive.
+            ValueError: if a size is not positive, or M does not divide H.
         """
         if num_states < 1 or num_tokens < 1 or not concentration > 0:
             raise ValueError(
@@ -173,8 +176,9 @@ class HMM:
             weights.clamp_(min=torch.finfo(wide).tiny ** 0.5)
             return weights.div_(weights.sum(dim=dim, keepdim=True)).to(dtype)
 
+        shapes = factor_shapes(num_states, monarch)
         return cls(
             dirichlet(num_states),
-            Dense(dirichlet(num_states, num_states)),
+            from_factors(tuple(dirichlet(*shape) for shape in shapes)),
             dirichlet(num_tokens, num_states, dim=0),
         )

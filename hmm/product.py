@@ -19,11 +19,11 @@ successors are levelled before they are summed, so float32 serves for any length
 
 **Cost.** Classes that lead from s to the same state are one edge, and edges with equal sets of
 classes share one row of emission mass; the class masses are O(V H), once per automaton. Each pair
-(r, s) that needs a row of its own costs O(H) per edge of s and O(H²) for the transition, and H
-numbers of memory. `hmm.recursion` says which pairs those are: none from which the end is out of
-reach, none that the budgets at hand never lead to, and none where nothing moves any more, as beyond
-the longest text of a finite language, or where what longer texts add is negligible. Once nothing
-moves anywhere, the table serves every budget.
+(r, s) that needs a row of its own costs O(H) per edge of s and O(H²) for the transition (O(H (K +
+M)) for Monarch factors), and H numbers of memory. `hmm.recursion` says which pairs those are: none
+from which the end is out of reach, none that the budgets at hand never lead to, and none where
+nothing moves any more, as beyond the longest text of a finite language, or where what longer texts
+add is negligible. Once nothing moves anywhere, the table serves every budget.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from torch import Tensor
 
 from experiments.harness.seeds import derived_seed
 from hmm.model import HMM
-from hmm.transition import Dense
+from hmm.transition import from_factors
 
 FEWEST_STATES = 2
 """All tokens together, and the ends of a text."""
@@ -130,7 +130,7 @@ def cloned(
     step = _transition(visited, states, kind, kind_of).float()
     root = len(kind_of)
     emission = _emission(visited, states, kind, kind_of, expected)
-    return HMM(step[root].clone(), Dense(step[:root].clone()), emission)
+    return HMM(step[root].clone(), from_factors((step[:root].clone(),)), emission)
 
 
 def _kinds(

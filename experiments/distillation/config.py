@@ -22,7 +22,9 @@ from experiments.harness.config import DataConfig, ModelConfig, WandbConfig
 from experiments.harness.identity import Identity, plain
 from experiments.harness.settings import check_model
 from experiments.tool_calling.answers import STYLES
+from hmm.transition import factor_shapes
 
+TRANSITIONS = ("dense", "monarch")
 INITS = ("random", "latent", "clones")
 SAVE_DTYPES = ("float32", "float16", "bfloat16")
 
@@ -56,6 +58,8 @@ class DistillConfig:
 
     # The HMM.
     num_states: int = 512
+    transition: str = "dense"  # or "monarch"
+    block: int | None = None  # of the first Monarch factor; None: nearest to a square
     init: str = "random"  # or "latent": k-means of sketches of the LM's logits; or "clones": of
     # tokens, by such sketches
 
@@ -104,8 +108,7 @@ def result_settings(config: DictConfig) -> Identity:
     values = {k: v for k, v in plain(config).items() if k not in _NOT_IDENTITY}
     for key in ("device", "device_map", "prompt_mib", "adapter"):
         values["model"].pop(key)
-    # Runs of the time when there were other transitions go on.
-    return values | {"transition": "dense", "block": None}
+    return values
 
 
 def sampling_settings(config: DictConfig) -> Identity:
@@ -114,8 +117,16 @@ def sampling_settings(config: DictConfig) -> Identity:
     return {"model": values["model"], **{key: values[key] for key in _SAMPLING}}
 
 
+def monarch_of(config: DictConfig) -> bool | int:
+    """Give the argument `monarch` of `HMM.random`."""
+    if config.transition == "dense":
+        return False
+    return True if config.block is None else int(config.block)
+
+
 def check(config: DictConfig) -> None:
     """Refuse values that no run could honour: `ValueError` with the value and what to give."""
+    one_of("transition", config.transition, TRANSITIONS)
     one_of("init", config.init, INITS)
     one_of("source", config.source, tuple(SOURCES))
     one_of("style", config.style, (*STYLES, "both"))
@@ -141,6 +152,7 @@ def check(config: DictConfig) -> None:
     inside("save_minutes", minutes, "[0, infinity)", 0 <= minutes < math.inf)
     for key in ("pseudo_count", "emission_pseudo_count"):
         inside(key, config[key], "(0, infinity)", 0 < config[key] < math.inf)
+    _check_model(config)
     _check_init(config)
     _check_data(config)
     _check_ignored(config)
@@ -148,16 +160,31 @@ def check(config: DictConfig) -> None:
         SOURCES[config.source].check(config)
 
 
-def _check_init(config: DictConfig) -> None:
+def _check_model(config: DictConfig) -> None:
+    if config.transition == "dense" and config.block is not None:
+        raise ValueError("block is the size of Monarch blocks: give transition=monarch with it")
+    try:
+        factor_shapes(config.num_states, monarch_of(config))
+    except ValueError as error:
+        raise ValueError(f"num_states={config.num_states}, block={config.block}: {error}") from None
     if config.init == "latent" and importlib.util.find_spec("faiss") is None:
         raise ValueError(
             "init=latent clusters with faiss, which is not installed: "
             "`pip install -c constraints.txt -e '.[experiments,distillation]'`, or use init=random"
         )
+
+
+def _check_init(config: DictConfig) -> None:
     if config.init != "random" and config.data.path is None:
         at_least(f"top (with init={config.init}, made of what is kept)", config.top, 1)
-    if config.init == "clones":
-        at_least("num_states (with init=clones)", config.num_states, FEWEST_STATES)
+    if config.init != "clones":
+        return
+    at_least("num_states (with init=clones)", config.num_states, FEWEST_STATES)
+    if config.transition != "dense":
+        raise ValueError(
+            f"init=clones makes dense transitions, and transition={config.transition}: give "
+            "transition=dense, or another init"
+        )
 
 
 def _check_data(config: DictConfig) -> None:

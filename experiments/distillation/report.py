@@ -126,6 +126,7 @@ def _perplexity(value: float) -> str:
 
 def card(summary: dict[str, Any], last: Point, config: DictConfig, out: Path, table: str) -> str:
     """Write the README of the model."""
+    kind = "dense" if config.transition == "dense" else "Monarch"
     megabytes = (out / WEIGHTS).stat().st_size / 1e6
     return f"""---
 license: apache-2.0
@@ -134,7 +135,7 @@ license: apache-2.0
 
 # A hidden Markov model of a language model's answers
 
-{summary["num_states"]} states, {summary["num_tokens"]} tokens,
+{summary["num_states"]} states, {kind} transitions, {summary["num_tokens"]} tokens,
 {megabytes:.1f} MB in {config.save_dtype}.
 Distilled from {summary["source"]}.
 

@@ -201,7 +201,8 @@ def _initial(
 ) -> HMM:
     """The HMM that training begins with, over classes of tokens."""
     if config.init == "random":
-        return at_random(config.num_states, lumping.num_classes, seed=config.seed)
+        monarch = distill_config.monarch_of(config)
+        return at_random(config.num_states, lumping.num_classes, seed=config.seed, monarch=monarch)
     if config.init == "latent":
         return _latent(config, eos_ids, training, lumping)
     return _clones(config, eos_ids, training, lumping)
@@ -240,6 +241,7 @@ def _latent(
         config.num_states,
         lumping.num_classes,
         eos_ids=_ends(eos_ids, lumping),
+        monarch=distill_config.monarch_of(config),
         seed=config.seed,
     )
 

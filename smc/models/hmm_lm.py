@@ -69,7 +69,7 @@ class HMMLanguageModel:
     def digest(self) -> str:
         """Compute a digest of all parameters, which tells the model from others."""
         found = hashlib.sha256()
-        for part in (self.hmm.initial, self.hmm.transition.matrix, self.hmm.emission):
+        for part in (self.hmm.initial, *self.hmm.transition.factors, self.hmm.emission):
             found.update(part.cpu().numpy().tobytes())
         return found.hexdigest()[:16]
 

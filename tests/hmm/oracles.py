@@ -1,6 +1,7 @@
 """Hidden Markov models by brute force: tables over every path of hidden states.
 
-Nothing here shares code with `hmm`: probabilities are sums over a table with one axis a time.
+Nothing here shares code with `hmm`: the transition matrix is multiplied out from block-diagonal
+matrices and a permutation, probabilities are sums over a table with one axis for each time.
 """
 
 from __future__ import annotations
@@ -11,11 +12,25 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from hypothesis import strategies as st
+from scipy.linalg import block_diag
 
 from hmm.lookahead import expect_classes
 from hmm.model import HMM
 from hmm.product import LookaheadTable
-from hmm.transition import Dense
+from hmm.transition import Dense, Monarch
+
+
+def transition_matrix(transition: Dense | Monarch) -> np.ndarray:
+    """A, from the definition: L P R P⁻¹ for Monarch factors."""
+    if isinstance(transition, Dense):
+        return transition.matrix.double().numpy()
+    first, second = transition.first.double().numpy(), transition.second.double().numpy()
+    outer, inner = first.shape[:2]
+    # P moves weight at k M + m to m K + k.
+    move = np.zeros((outer * inner, outer * inner))
+    for k, m in itertools.product(range(outer), range(inner)):
+        move[k * inner + m, m * outer + k] = 1
+    return block_diag(*first) @ move @ block_diag(*second) @ move.T
 
 
 def beta_of(table: LookaheadTable, remaining: int) -> torch.Tensor:
@@ -40,7 +55,7 @@ def log_completed(
 
 def joint(hmm: HMM, tokens: list[int | None]) -> np.ndarray:
     """P(h_1 .. h_T, x), one axis for each time; nothing is known of a token that is None."""
-    A = hmm.transition.matrix.double().numpy()
+    A = transition_matrix(hmm.transition)
     emission = hmm.emission.double().numpy()
     table = hmm.initial.double().numpy()
     for t, token in enumerate(tokens):
@@ -61,11 +76,12 @@ def all_strings(num_tokens: int, length: int) -> torch.Tensor:
     return torch.tensor(list(itertools.product(range(num_tokens), repeat=length)))
 
 
-def tiny(seed: int = 0, num_tokens: int = 3, **options) -> HMM:
-    """Three states, in float64."""
+def tiny(seed: int = 0, monarch: bool | int = False, num_tokens: int = 3, **options) -> HMM:
+    """Three states, or 2 x 2 in a Monarch grid, in float64."""
     generator = torch.Generator().manual_seed(seed)
     options = {"dtype": torch.float64, "concentration": 0.7, **options}
-    return HMM.random(3, num_tokens, generator=generator, **options)
+    states = 3 if monarch is False else 4
+    return HMM.random(states, num_tokens, generator=generator, monarch=monarch, **options)
 
 
 def sparse(seed: int, num_states: int = 4, num_tokens: int = 3) -> HMM:
@@ -88,27 +104,30 @@ class Recipe(NamedTuple):
     """A random model, told by what it is made from: short to print when an example fails."""
 
     seed: int
-    num_states: int
+    states: tuple[int, int]
     num_tokens: int
+    monarch: bool
     concentration: float
 
     def model(self) -> HMM:
         return HMM.random(
-            self.num_states,
+            self.states[0] * self.states[1],
             self.num_tokens,
             generator=torch.Generator().manual_seed(self.seed),
             dtype=torch.float64,
+            monarch=self.states[1] if self.monarch else False,
             concentration=self.concentration,
         )
 
 
 def recipes(max_tokens: int = 4) -> st.SearchStrategy[Recipe]:
-    """Models from nearly deterministic to nearly uniform."""
+    """Models of both kinds, from nearly deterministic to nearly uniform."""
     return st.builds(
         Recipe,
         seed=st.integers(0, 2**31),
-        num_states=st.integers(1, 9),
+        states=st.tuples(st.integers(1, 3), st.integers(1, 3)),
         num_tokens=st.integers(1, max_tokens),
+        monarch=st.booleans(),
         concentration=st.sampled_from([0.1, 1.0, 10.0]),
     )
 

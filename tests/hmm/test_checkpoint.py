@@ -13,13 +13,15 @@ from hmm.em import Step
 from hmm.model import HMM
 from tests.hmm.oracles import batch, sparse, tiny
 
+KINDS = pytest.mark.parametrize("monarch", [False, 2], ids=["dense", "monarch"])
+
 
 def save_ctrlg(hmm: HMM, directory: Path, *, eos_token_id: int) -> None:
     """Write a model in Ctrl-G's layout, in float32."""
     directory.mkdir(parents=True, exist_ok=True)
     single = hmm.to(dtype=torch.float32)
     state = {
-        "alpha_exp": single.transition.matrix.contiguous(),
+        "alpha_exp": single.transition.dense().contiguous(),
         "beta": single.emission.T.log().contiguous(),
         "gamma": single.initial.log(),
     }
@@ -29,7 +31,7 @@ def save_ctrlg(hmm: HMM, directory: Path, *, eos_token_id: int) -> None:
 
 
 def parameters(hmm: HMM) -> list[torch.Tensor]:
-    return [hmm.initial, hmm.transition.matrix, hmm.emission]
+    return [hmm.initial, *hmm.transition.factors, hmm.emission]
 
 
 def assert_equal(one: HMM, other: HMM) -> None:
@@ -38,9 +40,10 @@ def assert_equal(one: HMM, other: HMM) -> None:
         assert torch.equal(mine, theirs)
 
 
+@KINDS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_model_comes_back_as_it_was(tmp_path, dtype):
-    hmm = tiny(dtype=dtype)
+def test_a_model_comes_back_as_it_was(tmp_path, monarch, dtype):
+    hmm = tiny(monarch=monarch, dtype=dtype)
     checkpoint.save(hmm, tmp_path / "new" / "place", config={"eos_token_id": 2})
     again, config = checkpoint.load(tmp_path / "new" / "place", num_tokens=3)
     assert_equal(again, hmm)
@@ -60,11 +63,12 @@ def test_emissions_may_stay_in_bfloat16(tmp_path):
     assert_equal(again, hmm.to(emission_dtype=torch.bfloat16))
 
 
+@KINDS
 @pytest.mark.parametrize(
     ("dtype", "error"), [(torch.float16, 5e-4), (torch.bfloat16, 4e-3)], ids=str
 )
-def test_half_precision_is_normalised_when_it_is_read(tmp_path, dtype, error):
-    hmm = tiny(dtype=torch.float32)
+def test_half_precision_is_normalised_when_it_is_read(tmp_path, monarch, dtype, error):
+    hmm = tiny(monarch=monarch, dtype=torch.float32)
     checkpoint.save(hmm, tmp_path, dtype=dtype)
     stored = load_file(tmp_path / checkpoint.WEIGHTS)
     assert {part.dtype for part in stored.values()} == {dtype}
@@ -86,9 +90,9 @@ def test_entries_too_small_for_a_half_type_are_refused(tmp_path):
     assert float(checkpoint.load(tmp_path).hmm.initial[1]) == pytest.approx(5e-10, rel=1e-2)
 
 
-@pytest.mark.parametrize("zeros", [False, True])
-def test_ctrlg_round_trip(tmp_path, zeros):
-    hmm = sparse(0) if zeros else tiny()
+@pytest.mark.parametrize("monarch", [False, 2, "zeros"])
+def test_ctrlg_round_trip(tmp_path, monarch):
+    hmm = sparse(0) if monarch == "zeros" else tiny(monarch=monarch)
     hmm = hmm.to(dtype=torch.float32)
     save_ctrlg(hmm, tmp_path, eos_token_id=0)
     again, config = checkpoint.load(tmp_path, num_tokens=3)
@@ -96,7 +100,7 @@ def test_ctrlg_round_trip(tmp_path, zeros):
     again.check()
     torch.testing.assert_close(again.initial, hmm.initial)
     torch.testing.assert_close(again.emission, hmm.emission)
-    torch.testing.assert_close(again.transition.matrix, hmm.transition.matrix)
+    torch.testing.assert_close(again.transition.dense(), hmm.transition.dense())
     tokens, lengths = batch(0, [3, 5], 3)
     torch.testing.assert_close(
         inference.log_likelihood(again, tokens, lengths),
@@ -109,7 +113,7 @@ def test_ctrlg_files_as_others_write_them(tmp_path, file):
     """A pickle of tensors; gamma of two dimensions, and known only up to a constant."""
     hmm = tiny(dtype=torch.float32)
     state = {
-        "alpha_exp": hmm.transition.matrix.clone(),
+        "alpha_exp": hmm.transition.dense().clone(),
         "beta": hmm.emission.T.log().contiguous(),
         "gamma": hmm.initial.log().unsqueeze(0) + 3,
     }
@@ -136,7 +140,7 @@ def test_ctrlg_in_half_precision_is_normalised_when_it_is_read(tmp_path, dtype, 
         # Logarithms as large as 8 err by half a unit of their own last place, and the sum errs too.
         torch.testing.assert_close(part, expected, rtol=2 * error, atol=1e-3 * error)
     assert float((again.emission.sum(dim=0) - 1).abs().max()) < 1e-6
-    assert float((again.transition.matrix.sum(dim=1) - 1).abs().max()) < 1e-6
+    assert float((again.transition.dense().sum(dim=1) - 1).abs().max()) < 1e-6
     inference.log_likelihood(again, *batch(0, [3, 5], 50))
     # What is no model in any type is still refused.
     save_file({**state, "beta": state["beta"] + 0.1}, tmp_path / "model.safetensors")
@@ -144,8 +148,9 @@ def test_ctrlg_in_half_precision_is_normalised_when_it_is_read(tmp_path, dtype, 
         checkpoint.load(tmp_path)
 
 
+@KINDS
 @pytest.mark.parametrize("emission_dtype", [None, torch.bfloat16])
-def test_training_goes_on_to_the_same_result(tmp_path, emission_dtype):
+def test_training_goes_on_to_the_same_result(tmp_path, monarch, emission_dtype):
     tokens, lengths = batch(0, [5, 3, 6, 2], 3)
 
     def step(state: Step) -> Step:
@@ -156,7 +161,7 @@ def test_training_goes_on_to_the_same_result(tmp_path, emission_dtype):
             step_size=em.step_size(state.step),
         )
 
-    start = Step(tiny().to(emission_dtype=emission_dtype))
+    start = Step(tiny(monarch=monarch).to(emission_dtype=emission_dtype))
     assert checkpoint.load_step(tmp_path) is None
     checkpoint.save_step(start, tmp_path)
     straight = start
@@ -170,7 +175,8 @@ def test_training_goes_on_to_the_same_result(tmp_path, emission_dtype):
     assert resumed.step == straight.step == 4
     assert resumed.log_likelihood == straight.log_likelihood
     loaded = checkpoint.load_step(tmp_path).statistics
-    assert torch.equal(loaded.transition, straight.statistics.transition)
+    for part, expected in zip(loaded.transition, straight.statistics.transition, strict=True):
+        assert torch.equal(part, expected)
 
 
 def test_bad_checkpoints_are_refused(tmp_path):

@@ -18,19 +18,25 @@ from hmm.model import HMM
 from tests.hmm.oracles import all_strings, batch, joint, over, recipes, sparse, tiny
 
 QUICK = settings(max_examples=25)
+KINDS = pytest.mark.parametrize("monarch", [False, 2], ids=["dense", "monarch"])
+
+
+def arrays(statistics: Statistics) -> list[torch.Tensor]:
+    return [statistics.initial, *statistics.transition, *statistics[2:]]
 
 
 def assert_close(actual: Statistics, expected: Statistics, tolerance: float = 1e-10) -> None:
-    for one, other in zip(actual, expected, strict=True):
+    for one, other in zip(arrays(actual), arrays(expected), strict=True):
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
 
 
 def parameters(hmm: HMM) -> list[torch.Tensor]:
-    return [hmm.initial, hmm.transition.matrix, hmm.emission]
+    return [hmm.initial, *hmm.transition.factors, hmm.emission]
 
 
-def test_counts_against_every_path():
-    hmm = tiny()
+@KINDS
+def test_counts_against_every_path(monarch):
+    hmm = tiny(monarch=monarch)
     tokens, lengths = batch(0, [1, 4, 0, 3, 7, 4], 3)
     counts = em.expected_statistics(hmm, tokens, lengths)
     initial, emission = np.zeros(hmm.num_states), np.zeros((3, hmm.num_states))
@@ -52,8 +58,8 @@ def test_counts_against_every_path():
     assert float(counts.tokens) == pytest.approx(seen)
     assert float(counts.sequences) == 6
     moves = (lengths - 1).clamp(min=0).sum()
-    # Which entries is for the tests of inference to say.
-    assert float(counts.transition.sum()) == pytest.approx(float(moves))
+    for part in counts.transition:  # which entries is for the tests of inference to say
+        assert float(part.sum()) == pytest.approx(float(moves))
 
 
 @QUICK
@@ -88,7 +94,7 @@ def test_sequences_without_posterior_add_nothing_but_their_likelihood():
     counts = em.expected_statistics(hmm, tokens, lengths)
     alone = em.expected_statistics(hmm, tokens[possible], lengths[possible])
     assert float(counts.log_likelihood) == -math.inf
-    for one, other in zip(counts[:3], alone[:3], strict=True):
+    for one, other in zip(arrays(counts)[:3], arrays(alone)[:3], strict=True):
         torch.testing.assert_close(one, other)
 
 
@@ -100,11 +106,12 @@ def test_a_process_without_a_share_adds_nothing():
     assert_close(whole + empty, whole)
 
 
-def test_every_full_step_raises_the_likelihood():
+@KINDS
+def test_every_full_step_raises_the_likelihood(monarch):
     """30 steps; from random parameters, rising by much in all."""
-    source = tiny(seed=1, concentration=0.2)
+    source = tiny(seed=1, monarch=monarch, concentration=0.2)
     data = inference.sample(source, 60, 8, torch.Generator().manual_seed(0), eos_id=2)
-    hmm = tiny(seed=2)
+    hmm = tiny(seed=2, monarch=monarch)
     curve = []
     for _ in range(30):
         counts = em.expected_statistics(hmm, data.tokens, data.lengths)
@@ -119,17 +126,18 @@ def test_every_full_step_raises_the_likelihood():
     assert curve[-1] > float(truth) - 5
 
 
-def test_with_pseudo_counts_the_posterior_rises():
+@KINDS
+def test_with_pseudo_counts_the_posterior_rises(monarch):
     """Log-likelihood plus sum of pseudo-count times log parameter, the Dirichlet log-density."""
-    data = inference.sample(tiny(seed=1), 40, 6, torch.Generator().manual_seed(0))
+    data = inference.sample(tiny(seed=1, monarch=monarch), 40, 6, torch.Generator().manual_seed(0))
     per_token = torch.tensor([0.1, 2.0, 0.5], dtype=torch.float64)
     prior = PseudoCounts(initial=0.5, transition=0.2, emission=per_token)
-    hmm = tiny(seed=2)
+    hmm = tiny(seed=2, monarch=monarch)
     curve = []
     for _ in range(20):
         counts = em.expected_statistics(hmm, data.tokens, data.lengths)
         density = 0.5 * hmm.initial.log().sum()
-        density += 0.2 * hmm.transition.matrix.log().sum()
+        density += sum(0.2 * part.log().sum() for part in hmm.transition.factors)
         density += (per_token.unsqueeze(1) * hmm.emission.log()).sum()
         curve.append(float(counts.log_likelihood + density))
         hmm = em.maximize(counts, prior)
@@ -140,19 +148,21 @@ def test_with_pseudo_counts_the_posterior_rises():
 def test_maximising_normalises_counts():
     counts = Statistics(
         torch.tensor([3.0, 1.0]),
-        torch.tensor([[1.0, 3.0], [0.0, 0.0]]),
+        (torch.tensor([[1.0, 3.0], [0.0, 0.0]]),),
         torch.tensor([[6.0, 0.0], [2.0, 0.0]]),
         *(torch.tensor(0.0, dtype=torch.float64) for _ in range(3)),
     )
     hmm = em.maximize(counts)
     assert hmm.initial.tolist() == [0.75, 0.25]
     # A state that was never visited is uniform, not 0 / 0.
-    assert hmm.transition.matrix.tolist() == [[0.25, 0.75], [0.5, 0.5]]
+    assert hmm.transition.dense().tolist() == [[0.25, 0.75], [0.5, 0.5]]
     assert hmm.emission.tolist() == [[0.75, 0.5], [0.25, 0.5]]
-    assert counts.transition.tolist() == [[1.0, 3.0], [0.0, 0.0]]
+    assert counts.transition[0].tolist() == [[1.0, 3.0], [0.0, 0.0]]
     smooth = em.maximize(counts, PseudoCounts(0.0, 1.0, torch.tensor([1.0, 3.0])))
     assert smooth.initial.tolist() == [0.75, 0.25]
-    torch.testing.assert_close(smooth.transition.matrix, torch.tensor([[2 / 6, 4 / 6], [0.5, 0.5]]))
+    torch.testing.assert_close(
+        smooth.transition.dense(), torch.tensor([[2 / 6, 4 / 6], [0.5, 0.5]])
+    )
     torch.testing.assert_close(smooth.emission, torch.tensor([[7 / 12, 0.25], [5 / 12, 0.75]]))
     assert em.maximize(counts, 0.1, emission_dtype=torch.bfloat16).emission.dtype == torch.bfloat16
 
@@ -186,8 +196,8 @@ def test_a_step_leaves_where_it_began_as_it_was():
         second = em.em_step(first, [data], num_sequences=8, step_size=size)
         assert second.statistics is not first.statistics
         for part, before in zip(
-            [*parameters(first.hmm), *first.statistics],
-            [*parameters(kept.hmm), *kept.statistics],
+            [*parameters(first.hmm), *arrays(first.statistics)],
+            [*parameters(kept.hmm), *arrays(kept.statistics)],
             strict=True,
         ):
             assert torch.equal(part, before)
@@ -248,7 +258,7 @@ def worker(rank: int, port: str, args: tuple, results: dict) -> None:
 
 def test_two_processes_equal_one(tmp_path):
     generator = torch.Generator().manual_seed(0)
-    hmm = HMM.random(8, 11, generator=generator)
+    hmm = HMM.random(8, 11, generator=generator, monarch=4)
     tokens, lengths = batch(1, [int(n) for n in np.random.default_rng(0).integers(1, 9, 31)], 11)
     single = train(hmm, tokens, lengths)
     args = (copy.deepcopy(hmm), tokens, lengths)

@@ -25,15 +25,16 @@ def parts(pattern: str, hmm: HMM) -> tuple[gcd.TokenAutomaton, Edges]:
     return automaton, Edges.of([automaton], [class_emission(hmm, automaton)])
 
 
-def random_hmm(states: int, seed: int) -> HMM:
+def random_hmm(states: int, seed: int, monarch: bool = False) -> HMM:
     generator = torch.Generator().manual_seed(seed)
-    hmm = HMM.random(states, 6, generator=generator)
+    hmm = HMM.random(states, 6, generator=generator, monarch=monarch)
     return hmm.to(dtype=torch.float64)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_it_is_the_limit_of_the_recursion(pattern):
-    hmm = random_hmm(4, seed=len(pattern))
+@pytest.mark.parametrize("monarch", [False, True])
+def test_it_is_the_limit_of_the_recursion(pattern, monarch):
+    hmm = random_hmm(4, seed=len(pattern), monarch=monarch)
     automaton, edges = parts(pattern, hmm)
     _, b, log_scale, _ = eventually(hmm, edges, 1e-13)
     limit = beta_of(lookahead_table(hmm, automaton, 400, tolerance=0), 400)
@@ -108,7 +109,7 @@ def solved(hmm: HMM, edges: Edges) -> torch.Tensor:
     S, H = edges.num_states, hmm.num_states
     matrix, constant = torch.eye(S * H).double().view(S, H, S, H), torch.zeros(S, H).double()
     mass = edges.mass * edges.log_mass.exp().unsqueeze(1)
-    transition = hmm.transition.matrix
+    transition = hmm.transition.dense()
     for source, target, which in zip(edges.source, edges.target, edges.set_of, strict=True):
         step = transition * mass[which]
         if target in edges.final:
@@ -135,8 +136,9 @@ LOOPS = [*PATTERNS, "((a|b)*c(ab)*)*", "(a(b(ca)*)*|c)*b", "a*b*c*", "((a|b)(b|c
     [[1, 1, 1, 1, 1, 1], [1, 1e-7, 1e-7, 1e-7, 1e-7, 1e-7], [1, 1, 1e-4, 0, 1, 1e-6]],
     ids=["even", "hardly_left", "ab_impossible"],
 )
-def test_cycles_are_solved_in_a_dozen_sweeps(pattern, weights, monkeypatch):
-    hmm = emitting(weights, random_hmm(6, seed=1))
+@pytest.mark.parametrize("monarch", [False, True])
+def test_cycles_are_solved_in_a_dozen_sweeps(pattern, weights, monarch, monkeypatch):
+    hmm = emitting(weights, random_hmm(6, seed=1, monarch=monarch))
     _, edges = parts(pattern, hmm)
     monkeypatch.setattr(eventual, "MAX_ROUNDS", 12)
     _, b, log_scale, _ = eventually(hmm, edges, 1e-10)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmm import inference
+from hmm import inference, transition
 from hmm.em import expected_statistics
 from hmm.model import HMM
 from hmm.transition import Dense
@@ -20,6 +20,7 @@ from tests.hmm.oracles import (
     tiny,
 )
 
+KINDS = pytest.mark.parametrize("monarch", [False, 2], ids=["dense", "monarch"])
 QUICK = settings(max_examples=25)
 LENGTHS = pytest.mark.parametrize("length", range(1, 9))
 
@@ -28,9 +29,10 @@ def close(actual, expected, atol=1e-10):
     np.testing.assert_allclose(np.asarray(actual), expected, rtol=1e-10, atol=atol)
 
 
+@KINDS
 @LENGTHS
-def test_every_recursion_against_every_path(length):
-    hmm = tiny(seed=length)
+def test_every_recursion_against_every_path(monarch, length):
+    hmm = tiny(seed=length, monarch=monarch)
     strings = all_strings(3, length)
     strings = strings[torch.randperm(len(strings))[:9]]
     lengths = torch.full((len(strings),), length)
@@ -51,12 +53,22 @@ def test_every_recursion_against_every_path(length):
             pairs += over(table, t, t + 1) / table.sum()
     close(posterior.log_likelihood, filtered.log_likelihood)
     close(inference.log_likelihood(hmm, strings, lengths), filtered.log_likelihood)
-    close(posterior.transition_counts, pairs)
+    if isinstance(hmm.transition, Dense):
+        close(posterior.transition_counts[0], pairs)
+    else:
+        first, second = (np.zeros(tuple(part.shape)) for part in hmm.transition.factors)
+        for i, j in np.ndindex(*pairs.shape):
+            (k, m), (next_k, next_m) = divmod(i, 2), divmod(j, 2)
+            first[k, m, next_m] += pairs[i, j]
+            second[next_m, k, next_k] += pairs[i, j]
+        close(posterior.transition_counts[0], first)
+        close(posterior.transition_counts[1], second)
 
 
+@KINDS
 @LENGTHS
-def test_probabilities_of_all_strings_sum_to_one(length):
-    hmm = tiny(seed=length)
+def test_probabilities_of_all_strings_sum_to_one(monarch, length):
+    hmm = tiny(seed=length, monarch=monarch)
     strings = all_strings(3, length)
     likelihood = inference.log_likelihood(hmm, strings, torch.full((len(strings),), length)).exp()
     close(likelihood.sum(), 1.0)
@@ -79,15 +91,15 @@ def test_impossible_sequences_have_no_posterior_and_no_nan(seed):
     posterior = inference.marginals(hmm, strings, lengths)
     close(filtered.log_likelihood.exp(), truth)
     assert (np.isneginf(filtered.log_likelihood.numpy()) == (truth == 0)).all()
-    for array in (*filtered[:2], posterior.states, posterior.transition_counts):
+    for array in (*filtered[:2], posterior.states, *posterior.transition_counts):
         assert not array.isnan().any()
     # Each possible sequence has one state at a time and its transitions; the others none at all.
     mass = posterior.states.sum(dim=-1)
     close(mass, np.broadcast_to((truth > 0)[:, None], mass.shape))
-    close(posterior.transition_counts.sum(), (truth > 0).sum() * (length - 1))
+    close(posterior.transition_counts[0].sum(), (truth > 0).sum() * (length - 1))
     possible = torch.from_numpy(truth > 0)
     alone = inference.marginals(hmm, strings[possible], lengths[possible])
-    close(posterior.transition_counts, alone.transition_counts.numpy())
+    close(posterior.transition_counts[0], alone.transition_counts[0].numpy())
 
 
 def test_an_impossible_token_in_a_single_step():
@@ -134,22 +146,25 @@ def test_a_batch_is_its_sequences(recipe, seed, lengths, rubbish):
     hmm = recipe.model()
     tokens, lengths = batch(seed, lengths, recipe.num_tokens, rubbish)
     together = inference.marginals(hmm, tokens, lengths)
-    counts = torch.zeros_like(hmm.transition.matrix)
+    counts = [torch.zeros_like(part) for part in hmm.transition.factors]
     for n, length in enumerate(lengths.tolist()):
         part = slice(n, n + 1)
         alone = inference.marginals(hmm, tokens[part, :length], lengths[part])
         close(together.states[n, :length], alone.states[0].numpy())
         assert not together.states[n, length:].any()
         close(together.log_likelihood[n], alone.log_likelihood[0].numpy())
-        counts += alone.transition_counts
-    close(together.transition_counts, counts.numpy())
+        for total, own in zip(counts, alone.transition_counts, strict=True):
+            total += own
+    for total, own in zip(counts, together.transition_counts, strict=True):
+        close(own, total.numpy())
 
 
+@pytest.mark.parametrize("monarch", [False, 2], ids=["dense", "monarch"])
 @pytest.mark.parametrize("lengths", [[3], [0, 3, 0], [3, 2], [0], []])
-def test_nothing_writes_to_the_parameters(lengths):
+def test_nothing_writes_to_the_parameters(monarch, lengths):
     """A batch in which one sequence has a token is one row, and might be the model's own."""
-    hmm = tiny(seed=3)
-    parts = (hmm.initial, hmm.transition.matrix, hmm.emission)
+    hmm = tiny(seed=3, monarch=monarch)
+    parts = (hmm.initial, *hmm.transition.factors, hmm.emission)
     before = [part.clone() for part in parts]
     lengths = torch.tensor(lengths, dtype=torch.int64)
     tokens = torch.tensor([[1, 2, 0]]).expand(len(lengths), 3)
@@ -164,19 +179,26 @@ def test_nothing_writes_to_the_parameters(lengths):
 
 
 def test_counts_do_not_depend_on_the_block_of_rows(monkeypatch):
-    hmm = tiny()
+    hmm = tiny(monarch=2)
     for lengths in ([4, 2, 4, 1, 3, 0], [4, 4, 4, 4]):
         tokens, lengths = batch(0, lengths, 3)
         whole = inference.marginals(hmm, tokens, lengths).transition_counts
         with monkeypatch.context() as patch:
             patch.setattr(inference, "_ROWS_AT_ONCE", 5)
-            close(inference.marginals(hmm, tokens, lengths).transition_counts, whole.numpy())
+            patch.setattr(transition, "_ROWS_AT_ONCE", 2)
+            for part, expected in zip(
+                inference.marginals(hmm, tokens, lengths).transition_counts, whole, strict=True
+            ):
+                close(part, expected.numpy())
 
 
-def test_long_sequences_in_single_precision():
+@KINDS
+def test_long_sequences_in_single_precision(monarch):
     """A probability far below the smallest float32, by steps that each are ordinary."""
     generator = torch.Generator().manual_seed(0)
-    wide = HMM.random(16, 5, generator=generator, dtype=torch.float64)
+    wide = HMM.random(
+        16, 5, generator=generator, dtype=torch.float64, monarch=4 if monarch else False
+    )
     hmm = wide.to(dtype=torch.float32)
     tokens, lengths = batch(0, [120, 100, 3], 5)
     single = inference.marginals(hmm, tokens, lengths)
@@ -200,7 +222,7 @@ def test_posterior_where_the_filter_was_all_but_certain_of_the_contrary():
     result = inference.marginals(hmm, tokens, torch.tensor([3]))
     close(result.states[0], [[0.0, 1.0]] * 3, atol=1e-6)
     close(result.log_likelihood.exp() / rare, [0.125], atol=1e-6)
-    close(result.transition_counts, [[0, 0], [0, 2]], atol=1e-6)
+    close(result.transition_counts[0], [[0, 0], [0, 2]], atol=1e-6)
 
 
 def test_what_single_precision_cannot_divide_by_is_taken_for_less_likely():
@@ -215,8 +237,8 @@ def test_what_single_precision_cannot_divide_by_is_taken_for_less_likely():
     mass = result.states[0].sum(dim=-1)
     close(mass[1:], [1.0, 1.0], atol=1e-6)
     assert 0 <= float(mass[0]) <= 1
-    assert bool(result.transition_counts.isfinite().all())
-    assert float(result.transition_counts.sum()) <= 2
+    assert all(bool(part.isfinite().all()) for part in result.transition_counts)
+    assert float(result.transition_counts[0].sum()) <= 2
 
 
 def test_emissions_in_bfloat16_are_widened():
@@ -231,9 +253,10 @@ def test_emissions_in_bfloat16_are_widened():
     )
 
 
-def test_frequencies_of_samples_are_their_probabilities():
+@KINDS
+def test_frequencies_of_samples_are_their_probabilities(monarch):
     """All strings of three tokens, or fewer where token 2 ends one: chi-square on 40 000 draws."""
-    hmm = tiny(seed=5)
+    hmm = tiny(seed=5, monarch=monarch)
     drawn = inference.sample(hmm, 40_000, 3, torch.Generator().manual_seed(1), eos_id=2)
     seen: dict[tuple[int, ...], int] = {}
     for tokens, length in zip(drawn.tokens.tolist(), drawn.lengths.tolist(), strict=True):

@@ -12,13 +12,16 @@ from hmm.initialize import SMOOTHING, cluster, counts_of_states, distilled
 from hmm.model import HMM
 from tests.hmm.oracles import batch
 
+KINDS = pytest.mark.parametrize("monarch", [False, 3], ids=["dense", "monarch"])
 
-def test_counts_of_known_states():
+
+@KINDS
+def test_counts_of_known_states(monarch):
     tokens, lengths = batch(0, [5, 0, 3, 1, 7], 4)
     states, _ = batch(1, [5, 0, 3, 1, 7], 6, rubbish=99)
-    counts = counts_of_states(states, tokens, lengths, 6, 4, dtype=torch.float64)
+    counts = counts_of_states(states, tokens, lengths, 6, 4, monarch=monarch, dtype=torch.float64)
     initial, emission = np.zeros(6), np.zeros((4, 6))
-    transitions = np.zeros((6, 6))
+    transitions = [np.zeros(tuple(part.shape)) for part in counts.transition]
     for n, length in enumerate(lengths.tolist()):
         for t in range(length):
             h = int(states[n, t])
@@ -26,10 +29,17 @@ def test_counts_of_known_states():
             if t == 0:
                 initial[h] += 1
                 continue
-            transitions[int(states[n, t - 1]), h] += 1
+            before = int(states[n, t - 1])
+            if monarch:
+                (k, m), (next_k, next_m) = divmod(before, 3), divmod(h, 3)
+                transitions[0][k, m, next_m] += 1
+                transitions[1][next_m, k, next_k] += 1
+            else:
+                transitions[0][before, h] += 1
     np.testing.assert_array_equal(counts.initial.numpy(), initial)
     np.testing.assert_array_equal(counts.emission.numpy(), emission)
-    np.testing.assert_array_equal(counts.transition.numpy(), transitions)
+    for mine, expected in zip(counts.transition, transitions, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), expected)
     assert float(counts.sequences) == 4
     assert float(counts.tokens) == 16
     # They are what EM counts where the posterior leaves no doubt, and add to those.
@@ -61,11 +71,14 @@ def test_without_faiss_it_says_what_to_install(monkeypatch):
         cluster(torch.zeros(3, 2), 2)
 
 
-def test_a_model_is_found_from_vectors_that_know_its_states():
+@KINDS
+def test_a_model_is_found_from_vectors_that_know_its_states(monarch):
     """Token 0 ends; nothing else leads to the last state, which emits nothing else."""
     pytest.importorskip("faiss")
     generator = torch.Generator().manual_seed(0)
-    source = HMM.random(6, 9, generator=generator, dtype=torch.float64, concentration=0.3)
+    source = HMM.random(
+        6, 9, generator=generator, dtype=torch.float64, concentration=0.3, monarch=monarch
+    )
     source.emission[0], source.emission[:, 5] = 0.0, 0.0
     source.emission[0, 5] = 1.0
     source.emission.div_(source.emission.sum(dim=0))
@@ -88,6 +101,10 @@ def test_a_model_is_found_from_vectors_that_know_its_states():
     assert found == pytest.approx(best, abs=1e-3)
     assert truth - 0.3 < found < truth
     assert blind < truth - 1
+    # The other kind of transition, on groups in the order k-means leaves them.
+    other = distilled(vectors, data.tokens, data.lengths, 6, 9, eos_ids=(0,), monarch=3)
+    other.check()
+    assert len(other.transition.factors) == 2
 
 
 def test_smoothing_leaves_nothing_impossible():
@@ -95,7 +112,7 @@ def test_smoothing_leaves_nothing_impossible():
     tokens, lengths = batch(0, [4] * 20, 3)
     vectors = torch.randn(80, 4, generator=torch.Generator().manual_seed(0))
     hmm = distilled(vectors, tokens, lengths, 8, 50)
-    for part in (hmm.initial, hmm.transition.matrix, hmm.emission):
+    for part in (hmm.initial, *hmm.transition.factors, hmm.emission):
         assert bool((part > 0).all())
     bare = distilled(vectors, tokens, lengths, 8, 50, smoothing=PseudoCounts())
     assert float(bare.emission[3:].sum()) == 0

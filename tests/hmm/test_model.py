@@ -5,11 +5,22 @@ import torch
 from hypothesis import given, settings
 
 from hmm.model import HMM
-from hmm.transition import Dense
+from hmm.transition import Dense, Monarch, factor_shapes
 from tests.hmm.oracles import recipes, tiny
 
 
-def test_the_number_of_parameters():
+def test_the_large_monarch_model_has_exactly_its_parameters():
+    def empty(*shape: int) -> torch.Tensor:
+        return torch.empty(shape, device="meta")  # shapes without memory
+
+    first, second = factor_shapes(16384, monarch=128)
+    transition = Monarch(empty(*first), empty(*second))
+    hmm = HMM(empty(16384), transition, empty(128256, 16384))
+    assert hmm.num_states == 16384
+    assert hmm.num_parameters == 2_105_556_992
+
+
+def test_the_dense_count():
     assert tiny().num_parameters == 3 + 3 * 3 + 3 * 3
 
 
@@ -18,7 +29,7 @@ def test_the_number_of_parameters():
 def test_random_models_are_positive_and_normalised(recipe):
     hmm = recipe.model()
     hmm.check()
-    for part in (hmm.initial, hmm.transition.matrix, hmm.emission):
+    for part in (hmm.initial, *hmm.transition.factors, hmm.emission):
         assert bool((part > 0).all())
 
 
@@ -43,6 +54,9 @@ def test_wrong_shapes_are_refused_by_name():
     ones, square = torch.ones, Dense(torch.ones(3, 3))
     for make, message in [
         (lambda: Dense(ones(2, 3)), r"square, not \(2, 3\)"),
+        (lambda: Monarch(ones(2, 3, 3), ones(2, 3, 3)), r"not \(2, 3, 3\) and \(2, 3, 3\)"),
+        (lambda: Monarch(ones(2, 3, 4), ones(3, 2, 2)), r"not \(2, 3, 4\) and \(3, 2, 2\)"),
+        (lambda: Monarch(ones(3, 3), ones(3, 3)), r"not \(3, 3\) and \(3, 3\)"),
         (lambda: HMM(ones(3), square, ones(3, 5)), "token-major"),
         (lambda: HMM(ones(1, 3), square, ones(5, 3)), r"`initial` \(H\)"),
         (
@@ -52,6 +66,7 @@ def test_wrong_shapes_are_refused_by_name():
     ]:
         with pytest.raises(ValueError, match=message):
             make()
+    Monarch(ones(2, 3, 3), ones(3, 2, 2))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +81,7 @@ def test_wrong_shapes_are_refused_by_name():
 )
 def test_values_that_are_no_probabilities_are_refused(part, value, message):
     hmm = tiny()
-    array = {"transition": hmm.transition.matrix}.get(part, getattr(hmm, part))
+    array = {"transition": hmm.transition.factors[0]}.get(part, getattr(hmm, part))
     array[(2, 1) if array.dim() == 2 else 1] = value
     with pytest.raises(ValueError, match=message):
         hmm.check()
@@ -83,10 +98,10 @@ def test_logarithms_and_negative_probabilities_are_refused():
 
 def test_emissions_alone_in_bfloat16():
     """A vocabulary's worth of rounded entries still counts as a distribution; far off does not."""
-    hmm = HMM.random(8, 30000, generator=torch.Generator().manual_seed(0))
+    hmm = HMM.random(8, 30000, monarch=2, generator=torch.Generator().manual_seed(0))
     small = hmm.to(emission_dtype=torch.bfloat16)
     assert small.emission.dtype == torch.bfloat16
-    assert small.dtype == small.transition.matrix.dtype == torch.float32
+    assert small.dtype == small.transition.factors[0].dtype == torch.float32
     small.check()
     with pytest.raises(ValueError, match="emission"):
         HMM(small.initial, small.transition, small.emission * 1.05).check()

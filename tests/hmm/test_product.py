@@ -27,11 +27,17 @@ from tests.gcd.oracles import byte_automata, checked_inside_strategies, strings,
 from tests.hmm.oracles import beta_of, log_completed
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice, few_words
 
+KINDS: dict[str, bool | int] = {"dense": False, "monarch": True}
 
-def random_hmm(num_tokens: int, *, seed: int = 0, num_states: int = 6) -> HMM:
+
+def random_hmm(
+    num_tokens: int, *, seed: int = 0, num_states: int = 6, monarch: bool | int = False
+) -> HMM:
     """All parameters positive, float64."""
     generator = torch.Generator().manual_seed(seed)
-    return HMM.random(num_states, num_tokens, generator=generator, dtype=torch.float64)
+    return HMM.random(
+        num_states, num_tokens, generator=generator, dtype=torch.float64, monarch=monarch
+    )
 
 
 def completions(
@@ -40,7 +46,7 @@ def completions(
     """P(the next tokens lead to the end, in at most `remaining`): one string after the other."""
     if state == automaton.final:
         return 1.0
-    total, A, B = 0.0, hmm.transition.matrix.numpy(), hmm.emission.numpy()
+    total, A, B = 0.0, hmm.transition.dense().numpy(), hmm.emission.numpy()
 
     def visit(state: int, left: int, predicted: np.ndarray) -> None:
         nonlocal total
@@ -64,12 +70,12 @@ def after_prefix(hmm: HMM, prefix: tuple[int, ...]) -> torch.Tensor:
     predicted = hmm.initial.unsqueeze(0)
     for token in prefix:
         predicted = predicted * hmm.emission[token]
-        predicted = (predicted / predicted.sum()) @ hmm.transition.matrix
+        predicted = (predicted / predicted.sum()) @ hmm.transition.dense()
     return predicted
 
 
 def brute_beta(hmm: HMM, automaton: TokenAutomaton, remaining: int) -> np.ndarray:
-    A = hmm.transition.matrix.numpy()
+    A = hmm.transition.dense().numpy()
     return np.array(
         [
             [completions(hmm, automaton, s, remaining, A[h]) for h in range(hmm.num_states)]
@@ -93,10 +99,11 @@ def _form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("_form")
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CONSTRAINTS)
-def test_beta_is_the_sum_over_all_strings(name: str) -> None:
+def test_beta_is_the_sum_over_all_strings(name: str, kind: str) -> None:
     automaton = CONSTRAINTS[name]()
-    hmm = random_hmm(VOCABULARY.size)
+    hmm = random_hmm(VOCABULARY.size, monarch=KINDS[kind])
     table = lookahead_table(hmm, automaton, 8, tolerance=0)
     for remaining in range(9):
         expected = brute_beta(hmm, automaton, remaining)
@@ -114,7 +121,7 @@ def test_completion_by_all_strings_of_ids() -> None:
             if language.accepts(VOCABULARY.decode(ids)):
                 p = hmm.initial
                 for token in ids:
-                    p = (p * hmm.emission[token]) @ hmm.transition.matrix
+                    p = (p * hmm.emission[token]) @ hmm.transition.dense()
                 total += float((p * hmm.emission[list(VOCABULARY.eos_ids)].sum(dim=0)).sum())
         table = lookahead_table(hmm, automaton, length)
         log_p = log_completed(
@@ -128,13 +135,15 @@ def test_completion_by_all_strings_of_ids() -> None:
 
 @checked_inside_strategies
 @settings(max_examples=40)
-@given(byte_automata(max_states=4), vocabularies(max_tokens=4), st.integers(0, 99))
-def test_random_automata(language: Automaton, vocabulary: Vocabulary, seed: int) -> None:
+@given(byte_automata(max_states=4), vocabularies(max_tokens=4), st.integers(0, 99), st.booleans())
+def test_random_automata(
+    language: Automaton, vocabulary: Vocabulary, seed: int, monarch: bool
+) -> None:
     try:
         automaton = lift(language, vocabulary)
     except EmptyLanguageError:
         return
-    hmm = random_hmm(vocabulary.size, seed=seed, num_states=4)
+    hmm = random_hmm(vocabulary.size, seed=seed, num_states=4, monarch=monarch)
     table = lookahead_table(hmm, automaton, 5, tolerance=0)
     before = torch.zeros(automaton.num_states, 4, dtype=torch.float64)
     steps = torch.from_numpy(automaton.steps_to_accept.copy())
@@ -149,8 +158,9 @@ def test_random_automata(language: Automaton, vocabulary: Vocabulary, seed: int)
         before = beta
 
 
-def test_one_table_serves_every_budget() -> None:
-    hmm, automaton = random_hmm(VOCABULARY.size), a_star_b()
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_table_serves_every_budget(kind: str) -> None:
+    hmm, automaton = random_hmm(VOCABULARY.size, monarch=KINDS[kind]), a_star_b()
     table = lookahead_table(hmm, automaton, 8)
     for budget in range(1, 9):
         short = lookahead_table(hmm, automaton, budget)
@@ -175,13 +185,14 @@ def _threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_threads")
 @pytest.mark.parametrize(("at_once", "together"), [(1, 1), (40, 4), (1 << 20, 7), (1 << 20, 256)])
+@pytest.mark.parametrize("kind", KINDS)
 def test_both_forms_give_the_same(
-    at_once: int, together: int, monkeypatch: pytest.MonkeyPatch
+    at_once: int, together: int, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compiled for the CPU or in layers for any device, in blocks of any size, by any threads."""
     monkeypatch.setitem(recursion._AT_ONCE, "cpu", at_once)
     monkeypatch.setattr(recursion, "_TOGETHER", together)
-    hmm, automaton = random_hmm(VOCABULARY.size), long_automaton()
+    hmm, automaton = random_hmm(VOCABULARY.size, monarch=KINDS[kind]), long_automaton()
     for tolerance in (0, 1e-3):
         forms = []
         for compiled, threads in (("cpu", 1), ("cpu", 3), ("none", 1)):
@@ -245,13 +256,14 @@ def test_for_given_budgets_what_they_lead_to_is_there_and_the_same() -> None:
 
 
 @pytest.mark.usefixtures("_form")
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("prefix", [(), (0,), (0, 0), (2,)])
-def test_expectations_of_classes_and_tokens(prefix: tuple[int, ...]) -> None:
+def test_expectations_of_classes_and_tokens(prefix: tuple[int, ...], kind: str) -> None:
     automaton = a_star_b()
-    hmm = random_hmm(VOCABULARY.size, seed=5)
+    hmm = random_hmm(VOCABULARY.size, seed=5, monarch=KINDS[kind])
     table = lookahead_table(hmm, automaton, 8)
     state, predicted = automaton.run(prefix), after_prefix(hmm, prefix)
-    A = hmm.transition.matrix.numpy()
+    A = hmm.transition.dense().numpy()
     for left in (0, 1, 2, 4, 6):
         place = (predicted, torch.tensor([state]), torch.tensor([left]))
         mask = np.isin(np.arange(VOCABULARY.size), automaton.allowed(state, left))
@@ -338,7 +350,7 @@ def test_a_literal_of_200_tokens_in_float32() -> None:
     vocabulary = Vocabulary.from_bytes([bytes([b]) for b in range(1, 250)] + [b"$"], [249])
     text = bytes(np.random.default_rng(0).integers(1, 250, size=200).tolist())
     automaton = lift(Automaton.literal(text), vocabulary)
-    wide = random_hmm(vocabulary.size, num_states=16)
+    wide = random_hmm(vocabulary.size, num_states=16, monarch=4)
     hmm = wide.to(dtype=torch.float32)
     table, exact = lookahead_table(hmm, automaton, 201), lookahead_table(wide, automaton, 201)
     assert table.completion.b.dtype == torch.float32
@@ -349,7 +361,7 @@ def test_a_literal_of_200_tokens_in_float32() -> None:
     for token in [*(byte - 1 for byte in text), 249]:
         joint = predicted * wide.emission[token]
         log_likelihood += float(joint.sum().log())
-        predicted = (joint / joint.sum()) @ wide.transition.matrix
+        predicted = (joint / joint.sum()) @ wide.transition.dense()
     assert float(log_p) == pytest.approx(log_likelihood, rel=1e-5)
     assert float(log_completed(exact, wide.initial.unsqueeze(0), *place)) == pytest.approx(
         log_likelihood, rel=1e-12

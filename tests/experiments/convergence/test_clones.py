@@ -207,7 +207,7 @@ def test_parameters_are_the_formula_s():
             clone = (count[s, mine] + large) / (count[s, mine].sum() + 1)
             wanted[s, mine] = shares[k] * clone
     hmm = cloned(tree, 12, eos_ids=(3,))
-    found = torch.cat([hmm.transition.matrix, hmm.initial[None]])
+    found = torch.cat([hmm.transition.dense(), hmm.initial[None]])
     assert torch.allclose(found.double(), wanted, atol=1e-6)
     assert torch.allclose(hmm.emission.double(), (tokens > 0).double(), atol=1e-6)
 
@@ -286,7 +286,7 @@ def test_same_seed_same_bytes():
             a.shape == b.shape and torch.equal(a, b)
             for a, b in (
                 (left.initial, right.initial),
-                (left.transition.matrix, right.transition.matrix),
+                (left.transition.dense(), right.transition.dense()),
                 (left.emission, right.emission),
             )
         )

@@ -27,7 +27,7 @@ def same(one: Distilled, other: Distilled) -> bool:
         torch.equal(a, b)
         for a, b in (
             (one.hmm.initial, other.hmm.initial),
-            (one.hmm.transition.matrix, other.hmm.transition.matrix),
+            (one.hmm.transition.dense(), other.hmm.transition.dense()),
             (one.hmm.emission, other.hmm.emission),
         )
     )

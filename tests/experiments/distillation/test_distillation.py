@@ -148,8 +148,11 @@ def test_what_is_learnt_is_near_the_truth_and_the_report_says_so(tmp_path, answe
     assert (run_dir / "curve.png").stat().st_size > 1000
 
 
-def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(tmp_path, answers, monkeypatch):
-    common = [*answers, *SMALL]
+@pytest.mark.parametrize("transition", ["dense", "monarch"])
+def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(
+    tmp_path, answers, transition, monkeypatch
+):
+    common = [*answers, *SMALL, f"transition={transition}"]
     whole = run(*common, f"run_dir={tmp_path / 'whole'}")
     parts = f"run_dir={tmp_path / 'parts'}"
     for stop in (0, 4):
@@ -344,7 +347,7 @@ def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init, epochs):
         card = (tmp_path / "small" / "README.md").read_text()
         assert "seen at most 9 times" in card
         assert "save_pooled=9" in card
-        assert torch.equal(small.transition.matrix, stored.hmm.transition.matrix)
+        assert torch.equal(small.transition.factors[0], stored.hmm.transition.factors[0])
     # What never occurs is stored once.
     (sampled,) = tmp_path.glob("sequences-*")
     answers = distill_data.read(sampled)
@@ -497,8 +500,12 @@ def test_other_tensors_are_no_sequences(tmp_path):
     ("overrides", "message"),
     [
         (["num_states=0"], "num_states must be at least 1, got 0"),
+        (["num_states=6", "transition=monarch", "block=4"], "blocks of 4 do not divide 6"),
+        (["block=4"], "give transition=monarch"),
+        (["transition=sparse"], "'sparse' for transition"),
         (["latent_sequences=0"], "latent_sequences must be at least 1, got 0"),
         (["init=best"], "'best' for init"),
+        (["init=clones", "transition=monarch"], "clones makes dense transitions"),
         (["init=clones", "top=0"], r"top \(with init=clones, .*\) must be at least 1, got 0"),
         (["init=clones", "num_states=1"], "at least 2, got 1"),
         (["init=latent", "top=0"], r"top \(with init=latent, .*\) must be at least 1, got 0"),
