@@ -170,7 +170,7 @@ class PGCD(Twisted[HMMState]):
         self,
         hmm: HMM,
         *,
-        lookahead: str | float = "conditional",
+        lookahead: str | float | int = "conditional",
         exact_top_k: int | None = 64,
         defence: float | int = 0.01,
         potential: bool = True,

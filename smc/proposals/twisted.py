@@ -156,7 +156,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         self,
         lookahead: Lookahead[ModelState],
         *,
-        twist: str | float = "conditional",
+        twist: str | float | int = "conditional",
         exact_top_k: int | None = 64,
         defence: float | int = 0.01,
         potential: bool = True,
@@ -383,7 +383,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         return f"{type(self).__name__}({self.lookahead!r}, twist={self.twist!r}, {self._options()})"
 
 
-def belief_of(key: str, twist: str | float) -> float | None:
+def belief_of(key: str, twist: str | float | int) -> float | None:
     """Return how far the model is believed about whether a text obeys: 0 to 1; None for "joint".
 
     Raises:
@@ -399,7 +399,7 @@ def belief_of(key: str, twist: str | float) -> float | None:
     )
 
 
-def needs_eventual(twist: str | float) -> bool:
+def needs_eventual(twist: str | float | int) -> bool:
     """Tell whether a twist asks for the probability of completion without a budget."""
     belief = belief_of("twist", twist)
     return belief is not None and belief < 1

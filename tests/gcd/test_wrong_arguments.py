@@ -21,6 +21,14 @@ LIFTED = gcd.lift(LANGUAGE, VOCABULARY)
 TABLES = gcd.SqlSchema((gcd.Table("t", (gcd.Column("c"),)),))
 from_bytes = gcd.Vocabulary.from_bytes
 
+
+class Model:
+    """What an object of a pydantic model shows of itself."""
+
+    def model_json_schema(self) -> dict[str, Any]:
+        raise AssertionError("a schema is that of a class")
+
+
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "number as pattern": (lambda: gcd.regex(3), "a pattern is a str, got 3"),  # type: ignore[arg-type]
     "bytes as pattern": (lambda: gcd.regex(b"ab"), "got b'ab'; decode"),  # type: ignore[arg-type]
@@ -58,7 +66,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "no limit": (lambda: gcd.work_limit(None).__enter__(), "got None"),  # type: ignore[arg-type]
     "number as schema": (lambda: gcd.json_schema(3), "an object or a boolean, got 3"),
     "a type as schema": (lambda: gcd.json_schema(list[int]), "no pydantic model; give pydantic"),
-    "an object as schema": (lambda: gcd.json_schema(_Model()), "a pydantic model; give the class"),
+    "an object as schema": (lambda: gcd.json_schema(Model()), "a pydantic model; give the class"),
     "a path as schema": (lambda: gcd.json_schema("a.json"), "no JSON (Expecting value"),
     "half a schema": (lambda: gcd.ignored_keywords('{"type":'), "pydantic model class"),
 }

@@ -369,7 +369,7 @@ def test_what_a_lookahead_refuses_is_refused_before_any_work() -> None:
     proposal = smc.Twisted(Picky(table(VOCABULARY)))
     with pytest.raises(ConstraintError, match="7 GiB"):
         smc.sample(
-            object.__new__(ToyLMThatIsNotAsked),
+            ToyLMThatIsNotAsked(VOCABULARY),
             [PROMPT],
             few_words(),
             budget=4,

@@ -26,7 +26,7 @@ import numpy as np
 from gcd.automata.kernels.minimize import minimize_blocks
 from gcd.automata.kernels.subsets import mix
 from gcd.support.compiled import helper, kernel
-from gcd.support.kernels.grouping import number_by_first
+from gcd.support.kernels.grouping import number_by_first, numbered
 
 _SWEEPS = 8  # before refinement takes over
 
@@ -163,7 +163,7 @@ def by_fingerprints(
         old, new = new, old
     for s in range(num_states):  # numbers may agree by chance, acceptance must
         block[s] = 2 * block[s] + accepting[s]
-    block, first = number_by_first(block, 2 * num_blocks)
+    block, first = numbered(block, 2 * num_blocks)
     return block, first.size, False
 
 
@@ -173,5 +173,5 @@ def refined(delta: np.ndarray, block: np.ndarray, num_blocks: int) -> tuple[np.n
     Called from Python, not from a kernel: it is rarely needed, and then compiled.
     """
     block, num_blocks = minimize_blocks(delta, block, num_blocks)
-    block, first = number_by_first(block, num_blocks)
+    block, first = number_by_first(block.astype(np.int64), num_blocks)
     return block, first.size

@@ -23,12 +23,12 @@ def by_key(keys: np.ndarray, num_keys: int, values: np.ndarray) -> tuple[np.ndar
     return start, ordered
 
 
-@kernel
-def number_by_first(values: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+@helper
+def numbered(values: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
     """Number values below `capacity` by first appearance: (their numbers, where each was first)."""
     number = np.full(capacity, -1, np.int32)
     first = np.empty(min(values.size, capacity), np.int64)
-    numbered = np.empty(values.size, np.int32)
+    numbers = np.empty(values.size, np.int32)
     count = 0
     for i in range(values.size):
         value = values[i]
@@ -36,5 +36,11 @@ def number_by_first(values: np.ndarray, capacity: int) -> tuple[np.ndarray, np.n
             number[value] = count
             first[count] = i
             count += 1
-        numbered[i] = number[value]
-    return numbered, first[:count].copy()
+        numbers[i] = number[value]
+    return numbers, first[:count].copy()
+
+
+@kernel
+def number_by_first(values: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+    """Call `numbered` from Python, with values in int64."""
+    return numbered(values, capacity)

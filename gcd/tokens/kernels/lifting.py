@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcd.support.compiled import helper, kernel
-from gcd.support.kernels.grouping import number_by_first
+from gcd.support.kernels.grouping import numbered
 from gcd.support.kernels.growing import more_rows
 from gcd.tokens.kernels.classes import one_class, refine
 from gcd.tokens.kernels.counted_runs import PLACES, Cells, next_boundary
@@ -174,8 +174,8 @@ def profile(
             kept[exit_start[place] + i, 1] = exits[i, 1]
     capacity = 2 * num_entries + 1
     return (
-        number_by_first(counted[0], capacity)[0],
-        number_by_first(uncounted[0], capacity)[0],
+        numbered(counted[0], capacity)[0],
+        numbered(uncounted[0], capacity)[0],
         exit_start,
         kept[: exit_start[-1]].copy(),
     )

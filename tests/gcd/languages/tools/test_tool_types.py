@@ -82,7 +82,7 @@ def test_type_strings(text: str, schema: Any, optional: bool) -> None:
         ("", {}, [""]),
         ("Annotated()", {}, ["Annotated()"]),
         ("int[3]", {}, ["int[3]"]),
-        ("|".join(["int"] * 2000), {}, ["|".join(["int"] * 2000)]),
+        ("|".join(["int"] * 4000), {}, ["|".join(["int"] * 4000)]),
         ("__import__('os').system('true')", {}, ["__import__('os').system('true')"]),
     ],
 )
