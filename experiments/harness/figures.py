@@ -196,7 +196,9 @@ def plot_budgets(
     arms = arms_in(s for _, _, s in points)
     paired = {Group.of(d): d for d in differences}
     columns = [(name, N) for name in shown for N in counts]
-    size = (1 + 3 * len(columns), 0.9 + 3 * len(styles))
+    parts = "".join(s["style"] for _, _, s in points)
+    tokens = " or ".join(text for kind, text in _OF_TOKENS.items() if f"{kind}:" in parts)
+    size = (max(10, 1 + 3 * len(columns)), 0.9 + 3 * len(styles))
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(len(styles), len(columns), squeeze=False)
     gap = 0.08 * (factors[-1] - factors[0] or 1) / max(1, len(arms))
@@ -221,14 +223,13 @@ def plot_budgets(
                 f"{shown[name]}\n{N} particle{'s' * (N > 1)}{f', {style} style' * bool(style)}",
                 fontsize="small",
             )
+    for axis in axes[-1]:
+        axis.set_xlabel(f"budget / {tokens}")
     for name in shown:  # one scale for each measure
-        same = axes[:, [column for column, _ in columns] == np.array(name)].flat
+        same = list(axes[:, [column for column, _ in columns] == np.array(name)].flat)
         low, high = zip(*(axis.get_ylim() for axis in same), strict=True)
         for axis in same:
-            axis.set_ylim(min(low), max(high))
-    parts = "".join(s["style"] for _, _, s in points)
-    tokens = " or ".join(text for kind, text in _OF_TOKENS.items() if f"{kind}:" in parts)
-    figure.supxlabel(f"budget / {tokens}", fontsize="medium")
+            axis.set_ylim(min(low), min(max(high), 1.02))
     if differences:
         reference = method_of(differences[0]["reference"]).title
         title += f"; bars: paired 95 % intervals of the difference to {reference}"
