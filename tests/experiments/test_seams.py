@@ -290,7 +290,7 @@ def test_two_processes_deal_out_the_rows_and_merge_them(tmp_path):
 def test_processes_that_hold_a_model_in_twos_draw_what_one_draws(tmp_path, count):
     """Two go on where one stopped in the middle of a row; four deal out the examples in groups."""
     settings = (
-        "+task=xlam", "task.num_examples=3", "task.particles=[2]", "task.methods=[gcd]",
+        "+task=xlam", "task.num_examples=2", "task.particles=[2]", "task.methods=[gcd]",
         "task.algorithms=[smc,discrete]", "task.budget=tight", f"model.path={STORIES}",
         "trace.examples=1",
     )  # fmt: skip
