@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments.convergence.headline import (
     GOAL,
@@ -23,6 +23,9 @@ from experiments.harness.results import as_lines
 from experiments.harness.run import Run
 from experiments.harness.tables import Table, as_markdown
 from experiments.harness.tracking import LoggedArm, log_shown, log_summary, logged_arms
+
+if TYPE_CHECKING:
+    import wandb
 
 _SHOWN = (1, 4, 16, 64, 256)
 
@@ -46,7 +49,7 @@ def report(run: Run, reports: Sequence[Report], notes: Sequence[str]) -> None:
     for name, key in drawn.items():
         plot_panels(reports, figures[name], key)
 
-    def log(tracked: Any) -> None:
+    def log(tracked: wandb.Run) -> None:
         log_shown(tracked, {}, figures)
         log_summary(tracked, {"headline": summary["headline"]})
 

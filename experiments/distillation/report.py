@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -17,6 +17,9 @@ from experiments.harness.run import Run
 from experiments.harness.tracking import log_shown, log_summary
 from gcd.support.files import read_json
 from hmm.checkpoint import CONFIG, WEIGHTS
+
+if TYPE_CHECKING:
+    import wandb
 
 CARD = "README.md"
 LM = "language model, reading the prompt"
@@ -66,7 +69,7 @@ def report(summary: dict[str, Any], curve: Sequence[Point], run: Run, out: Path)
     plot_curve(summary["nats_per_token"], curve, figure)
     (out / CARD).write_text(card(summary, curve[-1], config, out, table), encoding="utf-8")
 
-    def log(tracked: Any) -> None:
+    def log(tracked: wandb.Run) -> None:
         for point in curve:
             values = {"epoch": point.epoch, "nats/held_out": point.held_out}
             if point.training is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -20,6 +20,9 @@ from experiments.harness.identity import Identity, plain
 from experiments.harness.models import identity_of, load_model, title_of
 from experiments.harness.run import Run, Task
 from gcd.support.files import read_json, write_json
+
+if TYPE_CHECKING:
+    import wandb
 
 _NOT_REPEATED = ("wandb", "run_dir", "resume", "stop_after", "out")
 
@@ -101,7 +104,7 @@ answers alone. Prompts are compact ones, as `experiments` writes them.
     (out / "README.md").write_text(card, encoding="utf-8")
     summary = {"curve": [point._asdict() for point in trainer.curve], "out": os.fspath(out)}
 
-    def log(tracked: Any) -> None:
+    def log(tracked: wandb.Run) -> None:
         for point in trainer.curve:
             tracked.log({"step": point.step, "held_out": point.held_out})
 

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
@@ -47,6 +47,9 @@ from experiments.report.directory import write_about
 from experiments.report.page import NAME as REPORT
 from experiments.report.page import write_report
 from gcd.support.files import read_json, write_json
+
+if TYPE_CHECKING:
+    import wandb
 
 _LOG = logging.getLogger(__name__)
 _IDENTITY = "identity.json"
@@ -314,7 +317,7 @@ class Run:
         self,
         table: str,
         summary: dict[str, Any],
-        log: Callable[[Any], None],
+        log: Callable[[wandb.Run], None],
         files: Sequence[str] = (),
         also: str = "",
         arms: Sequence[tracking.LoggedArm] = (),

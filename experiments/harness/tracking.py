@@ -14,7 +14,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from urllib.parse import urlparse
 
 from experiments.harness.config import WandbConfig
@@ -22,6 +22,9 @@ from experiments.harness.identity import Identity, fingerprint
 from experiments.harness.results import Row
 from experiments.harness.summary import Group, grouped
 from experiments.harness.tables import Table
+
+if TYPE_CHECKING:
+    import wandb
 
 _LOG = logging.getLogger(__name__)
 _INIT_SECONDS = 20  # after this an online start is given up for an offline one
@@ -57,7 +60,7 @@ class LoggedArm(NamedTuple):
     measures: Mapping[str, float]
     rows: Sequence[Row]
 
-    def log(self, run: Any) -> None:
+    def log(self, run: wandb.Run) -> None:
         """Log measures, against k, and the table."""
         run.define_metric("*", step_metric="k")
         run.log({"k": self.names["k"], **self.measures, "outcomes": outcomes(self.rows)})
@@ -117,7 +120,7 @@ class Experiment:
         self._identity = identity
         self._shared = shared
 
-    def log(self, overview: Callable[[Any], None], arms: Sequence[LoggedArm] = ()) -> None:
+    def log(self, overview: Callable[[wandb.Run], None], arms: Sequence[LoggedArm] = ()) -> None:
         """Log what is not there yet; warn, and go on, where wandb cannot.
 
         Args:
@@ -139,7 +142,7 @@ class Experiment:
             )  # fmt: skip
 
     def _log_run(
-        self, kind: str, name: str, names: Mapping[str, Any], log: Callable[[Any], None]
+        self, kind: str, name: str, names: Mapping[str, Any], log: Callable[[wandb.Run], None]
     ) -> None:
         """Log one run of the group, unless it is there already."""
         run_id = fingerprint([self._identity, *names.values()] if names else self._identity)
@@ -152,7 +155,7 @@ class Experiment:
             if run.starting_step == 0:  # else the server has its results, which are the same
                 log(run)
 
-    def _start(self, run_id: str, name: str, kind: str, config: dict[str, Any]) -> Any:
+    def _start(self, run_id: str, name: str, kind: str, config: dict[str, Any]) -> wandb.Run:
         """Open a run; offline, this one and all that follow, if wandb cannot be reached."""
         import wandb  # a third of a second, and needed when a run has ended
 
@@ -182,7 +185,7 @@ class Experiment:
             return wandb.init(mode=self.mode, **arguments)
 
 
-def log_summary(run: Any, values: Mapping[str, Any]) -> None:
+def log_summary(run: wandb.Run, values: Mapping[str, Any]) -> None:
     """Log plain values to the summary of a run, as JSON has them.
 
     The keys of all mappings in it become text: wandb fails over keys that are numbers.
@@ -190,7 +193,7 @@ def log_summary(run: Any, values: Mapping[str, Any]) -> None:
     run.summary.update(json.loads(json.dumps(values)))
 
 
-def log_shown(run: Any, tables: Mapping[str, Table], figures: Mapping[str, Path]) -> None:
+def log_shown(run: wandb.Run, tables: Mapping[str, Table], figures: Mapping[str, Path]) -> None:
     """Log what is of the whole experiment, by name."""
     import wandb
 
@@ -201,7 +204,7 @@ def log_shown(run: Any, tables: Mapping[str, Table], figures: Mapping[str, Path]
     run.log({**shown, **{name: wandb.Image(str(path)) for name, path in figures.items()}})
 
 
-def outcomes(rows: Sequence[Row]) -> Any:
+def outcomes(rows: Sequence[Row]) -> wandb.Table:
     """Make the table of an arm's examples; wandb joins those of several runs by `example`.
 
     Args:
