@@ -35,14 +35,15 @@ By the standard, keywords for one kind of value say nothing about others, so
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from types import GenericAlias
 from typing import Any
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import metered
-from gcd.errors import ConstraintError, EmptyLanguageError, WorkLimitError, check_count, shown
-from gcd.languages.json_schema.document import Document
+from gcd.errors import ConstraintError, EmptyLanguageError, WorkLimitError, at, check_count, shown
+from gcd.languages.json_schema.document import Document, Place
 from gcd.languages.json_schema.ignored import IgnoredKeyword, warn_of
 from gcd.languages.json_schema.languages import SchemaLanguages
 from gcd.languages.values.json_values import json_notation
@@ -131,7 +132,8 @@ def json_schema(
             values.parts.blame_most_costly(error)
             raise
         if language.is_empty:
-            raise EmptyLanguageError(f"no value satisfies the schema{document.depth_hint}")
+            reason = document.depth_hint or _why_empty(values)
+            raise EmptyLanguageError(f"no value satisfies the schema{reason}")
         language = Automaton.concatenate([notation.gap, language, notation.gap])
         if max_bytes is None:
             return language
@@ -162,6 +164,26 @@ def ignored_keywords(
         refuse_unknown=False,
     )
     return document.ignored
+
+
+def _why_empty(values: SchemaLanguages) -> str:
+    """Name the innermost required part that no value satisfies; nothing for the whole schema."""
+    document, place = values.document, values.document.root()[0]
+    while within := next(
+        (p for p in _needed(document, place) if values.language((p,)).is_empty), None
+    ):
+        place = within
+    return f": the part {at(document.named(place.pointer))} has none" if place.pointer else ""
+
+
+def _needed(document: Document, place: Place) -> Iterator[Place]:
+    """The schemas of required members, and of the elements of arrays that may not be empty."""
+    for same in document.flatten((place,)) or ():
+        for name in same.schema.get("required", ()):
+            if name in same.schema.get("properties", ()):
+                yield document.child(same, "properties", name)
+        if same.schema.get("minItems", 0) > 0 and "items" in same.schema:
+            yield document.child(same, "items")
 
 
 def _parsed(schema: Any) -> Any:

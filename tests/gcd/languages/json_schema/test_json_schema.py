@@ -924,3 +924,15 @@ def test_more_members_than_there_can_be() -> None:
         schema = {"type": "object", "additionalProperties": False, "minProperties": fewest}
         with pytest.raises(EmptyLanguageError):
             json_schema(schema)
+
+
+def test_an_empty_schema_names_the_innermost_part_that_every_value_needs() -> None:
+    none = {"type": "string", "minLength": 3, "maxLength": 2}
+    within = {"type": "object", "properties": {"k": none, "free": none}, "required": ["k"]}
+    listed = {"type": "array", "items": {"$ref": "#/$defs/x"}, "minItems": 1}
+    outer = {"type": "object", "properties": {"a": {}, "b": listed}, "required": ["a", "b"]}
+    with pytest.raises(EmptyLanguageError, match="the part at '/[$]defs/x/properties/k' has none$"):
+        json_schema({**outer, "$defs": {"x": within}})
+    with pytest.raises(EmptyLanguageError, match="no value satisfies the schema$"):
+        json_schema(none)
+    assert json_schema({**outer, "required": ["a"], "$defs": {"x": within}}).accepts('{"a":1}')
