@@ -36,7 +36,7 @@ class ConvergenceConfig:
     hmm: str | None = None
     hmm_for: str = "model"  # one for all prompts; or "problem": one for each prompt
     hmm_states: int = 1024  # at most
-    hmm_sequences: int = 50000  # for each HMM
+    hmm_sequences: int = 10000  # for each HMM
     hmm_length: int = 16  # most tokens of a sequence; less where all budgets are
 
 
