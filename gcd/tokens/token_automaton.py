@@ -138,8 +138,7 @@ class TokenAutomaton:
         """Most tokens, EOS included, that never have more than `max_bytes`; None: any number."""
         if self.max_bytes is None:
             return None
-        classes = np.flatnonzero((self.delta >= 0).any(axis=0))
-        is_allowed = np.isin(self.class_of, classes[classes != self.eos_class])
+        is_allowed = (self.delta >= 0).any(axis=0)[self.class_of]
         tokens = np.flatnonzero(is_allowed).tolist()
         longest = max((len(self.vocabulary.token_bytes[token]) for token in tokens), default=1)
         return self.max_bytes // max(longest, 1) + 1
