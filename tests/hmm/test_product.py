@@ -166,6 +166,9 @@ def test_one_table_serves_every_budget(kind: str) -> None:
         short = lookahead_table(hmm, automaton, budget)
         for remaining in range(budget + 1):
             assert torch.equal(beta_of(short, remaining), beta_of(table, remaining))
+    states = torch.arange(automaton.num_states)
+    overdrawn, spent = (table.row(torch.full_like(states, r), states) for r in (-1, 0))
+    assert torch.equal(overdrawn, spent)
 
 
 def long_automaton() -> TokenAutomaton:
@@ -253,6 +256,17 @@ def test_for_given_budgets_what_they_lead_to_is_there_and_the_same() -> None:
     assert len(asked) > 30
     with pytest.raises(ValueError, match="no text of the budgets that the table was made for"):
         log_completed(table, predicted, batch.initial[:1], torch.tensor([11]))
+
+
+def test_between_budgets_far_apart_nothing_is_needed_and_nothing_has_settled() -> None:
+    hmm, automaton = random_hmm(VOCABULARY.size, seed=6), few_words()
+    budgets = (automaton.fewest_tokens, 50)
+    table = lookahead_table(hmm, automaton, 49, budgets=[budgets], tolerance=0)
+    assert not (table.completion.entry[20] >= recursion.COMPUTED).any()
+    for budget in budgets:
+        place = hmm.initial.unsqueeze(0), torch.tensor([automaton.initial]), torch.tensor([budget])
+        whole = lookahead_table(hmm, automaton, budget, tolerance=0)
+        assert torch.equal(log_completed(table, *place), log_completed(whole, *place))
 
 
 @pytest.mark.usefixtures("_form")
