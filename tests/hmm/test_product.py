@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -436,6 +437,41 @@ def test_class_emission(
     assert found.dtype == hmm.dtype
     both = hmm.emission[[40, 41]].double().sum(dim=0)
     torch.testing.assert_close(found[automaton.eos_class], both, rtol=1e-12, atol=0)
+
+
+def test_the_sum_of_a_large_class_in_single_precision() -> None:
+    """Added up one by one, 60 000 emissions are off by 2e-6."""
+    tokens = [number.to_bytes(3, "big") for number in range(60_000)]
+    vocabulary = Vocabulary.from_bytes([*tokens, b""], [len(tokens)])
+    automaton = TokenAutomaton.from_position_sets(vocabulary, [range(len(tokens))])
+    hmm = random_hmm(vocabulary.size, num_states=2).to(dtype=torch.float32)
+    found = class_emission(hmm, automaton)[automaton.class_of[0]].double()
+    torch.testing.assert_close(found, hmm.emission[:-1].double().sum(dim=0), rtol=1e-6, atol=0)
+
+
+def test_texts_may_begin_in_a_state_of_any_number() -> None:
+    words, hmm = few_words(), random_hmm(VOCABULARY.size, seed=3)
+    number = np.roll(np.arange(words.num_states - 1), 1)
+    number = np.append(number, words.final).astype(np.int32)  # of each old state; -1 stays
+    order = np.argsort(number)
+    renamed = dataclasses.replace(
+        words,
+        delta=np.where(words.delta >= 0, number[words.delta], -1).astype(np.int32)[order],
+        accepting=words.accepting[order],
+        steps_to_accept=words.steps_to_accept[order],
+        initial=int(number[words.initial]),
+    )
+    renamed.check()
+    assert renamed.initial != words.initial
+    place = hmm.initial.unsqueeze(0), torch.tensor([5])
+    one, other = (
+        log_completed(
+            lookahead_table(hmm, automaton, 4, budgets=[[5]]),
+            place[0], torch.tensor([automaton.initial]), place[1],
+        )
+        for automaton in (words, renamed)
+    )  # fmt: skip
+    torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
 
 
 def test_where_the_hmm_gives_no_probability() -> None:

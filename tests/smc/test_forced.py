@@ -260,6 +260,7 @@ def test_without_a_token_to_draw_a_particle_is_replaced_before_it_draws(proposal
     first, second, third = found.diagnostics.alive
     assert 0 < second < first == third == 64
     assert found.texts == ("ba",)
+    assert found.diagnostics.fallbacks == 0, "it is the language model that knows of nothing"
 
 
 def test_a_real_model_reads_runs_as_it_reads_tokens() -> None:

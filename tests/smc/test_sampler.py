@@ -445,6 +445,9 @@ def test_walks_advance_by_runs_and_stop_at_the_end() -> None:
         swapped = proposal.take(together, torch.tensor([1, 0, 1]))
         assert swapped.finished.tolist() == [False, True, False]
         assert start.remaining.tolist() == [5, 3]
+        # Nor does what has spent its budget: of four tokens it takes three.
+        spent = proposal.advance(start, torch.tensor([[1, 0, 3, 5], [0, 0, 0, 1]]))
+        assert spent.remaining.tolist() == [2, 0]
 
 
 def test_only_the_unguided_proposal_gives_up_what_can_no_longer_finish_in_time() -> None:
