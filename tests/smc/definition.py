@@ -302,7 +302,7 @@ def answers_of(
             place, log_p = (example.automaton, x.state, x.left), example.log_p(x)
             log_g = [example.rule.log_g(*place, v) for v in TOKENS]
             allowed = [v for v in TOKENS if example.rule.allows(*place, v) > NOTHING]
-            unknown = bool(allowed) and all(log_g[v] == NOTHING for v in allowed)
+            unknown = all(log_g[v] == NOTHING for v in allowed)
             if example.top_p < 1:  # what is outside of the nucleus is no candidate
                 log_g, unknown = guided(example, x)
                 allowed = [v for v in TOKENS if log_g[v] > NOTHING]

@@ -87,11 +87,6 @@ def gcd(automaton: TokenAutomaton, state: int, left: int, token: int) -> float:
     return 0.0 if after >= 0 and automaton.steps_to_accept[after] <= left - 1 else NOTHING
 
 
-def greedy_close(automaton: TokenAutomaton, state: int, left: int, token: int) -> float:
-    rule = lcd if automaton.steps_to_accept[state] < left else gcd
-    return rule(automaton, state, left, token)
-
-
 def wave(automaton: TokenAutomaton, state: int, left: int, token: int) -> float:
     """An arbitrary g on what GCD allows."""
     return gcd(automaton, state, left, token) + math.sin(3 * state + left + 1.7 * token) - 1.5
@@ -209,7 +204,6 @@ RULES: dict[str, Rule] = {
     "lm": Rule(smc.LM(), lm, lm, late=True),
     "lcd": Rule(smc.LCD(), lcd, lcd),
     "gcd": Rule(smc.GCD(), gcd, gcd),
-    "greedy_close": Rule(smc.GreedyClose(), greedy_close, greedy_close),
     "wave": Rule(Wave(potential=True), wave, wave),
     "no_potential": Rule(Wave(potential=False), wave, wave),
     "tied": Rule(Tied(), gcd, tied),
