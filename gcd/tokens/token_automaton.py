@@ -138,8 +138,8 @@ class TokenAutomaton:
         """Most tokens, EOS included, that never have more than `max_bytes`; None: any number."""
         if self.max_bytes is None:
             return None
-        is_allowed = (self.delta >= 0).any(axis=0)[self.class_of]
-        tokens = np.flatnonzero(is_allowed).tolist()
+        classes = np.flatnonzero((self.delta >= 0).any(axis=0))
+        tokens = np.flatnonzero(np.isin(self.class_of, classes)).tolist()
         longest = max((len(self.vocabulary.token_bytes[token]) for token in tokens), default=1)
         return self.max_bytes // max(longest, 1) + 1
 
