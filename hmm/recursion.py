@@ -154,7 +154,6 @@ def completion(
     entry[:, edges.final] = CERTAIN
 
     whole = bool((needed.sum(axis=1) + len(edges.final) == alive.sum(axis=1)).all())
-    longest = int(edges.steps_to_accept.max())
     at_once = rows_at_once(hmm)
     compiled = hmm.device.type in _COMPILED
     scratch = Scratch.of(min(at_once, edges.num_states), hmm) if compiled else None
@@ -171,7 +170,7 @@ def completion(
             entry[r, some] = now[some]
             entry[r, some[moved]] = np.arange(used, used + moved.sum())
             used += int(moved.sum())
-        if whole and r >= longest and used == first_new:
+        if whole and used == first_new:  # before the longest distance each level has new states
             entry, settled = entry[: r + 1], True
             break
     b, log_scale = b[:used], log_scale[:used]

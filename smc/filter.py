@@ -209,12 +209,11 @@ class DiscreteFilter(Generic[State]):
     ) -> Particles:
         """Extend copies of the particles by the candidates kept; divide weights by their pi."""
         log_p = prefixes.log_p[kept.row, kept.token].double()
-        log_weight = torch.where(kept.kept, parents.log_weight, -torch.inf)
         possible = extension.finished | extension.running
         gained = torch.where(possible, log_p - kept.log_pi + extension.forced_log_p, -torch.inf)
-        return parents._replace(running=kept.kept, log_weight=log_weight).extended(
+        return parents._replace(running=kept.kept).extended(
             extension,
-            log_weight=log_weight + gained,
+            log_weight=parents.log_weight + gained,
             log_p=log_p,
             log_potential=parents.log_potential,
         )

@@ -139,8 +139,7 @@ class TokenAutomaton:
         if self.max_bytes is None:
             return None
         classes = np.flatnonzero((self.delta >= 0).any(axis=0))
-        is_allowed = np.isin(self.class_of, classes[classes != self.eos_class])
-        tokens = np.flatnonzero(is_allowed).tolist()
+        tokens = np.flatnonzero(np.isin(self.class_of, classes)).tolist()
         longest = max((len(self.vocabulary.token_bytes[token]) for token in tokens), default=1)
         return self.max_bytes // max(longest, 1) + 1
 

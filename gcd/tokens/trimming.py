@@ -79,7 +79,6 @@ def trim(
         return None
     ahead = graph.distances(edges, num_states, initial, UNREACHABLE, False)
     alive = (ahead < UNREACHABLE) & (steps < UNREACHABLE)
-    alive[final] = True
     if merge or not alive.all():
         number = np.full(num_states + 1, -1, np.int32)
         number[:-1][alive] = np.arange(alive.sum())

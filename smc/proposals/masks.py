@@ -67,7 +67,7 @@ class LM(MaskProposal):
         """Walk on; a prefix that cannot be completed in time has left the target's support."""
         after = state.advance(tokens)
         needed = after.automata.steps_to_accept[after.states.clamp(min=0)]
-        late = ~after.finished & (needed > after.remaining)
+        late = needed > after.remaining  # a complete answer needs none
         return after._replace(states=torch.where(late, -1, after.states))
 
 

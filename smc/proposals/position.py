@@ -76,7 +76,7 @@ class AutomatonPosition(NamedTuple):
         klass = sizes.argmax(dim=1, keepdim=True)
         first = start.gather(1, klass).squeeze(1).clamp(max=self.automata.classes.of.shape[1] - 1)
         token = self.automata.classes.tokens[self.automaton_of_row, first].long()
-        return torch.where(self.running & (sizes.sum(dim=1) == 1), token, -1)
+        return torch.where(sizes.sum(dim=1) == 1, token, -1)
 
     def successors(self) -> Successors:
         """Return where each class of tokens leads."""

@@ -212,6 +212,10 @@ def test_counts_of_an_impossible_sequence_can_be_blended():
     mixed = em.blend(old, new, 0.25)
     assert float(mixed.log_likelihood) == -math.inf
     torch.testing.assert_close(mixed.initial, old.initial * 0.75)
+    # Nothing of them is left where the new ones are all that counts.
+    possible = tokens[inference.log_likelihood(hmm, tokens, lengths) > -math.inf]
+    fresh = em.expected_statistics(hmm, possible, lengths[: len(possible)])
+    assert_close(em.blend(old, copy.deepcopy(fresh), 1), fresh)
 
 
 def test_step_sizes_fall_as_stepwise_em_asks():
@@ -229,8 +233,11 @@ def test_bad_input_is_refused():
         em.maximize(counts, PseudoCounts(emission=torch.ones(2)))
     with pytest.raises(ValueError, match="step size"):
         em.blend(counts, counts, 0.0)
-    with pytest.raises(ValueError, match="nothing to learn"):
+    with pytest.raises(ValueError, match="1 sequences, all of them empty or impossible"):
         em.em_step(Step(hmm), [(tokens[1:], lengths[1:])])
+    hmm.emission[0] = 0
+    with pytest.raises(ValueError, match="2 sequences, all of them empty or impossible"):
+        em.em_step(Step(hmm), [(torch.tensor([[0], [0]]), torch.tensor([1, 1]))])
 
 
 def train(hmm: HMM, tokens: torch.Tensor, lengths: torch.Tensor) -> list[torch.Tensor]:

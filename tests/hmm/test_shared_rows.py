@@ -43,13 +43,13 @@ def test_a_matrix_comes_back_bit_for_bit(numbers, width, dtype, seed):
 
 def test_rare_tokens_that_were_seen_equally_often_share_their_emissions():
     hmm = HMM.random(4, 9, generator=torch.Generator().manual_seed(1))
-    counts = torch.tensor([0, 7, 1, 3, 1, 0, 2, 3, 9])
+    counts = torch.tensor([0, 7, 1, 3, 1, 0, 2, 3, 2])
     pooled = pool_rare(hmm.emission, counts, 2)
     torch.testing.assert_close(pooled.sum(dim=0), hmm.emission.sum(dim=0))
-    for alike in ([0, 5], [2, 4], [6]):
+    for alike in ([0, 5], [2, 4], [6, 8]):
         expected = hmm.emission[alike].mean(dim=0).expand(len(alike), -1)
         assert torch.equal(pooled[alike], expected)
-    own = [1, 3, 7, 8]
+    own = [1, 3, 7]
     assert torch.equal(pooled[own], hmm.emission[own])
     assert len(share_rows(pooled).rows) == 3 + len(own)
 

@@ -52,6 +52,11 @@ class Example:
         log_p = TOY.log_p(self.prompt + prefix.ids) / self.temperature
         return log_p.log_softmax(dim=0).tolist()
 
+    def log_p_of(self, ids: tuple[int, ...]) -> float:
+        """The log-probability of an answer, however it was found."""
+        befores = (Prefix(ids[:t], self.automaton.initial, 0) for t in range(len(ids)))
+        return sum(self.log_p(x)[token] for x, token in zip(befores, ids, strict=True))
+
     def number(self, particle: int, step: int, purpose: Purpose) -> float:
         keys = Keys(torch.tensor([self.name]), torch.tensor([particle]), step, purpose)
         return float(uniform(self.seed, keys))
@@ -113,6 +118,9 @@ class Example:
         assert d.forced == self.forced
         assert d.fallbacks == self.fallbacks
         assert d.generated == sum(len(each.ids) for each in found.particles)
+        for each in found.particles:
+            if each.finished:
+                assert each.log_p == pytest.approx(self.log_p_of(each.ids))
         assert d.share_finished == sum(each.finished for each in found.particles) / max(
             1, len(found.particles)
         )

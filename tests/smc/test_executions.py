@@ -24,6 +24,7 @@ from smc.settings import settings_of
 from smc.static import move
 from smc.testing import ToyLM
 from smc.vocabulary.passes import TENSORS
+from tests.smc.test_pgcd import never
 from tests.smc.test_walk import TOY, Tilted, truth, walk_sums
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, a_star_b, choice
 
@@ -145,6 +146,22 @@ def test_the_walk_over_all_choices_sums_to_the_target(name: str, options: dict[s
     assert total == pytest.approx(1, abs=1e-10)
     assert mass == pytest.approx(expected, abs=1e-10)
     assert evidence == pytest.approx(sum(expected.values()), abs=1e-10)
+
+
+def test_prefixes_that_nobody_goes_on_from_are_no_fallbacks() -> None:
+    """In static shapes there are rows without a particle, of which the HMM knows nothing either."""
+    counts = {
+        way: [
+            each.diagnostics.fallbacks
+            for each in smc.sample(
+                TOY, **examples(), proposal=smc.PGCD(never([3, 5])), particles=3,
+                algorithm="discrete", execution=way, forced_runs=False,
+            )
+        ]
+        for way in ("static", "eager")
+    }  # fmt: skip
+    assert counts["static"] == counts["eager"]
+    assert min(counts["eager"]) > 0
 
 
 @pytest.mark.parametrize("texts", [("",), ("ab", "b"), ("ab", "bb", "bab", "aab")])

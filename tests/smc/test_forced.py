@@ -249,6 +249,20 @@ def test_an_impossible_run_is_dead(algorithm: str, temperature: float) -> None:
         assert all(sample.log_weight > -math.inf for sample in finished)
 
 
+@pytest.mark.parametrize("proposal", ["gcd", "no_potential"])
+def test_without_a_token_to_draw_a_particle_is_replaced_before_it_draws(proposal: str) -> None:
+    """Behind an `a` the only token that is allowed is impossible; all others go on to `ba`."""
+    (found,) = smc.sample(
+        Refusing(VOCABULARY, seed=3), [PROMPT], lift(choice("ac", "ba"), VOCABULARY), budget=4,
+        particles=64, proposal=PROPOSALS[proposal](), forced_runs=False, strata="none",
+        ess_threshold=1.0,
+    )  # fmt: skip
+    first, second, third = found.diagnostics.alive
+    assert 0 < second < first == third == 64
+    assert found.texts == ("ba",)
+    assert found.diagnostics.fallbacks == 0, "it is the language model that knows of nothing"
+
+
 def test_a_real_model_reads_runs_as_it_reads_tokens() -> None:
     transformers = pytest.importorskip("transformers")
     model = transformers.AutoModelForCausalLM.from_pretrained(STORIES).double()

@@ -445,6 +445,9 @@ def test_walks_advance_by_runs_and_stop_at_the_end() -> None:
         swapped = proposal.take(together, torch.tensor([1, 0, 1]))
         assert swapped.finished.tolist() == [False, True, False]
         assert start.remaining.tolist() == [5, 3]
+        # Nor does what has spent its budget: of four tokens it takes three.
+        spent = proposal.advance(start, torch.tensor([[1, 0, 3, 5], [0, 0, 0, 1]]))
+        assert spent.remaining.tolist() == [2, 0]
 
 
 def test_only_the_unguided_proposal_gives_up_what_can_no_longer_finish_in_time() -> None:
@@ -455,6 +458,21 @@ def test_only_the_unguided_proposal_gives_up_what_can_no_longer_finish_in_time()
     assert smc.LCD().advance(smc.LCD().start(batch), a).running.tolist() == [True]
     b = torch.tensor([[1]])
     assert smc.LM().advance(smc.LM().start(batch), b).running.tolist() == [True]
+
+
+def test_greedy_closing_begins_when_the_budget_is_just_enough() -> None:
+    automaton, proposal = CONSTRAINTS["a_star_b"](), smc.GreedyClose()
+    start = proposal.start(smc.Batch(AutomatonBatch([automaton]), torch.tensor([6])))
+    closes = 0
+    for state in range(automaton.num_states - 1):
+        needed = int(automaton.steps_to_accept[state])
+        for left in range(1, 7):
+            place = start._replace(states=torch.tensor([state]), remaining=torch.tensor([left]))
+            guide = proposal.guide(place, torch.zeros(1, automaton.vocabulary.size))
+            expected = automaton.allowed(state, None if needed < left else left).tolist()
+            assert guide.log_g[0].exp().nonzero().flatten().tolist() == expected
+            closes += needed == left and len(expected) < automaton.allowed(state).size
+    assert closes > 0
 
 
 def test_pairs_of_ids_are_independent_streams() -> None:

@@ -258,6 +258,20 @@ def test_numbers(cut: str) -> None:
         assert len(texts) == len(set(sequences(automaton, 7))) > 100
 
 
+def test_answers_that_are_not_kept_are_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = np.random.default_rng(0).integers(256, 300, size=(6, 2, 40))
+    fresh, other = (vocabulary_of(train(CALLS, 300, "gpt2")).segmentation for _ in range(2))
+    assert fresh is not None
+    assert other is not None
+    expected = fresh.admits(*pairs.transpose(1, 0, 2).reshape(2, -1)).reshape(6, 40)
+    assert 0 < expected.sum() < expected.size
+    monkeypatch.setattr("gcd.tokens.segmentation._MOST_PAIRS", 60)
+    for place in (0, 1, 0, 2, 3, 2, 5, 4):
+        assert np.array_equal(other.admits(*pairs[place]), expected[place])
+    mixed = np.concatenate([pairs[4], pairs[1]], axis=1)
+    assert np.array_equal(other.admits(*mixed), np.concatenate([expected[4], expected[1]]))
+
+
 def test_languages_of_bytes_that_are_no_text_stay_writable() -> None:
     vocabulary = vocabulary_of(train(ABC, 290, "none"))
     for raw in (b"\xff", b"abc\xff\xfeabc", b"\xe6\x9d", b"ab\xe6\x9d\xb1ab"):

@@ -181,8 +181,9 @@ def test_the_table_has_one_layout_for_kernels() -> None:
 def test_step_refuses_ids_outside_the_vocabulary() -> None:
     lifted = lift(Automaton.literal("a"), Vocabulary.from_bytes([b"a", b""], [1]))
     assert lifted.step(-1, 0) == -1
-    with pytest.raises(ValueError, match="token 2 is not one of the 2 ids"):
-        lifted.step(0, 2)
+    for token in (2, -1):
+        with pytest.raises(ValueError, match=f"token {token} is not one of the 2 ids"):
+            lifted.step(0, token)
 
 
 # -- refusals -------------------------------------------------------------------------------

@@ -233,6 +233,12 @@ def test_eos_ids_have_no_bytes_whatever_their_name() -> None:
     assert vocabulary.decode([0, 2, 1]) == b"ab"
 
 
+def test_ends_are_named_in_the_part_of_a_config_that_is_about_text() -> None:
+    text = SimpleNamespace(eos_token_id=[3, 1])
+    model = SimpleNamespace(config=SimpleNamespace(eos_token_id=None, text_config=text))
+    assert eos_ids_of(model) == (1, 3)
+
+
 def test_ids_may_be_numpy_integers() -> None:
     for ids in (np.int64(1), np.int32(1)):
         assert Vocabulary.from_bytes([b"a", b""], ids).eos_ids == (1,)
