@@ -6,8 +6,8 @@ in a step is not known beforehand, so there are two ways to keep them:
     Pool            a list that grows, of texts and weights. A pool of an example that grows beyond
                     `MOST_ANSWERS` is pruned to that many by the same selection that keeps prefixes
                     (`smc.selection.select_without_replacement`), which leaves the sum of the
-                    weights as it is, and every weight unbiased. That takes languages that end by
-                    themselves, where thousands of tokens may be the last one
+                    weights as it is, and every weight unbiased. In practice this happens only for
+                    automata without EOS, where thousands of tokens may be the last one
     AnswerTables    tables of fixed shape: in each step the weight of every token that may end a
                     text, for every place, and the place that each place continues. Texts are read
                     off backwards when all is over
@@ -168,7 +168,7 @@ class Pool(NamedTuple):
     def went_on(
         self, parent: Int64[Tensor, "P"], token: Int64[Tensor, "P"], step: Int64[Tensor, "B"]
     ) -> Pool:
-        """Have no need to know: the texts are there."""
+        """No-op: the pool stores full texts."""
         return self
 
     def greatest(self, most: int) -> FinishedScores:
@@ -197,7 +197,7 @@ class Pool(NamedTuple):
         step: Int64[Tensor, "B"],
         first: int,
     ) -> Pool:
-        """Add answers; `first` is the number of the first random number of a pruning."""
+        """Add answers; `first`: particle number in the random key of the first of two prunings."""
 
         def uniform(number: int, b: int, breaks: Breaks) -> float:
             name = self.examples[b : b + 1]

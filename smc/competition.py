@@ -12,9 +12,9 @@ other. With G = sum of w g and M = sum of w over these candidates,
 
 so that a share eps of the places goes by weight alone, whatever the lookahead thinks.
 
-**Complete answers** compete, where they are to take places, by their weights times the mean score
-of a unit of weight. (With g = 1 for answers, a lookahead that holds an end to be improbable would
-leave no place to any prefix once there are N answers.)
+**Complete answers** compete, if they are to take places, by their weights times sum s / sum w of
+the example. (With g = 1 for answers, a lookahead that holds an end to be improbable would leave no
+place to any prefix once there are N answers.)
 
 Cost: O(R C) for R prefixes and C classes; the masses of classes, where a proposal has not computed
 them already, are one pass over R x V numbers (`smc.vocabulary.class_mass.top_k_and_class_mass`).
@@ -118,7 +118,7 @@ def scores_of(guide: Guide, successors: Successors) -> Scores:
     if not isinstance(factors, Factors):
         successors = successors.of_tokens()
         factors = by_class_alone(guide.log_g, successors.classes, successors.automaton_of_row)
-    # What is infinite is no number of a score either: the step refuses it as NaN.
+    # log g = +inf is turned into NaN, so that the NaN check catches it.
     factors = factors._replace(
         by_class=factors.by_class.masked_fill(factors.by_class == torch.inf, torch.nan),
         by_token=factors.by_token.masked_fill(factors.by_token == torch.inf, torch.nan),

@@ -1,8 +1,8 @@
 """The eager reader has one row for each distinct prefix, and reads no prefix twice.
 
-What is read behind a prefix in one forward pass: the token that was drawn, those that are forced
-behind it (`smc.proposals.forced`), and guesses of what follows (`smc.read_ahead`). A prefix that
-lands on such a guess is not read again. Rows whose prefixes are over leave.
+One forward pass reads the drawn token, the forced tokens after it (`smc.proposals.forced`), and
+draft tokens (`smc.read_ahead`). A prefix that lands on its draft is not read again. Rows whose
+prefixes are over leave.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from smc.read_ahead import Drafts, ReadAhead
 from smc.vocabulary.passes import Pass
 
 MOST_READ = 1 << 26
-"""Numbers of log-probabilities that come out of one forward pass, at most, if it can be helped.
+"""Most log-probabilities that one forward pass returns, unless one column alone has more.
 
-Drafts may keep as many until the pass after it.
+Drafts may hold this much again until the next pass.
 """
 
 
@@ -41,8 +41,8 @@ class _Cached(NamedTuple):
 
     Attributes:
         row: the model's row.
-        length: tokens of the answer so far that are in it, those of a draft aside.
-        drafts: what it has behind them.
+        length: answer tokens in the cache, drafts excluded.
+        drafts: the drafts in the cache after them.
     """
 
     row: Int64[Tensor, "R"]
@@ -57,7 +57,8 @@ class _LogProbs(NamedTuple):
     """The language model's log-probabilities of D prefixes, at the sampling temperature.
 
     Attributes:
-        of_tokens: sum over the tokens of each but the first; with that at the start of an answer.
+        of_tokens: log p of the forced tokens: all but the drawn one (at the start nothing was
+            drawn: all).
         after: of the token behind each.
         num_drafted: tokens of drafts that this pass has read.
         num_used: tokens of these prefixes that an earlier pass had read in drafts.
@@ -114,7 +115,7 @@ class EagerReader(Reader[State]):
         self, prompts: Sequence[Sequence[int]], num_particles: int
     ) -> tuple[Extension, Prefixes[State]]:
         """Read each prompt once; see `Reader`."""
-        state = self.proposal.start(self.batch)  # it may refuse, so the model comes after it
+        state = self.proposal.start(self.batch)  # before prefill: `start` may raise
         self._rows, log_p = self.lm.prefill(prompts)
         log_p = refusing_nan(self.tempered(log_p))
         every = torch.arange(len(prompts), device=log_p.device)
@@ -273,7 +274,7 @@ class EagerReader(Reader[State]):
             tokens: by which.
             read: how many of these tokens must have been read.
             before: log-probabilities of the next token after each parent.
-            is_start: whether the first token counts as well, as nobody chose it.
+            is_start: True at the start, where the first token is forced too.
             guess: gives drafts for those prefixes of D that are about to be read.
         """
         drafts, every = self._cached.drafts, torch.zeros_like(read)

@@ -47,7 +47,7 @@ class Carry(NamedTuple):
         step: number of each example's next step.
         failed: whether the proposal or the model has given what is not a number.
         answers: those that are complete.
-        whole: for each example, whether nothing has been left out.
+        whole: for each example, whether every candidate has been kept for certain.
     """
 
     particles: Particles
@@ -68,7 +68,7 @@ class DiscreteFilter(Generic[State]):
         examples: identity of each example, which names its random numbers.
         num_particles: N, the most prefixes that are kept of each example.
         draw: the seam of randomness.
-        watch: is shown every step; nothing is made for it where there is none.
+        watch: is shown every step; None: no observation is built.
     """
 
     options: Discrete
@@ -126,8 +126,8 @@ class DiscreteFilter(Generic[State]):
         )  # fmt: skip
         dropped = kept.dropped
         if turn.ready is not None:
-            # Examples that wait have answers only when they take the step; the selection had to see
-            # these.
+            # Selection needed this step's answers of all examples; only those that step now may
+            # keep them.
             weight = torch.where(turn.ready[prefixes.example], log_weight, -torch.inf)
             answers, _ = carry.answers.ended(ending._replace(log_weight=weight))
             dropped = dropped & turn.ready
@@ -159,7 +159,7 @@ class DiscreteFilter(Generic[State]):
     def _ended(
         self, answers: Answers, particles: Particles, step: Int64[Tensor, "B"]
     ) -> tuple[Answers, Particles]:
-        """Put what was forced to its end with the answers: nothing is left to compete for."""
+        """Move answers completed by a forced run to the pool."""
         answers = answers.forced(particles, step)
         log_weight = torch.where(particles.running, particles.log_weight, -torch.inf)
         finished = torch.zeros_like(particles.finished)

@@ -1,10 +1,11 @@
 """`sample` goes from prompts and constraints to posteriors.
 
 What a caller can get wrong is checked before the language model does any work; only whether a step
-can be captured as a graph is found when the first batch starts.  Examples are
-then sampled in batches, those with prompts of similar length together (`smc.batches`), and handed
-back in the order given.  Batches decide how fast it goes, not what comes out: random numbers are
-functions of (seed, example, particle, step, purpose), and each example has its own weights.
+can be captured as a graph is found when the first batch starts.  Examples are then sampled in
+batches, those with prompts of similar length together (`smc.batches`), and handed
+back in the order given.  Batches decide how fast it goes, not what comes out (up to rounding of
+batched matrix products): random numbers are functions of (seed, example, particle, step, purpose),
+and each example has its own weights.
 """
 
 from __future__ import annotations

@@ -6,9 +6,8 @@
 
 A captured graph reads and writes the same memory at every replay, so what a step returns is copied
 over what it was given (parts that a step does not change are the same tensor, and are left alone).
-Whether anything still runs is written to memory of the host behind the step, and looked at some
-steps later, when it has come: the host runs ahead of the device and never waits, and the few steps
-too many find nothing that runs.
+Whether anything still runs is copied to the host after each step, and looked at some steps later:
+the host runs ahead of the device, and up to `AHEAD` superfluous steps do nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from smc.outcome import Outcome, StepRecord
 from smc.prefixes import Reader, refuse_nan
 
 AHEAD = 4
-"""Steps that the host may be ahead of what it knows of a CUDA device."""
+"""Most steps that are enqueued on a CUDA device beyond one whose end signal is awaited."""
 
 
 @runtime_checkable
@@ -193,7 +192,7 @@ def run_static(
 
 
 class _EndSignal:
-    """Says, without waiting for the device, that nothing runs any more."""
+    """Says that nothing runs any more, as of a few steps ago."""
 
     def __init__(self, running: Tensor) -> None:
         self._cuda = running.is_cuda
@@ -212,7 +211,7 @@ class _EndSignal:
         self._asked.append((answer, sent))
 
     def is_known(self) -> bool:
-        """Tell whether it is known that nothing runs; wait for an answer `AHEAD` steps old."""
+        """Tell whether it is known that nothing runs; wait for answers `AHEAD` steps old."""
         if len(self._asked) > AHEAD:
             self._asked[0][1].synchronize()
         while self._asked and self._asked[0][1].query():

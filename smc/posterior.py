@@ -6,7 +6,8 @@ Weighted token sequences make a discrete distribution over the distinct answers 
 
 where the answer of a token sequence is the concatenation of its tokens' bytes, EOS excluded; two
 tokenisations of the same text are one answer.  Besides it come the evidence estimate, unbiased in
-probability space (E[exp(log_evidence)] = P_lm(C within n)), and flags that say what is not so.
+probability space (E[exp(log_evidence)] = P_lm(C within n)), plus flags: dead, complete, valid,
+exact, enumerated.
 
 The sequences are N particles, or the pool of the discrete particle filter: distinct complete ones,
 perhaps more than N. The evidence is the mean of the particles' weights, or the sum of the pool's.
@@ -55,7 +56,7 @@ class Diagnostics:
     Attributes:
         ess: effective sample size at each step: of the particles, after weighing; or of the weights
             of the prefixes that the discrete filter keeps.
-        resampled: whether each step resampled; or left candidates out.
+        resampled: whether each step resampled; or might have left candidates out.
         running: particles, or distinct prefixes, due another token at the start of each step.
         alive: particles of positive weight at each step, after weighing; or those prefixes.
         lm_calls: forward passes of the language model in which something was read for this example,
@@ -103,9 +104,8 @@ class Posterior:
         log_evidence: log of the estimate of P_lm(C within n); -inf when dead; None where top_p < 1
             leaves nothing that it would estimate.
         ess: effective sample size of the final weights, which does not see that resampled particles
-            share their beginnings: it may be high where the estimate is poor. Of a pool, whose
-            sequences differ and were not drawn, it says over how many the distribution is spread,
-            which a sure language model makes few however good it is.
+            share their beginnings: it may be high where the estimate is poor. Of a pool it is low
+            when the model is confident, even if the result is exact.
         complete: whether there are answers and all of them were finished within the budget.
         valid: whether there are answers and the constraint accepts all of them; checked anew, by
             running the automaton over the tokens.  With the proposals of this package `complete`

@@ -42,7 +42,9 @@ MOST_GUESSES = 64
 
 
 def ahead_of(read_ahead: int | str, rows: int) -> int:
-    """Return how many tokens each row of a pass may read ahead, forced ones at the end aside.
+    """Return how many tokens each row of a pass may read ahead.
+
+    The forced tokens after the last guess are not counted.
 
     Args:
         read_ahead: so many, or "auto" for what pays off with so many rows on a CPU.
@@ -100,7 +102,7 @@ class Drafts(NamedTuple):
         )
 
     def joined(self, place: Int64[Tensor, "U"], new: Drafts) -> Drafts:
-        """Replace the drafts at these places; keep the others, and what these need of `log_p`."""
+        """Replace the drafts at these places; keep the others, with their rows of `log_p`."""
         tokens, after = self.tokens.index_fill(0, place, -1), torch.zeros_like(self.after)
         needed = tokens >= 0
         kept = self.log_p[self.after[needed]]

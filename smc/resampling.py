@@ -11,9 +11,9 @@ the schemes differ in the variance they add (Douc, Cappé & Moulines, 2005):
 
 Each is a function of the weights and of `uniform`, which gives M uniform numbers per system and may
 ask where the outcome of each choice changes (`smc.draw`).  Schemes work on B
-independent systems at once, at O(B·N log N). Systems of fewer than N particles have room for N too,
-with weights of zero where they have no particle, and say their `size`, m: they have m ancestors,
-the first m of the result, and what follows means nothing (`smc.systems`).
+independent systems at once, at O(B·N log N). Systems may have fewer than N particles
+(`smc.systems`): rows are padded to N with weight 0, and only the first `size` ancestors are
+meaningful.
 
 A particle of weight zero must never survive.  With a float32 running sum, a binary search and a
 clip at the end it does, about once in 10⁴ steps at N = 1024; here sums are in float64 and the

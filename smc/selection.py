@@ -4,10 +4,10 @@ A candidate of score s is kept with probability pi = min(1, s / c), where c solv
 
     sum over all candidates of min(1, s / c) = N
 
-(docs/design.md, section 6). Candidates with s > c are kept for certain. Of the others so many are
-drawn as there are places left, systematically: the cumulative inclusion probabilities are inverted
-at u, u + 1, u + 2, … with one uniform number u. With s = w that is the unbiased selection of the
-least mean square error in the weights (Fearnhead and Clifford, J. R. Statist. Soc. B 65, 2003).
+(docs/design.md, section 6). Candidates with s > c are kept for certain. The remaining N - #certain
+are drawn systematically: the cumulative inclusion probabilities are inverted at u, u + 1, u + 2, …
+with one uniform number u. With s = w that is the unbiased selection of the least mean square error
+in the weights (Fearnhead and Clifford, J. R. Statist. Soc. B 65, 2003).
 
 **The threshold.** With scores in falling order and T_k the sum of all but the k greatest, c =
 T_k / (N - k) for the least k with s_{k+1} <= T_k / (N - k). T_k is summed up from the smallest
@@ -41,10 +41,10 @@ class Selection(NamedTuple):
 
     Attributes:
         kept: whether there is one at the place.
-        row: the prefix that it continues; any, where there is none.
-        token: its next token; 0 where there is none.
+        row: the prefix that it continues; 0 where nothing is kept.
+        token: its next token; 0 where nothing is kept.
         log_pi: log of the probability with which it was kept.
-        dropped: for each example, whether a candidate had less than probability one to be kept.
+        dropped: for each example, whether a candidate had less than probability one of being kept.
     """
 
     kept: Bool[Tensor, "P"]
@@ -55,7 +55,7 @@ class Selection(NamedTuple):
 
 
 class FinishedScores(NamedTuple):
-    """Log scores that take places without being chosen from.
+    """Log scores of finished answers, which enter the threshold only.
 
     Attributes:
         top: the N greatest of each example; -inf where there are fewer.
@@ -176,14 +176,13 @@ def _in_order(
 ) -> Selection:
     """Put the candidates that are kept into the places of their examples.
 
-    There are never more than N of them, but for one where rounding finds a point in what rounding
-    has left over.
+    Rounding may yield N + 1 of them; the last is dropped.
 
     Args:
         name: row times V plus token, of the candidates at points.
         hit: which of these are kept.
         log_pi: of these.
-        dropped: whether candidates of each example were left out.
+        dropped: as in `Selection`.
     """
     (R, K), (B, N) = best.tokens.shape, name.shape
     nothing = R * V
@@ -337,7 +336,7 @@ def points(
 
     Returns:
         The row's place in its example, how far into the row's mass, and whether the point falls
-        into any mass at all; these are the first ones of each example.
+        into any mass at all (is valid); in each example, valid points come first.
     """
     point = u.unsqueeze(1) + torch.arange(most, dtype=torch.float64, device=u.device)
     column = torch.searchsorted(ends, point, right=True).clamp(max=ends.shape[1] - 1)

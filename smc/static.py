@@ -1,7 +1,7 @@
 """The reader of static shapes keeps one row for each particle, from the first step to the last.
 
-Shapes never depend on data and nothing waits for the host, so that a step can be captured as one
-graph with the model's forward pass (`smc.loop`). Particles that are over keep a row, which is
+Shapes never depend on data and there is no host sync, so that a step can be captured as one graph
+with the model's forward pass (`smc.loop`). Particles that are over keep a row, which is
 masked; a prefix is read again for each particle that has it, and a forced token is a step like any
 other.
 
@@ -48,7 +48,7 @@ class StaticReader(Reader[State]):
         forward: the language model.
         proposal, batch, vocabulary, temperature: as for `Reader`.
         num_particles: N, of each example.
-        spare: columns beyond the budget, for steps of a trial where the budget is small.
+        spare: extra columns for the warm-up steps before graph capture.
 
     Raises:
         ValueError: the proposal waits for the device.
@@ -79,7 +79,7 @@ class StaticReader(Reader[State]):
         return torch.arange(len(mask), device=mask.device)
 
     def note_nan(self, found: Bool[Tensor, ""]) -> Bool[Tensor, ""]:
-        """Hand it on; it is refused when all is over."""
+        """Return the flag; it is checked after the run."""
         return found
 
     def rewind(self) -> None:
@@ -120,7 +120,7 @@ class StaticReader(Reader[State]):
     def _extension(
         self, state: State, ran: Bool[Tensor, "P"], tokens: Int64[Tensor, "P K"]
     ) -> Extension:
-        """Describe what became of the particles, each of which keeps the row of its number."""
+        """Describe what became of the particles; particle p is row p."""
         running = ran & state.walk.running
         none = torch.zeros_like(running, dtype=torch.int64)
         count = running.view(-1, self.num_particles).sum(dim=1)
@@ -173,7 +173,7 @@ def move(row: Int64[Tensor, "P"], running: Bool[Tensor, "P"], N: int) -> Moved:
     """Find a row for each particle; O(P N) bits.
 
     Args:
-        row: the row that each particle goes on from, one of its example's where it does.
+        row: the row that each particle goes on from; for running ones, of the same example.
         running: whether it goes on at all.
         N: particles of each example.
     """

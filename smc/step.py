@@ -3,20 +3,24 @@
 Target of step t, for a prefix x_<=t of an answer:   p_lm(x_<=t) psi_t(x_<=t) 1{alive},
 with potentials psi_t that are one once the answer is complete; so the last target is
 p_lm(x | x in C, |x| <= n), and the product of the mean weights estimates p_lm(C, |x| <= n) without
-bias.  With q(x_t) = p_lm(x_t) g(x_t) / Z_t and psi_t = g(x_t), the value really used, the increment
+bias.  With q(x_t) = p_lm(x_t) g(x_t) / Z_t and psi_t = g(x_t), the same g that q was drawn with
+(after tying and defence), the increment
 
     w_t = [ p_lm(x_t) psi_t ] / [ psi_{t-1} q(x_t) ] = Z_t / psi_{t-1}
 
 does not depend on the token drawn.  Hence the order: weigh by Z_t / psi_{t-1}, resample where the
 weights have grown too unequal, and only then draw (a fully adapted particle filter; Pitt &
-Shephard, 1999).  A particle that completes its answer is divided by g of the token drawn last, as
-from then on psi = 1.  Steps count choices: tokens that are forced behind a choice multiply the
-weight by their p_lm.  psi_0 is one: any constant would cancel in the first increment.  For a
-proposal that declines to use g as its potential, psi = 1 and the increment Z_t / g(x_t) follows the
-draw.
+Shephard, 1999).  psi_0 is one: any constant would cancel in the first increment.
 
-Resampling replaces the weights of the particles that compete by their mean, so the evidence is at
-any time the mean of the weights.  Examples are independent, and each has a step number of its own.
+A step is one choice.  Tokens f forced after it belong to the same step, and change the weight by
+
+    log W += log psi_new - log g(x_t) + sum of log p_lm(f),
+
+where psi_new is one for a complete answer, else g of the last forced token, else g(x_t).  With
+`potential=False`, psi = 1 and the weight Z_t / g(x_t) is applied after the draw.
+
+Resampling replaces the weights of the particles that compete by their mean, so the evidence is
+always the mean of the weights.  Examples are independent, and each has a step number of its own.
 
 The step is written for particles that may be over, and masks them.  It asks a `Reader` to extend
 prefixes (`smc.prefixes`), eagerly or in static shapes; `smc.loop` repeats it to the end.  Cost: one
@@ -73,7 +77,7 @@ class ParticleFilter(Generic[State]):
         examples: identity of each example, which names its random numbers.
         num_particles: N, per example.
         draw: the seam of randomness.
-        watch: is shown every step; nothing is made for it where there is none.
+        watch: is shown every step; None: no observation is built.
     """
 
     options: SMC
@@ -159,7 +163,8 @@ class ParticleFilter(Generic[State]):
     def _weigh(self, particles: Particles, log_z: Float64[Tensor, "P"]) -> Particles:
         """Weigh running particles by Z_t / psi_{t-1}; one with no token to draw dies.
 
-        Without a potential the weight came with the last token, and only those deaths are left.
+        With `potential=False` weights were applied after the previous draw; here only particles
+        with Z = 0 die.
         """
         if self.reader.proposal.potential:
             increment = log_z - particles.log_potential
@@ -216,7 +221,7 @@ class ParticleFilter(Generic[State]):
     ) -> Particles:
         """Extend the particles, and give each the potential of its new prefix.
 
-        The weight changes by what the forced tokens have, and by what potentials lack of g.
+        log W += log psi_new - log g(x_t) + sum of log p_lm(f) over the forced tokens f.
         """
         rows = particles.row
         log_g = next_tokens.log_g(rows, token)
@@ -273,8 +278,9 @@ class ParticleFilter(Generic[State]):
 class Turn(NamedTuple):
     """The prefixes that a step extends: of all examples, or of those that need not wait.
 
-    An example that waits for a pass of the model takes the step another time, with the same random
-    numbers (`smc.prefixes.Reader.need_no_pass`).
+    An example that waits for a forward pass (`smc.prefixes.Reader.need_no_pass`) is left unchanged
+    and repeats this step later: its guide and draw are computed again, with the same random
+    numbers. With `read_ahead="auto"` none waits, as drafts are read in passes of one row only.
 
     Attributes:
         ready: examples that take the step now; None for all.
@@ -321,8 +327,8 @@ class Turn(NamedTuple):
         """Leave the examples that wait as they were.
 
         Returns:
-            The particles after the step; those before it, of which only those that took it run; and
-            the number of each example's next step.
+            The particles after the step; the old particles, `running` only where the example took
+            the step; and the number of each example's next step.
         """
         if self.ready is None:
             return after, before, step + 1

@@ -41,8 +41,8 @@ from smc.posterior import Posterior, Sample
 from smc.proposals import GCD, Proposal
 from smc.settings import settings_of, whole
 
-# What of the generation configuration would be ignored, and its values that ask for nothing. What
-# is not listed is honoured, needs nothing done, or becomes a processor or criterion, see below.
+# Config fields that cannot be honoured, with their neutral values. A field that is not listed is
+# honoured, needs nothing done, or becomes a processor or criterion, see below.
 _REFUSED: dict[str, tuple[Any, ...]] = {
     "num_beams": (None, 1),
     "num_beam_groups": (None, 1),

@@ -56,7 +56,7 @@ class Forward(Protocol):
 
         Args:
             tokens: any id for a row that is over.
-            source: a row that is its own source, wherever another row has it as its source.
+            source: precondition: any row r that is used as a source has source[r] = r.
             step: how many tokens have been appended before.
 
         Returns:

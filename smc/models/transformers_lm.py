@@ -159,8 +159,8 @@ class TransformersLM:
     def keep(self, prompt: Sequence[int]) -> bool:
         """Read a prompt to keep it for good, unless there is no room; return whether it is kept.
 
-        From then on no prompt that is kept goes for another, so that it costs the same whoever asks
-        first: what is kept, all find; what is not, all read.
+        From then on kept prompts are never evicted, and new ones are stored only if there is room, so
+        that a prompt costs the same whoever asks first.
         """
         self._kept.lasting = True
         if self._kept.most_bytes:

@@ -120,7 +120,7 @@ class Proposal(HasTables, Protocol[State]):
     def score(self, state: State, log_p: Float[Tensor, "R V"]) -> Scores:
         """Return g as the discrete particle filter scores next tokens with it (`smc.filter`).
 
-        That is the g of `guide`, unless a proposal makes its g safe row by row, as that filter sees
-        to the safety of all prefixes of an example together.
+        Return g *without* a per-row defence; the filter defends per example. The default is the g
+        of `guide`.
         """
         return scores_of(self.guide(state, log_p), state.walk.successors())

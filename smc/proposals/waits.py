@@ -1,7 +1,8 @@
-"""A detector of waits finds operations whose result the host must see, or whose shape hangs on it.
+"""A detector of waits finds operations that force a host sync.
 
-On a CUDA device such an operation waits for all that is under way, and cannot be captured. Here it
-is found on any device: a proposal is asked once, and the operations that it calls are listed.
+The host must see their result, or the shape of it. On a CUDA device such an operation waits for all
+that is under way, and cannot be captured. Here it is found on any device: a proposal is asked once,
+and the operations that it calls are listed.
 """
 
 from __future__ import annotations

@@ -171,9 +171,9 @@ def locate(
         targets: in rising order within a row, one apart.
 
     Returns:
-        Tokens, in the order of the targets; no token twice in a row. Where rounding leaves a target
-        beyond the last candidate, it is the last one, and -1 where that has been taken. Any token
-        where c is zero or the target is not in the row's mass: nobody asks for it.
+        Tokens, in the order of the targets; no token twice in a row. A target that rounding leaves
+        beyond the last candidate gives the last one, or -1 if that has been taken. The result is
+        undefined if c is zero or the target is not in the row's mass.
     """
     pi = inclusion_probabilities(log_p, factors, known, log_c)
     index = torch.arange(log_p.shape[1], device=rows.device)

@@ -9,8 +9,8 @@ says which. Exponentials are in the precision of log p, sums in float64.
 Candidates use the same kernels. The K greatest scores of a row lie in the K blocks whose greatest
 scores are greatest, so that only these are looked into after one reading; what is left of them is
 added to the sums of the other blocks, and nothing is subtracted. To find candidates at points of
-the running sum over those that are not kept for certain, these get a factor of zero of their own,
-and a second reading sums up blocks again.
+the running sum over those that are not kept for certain, certain candidates are masked by a
+per-token factor of -inf, and a second reading sums up blocks again.
 
 Tested in Triton's interpreter, on CPU tensors; not measured, as no machine with a GPU was at hand.
 """
