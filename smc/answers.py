@@ -27,7 +27,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from gcd.tokens.batch import AutomatonBatch
-from smc.competition import Scores, sums_by
+from smc.competition import CandidateGuide, sums_by
 from smc.draw import Breaks, Draw, Keys, Purpose
 from smc.observation import Population
 from smc.outcome import Outcome, StepRecord
@@ -43,7 +43,7 @@ class Ending(NamedTuple):
     """What a step knows about the answers that a chosen token completes.
 
     Attributes:
-        scores: of the R prefixes, with where tokens lead.
+        candidates: of the R prefixes, with where tokens lead.
         log_p: log-probabilities of the next token.
         log_weight: log W of each prefix; -inf for a row without a particle.
         place: index of the particle that stands on each prefix.
@@ -51,7 +51,7 @@ class Ending(NamedTuple):
         step: number of each example's step.
     """
 
-    scores: Scores
+    candidates: CandidateGuide
     log_p: Float[Tensor, "R V"]
     log_weight: Float64[Tensor, "R"]
     place: Int64[Tensor, "R"]
@@ -95,7 +95,7 @@ class Pool(NamedTuple):
         log_weight, log_p: of each.
         pruned: examples of which some were left out.
         examples: identity of each example, which names its random numbers.
-        draw: the seam of randomness.
+        draw: the source of random numbers.
     """
 
     example: Int64[Tensor, "M"]
@@ -119,9 +119,9 @@ class Pool(NamedTuple):
 
     def ended(self, ending: Ending) -> tuple[Pool, Callable[[], Population]]:
         """Add the candidates that complete a text."""
-        scores, particles = ending.scores, ending.particles
-        successors = scores.successors
-        row, klass = (scores.alive & successors.ends).nonzero(as_tuple=True)
+        candidates, particles = ending.candidates, ending.particles
+        successors = candidates.successors
+        row, klass = (candidates.alive & successors.ends).nonzero(as_tuple=True)
         number = successors.automaton_of_row[row]
         start = successors.classes.start[number, klass]
         size = successors.classes.start[number, klass + 1] - start
@@ -292,10 +292,10 @@ class AnswerTables(NamedTuple):
 
     def ended(self, ending: Ending) -> tuple[AnswerTables, Callable[[], Population]]:
         """Write down the weight of every place with each of the tokens that may end its text."""
-        successors, particles = ending.scores.successors, ending.particles
+        successors, particles = ending.candidates.successors, ending.particles
         row, token = particles.row.unsqueeze(1), self.last.clamp(min=0)
         klass = successors.classes.of[successors.automaton_of_row[row], token].long()
-        ends = (ending.scores.alive & successors.ends)[row, klass] & (self.last >= 0)
+        ends = (ending.candidates.alive & successors.ends)[row, klass] & (self.last >= 0)
         log_p = ending.log_p[row, token].double()
         running = particles.running.unsqueeze(1)
         weight = torch.where(ends & running, particles.log_weight.unsqueeze(1) + log_p, -torch.inf)

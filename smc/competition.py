@@ -77,7 +77,7 @@ class Masses(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class CandidateGuide:
     """What a proposal expects of the next token, for R prefixes.
 
     Attributes:
@@ -112,8 +112,8 @@ class SelectionScores(NamedTuple):
     log_unit: Float64[Tensor, "B"]
 
 
-def scores_of(guide: Guide, successors: Successors) -> Scores:
-    """Return the scores whose g is that of a guide; what it never draws is no candidate."""
+def candidates_of(guide: Guide, successors: Successors) -> CandidateGuide:
+    """Return the candidates whose g is that of a guide; what it never draws is no candidate."""
     factors = getattr(guide, "factors", None)
     if not isinstance(factors, Factors):
         successors = successors.of_tokens()
@@ -130,7 +130,7 @@ def scores_of(guide: Guide, successors: Successors) -> Scores:
         own = alive.new_zeros(alive.shape, dtype=torch.int8)
         own.scatter_reduce_(1, klass, (~factors.by_token.isneginf()).to(torch.int8), "amax")
         alive = alive | own.bool()
-    return Scores(
+    return CandidateGuide(
         factors,
         alive,
         successors,
@@ -140,7 +140,7 @@ def scores_of(guide: Guide, successors: Successors) -> Scores:
 
 
 def selection_scores(
-    scores: Scores,
+    candidates: CandidateGuide,
     log_p: Float[Tensor, "R V"],
     log_weight: Float64[Tensor, "R"],
     example: Int64[Tensor, "R"],
@@ -149,14 +149,14 @@ def selection_scores(
     """Return the scores of all candidates that go on.
 
     Args:
-        scores: of the R prefixes.
+        candidates: of the R prefixes.
         log_p: log-probabilities of the next token.
         log_weight: log W of each prefix.
         example: which example each belongs to.
         num_examples: B.
     """
-    factors, ends = scores.factors, scores.successors.ends
-    going, going_too = scores.alive & ~ends, factors.tokens >= 0
+    factors, ends = candidates.factors, candidates.successors.ends
+    going, going_too = candidates.alive & ~ends, factors.tokens >= 0
     if factors.tokens.shape[1]:
         going_too = going.gather(1, own_classes(factors))
     weight = log_weight.unsqueeze(1)
@@ -165,15 +165,15 @@ def selection_scores(
         factors.by_token.masked_fill(~going_too, -torch.inf),
     )
     log_unit = log_weight.new_zeros(num_examples)
-    if scores.defence is not None or not scores.is_indicator:
-        masses = scores.masses or _masses(scores, log_p)
+    if candidates.defence is not None or not candidates.is_indicator:
+        masses = candidates.masses or _masses(candidates, log_p)
         log_w = _Pair(
             (masses.by_class + weight).masked_fill(~going, -torch.inf),
             (masses.by_token + weight).masked_fill(~going_too, -torch.inf),
         )
-        if scores.defence is not None:
+        if candidates.defence is not None:
             log_g = _defended(
-                log_g, log_w, _Pair(going, going_too), example, num_examples, scores.defence
+                log_g, log_w, _Pair(going, going_too), example, num_examples, candidates.defence
             )
         log_s = _Pair(*(g + w for g, w in zip(log_g, log_w, strict=True)))
         plain = log_w.sums(example, num_examples)
@@ -225,16 +225,16 @@ def _defended(
     return _Pair(*(mixed(g, each) for g, each in zip(log_g, going, strict=True)))
 
 
-def _masses(scores: Scores, log_p: Float[Tensor, "R V"]) -> Masses:
+def _masses(candidates: CandidateGuide, log_p: Float[Tensor, "R V"]) -> Masses:
     """Sum the probabilities of the classes, for proposals that have not computed them."""
-    factors = scores.factors
+    factors = candidates.factors
     classes = factors.classes
     if classes.are_tokens and not factors.tokens.shape[1]:
         return Masses(log_p.double(), factors.by_token)
     before = (factors.tokens.unsqueeze(2) == factors.tokens.unsqueeze(1)).tril(-1).any(dim=2)
     by_token = log_p.gather(1, factors.tokens).double().masked_fill(before, -torch.inf)
     others = log_p.scatter(1, factors.tokens, -torch.inf) if factors.tokens.shape[1] else log_p
-    rest = top_k_and_class_mass(others, classes, factors.automaton_of_row, scores.alive, 0)
+    rest = top_k_and_class_mass(others, classes, factors.automaton_of_row, candidates.alive, 0)
     return Masses(rest.log_mass, by_token)
 
 

@@ -27,7 +27,7 @@ from smc.prefixes import (
 from smc.proposals import Batch, Proposal, State
 from smc.proposals.forced import follow
 from smc.read_ahead import Drafts, ReadAhead
-from smc.vocabulary.passes import Pass
+from smc.vocabulary.passes import VocabularyPass
 
 MOST_READ = 1 << 26
 """Most log-probabilities that one forward pass returns, unless one column alone has more.
@@ -75,7 +75,7 @@ class EagerReader(Reader[State]):
 
     Args:
         lm: the language model.
-        proposal, batch, vocabulary, temperature, top_p: as for `Reader`.
+        proposal, batch, vocabulary_pass, temperature, top_p: as for `Reader`.
         forced_runs: whether tokens that are forced are taken together, in one step.
         ahead: guesses what follows; None to read nothing in advance.
     """
@@ -87,14 +87,14 @@ class EagerReader(Reader[State]):
         lm: LanguageModel,
         proposal: Proposal[State],
         batch: Batch,
-        vocabulary: Pass,
+        vocabulary_pass: VocabularyPass,
         *,
         temperature: float,
         top_p: float = 1.0,
         forced_runs: bool = True,
         ahead: ReadAhead | None = None,
     ) -> None:
-        super().__init__(proposal, batch, vocabulary, temperature=temperature, top_p=top_p)
+        super().__init__(proposal, batch, vocabulary_pass, temperature=temperature, top_p=top_p)
         self.lm = lm
         self.forced_runs = forced_runs
         self._ahead = ahead

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from smc.algorithms import Discrete
 from smc.answers import Answers, AnswerTables, Ending, Pool, effective
-from smc.competition import Scores, selection_scores
+from smc.competition import CandidateGuide, selection_scores
 from smc.draw import Breaks, Draw, Keys, Purpose
 from smc.observation import Observation, Population, Watch
 from smc.outcome import Outcome, StepRecord
@@ -67,7 +67,7 @@ class DiscreteFilter(Generic[State]):
         reader: language model and proposal.
         examples: identity of each example, which names its random numbers.
         num_particles: N, the most prefixes that are kept of each example.
-        draw: the seam of randomness.
+        draw: the source of random numbers.
         watch: is shown every step; None: no observation is built.
     """
 
@@ -114,10 +114,10 @@ class DiscreteFilter(Generic[State]):
         before, prefixes = carry.particles, carry.prefixes
         place = _place_of(before, prefixes.num_rows)
         log_weight = torch.nn.functional.pad(before.log_weight, (0, 1), value=-torch.inf)[place]
-        scores = self.reader.score(prefixes)
-        wrong = _has_nan(scores, ~log_weight.isneginf())
+        candidates = self.reader.score(prefixes)
+        wrong = _has_nan(candidates, ~log_weight.isneginf())
         failed = carry.failed | self.reader.note_nan(wrong)
-        ending = Ending(scores, prefixes.log_p, log_weight, place, before, carry.step)
+        ending = Ending(candidates, prefixes.log_p, log_weight, place, before, carry.step)
         answers, ended = carry.answers.ended(ending)
         kept = self._select(prefixes, scores, log_weight, answers, carry.step)
         turn = Turn.taken(
@@ -136,7 +136,7 @@ class DiscreteFilter(Generic[State]):
         after = self._advance(before.take(parent), kept, prefixes, turn.extension)
         after, before, step = turn.settled(before, after, carry.step)
         if self.watch is not None:
-            self.watch(self._observation(prefixes, scores, before, parent, after, ended, turn))
+            self.watch(self._observation(prefixes, candidates, before, parent, after, ended, turn))
         answers, after = self._ended(answers, after, carry.step + 1)
         B = len(self.examples)
         running = before.running.view(B, -1).sum(dim=1)
@@ -145,7 +145,7 @@ class DiscreteFilter(Generic[State]):
             resampled=dropped,
             running=running,
             alive=running,
-            fallbacks=fallbacks_of(scores.fallback, prefixes, before, B),
+            fallbacks=fallbacks_of(candidates.fallback, prefixes, before, B),
             **turn.extension.counts._asdict(),
         )
         failed, whole = failed | turn.extension.failed, carry.whole & ~dropped
@@ -168,14 +168,14 @@ class DiscreteFilter(Generic[State]):
     def _select(
         self,
         prefixes: Prefixes[State],
-        scores: Scores,
+        candidates: CandidateGuide,
         log_weight: Float64[Tensor, "R"],
         answers: Answers,
         step: Int64[Tensor, "B"],
     ) -> Selection:
         """Keep at most N of each example's candidates that go on."""
         example, B, N = prefixes.example, len(self.examples), self.num_particles
-        competing = selection_scores(scores, prefixes.log_p, log_weight, example, B)
+        competing = selection_scores(candidates, prefixes.log_p, log_weight, example, B)
 
         def uniform(breaks: Breaks) -> Float64[Tensor, "B"]:
             number = torch.zeros_like(self.examples)
@@ -194,7 +194,7 @@ class DiscreteFilter(Generic[State]):
             group,
             N,
             uniform,
-            vocabulary=self.reader.vocabulary,
+            vocabulary_pass=self.reader.vocabulary_pass,
             indices=self.reader.indices,
             floor=float(self.options.floor),
             finished=finished,
@@ -222,7 +222,7 @@ class DiscreteFilter(Generic[State]):
     def _observation(
         self,
         prefixes: Prefixes[State],
-        scores: Scores,
+        candidates: CandidateGuide,
         before: Particles,
         parent: Int64[Tensor, "P"],
         after: Particles,
@@ -253,7 +253,7 @@ class DiscreteFilter(Generic[State]):
         order = torch.argsort(joined.example, stable=True)
         return Observation(
             prefixes=shown,
-            tilted=lambda: scores.factors.applied(prefixes.log_p)[rows],
+            tilted=lambda: candidates.factors.applied(prefixes.log_p)[rows],
             example=shown.example,
             row=torch.arange(len(rows), device=rows.device),
             tokens=before.tokens[place, :-1],
@@ -272,8 +272,8 @@ def _place_of(particles: Particles, num_rows: int) -> Int64[Tensor, "R"]:
     return torch.full((num_rows + 1,), P, device=row.device).scatter(0, row, place)[:-1]
 
 
-def _has_nan(scores: Scores, in_use: Bool[Tensor, "R"]) -> Bool[Tensor, ""]:
-    """Tell whether the scores of any prefix in use are no numbers."""
-    factors = scores.factors
+def _has_nan(candidates: CandidateGuide, in_use: Bool[Tensor, "R"]) -> Bool[Tensor, ""]:
+    """Tell whether g is not a number at any prefix in use."""
+    factors = candidates.factors
     wrong = factors.by_class.isnan().any(dim=1) | factors.by_token.isnan().any(dim=1)
     return (wrong & in_use).any()

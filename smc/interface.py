@@ -27,7 +27,7 @@ from smc.batches import Room, in_batches
 from smc.checks import check_example, check_lifted, check_model
 from smc.drafters import Drafter
 from smc.draw import CounterDraw, Draw
-from smc.execution import Execute, executor
+from smc.execution import Executor, executor_of
 from smc.models.protocol import LanguageModel, Prompt
 from smc.observation import Observe, Timed
 from smc.outcome import Outcome
@@ -161,10 +161,10 @@ def sample(
     batches = in_batches(order, needs, room)
     for batch in batches:
         proposal.check([tasks[i].automaton for i in batch], [tasks[i].budget for i in batch])
-    executed = executor(lm, settings)
+    executor = executor_of(lm, settings)
     results: dict[int, Posterior] = {}
     for batch in batches:
-        posteriors = _sampled([tasks[i] for i in batch], settings, executed, draw, observe)
+        posteriors = _sampled([tasks[i] for i in batch], settings, executor, draw, observe)
         (finished or results.update)(dict(zip(batch, posteriors, strict=True)))
     return [results[i] for i in sorted(results)]
 
@@ -209,7 +209,7 @@ def _needs_of(tasks: Sequence[Task], settings: Settings) -> Callable[[Sequence[i
 def _sampled(
     tasks: Sequence[Task],
     settings: Settings,
-    executed: Execute,
+    executor: Executor,
     draw: Draw,
     observe: Observe | None,
 ) -> list[Posterior]:
@@ -218,11 +218,11 @@ def _sampled(
     watch = None if observe is None else observe([task.name for task in tasks])
     timed = None if watch is None else Timed(watch)
     batch = Batch(
-        AutomatonBatch([task.automaton for task in tasks], device=executed.device),
-        torch.tensor([task.budget for task in tasks], device=executed.device),
+        AutomatonBatch([task.automaton for task in tasks], device=executor.device),
+        torch.tensor([task.budget for task in tasks], device=executor.device),
     )
-    names = torch.tensor([task.name for task in tasks], device=executed.device)
-    outcome = executed([task.prompt for task in tasks], batch, names, draw, timed)
+    names = torch.tensor([task.name for task in tasks], device=executor.device)
+    outcome = executor([task.prompt for task in tasks], batch, names, draw, timed)
     posteriors = _posteriors(tasks, settings, outcome)
     unseen = 0.0 if timed is None else timed.seconds
     return _with_seconds(posteriors, time.perf_counter() - started - unseen, outcome.start_seconds)

@@ -28,8 +28,8 @@ AHEAD = 4
 
 
 @runtime_checkable
-class Algorithm(Protocol):
-    """An algorithm for one batch: `smc.step.ParticleFilter` or `smc.filter.DiscreteFilter`."""
+class Stepper(Protocol):
+    """The steps of an algorithm, for one batch: a `ParticleFilter` or a `DiscreteFilter`."""
 
     @property
     def reader(self) -> Reader[Any]:
@@ -50,20 +50,20 @@ class Algorithm(Protocol):
 
 
 @torch.inference_mode()
-def run_eagerly(algorithm: Algorithm, prompts: Sequence[Sequence[int]]) -> Outcome:
+def run_eagerly(stepper: Stepper, prompts: Sequence[Sequence[int]]) -> Outcome:
     """Find answers to the prompts (token ids); the host waits for each step.
 
     Raises:
         FloatingPointError: log-probabilities are not numbers.
     """
     started = time.perf_counter()
-    carry, record = algorithm.start(prompts)
+    carry, record = stepper.start(prompts)
     records, seconds = [record], time.perf_counter() - started
     while carry.prefixes.num_rows:
-        carry, record = algorithm.step(carry)
+        carry, record = stepper.step(carry)
         records.append(record)
     history = StepRecord(*(torch.stack(field).cpu() for field in zip(*records, strict=True)))
-    return algorithm.outcome(carry, history)._replace(start_seconds=seconds)
+    return stepper.outcome(carry, history)._replace(start_seconds=seconds)
 
 
 class NotCapturedError(ValueError):
@@ -89,12 +89,12 @@ class StaticRun:
 
     @torch.inference_mode()
     def __init__(
-        self, algorithm: Algorithm, prompts: Sequence[Sequence[int]], most: int, *, graph: bool
+        self, stepper: Stepper, prompts: Sequence[Sequence[int]], most: int, *, graph: bool
     ) -> None:
         started = time.perf_counter()
-        self._algorithm = algorithm
+        self._stepper = stepper
         self._most = most
-        self.carry, start = algorithm.start(prompts)
+        self.carry, start = stepper.start(prompts)
         self._history = StepRecord(
             *(torch.cat([field[None], field.new_zeros(most, *field.shape)]) for field in start)
         )
@@ -105,7 +105,7 @@ class StaticRun:
                 self.advance = self._captured()
                 torch.cuda.synchronize()
             except (ValueError, RuntimeError) as error:
-                reader = algorithm.reader
+                reader = stepper.reader
                 raise NotCapturedError(
                     f"a step of {reader.proposal!r} cannot be captured as a CUDA graph: {error}; "
                     "give execution='eager'"
@@ -115,7 +115,7 @@ class StaticRun:
     @torch.inference_mode()
     def step(self) -> None:
         """Take a step."""
-        self.carry, record = self._algorithm.step(self.carry)
+        self.carry, record = self._stepper.step(self.carry)
         self._row += 1
         for field, row in zip(self._history, record, strict=True):
             field.index_copy_(0, self._row, row[None])
@@ -138,10 +138,10 @@ class StaticRun:
         Raises:
             FloatingPointError: log-probabilities were not numbers.
         """
-        proposal = self._algorithm.reader.proposal
+        proposal = self._stepper.reader.proposal
         refuse_nan(self.carry.failed, f"the language model or {proposal!r}")
         history = StepRecord(*(field.cpu() for field in self._history))
-        found = self._algorithm.outcome(self.carry, history)
+        found = self._stepper.outcome(self.carry, history)
         return found._replace(start_seconds=self._seconds)
 
     def _captured(self) -> Callable[[], None]:
@@ -151,7 +151,7 @@ class StaticRun:
         """
         first, row, history = self.carry, self._row.clone(), self._history
         # What a step changes gets memory of its own, which the graph reads and writes.
-        changed, _ = self._algorithm.step(first)
+        changed, _ = self._stepper.step(first)
         own = _owned(first, changed)
 
         def once() -> None:
@@ -170,7 +170,7 @@ class StaticRun:
         self._row.copy_(row)
         for field in history:
             field[1:].zero_()
-        self._algorithm.reader.rewind()
+        self._stepper.reader.rewind()
         captured = torch.cuda.CUDAGraph()
         with torch.cuda.graph(captured):
             once()
@@ -178,7 +178,7 @@ class StaticRun:
 
 
 def run_static(
-    algorithm: Algorithm, prompts: Sequence[Sequence[int]], most: int, *, graph: bool
+    stepper: Stepper, prompts: Sequence[Sequence[int]], most: int, *, graph: bool
 ) -> Outcome:
     """Find answers to the prompts (token ids) in static shapes; see `StaticRun`.
 
@@ -186,7 +186,7 @@ def run_static(
         FloatingPointError: log-probabilities are not numbers.
         NotCapturedError: a graph was asked for, and the step cannot be captured.
     """
-    run = StaticRun(algorithm, prompts, most, graph=graph)
+    run = StaticRun(stepper, prompts, most, graph=graph)
     run.finish()
     return run.outcome()
 

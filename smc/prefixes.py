@@ -24,10 +24,10 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from smc.competition import Scores, scores_of
+from smc.competition import CandidateGuide, candidates_of
 from smc.proposals import Batch, Proposal, State
 from smc.vocabulary.factors import DenseGuide, Guide
-from smc.vocabulary.passes import Pass
+from smc.vocabulary.passes import VocabularyPass
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +120,7 @@ class Reader(ABC, Generic[State]):
     Args:
         proposal: whose state is kept beside the model's.
         batch: automata and budgets.
-        vocabulary: how to go over the vocabulary.
+        vocabulary_pass: how to go over the vocabulary.
         temperature: that of p_lm.
         top_p: next tokens outside of the smallest set of this probability under q are left out.
     """
@@ -131,14 +131,14 @@ class Reader(ABC, Generic[State]):
         self,
         proposal: Proposal[State],
         batch: Batch,
-        vocabulary: Pass,
+        vocabulary_pass: VocabularyPass,
         *,
         temperature: float,
         top_p: float = 1.0,
     ) -> None:
         self.proposal = proposal
         self.batch = batch
-        self.vocabulary = vocabulary
+        self.vocabulary_pass = vocabulary_pass
         self.temperature = temperature
         self.top_p = top_p
 
@@ -210,10 +210,10 @@ class Reader(ABC, Generic[State]):
             guide = DenseGuide(log_g, log_z, guide.fallback)
         return guide
 
-    def score(self, prefixes: Prefixes[State]) -> Scores:
+    def score(self, prefixes: Prefixes[State]) -> CandidateGuide:
         """Ask the proposal how it scores every next token, or every one in the nucleus."""
         if self.top_p < 1:
-            return scores_of(self.guide(prefixes), prefixes.state.walk.successors())
+            return candidates_of(self.guide(prefixes), prefixes.state.walk.successors())
         return self.proposal.score(prefixes.state, prefixes.log_p)
 
     def tempered(self, log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:

@@ -32,7 +32,7 @@ from gcd.tokens.batch import TokenClasses
 from smc.draw import Breaks
 from smc.prefixes import count_of
 from smc.vocabulary.factors import Factors, by_class_alone
-from smc.vocabulary.passes import Pass, pass_of
+from smc.vocabulary.passes import VocabularyPass, pass_of
 from smc.vocabulary.tensors import Best, Known, inclusion_probabilities
 
 
@@ -105,7 +105,7 @@ def select(
     slots: int,
     uniform: Callable[[Breaks], Float64[Tensor, "B"]],
     *,
-    vocabulary: Pass | None = None,
+    vocabulary_pass: VocabularyPass | None = None,
     indices: Callable[[Tensor], Tensor] | None = None,
     floor: float = 0.0,
     finished: FinishedScores | None = None,
@@ -119,7 +119,7 @@ def select(
         slots: N.
         uniform: uniform numbers, one for each example; it may ask for the points of (0, 1) at which
             the outcome of each changes.
-        vocabulary: how to go over the vocabulary; the device's way if it is not given.
+        vocabulary_pass: how to go over the vocabulary; the device's way if it is not given.
         indices: finds the places of a mask that are looked at (`smc.prefixes.Reader.indices`);
             those where it is true if it is not given.
         floor: c is at least this part of the sum of all scores, so that fewer are kept where few
@@ -131,8 +131,8 @@ def select(
         nothing finished.
     """
     (_, V), N, B = log_p.shape, slots, group.num_examples
-    vocabulary = vocabulary or pass_of("auto", log_p.device)
-    best = vocabulary.best(log_p, factors, min(N, V))
+    vocabulary_pass = vocabulary_pass or pass_of("auto", log_p.device)
+    best = vocabulary_pass.best(log_p, factors, min(N, V))
     log_c = thresholds(best, group, N, floor, finished)
     of_row = log_c[group.example]
     sure = best.log_score > of_row.unsqueeze(1)
@@ -154,7 +154,9 @@ def select(
     token, log_pi = torch.full_like(row, -1), torch.zeros_like(target).flatten()
     if len(places):
         at = row[places]
-        located = vocabulary.locate(log_p, factors, known, of_row, at, target.flatten()[places])
+        located = vocabulary_pass.locate(
+            log_p, factors, known, of_row, at, target.flatten()[places]
+        )
         token = token.index_copy(0, places, located)
         chosen = located.clamp(min=0)
         log_s = log_p[at, chosen] + factors.at(at, chosen)

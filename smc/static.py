@@ -25,7 +25,7 @@ from smc.models.static_cache import Forward
 from smc.prefixes import Extension, Prefixes, Reader, TokenCounts
 from smc.proposals import Batch, Proposal, State
 from smc.proposals.waits import refuse_waits
-from smc.vocabulary.passes import Pass
+from smc.vocabulary.passes import VocabularyPass
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class StaticReader(Reader[State]):
 
     Args:
         forward: the language model.
-        proposal, batch, vocabulary, temperature: as for `Reader`.
+        proposal, batch, vocabulary_pass, temperature: as for `Reader`.
         num_particles: N, of each example.
         spare: extra columns for the warm-up steps before graph capture.
 
@@ -61,14 +61,14 @@ class StaticReader(Reader[State]):
         forward: Forward,
         proposal: Proposal[State],
         batch: Batch,
-        vocabulary: Pass,
+        vocabulary_pass: VocabularyPass,
         *,
         num_particles: int,
         temperature: float,
         spare: int = 1,
     ) -> None:
         proposal = proposal.without_host_sync()
-        super().__init__(proposal, batch, vocabulary, temperature=temperature)
+        super().__init__(proposal, batch, vocabulary_pass, temperature=temperature)
         refuse_waits(proposal, batch)
         self.forward = forward
         self.num_particles = num_particles

@@ -47,7 +47,7 @@ from smc.proposals import Proposal, State
 from smc.resampling import scheme
 from smc.systems import Systems, resample
 from smc.vocabulary.factors import Guide
-from smc.vocabulary.tensors import Draws
+from smc.vocabulary.tensors import TokenSampler
 from smc.weights import Weights
 
 
@@ -76,7 +76,7 @@ class ParticleFilter(Generic[State]):
         reader: language model and proposal.
         examples: identity of each example, which names its random numbers.
         num_particles: N, per example.
-        draw: the seam of randomness.
+        draw: the source of random numbers.
         watch: is shown every step; None: no observation is built.
     """
 
@@ -112,7 +112,7 @@ class ParticleFilter(Generic[State]):
         """Take all particles that run one token further, and through what is forced behind it."""
         before, prefixes = carry.particles, carry.prefixes
         guide = self.reader.guide(prefixes)
-        next_tokens = self.reader.vocabulary.draws(guide, prefixes.log_p)
+        next_tokens = self.reader.vocabulary_pass.draws(guide, prefixes.log_p)
         wrong = (next_tokens.log_z[before.row].isnan() & before.running).any()
         failed = carry.failed | self.reader.note_nan(wrong)
         weighed = self._weigh(before, next_tokens.log_z[before.row])
@@ -199,7 +199,7 @@ class ParticleFilter(Generic[State]):
         return chosen, found.ancestors, found.examples
 
     def _draw(
-        self, next_tokens: Draws, particles: Particles, step: Int64[Tensor, "B"]
+        self, next_tokens: TokenSampler, particles: Particles, step: Int64[Tensor, "B"]
     ) -> Int64[Tensor, "P"]:
         """Draw a token from q of the prefix of each particle."""
         rows, example = particles.row, self._example
@@ -215,7 +215,7 @@ class ParticleFilter(Generic[State]):
         self,
         particles: Particles,
         token: Int64[Tensor, "P"],
-        next_tokens: Draws,
+        next_tokens: TokenSampler,
         prefixes: Prefixes[State],
         extension: Extension,
     ) -> Particles:

@@ -122,7 +122,7 @@ def resample(
             more means every step, 0 never.
         examples: identity of each example, which names its random numbers.
         step: number of each example's step.
-        draw: the seam of randomness.
+        draw: the source of random numbers.
         reader: says whether shapes may depend on data.
     """
     P = len(log_weight)

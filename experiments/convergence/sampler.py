@@ -31,7 +31,7 @@ from experiments.convergence.tree import DEAD, UNGROWN, Tree
 from gcd.tokens.batch import AutomatonBatch, TokenClasses
 from gcd.tokens.vocabulary import Vocabulary
 from smc.algorithms import SMC, Discrete
-from smc.competition import Scores, Successors, sums_by
+from smc.competition import CandidateGuide, Successors, sums_by
 from smc.draw import CounterDraw, Draw
 from smc.eager import EagerReader
 from smc.execution import steps_of
@@ -215,7 +215,7 @@ class TreeProposal(Proposal[TreeState]):
         log_g[:, :-1].masked_fill_(allowed, 0.0)
         return DenseGuide(log_g, torch.logsumexp(log_p + log_g, dim=1))
 
-    def score(self, state: TreeState, log_p: Float64[Tensor, "R W"]) -> Scores:
+    def score(self, state: TreeState, log_p: Float64[Tensor, "R W"]) -> CandidateGuide:
         """Give what the discrete filter scores slots with; each is a class of its own."""
         table = self.method
         if not isinstance(table, ProposalTable):
@@ -226,7 +226,7 @@ class TreeProposal(Proposal[TreeState]):
         log_g = torch.nn.functional.pad(log_g, (0, 1), value=-torch.inf)
         alive = torch.nn.functional.pad(table.candidate[inner] & ~none, (0, 1))
         factors = by_class_alone(log_g, successors.classes, successors.automaton_of_row)
-        return Scores(factors, alive, successors, defence=table.defence)
+        return CandidateGuide(factors, alive, successors, defence=table.defence)
 
 
 class TreeLM:

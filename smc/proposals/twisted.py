@@ -59,7 +59,7 @@ from torch import Tensor
 
 from gcd.tokens.distances import fits
 from gcd.tokens.token_automaton import TokenAutomaton
-from smc.competition import LEAST_DEFENCE, Masses, Scores, Successors
+from smc.competition import LEAST_DEFENCE, CandidateGuide, Masses, Successors
 from smc.proposals import GCD, AutomatonPosition, Batch, Proposal, start_position
 from smc.proposals.lookahead import Expectation, Lookahead, ModelState
 from smc.vocabulary.class_mass import top_k_and_class_mass
@@ -268,7 +268,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         none = torch.zeros(3, dtype=torch.int64)
         return Counts(*sum((tally.cpu() for tally in self._tallies.values()), none).tolist())
 
-    def score(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> Scores:
+    def score(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> CandidateGuide:
         """Return g without the defence, which the discrete particle filter mixes in itself.
 
         A class derived from this one that has a guide of its own is scored by that guide.
@@ -279,7 +279,9 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         zero = view.allowed & view.log_g.isneginf()
         none = (zero == view.allowed).all(dim=1)
         self._count(len(log_p), none, zero.any(dim=1) & ~none)
-        return Scores(view.factors, view.alive, view.successors, view.masses, self.defence, none)
+        return CandidateGuide(
+            view.factors, view.alive, view.successors, view.masses, self.defence, none
+        )
 
     def _count(self, rows: int, fallback: Bool[Tensor, "R"], holes: Bool[Tensor, "R"]) -> None:
         counts = torch.stack([fallback.new_full((), rows, dtype=torch.int64),

@@ -16,7 +16,7 @@ from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.lifting import lift
 from hmm.model import HMM
 from smc.answers import ending_tokens
-from smc.execution import Execute
+from smc.execution import Executor
 from smc.loop import StaticRun, run_static
 from smc.proposals import Batch
 from smc.resampling import SCHEMES
@@ -349,7 +349,7 @@ def test_a_step_that_cannot_be_captured_is_executed_eagerly_unless_asked_for(
     monkeypatch.setattr(StaticRun, "_captured", fails)
     monkeypatch.setattr(smc.execution, "run_static", on_cuda)
     given = settings_of(smc.GCD(), 3, "smc", {}, 8, False, execution=execution)
-    execute = Execute(TOY, given, TOY.static_forward(), TENSORS)
+    execute = Executor(TOY, given, TOY.static_forward(), TENSORS)
     batch = Batch(AutomatonBatch([CONSTRAINTS["a_star_b"]()]), torch.tensor([5]))
     arguments = ([[0]], batch, torch.tensor([3]), smc.CounterDraw(1))
     if execution == "static":
