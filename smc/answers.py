@@ -29,6 +29,7 @@ from torch import Tensor
 from gcd.tokens.batch import AutomatonBatch
 from smc.competition import CandidateGuide, sums_by
 from smc.draw import Breaks, Draw, Keys, Purpose
+from smc.models.static_cache import NotStaticError
 from smc.observation import Population
 from smc.outcome import Outcome, StepRecord
 from smc.particles import Particles
@@ -275,7 +276,7 @@ class AnswerTables(NamedTuple):
         """Make empty tables, for answers of at most so many tokens.
 
         Raises:
-            ValueError: as `check_room`.
+            NotStaticError: as `check_room`.
         """
         del draw
         check_room(automata, N, most)
@@ -367,11 +368,11 @@ def check_room(automata: AutomatonBatch, N: int, most: int) -> None:
     """Refuse languages of which an example could have more answers than `MOST_ANSWERS`.
 
     Raises:
-        ValueError: it could, as it ends by itself in many ways.
+        NotStaticError: it could, as it ends by itself in many ways.
     """
     width = ending_tokens(automata).shape[1]
     if N * width * most > MOST_ANSWERS:
-        raise ValueError(
+        raise NotStaticError(
             f"{N} prefixes of up to {most} tokens with {width} tokens that may be the last one are "
             f"{N * width * most} answers, more than the {MOST_ANSWERS} that static shapes have "
             "room for; give fewer particles, or execution='eager'"

@@ -25,9 +25,9 @@ from smc.answers import check_room
 from smc.draw import Draw
 from smc.eager import EagerReader
 from smc.filter import DiscreteFilter
-from smc.loop import AHEAD, NotCapturedError, Stepper, run_eagerly, run_static
+from smc.loop import WARM_UP, NotCapturedError, Stepper, run_eagerly, run_static
 from smc.models.protocol import LanguageModel
-from smc.models.static_cache import Forward, StaticLanguageModel
+from smc.models.static_cache import Forward, NotStaticError, StaticLanguageModel
 from smc.observation import Watch
 from smc.outcome import Outcome
 from smc.prefixes import Reader
@@ -74,7 +74,7 @@ class Executor:
 
         Raises:
             FloatingPointError: log-probabilities are not numbers.
-            ValueError: the proposal, or the language, cannot be served in static shapes.
+            NotStaticError: the proposal, or the language, cannot be served in static shapes.
         """
         given, on_cuda = self.settings, self.device.type == "cuda"
         # Graphs, events and kernels are made on the current device.
@@ -123,9 +123,9 @@ class Executor:
                 self.vocabulary_pass,
                 num_particles=given.particles,
                 temperature=given.temperature,
-                spare=AHEAD,
+                spare=WARM_UP,
             )
-        except ValueError as error:
+        except NotStaticError as error:
             if given.execution == "static":
                 raise
             _LOG.info("steps are executed in eager form: %s", error)
@@ -150,7 +150,7 @@ def executor_of(lm: LanguageModel, settings: Settings) -> Executor:
     """Choose how steps are executed; the reason is logged.
 
     Raises:
-        ValueError: `execution` is "static", and these arguments cannot be served so.
+        NotStaticError: `execution` is "static", and these arguments cannot be served so.
     """
     vocabulary_pass = pass_of("auto", lm.device)
     chosen, reason = settings.execution, "it was asked for"
@@ -164,7 +164,7 @@ def executor_of(lm: LanguageModel, settings: Settings) -> Executor:
     if chosen == "static":
         try:
             forward = _forward(lm, settings)
-        except ValueError as error:
+        except NotStaticError as error:
             if settings.execution == "static":
                 raise
             chosen, reason = "eager", str(error)
@@ -177,17 +177,17 @@ def executor_of(lm: LanguageModel, settings: Settings) -> Executor:
 def _forward(lm: LanguageModel, settings: Settings) -> Forward:
     """Return the model in static shapes; refuse settings that these cannot honour."""
     if settings.top_p < 1:
-        raise ValueError(
+        raise NotStaticError(
             f"top_p={settings.top_p} sorts the vocabulary by what is drawn, which static shapes do "
             "not; give execution='eager'"
         )
     if settings.read_ahead not in (0, "auto"):
-        raise ValueError(
+        raise NotStaticError(
             f"read_ahead={settings.read_ahead} reads as many tokens as a drafter guesses, which "
             "static shapes do not; give execution='eager', or read_ahead=0"
         )
     if not isinstance(lm, StaticLanguageModel):
-        raise ValueError(
+        raise NotStaticError(
             f"{type(lm).__name__} has no static_forward(), so it cannot read in static shapes; "
             "give execution='eager'"
         )

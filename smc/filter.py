@@ -119,7 +119,7 @@ class DiscreteFilter(Generic[State]):
         failed = carry.failed | self.reader.note_nan(wrong)
         ending = Ending(candidates, prefixes.log_p, log_weight, place, before, carry.step)
         answers, ended = carry.answers.ended(ending)
-        kept = self._select(prefixes, scores, log_weight, answers, carry.step)
+        kept = self._select(prefixes, candidates, log_weight, answers, carry.step)
         turn = Turn.taken(
             self.reader, prefixes, before, kept.row, kept.token, kept.kept,
             together=self.watch is not None,

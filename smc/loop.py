@@ -20,11 +20,14 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from smc.models.static_cache import NotStaticError
 from smc.outcome import Outcome, StepRecord
 from smc.prefixes import Reader, refuse_nan
 
 AHEAD = 4
 """Most steps that are enqueued on a CUDA device beyond one whose end signal is awaited."""
+WARM_UP = 2
+"""Most steps that are taken, and undone, before one is captured; one more finds what changes."""
 
 
 @runtime_checkable
@@ -66,7 +69,7 @@ def run_eagerly(stepper: Stepper, prompts: Sequence[Sequence[int]]) -> Outcome:
     return stepper.outcome(carry, history)._replace(start_seconds=seconds)
 
 
-class NotCapturedError(ValueError):
+class NotCapturedError(NotStaticError):
     """A step that a CUDA graph cannot hold, so that it must be executed eagerly."""
 
 
@@ -104,6 +107,8 @@ class StaticRun:
             try:
                 self.advance = self._captured()
                 torch.cuda.synchronize()
+            except torch.cuda.OutOfMemoryError:
+                raise
             except (ValueError, RuntimeError) as error:
                 reader = stepper.reader
                 raise NotCapturedError(
@@ -163,7 +168,7 @@ class StaticRun:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(min(2, self._most)):
+            for _ in range(min(WARM_UP, self._most)):
                 once()
         torch.cuda.current_stream().wait_stream(side)
         _assign(own, first)
@@ -250,7 +255,7 @@ def _owned(before: Any, after: Any) -> Any:
     if is_dataclass(before) and not isinstance(before, type):
         names = [field.name for field in fields(before)]
         return replace(before, **dict(zip(names, parts, strict=True)))
-    raise ValueError(
+    raise NotStaticError(
         f"a proposal's state has a {type(before).__name__}, which a captured step cannot change; "
         "make it of tensors, named tuples and dataclasses, or give execution='eager'"
     )

@@ -51,7 +51,7 @@ class StaticReader(Reader[State]):
         spare: extra columns for the warm-up steps before graph capture.
 
     Raises:
-        ValueError: the proposal waits for the device.
+        NotStaticError: the proposal waits for the device.
     """
 
     is_static = True
