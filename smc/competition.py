@@ -38,29 +38,24 @@ LEAST_DEFENCE = 1e-3
 
 
 class Successors(NamedTuple):
-    """Where each class of tokens leads, from each of R prefixes.
+    """Which classes of tokens complete the text, from each of R prefixes.
 
     Attributes:
         classes: of tokens, in each of B automata.
         automaton_of_row: the automaton of each prefix.
-        states: the state after a token of each class; -1 where the constraint forbids it.
-        ends: whether such a token completes the text.
+        ends: whether a token of each class completes the text.
     """
 
     classes: TokenClasses
     automaton_of_row: Int64[Tensor, "R"]
-    states: Int64[Tensor, "R C"]
     ends: Bool[Tensor, "R C"]
 
     def of_tokens(self) -> Successors:
-        """Return where every token leads, as if each were a class of its own."""
+        """Return the same for every token, as if each were a class of its own."""
         alone = TokenClasses.singletons(self.classes.of.shape[1], self.automaton_of_row.device)
         class_of = self.classes.of[self.automaton_of_row].long()
         return Successors(
-            alone,
-            torch.zeros_like(self.automaton_of_row),
-            self.states.gather(1, class_of),
-            self.ends.gather(1, class_of),
+            alone, torch.zeros_like(self.automaton_of_row), self.ends.gather(1, class_of)
         )
 
 

@@ -99,7 +99,6 @@ class DiscreteFilter(Generic[State]):
             extension,
             log_weight=torch.where(possible, extension.forced_log_p, -torch.inf),
             log_p=torch.zeros_like(extension.forced_log_p),
-            log_potential=particles.log_potential,
         )
         kind: type[Pool | AnswerTables] = AnswerTables if self.reader.is_static else Pool
         answers: Answers = kind.start(batch.automata, N, most, self.draw, self.examples)
@@ -213,10 +212,7 @@ class DiscreteFilter(Generic[State]):
         possible = extension.finished | extension.running
         gained = torch.where(possible, log_p - kept.log_pi + extension.forced_log_p, -torch.inf)
         return parents._replace(running=kept.kept, log_weight=log_weight).extended(
-            extension,
-            log_weight=log_weight + gained,
-            log_p=log_p,
-            log_potential=parents.log_potential,
+            extension, log_weight=log_weight + gained, log_p=log_p
         )
 
     def _observation(

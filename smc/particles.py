@@ -56,16 +56,18 @@ class Particles(NamedTuple):
         *,
         log_weight: Float64[Tensor, "P"],
         log_p: Float64[Tensor, "P"],
-        log_potential: Float64[Tensor, "P"],
+        log_potential: Float64[Tensor, "P"] | None = None,
     ) -> Particles:
         """Return the particles after those that ran have taken some tokens each.
 
         Args:
             by: what became of the particles.
-            log_weight, log_potential: of particles that were extended, from now on.
+            log_weight: of particles that were extended, from now on.
             log_p: log-probability of the tokens that were chosen; forced ones have their own.
+            log_potential: as log_weight; None to leave it, as the discrete filter has none.
         """
         ran, many = self.running, (by.tokens >= 0).sum(dim=1)
+        log_potential = self.log_potential if log_potential is None else log_potential
         # A column for each token: its place in the text, or the dummy column for none.
         spare = self.tokens.shape[1] - 1
         column = self.length.unsqueeze(1) + torch.arange(by.tokens.shape[1], device=many.device)

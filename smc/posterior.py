@@ -39,14 +39,14 @@ class Sample:
         answer: their bytes, EOS excluded.
         log_weight: log importance weight; -inf if dead.
         finished: whether it completed its answer; a dead particle may be a fragment.
-        log_p: log p_lm of the tokens at the sampling temperature; None where nobody has read them.
+        log_p: log p_lm of the tokens at the sampling temperature.
     """
 
     ids: tuple[int, ...]
     answer: bytes
     log_weight: float
     finished: bool
-    log_p: float | None = None
+    log_p: float
 
 
 @dataclass(frozen=True)
@@ -149,16 +149,15 @@ class Posterior:
 
         A weight is an estimate, which may be the same for all answers or great by chance, so that
         `majority` is one draw of many; p_lm of an answer is known exactly. Of a text it is the sum
-        over its tokenisations that were found. Where nobody has read p_lm, it is the majority.
+        over its tokenisations that were found.
         """
         found = {s.ids: s for s in self.particles if s.log_weight > -math.inf}.values()
-        known = [(s.answer, s.log_p) for s in found if s.log_p is not None]
-        if len(known) < len(found) or not known:
-            return self.majority
-        top = max(log_p for _, log_p in known)
+        if not found:
+            return None
+        top = max(sample.log_p for sample in found)
         mass: dict[bytes, float] = defaultdict(float)
-        for answer, log_p in known:
-            mass[answer] += math.exp(log_p - top)
+        for sample in found:
+            mass[sample.answer] += math.exp(sample.log_p - top)
         # Of equal ones the earlier, which is the one of more weight.
         return self.texts[max(range(len(self.answers)), key=lambda i: mass[self.answers[i]])]
 

@@ -27,7 +27,7 @@ from scipy import sparse
 from torch import Tensor
 
 from experiments.convergence.evaluate import Evaluator
-from experiments.convergence.tree import DEAD, UNGROWN, Tree
+from experiments.convergence.tree import DEAD, Tree
 from gcd.tokens.batch import AutomatonBatch, TokenClasses
 from gcd.tokens.vocabulary import Vocabulary
 from smc.algorithms import SMC, Discrete
@@ -138,22 +138,15 @@ class TreeState(NamedTuple):
         return torch.where(self.nodes >= 0, self.tree["state"][self.nodes.clamp(min=0)], DEAD)
 
     def successors(self) -> Successors:
-        """Give where each slot leads; the last column, all other tokens, leads nowhere."""
+        """Give which slots complete the text; the last column, all other tokens, never does."""
         tree = self.tree
         slots = tree.rows(self.nodes)
         child = torch.where(slots >= 0, tree["child"][slots.clamp(min=0)], DEAD)
         grown = child.clamp(min=0)
         ends = (child >= 0) & (tree["text"][grown] >= 0)
-        after = torch.where(child >= 0, tree["state"][grown], DEAD)
-        if bool((child == UNGROWN).any()):
-            automaton, state = tree.automaton, tree["state"][self.nodes].numpy()
-            token = torch.where(slots >= 0, tree["token"][slots.clamp(min=0)], 0).numpy()
-            behind = automaton.delta[state[:, None], automaton.class_of[token]].astype(np.int64)
-            after = torch.where(child == UNGROWN, torch.from_numpy(behind), after)
         return Successors(
             TokenClasses.singletons(slots.shape[1] + 1),
             torch.zeros_like(self.nodes),
-            torch.nn.functional.pad(after, (0, 1), value=DEAD),
             torch.nn.functional.pad(ends, (0, 1)),
         )
 

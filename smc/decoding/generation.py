@@ -197,7 +197,7 @@ def generate(
 def _draw(posterior: Posterior, count: int, seed: int, example: int) -> list[Sample]:
     """Draw token sequences by their weights; empty ones where the posterior is dead."""
     if posterior.dead:
-        return [Sample((), b"", -torch.inf, False)] * count
+        return [Sample((), b"", -torch.inf, False, 0.0)] * count
     numbers = torch.arange(count)
     keys = Keys(torch.full_like(numbers, example), numbers, 0, Purpose.POSTERIOR)
     log_weight = torch.tensor(
