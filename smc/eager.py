@@ -122,7 +122,7 @@ class EagerReader(Reader[State]):
         self._cached = _Cached(every, torch.zeros_like(every), Drafts.none(log_p))
         if self._ahead is not None:
             self._texts = [self._ahead.text(prompt) for prompt in prompts]
-        found, after = self._follow(every, state, every, every.new_zeros(len(every), 0), log_p)
+        found, after = self._follow(every, state, every, None, log_p)
         each = every.repeat_interleave(num_particles)
         return found.spread(torch.arange(len(each), device=each.device), each, len(each)), after
 
@@ -135,6 +135,7 @@ class EagerReader(Reader[State]):
     ) -> tuple[Extension, Prefixes[State]]:
         """Extend distinct prefixes, each once; see `Reader`."""
         some, width = self.indices(running), prefixes.log_p.shape[1] + 1
+        # One number for each row and token; one is added, as -1 stands for no token.
         child, child_of = torch.unique(row[some] * width + token[some] + 1, return_inverse=True)
         parent, chosen = child // width, (child % width - 1).unsqueeze(1)
         state = self.proposal.advance(self.proposal.take(prefixes.state, parent), chosen)
@@ -167,7 +168,7 @@ class EagerReader(Reader[State]):
         example: Int64[Tensor, "M"],
         state: State,
         parent: Int64[Tensor, "M"],
-        chosen: Int64[Tensor, "M C"],
+        chosen: Int64[Tensor, "M 1"] | None,
         before: Float[Tensor, "R V"],
     ) -> tuple[Extension, Prefixes[State]]:
         """Go through what is forced after each prefix, and read what is not read yet.
@@ -176,12 +177,14 @@ class EagerReader(Reader[State]):
             example: of each prefix.
             state: the proposal's, of each.
             parent: the prefix that was read, of which each is a continuation.
-            chosen: the last token of each, which is not read yet, -1 for none; no column for
-                prompts, which are.
+            chosen: the last token of each, which is not read yet, -1 for none; None at the start,
+                where nothing was chosen.
             before: log-probabilities of the next token after each prefix that was read.
         """
         followed = follow(self.proposal, state, follows=self.forced_runs)
-        walk, tokens = followed.state.walk, torch.cat([chosen, followed.tokens], dim=1)
+        walk, tokens = followed.state.walk, followed.tokens
+        if chosen is not None:
+            tokens = torch.cat([chosen, tokens], dim=1)
         # An automaton that ends by itself may accept the empty answer: nothing is left to draw.
         # What ends a text needs no reading, only what comes before it.
         running = walk.running
@@ -192,7 +195,7 @@ class EagerReader(Reader[State]):
         states = torch.where(running, walk.states, -1)[due]
         read_due = tokens[due], read[due]
         found = self._log_probs(
-            parent[due], *read_due, before, not chosen.shape[1],
+            parent[due], *read_due, before, chosen is None,
             lambda unread: self._drafts(unread, texts, states, example[due], *read_due),
         )  # fmt: skip
         log_p = torch.zeros_like(followed.log_g).index_copy(0, due, found.of_tokens)

@@ -35,7 +35,7 @@ from smc.particles import Particles, start_particles
 from smc.prefixes import Extension, Prefixes, Reader
 from smc.proposals import State
 from smc.selection import FinishedScores, Group, Selection, select
-from smc.step import Turn, fallbacks_of, prefixes_in_use
+from smc.turn import Turn, fallbacks_of, prefixes_in_use
 
 
 class Carry(NamedTuple):

@@ -134,17 +134,17 @@ def sample(
     for name, automaton in zip(names, automata, strict=True):
         check_lifted(automaton, name)
     settings = settings_of(
-        proposal,
-        particles,
-        algorithm,
-        options,
-        max_rows,
-        forced_runs,
-        temperature,
-        top_p,
-        execution,
-        read_ahead,
-        drafter,
+        proposal=proposal,
+        particles=particles,
+        algorithm=algorithm,
+        options=options,
+        max_rows=max_rows,
+        forced_runs=forced_runs,
+        temperature=temperature,
+        top_p=top_p,
+        execution=execution,
+        read_ahead=read_ahead,
+        drafter=drafter,
     )
     tasks = [
         Task(name, tuple(lm.encode(prompt)), automaton, n)
@@ -165,7 +165,11 @@ def sample(
     results: dict[int, Posterior] = {}
     for batch in batches:
         posteriors = _sampled([tasks[i] for i in batch], settings, executor, draw, observe)
-        (finished or results.update)(dict(zip(batch, posteriors, strict=True)))
+        found = dict(zip(batch, posteriors, strict=True))
+        if finished is None:
+            results.update(found)
+        else:
+            finished(found)
     return [results[i] for i in sorted(results)]
 
 

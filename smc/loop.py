@@ -44,7 +44,10 @@ class Stepper(Protocol):
         ...
 
     def step(self, carry: Any) -> tuple[Any, StepRecord]:
-        """Take a step; return what the next one is given, and the record of this one."""
+        """Take a step; return what the next one is given, and the record of this one.
+
+        Parts that no step changes must be the same tensors afterwards: a graph copies the others.
+        """
         ...
 
     def outcome(self, carry: Any, history: StepRecord) -> Outcome:

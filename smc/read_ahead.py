@@ -26,10 +26,9 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from gcd.tokens.budget import BudgetMask
 from gcd.tokens.vocabulary import Vocabulary
 from smc.drafters import Drafter
-from smc.proposals.position import AutomatonPosition, Batch
+from smc.proposals import GCD, AutomatonPosition, Batch, start_position
 
 _LOG = logging.getLogger(__name__)
 
@@ -131,8 +130,7 @@ class ReadAhead:
     ) -> None:
         self._drafter = drafter
         self._most = most
-        self._batch = batch
-        self._mask = BudgetMask(batch.automata, batch.budgets)
+        self._start = start_position(batch)
         self._vocabulary = vocabulary
         self._failed = False
 
@@ -168,11 +166,11 @@ class ReadAhead:
             return empty
         # All rows are as wide as the longest, so shorter ones read that much more at no cost.
         limit = read.max() + most - read
-        position = AutomatonPosition(self._batch.automata, self._mask, states, remaining)
+        position = self._start._replace(states=states, remaining=remaining)
         written, columns = list(texts), [empty]
         length, going = torch.zeros_like(read), position.running
         while bool(going.any()):
-            forced = position.only(self._mask.class_mask(position.states, position.remaining))
+            forced = GCD().forced(position)
             chooses = going & (forced < 0) & (length < limit)
             token = torch.where(going, forced, -1)
             token[chooses] = self._guesses(position.take(chooses.nonzero().squeeze(1)), [

@@ -96,7 +96,7 @@ class StaticReader(Reader[State]):
         each = torch.arange(len(log_p), device=log_p.device)
         state = self.proposal.take(state, each // num_particles)
         runs = torch.ones_like(each, dtype=torch.bool)
-        found = self._extension(state, runs, each.new_zeros(len(each), 0))
+        found = self._extension(state, runs, each.new_zeros(len(each), 0), is_start=True)
         zero = torch.zeros((), dtype=torch.int64, device=each.device)
         return self._read(log_p, found, state, each, zero)
 
@@ -114,11 +114,11 @@ class StaticReader(Reader[State]):
         moved = move(prefixes.held[row], running, self.num_particles)
         read = torch.empty_like(row).scatter(0, moved.row, token.squeeze(1).clamp(min=0))
         log_p = self.forward.step(read, moved.source, prefixes.appended)
-        found = self._extension(state, running, token)
+        found = self._extension(state, running, token, is_start=False)
         return self._read(log_p, found, state, moved.row, prefixes.appended + 1)
 
     def _extension(
-        self, state: State, ran: Bool[Tensor, "P"], tokens: Int64[Tensor, "P K"]
+        self, state: State, ran: Bool[Tensor, "P"], tokens: Int64[Tensor, "P K"], *, is_start: bool
     ) -> Extension:
         """Describe what became of the particles; particle p is row p."""
         running = ran & state.walk.running
@@ -134,7 +134,7 @@ class StaticReader(Reader[State]):
             forced_log_p=none.double(),
             forced_log_g=none.double(),
             landed=none.bool(),
-            counts=TokenCounts(count if tokens.shape[1] else zero, *[zero] * 4),
+            counts=TokenCounts(zero if is_start else count, *[zero] * 4),
             failed=torch.zeros((), dtype=torch.bool, device=running.device),
         )
 

@@ -8,9 +8,9 @@ os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 
 import torch
 
+from smc.models.triton_rows import move_rows
 from smc.vocabulary import triton
 from smc.vocabulary.passes import VocabularyPass
-from smc.vocabulary.triton_rows import move_rows
 from tests.smc import test_passes as cases
 
 TRITON = VocabularyPass(triton.draws, triton.best, triton.locate)
