@@ -21,9 +21,10 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
+from smc.models import triton_rows as rows
+from smc.models.kernels import triton_rows
 from smc.vocabulary import triton as passes
-from smc.vocabulary import triton_rows as rows
-from smc.vocabulary.kernels import triton_blocks, triton_rows
+from smc.vocabulary.kernels import triton_blocks
 
 CAPABILITIES = (80, 90, 100)
 BANDWIDTH = 3.35e12

@@ -1,5 +1,23 @@
 """This package samples from language models by sequential Monte Carlo, under constraints and
 budgets.
+
+From a logit to a weight, in the order of the files:
+
+    models           log-probabilities of the next token, normalised from logits
+    prefixes         p_lm = p, which is these at the sampling temperature
+    proposals        g of the next token, and Z = sum p g
+    vocabulary       a token x, drawn from q = p g / Z
+    eager, static    the model reads x and the tokens f that are forced after it
+
+    step             SMC: with W the weight of a particle, psi its potential, and psi' that after
+                     the step (g of the last token; 1 for a complete answer),
+                         log W += log Z - log psi                            before the draw
+                         log W += log psi' - log g(x) + sum of log p(f)      after it
+    competition, selection, filter
+                     the discrete filter: x is not drawn; a prefix with its next token x has the
+                     score s = W p(x) g(x), and is kept with probability pi = min(1, s / c),
+                         log W += log p(x) - log pi + sum of log p(f)
+    posterior        answers with normalised weights
 """
 
 from __future__ import annotations

@@ -62,8 +62,8 @@ class Discrete:
     """The discrete particle filter, which keeps N distinct prefixes.
 
     Args:
-        count_finished: whether complete answers take places, so that what is late and improbable
-            beside them is not read any more.
+        count_finished: True: finished answers count against N, so improbable prefixes are dropped
+            sooner.
         floor: prefixes whose score is under this part of the sum of all are kept with less than
             certainty, even where there is room, in [0, 1). With zero, and `count_finished=False`,
             the filter enumerates what it has room for.

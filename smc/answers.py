@@ -6,8 +6,8 @@ in a step is not known beforehand, so there are two ways to keep them:
     Pool            a list that grows, of texts and weights. A pool of an example that grows beyond
                     `MOST_ANSWERS` is pruned to that many by the same selection that keeps prefixes
                     (`smc.selection.select_without_replacement`), which leaves the sum of the
-                    weights as it is, and every weight unbiased. That takes languages that end by
-                    themselves, where thousands of tokens may be the last one
+                    weights as it is, and every weight unbiased. In practice this happens only for
+                    automata without EOS, where thousands of tokens may be the last one
     AnswerTables    tables of fixed shape: in each step the weight of every token that may end a
                     text, for every place, and the place that each place continues. Texts are read
                     off backwards when all is over
@@ -27,8 +27,9 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from gcd.tokens.batch import AutomatonBatch
-from smc.competition import Scores, sums_by
+from smc.competition import CandidateGuide, sums_by
 from smc.draw import Breaks, Draw, Keys, Purpose
+from smc.models.static_cache import NotStaticError
 from smc.observation import Population
 from smc.outcome import Outcome, StepRecord
 from smc.particles import Particles
@@ -43,7 +44,7 @@ class Ending(NamedTuple):
     """What a step knows about the answers that a chosen token completes.
 
     Attributes:
-        scores: of the R prefixes, with where tokens lead.
+        candidates: of the R prefixes, with where tokens lead.
         log_p: log-probabilities of the next token.
         log_weight: log W of each prefix; -inf for a row without a particle.
         place: index of the particle that stands on each prefix.
@@ -51,7 +52,7 @@ class Ending(NamedTuple):
         step: number of each example's step.
     """
 
-    scores: Scores
+    candidates: CandidateGuide
     log_p: Float[Tensor, "R V"]
     log_weight: Float64[Tensor, "R"]
     place: Int64[Tensor, "R"]
@@ -95,7 +96,7 @@ class Pool(NamedTuple):
         log_weight, log_p: of each.
         pruned: examples of which some were left out.
         examples: identity of each example, which names its random numbers.
-        draw: the seam of randomness.
+        draw: the source of random numbers.
     """
 
     example: Int64[Tensor, "M"]
@@ -119,9 +120,9 @@ class Pool(NamedTuple):
 
     def ended(self, ending: Ending) -> tuple[Pool, Callable[[], Population]]:
         """Add the candidates that complete a text."""
-        scores, particles = ending.scores, ending.particles
-        successors = scores.successors
-        row, klass = (scores.alive & successors.ends).nonzero(as_tuple=True)
+        candidates, particles = ending.candidates, ending.particles
+        successors = candidates.successors
+        row, klass = (candidates.alive & successors.ends).nonzero(as_tuple=True)
         number = successors.automaton_of_row[row]
         start = successors.classes.start[number, klass]
         size = successors.classes.start[number, klass + 1] - start
@@ -168,7 +169,7 @@ class Pool(NamedTuple):
     def went_on(
         self, parent: Int64[Tensor, "P"], token: Int64[Tensor, "P"], step: Int64[Tensor, "B"]
     ) -> Pool:
-        """Have no need to know: the texts are there."""
+        """No-op: the pool stores full texts."""
         return self
 
     def greatest(self, most: int) -> FinishedScores:
@@ -197,7 +198,7 @@ class Pool(NamedTuple):
         step: Int64[Tensor, "B"],
         first: int,
     ) -> Pool:
-        """Add answers; `first` is the number of the first random number of a pruning."""
+        """Add answers; `first`: particle number in the random key of the first of two prunings."""
 
         def uniform(number: int, b: int, breaks: Breaks) -> float:
             name = self.examples[b : b + 1]
@@ -275,7 +276,7 @@ class AnswerTables(NamedTuple):
         """Make empty tables, for answers of at most so many tokens.
 
         Raises:
-            ValueError: as `check_room`.
+            NotStaticError: as `check_room`.
         """
         del draw
         check_room(automata, N, most)
@@ -292,10 +293,10 @@ class AnswerTables(NamedTuple):
 
     def ended(self, ending: Ending) -> tuple[AnswerTables, Callable[[], Population]]:
         """Write down the weight of every place with each of the tokens that may end its text."""
-        successors, particles = ending.scores.successors, ending.particles
+        successors, particles = ending.candidates.successors, ending.particles
         row, token = particles.row.unsqueeze(1), self.last.clamp(min=0)
         klass = successors.classes.of[successors.automaton_of_row[row], token].long()
-        ends = (ending.scores.alive & successors.ends)[row, klass] & (self.last >= 0)
+        ends = (ending.candidates.alive & successors.ends)[row, klass] & (self.last >= 0)
         log_p = ending.log_p[row, token].double()
         running = particles.running.unsqueeze(1)
         weight = torch.where(ends & running, particles.log_weight.unsqueeze(1) + log_p, -torch.inf)
@@ -367,11 +368,11 @@ def check_room(automata: AutomatonBatch, N: int, most: int) -> None:
     """Refuse languages of which an example could have more answers than `MOST_ANSWERS`.
 
     Raises:
-        ValueError: it could, as it ends by itself in many ways.
+        NotStaticError: it could, as it ends by itself in many ways.
     """
     width = ending_tokens(automata).shape[1]
     if N * width * most > MOST_ANSWERS:
-        raise ValueError(
+        raise NotStaticError(
             f"{N} prefixes of up to {most} tokens with {width} tokens that may be the last one are "
             f"{N * width * most} answers, more than the {MOST_ANSWERS} that static shapes have "
             "room for; give fewer particles, or execution='eager'"

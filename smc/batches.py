@@ -2,8 +2,8 @@
 
 What is bounded is rows of the language model, bytes of automata, and bytes of the tables that
 proposals look ahead with (`Room`). An example alone is admitted whatever it takes, as its particles
-are never split. Batches are made beforehand, of examples in a given order, so that nothing random
-decides which examples share tables, and a proposal can be asked about each batch before any work.
+are never split. Batches are made beforehand, of examples in a given order, so that the split does
+not depend on the sampling, and a proposal can be asked about each batch before any work.
 
 A batch waits for its last example (`docs/design.md` says why).
 """

@@ -12,9 +12,9 @@ other. With G = sum of w g and M = sum of w over these candidates,
 
 so that a share eps of the places goes by weight alone, whatever the lookahead thinks.
 
-**Complete answers** compete, where they are to take places, by their weights times the mean score
-of a unit of weight. (With g = 1 for answers, a lookahead that holds an end to be improbable would
-leave no place to any prefix once there are N answers.)
+**Complete answers** compete, if they are to take places, by their weights times sum s / sum w of
+the example. (With g = 1 for answers, a lookahead that holds an end to be improbable would leave no
+place to any prefix once there are N answers.)
 
 Cost: O(R C) for R prefixes and C classes; the masses of classes, where a proposal has not computed
 them already, are one pass over R x V numbers (`smc.vocabulary.class_mass.top_k_and_class_mass`).
@@ -38,29 +38,24 @@ LEAST_DEFENCE = 1e-3
 
 
 class Successors(NamedTuple):
-    """Where each class of tokens leads, from each of R prefixes.
+    """Which classes of tokens complete the text, from each of R prefixes.
 
     Attributes:
         classes: of tokens, in each of B automata.
         automaton_of_row: the automaton of each prefix.
-        states: the state after a token of each class; -1 where the constraint forbids it.
-        ends: whether such a token completes the text.
+        ends: whether a token of each class completes the text.
     """
 
     classes: TokenClasses
     automaton_of_row: Int64[Tensor, "R"]
-    states: Int64[Tensor, "R C"]
     ends: Bool[Tensor, "R C"]
 
     def of_tokens(self) -> Successors:
-        """Return where every token leads, as if each were a class of its own."""
+        """Return the same for every token, as if each were a class of its own."""
         alone = TokenClasses.singletons(self.classes.of.shape[1], self.automaton_of_row.device)
         class_of = self.classes.of[self.automaton_of_row].long()
         return Successors(
-            alone,
-            torch.zeros_like(self.automaton_of_row),
-            self.states.gather(1, class_of),
-            self.ends.gather(1, class_of),
+            alone, torch.zeros_like(self.automaton_of_row), self.ends.gather(1, class_of)
         )
 
 
@@ -77,7 +72,7 @@ class Masses(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class CandidateGuide:
     """What a proposal expects of the next token, for R prefixes.
 
     Attributes:
@@ -112,13 +107,13 @@ class SelectionScores(NamedTuple):
     log_unit: Float64[Tensor, "B"]
 
 
-def scores_of(guide: Guide, successors: Successors) -> Scores:
-    """Return the scores whose g is that of a guide; what it never draws is no candidate."""
+def candidates_of(guide: Guide, successors: Successors) -> CandidateGuide:
+    """Return the candidates whose g is that of a guide; what it never draws is no candidate."""
     factors = getattr(guide, "factors", None)
     if not isinstance(factors, Factors):
         successors = successors.of_tokens()
         factors = by_class_alone(guide.log_g, successors.classes, successors.automaton_of_row)
-    # What is infinite is no number of a score either: the step refuses it as NaN.
+    # log g = +inf is turned into NaN, so that the NaN check catches it.
     factors = factors._replace(
         by_class=factors.by_class.masked_fill(factors.by_class == torch.inf, torch.nan),
         by_token=factors.by_token.masked_fill(factors.by_token == torch.inf, torch.nan),
@@ -130,7 +125,7 @@ def scores_of(guide: Guide, successors: Successors) -> Scores:
         own = alive.new_zeros(alive.shape, dtype=torch.int8)
         own.scatter_reduce_(1, klass, (~factors.by_token.isneginf()).to(torch.int8), "amax")
         alive = alive | own.bool()
-    return Scores(
+    return CandidateGuide(
         factors,
         alive,
         successors,
@@ -140,7 +135,7 @@ def scores_of(guide: Guide, successors: Successors) -> Scores:
 
 
 def selection_scores(
-    scores: Scores,
+    candidates: CandidateGuide,
     log_p: Float[Tensor, "R V"],
     log_weight: Float64[Tensor, "R"],
     example: Int64[Tensor, "R"],
@@ -149,14 +144,14 @@ def selection_scores(
     """Return the scores of all candidates that go on.
 
     Args:
-        scores: of the R prefixes.
+        candidates: of the R prefixes.
         log_p: log-probabilities of the next token.
         log_weight: log W of each prefix.
         example: which example each belongs to.
         num_examples: B.
     """
-    factors, ends = scores.factors, scores.successors.ends
-    going, going_too = scores.alive & ~ends, factors.tokens >= 0
+    factors, ends = candidates.factors, candidates.successors.ends
+    going, going_too = candidates.alive & ~ends, factors.tokens >= 0
     if factors.tokens.shape[1]:
         going_too = going.gather(1, own_classes(factors))
     weight = log_weight.unsqueeze(1)
@@ -165,15 +160,15 @@ def selection_scores(
         factors.by_token.masked_fill(~going_too, -torch.inf),
     )
     log_unit = log_weight.new_zeros(num_examples)
-    if scores.defence is not None or not scores.is_indicator:
-        masses = scores.masses or _masses(scores, log_p)
+    if candidates.defence is not None or not candidates.is_indicator:
+        masses = candidates.masses or _masses(candidates, log_p)
         log_w = _Pair(
             (masses.by_class + weight).masked_fill(~going, -torch.inf),
             (masses.by_token + weight).masked_fill(~going_too, -torch.inf),
         )
-        if scores.defence is not None:
+        if candidates.defence is not None:
             log_g = _defended(
-                log_g, log_w, _Pair(going, going_too), example, num_examples, scores.defence
+                log_g, log_w, _Pair(going, going_too), example, num_examples, candidates.defence
             )
         log_s = _Pair(*(g + w for g, w in zip(log_g, log_w, strict=True)))
         plain = log_w.sums(example, num_examples)
@@ -225,16 +220,16 @@ def _defended(
     return _Pair(*(mixed(g, each) for g, each in zip(log_g, going, strict=True)))
 
 
-def _masses(scores: Scores, log_p: Float[Tensor, "R V"]) -> Masses:
+def _masses(candidates: CandidateGuide, log_p: Float[Tensor, "R V"]) -> Masses:
     """Sum the probabilities of the classes, for proposals that have not computed them."""
-    factors = scores.factors
+    factors = candidates.factors
     classes = factors.classes
     if classes.are_tokens and not factors.tokens.shape[1]:
         return Masses(log_p.double(), factors.by_token)
     before = (factors.tokens.unsqueeze(2) == factors.tokens.unsqueeze(1)).tril(-1).any(dim=2)
     by_token = log_p.gather(1, factors.tokens).double().masked_fill(before, -torch.inf)
     others = log_p.scatter(1, factors.tokens, -torch.inf) if factors.tokens.shape[1] else log_p
-    rest = top_k_and_class_mass(others, classes, factors.automaton_of_row, scores.alive, 0)
+    rest = top_k_and_class_mass(others, classes, factors.automaton_of_row, candidates.alive, 0)
     return Masses(rest.log_mass, by_token)
 
 

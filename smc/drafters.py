@@ -20,7 +20,7 @@ from typing import Protocol, runtime_checkable
 from gcd.tokens.vocabulary import Vocabulary
 
 MOST_PLACES = 64
-"""Places at which the end of a text occurred before that are looked at; there may be thousands."""
+"""Most earlier places of the end of a text that are looked at; there may be thousands."""
 
 
 @runtime_checkable
@@ -67,8 +67,8 @@ class PromptLookup:
     def copied_from(self, text: bytes) -> int | None:
         """Find what follows the longest end of a text that occurred before; None for no such end.
 
-        Of several places the last one is taken at which the copy begins where a word begins, if it
-        does so at the end of the text as well, and if it is among the last `MOST_PLACES`.
+        Of several places the last one is taken. If this end of the text begins a word, the last
+        place where it begins a word as well is preferred. At most `MOST_PLACES` are looked at.
         """
         size, place = 0, -1
         while size < min(self.longest, len(text) - 1):

@@ -9,10 +9,10 @@ Ours absorbs the five integers one after the other, each followed by the 64-bit 
 splitmix64 (Steele, Lea & Flood, 2014), in wrapping int64 arithmetic that CPU and GPU share bit for
 bit.  Cost: some 40 integer operations per number.
 
-The seam is a callable, `Draw`.  Besides the keys it is offered the *breaks* of each choice: the
-points of (0, 1) at which the outcome changes.  The generator never asks for them.  A test's
-replacement does: from the breaks it knows that a draw has, say, three outcomes of probabilities
-0.2, 0.5 and 0.3, and walks through all of them (`smc.testing.walk`), tokens and resampling alike.
+Besides the keys, `Draw` is offered the *breaks* of each choice: the points of (0, 1) at which the
+outcome changes.  The generator never asks for them.  A test's replacement does: from the breaks it
+knows that a draw has, say, three outcomes of probabilities 0.2, 0.5 and 0.3, and walks through all
+of them (`smc.testing.walk`), tokens and resampling alike.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The eager reader has one row for each distinct prefix, and reads no prefix twice.
 
-What is read behind a prefix in one forward pass: the token that was drawn, those that are forced
-behind it (`smc.proposals.forced`), and guesses of what follows (`smc.read_ahead`). A prefix that
-lands on such a guess is not read again. Rows whose prefixes are over leave.
+One forward pass reads the drawn token, the forced tokens after it (`smc.proposals.forced`), and
+draft tokens (`smc.read_ahead`). A prefix that lands on its draft is not read again. Rows whose
+prefixes are over leave.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from smc.prefixes import (
 from smc.proposals import Batch, Proposal, State
 from smc.proposals.forced import follow
 from smc.read_ahead import Drafts, ReadAhead
-from smc.vocabulary.passes import Pass
+from smc.vocabulary.passes import VocabularyPass
 
 MOST_READ = 1 << 26
-"""Numbers of log-probabilities that come out of one forward pass, at most, if it can be helped.
+"""Most log-probabilities that one forward pass returns, unless one column alone has more.
 
-Drafts may keep as many until the pass after it.
+Drafts may hold this much again until the next pass.
 """
 
 
@@ -41,8 +41,8 @@ class _Cached(NamedTuple):
 
     Attributes:
         row: the model's row.
-        length: tokens of the answer so far that are in it, those of a draft aside.
-        drafts: what it has behind them.
+        length: answer tokens in the cache, drafts excluded.
+        drafts: the drafts in the cache after them.
     """
 
     row: Int64[Tensor, "R"]
@@ -57,7 +57,8 @@ class _LogProbs(NamedTuple):
     """The language model's log-probabilities of D prefixes, at the sampling temperature.
 
     Attributes:
-        of_tokens: sum over the tokens of each but the first; with that at the start of an answer.
+        of_tokens: log p of the forced tokens: all but the drawn one (at the start nothing was
+            drawn: all).
         after: of the token behind each.
         num_drafted: tokens of drafts that this pass has read.
         num_used: tokens of these prefixes that an earlier pass had read in drafts.
@@ -74,7 +75,7 @@ class EagerReader(Reader[State]):
 
     Args:
         lm: the language model.
-        proposal, batch, vocabulary, temperature, top_p: as for `Reader`.
+        proposal, batch, vocabulary_pass, temperature, top_p: as for `Reader`.
         forced_runs: whether tokens that are forced are taken together, in one step.
         ahead: guesses what follows; None to read nothing in advance.
     """
@@ -86,14 +87,14 @@ class EagerReader(Reader[State]):
         lm: LanguageModel,
         proposal: Proposal[State],
         batch: Batch,
-        vocabulary: Pass,
+        vocabulary_pass: VocabularyPass,
         *,
         temperature: float,
         top_p: float = 1.0,
         forced_runs: bool = True,
         ahead: ReadAhead | None = None,
     ) -> None:
-        super().__init__(proposal, batch, vocabulary, temperature=temperature, top_p=top_p)
+        super().__init__(proposal, batch, vocabulary_pass, temperature=temperature, top_p=top_p)
         self.lm = lm
         self.forced_runs = forced_runs
         self._ahead = ahead
@@ -114,14 +115,14 @@ class EagerReader(Reader[State]):
         self, prompts: Sequence[Sequence[int]], num_particles: int
     ) -> tuple[Extension, Prefixes[State]]:
         """Read each prompt once; see `Reader`."""
-        state = self.proposal.start(self.batch)  # it may refuse, so the model comes after it
+        state = self.proposal.start(self.batch)  # before prefill: `start` may raise
         self._rows, log_p = self.lm.prefill(prompts)
         log_p = refusing_nan(self.tempered(log_p))
         every = torch.arange(len(prompts), device=log_p.device)
         self._cached = _Cached(every, torch.zeros_like(every), Drafts.none(log_p))
         if self._ahead is not None:
             self._texts = [self._ahead.text(prompt) for prompt in prompts]
-        found, after = self._follow(every, state, every, every.new_zeros(len(every), 0), log_p)
+        found, after = self._follow(every, state, every, None, log_p)
         each = every.repeat_interleave(num_particles)
         return found.spread(torch.arange(len(each), device=each.device), each, len(each)), after
 
@@ -134,6 +135,7 @@ class EagerReader(Reader[State]):
     ) -> tuple[Extension, Prefixes[State]]:
         """Extend distinct prefixes, each once; see `Reader`."""
         some, width = self.indices(running), prefixes.log_p.shape[1] + 1
+        # One number for each row and token; one is added, as -1 stands for no token.
         child, child_of = torch.unique(row[some] * width + token[some] + 1, return_inverse=True)
         parent, chosen = child // width, (child % width - 1).unsqueeze(1)
         state = self.proposal.advance(self.proposal.take(prefixes.state, parent), chosen)
@@ -166,7 +168,7 @@ class EagerReader(Reader[State]):
         example: Int64[Tensor, "M"],
         state: State,
         parent: Int64[Tensor, "M"],
-        chosen: Int64[Tensor, "M C"],
+        chosen: Int64[Tensor, "M 1"] | None,
         before: Float[Tensor, "R V"],
     ) -> tuple[Extension, Prefixes[State]]:
         """Go through what is forced after each prefix, and read what is not read yet.
@@ -175,12 +177,14 @@ class EagerReader(Reader[State]):
             example: of each prefix.
             state: the proposal's, of each.
             parent: the prefix that was read, of which each is a continuation.
-            chosen: the last token of each, which is not read yet, -1 for none; no column for
-                prompts, which are.
+            chosen: the last token of each, which is not read yet, -1 for none; None at the start,
+                where nothing was chosen.
             before: log-probabilities of the next token after each prefix that was read.
         """
         followed = follow(self.proposal, state, follows=self.forced_runs)
-        walk, tokens = followed.state.walk, torch.cat([chosen, followed.tokens], dim=1)
+        walk, tokens = followed.state.walk, followed.tokens
+        if chosen is not None:
+            tokens = torch.cat([chosen, tokens], dim=1)
         # An automaton that ends by itself may accept the empty answer: nothing is left to draw.
         # What ends a text needs no reading, only what comes before it.
         running = walk.running
@@ -191,7 +195,7 @@ class EagerReader(Reader[State]):
         states = torch.where(running, walk.states, -1)[due]
         read_due = tokens[due], read[due]
         found = self._log_probs(
-            parent[due], *read_due, before, not chosen.shape[1],
+            parent[due], *read_due, before, chosen is None,
             lambda unread: self._drafts(unread, texts, states, example[due], *read_due),
         )  # fmt: skip
         log_p = torch.zeros_like(followed.log_g).index_copy(0, due, found.of_tokens)
@@ -273,7 +277,7 @@ class EagerReader(Reader[State]):
             tokens: by which.
             read: how many of these tokens must have been read.
             before: log-probabilities of the next token after each parent.
-            is_start: whether the first token counts as well, as nobody chose it.
+            is_start: True at the start, where the first token is forced too.
             guess: gives drafts for those prefixes of D that are about to be read.
         """
         drafts, every = self._cached.drafts, torch.zeros_like(read)

@@ -25,9 +25,9 @@ from smc.answers import check_room
 from smc.draw import Draw
 from smc.eager import EagerReader
 from smc.filter import DiscreteFilter
-from smc.loop import AHEAD, Algorithm, NotCapturedError, run_eagerly, run_static
+from smc.loop import WARM_UP, NotCapturedError, Stepper, run_eagerly, run_static
 from smc.models.protocol import LanguageModel
-from smc.models.static_cache import Forward, StaticLanguageModel
+from smc.models.static_cache import Forward, NotStaticError, StaticLanguageModel
 from smc.observation import Watch
 from smc.outcome import Outcome
 from smc.prefixes import Reader
@@ -36,26 +36,26 @@ from smc.read_ahead import ReadAhead
 from smc.settings import Settings
 from smc.static import StaticReader
 from smc.step import ParticleFilter
-from smc.vocabulary.passes import Pass, pass_of
+from smc.vocabulary.passes import VocabularyPass, pass_of
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Execute:
+class Executor:
     """Samples a batch of examples in the way that was chosen.
 
     Args:
         lm: the language model.
         settings: of `smc.sample`.
         forward: the model in static shapes; None to execute steps eagerly.
-        vocabulary: how to go over the vocabulary.
+        vocabulary_pass: how to go over the vocabulary.
     """
 
     lm: LanguageModel
     settings: Settings
     forward: Forward | None
-    vocabulary: Pass
+    vocabulary_pass: VocabularyPass
 
     @property
     def device(self) -> torch.device:
@@ -74,7 +74,7 @@ class Execute:
 
         Raises:
             FloatingPointError: log-probabilities are not numbers.
-            ValueError: the proposal, or the language, cannot be served in static shapes.
+            NotStaticError: the proposal, or the language, cannot be served in static shapes.
         """
         given, on_cuda = self.settings, self.device.type == "cuda"
         # Graphs, events and kernels are made on the current device.
@@ -99,7 +99,7 @@ class Execute:
                 self.lm,
                 given.proposal,
                 batch,
-                self.vocabulary,
+                self.vocabulary_pass,
                 temperature=given.temperature,
                 top_p=given.top_p,
                 forced_runs=given.forced_runs,
@@ -120,12 +120,12 @@ class Execute:
                 self.forward,
                 given.proposal,
                 batch,
-                self.vocabulary,
+                self.vocabulary_pass,
                 num_particles=given.particles,
                 temperature=given.temperature,
-                spare=AHEAD,
+                spare=WARM_UP,
             )
-        except ValueError as error:
+        except NotStaticError as error:
             if given.execution == "static":
                 raise
             _LOG.info("steps are executed in eager form: %s", error)
@@ -139,20 +139,20 @@ def steps_of(
     particles: int,
     draw: Draw,
     watch: Watch | None = None,
-) -> Algorithm:
+) -> Stepper:
     """Return the steps of an algorithm with N particles, or at most N prefixes, of each example."""
     if isinstance(algorithm, Discrete):
         return DiscreteFilter(algorithm, reader, examples, particles, draw, watch)
     return ParticleFilter(algorithm, reader, examples, particles, draw, watch)
 
 
-def executor(lm: LanguageModel, settings: Settings) -> Execute:
+def executor_of(lm: LanguageModel, settings: Settings) -> Executor:
     """Choose how steps are executed; the reason is logged.
 
     Raises:
-        ValueError: `execution` is "static", and these arguments cannot be served so.
+        NotStaticError: `execution` is "static", and these arguments cannot be served so.
     """
-    vocabulary = pass_of("auto", lm.device)
+    vocabulary_pass = pass_of("auto", lm.device)
     chosen, reason = settings.execution, "it was asked for"
     if chosen == "auto":
         chosen, reason = "eager", f"the device is {lm.device}"
@@ -164,30 +164,30 @@ def executor(lm: LanguageModel, settings: Settings) -> Execute:
     if chosen == "static":
         try:
             forward = _forward(lm, settings)
-        except ValueError as error:
+        except NotStaticError as error:
             if settings.execution == "static":
                 raise
             chosen, reason = "eager", str(error)
     # What is so everywhere but on CUDA devices is no news.
     level = logging.DEBUG if lm.device.type == "cpu" else logging.INFO
     _LOG.log(level, "steps are executed in %s form: %s", chosen, reason)
-    return Execute(lm, settings, forward, vocabulary)
+    return Executor(lm, settings, forward, vocabulary_pass)
 
 
 def _forward(lm: LanguageModel, settings: Settings) -> Forward:
     """Return the model in static shapes; refuse settings that these cannot honour."""
     if settings.top_p < 1:
-        raise ValueError(
+        raise NotStaticError(
             f"top_p={settings.top_p} sorts the vocabulary by what is drawn, which static shapes do "
             "not; give execution='eager'"
         )
     if settings.read_ahead not in (0, "auto"):
-        raise ValueError(
+        raise NotStaticError(
             f"read_ahead={settings.read_ahead} reads as many tokens as a drafter guesses, which "
             "static shapes do not; give execution='eager', or read_ahead=0"
         )
     if not isinstance(lm, StaticLanguageModel):
-        raise ValueError(
+        raise NotStaticError(
             f"{type(lm).__name__} has no static_forward(), so it cannot read in static shapes; "
             "give execution='eager'"
         )

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from smc.algorithms import Discrete
 from smc.answers import Answers, AnswerTables, Ending, Pool, effective
-from smc.competition import Scores, selection_scores
+from smc.competition import CandidateGuide, selection_scores
 from smc.draw import Breaks, Draw, Keys, Purpose
 from smc.observation import Observation, Population, Watch
 from smc.outcome import Outcome, StepRecord
@@ -35,7 +35,7 @@ from smc.particles import Particles, start_particles
 from smc.prefixes import Extension, Prefixes, Reader
 from smc.proposals import State
 from smc.selection import FinishedScores, Group, Selection, select
-from smc.step import Turn, fallbacks_of, prefixes_in_use
+from smc.turn import Turn, fallbacks_of, prefixes_in_use
 
 
 class Carry(NamedTuple):
@@ -47,7 +47,7 @@ class Carry(NamedTuple):
         step: number of each example's next step.
         failed: whether the proposal or the model has given what is not a number.
         answers: those that are complete.
-        whole: for each example, whether nothing has been left out.
+        whole: for each example, whether every candidate has been kept for certain.
     """
 
     particles: Particles
@@ -67,8 +67,8 @@ class DiscreteFilter(Generic[State]):
         reader: language model and proposal.
         examples: identity of each example, which names its random numbers.
         num_particles: N, the most prefixes that are kept of each example.
-        draw: the seam of randomness.
-        watch: is shown every step; nothing is made for it where there is none.
+        draw: the source of random numbers.
+        watch: is shown every step; None: no observation is built.
     """
 
     options: Discrete
@@ -99,7 +99,6 @@ class DiscreteFilter(Generic[State]):
             extension,
             log_weight=torch.where(possible, extension.forced_log_p, -torch.inf),
             log_p=torch.zeros_like(extension.forced_log_p),
-            log_potential=particles.log_potential,
         )
         kind: type[Pool | AnswerTables] = AnswerTables if self.reader.is_static else Pool
         answers: Answers = kind.start(batch.automata, N, most, self.draw, self.examples)
@@ -114,20 +113,20 @@ class DiscreteFilter(Generic[State]):
         before, prefixes = carry.particles, carry.prefixes
         place = _place_of(before, prefixes.num_rows)
         log_weight = torch.nn.functional.pad(before.log_weight, (0, 1), value=-torch.inf)[place]
-        scores = self.reader.score(prefixes)
-        wrong = _has_nan(scores, ~log_weight.isneginf())
+        candidates = self.reader.score(prefixes)
+        wrong = _has_nan(candidates, ~log_weight.isneginf())
         failed = carry.failed | self.reader.note_nan(wrong)
-        ending = Ending(scores, prefixes.log_p, log_weight, place, before, carry.step)
+        ending = Ending(candidates, prefixes.log_p, log_weight, place, before, carry.step)
         answers, ended = carry.answers.ended(ending)
-        kept = self._select(prefixes, scores, log_weight, answers, carry.step)
+        kept = self._select(prefixes, candidates, log_weight, answers, carry.step)
         turn = Turn.taken(
             self.reader, prefixes, before, kept.row, kept.token, kept.kept,
             together=self.watch is not None,
         )  # fmt: skip
         dropped = kept.dropped
         if turn.ready is not None:
-            # Examples that wait have answers only when they take the step; the selection had to see
-            # these.
+            # Selection needed this step's answers of all examples; only those that step now may
+            # keep them.
             weight = torch.where(turn.ready[prefixes.example], log_weight, -torch.inf)
             answers, _ = carry.answers.ended(ending._replace(log_weight=weight))
             dropped = dropped & turn.ready
@@ -136,7 +135,7 @@ class DiscreteFilter(Generic[State]):
         after = self._advance(before.take(parent), kept, prefixes, turn.extension)
         after, before, step = turn.settled(before, after, carry.step)
         if self.watch is not None:
-            self.watch(self._observation(prefixes, scores, before, parent, after, ended, turn))
+            self.watch(self._observation(prefixes, candidates, before, parent, after, ended, turn))
         answers, after = self._ended(answers, after, carry.step + 1)
         B = len(self.examples)
         running = before.running.view(B, -1).sum(dim=1)
@@ -145,7 +144,7 @@ class DiscreteFilter(Generic[State]):
             resampled=dropped,
             running=running,
             alive=running,
-            fallbacks=fallbacks_of(scores.fallback, prefixes, before, B),
+            fallbacks=fallbacks_of(candidates.fallback, prefixes, before, B),
             **turn.extension.counts._asdict(),
         )
         failed, whole = failed | turn.extension.failed, carry.whole & ~dropped
@@ -159,7 +158,7 @@ class DiscreteFilter(Generic[State]):
     def _ended(
         self, answers: Answers, particles: Particles, step: Int64[Tensor, "B"]
     ) -> tuple[Answers, Particles]:
-        """Put what was forced to its end with the answers: nothing is left to compete for."""
+        """Move answers completed by a forced run to the pool."""
         answers = answers.forced(particles, step)
         log_weight = torch.where(particles.running, particles.log_weight, -torch.inf)
         finished = torch.zeros_like(particles.finished)
@@ -168,14 +167,14 @@ class DiscreteFilter(Generic[State]):
     def _select(
         self,
         prefixes: Prefixes[State],
-        scores: Scores,
+        candidates: CandidateGuide,
         log_weight: Float64[Tensor, "R"],
         answers: Answers,
         step: Int64[Tensor, "B"],
     ) -> Selection:
         """Keep at most N of each example's candidates that go on."""
         example, B, N = prefixes.example, len(self.examples), self.num_particles
-        competing = selection_scores(scores, prefixes.log_p, log_weight, example, B)
+        competing = selection_scores(candidates, prefixes.log_p, log_weight, example, B)
 
         def uniform(breaks: Breaks) -> Float64[Tensor, "B"]:
             number = torch.zeros_like(self.examples)
@@ -194,7 +193,7 @@ class DiscreteFilter(Generic[State]):
             group,
             N,
             uniform,
-            vocabulary=self.reader.vocabulary,
+            vocabulary_pass=self.reader.vocabulary_pass,
             indices=self.reader.indices,
             floor=float(self.options.floor),
             finished=finished,
@@ -212,16 +211,13 @@ class DiscreteFilter(Generic[State]):
         possible = extension.finished | extension.running
         gained = torch.where(possible, log_p - kept.log_pi + extension.forced_log_p, -torch.inf)
         return parents._replace(running=kept.kept).extended(
-            extension,
-            log_weight=parents.log_weight + gained,
-            log_p=log_p,
-            log_potential=parents.log_potential,
+            extension, log_weight=parents.log_weight + gained, log_p=log_p
         )
 
     def _observation(
         self,
         prefixes: Prefixes[State],
-        scores: Scores,
+        candidates: CandidateGuide,
         before: Particles,
         parent: Int64[Tensor, "P"],
         after: Particles,
@@ -252,7 +248,7 @@ class DiscreteFilter(Generic[State]):
         order = torch.argsort(joined.example, stable=True)
         return Observation(
             prefixes=shown,
-            tilted=lambda: scores.factors.applied(prefixes.log_p)[rows],
+            tilted=lambda: candidates.factors.applied(prefixes.log_p)[rows],
             example=shown.example,
             row=torch.arange(len(rows), device=rows.device),
             tokens=before.tokens[place, :-1],
@@ -271,8 +267,8 @@ def _place_of(particles: Particles, num_rows: int) -> Int64[Tensor, "R"]:
     return torch.full((num_rows + 1,), P, device=row.device).scatter(0, row, place)[:-1]
 
 
-def _has_nan(scores: Scores, in_use: Bool[Tensor, "R"]) -> Bool[Tensor, ""]:
-    """Tell whether the scores of any prefix in use are no numbers."""
-    factors = scores.factors
+def _has_nan(candidates: CandidateGuide, in_use: Bool[Tensor, "R"]) -> Bool[Tensor, ""]:
+    """Tell whether g is not a number at any prefix in use."""
+    factors = candidates.factors
     wrong = factors.by_class.isnan().any(dim=1) | factors.by_token.isnan().any(dim=1)
     return (wrong & in_use).any()

@@ -1,10 +1,11 @@
 """`sample` goes from prompts and constraints to posteriors.
 
 What a caller can get wrong is checked before the language model does any work; only whether a step
-can be captured as a graph is found when the first batch starts.  Examples are
-then sampled in batches, those with prompts of similar length together (`smc.batches`), and handed
-back in the order given.  Batches decide how fast it goes, not what comes out: random numbers are
-functions of (seed, example, particle, step, purpose), and each example has its own weights.
+can be captured as a graph is found when the first batch starts.  Examples are then sampled in
+batches, those with prompts of similar length together (`smc.batches`), and handed
+back in the order given.  Batches decide how fast it goes, not what comes out (up to rounding of
+batched matrix products): random numbers are functions of (seed, example, particle, step, purpose),
+and each example has its own weights.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from smc.batches import Room, in_batches
 from smc.checks import check_example, check_lifted, check_model
 from smc.drafters import Drafter
 from smc.draw import CounterDraw, Draw
-from smc.execution import Execute, executor
+from smc.execution import Executor, executor_of
 from smc.models.protocol import LanguageModel, Prompt
 from smc.observation import Observe, Timed
 from smc.outcome import Outcome
@@ -133,17 +134,17 @@ def sample(
     for name, automaton in zip(names, automata, strict=True):
         check_lifted(automaton, name)
     settings = settings_of(
-        proposal,
-        particles,
-        algorithm,
-        options,
-        max_rows,
-        forced_runs,
-        temperature,
-        top_p,
-        execution,
-        read_ahead,
-        drafter,
+        proposal=proposal,
+        particles=particles,
+        algorithm=algorithm,
+        options=options,
+        max_rows=max_rows,
+        forced_runs=forced_runs,
+        temperature=temperature,
+        top_p=top_p,
+        execution=execution,
+        read_ahead=read_ahead,
+        drafter=drafter,
     )
     tasks = [
         Task(name, tuple(lm.encode(prompt)), automaton, n)
@@ -160,11 +161,15 @@ def sample(
     batches = in_batches(order, needs, room)
     for batch in batches:
         proposal.check([tasks[i].automaton for i in batch], [tasks[i].budget for i in batch])
-    executed = executor(lm, settings)
+    executor = executor_of(lm, settings)
     results: dict[int, Posterior] = {}
     for batch in batches:
-        posteriors = _sampled([tasks[i] for i in batch], settings, executed, draw, observe)
-        (finished or results.update)(dict(zip(batch, posteriors, strict=True)))
+        posteriors = _sampled([tasks[i] for i in batch], settings, executor, draw, observe)
+        found = dict(zip(batch, posteriors, strict=True))
+        if finished is None:
+            results.update(found)
+        else:
+            finished(found)
     return [results[i] for i in sorted(results)]
 
 
@@ -208,7 +213,7 @@ def _needs_of(tasks: Sequence[Task], settings: Settings) -> Callable[[Sequence[i
 def _sampled(
     tasks: Sequence[Task],
     settings: Settings,
-    executed: Execute,
+    executor: Executor,
     draw: Draw,
     observe: Observe | None,
 ) -> list[Posterior]:
@@ -217,11 +222,11 @@ def _sampled(
     watch = None if observe is None else observe([task.name for task in tasks])
     timed = None if watch is None else Timed(watch)
     batch = Batch(
-        AutomatonBatch([task.automaton for task in tasks], device=executed.device),
-        torch.tensor([task.budget for task in tasks], device=executed.device),
+        AutomatonBatch([task.automaton for task in tasks], device=executor.device),
+        torch.tensor([task.budget for task in tasks], device=executor.device),
     )
-    names = torch.tensor([task.name for task in tasks], device=executed.device)
-    outcome = executed([task.prompt for task in tasks], batch, names, draw, timed)
+    names = torch.tensor([task.name for task in tasks], device=executor.device)
+    outcome = executor([task.prompt for task in tasks], batch, names, draw, timed)
     posteriors = _posteriors(tasks, settings, outcome)
     unseen = 0.0 if timed is None else timed.seconds
     return _with_seconds(posteriors, time.perf_counter() - started - unseen, outcome.start_seconds)

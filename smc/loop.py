@@ -6,9 +6,8 @@
 
 A captured graph reads and writes the same memory at every replay, so what a step returns is copied
 over what it was given (parts that a step does not change are the same tensor, and are left alone).
-Whether anything still runs is written to memory of the host behind the step, and looked at some
-steps later, when it has come: the host runs ahead of the device and never waits, and the few steps
-too many find nothing that runs.
+Whether anything still runs is copied to the host after each step, and looked at some steps later:
+the host runs ahead of the device, and up to `AHEAD` superfluous steps do nothing.
 """
 
 from __future__ import annotations
@@ -21,16 +20,19 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from smc.models.static_cache import NotStaticError
 from smc.outcome import Outcome, StepRecord
 from smc.prefixes import Reader, refuse_nan
 
 AHEAD = 4
-"""Steps that the host may be ahead of what it knows of a CUDA device."""
+"""Most steps that are enqueued on a CUDA device beyond one whose end signal is awaited."""
+WARM_UP = 2
+"""Most steps that are taken, and undone, before one is captured; one more finds what changes."""
 
 
 @runtime_checkable
-class Algorithm(Protocol):
-    """An algorithm for one batch: `smc.step.ParticleFilter` or `smc.filter.DiscreteFilter`."""
+class Stepper(Protocol):
+    """The steps of an algorithm, for one batch: a `ParticleFilter` or a `DiscreteFilter`."""
 
     @property
     def reader(self) -> Reader[Any]:
@@ -42,7 +44,10 @@ class Algorithm(Protocol):
         ...
 
     def step(self, carry: Any) -> tuple[Any, StepRecord]:
-        """Take a step; return what the next one is given, and the record of this one."""
+        """Take a step; return what the next one is given, and the record of this one.
+
+        Parts that no step changes must be the same tensors afterwards: a graph copies the others.
+        """
         ...
 
     def outcome(self, carry: Any, history: StepRecord) -> Outcome:
@@ -51,23 +56,23 @@ class Algorithm(Protocol):
 
 
 @torch.inference_mode()
-def run_eagerly(algorithm: Algorithm, prompts: Sequence[Sequence[int]]) -> Outcome:
+def run_eagerly(stepper: Stepper, prompts: Sequence[Sequence[int]]) -> Outcome:
     """Find answers to the prompts (token ids); the host waits for each step.
 
     Raises:
         FloatingPointError: log-probabilities are not numbers.
     """
     started = time.perf_counter()
-    carry, record = algorithm.start(prompts)
+    carry, record = stepper.start(prompts)
     records, seconds = [record], time.perf_counter() - started
     while carry.prefixes.num_rows:
-        carry, record = algorithm.step(carry)
+        carry, record = stepper.step(carry)
         records.append(record)
     history = StepRecord(*(torch.stack(field).cpu() for field in zip(*records, strict=True)))
-    return algorithm.outcome(carry, history)._replace(start_seconds=seconds)
+    return stepper.outcome(carry, history)._replace(start_seconds=seconds)
 
 
-class NotCapturedError(ValueError):
+class NotCapturedError(NotStaticError):
     """A step that a CUDA graph cannot hold, so that it must be executed eagerly."""
 
 
@@ -90,12 +95,12 @@ class StaticRun:
 
     @torch.inference_mode()
     def __init__(
-        self, algorithm: Algorithm, prompts: Sequence[Sequence[int]], most: int, *, graph: bool
+        self, stepper: Stepper, prompts: Sequence[Sequence[int]], most: int, *, graph: bool
     ) -> None:
         started = time.perf_counter()
-        self._algorithm = algorithm
+        self._stepper = stepper
         self._most = most
-        self.carry, start = algorithm.start(prompts)
+        self.carry, start = stepper.start(prompts)
         self._history = StepRecord(
             *(torch.cat([field[None], field.new_zeros(most, *field.shape)]) for field in start)
         )
@@ -105,8 +110,10 @@ class StaticRun:
             try:
                 self.advance = self._captured()
                 torch.cuda.synchronize()
+            except torch.cuda.OutOfMemoryError:
+                raise
             except (ValueError, RuntimeError) as error:
-                reader = algorithm.reader
+                reader = stepper.reader
                 raise NotCapturedError(
                     f"a step of {reader.proposal!r} cannot be captured as a CUDA graph: {error}; "
                     "give execution='eager'"
@@ -116,7 +123,7 @@ class StaticRun:
     @torch.inference_mode()
     def step(self) -> None:
         """Take a step."""
-        self.carry, record = self._algorithm.step(self.carry)
+        self.carry, record = self._stepper.step(self.carry)
         self._row += 1
         for field, row in zip(self._history, record, strict=True):
             field.index_copy_(0, self._row, row[None])
@@ -139,10 +146,10 @@ class StaticRun:
         Raises:
             FloatingPointError: log-probabilities were not numbers.
         """
-        proposal = self._algorithm.reader.proposal
+        proposal = self._stepper.reader.proposal
         refuse_nan(self.carry.failed, f"the language model or {proposal!r}")
         history = StepRecord(*(field.cpu() for field in self._history))
-        found = self._algorithm.outcome(self.carry, history)
+        found = self._stepper.outcome(self.carry, history)
         return found._replace(start_seconds=self._seconds)
 
     def _captured(self) -> Callable[[], None]:
@@ -152,7 +159,7 @@ class StaticRun:
         """
         first, row, history = self.carry, self._row.clone(), self._history
         # What a step changes gets memory of its own, which the graph reads and writes.
-        changed, _ = self._algorithm.step(first)
+        changed, _ = self._stepper.step(first)
         own = _owned(first, changed)
 
         def once() -> None:
@@ -164,14 +171,14 @@ class StaticRun:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(min(2, self._most)):
+            for _ in range(min(WARM_UP, self._most)):
                 once()
         torch.cuda.current_stream().wait_stream(side)
         _assign(own, first)
         self._row.copy_(row)
         for field in history:
             field[1:].zero_()
-        self._algorithm.reader.rewind()
+        self._stepper.reader.rewind()
         captured = torch.cuda.CUDAGraph()
         with torch.cuda.graph(captured):
             once()
@@ -179,7 +186,7 @@ class StaticRun:
 
 
 def run_static(
-    algorithm: Algorithm, prompts: Sequence[Sequence[int]], most: int, *, graph: bool
+    stepper: Stepper, prompts: Sequence[Sequence[int]], most: int, *, graph: bool
 ) -> Outcome:
     """Find answers to the prompts (token ids) in static shapes; see `StaticRun`.
 
@@ -187,13 +194,13 @@ def run_static(
         FloatingPointError: log-probabilities are not numbers.
         NotCapturedError: a graph was asked for, and the step cannot be captured.
     """
-    run = StaticRun(algorithm, prompts, most, graph=graph)
+    run = StaticRun(stepper, prompts, most, graph=graph)
     run.finish()
     return run.outcome()
 
 
 class _EndSignal:
-    """Says, without waiting for the device, that nothing runs any more."""
+    """Says that nothing runs any more, as of a few steps ago."""
 
     def __init__(self, running: Tensor) -> None:
         self._cuda = running.is_cuda
@@ -212,7 +219,7 @@ class _EndSignal:
         self._asked.append((answer, sent))
 
     def is_known(self) -> bool:
-        """Tell whether it is known that nothing runs; wait for an answer `AHEAD` steps old."""
+        """Tell whether it is known that nothing runs; wait for answers `AHEAD` steps old."""
         if len(self._asked) > AHEAD:
             self._asked[0][1].synchronize()
         while self._asked and self._asked[0][1].query():
@@ -251,7 +258,7 @@ def _owned(before: Any, after: Any) -> Any:
     if is_dataclass(before) and not isinstance(before, type):
         names = [field.name for field in fields(before)]
         return replace(before, **dict(zip(names, parts, strict=True)))
-    raise ValueError(
+    raise NotStaticError(
         f"a proposal's state has a {type(before).__name__}, which a captured step cannot change; "
         "make it of tensors, named tuples and dataclasses, or give execution='eager'"
     )

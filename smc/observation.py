@@ -2,8 +2,8 @@
 
 `smc.sample(..., observe=...)` asks once for each batch of examples whether it is to be watched, and
 calls what it is given after every step. An observer changes no answer and no weight: random numbers
-are functions of what they are for. Its time is left out of `Diagnostics.seconds`. Only steps are
-made in another way: examples take each of them together, and none is captured as a graph.
+are functions of what they are for. Its time is left out of `Diagnostics.seconds`. Watching does
+change execution: no waiting, no graph.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ class StepRecord(NamedTuple):
 
     Attributes:
         ess: effective sample size; of the particles after weighing, or of the prefixes that run.
-        resampled: whether the step resampled, or kept candidates with less than probability one.
+        resampled: whether the step resampled; or some candidate had less than probability one of
+            being kept.
         running: particles (or distinct prefixes) due another token when the step began.
         alive: particles of positive weight, after weighing; or prefixes that run.
         fallbacks: distinct prefixes at which the proposal knew nothing (`Guide.fallback`).
@@ -41,7 +42,7 @@ class StepRecord(NamedTuple):
 
     @classmethod
     def of_start(cls, extension: Extension, particles: int) -> StepRecord:
-        """Return the record of what was forced before the first choice: a step without one.
+        """Return the record of a pseudo-step for tokens forced before the first choice.
 
         `running` is 0 for an example where nothing was forced, so that reports skip the step.
         """
@@ -51,7 +52,7 @@ class StepRecord(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What one batch of examples came to.
+    """The result of one batch of examples.
 
     Attributes:
         example: index in the batch of the example that each of M sequences belongs to, rising.

@@ -20,8 +20,8 @@ class Particles(NamedTuple):
     """The P particles of a batch.
 
     Attributes:
-        tokens: what each has drawn, EOS included; -1 beyond its length. The last column is always
-            -1: it takes the places of tokens that there are not.
+        tokens: what each has drawn, EOS included; -1 beyond its length. The last column is a dummy,
+            always -1: the scatter target for missing tokens.
         length: tokens drawn.
         log_weight: log importance weight; -inf once dead.
         log_p: log p_lm of the tokens, at the sampling temperature.
@@ -56,17 +56,19 @@ class Particles(NamedTuple):
         *,
         log_weight: Float64[Tensor, "P"],
         log_p: Float64[Tensor, "P"],
-        log_potential: Float64[Tensor, "P"],
+        log_potential: Float64[Tensor, "P"] | None = None,
     ) -> Particles:
         """Return the particles after those that ran have taken some tokens each.
 
         Args:
             by: what became of the particles.
-            log_weight, log_potential: of particles that were extended, from now on.
+            log_weight: of particles that were extended, from now on.
             log_p: log-probability of the tokens that were chosen; forced ones have their own.
+            log_potential: as log_weight; None to leave it, as the discrete filter has none.
         """
         ran, many = self.running, (by.tokens >= 0).sum(dim=1)
-        # A column for each token: its place in the text, or the spare column for none.
+        log_potential = self.log_potential if log_potential is None else log_potential
+        # A column for each token: its place in the text, or the dummy column for none.
         spare = self.tokens.shape[1] - 1
         column = self.length.unsqueeze(1) + torch.arange(by.tokens.shape[1], device=many.device)
         column = torch.where(by.tokens >= 0, column, spare)

@@ -6,7 +6,8 @@ Weighted token sequences make a discrete distribution over the distinct answers 
 
 where the answer of a token sequence is the concatenation of its tokens' bytes, EOS excluded; two
 tokenisations of the same text are one answer.  Besides it come the evidence estimate, unbiased in
-probability space (E[exp(log_evidence)] = P_lm(C within n)), and flags that say what is not so.
+probability space (E[exp(log_evidence)] = P_lm(C within n)), plus flags: dead, complete, valid,
+exact, enumerated.
 
 The sequences are N particles, or the pool of the discrete particle filter: distinct complete ones,
 perhaps more than N. The evidence is the mean of the particles' weights, or the sum of the pool's.
@@ -38,14 +39,14 @@ class Sample:
         answer: their bytes, EOS excluded.
         log_weight: log importance weight; -inf if dead.
         finished: whether it completed its answer; a dead particle may be a fragment.
-        log_p: log p_lm of the tokens at the sampling temperature; None where nobody has read them.
+        log_p: log p_lm of the tokens at the sampling temperature.
     """
 
     ids: tuple[int, ...]
     answer: bytes
     log_weight: float
     finished: bool
-    log_p: float | None = None
+    log_p: float
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Diagnostics:
     Attributes:
         ess: effective sample size at each step: of the particles, after weighing; or of the weights
             of the prefixes that the discrete filter keeps.
-        resampled: whether each step resampled; or left candidates out.
+        resampled: whether each step resampled; or might have left candidates out.
         running: particles, or distinct prefixes, due another token at the start of each step.
         alive: particles of positive weight at each step, after weighing; or those prefixes.
         lm_calls: forward passes of the language model in which something was read for this example,
@@ -103,9 +104,8 @@ class Posterior:
         log_evidence: log of the estimate of P_lm(C within n); -inf when dead; None where top_p < 1
             leaves nothing that it would estimate.
         ess: effective sample size of the final weights, which does not see that resampled particles
-            share their beginnings: it may be high where the estimate is poor. Of a pool, whose
-            sequences differ and were not drawn, it says over how many the distribution is spread,
-            which a sure language model makes few however good it is.
+            share their beginnings: it may be high where the estimate is poor. Of a pool it is low
+            when the model is confident, even if the result is exact.
         complete: whether there are answers and all of them were finished within the budget.
         valid: whether there are answers and the constraint accepts all of them; checked anew, by
             running the automaton over the tokens.  With the proposals of this package `complete`
@@ -149,16 +149,15 @@ class Posterior:
 
         A weight is an estimate, which may be the same for all answers or great by chance, so that
         `majority` is one draw of many; p_lm of an answer is known exactly. Of a text it is the sum
-        over its tokenisations that were found. Where nobody has read p_lm, it is the majority.
+        over its tokenisations that were found.
         """
         found = {s.ids: s for s in self.particles if s.log_weight > -math.inf}.values()
-        known = [(s.answer, s.log_p) for s in found if s.log_p is not None]
-        if len(known) < len(found) or not known:
-            return self.majority
-        top = max(log_p for _, log_p in known)
+        if not found:
+            return None
+        top = max(sample.log_p for sample in found)
         mass: dict[bytes, float] = defaultdict(float)
-        for answer, log_p in known:
-            mass[answer] += math.exp(log_p - top)
+        for sample in found:
+            mass[sample.answer] += math.exp(sample.log_p - top)
         # Of equal ones the earlier, which is the one of more weight.
         return self.texts[max(range(len(self.answers)), key=lambda i: mass[self.answers[i]])]
 

@@ -5,10 +5,10 @@ proposal's state, is kept by prefix (`Prefixes`); a particle names its prefix by
 extends prefixes by a token each, and has two forms, which are the two ways to execute a step:
 
     EagerReader     rows are the distinct prefixes that run (`smc.eager`): equal ones are read once,
-                    those that are over leave, and tokens that leave no choice are read along in
-                    the same pass, as are guesses of what follows. The host waits for sizes
+                    those that are over leave, and forced tokens and guesses of what follows are
+                    read in the same pass. Sizes need a host sync
     StaticReader    one row for each particle from the first step to the last (`smc.static`):
-                    nothing moves that need not, nothing waits, and a step can be captured
+                    there is no host sync, and a step can be captured as a graph
 
 Both give the same tokens for the same random numbers where no tokens are forced.
 """
@@ -24,10 +24,10 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from smc.competition import Scores, scores_of
+from smc.competition import CandidateGuide, candidates_of
 from smc.proposals import Batch, Proposal, State
 from smc.vocabulary.factors import DenseGuide, Guide
-from smc.vocabulary.passes import Pass
+from smc.vocabulary.passes import VocabularyPass
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ class Extension(NamedTuple):
     Attributes:
         finished: the answer is complete.
         running: another token is due.
-        row: the row of each among the new prefixes; any where none is due.
+        row: the row of each among the new prefixes; undefined for one that is not running.
         tokens: what each was extended by; -1 beyond the length, and where none was chosen.
         forced: how many of these tokens were forced.
         forced_log_p: log-probability of the forced ones alone, at the sampling temperature.
@@ -120,7 +120,7 @@ class Reader(ABC, Generic[State]):
     Args:
         proposal: whose state is kept beside the model's.
         batch: automata and budgets.
-        vocabulary: how to go over the vocabulary.
+        vocabulary_pass: how to go over the vocabulary.
         temperature: that of p_lm.
         top_p: next tokens outside of the smallest set of this probability under q are left out.
     """
@@ -131,14 +131,14 @@ class Reader(ABC, Generic[State]):
         self,
         proposal: Proposal[State],
         batch: Batch,
-        vocabulary: Pass,
+        vocabulary_pass: VocabularyPass,
         *,
         temperature: float,
         top_p: float = 1.0,
     ) -> None:
         self.proposal = proposal
         self.batch = batch
-        self.vocabulary = vocabulary
+        self.vocabulary_pass = vocabulary_pass
         self.temperature = temperature
         self.top_p = top_p
 
@@ -167,7 +167,7 @@ class Reader(ABC, Generic[State]):
     ) -> tuple[Extension, Prefixes[State]]:
         """Extend prefix `row[p]` by `token[p]`, for each p that is running.
 
-        The prefixes of an example that waits (`need_no_pass`) are extended by no token, -1.
+        In an example that waits (`need_no_pass`), token -1 leaves a prefix as it is.
         """
         ...
 
@@ -178,10 +178,10 @@ class Reader(ABC, Generic[State]):
         token: Int64[Tensor, "P"],
         running: Bool[Tensor, "P"],
     ) -> Bool[Tensor, "B"] | None:
-        """Return the examples whose step needs no pass of the model, where that of others does.
+        """Return a mask of the examples that can step without a forward pass, if others need one.
 
-        The others wait, so that a pass is made for as many examples as possible. None where no
-        example has to wait: none needs a pass, or all do.
+        The others wait, so that a pass serves as many examples as possible. None if nobody has to
+        wait: no example needs a pass, or all do.
         """
         del prefixes, row, token, running
         return None
@@ -193,7 +193,7 @@ class Reader(ABC, Generic[State]):
 
     @abstractmethod
     def note_nan(self, found: Bool[Tensor, ""]) -> Bool[Tensor, ""]:
-        """Refuse NaN at once; in static shapes return it, as the host may not wait."""
+        """Refuse NaN at once; in static shapes return the flag, to be checked after the run."""
         ...
 
     def rewind(self) -> None:
@@ -210,10 +210,10 @@ class Reader(ABC, Generic[State]):
             guide = DenseGuide(log_g, log_z, guide.fallback)
         return guide
 
-    def score(self, prefixes: Prefixes[State]) -> Scores:
+    def score(self, prefixes: Prefixes[State]) -> CandidateGuide:
         """Ask the proposal how it scores every next token, or every one in the nucleus."""
         if self.top_p < 1:
-            return scores_of(self.guide(prefixes), prefixes.state.walk.successors())
+            return candidates_of(self.guide(prefixes), prefixes.state.walk.successors())
         return self.proposal.score(prefixes.state, prefixes.log_p)
 
     def tempered(self, log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:

@@ -26,10 +26,9 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from gcd.tokens.budget import BudgetMask
 from gcd.tokens.vocabulary import Vocabulary
 from smc.drafters import Drafter
-from smc.proposals.position import AutomatonPosition, Batch
+from smc.proposals import GCD, AutomatonPosition, Batch, start_position
 
 _LOG = logging.getLogger(__name__)
 
@@ -42,7 +41,9 @@ MOST_GUESSES = 64
 
 
 def ahead_of(read_ahead: int | str, rows: int) -> int:
-    """Return how many tokens each row of a pass may read ahead, forced ones at the end aside.
+    """Return how many tokens each row of a pass may read ahead.
+
+    The forced tokens after the last guess are not counted.
 
     Args:
         read_ahead: so many, or "auto" for what pays off with so many rows on a CPU.
@@ -100,7 +101,7 @@ class Drafts(NamedTuple):
         )
 
     def joined(self, place: Int64[Tensor, "U"], new: Drafts) -> Drafts:
-        """Replace the drafts at these places; keep the others, and what these need of `log_p`."""
+        """Replace the drafts at these places; keep the others, with their rows of `log_p`."""
         tokens, after = self.tokens.index_fill(0, place, -1), torch.zeros_like(self.after)
         needed = tokens >= 0
         kept = self.log_p[self.after[needed]]
@@ -129,8 +130,7 @@ class ReadAhead:
     ) -> None:
         self._drafter = drafter
         self._most = most
-        self._batch = batch
-        self._mask = BudgetMask(batch.automata, batch.budgets)
+        self._start = start_position(batch)
         self._vocabulary = vocabulary
         self._failed = False
 
@@ -166,11 +166,11 @@ class ReadAhead:
             return empty
         # All rows are as wide as the longest, so shorter ones read that much more at no cost.
         limit = read.max() + most - read
-        position = AutomatonPosition(self._batch.automata, self._mask, states, remaining)
+        position = self._start._replace(states=states, remaining=remaining)
         written, columns = list(texts), [empty]
         length, going = torch.zeros_like(read), position.running
         while bool(going.any()):
-            forced = position.only(self._mask.class_mask(position.states, position.remaining))
+            forced = GCD().forced(position)
             chooses = going & (forced < 0) & (length < limit)
             token = torch.where(going, forced, -1)
             token[chooses] = self._guesses(position.take(chooses.nonzero().squeeze(1)), [

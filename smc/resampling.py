@@ -11,9 +11,9 @@ the schemes differ in the variance they add (Douc, Cappé & Moulines, 2005):
 
 Each is a function of the weights and of `uniform`, which gives M uniform numbers per system and may
 ask where the outcome of each choice changes (`smc.draw`).  Schemes work on B
-independent systems at once, at O(B·N log N). Systems of fewer than N particles have room for N too,
-with weights of zero where they have no particle, and say their `size`, m: they have m ancestors,
-the first m of the result, and what follows means nothing (`smc.systems`).
+independent systems at once, at O(B·N log N). Systems may have fewer than N particles
+(`smc.systems`): rows are padded to N with weight 0, and only the first `size` ancestors are
+meaningful.
 
 A particle of weight zero must never survive.  With a float32 running sum, a binary search and a
 clip at the end it does, about once in 10⁴ steps at N = 1024; here sums are in float64 and the
@@ -40,7 +40,7 @@ Int64["B"] -> ancestors Int64["B N"]."""
 
 
 def multinomial(
-    weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"] | None = None
+    weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"]
 ) -> Int64[Tensor, "B N"]:
     """Draw N times independently from the weights."""
     del size  # draws do not know of each other
@@ -51,29 +51,29 @@ def multinomial(
 
 
 def stratified(
-    weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"] | None = None
+    weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"]
 ) -> Int64[Tensor, "B N"]:
     """Draw once in each slice ((i - 1)/N, i/N)."""
-    m, cumulative, slices = _size(weights, size), _cumulative(weights), _slices(weights)
+    m, cumulative, slices = size.double().unsqueeze(1), _cumulative(weights), _slices(weights)
     u = uniform(weights.shape[1], lambda: (cumulative * m).unsqueeze(1) - slices.unsqueeze(1))
     return _inverse(weights, cumulative, (slices + u) / m)
 
 
 def systematic(
-    weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"] | None = None
+    weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"]
 ) -> Int64[Tensor, "B N"]:
     """Take the same point of each slice, hence a single uniform number per system."""
-    m, cumulative, slices = _size(weights, size), _cumulative(weights), _slices(weights)
+    m, cumulative, slices = size.double().unsqueeze(1), _cumulative(weights), _slices(weights)
     u = uniform(1, lambda: (cumulative * m).frac().unsqueeze(1))
     return _inverse(weights, cumulative, (slices + u) / m)
 
 
 def residual(
-    weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"] | None = None
+    weights: Float64[Tensor, "B N"], uniform: Uniform, size: Int64[Tensor, "B"]
 ) -> Int64[Tensor, "B N"]:
     """Copy particle n floor(N·W_n) times, and draw what is missing to N from the remainders."""
     B, N = weights.shape
-    expected = weights * _size(weights, size)
+    expected = weights * size.double().unsqueeze(1)
     copies = expected.floor()
     remainder = expected - copies
     # Where rounding leaves no remainder although copies are missing, draw from the weights.
@@ -119,15 +119,6 @@ def scheme(name: str | Scheme) -> Scheme:
     if name not in SCHEMES:
         raise ValueError(f"unknown resampling scheme {name!r}; choose one of {', '.join(SCHEMES)}")
     return SCHEMES[name]
-
-
-def _size(
-    weights: Float64[Tensor, "B N"], size: Int64[Tensor, "B"] | None
-) -> Float64[Tensor, "B 1"]:
-    """Return how many particles each system has."""
-    if size is None:
-        return weights.new_full((len(weights), 1), weights.shape[1])
-    return size.double().unsqueeze(1)
 
 
 def _slices(weights: Float64[Tensor, "B N"]) -> Float64[Tensor, "N"]:

@@ -4,10 +4,10 @@ A candidate of score s is kept with probability pi = min(1, s / c), where c solv
 
     sum over all candidates of min(1, s / c) = N
 
-(docs/design.md, section 6). Candidates with s > c are kept for certain. Of the others so many are
-drawn as there are places left, systematically: the cumulative inclusion probabilities are inverted
-at u, u + 1, u + 2, … with one uniform number u. With s = w that is the unbiased selection of the
-least mean square error in the weights (Fearnhead and Clifford, J. R. Statist. Soc. B 65, 2003).
+(docs/design.md, section 6). Candidates with s > c are kept for certain. The remaining N - #certain
+are drawn systematically: the cumulative inclusion probabilities are inverted at u, u + 1, u + 2, …
+with one uniform number u. With s = w that is the unbiased selection of the least mean square error
+in the weights (Fearnhead and Clifford, J. R. Statist. Soc. B 65, 2003).
 
 **The threshold.** With scores in falling order and T_k the sum of all but the k greatest, c =
 T_k / (N - k) for the least k with s_{k+1} <= T_k / (N - k). T_k is summed up from the smallest
@@ -32,7 +32,7 @@ from gcd.tokens.batch import TokenClasses
 from smc.draw import Breaks
 from smc.prefixes import count_of
 from smc.vocabulary.factors import Factors, by_class_alone
-from smc.vocabulary.passes import Pass, pass_of
+from smc.vocabulary.passes import VocabularyPass, pass_of
 from smc.vocabulary.tensors import Best, Known, inclusion_probabilities
 
 
@@ -41,10 +41,10 @@ class Selection(NamedTuple):
 
     Attributes:
         kept: whether there is one at the place.
-        row: the prefix that it continues; any, where there is none.
-        token: its next token; 0 where there is none.
+        row: the prefix that it continues; 0 where nothing is kept.
+        token: its next token; 0 where nothing is kept.
         log_pi: log of the probability with which it was kept.
-        dropped: for each example, whether a candidate had less than probability one to be kept.
+        dropped: for each example, whether a candidate had less than probability one of being kept.
     """
 
     kept: Bool[Tensor, "P"]
@@ -55,7 +55,7 @@ class Selection(NamedTuple):
 
 
 class FinishedScores(NamedTuple):
-    """Log scores that take places without being chosen from.
+    """Log scores of finished answers, which enter the threshold only.
 
     Attributes:
         top: the N greatest of each example; -inf where there are fewer.
@@ -105,7 +105,7 @@ def select(
     slots: int,
     uniform: Callable[[Breaks], Float64[Tensor, "B"]],
     *,
-    vocabulary: Pass | None = None,
+    vocabulary_pass: VocabularyPass | None = None,
     indices: Callable[[Tensor], Tensor] | None = None,
     floor: float = 0.0,
     finished: FinishedScores | None = None,
@@ -119,7 +119,7 @@ def select(
         slots: N.
         uniform: uniform numbers, one for each example; it may ask for the points of (0, 1) at which
             the outcome of each changes.
-        vocabulary: how to go over the vocabulary; the device's way if it is not given.
+        vocabulary_pass: how to go over the vocabulary; the device's way if it is not given.
         indices: finds the places of a mask that are looked at (`smc.prefixes.Reader.indices`);
             those where it is true if it is not given.
         floor: c is at least this part of the sum of all scores, so that fewer are kept where few
@@ -131,8 +131,8 @@ def select(
         nothing finished.
     """
     (_, V), N, B = log_p.shape, slots, group.num_examples
-    vocabulary = vocabulary or pass_of("auto", log_p.device)
-    best = vocabulary.best(log_p, factors, min(N, V))
+    vocabulary_pass = vocabulary_pass or pass_of("auto", log_p.device)
+    best = vocabulary_pass.best(log_p, factors, min(N, V))
     log_c = thresholds(best, group, N, floor, finished)
     of_row = log_c[group.example]
     sure = best.log_score > of_row.unsqueeze(1)
@@ -154,7 +154,9 @@ def select(
     token, log_pi = torch.full_like(row, -1), torch.zeros_like(target).flatten()
     if len(places):
         at = row[places]
-        located = vocabulary.locate(log_p, factors, known, of_row, at, target.flatten()[places])
+        located = vocabulary_pass.locate(
+            log_p, factors, known, of_row, at, target.flatten()[places]
+        )
         token = token.index_copy(0, places, located)
         chosen = located.clamp(min=0)
         log_s = log_p[at, chosen] + factors.at(at, chosen)
@@ -176,14 +178,13 @@ def _in_order(
 ) -> Selection:
     """Put the candidates that are kept into the places of their examples.
 
-    There are never more than N of them, but for one where rounding finds a point in what rounding
-    has left over.
+    Rounding may yield N + 1 of them; the last is dropped.
 
     Args:
         name: row times V plus token, of the candidates at points.
         hit: which of these are kept.
         log_pi: of these.
-        dropped: whether candidates of each example were left out.
+        dropped: as in `Selection`.
     """
     (R, K), (B, N) = best.tokens.shape, name.shape
     nothing = R * V
@@ -337,7 +338,7 @@ def points(
 
     Returns:
         The row's place in its example, how far into the row's mass, and whether the point falls
-        into any mass at all; these are the first ones of each example.
+        into any mass at all (is valid); in each example, valid points come first.
     """
     point = u.unsqueeze(1) + torch.arange(most, dtype=torch.float64, device=u.device)
     column = torch.searchsorted(ends, point, right=True).clamp(max=ends.shape[1] - 1)

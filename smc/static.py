@@ -1,7 +1,7 @@
 """The reader of static shapes keeps one row for each particle, from the first step to the last.
 
-Shapes never depend on data and nothing waits for the host, so that a step can be captured as one
-graph with the model's forward pass (`smc.loop`). Particles that are over keep a row, which is
+Shapes never depend on data and there is no host sync, so that a step can be captured as one graph
+with the model's forward pass (`smc.loop`). Particles that are over keep a row, which is
 masked; a prefix is read again for each particle that has it, and a forced token is a step like any
 other.
 
@@ -25,7 +25,7 @@ from smc.models.static_cache import Forward
 from smc.prefixes import Extension, Prefixes, Reader, TokenCounts
 from smc.proposals import Batch, Proposal, State
 from smc.proposals.waits import refuse_waits
-from smc.vocabulary.passes import Pass
+from smc.vocabulary.passes import VocabularyPass
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,12 +46,12 @@ class StaticReader(Reader[State]):
 
     Args:
         forward: the language model.
-        proposal, batch, vocabulary, temperature: as for `Reader`.
+        proposal, batch, vocabulary_pass, temperature: as for `Reader`.
         num_particles: N, of each example.
-        spare: columns beyond the budget, for steps of a trial where the budget is small.
+        spare: extra columns for the warm-up steps before graph capture.
 
     Raises:
-        ValueError: the proposal waits for the device.
+        NotStaticError: the proposal waits for the device.
     """
 
     is_static = True
@@ -61,14 +61,14 @@ class StaticReader(Reader[State]):
         forward: Forward,
         proposal: Proposal[State],
         batch: Batch,
-        vocabulary: Pass,
+        vocabulary_pass: VocabularyPass,
         *,
         num_particles: int,
         temperature: float,
         spare: int = 1,
     ) -> None:
         proposal = proposal.without_host_sync()
-        super().__init__(proposal, batch, vocabulary, temperature=temperature)
+        super().__init__(proposal, batch, vocabulary_pass, temperature=temperature)
         refuse_waits(proposal, batch)
         self.forward = forward
         self.num_particles = num_particles
@@ -79,7 +79,7 @@ class StaticReader(Reader[State]):
         return torch.arange(len(mask), device=mask.device)
 
     def note_nan(self, found: Bool[Tensor, ""]) -> Bool[Tensor, ""]:
-        """Hand it on; it is refused when all is over."""
+        """Return the flag; it is checked after the run."""
         return found
 
     def rewind(self) -> None:
@@ -96,7 +96,7 @@ class StaticReader(Reader[State]):
         each = torch.arange(len(log_p), device=log_p.device)
         state = self.proposal.take(state, each // num_particles)
         runs = torch.ones_like(each, dtype=torch.bool)
-        found = self._extension(state, runs, each.new_zeros(len(each), 0))
+        found = self._extension(state, runs, each.new_zeros(len(each), 0), is_start=True)
         zero = torch.zeros((), dtype=torch.int64, device=each.device)
         return self._read(log_p, found, state, each, zero)
 
@@ -114,13 +114,13 @@ class StaticReader(Reader[State]):
         moved = move(prefixes.held[row], running, self.num_particles)
         read = torch.empty_like(row).scatter(0, moved.row, token.squeeze(1).clamp(min=0))
         log_p = self.forward.step(read, moved.source, prefixes.appended)
-        found = self._extension(state, running, token)
+        found = self._extension(state, running, token, is_start=False)
         return self._read(log_p, found, state, moved.row, prefixes.appended + 1)
 
     def _extension(
-        self, state: State, ran: Bool[Tensor, "P"], tokens: Int64[Tensor, "P K"]
+        self, state: State, ran: Bool[Tensor, "P"], tokens: Int64[Tensor, "P K"], *, is_start: bool
     ) -> Extension:
-        """Describe what became of the particles, each of which keeps the row of its number."""
+        """Describe what became of the particles; particle p is row p."""
         running = ran & state.walk.running
         none = torch.zeros_like(running, dtype=torch.int64)
         count = running.view(-1, self.num_particles).sum(dim=1)
@@ -134,7 +134,7 @@ class StaticReader(Reader[State]):
             forced_log_p=none.double(),
             forced_log_g=none.double(),
             landed=none.bool(),
-            counts=TokenCounts(count if tokens.shape[1] else zero, *[zero] * 4),
+            counts=TokenCounts(zero if is_start else count, *[zero] * 4),
             failed=torch.zeros((), dtype=torch.bool, device=running.device),
         )
 
@@ -173,7 +173,7 @@ def move(row: Int64[Tensor, "P"], running: Bool[Tensor, "P"], N: int) -> Moved:
     """Find a row for each particle; O(P N) bits.
 
     Args:
-        row: the row that each particle goes on from, one of its example's where it does.
+        row: the row that each particle goes on from; for running ones, of the same example.
         running: whether it goes on at all.
         N: particles of each example.
     """

@@ -3,20 +3,24 @@
 Target of step t, for a prefix x_<=t of an answer:   p_lm(x_<=t) psi_t(x_<=t) 1{alive},
 with potentials psi_t that are one once the answer is complete; so the last target is
 p_lm(x | x in C, |x| <= n), and the product of the mean weights estimates p_lm(C, |x| <= n) without
-bias.  With q(x_t) = p_lm(x_t) g(x_t) / Z_t and psi_t = g(x_t), the value really used, the increment
+bias.  With q(x_t) = p_lm(x_t) g(x_t) / Z_t and psi_t = g(x_t), the same g that q was drawn with
+(after tying and defence), the increment
 
     w_t = [ p_lm(x_t) psi_t ] / [ psi_{t-1} q(x_t) ] = Z_t / psi_{t-1}
 
 does not depend on the token drawn.  Hence the order: weigh by Z_t / psi_{t-1}, resample where the
 weights have grown too unequal, and only then draw (a fully adapted particle filter; Pitt &
-Shephard, 1999).  A particle that completes its answer is divided by g of the token drawn last, as
-from then on psi = 1.  Steps count choices: tokens that are forced behind a choice multiply the
-weight by their p_lm.  psi_0 is one: any constant would cancel in the first increment.  For a
-proposal that declines to use g as its potential, psi = 1 and the increment Z_t / g(x_t) follows the
-draw.
+Shephard, 1999).  psi_0 is one: any constant would cancel in the first increment.
 
-Resampling replaces the weights of the particles that compete by their mean, so the evidence is at
-any time the mean of the weights.  Examples are independent, and each has a step number of its own.
+A step is one choice.  Tokens f forced after it belong to the same step, and change the weight by
+
+    log W += log psi_new - log g(x_t) + sum of log p_lm(f),
+
+where psi_new is one for a complete answer, else g of the last forced token, else g(x_t).  With
+`potential=False`, psi = 1 and the weight Z_t / g(x_t) is applied after the draw.
+
+Resampling replaces the weights of the particles that compete by their mean, so the evidence is
+always the mean of the weights.  Examples are independent, and each has a step number of its own.
 
 The step is written for particles that may be over, and masks them.  It asks a `Reader` to extend
 prefixes (`smc.prefixes`), eagerly or in static shapes; `smc.loop` repeats it to the end.  Cost: one
@@ -38,12 +42,13 @@ from smc.draw import Draw, Keys, Purpose
 from smc.observation import Observation, Population, Watch
 from smc.outcome import Outcome, StepRecord
 from smc.particles import Particles, start_particles
-from smc.prefixes import Extension, Prefixes, Reader, count_of
-from smc.proposals import Proposal, State
+from smc.prefixes import Extension, Prefixes, Reader
+from smc.proposals import State
 from smc.resampling import scheme
 from smc.systems import Systems, resample
+from smc.turn import Turn, fallbacks_of, prefixes_in_use
 from smc.vocabulary.factors import Guide
-from smc.vocabulary.tensors import Draws
+from smc.vocabulary.tensors import TokenSampler
 from smc.weights import Weights
 
 
@@ -72,8 +77,8 @@ class ParticleFilter(Generic[State]):
         reader: language model and proposal.
         examples: identity of each example, which names its random numbers.
         num_particles: N, per example.
-        draw: the seam of randomness.
-        watch: is shown every step; nothing is made for it where there is none.
+        draw: the source of random numbers.
+        watch: is shown every step; None: no observation is built.
     """
 
     options: SMC
@@ -108,7 +113,7 @@ class ParticleFilter(Generic[State]):
         """Take all particles that run one token further, and through what is forced behind it."""
         before, prefixes = carry.particles, carry.prefixes
         guide = self.reader.guide(prefixes)
-        next_tokens = self.reader.vocabulary.draws(guide, prefixes.log_p)
+        next_tokens = self.reader.vocabulary_pass.draws(guide, prefixes.log_p)
         wrong = (next_tokens.log_z[before.row].isnan() & before.running).any()
         failed = carry.failed | self.reader.note_nan(wrong)
         weighed = self._weigh(before, next_tokens.log_z[before.row])
@@ -159,7 +164,8 @@ class ParticleFilter(Generic[State]):
     def _weigh(self, particles: Particles, log_z: Float64[Tensor, "P"]) -> Particles:
         """Weigh running particles by Z_t / psi_{t-1}; one with no token to draw dies.
 
-        Without a potential the weight came with the last token, and only those deaths are left.
+        With `potential=False` weights were applied after the previous draw; here only particles
+        with Z = 0 die.
         """
         if self.reader.proposal.potential:
             increment = log_z - particles.log_potential
@@ -194,7 +200,7 @@ class ParticleFilter(Generic[State]):
         return chosen, found.ancestors, found.examples
 
     def _draw(
-        self, next_tokens: Draws, particles: Particles, step: Int64[Tensor, "B"]
+        self, next_tokens: TokenSampler, particles: Particles, step: Int64[Tensor, "B"]
     ) -> Int64[Tensor, "P"]:
         """Draw a token from q of the prefix of each particle."""
         rows, example = particles.row, self._example
@@ -210,13 +216,13 @@ class ParticleFilter(Generic[State]):
         self,
         particles: Particles,
         token: Int64[Tensor, "P"],
-        next_tokens: Draws,
+        next_tokens: TokenSampler,
         prefixes: Prefixes[State],
         extension: Extension,
     ) -> Particles:
         """Extend the particles, and give each the potential of its new prefix.
 
-        The weight changes by what the forced tokens have, and by what potentials lack of g.
+        log W += log psi_new - log g(x_t) + sum of log p_lm(f) over the forced tokens f.
         """
         rows = particles.row
         log_g = next_tokens.log_g(rows, token)
@@ -268,89 +274,3 @@ class ParticleFilter(Generic[State]):
                 after.finished, after.running, turn.extension.landed,
             ),
         )  # fmt: skip
-
-
-class Turn(NamedTuple):
-    """The prefixes that a step extends: of all examples, or of those that need not wait.
-
-    An example that waits for a pass of the model takes the step another time, with the same random
-    numbers (`smc.prefixes.Reader.need_no_pass`).
-
-    Attributes:
-        ready: examples that take the step now; None for all.
-        extension: what became of the particles.
-        prefixes: the new prefixes.
-    """
-
-    ready: Bool[Tensor, "B"] | None
-    extension: Extension
-    prefixes: Prefixes[Any]
-
-    @classmethod
-    def taken(
-        cls,
-        reader: Reader[State],
-        prefixes: Prefixes[State],
-        before: Particles,
-        row: Int64[Tensor, "P"],
-        token: Int64[Tensor, "P"],
-        running: Bool[Tensor, "P"],
-        *,
-        together: bool,
-    ) -> Turn:
-        """Extend prefix `row[p]` by `token[p]`, for each p that is running and need not wait.
-
-        Args:
-            reader: language model and proposal.
-            prefixes: those before the step.
-            before: the particles before the step.
-            row, token, running: what each particle is extended by.
-            together: whether all examples take the step, as observers are shown it.
-        """
-        ready = None if together else reader.need_no_pass(prefixes, row, token, running)
-        if ready is not None:
-            going = ready.repeat_interleave(len(row) // len(ready))
-            row = torch.where(going, row, before.row)
-            token = torch.where(going, token, -1)
-            running = torch.where(going, running, before.running)
-        return cls(ready, *reader.extend(prefixes, row, token, running))
-
-    def settled(
-        self, before: Particles, after: Particles, step: Int64[Tensor, "B"]
-    ) -> tuple[Particles, Particles, Int64[Tensor, "B"]]:
-        """Leave the examples that wait as they were.
-
-        Returns:
-            The particles after the step; those before it, of which only those that took it run; and
-            the number of each example's next step.
-        """
-        if self.ready is None:
-            return after, before, step + 1
-        going = self.ready.repeat_interleave(len(before.row) // len(self.ready))
-        after = after.where(going, before._replace(row=self.extension.row))
-        return after, before._replace(running=before.running & going), step + self.ready.long()
-
-
-def fallbacks_of(
-    fallback: Bool[Tensor, "R"] | None,
-    prefixes: Prefixes[Any],
-    particles: Particles,
-    num_examples: int,
-) -> Int64[Tensor, "B"]:
-    """Count the prefixes of running particles at which the proposal knew nothing."""
-    if fallback is None:
-        return torch.zeros(num_examples, dtype=torch.int64, device=particles.row.device)
-    in_use = torch.zeros_like(prefixes.example)
-    in_use = in_use.index_add(0, particles.row, particles.running.long()) > 0
-    return count_of(prefixes.example, num_examples, (fallback & in_use).long())
-
-
-def prefixes_in_use(
-    prefixes: Prefixes[State], particles: Particles, proposal: Proposal[State]
-) -> tuple[Prefixes[State], Int64[Tensor, "R"]]:
-    """Return the prefixes of running particles, as observers are shown them, and their rows."""
-    rows = torch.unique(particles.row[particles.running])
-    if len(rows) == prefixes.num_rows:
-        return prefixes, rows
-    state = proposal.take(prefixes.state, rows)
-    return Prefixes(prefixes.example[rows], prefixes.log_p[rows], state), rows

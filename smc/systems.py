@@ -1,14 +1,13 @@
 """Particles that compete with each other are a system; systems of low ESS are resampled.
 
 A system is all particles of an example, or those of its running particles that are in the same
-automaton state: weights of particles in different states are not comparable while answers pay late
-for their end. Systems are found by sorting, so that each is a stretch of the sorted particles, and
-are handed to a resampling scheme as rows with their sizes (`smc.resampling`). A system's random
-numbers are named by its members.
+automaton state: weights of particles in different states are not comparable, because with masks
+the cost of closing an answer enters the weight only at its end. Systems are found by sorting, so
+that each is a stretch of the sorted particles, and are handed to a resampling scheme as rows with
+their sizes (`smc.resampling`). A system's random numbers are named by its members.
 
-Cost: O(P log P), and O(m²) numbers at most for the systems of m particles that are resampled. Where
-nothing may wait (`smc.prefixes.Reader.indices`), there is a row for every particle, of which those
-of size 0 are padding: O(P N).
+Cost: O(P log P), and O(m²) numbers at most for the systems of m particles that are resampled. In
+static shapes there is a row for every particle, and those of size 0 are padding: O(P N).
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from smc.resampling import Scheme
 from smc.weights import Weights
 
 STATE_BITS = 32
-"""Bits of an automaton's state (and -1 for none) in a number that names example and state."""
+"""Bits of an automaton's state in a number that names example and state."""
 
 
 class Systems(NamedTuple):
-    """G systems of at most m particles, of which there are two or more.
+    """G systems, each of 2 to m particles (size 0: padding row).
 
     Attributes:
         members: indices of the particles of each system, rising; the first again past its size.
-        size: how many these are; 0 for a row that is no system.
+        size: how many these are.
     """
 
     members: Int64[Tensor, "G m"]
@@ -123,7 +122,7 @@ def resample(
             more means every step, 0 never.
         examples: identity of each example, which names its random numbers.
         step: number of each example's step.
-        draw: the seam of randomness.
+        draw: the source of random numbers.
         reader: says whether shapes may depend on data.
     """
     P = len(log_weight)

@@ -5,7 +5,7 @@ A sampler is right when, over all its random choices, weight times probability s
     sum over walks of P(walk) · Ẑ(walk) · P_walk(x)  =  p_lm(x) 1{x in C, |x| <= n}   for every x,
 
 with Ẑ the evidence estimate and P_walk the posterior that the walk ends in.  `walk` runs a sampler
-through every combination of outcomes of every choice that passes the `draw` seam, tokens and
+through every combination of outcomes of every choice that passes through `draw`, tokens and
 ancestors alike; `target` computes the right-hand side by plain enumeration.  Both are exact, so
 agreement is to rounding, and no statistical test is needed.  A sampler that is merely close fails.
 

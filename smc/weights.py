@@ -1,4 +1,4 @@
-"""This module keeps the importance weights of one or many particle systems, in log space.
+"""This module normalises the importance weights of one or many particle systems, in log space.
 
 A system of N weighted particles (x_n, W_n) stands for the distribution sum_n W_n δ(x_n), with
 W_n = w_n / sum_m w_m.  What the rest of the sampler asks of the weights is computed once, here:

@@ -27,11 +27,11 @@ from scipy import sparse
 from torch import Tensor
 
 from experiments.convergence.evaluate import Evaluator
-from experiments.convergence.tree import DEAD, UNGROWN, Tree
+from experiments.convergence.tree import DEAD, Tree
 from gcd.tokens.batch import AutomatonBatch, TokenClasses
 from gcd.tokens.vocabulary import Vocabulary
 from smc.algorithms import SMC, Discrete
-from smc.competition import Scores, Successors, sums_by
+from smc.competition import CandidateGuide, Successors, sums_by
 from smc.draw import CounterDraw, Draw
 from smc.eager import EagerReader
 from smc.execution import steps_of
@@ -138,22 +138,15 @@ class TreeState(NamedTuple):
         return torch.where(self.nodes >= 0, self.tree["state"][self.nodes.clamp(min=0)], DEAD)
 
     def successors(self) -> Successors:
-        """Give where each slot leads; the last column, all other tokens, leads nowhere."""
+        """Give which slots complete the text; the last column, all other tokens, never does."""
         tree = self.tree
         slots = tree.rows(self.nodes)
         child = torch.where(slots >= 0, tree["child"][slots.clamp(min=0)], DEAD)
         grown = child.clamp(min=0)
         ends = (child >= 0) & (tree["text"][grown] >= 0)
-        after = torch.where(child >= 0, tree["state"][grown], DEAD)
-        if bool((child == UNGROWN).any()):
-            automaton, state = tree.automaton, tree["state"][self.nodes].numpy()
-            token = torch.where(slots >= 0, tree["token"][slots.clamp(min=0)], 0).numpy()
-            behind = automaton.delta[state[:, None], automaton.class_of[token]].astype(np.int64)
-            after = torch.where(child == UNGROWN, torch.from_numpy(behind), after)
         return Successors(
             TokenClasses.singletons(slots.shape[1] + 1),
             torch.zeros_like(self.nodes),
-            torch.nn.functional.pad(after, (0, 1), value=DEAD),
             torch.nn.functional.pad(ends, (0, 1)),
         )
 
@@ -215,7 +208,7 @@ class TreeProposal(Proposal[TreeState]):
         log_g[:, :-1].masked_fill_(allowed, 0.0)
         return DenseGuide(log_g, torch.logsumexp(log_p + log_g, dim=1))
 
-    def score(self, state: TreeState, log_p: Float64[Tensor, "R W"]) -> Scores:
+    def score(self, state: TreeState, log_p: Float64[Tensor, "R W"]) -> CandidateGuide:
         """Give what the discrete filter scores slots with; each is a class of its own."""
         table = self.method
         if not isinstance(table, ProposalTable):
@@ -226,7 +219,7 @@ class TreeProposal(Proposal[TreeState]):
         log_g = torch.nn.functional.pad(log_g, (0, 1), value=-torch.inf)
         alive = torch.nn.functional.pad(table.candidate[inner] & ~none, (0, 1))
         factors = by_class_alone(log_g, successors.classes, successors.automaton_of_row)
-        return Scores(factors, alive, successors, defence=table.defence)
+        return CandidateGuide(factors, alive, successors, defence=table.defence)
 
 
 class TreeLM:

@@ -43,7 +43,7 @@ from smc.settings import whole
 
 _NAME = "budget_constraint"
 _KEEP_ONE = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
-"""What leaves a token of those that are not at minus infinity, if it comes after the masks."""
+"""Processors that never mask the last finite token."""
 
 
 class _Constraint:

@@ -41,8 +41,8 @@ from smc.posterior import Posterior, Sample
 from smc.proposals import GCD, Proposal
 from smc.settings import settings_of, whole
 
-# What of the generation configuration would be ignored, and its values that ask for nothing. What
-# is not listed is honoured, needs nothing done, or becomes a processor or criterion, see below.
+# Config fields that cannot be honoured, with their neutral values. A field that is not listed is
+# honoured, needs nothing done, or becomes a processor or criterion, see below.
 _REFUSED: dict[str, tuple[Any, ...]] = {
     "num_beams": (None, 1),
     "num_beam_groups": (None, 1),
@@ -197,7 +197,7 @@ def generate(
 def _draw(posterior: Posterior, count: int, seed: int, example: int) -> list[Sample]:
     """Draw token sequences by their weights; empty ones where the posterior is dead."""
     if posterior.dead:
-        return [Sample((), b"", -torch.inf, False)] * count
+        return [Sample((), b"", -torch.inf, False, 0.0)] * count
     numbers = torch.arange(count)
     keys = Keys(torch.full_like(numbers, example), numbers, 0, Purpose.POSTERIOR)
     log_weight = torch.tensor(

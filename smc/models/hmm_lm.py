@@ -30,15 +30,6 @@ PROMPT = (0,)
 """A prompt to give to a model that ignores it."""
 
 
-def in_double(hmm: HMM) -> HMM:
-    """Return the model in float64, every distribution normalised to float64's precision.
-
-    Files hold half or single precision, in which distributions sum to one within 1e-3 or 1e-7; a
-    language model whose truth is to be known must mean one thing exactly.
-    """
-    return hmm.normalised(torch.float64)
-
-
 class HMMLanguageModel:
     """A language model whose every next token is an HMM's; see `smc.LanguageModel`.
 
@@ -58,7 +49,8 @@ class HMMLanguageModel:
                 f"the HMM is over {hmm.num_tokens} tokens, the vocabulary has {vocabulary.size}; "
                 "give the vocabulary of the language model that the HMM was distilled from"
             )
-        self.hmm = in_double(hmm)
+        # In half or single precision distributions sum to one within 1e-3 or 1e-7 only.
+        self.hmm = hmm.normalised(torch.float64)
         self.hmm.check()
         self.vocabulary = vocabulary
 

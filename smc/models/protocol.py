@@ -19,7 +19,7 @@ from __future__ import annotations
 import operator
 import reprlib
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -76,7 +76,11 @@ class Rows(Protocol):
 
 @runtime_checkable
 class LanguageModel(Protocol):
-    """A distribution over token sequences, given a prompt."""
+    """A distribution over token sequences, given a prompt.
+
+    Optional: `reads_ahead`, whether `read_ahead="auto"` may read ahead with it (no, if it is
+    missing); and `static_forward` (`smc.models.static_cache.StaticLanguageModel`).
+    """
 
     @property
     def vocabulary(self) -> Vocabulary:

@@ -117,7 +117,7 @@ class TransformersRows:
             return
         self.lengths = self.lengths[ancestors]
         self.prompt_lengths = self.prompt_lengths[ancestors]
-        # What rows that are gone needed more columns for goes with them.
+        # Drop columns that only removed rows used.
         spare = self._width - int(self.lengths.max()) if len(ancestors) else 0
         for layer in self._cache.layers:
             here = ancestors.to(layer.keys.device)  # layers may lie on several devices

@@ -22,6 +22,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 
+class NotStaticError(ValueError):
+    """Something that static shapes cannot serve; the message says what, and what to do."""
+
+
 @runtime_checkable
 class StaticLanguageModel(Protocol):
     """A language model that can also read in static shapes; see `smc.LanguageModel`."""
@@ -30,7 +34,7 @@ class StaticLanguageModel(Protocol):
         """Return the model as one that reads in static shapes.
 
         Raises:
-            ValueError: this model cannot; the message says why.
+            NotStaticError: this model cannot.
         """
         ...
 
@@ -56,7 +60,7 @@ class Forward(Protocol):
 
         Args:
             tokens: any id for a row that is over.
-            source: a row that is its own source, wherever another row has it as its source.
+            source: precondition: any row r that is used as a source has source[r] = r.
             step: how many tokens have been appended before.
 
         Returns:
@@ -78,7 +82,7 @@ class StaticTransformer:
         context: positions that it was built for; None for no limit.
 
     Raises:
-        ValueError: it does not.
+        NotStaticError: it does not.
     """
 
     def __init__(self, model: Any, context: int | None = None) -> None:
@@ -87,18 +91,18 @@ class StaticTransformer:
 
         planned = {type(layer) for layer in DynamicCache(config=model.config).layers}
         if getattr(model, "_is_stateful", False) or not planned <= {DynamicLayer}:
-            raise ValueError(
+            raise NotStaticError(
                 f"{type(model).__name__} does not attend to all columns in every layer (a sliding "
                 "window, or a recurrent state), which static shapes need; give execution='eager'"
             )
         attention = getattr(model.config, "_attn_implementation", "eager")
         if attention not in ("sdpa", "eager"):
-            raise ValueError(
+            raise NotStaticError(
                 f"the model's attention is {attention!r}, which takes no mask of its own columns; "
                 "load it with attn_implementation='sdpa'"
             )
         if len({parameter.device for parameter in model.parameters()}) > 1:
-            raise ValueError(
+            raise NotStaticError(
                 "the model lies on several devices, and static shapes are for one; give "
                 "execution='eager'"
             )
@@ -199,7 +203,7 @@ def move_rows(
 ) -> None:
     """Make row r a copy of row `source[r]` in every layer, from column `first` on, in place."""
     if piece.is_cuda and importlib.util.find_spec("triton") is not None:
-        from smc.vocabulary.triton_rows import move_rows as in_place
+        from smc.models.triton_rows import move_rows as in_place
 
         in_place(piece, source, first)
         return

@@ -5,8 +5,9 @@ sizes to the last few bits only.  A model loaded in float64 makes that irrelevan
 its attention can take it: some older architectures give NaN on padded rows then, which the sampler
 refuses.
 
-Rows of one prompt share its keys and values where the model allows that (`smc.models.shared_prompts`).
-Cost of a step: one forward pass over the rows, and a copy of what they generated when they move.
+Rows of one prompt share its keys and values where the model allows that
+(`smc.models.shared_prompts`). Cost of a step: one forward pass over the rows, and a copy of what
+they generated when they move.
 
 Prompts can be kept: their keys and values, and what the model says after them, stay for the next
 call with the same prompt (`prompt_bytes`), as a comparison of methods reads each many times. A
@@ -32,8 +33,6 @@ from torch import Tensor
 
 from gcd.tokens.vocabulary import Vocabulary, eos_ids_of
 from smc.models.protocol import Prompt, token_ids
-from smc.models.shared_prompts import SharedPrompts
-from smc.models.static_cache import StaticTransformer
 from smc.models.rows import (
     PromptMemory,
     SharingRows,
@@ -41,7 +40,8 @@ from smc.models.rows import (
     shares_prompts,
     together,
 )
-
+from smc.models.shared_prompts import SharedPrompts
+from smc.models.static_cache import StaticTransformer
 
 SMALL = 30_000_000
 """Parameters of a model whose passes are as fast as guesses of what they could read ahead."""
@@ -152,15 +152,15 @@ class TransformersLM:
         """Return the model as one that reads in static shapes; see `smc.models.static_cache`.
 
         Raises:
-            ValueError: it cannot, as it has another memory or another attention.
+            NotStaticError: it cannot, as it has another memory or another attention.
         """
         return StaticTransformer(self.model, self.context)
 
     def keep(self, prompt: Sequence[int]) -> bool:
         """Read a prompt to keep it for good, unless there is no room; return whether it is kept.
 
-        From then on no prompt that is kept goes for another, so that it costs the same whoever asks
-        first: what is kept, all find; what is not, all read.
+        From then on kept prompts are never evicted, and new ones are stored only if there is room:
+        a prompt costs the same whoever asks first.
         """
         self._kept.lasting = True
         if self._kept.most_bytes:

@@ -7,9 +7,9 @@ next, a token or a class of tokens, a lookahead gives
     mass(v)     = P(v is next | prefix)
     eventual(v) = P(v is next, and the text is completed in C at some length | prefix)
 
-under its own model, as logarithms. `smc.Twisted` makes a proposal of them, for the language model
-that one samples from: tying, defence and potentials are its business, and it knows nothing
-of the model behind. The first such model is a hidden Markov model (`smc.HMMLookahead`).
+under its own model, as logarithms. `smc.Twisted` makes a proposal of them: tying, defence and
+potentials are its business, and it does not depend on the lookahead's kind. The first such model is
+a hidden Markov model (`smc.HMMLookahead`).
 
 Any numbers give correct weights, as the sampler weighs by the g that it really used; how good they
 are decides how many particles are needed. If the model is the language model itself, and every

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from gcd.tokens.token_automaton import UNREACHABLE
-from smc.competition import Scores
+from smc.competition import CandidateGuide
 from smc.proposals.position import AutomatonPosition, Batch, start_position
 from smc.proposals.protocol import Proposal
 from smc.vocabulary.class_mass import MaskGuide
@@ -58,10 +58,12 @@ class LM(MaskProposal):
             by_class_alone(even, state.automata.classes, state.automaton_of_row), even[:, 0]
         )
 
-    def score(self, state: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> Scores:
+    def score(self, state: AutomatonPosition, log_p: Float[Tensor, "R V"]) -> CandidateGuide:
         """Return the same: every token is a candidate, and weighs what it weighs."""
         successors, factors = state.successors(), self.guide(state, log_p).factors
-        return Scores(factors, torch.ones_like(successors.ends), successors, is_indicator=True)
+        return CandidateGuide(
+            factors, torch.ones_like(successors.ends), successors, is_indicator=True
+        )
 
     def advance(self, state: AutomatonPosition, tokens: Int[Tensor, "R T"]) -> AutomatonPosition:
         """Walk on; a prefix that cannot be completed in time has left the target's support."""

@@ -82,7 +82,7 @@ class AutomatonPosition(NamedTuple):
         """Return where each class of tokens leads."""
         after = self.automata.next_by_class(self.states)
         ends = (after >= 0) & self.automata.is_final[after.clamp(min=0)]
-        return Successors(self.automata.classes, self.automaton_of_row, after, ends)
+        return Successors(self.automata.classes, self.automaton_of_row, ends)
 
     def steps_after_classes(self) -> Int32[Tensor, "R C"]:
         """Return the fewest tokens to the end after one of each class, or `UNREACHABLE`.

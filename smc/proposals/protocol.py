@@ -20,7 +20,7 @@ from jaxtyping import Float, Float64, Int, Int64
 from torch import Tensor
 
 from gcd.tokens.token_automaton import TokenAutomaton
-from smc.competition import Scores, scores_of
+from smc.competition import CandidateGuide, candidates_of
 from smc.proposals.position import Batch, State
 from smc.vocabulary.factors import Guide
 
@@ -117,10 +117,10 @@ class Proposal(HasTables, Protocol[State]):
         """
         return self
 
-    def score(self, state: State, log_p: Float[Tensor, "R V"]) -> Scores:
+    def score(self, state: State, log_p: Float[Tensor, "R V"]) -> CandidateGuide:
         """Return g as the discrete particle filter scores next tokens with it (`smc.filter`).
 
-        That is the g of `guide`, unless a proposal makes its g safe row by row, as that filter sees
-        to the safety of all prefixes of an example together.
+        Return g *without* a per-row defence; the filter defends per example. The default is the g
+        of `guide`.
         """
-        return scores_of(self.guide(state, log_p), state.walk.successors())
+        return candidates_of(self.guide(state, log_p), state.walk.successors())

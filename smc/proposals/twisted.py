@@ -32,8 +32,8 @@ that has not read it knows little of that; where no prompt tells, it is all ther
 exactly for the K tokens that the language model likes best among those allowed. Within a class all
 tokens lead to the same state, and differ only in what they reveal about what is to come.
 
-**Defence.** A share eps of GCD's proposal is mixed in, without regard to scale, as g is tiny
-everywhere where a long text is still to come. With Z = sum p_lm g and M = sum p_lm 1{allowed},
+**Defence.** A share eps of GCD's proposal is mixed into the normalised q, because g has no fixed
+scale. With Z = sum p_lm g and M = sum p_lm 1{allowed},
 
     g' = (1 - eps) g + eps (Z / M) 1{allowed}      so that q' = (1 - eps) q + eps q_gcd, and Z' = Z.
 
@@ -59,7 +59,7 @@ from torch import Tensor
 
 from gcd.tokens.distances import fits
 from gcd.tokens.token_automaton import TokenAutomaton
-from smc.competition import LEAST_DEFENCE, Masses, Scores, Successors
+from smc.competition import LEAST_DEFENCE, CandidateGuide, Masses, Successors
 from smc.proposals import GCD, AutomatonPosition, Batch, Proposal, start_position
 from smc.proposals.lookahead import Expectation, Lookahead, ModelState
 from smc.vocabulary.class_mass import top_k_and_class_mass
@@ -113,7 +113,7 @@ class _View(NamedTuple):
     Attributes:
         factors: log g by class and by token.
         alive: the classes allowed within the budget.
-        alive_too: whether the tokens with their own g are.
+        alive_too: the tokens with their own g that are allowed within the budget.
         successors: where the classes lead.
         masses: probabilities under the language model; None where every token is a class.
     """
@@ -247,7 +247,10 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
     def log_g_of_forced(
         self, state: TwistedState[ModelState], tokens: Int64[Tensor, "R"]
     ) -> Float64[Tensor, "R"]:
-        """Return log g' of the only token that is allowed: g, or one where g is zero."""
+        """Return log g' of the only token that is allowed: log g, or 0 where g is zero.
+
+        Where g is zero the row falls back to GCD's mask.
+        """
         item = tokens.unsqueeze(1)
         steps = state.walk.steps_after_tokens(item)
         expected = self.lookahead.tokens(state.model, state.walk, item)
@@ -258,14 +261,14 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
 
     @property
     def counts(self) -> Counts:
-        """How often the lookahead had nothing to say since this object was made, trials included.
+        """How often the lookahead had nothing to say since this object was made.
 
-        Steps in static shapes are preceded by a trial (`smc.proposals.waits`).
+        Warm-up calls (`smc.proposals.waits`, `smc.loop`) and repeated steps are included.
         """
         none = torch.zeros(3, dtype=torch.int64)
         return Counts(*sum((tally.cpu() for tally in self._tallies.values()), none).tolist())
 
-    def score(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> Scores:
+    def score(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> CandidateGuide:
         """Return g without the defence, which the discrete particle filter mixes in itself.
 
         A class derived from this one that has a guide of its own is scored by that guide.
@@ -276,7 +279,9 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         zero = view.allowed & view.log_g.isneginf()
         none = (zero == view.allowed).all(dim=1)
         self._count(len(log_p), none, zero.any(dim=1) & ~none)
-        return Scores(view.factors, view.alive, view.successors, view.masses, self.defence, none)
+        return CandidateGuide(
+            view.factors, view.alive, view.successors, view.masses, self.defence, none
+        )
 
     def _count(self, rows: int, fallback: Bool[Tensor, "R"], holes: Bool[Tensor, "R"]) -> None:
         counts = torch.stack([fallback.new_full((), rows, dtype=torch.int64),

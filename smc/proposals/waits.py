@@ -1,7 +1,8 @@
-"""A detector of waits finds operations whose result the host must see, or whose shape hangs on it.
+"""A detector of waits finds operations that force a host sync.
 
-On a CUDA device such an operation waits for all that is under way, and cannot be captured. Here it
-is found on any device: a proposal is asked once, and the operations that it calls are listed.
+The host must see their result, or the shape of it. On a CUDA device such an operation waits for all
+that is under way, and cannot be captured. Here it is found on any device: a proposal is asked once,
+and the operations that it calls are listed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from smc.models.static_cache import NotStaticError
 from smc.proposals import Batch, Proposal
 
 WAITING = frozenset(
@@ -67,7 +69,7 @@ def refuse_waits(proposal: Proposal[Any], batch: Batch) -> None:
     """Ask a proposal about the first tokens, and refuse it if it waits.
 
     Raises:
-        ValueError: it does; the message says where, and for which operation.
+        NotStaticError: it does; the message says where, and for which operation.
     """
     state = proposal.start(batch)
     B, V = len(batch.budgets), batch.automata.vocabulary.size
@@ -85,7 +87,7 @@ def refuse_waits(proposal: Proposal[Any], batch: Batch) -> None:
         with Waits() as waits:
             call()
         if waits.found:
-            raise ValueError(
+            raise NotStaticError(
                 f"{proposal!r} cannot be executed in static shapes: its `{name}` calls "
                 f"{', '.join(sorted(set(waits.found)))}, for which the host waits; write it with "
                 "masks, or give execution='eager'"

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gcd.support.threads import shared_out
 from gcd.tokens.batch import TokenClasses
-from smc.vocabulary import factors as guide
+from smc.vocabulary import factors
 from smc.vocabulary.factors import Factors, by_class_alone, unsigned
 from smc.vocabulary.kernels import tying as kernels
 
@@ -65,7 +65,7 @@ def top_k_and_class_mass(
         K: how many favourites, at most V.
     """
     R, C = alive.shape
-    if log_p.device.type in guide.COMPILED:
+    if log_p.device.type in factors.COMPILED_DEVICES:
         tokens = torch.empty(R, K, dtype=torch.int64)
         best, log_mass = (torch.empty(R, width, dtype=torch.float64) for width in (K, C))
         shared_out(
@@ -164,7 +164,7 @@ class MaskGuide:
     @cached_property
     def log_z(self) -> Float64[Tensor, "R"]:
         """log of the probability of all tokens with g = 1."""
-        if self.log_p.device.type in guide.COMPILED:
+        if self.log_p.device.type in factors.COMPILED_DEVICES:
             rest = top_k_and_class_mass(
                 self.log_p, self.classes, self.automaton_of_row, self.alive, 0
             )

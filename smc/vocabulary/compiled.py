@@ -26,7 +26,7 @@ from smc.vocabulary import tensors
 from smc.vocabulary.class_mass import FEW, MaskGuide, exponentials
 from smc.vocabulary.factors import Factors, Guide, unsigned
 from smc.vocabulary.kernels import blocks, selection
-from smc.vocabulary.tensors import Best, FactorDraws, Known, TensorDraws
+from smc.vocabulary.tensors import Best, FactorSampler, Known, TensorSampler
 
 NARROW = 1024
 """Rows of fewer tokens go through tensor operations, all rows together."""
@@ -35,8 +35,8 @@ _LEAST = 1e-20
 
 
 @dataclass(frozen=True, eq=False)
-class BlockDraws(FactorDraws):
-    """The distributions q of R prefixes, by sums over blocks; see `smc.vocabulary.tensors.Draws`.
+class BlockSampler(FactorSampler):
+    """The distributions q of R prefixes, by sums over blocks; see `TokenSampler`.
 
     Attributes:
         sums: of p g over the tokens of each block, divided by exp(scale).
@@ -53,7 +53,7 @@ class BlockDraws(FactorDraws):
         return out
 
 
-def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> BlockDraws | TensorDraws:
+def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> BlockSampler | TensorSampler:
     """Prepare to draw from q proportional to p g, for R prefixes."""
     factors = getattr(guide, "factors", None)
     if log_p.shape[1] < NARROW or not isinstance(factors, Factors):
@@ -65,7 +65,7 @@ def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> BlockDraws | TensorDraws
         log_z = sums.sum(dim=1).log() + torch.where(scale.isneginf(), 0.0, scale)
     else:
         log_z = guide.log_z.double()
-    return BlockDraws(log_p, factors, log_z, sums, scale)
+    return BlockSampler(log_p, factors, log_z, sums, scale)
 
 
 def best(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> Best:
@@ -168,9 +168,9 @@ def _sum_rows(
 
 
 def _draw_rows(
-    first: int, last: int, given: BlockDraws, rows: list[int], u: list[float], out: np.ndarray
+    first: int, last: int, given: BlockSampler, rows: list[int], u: list[float], out: np.ndarray
 ) -> None:
-    """Do the work of `BlockDraws.draw` for the draws first .. last - 1."""
+    """Do the work of `BlockSampler.draw` for the draws first .. last - 1."""
     log_p, sums, scale = given.log_p.numpy(), given.sums.numpy(), given.scale.numpy()
     marked = np.zeros(log_p.shape[1], np.bool_)
     for i in range(first, last):

@@ -24,7 +24,7 @@ from gcd.support.threads import shared_out
 from gcd.tokens.batch import TokenClasses
 from smc.vocabulary.kernels import tying as kernels
 
-COMPILED: tuple[str, ...] = ("cpu",)
+COMPILED_DEVICES: tuple[str, ...] = ("cpu",)
 """Devices on which compiled loops run (`smc.vocabulary.kernels`); elsewhere, tensor operations."""
 
 
@@ -108,7 +108,7 @@ class Factors(NamedTuple):
 
     def applied(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
         """Return log p(v) plus the log factor of v. Cost: one pass over R x V numbers."""
-        if log_p.device.type in COMPILED:
+        if log_p.device.type in COMPILED_DEVICES:
             out = torch.empty_like(log_p, dtype=torch.float64)
             shared_out(
                 kernels.tilt,

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from smc.vocabulary import compiled, factors, tensors
 from smc.vocabulary.factors import Factors, Guide
-from smc.vocabulary.tensors import Best, Draws, Known
+from smc.vocabulary.tensors import Best, Known, TokenSampler
 
 PASSES = ("auto", "tensors", "compiled", "triton")
 
 
-class Pass(NamedTuple):
+class VocabularyPass(NamedTuple):
     """A way to go over the vocabulary.
 
     Attributes:
@@ -32,16 +32,16 @@ class Pass(NamedTuple):
         locate: as `smc.vocabulary.tensors.locate`.
     """
 
-    draws: Callable[[Guide, Tensor], Draws]
+    draws: Callable[[Guide, Tensor], TokenSampler]
     best: Callable[[Tensor, Factors, int], Best]
     locate: Callable[[Tensor, Factors, Known, Tensor, Tensor, Tensor], Tensor]
 
 
-TENSORS = Pass(tensors.draws, tensors.best, tensors.locate)
-COMPILED = Pass(compiled.draws, compiled.best, compiled.locate)
+TENSORS = VocabularyPass(tensors.draws, tensors.best, tensors.locate)
+COMPILED = VocabularyPass(compiled.draws, compiled.best, compiled.locate)
 
 
-def pass_of(name: str, device: torch.device) -> Pass:
+def pass_of(name: str, device: torch.device) -> VocabularyPass:
     """Return the pass of this name; "auto" is the fused one of the device, if it is installed.
 
     Raises:
@@ -50,7 +50,7 @@ def pass_of(name: str, device: torch.device) -> Pass:
     if name not in PASSES:
         raise ValueError(f"unknown pass {name!r}; choose one of {', '.join(PASSES)}")
     installed = importlib.util.find_spec("triton") is not None
-    on_cpu = device.type in factors.COMPILED
+    on_cpu = device.type in factors.COMPILED_DEVICES
     if name == "auto":
         name = "compiled" if on_cpu else "tensors"
         if device.type == "cuda" and installed:
@@ -65,5 +65,5 @@ def pass_of(name: str, device: torch.device) -> Pass:
     if name == "triton":
         from smc.vocabulary import triton
 
-        return Pass(triton.draws, triton.best, triton.locate)
+        return VocabularyPass(triton.draws, triton.best, triton.locate)
     return COMPILED if name == "compiled" else TENSORS

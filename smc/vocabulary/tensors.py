@@ -25,7 +25,7 @@ from smc.vocabulary.factors import Factors, Guide
 
 
 @runtime_checkable
-class Draws(Protocol):
+class TokenSampler(Protocol):
     """The distributions q proportional to p g of R prefixes, ready to be drawn from."""
 
     @property
@@ -46,8 +46,8 @@ class Draws(Protocol):
         ...
 
 
-class TensorDraws(NamedTuple):
-    """The distributions q of R prefixes, token by token; see `Draws`."""
+class TensorSampler(NamedTuple):
+    """The distributions q of R prefixes, token by token; see `TokenSampler`."""
 
     guide: Guide
     q: Categorical
@@ -71,8 +71,8 @@ class TensorDraws(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class FactorDraws:
-    """The part of `Draws` that is the same wherever g comes by class of token.
+class FactorSampler:
+    """The part of `TokenSampler` that is the same wherever g comes by class of token.
 
     Attributes:
         log_p: log-probabilities of the next token.
@@ -93,9 +93,9 @@ class FactorDraws:
         return self.factors.at(rows, tokens)
 
 
-def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> TensorDraws:
+def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> TensorSampler:
     """Prepare to draw from q proportional to p g, for R prefixes."""
-    return TensorDraws(guide, categorical(guide.tilted(log_p)))
+    return TensorSampler(guide, categorical(guide.tilted(log_p)))
 
 
 class Best(NamedTuple):
@@ -171,9 +171,9 @@ def locate(
         targets: in rising order within a row, one apart.
 
     Returns:
-        Tokens, in the order of the targets; no token twice in a row. Where rounding leaves a target
-        beyond the last candidate, it is the last one, and -1 where that has been taken. Any token
-        where c is zero or the target is not in the row's mass: nobody asks for it.
+        Tokens, in the order of the targets; no token twice in a row. A target that rounding leaves
+        beyond the last candidate gives the last one, or -1 if that has been taken. The result is
+        undefined if c is zero or the target is not in the row's mass.
     """
     pi = inclusion_probabilities(log_p, factors, known, log_c)
     index = torch.arange(log_p.shape[1], device=rows.device)

@@ -9,8 +9,8 @@ says which. Exponentials are in the precision of log p, sums in float64.
 Candidates use the same kernels. The K greatest scores of a row lie in the K blocks whose greatest
 scores are greatest, so that only these are looked into after one reading; what is left of them is
 added to the sums of the other blocks, and nothing is subtracted. To find candidates at points of
-the running sum over those that are not kept for certain, these get a factor of zero of their own,
-and a second reading sums up blocks again.
+the running sum over those that are not kept for certain, certain candidates are masked by a
+per-token factor of -inf, and a second reading sums up blocks again.
 
 Tested in Triton's interpreter, on CPU tensors; not measured, as no machine with a GPU was at hand.
 """
@@ -30,15 +30,15 @@ from smc.vocabulary import tensors
 from smc.vocabulary.class_mass import MaskGuide
 from smc.vocabulary.factors import Factors, Guide
 from smc.vocabulary.kernels import triton_blocks as kernels
-from smc.vocabulary.tensors import Best, Draws, FactorDraws, Known, repeated
+from smc.vocabulary.tensors import Best, FactorSampler, Known, TokenSampler, repeated
 
 BLOCK = 1024
 """Tokens of a block."""
 
 
 @dataclass(frozen=True, eq=False)
-class TritonDraws(FactorDraws):
-    """The distributions q of R prefixes, by sums over blocks; see `smc.vocabulary.tensors.Draws`.
+class TritonSampler(FactorSampler):
+    """The distributions q of R prefixes, by sums over blocks; see `TokenSampler`.
 
     Attributes:
         own: for each token the place of its own g, from 1; 0 for none. None where no token has one.
@@ -62,7 +62,7 @@ class TritonDraws(FactorDraws):
         return out
 
 
-def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> Draws:
+def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> TokenSampler:
     """Prepare to draw from q proportional to p g, for R prefixes."""
     factors = getattr(guide, "factors", None)
     if not isinstance(factors, Factors):
@@ -128,7 +128,7 @@ def without(factors: Factors, known: Known) -> Factors:
     return factors._replace(tokens=tokens, by_token=log_g.masked_fill(hidden, -torch.inf))
 
 
-def _summed(log_p: Float[Tensor, "R V"], factors: Factors) -> TritonDraws:
+def _summed(log_p: Float[Tensor, "R V"], factors: Factors) -> TritonSampler:
     """Sum up all rows by blocks."""
     own = _own_tokens(factors, log_p)
     R, count = len(log_p), triton.cdiv(log_p.shape[1], BLOCK)
@@ -138,7 +138,7 @@ def _summed(log_p: Float[Tensor, "R V"], factors: Factors) -> TritonDraws:
         **_options(log_p, own),
     )  # fmt: skip
     log_z = (top + total.log()).logsumexp(dim=1)
-    return TritonDraws(log_p, factors, log_z, own, top, total)
+    return TritonSampler(log_p, factors, log_z, own, top, total)
 
 
 def _own_tokens(factors: Factors, log_p: Float[Tensor, "R V"]) -> Int[Tensor, "R V"] | None:

@@ -17,7 +17,7 @@ from hmm.model import HMM
 from smc.algorithms import SMC, Discrete
 from smc.draw import CounterDraw
 from smc.execution import steps_of
-from smc.loop import AHEAD, StaticRun
+from smc.loop import WARM_UP, StaticRun
 from smc.models.hmm_lm import HMMLanguageModel
 from smc.proposals import Batch
 from smc.static import StaticReader
@@ -129,7 +129,7 @@ def test_a_static_step_waits_for_nothing(name: str, algorithm: str) -> None:
     )
     reader = StaticReader(
         toy(DEVICE).static_forward(), proposal(name, DEVICE), batch, TENSORS, num_particles=6,
-        temperature=1.0, spare=AHEAD,
+        temperature=1.0, spare=WARM_UP,
     )  # fmt: skip
     reader.forward = _Quiet(6 * 2, VOCABULARY.size)
     kind = (Discrete if algorithm == "discrete" else SMC)(**given)

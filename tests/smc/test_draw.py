@@ -1,4 +1,4 @@
-"""The seam of randomness: a function of its keys, uniform, and never drawing the impossible."""
+"""The source of random numbers: a function of its keys, uniform, never drawing the impossible."""
 
 from __future__ import annotations
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -16,13 +18,15 @@ from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.lifting import lift
 from hmm.model import HMM
 from smc.answers import ending_tokens
-from smc.execution import Execute
-from smc.loop import StaticRun, run_static
+from smc.execution import Executor
+from smc.loop import WARM_UP, StaticRun, run_static
+from smc.models.static_cache import NotStaticError
+from smc.outcome import Outcome
 from smc.proposals import Batch
 from smc.resampling import SCHEMES
 from smc.settings import settings_of
 from smc.static import move
-from smc.testing import ToyLM
+from smc.testing import ToyForward, ToyLM
 from smc.vocabulary.passes import TENSORS
 from tests.smc.test_pgcd import never
 from tests.smc.test_walk import TOY, Tilted, truth, walk_sums
@@ -351,6 +355,16 @@ def test_an_observer_is_shown_the_same(algorithm: str) -> None:
         torch.testing.assert_close(one.after.log_weight, other.after.log_weight)
 
 
+def execute(
+    execution: str, proposal: smc.Proposal | None = None, lm: ToyLM = TOY, budget: int = 5
+) -> Outcome:
+    """Executes one example with the model in static shapes, as on a CUDA device."""
+    given = settings_of(proposal or smc.GCD(), 3, "smc", {}, 8, False, execution=execution)
+    batch = Batch(AutomatonBatch([CONSTRAINTS["a_star_b"]()]), torch.tensor([budget]))
+    executor = Executor(lm, given, lm.static_forward(), TENSORS)
+    return executor([[0]], batch, torch.tensor([3]), smc.CounterDraw(1))
+
+
 @pytest.mark.parametrize("execution", ["auto", "static"])
 def test_a_step_that_cannot_be_captured_is_executed_eagerly_unless_asked_for(
     execution: str, monkeypatch: pytest.MonkeyPatch
@@ -365,17 +379,86 @@ def test_a_step_that_cannot_be_captured_is_executed_eagerly_unless_asked_for(
 
     monkeypatch.setattr(StaticRun, "_captured", fails)
     monkeypatch.setattr(smc.execution, "run_static", on_cuda)
-    given = settings_of(smc.GCD(), 3, "smc", {}, 8, False, execution=execution)
-    execute = Execute(TOY, given, TOY.static_forward(), TENSORS)
-    batch = Batch(AutomatonBatch([CONSTRAINTS["a_star_b"]()]), torch.tensor([5]))
-    arguments = ([[0]], batch, torch.tensor([3]), smc.CounterDraw(1))
     if execution == "static":
-        with pytest.raises(ValueError, match=r"GCD.* cannot be captured .*stream is capturing"):
-            execute(*arguments)
+        with pytest.raises(NotStaticError, match=r"GCD.* cannot be captured .*stream is capturing"):
+            execute(execution)
         return
-    found, options = execute(*arguments), {"forced_runs": False, "seed": 1}
+    found, options = execute(execution), {"forced_runs": False, "seed": 1}
     [expected] = smc.sample(
         TOY, [[0]], CONSTRAINTS["a_star_b"](), budget=5, particles=3, proposal=smc.GCD(),
         example_ids=[3], **options,
     )  # fmt: skip
     assert found.log_weight.tolist() == [s.log_weight for s in expected.particles]
+
+
+def test_a_device_without_memory_is_no_reason_to_go_on_eagerly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(self: StaticRun) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(StaticRun, "_captured", full)
+    monkeypatch.setattr(
+        smc.execution, "run_static", lambda *given, graph: run_static(*given, graph=True)
+    )
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        execute("auto")
+
+
+class RaisesOnce(smc.GCD):
+    """A proposal of a user's own with a mistake that only its first call has."""
+
+    asked = 0
+
+    def start(self, batch: Batch) -> smc.AutomatonPosition:
+        self.asked += 1
+        if self.asked == 1:
+            raise ValueError("a mistake of mine")
+        return super().start(batch)
+
+
+def test_an_error_of_the_proposal_is_no_reason_to_go_on_eagerly() -> None:
+    with pytest.raises(ValueError, match="a mistake of mine"):
+        execute("auto", RaisesOnce())
+
+
+class Narrow(ToyLM):
+    """A language model that notes the columns it has, and the most that a run of steps filled."""
+
+    columns, used = 0, 0
+
+    def static_forward(self) -> ToyForward:
+        lm = self
+
+        class Forward(ToyForward):
+            def start(self, prompts: Any, num_particles: int, budget: int) -> torch.Tensor:
+                lm.columns = budget
+                return super().start(prompts, num_particles, budget)
+
+            def rewind(self) -> None:
+                self.filled = 0
+                super().rewind()
+
+            def step(self, *given: Any) -> torch.Tensor:
+                self.filled += 1
+                lm.used = max(lm.used, self.filled)
+                return super().step(*given)
+
+        return Forward(lm)
+
+
+@pytest.mark.parametrize("budget", [2, 5])
+def test_there_are_columns_for_the_steps_before_a_capture(
+    budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a CUDA device would do until a step is captured, which fails here."""
+    for name in ("Stream", "current_stream", "CUDAGraph"):
+        monkeypatch.setattr(torch.cuda, name, Mock())
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "graph", Mock(side_effect=RuntimeError("no device")))
+    monkeypatch.setattr(
+        smc.execution, "run_static", lambda *given, graph: run_static(*given, graph=True)
+    )
+    lm = Narrow(VOCABULARY)
+    execute("auto", lm=lm, budget=budget)
+    assert 1 + min(WARM_UP, budget) == lm.used <= lm.columns == budget + WARM_UP

@@ -16,7 +16,7 @@ from hmm.model import HMM
 from smc.algorithms import SMC, Discrete
 from smc.draw import CounterDraw
 from smc.execution import steps_of
-from smc.loop import AHEAD, StaticRun
+from smc.loop import WARM_UP, StaticRun
 from smc.proposals import Batch
 from smc.static import StaticReader
 from smc.vocabulary.passes import pass_of
@@ -83,7 +83,7 @@ def test_nothing_waits_for_the_device(
     )
     reader = StaticReader(
         stories.static_forward(), proposal_of(name, stories), batch,
-        pass_of(fused, stories.device), num_particles=6, temperature=1.0, spare=AHEAD,
+        pass_of(fused, stories.device), num_particles=6, temperature=1.0, spare=WARM_UP,
     )  # fmt: skip
     given = {} if algorithm == "discrete" else {"ess_threshold": 0.9}
     kind = {"smc": SMC, "discrete": Discrete}[algorithm](**given)

@@ -10,7 +10,7 @@ import torch
 import gcd
 import smc
 from hmm import HMM, filter_all, log_likelihood
-from smc.models.hmm_lm import PROMPT, HMMLanguageModel, in_double
+from smc.models.hmm_lm import PROMPT, HMMLanguageModel
 
 VOCABULARY = gcd.Vocabulary.from_bytes([b"", b"a", b"b", b"ab", b"ba", b"."], eos_ids=[0])
 
@@ -22,7 +22,9 @@ def toy(num_states: int = 4, **options) -> HMM:
 
 def likelihood(model: HMM, tokens: tuple[int, ...]) -> float:
     one = torch.tensor([tokens])
-    return float(log_likelihood(in_double(model), one, torch.tensor([len(tokens)])).exp())
+    return float(
+        log_likelihood(model.normalised(torch.float64), one, torch.tensor([len(tokens)])).exp()
+    )
 
 
 def uniform_rows(tokens: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -37,8 +39,8 @@ def test_the_next_token_is_as_the_filter_has_it():
     runs, lengths = uniform_rows(tokens)
     found = torch.cat([first.unsqueeze(1), rows.extend(runs, lengths)], dim=1)
     assert found.dtype == torch.float64
-    predicted = filter_all(in_double(model), runs, lengths).predicted
-    expected = (predicted @ in_double(model).emission.T).log()
+    predicted = filter_all(model.normalised(torch.float64), runs, lengths).predicted
+    expected = (predicted @ model.normalised(torch.float64).emission.T).log()
     torch.testing.assert_close(found[:, :4], expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(found.exp().sum(dim=2), torch.ones(2, 5).double())
     chosen = found[:, :4].gather(2, runs.unsqueeze(2)).sum(dim=(1, 2)).exp().tolist()
@@ -87,7 +89,7 @@ def test_nothing_follows_an_impossible_row_and_another_vocabulary_is_refused():
 
 def test_half_precision_is_normalised():
     coarse = toy(16).to(emission_dtype=torch.bfloat16)
-    fine = in_double(coarse)
+    fine = coarse.normalised(torch.float64)
     assert fine.emission.dtype == torch.float64
     for part, dim in ((fine.initial, 0), (fine.transition.dense(), 1), (fine.emission, 0)):
         assert float((part.sum(dim=dim) - 1).abs().max()) < 1e-14

@@ -19,8 +19,8 @@ from gcd.tokens.vocabulary import Vocabulary
 from hmm.model import HMM
 from smc.proposals import Batch
 from smc.selection import FinishedScores, Group, select
-from smc.vocabulary.compiled import BlockDraws
-from smc.vocabulary.passes import COMPILED, TENSORS, Pass
+from smc.vocabulary.compiled import BlockSampler
+from smc.vocabulary.passes import COMPILED, TENSORS, VocabularyPass
 
 ROOT = Path(__file__).resolve().parents[2]
 V = 2300
@@ -50,7 +50,9 @@ PROPOSALS = {
 }
 
 
-def compare(given: Pass, proposal: smc.Proposal, dtype: torch.dtype, draws: int = 12) -> None:
+def compare(
+    given: VocabularyPass, proposal: smc.Proposal, dtype: torch.dtype, draws: int = 12
+) -> None:
     """A pass beside the reference, at a start and after tokens, at three temperatures."""
     generator = torch.Generator().manual_seed(1)
     budgets = torch.tensor([3, 5, 3, 4])
@@ -82,7 +84,7 @@ def compare(given: Pass, proposal: smc.Proposal, dtype: torch.dtype, draws: int 
         state = proposal.advance(state, expected.draw(rows, middle).unsqueeze(1))
 
 
-def compare_selection(given: Pass, dtype: torch.dtype, N: int) -> None:
+def compare_selection(given: VocabularyPass, dtype: torch.dtype, N: int) -> None:
     """The discrete filter's selection by these candidates beside the reference's."""
     generator = torch.Generator().manual_seed(N)
     proposal = pgcd(exact_top_k=7)
@@ -106,7 +108,7 @@ def compare_selection(given: Pass, dtype: torch.dtype, N: int) -> None:
         u = torch.rand(2, generator=generator, dtype=torch.float64)
         group = Group(torch.arange(2).repeat_interleave(N), 2, N)
         found, expected = (
-            select(log_p, factors, group, N, lambda _, u=u: u, vocabulary=each,
+            select(log_p, factors, group, N, lambda _, u=u: u, vocabulary_pass=each,
                    floor=1e-3 * count_finished, finished=finished)
             for each in (given, TENSORS)
         )  # fmt: skip
@@ -159,7 +161,7 @@ def test_what_the_model_finds_impossible_is_still_told_apart() -> None:
     log_p = logits.log_softmax(dim=1)
     row, guide = torch.zeros(1, dtype=torch.int64), proposal.guide(state, log_p)
     found, expected = COMPILED.draws(guide, log_p), TENSORS.draws(guide, log_p)
-    assert isinstance(found, BlockDraws)
+    assert isinstance(found, BlockSampler)
     assert float(found.log_z) == pytest.approx(float(expected.log_z), abs=1e-4)
     for u in torch.linspace(0.001, 0.999, 60, dtype=torch.float64):
         assert torch.equal(found.draw(row, u[None]), expected.draw(row, u[None]))

@@ -33,6 +33,11 @@ def random(seed: int) -> Uniform:
     return draw
 
 
+def all_of(weights: torch.Tensor) -> torch.Tensor:
+    """The sizes of systems that fill their rows."""
+    return torch.full((len(weights),), weights.shape[1])
+
+
 def normalised(values: list[float] | torch.Tensor) -> torch.Tensor:
     weights = torch.as_tensor(values, dtype=torch.float64).reshape(1, -1)
     return weights / weights.sum()
@@ -50,26 +55,29 @@ def expected_copies(resample: object, weights: torch.Tensor) -> torch.Tensor:
             cells.append([((a + b) / 2, b - a) for a, b in pairs if b - a > 1e-14])
         return torch.full((1, count), 0.5, dtype=torch.float64)
 
-    resample(weights, look)  # type: ignore[operator]
+    sizes = all_of(weights)
+    resample(weights, look, sizes)  # type: ignore[operator]
     total = torch.zeros(N, dtype=torch.float64)
     for choice in itertools.product(*cells):
         u = torch.tensor([[middle for middle, _ in choice]], dtype=torch.float64)
-        ancestors = resample(weights, lambda count, breaks, u=u: u)  # type: ignore[operator]
+        ancestors = resample(weights, lambda *_, u=u: u, sizes)  # type: ignore[operator]
         share = np.prod([length for _, length in choice])
         total += float(share) * torch.bincount(ancestors[0], minlength=N).double()
     return total
 
 
 def always_the_heaviest(
-    weights: torch.Tensor, uniform: Uniform, size: torch.Tensor | None = None
+    weights: torch.Tensor, uniform: Uniform, size: torch.Tensor
 ) -> torch.Tensor:
     """A deliberately wrong scheme: the unbiasedness test must reject it."""
     return weights.argmax(dim=1, keepdim=True).expand_as(weights).contiguous()
 
 
-def systematic_off_by_half_a_slice(weights: torch.Tensor, uniform: Uniform) -> torch.Tensor:
+def systematic_off_by_half_a_slice(
+    weights: torch.Tensor, uniform: Uniform, size: torch.Tensor
+) -> torch.Tensor:
     """Another: nearly right, but the offset covers only half of each slice."""
-    return SCHEMES["systematic"](weights, lambda count, breaks: uniform(count, breaks) / 2)
+    return SCHEMES["systematic"](weights, lambda count, breaks: uniform(count, breaks) / 2, size)
 
 
 WEIGHTS = [
@@ -112,7 +120,7 @@ def test_wrong_schemes_are_rejected(wrong: object) -> None:
 @example(values=[0.5, 0.5, 0.0], u=ALMOST_ONE)
 def test_a_particle_of_weight_zero_never_survives(name: str, values: list[float], u: float) -> None:
     weights = normalised(values)
-    ancestors = SCHEMES[name](weights, constant(u))
+    ancestors = SCHEMES[name](weights, constant(u), all_of(weights))
     assert ancestors.shape == weights.shape
     assert (weights[0][ancestors[0]] > 0).all()
 
@@ -127,21 +135,21 @@ def test_zero_weights_among_1024_particles(name: str) -> None:
         weights[torch.rand(4, 1024, generator=generator) < 0.3] = 0
         weights = weights / weights.sum(dim=1, keepdim=True)
         for uniform in (constant(ALMOST_ONE), constant(ALMOST_ZERO), random(trial)):
-            assert (weights.gather(1, SCHEMES[name](weights, uniform)) > 0).all()
+            assert (weights.gather(1, SCHEMES[name](weights, uniform, all_of(weights))) > 0).all()
 
 
 @schemes
 def test_a_lone_survivor_takes_all(name: str) -> None:
     weights = torch.zeros(1, 1024, dtype=torch.float64)
     weights[0, 17] = 1
-    assert (SCHEMES[name](weights, random(0)) == 17).all()
+    assert (SCHEMES[name](weights, random(0), all_of(weights)) == 17).all()
 
 
 @pytest.mark.parametrize("name", ["systematic", "residual", "stratified"])
 def test_equal_weights_keep_everyone(name: str) -> None:
     for N in (1, 2, 3, 7, 64, 1024):
         weights = torch.full((1, N), 1 / N, dtype=torch.float64)
-        assert SCHEMES[name](weights, constant(0.5))[0].tolist() == list(range(N))
+        assert SCHEMES[name](weights, constant(0.5), all_of(weights))[0].tolist() == list(range(N))
 
 
 @schemes
@@ -149,7 +157,7 @@ def test_copies_of_low_variance_schemes_stay_near_their_expectation(name: str) -
     generator = torch.Generator().manual_seed(2)
     weights = torch.rand(8, 100, generator=generator, dtype=torch.float64)
     weights = weights / weights.sum(dim=1, keepdim=True)
-    ancestors = SCHEMES[name](weights, random(3))
+    ancestors = SCHEMES[name](weights, random(3), all_of(weights))
     copies = torch.stack([torch.bincount(row, minlength=100) for row in ancestors])
     slack = {"systematic": 1.0, "stratified": 2.0, "residual": 8.0, "multinomial": 10.0}[name]
     assert float((copies - 100 * weights).abs().max()) < slack
@@ -162,9 +170,11 @@ def test_a_batch_is_each_alone(name: str) -> None:
     generator = torch.Generator().manual_seed(4)
     weights = torch.rand(5, 16, generator=generator, dtype=torch.float64)
     weights = weights / weights.sum(dim=1, keepdim=True)
-    together = SCHEMES[name](weights, constant(0.37))
+    together = SCHEMES[name](weights, constant(0.37), all_of(weights))
     for b in range(5):
-        assert torch.equal(together[b], SCHEMES[name](weights[b : b + 1], constant(0.37))[0])
+        one = weights[b : b + 1]
+        alone = SCHEMES[name](one, constant(0.37), all_of(one))
+        assert torch.equal(together[b], alone[0])
 
 
 def test_unknown_names_are_refused_with_the_choices() -> None:
@@ -207,6 +217,6 @@ def test_each_scheme_is_its_definition(name: str, room: int) -> None:
         found = scheme(name)(
             padded,
             lambda count, _, u=u: torch.tensor([u[:count]], dtype=torch.float64),
-            *([torch.tensor([m])] if room else []),
+            torch.tensor([m]),
         )
         assert found[0, :m].tolist() == by_definition(name, weights, u)

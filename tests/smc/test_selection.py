@@ -25,12 +25,12 @@ from smc.selection import (
 from smc.vocabulary import compiled
 from smc.vocabulary import factors as guides
 from smc.vocabulary.factors import Factors
-from smc.vocabulary.passes import Pass, pass_of
+from smc.vocabulary.passes import VocabularyPass, pass_of
 from smc.vocabulary.tensors import Best, Known
 from tests.smc.test_tying import FORMS, PRECISION, both_ways, case
 
 
-def auto() -> Pass:
+def auto() -> VocabularyPass:
     """The way to go over the vocabulary here."""
     return pass_of("auto", torch.device("cpu"))
 
@@ -132,7 +132,7 @@ def test_one_pass_finds_the_best_and_sums_up_the_others(
     own: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(guides, "COMPILED", FORMS[form])
+    monkeypatch.setattr(guides, "COMPILED_DEVICES", FORMS[form])
     monkeypatch.setattr(compiled, "NARROW", 0)
     for seed in range(3):
         log_p, factors = factors_of(seed, 9, vocabulary, classes, own, dtype)
@@ -159,7 +159,7 @@ def test_scores_that_a_product_of_exponentials_cannot_hold(
     form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is likely to the model may be all but hopeless, and the reverse."""
-    monkeypatch.setattr(guides, "COMPILED", FORMS[form])
+    monkeypatch.setattr(guides, "COMPILED_DEVICES", FORMS[form])
     monkeypatch.setattr(compiled, "NARROW", 0)
     V = 4000
     number = torch.arange(V) % 4
@@ -209,7 +209,7 @@ def test_each_candidate_is_kept_as_often_as_its_score_says(
     """The mean over equally spaced u of what is kept is pi, to the spacing; never twice the same;
     and min(1, s / c) sums to the places there are.
     """
-    monkeypatch.setattr(guides, "COMPILED", FORMS[form])
+    monkeypatch.setattr(guides, "COMPILED_DEVICES", FORMS[form])
     monkeypatch.setattr(compiled, "NARROW", 0)
     slots, points = 7, 120
     log_p, factors = factors_of(5, 6, vocabulary, classes, own, torch.float64)
@@ -274,7 +274,7 @@ def test_where_all_fit_nothing_is_chosen() -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_targets_at_the_ends_of_a_row(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounding may leave a target beyond the last candidate, or two at one."""
-    monkeypatch.setattr(guides, "COMPILED", FORMS[form])
+    monkeypatch.setattr(guides, "COMPILED_DEVICES", FORMS[form])
     monkeypatch.setattr(compiled, "NARROW", 0)
     log_p = torch.tensor([[0.5, 0.25, 0.25, 0.0]], dtype=torch.float64).log()
     zero = torch.zeros(1, 0)

@@ -17,7 +17,8 @@ FORMS = list(forms())
 def test_every_kernel_has_a_form() -> None:
     import triton
 
-    from smc.vocabulary.kernels import triton_blocks, triton_rows
+    from smc.models.kernels import triton_rows
+    from smc.vocabulary.kernels import triton_blocks
 
     entries = {
         value

@@ -67,7 +67,7 @@ def test_favourites_and_the_mass_of_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In float32 as well, where exp of most of these numbers is zero."""
-    monkeypatch.setattr(guides, "COMPILED", FORMS[form])
+    monkeypatch.setattr(guides, "COMPILED_DEVICES", FORMS[form])
     for seed in range(4):
         log_p, class_of, which, alive = case(9, vocabulary, classes, seed)
         log_p = log_p.to(dtype)
@@ -108,7 +108,7 @@ def test_classes_of_any_scale(
     form: str, dtype: torch.dtype, K: int, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lookahead may leave nothing but what is 10^-400 as likely as the rest."""
-    monkeypatch.setattr(guides, "COMPILED", FORMS[form])
+    monkeypatch.setattr(guides, "COMPILED_DEVICES", FORMS[form])
     V, scales = 20_000, torch.tensor([0.0, -30, -90, -200, -750, -2000, -1e4, -1e30])
     number = torch.arange(V) * len(scales) // V
     if order == "rising":
@@ -130,7 +130,7 @@ def test_classes_of_any_scale(
 def test_a_guide_that_is_one_or_zero(
     form: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guides, "COMPILED", FORMS[form])
+    monkeypatch.setattr(guides, "COMPILED_DEVICES", FORMS[form])
     log_p, class_of, which, classes = case(9, 3000, 20, 3)
     classes[0] = False
     log_p = log_p.to(dtype)
@@ -172,7 +172,7 @@ def test_a_guide_by_class(form: str, K: int, monkeypatch: pytest.MonkeyPatch) ->
     by_token = torch.randn(7, K, generator=generator, dtype=torch.float64)
     expected = torch.stack([by_class[r, class_of[which[r]].long()] for r in range(7)])
     expected.scatter_(1, tokens, by_token)
-    monkeypatch.setattr(guides, "COMPILED", FORMS[form])
+    monkeypatch.setattr(guides, "COMPILED_DEVICES", FORMS[form])
     factors = Factors(by_class, tokens, by_token, both_ways(class_of, 9), which)
     guide = TiedGuide(factors, log_p.logsumexp(dim=1))
     assert torch.equal(guide.log_g, expected)

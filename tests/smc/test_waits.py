@@ -55,7 +55,7 @@ PROPOSALS: dict[str, Callable[[], smc.Proposal]] = {
 @contextmanager
 def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(smc.vocabulary.factors, "COMPILED", ())
+        elsewhere.setattr(smc.vocabulary.factors, "COMPILED_DEVICES", ())
         elsewhere.setattr(hmm.lookahead, "_COMPILED", ())
         yield
 

@@ -8,12 +8,12 @@ os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 
 import torch
 
+from smc.models.triton_rows import move_rows
 from smc.vocabulary import triton
-from smc.vocabulary.passes import Pass
-from smc.vocabulary.triton_rows import move_rows
+from smc.vocabulary.passes import VocabularyPass
 from tests.smc import test_passes as cases
 
-TRITON = Pass(triton.draws, triton.best, triton.locate)
+TRITON = VocabularyPass(triton.draws, triton.best, triton.locate)
 
 
 def main() -> None:

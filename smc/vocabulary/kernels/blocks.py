@@ -56,8 +56,8 @@ def block_sums(
         by_class: log g of each class.
         tokens, by_token: tokens with their own log g.
         marked: scratch, False for every token, and so again afterwards.
-        least: where the sum is less than this, beside the greatest it could be, shares have lost
-            precision, and exponentials are taken anew.
+        least: relative threshold of the sum below which exponentials are recomputed, as shares have
+            lost precision.
         sums: where the sums of blocks go.
 
     Returns:

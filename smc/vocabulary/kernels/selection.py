@@ -23,7 +23,7 @@ LANES = 8
 LOWEST_SHARE = -80.0
 """Below it, exp in float32 loses digits."""
 LOWEST_FACTOR = -500.0
-"""Times the least share, it is far from the least number of float64."""
+"""exp(LOWEST_FACTOR + LOWEST_SHARE) is still a normal float64."""
 MARGIN = 64
 
 

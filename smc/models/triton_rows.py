@@ -10,7 +10,7 @@ import triton
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from smc.vocabulary.kernels.triton_rows import move
+from smc.models.kernels.triton_rows import move
 
 BLOCK = 1024
 """Numbers that one program copies."""

@@ -1,4 +1,4 @@
-"""This Triton kernel copies rows of a cache in place; see `smc.vocabulary.triton_rows`."""
+"""This Triton kernel copies rows of a cache in place; see `smc.models.triton_rows`."""
 
 import triton
 import triton.language as tl

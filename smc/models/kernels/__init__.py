@@ -1,0 +1,1 @@
+"""This package has the Triton kernel that moves rows of a cache."""

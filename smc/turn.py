@@ -1,0 +1,105 @@
+"""The part of a step that both filters have in common: some examples are extended, others wait."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from smc.particles import Particles
+from smc.prefixes import Extension, Prefixes, Reader, count_of
+from smc.proposals import Proposal, State
+
+
+class Turn(NamedTuple):
+    """The prefixes that a step extends: of all examples, or of those that need not wait.
+
+    An example that waits for a forward pass (`smc.prefixes.Reader.need_no_pass`) is left unchanged
+    and repeats this step later: its guide and draw are computed again, with the same random
+    numbers. With `read_ahead="auto"` none waits, as drafts are read in passes of one row only.
+
+    Attributes:
+        ready: examples that take the step now; None for all.
+        extension: what became of the particles.
+        prefixes: the new prefixes.
+    """
+
+    ready: Bool[Tensor, "B"] | None
+    extension: Extension
+    prefixes: Prefixes[Any]
+
+    @classmethod
+    def taken(
+        cls,
+        reader: Reader[State],
+        prefixes: Prefixes[State],
+        before: Particles,
+        row: Int64[Tensor, "P"],
+        token: Int64[Tensor, "P"],
+        running: Bool[Tensor, "P"],
+        *,
+        together: bool,
+    ) -> Turn:
+        """Extend prefix `row[p]` by `token[p]`, for each p that is running and need not wait.
+
+        Args:
+            reader: language model and proposal.
+            prefixes: those before the step.
+            before: the particles before the step.
+            row, token, running: what each particle is extended by.
+            together: whether all examples take the step, as observers are shown it.
+        """
+        ready = None if together else reader.need_no_pass(prefixes, row, token, running)
+        if ready is not None:
+            going = ready.repeat_interleave(len(row) // len(ready))
+            row = torch.where(going, row, before.row)
+            token = torch.where(going, token, -1)
+            running = torch.where(going, running, before.running)
+        return cls(ready, *reader.extend(prefixes, row, token, running))
+
+    def settled(
+        self, before: Particles, after: Particles, step: Int64[Tensor, "B"]
+    ) -> tuple[Particles, Particles, Int64[Tensor, "B"]]:
+        """Leave the examples that wait as they were.
+
+        Returns:
+            The particles after the step; the old particles, `running` only where the example took
+            the step; and the number of each example's next step.
+        """
+        if self.ready is None:
+            return after, before, step + 1
+        going = self.ready.repeat_interleave(len(before.row) // len(self.ready))
+        after = after.where(going, before._replace(row=self.extension.row))
+        return after, before._replace(running=before.running & going), step + self.ready.long()
+
+
+def fallbacks_of(
+    fallback: Bool[Tensor, "R"] | None,
+    prefixes: Prefixes[Any],
+    particles: Particles,
+    num_examples: int,
+) -> Int64[Tensor, "B"]:
+    """Count the prefixes of running particles at which the proposal knew nothing."""
+    if fallback is None:
+        return torch.zeros(num_examples, dtype=torch.int64, device=particles.row.device)
+    known_nothing = fallback & _in_use(prefixes, particles)
+    return count_of(prefixes.example, num_examples, known_nothing.long())
+
+
+def prefixes_in_use(
+    prefixes: Prefixes[State], particles: Particles, proposal: Proposal[State]
+) -> tuple[Prefixes[State], Int64[Tensor, "R"]]:
+    """Return the prefixes of running particles, as observers are shown them, and their rows."""
+    rows = _in_use(prefixes, particles).nonzero().squeeze(1)
+    if len(rows) == prefixes.num_rows:
+        return prefixes, rows
+    state = proposal.take(prefixes.state, rows)
+    return Prefixes(prefixes.example[rows], prefixes.log_p[rows], state), rows
+
+
+def _in_use(prefixes: Prefixes[Any], particles: Particles) -> Bool[Tensor, "R"]:
+    """Tell which prefixes have a running particle."""
+    count = torch.zeros_like(prefixes.example)
+    return count.index_add(0, particles.row, particles.running.long()) > 0
