@@ -76,7 +76,7 @@ class StaticRun:
     """An algorithm under way in static shapes.
 
     Args:
-        algorithm: with a static reader.
+        stepper: with a static reader.
         prompts: token ids.
         most: steps that there can be.
         graph: whether to capture the step; only on a CUDA device.
