@@ -21,7 +21,6 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
-from smc.models import triton_rows as rows
 from smc.models.kernels import triton_rows
 from smc.vocabulary import triton as passes
 from smc.vocabulary.kernels import triton_blocks
@@ -73,7 +72,7 @@ def forms() -> Iterator[Form]:
             yield Form(f"weigh ({title})", triton_blocks.weigh, types, constants)
             drawing = {**constants, "BLOCKS": blocks}
             yield Form(f"draw ({title})", triton_blocks.draw, types, drawing)
-    yield Form("move rows (fp16)", triton_rows.move, MOVED, {"BLOCK": rows.BLOCK})
+    yield Form("move rows (fp16)", triton_rows.move, MOVED, {"BLOCK": triton_rows.BLOCK})
 
 
 class Resources(NamedTuple):

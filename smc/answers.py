@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -60,35 +60,8 @@ class Ending(NamedTuple):
     step: Int64[Tensor, "B"]
 
 
-@runtime_checkable
-class Answers(Protocol):
-    """The complete answers of B examples; every method returns what there is from then on."""
-
-    def ended(self, ending: Ending) -> tuple[Answers, Callable[[], Population]]:
-        """Add the answers that a chosen token completes; also return them for an observer."""
-        ...
-
-    def forced(self, particles: Particles, step: Int64[Tensor, "B"]) -> Answers:
-        """Add the texts of particles that are finished."""
-        ...
-
-    def went_on(
-        self, parent: Int64[Tensor, "P"], token: Int64[Tensor, "P"], step: Int64[Tensor, "B"]
-    ) -> Answers:
-        """Learn which place each place continues, and by which token."""
-        ...
-
-    def greatest(self, most: int) -> FinishedScores:
-        """Return the greatest weights of each example, and the sum of the others."""
-        ...
-
-    def outcome(self, whole: Bool[Tensor, "B"], history: StepRecord) -> Outcome:
-        """Return all answers by example, in the order in which they ended."""
-        ...
-
-
 class Pool(NamedTuple):
-    """Answers in lists; see `Answers`.
+    """Answers in lists.
 
     Attributes:
         example: index in the batch of the example that each belongs to.
@@ -247,7 +220,7 @@ class Pool(NamedTuple):
 
 
 class AnswerTables(NamedTuple):
-    """Answers in tables of fixed shape; see `Answers`.
+    """Answers in tables of fixed shape.
 
     Attributes:
         weights, log_p: log weight, and log p_lm, of the answers that ended in each step, by place
@@ -362,6 +335,10 @@ class AnswerTables(NamedTuple):
             whole,
             history,
         )
+
+
+Answers: TypeAlias = Pool | AnswerTables
+"""The complete answers of B examples; every method returns what there is from then on."""
 
 
 def check_room(automata: AutomatonBatch, N: int, most: int) -> None:

@@ -25,7 +25,7 @@ from smc.answers import check_room
 from smc.draw import Draw
 from smc.eager import EagerReader
 from smc.filter import DiscreteFilter
-from smc.loop import WARM_UP, NotCapturedError, Stepper, run_eagerly, run_static
+from smc.loop import WARM_UP, Stepper, run_eagerly, run_static
 from smc.models.protocol import LanguageModel
 from smc.models.static_cache import Forward, NotStaticError, StaticLanguageModel
 from smc.observation import Watch
@@ -79,14 +79,16 @@ class Executor:
         given, on_cuda = self.settings, self.device.type == "cuda"
         # Graphs, events and kernels are made on the current device.
         with torch.cuda.device(self.device) if on_cuda else nullcontext():
-            static = self._static(batch, watch)
-            if static is not None:
-                # An observer looks at every step on the host, so there is no graph then.
-                steps = steps_of(given.algorithm, static, examples, given.particles, draw, watch)
-                most, graph = int(batch.budgets.max()), on_cuda and watch is None
+            if self.forward is not None:
                 try:
+                    static = self._static(self.forward, batch)
+                    steps = steps_of(
+                        given.algorithm, static, examples, given.particles, draw, watch
+                    )
+                    # An observer looks at every step on the host, so there is no graph then.
+                    most, graph = int(batch.budgets.max()), on_cuda and watch is None
                     return run_static(steps, prompts, most, graph=graph)
-                except NotCapturedError as error:
+                except NotStaticError as error:
                     if given.execution == "static":
                         raise
                     _LOG.info("steps are executed in eager form: %s", error)
@@ -108,28 +110,20 @@ class Executor:
             steps = steps_of(given.algorithm, reader, examples, given.particles, draw, watch)
             return run_eagerly(steps, prompts)
 
-    def _static(self, batch: Batch, watch: Watch | None) -> StaticReader[Any] | None:
-        """Make the reader of static shapes; None where it was not asked for or cannot be."""
-        if self.forward is None:
-            return None
+    def _static(self, forward: Forward, batch: Batch) -> StaticReader[Any]:
+        """Make the reader of static shapes."""
         given = self.settings
-        try:
-            if isinstance(given.algorithm, Discrete):
-                check_room(batch.automata, given.particles, int(batch.budgets.max()))
-            return StaticReader(
-                self.forward,
-                given.proposal,
-                batch,
-                self.vocabulary_pass,
-                num_particles=given.particles,
-                temperature=given.temperature,
-                spare=WARM_UP,
-            )
-        except NotStaticError as error:
-            if given.execution == "static":
-                raise
-            _LOG.info("steps are executed in eager form: %s", error)
-            return None
+        if isinstance(given.algorithm, Discrete):
+            check_room(batch.automata, given.particles, int(batch.budgets.max()))
+        return StaticReader(
+            forward,
+            given.proposal,
+            batch,
+            self.vocabulary_pass,
+            num_particles=given.particles,
+            temperature=given.temperature,
+            spare=WARM_UP,
+        )
 
 
 def steps_of(
@@ -152,7 +146,6 @@ def executor_of(lm: LanguageModel, settings: Settings) -> Executor:
     Raises:
         NotStaticError: `execution` is "static", and these arguments cannot be served so.
     """
-    vocabulary_pass = pass_of("auto", lm.device)
     chosen, reason = settings.execution, "it was asked for"
     if chosen == "auto":
         chosen, reason = "eager", f"the device is {lm.device}"
@@ -171,7 +164,7 @@ def executor_of(lm: LanguageModel, settings: Settings) -> Executor:
     # What is so everywhere but on CUDA devices is no news.
     level = logging.DEBUG if lm.device.type == "cpu" else logging.INFO
     _LOG.log(level, "steps are executed in %s form: %s", chosen, reason)
-    return Executor(lm, settings, forward, vocabulary_pass)
+    return Executor(lm, settings, forward, pass_of("auto", lm.device))
 
 
 def _forward(lm: LanguageModel, settings: Settings) -> Forward:

@@ -100,7 +100,7 @@ class DiscreteFilter(Generic[State]):
             log_weight=torch.where(possible, extension.forced_log_p, -torch.inf),
             log_p=torch.zeros_like(extension.forced_log_p),
         )
-        kind: type[Pool | AnswerTables] = AnswerTables if self.reader.is_static else Pool
+        kind: type[Answers] = AnswerTables if self.reader.is_static else Pool
         answers: Answers = kind.start(batch.automata, N, most, self.draw, self.examples)
         step = torch.zeros_like(self.examples)
         answers, particles = self._ended(answers, particles, step)

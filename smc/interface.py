@@ -134,18 +134,10 @@ def sample(
     for name, automaton in zip(names, automata, strict=True):
         check_lifted(automaton, name)
     settings = settings_of(
-        proposal=proposal,
-        particles=particles,
-        algorithm=algorithm,
-        options=options,
-        max_rows=max_rows,
-        forced_runs=forced_runs,
-        temperature=temperature,
-        top_p=top_p,
-        execution=execution,
-        read_ahead=read_ahead,
-        drafter=drafter,
-    )
+        proposal=proposal, particles=particles, algorithm=algorithm, options=options,
+        max_rows=max_rows, forced_runs=forced_runs, temperature=temperature, top_p=top_p,
+        execution=execution, read_ahead=read_ahead, drafter=drafter,
+    )  # fmt: skip
     tasks = [
         Task(name, tuple(lm.encode(prompt)), automaton, n)
         for name, prompt, automaton, n in zip(names, prompts, automata, budgets, strict=True)
@@ -278,7 +270,7 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
             lm_calls=1 + int((read > 0).sum()),
             tokens=len(task.prompt) + int(read.sum()),
             generated=sum(len(sample.ids) for sample in samples),
-            share_finished=_share(sample.finished for sample in samples),
+            share_finished=sum(sample.finished for sample in samples) / max(1, len(samples)),
             seconds=0.0,
             fallbacks=int(history.fallbacks[steps, b].sum()),
             forced=int(history.forced[steps, b].sum()),
@@ -298,9 +290,3 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
             )
         )
     return results
-
-
-def _share(flags: Iterable[bool]) -> float:
-    """Return the share of flags that are True; zero of no flags."""
-    values = list(flags)
-    return sum(values) / len(values) if values else 0.0

@@ -72,15 +72,11 @@ def run_eagerly(stepper: Stepper, prompts: Sequence[Sequence[int]]) -> Outcome:
     return stepper.outcome(carry, history)._replace(start_seconds=seconds)
 
 
-class NotCapturedError(NotStaticError):
-    """A step that a CUDA graph cannot hold, so that it must be executed eagerly."""
-
-
 class StaticRun:
     """An algorithm under way in static shapes.
 
     Args:
-        algorithm: with a static reader.
+        stepper: with a static reader.
         prompts: token ids.
         most: steps that there can be.
         graph: whether to capture the step; only on a CUDA device.
@@ -90,7 +86,7 @@ class StaticRun:
         advance: takes a step, as a graph if it was captured.
 
     Raises:
-        NotCapturedError: a graph was asked for, and the step cannot be captured.
+        NotStaticError: a graph was asked for, and the step cannot be captured.
     """
 
     @torch.inference_mode()
@@ -114,7 +110,7 @@ class StaticRun:
                 raise
             except (ValueError, RuntimeError) as error:
                 reader = stepper.reader
-                raise NotCapturedError(
+                raise NotStaticError(
                     f"a step of {reader.proposal!r} cannot be captured as a CUDA graph: {error}; "
                     "give execution='eager'"
                 ) from error
@@ -192,7 +188,7 @@ def run_static(
 
     Raises:
         FloatingPointError: log-probabilities are not numbers.
-        NotCapturedError: a graph was asked for, and the step cannot be captured.
+        NotStaticError: a graph was asked for, and the step cannot be captured.
     """
     run = StaticRun(stepper, prompts, most, graph=graph)
     run.finish()

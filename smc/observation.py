@@ -3,7 +3,7 @@
 `smc.sample(..., observe=...)` asks once for each batch of examples whether it is to be watched, and
 calls what it is given after every step. An observer changes no answer and no weight: random numbers
 are functions of what they are for. Its time is left out of `Diagnostics.seconds`. Watching does
-change execution: no waiting, no graph.
+change execution: no example waits, and no graph is captured.
 """
 
 from __future__ import annotations

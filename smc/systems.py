@@ -127,7 +127,7 @@ def resample(
     """
     P = len(log_weight)
     N = P // len(examples)
-    weights = _weights(systems, log_weight)
+    weights = Weights.of(torch.where(systems.inside, log_weight[systems.members], -torch.inf))
     due = systems.size > 0
     if ess_threshold < 1:
         due = due & (weights.ess < ess_threshold * systems.size)
@@ -154,8 +154,3 @@ def resample(
     example = members[:, 0] // N
     hit = torch.zeros_like(examples).index_add(0, example, due.long()) > 0
     return Resampled(ancestors[:P], log_weight[:P], hit)
-
-
-def _weights(systems: Systems, log_weight: Float64[Tensor, "P"]) -> Weights:
-    """Return the weights of each system; places past its size weigh nothing."""
-    return Weights.of(torch.where(systems.inside, log_weight[systems.members], -torch.inf))

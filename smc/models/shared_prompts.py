@@ -107,7 +107,7 @@ def sharing(model: Any) -> Any:
 
 
 def _with_config(module: Any, config: Any, own_config: Any) -> Any:
-    """Copy a module that attends as `config` says, or has one that does; return others as they are."""
+    """Copy a module that attends as `config` says, or has one that does; leave others."""
     names = vars(module)
     configured = names.get("config") is config
     children = {

@@ -203,7 +203,7 @@ def move_rows(
 ) -> None:
     """Make row r a copy of row `source[r]` in every layer, from column `first` on, in place."""
     if piece.is_cuda and importlib.util.find_spec("triton") is not None:
-        from smc.models.triton_rows import move_rows as in_place
+        from smc.models.kernels.triton_rows import move_rows as in_place
 
         in_place(piece, source, first)
         return

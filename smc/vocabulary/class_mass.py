@@ -22,7 +22,7 @@ from torch import Tensor
 from gcd.support.threads import shared_out
 from gcd.tokens.batch import TokenClasses
 from smc.vocabulary import factors
-from smc.vocabulary.factors import Factors, by_class_alone, unsigned
+from smc.vocabulary.factors import FactorGuide, Factors, by_class_alone, unsigned
 from smc.vocabulary.kernels import tying as kernels
 
 FEW = 32  # where less than this part of the tokens is allowed, they are looked up one by one
@@ -111,11 +111,8 @@ def _weigh_rows(
     class_of, by_class, starts = unsigned(classes.of), classes.tokens.numpy(), classes.start.numpy()
     for row in range(first, last):
         p, may, number = log_p[row], alive[row], automaton_of_row[row]
-        klass, start, out = (
-            class_of[number],
-            starts[number],
-            (tokens[row], best[row], log_mass[row]),
-        )
+        klass, start = class_of[number], starts[number]
+        out = tokens[row], best[row], log_mass[row]
         if np.diff(start)[may].sum() < V // FEW:
             kernels.weigh_few(p, klass, may, by_class[number], start, *out)
             continue
@@ -135,7 +132,7 @@ def exponentials(x: Float[np.ndarray, "V"], top: np.floating, out: Float[np.ndar
 
 
 @dataclass(frozen=True, eq=False)
-class MaskGuide:
+class MaskGuide(FactorGuide):
     """The guide whose g is one for some classes of tokens, and zero for the others.
 
     Z is computed only where somebody asks for it: the discrete particle filter does not.
@@ -155,7 +152,7 @@ class MaskGuide:
     fallback: None = None
 
     @cached_property
-    def factors(self) -> Factors:
+    def factors(self) -> Factors:  # type: ignore[override]
         """log g by class: zero, or -inf."""
         by_class = torch.zeros_like(self.alive, dtype=torch.float64)
         by_class.masked_fill_(~self.alive, -torch.inf)
@@ -172,16 +169,3 @@ class MaskGuide:
         # Not by class: sums of many numbers at few places are slow there, and in no fixed order.
         mask = self.alive.gather(1, self.classes.of[self.automaton_of_row].long())
         return self.log_p.masked_fill(~mask, -torch.inf).logsumexp(dim=1).double()
-
-    @property
-    def log_g(self) -> Float64[Tensor, "R V"]:
-        """log g of every token."""
-        return self.factors.applied(torch.zeros_like(self.log_p))
-
-    def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
-        """Return log g of one token in each of these rows."""
-        return self.factors.at(rows, tokens)
-
-    def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
-        """Return log p(v) + log g(v), which is the log of Z q(v)."""
-        return self.factors.applied(log_p)

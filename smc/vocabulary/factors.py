@@ -13,6 +13,7 @@ only when asked.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -134,18 +135,10 @@ def by_class_alone(
     return Factors(by_class, none, by_class.new_zeros(none.shape), classes, automaton_of_row)
 
 
-class TiedGuide(NamedTuple):
-    """A guide with one g for each class of tokens, and one for each of K tokens.
-
-    Attributes:
-        factors: log g.
-        log_z: log of the sum over v of p(v) g(v); -inf where no token can be drawn.
-        fallback: see `Guide`.
-    """
+class FactorGuide:
+    """The part of `Guide` that follows from `factors`, which is log g by class of token."""
 
     factors: Factors
-    log_z: Float64[Tensor, "R"]
-    fallback: Bool[Tensor, "R"] | None = None
 
     @property
     def log_g(self) -> Float64[Tensor, "R V"]:
@@ -162,6 +155,21 @@ class TiedGuide(NamedTuple):
     def tilted(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
         """Return log p(v) + log g(v), which is the log of Z q(v)."""
         return self.factors.applied(log_p)
+
+
+@dataclass(frozen=True, eq=False)
+class TiedGuide(FactorGuide):
+    """A guide with one g for each class of tokens, and one for each of K tokens.
+
+    Attributes:
+        factors: log g.
+        log_z: log of the sum over v of p(v) g(v); -inf where no token can be drawn.
+        fallback: see `Guide`.
+    """
+
+    factors: Factors
+    log_z: Float64[Tensor, "R"]
+    fallback: Bool[Tensor, "R"] | None = None
 
 
 def unsigned(classes: Int32[Tensor, "B V"]) -> UInt32[np.ndarray, "B V"]:

@@ -8,7 +8,7 @@ os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 
 import torch
 
-from smc.models.triton_rows import move_rows
+from smc.models.kernels.triton_rows import move_rows
 from smc.vocabulary import triton
 from smc.vocabulary.passes import VocabularyPass
 from tests.smc import test_passes as cases
