@@ -152,8 +152,8 @@ class Posterior:
         over its tokenisations that were found.
         """
         found = {s.ids: s for s in self.particles if s.log_weight > -math.inf}.values()
-        if not found:
-            return None
+        if not found:  # texts that were completed outside of the weights
+            return self.majority
         top = max(sample.log_p for sample in found)
         mass: dict[bytes, float] = defaultdict(float)
         for sample in found:

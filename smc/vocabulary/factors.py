@@ -144,9 +144,9 @@ class FactorGuide:
     def log_g(self) -> Float64[Tensor, "R V"]:
         """log g of every token."""
         factors = self.factors
-        return factors.applied(
-            factors.by_class.new_zeros(len(factors.automaton_of_row), factors.classes.of.shape[1])
-        )
+        shape = len(factors.automaton_of_row), factors.classes.of.shape[1]
+        # As log-probabilities mostly are: in float64 the compiled loop would exist twice.
+        return factors.applied(factors.by_class.new_zeros(shape, dtype=torch.float32))
 
     def at(self, rows: Int64[Tensor, "M"], tokens: Int64[Tensor, "M"]) -> Float64[Tensor, "M"]:
         """Return log g of one token in each of these rows."""

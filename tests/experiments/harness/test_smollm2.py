@@ -187,6 +187,9 @@ def test_the_real_model_runs():
     assert len(problems) == 5
     for problem in problems:
         assert 10 <= prepare(problem, lm, tokenizer, LOOSE).prefixes <= LOOSE
+    page = (ROOT / "docs" / "convergence.md").read_text(encoding="utf-8")
     for name in ("check", "new"):
         for problem in read_problems(ROOT / "docs" / f"convergence_{name}_toolcalls.json"):
-            assert prepare(problem, lm, tokenizer, 200_000).prefixes > 10
+            prefixes = prepare(problem, lm, tokenizer, 200_000).prefixes
+            row = rf"^\| {regex.escape(problem.name)}( \*)? \| {problem.budget} \| {prefixes} \|"
+            assert regex.search(row, page, regex.MULTILINE), problem.name
