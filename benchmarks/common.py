@@ -15,7 +15,7 @@ from experiments.harness.models import ROOT
 from experiments.tool_calling.records import ToolRecord, read_xlam
 
 SCHEMAS = Path(__file__).resolve().parent / "schemas"
-"""The schemas that come with the project, with answers of theirs."""
+"""Schemas that come with the project, with answers that satisfy each."""
 XLAM = ROOT / "data" / "xlam" / "records_500_599.jsonl"
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
@@ -61,7 +61,7 @@ def tool_calls(style: str, path: Path = XLAM) -> Iterator[tuple[ToolRecord, gcd.
 def public_schemas(
     folder: Path, sample: int, most_bytes: int, rng: random.Random
 ) -> Iterator[gcd.Automaton]:
-    """Give the languages of so many schemas of a folder, drawn at random; those that compile."""
+    """Draw schemas of a folder at random; give the languages of those that compile."""
     paths = [path for path in sorted(folder.glob("*.json")) if path.stat().st_size <= most_bytes]
     for path in rng.sample(paths, min(sample, len(paths))):
         try:

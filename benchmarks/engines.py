@@ -58,7 +58,7 @@ class Engine(ABC):
 
     @abstractmethod
     def first(self, matcher: Any, row: Row) -> None:
-        """The mask before the first token, or after those that were taken."""
+        """The mask of the next token, after the tokens that were taken."""
 
     @abstractmethod
     def take(self, matcher: Any, token: int) -> bool:

@@ -37,7 +37,7 @@ Case = tuple[gcd.Automaton, list[str]]
 
 
 def calls(path: Path, count: int, style: str) -> Iterator[Case]:
-    """The languages of the first records' tools, with the gold calls, where these are in them."""
+    """Languages of the first records' tools, each with the gold calls that it holds."""
     first = {record.id for record in read_xlam(path).records[:count]}
     for record, language in tool_calls(style, path):
         text = write_answer(record.calls, record.tools, style)
