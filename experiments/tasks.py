@@ -12,11 +12,14 @@ from experiments.commongen.task import TASK as COMMONGEN
 from experiments.convergence.task import TASK as CONVERGENCE
 from experiments.harness import config as configuration
 from experiments.harness.run import Task
+from experiments.json_schema.task import TASK as JSON_SCHEMA
 from experiments.latency.task import TASK as LATENCY
 from experiments.sql.task import TASK as SQL
 from experiments.tool_calling.task import TASK as XLAM
 
-TASKS: dict[str, Task] = {task.name: task for task in (XLAM, COMMONGEN, SQL, CONVERGENCE, LATENCY)}
+TASKS: dict[str, Task] = {
+    task.name: task for task in (XLAM, JSON_SCHEMA, COMMONGEN, SQL, CONVERGENCE, LATENCY)
+}
 
 
 def register() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.harness.checks import one_of
@@ -31,14 +32,32 @@ def chat(tokenizer: Any, instruction: str, request: str, joined: str | None = No
         joined: of the user alone, for templates that know no system; both in a row by default.
     """
     apart = [{"role": "system", "content": instruction}, {"role": "user", "content": request}]
-    together = [{"role": "user", "content": joined or f"{instruction}\n\n{request}"}]
+    return dialogue(tokenizer, apart, joined)
+
+
+def dialogue(
+    tokenizer: Any, messages: Sequence[Mapping[str, str]], joined: str | None = None
+) -> str:
+    """Write messages as the tokenizer's template has them, an answer to come next.
+
+    Args:
+        tokenizer: with a chat template.
+        messages: each with `role` and `content`.
+        joined: one message of the user instead of the first two, for templates that know no system;
+            both in a row by default.
+    """
     from jinja2 import TemplateError  # which compact prompts need not wait for
 
+    def write(these: Sequence[Mapping[str, str]]) -> str:
+        return str(tokenizer.apply_chat_template(these, tokenize=False, add_generation_prompt=True))
+
     try:
-        text = tokenizer.apply_chat_template(apart, tokenize=False, add_generation_prompt=True)
+        return write(messages)
     except TemplateError:  # some templates know no system role
-        text = tokenizer.apply_chat_template(together, tokenize=False, add_generation_prompt=True)
-    return str(text)
+        if len(messages) < 2 or messages[0]["role"] != "system":
+            raise
+        both = joined or f"{messages[0]['content']}\n\n{messages[1]['content']}"
+        return write([{"role": "user", "content": both}, *messages[2:]])
 
 
 def encode(text: str, kind: str, tokenizer: Any) -> tuple[int, ...]:

@@ -155,7 +155,9 @@ def same_calls(left: Sequence[Call], right: Sequence[Call]) -> bool:
     list, tuple or set with the same items in whatever order (JSON has no sets). Keys of a dict
     have no order.
     """
-    return _paired(left, right, lambda a, b: a.name == b.name and _same(a.arguments, b.arguments))
+    return _paired(
+        left, right, lambda a, b: a.name == b.name and same_values(a.arguments, b.arguments)
+    )
 
 
 def _paired(left: Iterable[T], right: Iterable[T], same: Callable[[T, T], bool]) -> bool:
@@ -169,18 +171,19 @@ def _paired(left: Iterable[T], right: Iterable[T], same: Callable[[T, T], bool])
     return not rest
 
 
-def _same(left: Any, right: Any) -> bool:
+def same_values(left: Any, right: Any) -> bool:
+    """Tell whether two values are the same, as `same_calls` compares arguments."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, int | float) and isinstance(right, int | float):
         return left == right
     if isinstance(left, Mapping) and isinstance(right, Mapping):
-        return left.keys() == right.keys() and all(_same(left[k], right[k]) for k in left)
+        return left.keys() == right.keys() and all(same_values(left[k], right[k]) for k in left)
     sequences = (list, tuple, set, frozenset)
     if isinstance(left, sequences) and isinstance(right, sequences):
         if isinstance(left, list | tuple) and isinstance(right, list | tuple):
-            return len(left) == len(right) and all(map(_same, left, right))
-        return _paired(left, right, _same)
+            return len(left) == len(right) and all(map(same_values, left, right))
+        return _paired(left, right, same_values)
     return type(left) is type(right) and left == right
 
 

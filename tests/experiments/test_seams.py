@@ -286,9 +286,8 @@ def test_two_processes_deal_out_the_rows_and_merge_them(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [2, 4])
-def test_processes_that_hold_a_model_in_twos_draw_what_one_draws(tmp_path, count):
-    """Two go on where one stopped in the middle of a row; four deal out the examples in groups."""
+def test_processes_that_hold_a_model_in_twos_draw_what_one_draws(tmp_path):
+    """Two groups of two deal out the examples, and go on where one stopped in a row's middle."""
     settings = (
         "+task=xlam", "task.num_examples=2", "task.particles=[2]", "task.methods=[gcd]",
         "task.algorithms=[smc,discrete]", "task.budget=tight", f"model.path={STORIES}",
@@ -297,14 +296,13 @@ def test_processes_that_hold_a_model_in_twos_draw_what_one_draws(tmp_path, count
     one = experiment.run(composed(*settings, f"run_dir={tmp_path / 'one'}"))
     assert len({row["example"] for row in rows_of(one)}) == 2  # one for each group
     together = tmp_path / "together"
-    if count == 2:
-        shutil.copytree(one, together)
-        (together / "report.html").unlink()
-        rows = (one / "results.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-        begun = "".join(rows[:3]) + rows[3][:40]
-        (together / "results.jsonl").write_text(begun, encoding="utf-8")
+    shutil.copytree(one, together)
+    (together / "report.html").unlink()
+    rows = (one / "results.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    assert len(rows) == 4  # of each algorithm, each example
+    (together / "results.jsonl").write_text(rows[0] + rows[1][:40], encoding="utf-8")
     command = ("-m", "experiments.run", *settings, *QUIET, f"run_dir={together}")
-    done = torchrun(*command, "model.tensor_parallel=2", count=count)
+    done = torchrun(*command, "model.tensor_parallel=2", count=4)
     assert done.returncode == 0, done.stderr
     names = {path.name for path in together.iterdir()}
     assert {"results.jsonl", "traces.jsonl", "report.html"} <= names

@@ -1,0 +1,124 @@
+"""A record asks for JSON: it has a request, the schema of its answer, and the right answer.
+
+The form is that of JSON-Mode-Eval (NousResearch/json-mode-eval on the hub): `prompt`, a text or a
+list of messages; `schema` and `completion`, as JSON or as texts of JSON. Messages are taken as they
+are, as those of that set tell the schema themselves; a text is told beside its schema.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.harness.config import DataConfig
+from experiments.harness.models import ROOT
+from experiments.harness.prompts import chat, dialogue, is_chat
+from experiments.harness.records import ReadResult, read_hub, read_lines, read_list
+
+OWN = ROOT / "data" / "json_schema" / "records.jsonl"
+"""A hundred records that come with the project, two to each of fifty schemas."""
+_FIELDS = ("prompt", "schema", "completion")
+_NEEDS = "the fields prompt, schema and completion"
+_INSTRUCTION = "Reply with nothing but JSON, on one line, that satisfies this JSON Schema:\n"
+_CUE = "Answer in JSON:\n"
+
+
+@dataclass(frozen=True)
+class SchemaRecord:
+    """A request with the schema of its answer.
+
+    Attributes:
+        id: unique within its source.
+        request: a text, or messages with `role` and `content`, the last one the user's.
+        schema: JSON Schema, as parsed JSON.
+        answer: the right answer, a JSON value.
+    """
+
+    id: str
+    request: str | tuple[dict[str, str], ...]
+    schema: Any
+    answer: Any
+
+
+def load_records(data: DataConfig, num_examples: int) -> ReadResult[SchemaRecord]:
+    """Load at most `num_examples` records after `data.offset`; malformed ones are only listed.
+
+    Raises:
+        DataError: the source cannot be read, or holds no well-formed record there.
+    """
+    path = Path(data.path or OWN)
+    if data.hub is not None:
+        wanted = data.offset + num_examples
+        found = read_hub(data.hub, data.split, record_of, _NEEDS, wanted)
+    elif path.suffix == ".json":
+        found = read_list(path, record_of, _NEEDS)
+    else:
+        found = read_lines(path, record_of, _NEEDS)
+    return found.part(data.offset, num_examples)
+
+
+def record_of(row: Any, default_id: str) -> SchemaRecord:
+    """Make one record of a parsed row; `ValueError` says what is wrong with it."""
+    if not isinstance(row, Mapping):
+        raise ValueError(f"a record is an object, not {type(row).__name__}")
+    missing = [field for field in _FIELDS if field not in row]
+    if missing:
+        raise ValueError(f"no field {' and no field '.join(map(repr, missing))}")
+    schema, answer = (_parsed(row[field], field) for field in ("schema", "completion"))
+    if not isinstance(schema, Mapping | bool):
+        raise ValueError(f"a schema is an object, not {type(schema).__name__}")
+    identity = row.get("id")
+    name = default_id if identity is None else str(identity)
+    return SchemaRecord(name, _request(row["prompt"]), schema, answer)
+
+
+def _parsed(value: Any, field: str) -> Any:
+    """A field that is JSON, or a text of JSON."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise ValueError(f"{field} is a text that is not JSON: {error}") from error
+
+
+def _request(prompt: Any) -> str | tuple[dict[str, str], ...]:
+    if isinstance(prompt, str) and prompt.strip():
+        return prompt
+    if not isinstance(prompt, list) or not prompt:
+        raise ValueError(f"a prompt is a text or a list of messages, not {prompt!r}")
+    for message in prompt:
+        if not isinstance(message, Mapping) or not all(
+            isinstance(message.get(key), str) for key in ("role", "content")
+        ):
+            raise ValueError(f"a message has a role and a content, unlike {message!r}")
+    return tuple({key: message[key] for key in ("role", "content")} for message in prompt)
+
+
+def gold(record: SchemaRecord) -> str:
+    """Write the right answer as `json.dumps` does, its members in the order given."""
+    return json.dumps(record.answer, ensure_ascii=False)
+
+
+def build_prompt(record: SchemaRecord, *, tokenizer: Any, kind: str) -> str:
+    """Build a prompt, ready to be tokenised without further special tokens.
+
+    Args:
+        record: what is asked.
+        tokenizer: whose chat template is used, if it has one.
+        kind: "compact", "chat", or "auto".
+
+    Raises:
+        ValueError: unknown kind, or `chat` without a chat template.
+    """
+    schema = json.dumps(record.schema, ensure_ascii=False)
+    if isinstance(record.request, str):
+        if is_chat(kind, tokenizer):
+            return chat(tokenizer, _INSTRUCTION + schema, record.request)
+        return f"JSON Schema: {schema}\n{record.request}\n{_CUE}"
+    if is_chat(kind, tokenizer):
+        return dialogue(tokenizer, record.request)
+    return "\n".join([*(message["content"] for message in record.request), _CUE])

@@ -1,0 +1,108 @@
+"""Answers in JSON, `+task=json_schema`: every request has a schema of its own, and a right answer.
+
+The schema of a record becomes the constraint. The budget is a multiple of the tokens of the right
+answer, so what is compared is who finishes when tokens are as short as people set them: after
+TruncProof (arXiv 2605.13076), whose set JSON-Mode-Eval has the same form.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from omegaconf import DictConfig
+
+import gcd
+import smc
+from experiments.harness.budgets import title_of_budgets
+from experiments.harness.comparison import compare, identity, report
+from experiments.harness.config import RecordConfig
+from experiments.harness.examples import Example, RecordTask
+from experiments.harness.models import load_model, title_of
+from experiments.harness.records import ReadResult
+from experiments.harness.results import Row
+from experiments.harness.run import Run, Task
+from experiments.harness.settings import check_records
+from experiments.harness.summary import as_table, summarize
+from experiments.json_schema.records import SchemaRecord, build_prompt, gold, load_records
+from experiments.tool_calling.answers import parses, same_values
+
+
+@dataclass
+class JsonSchemaConfig(RecordConfig):
+    """Answers in JSON: methods x algorithms x particle counts on the same requests."""
+
+    name: str = "json_schema"
+    methods: list[str] = field(
+        default_factory=lambda: ["lm", "lcd", "greedy_close", "json_close", "gcd"]
+    )
+    algorithms: list[str] = field(default_factory=lambda: ["smc"])
+    particles: list[int] = field(default_factory=lambda: [1])
+    budget: Any = field(default_factory=lambda: ["gold:1.0", "gold:1.25", "gold:2.0"])
+    literals: str = "canonical"
+    reference: str = "lcd"  # the method that the others are compared with, pair by pair
+
+
+def _read(config: DictConfig) -> ReadResult[SchemaRecord]:
+    return load_records(config.data, config.task.num_examples)
+
+
+def record_task(config: DictConfig, tokenizer: Any) -> RecordTask:
+    """Say what becomes of a record."""
+
+    @cache
+    def language_of(schema: str) -> gcd.Automaton:
+        return gcd.json_schema(schema, whitespace="spaced")
+
+    def is_correct(record: SchemaRecord, answer: bytes) -> bool:
+        try:
+            return same_values(json.loads(answer), record.answer)
+        except ValueError:
+            return False
+
+    def columns(example: Example, posterior: smc.Posterior) -> Row:
+        answer = posterior.answers[0] if posterior.answers else b""
+        text = answer.decode(errors="replace")
+        record: Any = example.record
+        return {"style": "json", "gold": gold(record), "parses": parses(text, "json")}
+
+    return RecordTask(
+        language=lambda record: language_of(json.dumps(record.schema)),
+        prompt=lambda record: build_prompt(record, tokenizer=tokenizer, kind=config.model.prompt),
+        is_correct=is_correct,
+        columns=columns,
+        gold=gold,
+    )
+
+
+def _run(run: Run, read: ReadResult[SchemaRecord]) -> None:
+    """Compile the schemas, sample what is not there yet, and report."""
+    config, task = run.config, run.config.task
+    lm, tokenizer = load_model(config.model)
+    prepared, rows = compare(run, read, record_task(config, tokenizer), lm, tokenizer)
+    if rows is None:
+        return
+    summary = summarize(rows, config.seed)
+    source = config.data.path or config.data.hub or "our own"
+    report(
+        run,
+        read,
+        prepared,
+        rows,
+        title=(
+            f"{task.name}: {prepared.num_records} requests ({source}), budget "
+            f"{title_of_budgets(task.budget)}, literals={task.literals}, "
+            f"temperature {config.smc.temperature:g}; {title_of(config.model)}"
+        ),
+        summary=summary,
+        table=as_table(summary),
+        notes=[
+            "An answer is right if it is the right JSON value, keys in whatever order. Accuracies "
+            "in percent with 95 % bootstrap intervals over requests; dead rows count as wrong."
+        ],
+    )
+
+
+TASK = Task("json_schema", JsonSchemaConfig, check_records, _read, identity, _run, processes="rows")
