@@ -66,7 +66,7 @@ def record_task(config: DictConfig, tokenizer: Any) -> RecordTask:
         answer = posterior.answers[0] if posterior.answers else b""
         text = answer.decode(errors="replace")
         record: Any = example.record
-        return {"style": "json", "gold": gold(record), "parses": parses(text, "json")}
+        return {"gold": gold(record), "parses": parses(text, "json")}
 
     return RecordTask(
         language=lambda record: language_of(json.dumps(record.schema)),

@@ -140,7 +140,7 @@ def test_a_run_says_who_finishes(tmp_path):
     assert len(rows) == 2 * 3 * 5  # records, budgets, methods
     validator = jsonschema.Draft202012Validator(SCHEMA)
     for row in rows:
-        rule = row["style"].removeprefix("json, gold:")
+        rule = row["style"].removeprefix("gold:")
         needed = len(row["gold"]) + 1  # a token is a byte
         assert row["budget"] == math.ceil(float(rule) * needed)
         if row["method"] == "gcd":
