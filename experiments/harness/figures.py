@@ -120,7 +120,7 @@ def _accuracy(records: Records, panels: Sequence[Any], metric: str, key: str) ->
         right.plot(_column(rows, "particles"), _column(rows, "complete"), **arm.style)
     right.set_ylabel("answers finished within the budget")
     right.set_ylim(-0.03, 1.03)
-    right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    right.yaxis.set_major_formatter(PercentFormatter(1.0))
     for axis in panels:
         axis.set_xscale("log", base=2)
         axis.xaxis.set_major_locator(FixedLocator(sorted({s["particles"] for s in records})))
@@ -217,7 +217,7 @@ def plot_budgets(
                         ends = (y - d[name] + d[f"{name}_{end}"] for end in ("low", "high"))
                         axis.vlines(x, *ends, color=arm.style["color"], linewidth=1)
             plain(axis)
-            axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+            axis.yaxis.set_major_formatter(PercentFormatter(1.0))
             axis.xaxis.set_major_locator(FixedLocator(factors))
             axis.set_title(
                 f"{shown[name]}\n{N} particle{'s' * (N > 1)}{f', {style} style' * bool(style)}",
@@ -229,7 +229,7 @@ def plot_budgets(
         same = list(axes[:, [column for column, _ in columns] == np.array(name)].flat)
         low, high = zip(*(axis.get_ylim() for axis in same), strict=True)
         for axis in same:
-            axis.set_ylim(min(low), min(max(high), 1.02))
+            axis.set_ylim(max(min(low), -0.02), min(max(high), 1.02))
     if differences:
         reference = method_of(differences[0]["reference"]).title
         title += f"; bars: paired 95 % intervals of the difference to {reference}"
@@ -270,4 +270,4 @@ def _measure(
         axis.vlines(x, low, high, color=arm.style["color"], linewidth=1, alpha=0.7)
     axis.set_ylabel(f"{metric}\n(95 % intervals)")
     axis.set_ylim(bottom=0)
-    axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axis.yaxis.set_major_formatter(PercentFormatter(1.0))
