@@ -1,0 +1,51 @@
+"""What an axis says of a point is where the point is."""
+
+from __future__ import annotations
+
+import matplotlib
+import pytest
+
+from experiments.harness import figures
+from experiments.harness.paired import ACCURACY, FINISHED, differences
+from experiments.harness.summary import summarize
+
+matplotlib.use("Agg")
+
+
+def rows() -> list[dict]:
+    """Accuracies below a tenth, where whole percents are too coarse for ticks."""
+    return [
+        {
+            "example": f"{i}:{i}", "method": method, "algorithm": "smc", "particles": 1,
+            "repeat": 0, "style": f"gold:{factor}", "valid": method == "gcd", "complete": True,
+            "dead": False, "weighted_accuracy": float(i < 2 and method == "gcd"),
+            "majority_correct": False, "best_correct": False, "log_evidence": -1.0, "ess": 1.0,
+            "lm_calls": 5, "tokens": 9, "read": 4, "forced": 0, "drafted": 0, "used": 0,
+            "landed": 0, "seconds": 1.0, "enumerated": False, "share_finished": 1.0,
+        }
+        for method in ("lcd", "gcd") for factor in (1.0, 2.0) for i in range(16)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["accuracy", "budgets"])
+def test_ticks_of_percent_are_true(name, monkeypatch, tmp_path):
+    drawn = []
+    monkeypatch.setattr(figures, "_finish", lambda figure, *others: drawn.append(figure))
+    summary = summarize(rows())
+    if name == "accuracy":
+        figures.plot_comparison(name, summary, tmp_path / "x.png", "a title")
+    else:
+        found = differences(rows(), 0, {**ACCURACY, **FINISHED}, "lcd")
+        labels = ("accuracy", "weighted_accuracy")
+        figures.plot_budgets(summary, found, tmp_path / "x.png", "a title", *labels)
+    [figure] = drawn
+    checked = 0
+    for axis in figure.axes:
+        low, high = axis.get_ylim()
+        assert name == "accuracy" or low >= -0.02
+        for place, label in zip(axis.get_yticks(), axis.get_yticklabels(), strict=True):
+            if label.get_text().endswith("%") and low <= place <= high:
+                said = float(label.get_text().rstrip("%").replace("\N{MINUS SIGN}", "-")) / 100
+                assert said == pytest.approx(place, abs=1e-9)
+                checked += 1
+    assert checked > 8
