@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 
 from experiments.commongen.training import prompt_of, read_training
 from experiments.harness.prompts import encode
+from experiments.json_schema import records as schema_records
 from experiments.sql.databases import read_sources
 from experiments.sql.prompts import build_prompt as build_query_prompt
 from experiments.sql.questions import find_questions, read_questions
@@ -118,9 +119,24 @@ def _questions(config: DictConfig, num: int, tokenizer: Any) -> list[list[int]]:
     return [list(encode(prompt, kind, tokenizer)) for prompt in prompts]
 
 
+def _requests_for_json(config: DictConfig, num: int, tokenizer: Any) -> list[list[int]]:
+    """Requests for JSON, each with its schema."""
+    found, kind = schema_records.load_records(config.records, num).records, config.model.prompt
+    prompts = (
+        schema_records.build_prompt(record, tokenizer=tokenizer, kind=kind) for record in found
+    )
+    return [list(encode(prompt, kind, tokenizer)) for prompt in prompts]
+
+
 SOURCES = {
     "xlam": PromptSource(
         _tool_calls, _tool_calls_in_words, ("style",), "FILE.jsonl in xLAM's form", hub=True
+    ),
+    "json_schema": PromptSource(
+        _requests_for_json,
+        lambda config: f"requests of {Path(config.records.path or config.records.hub).name}",
+        needs="FILE.jsonl of prompt, schema and completion",
+        hub=True,
     ),
     "commongen": PromptSource(
         _concept_sets,

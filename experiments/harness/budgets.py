@@ -114,10 +114,18 @@ def multiple_in(part: str) -> tuple[str, float] | None:
 def check_budget(key: str, spec: Any) -> None:
     """Refuse a setting that is no budget and no list of different ones, with a `ValueError`."""
     if isinstance(spec, ListConfig):
-        if not spec or len(set(spec)) < len(spec):
-            raise ValueError(f"{key} must be one budget or several different ones, got {spec!r}")
         for each in spec:
             check_budget(key, each)
+        multiples = [multiple_of(each) for each in spec if ":" in str(each)]
+        others = [each for each in spec if ":" not in str(each)]
+        different = len(set(multiples)) == len(multiples) and len(set(others)) == len(others)
+        if not spec or not different:
+            raise ValueError(f"{key} must be one budget or several different ones, got {spec!r}")
+        if len({name for name, _ in multiples}) > 1:
+            raise ValueError(
+                f"{key}={spec!r} has multiples of two things, which no figure could show side by "
+                "side: give those of gold and of fewest in two runs"
+            )
         return
     if isinstance(spec, bool) or not isinstance(spec, int | str):
         raise ValueError(f"{key} must be a whole number or a name, got {spec!r}")

@@ -194,8 +194,10 @@ def report(
 def _counts(malformed: int, prepared: Preparation) -> str:
     """What became of the records, in a sentence."""
     sampled, refused = len(prepared.examples), len(prepared.refused)
-    well_formed = f"{sampled + refused} well-formed records: {sampled} sampled, {refused} refused"
-    return f"{well_formed}; {malformed} malformed ones left out."
+    several = any(example.rule for example in prepared.examples)
+    what = "examples (a record under a budget)" if several else "well-formed records"
+    well_formed = f"{sampled + refused} {what}: {sampled} sampled, {refused} refused"
+    return f"{well_formed}; {malformed} malformed records left out."
 
 
 def _once(config: DictConfig, prepared: Preparation) -> str:

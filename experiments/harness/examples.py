@@ -26,7 +26,7 @@ import smc
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.budgets import budget_of, budgets_in, part_of
 from experiments.harness.methods import method_of, refuse_little_memory
-from experiments.harness.prompts import encode
+from experiments.harness.prompts import PromptError, encode
 from experiments.harness.results import Key, ResultStore, Row
 from experiments.harness.seeds import derived_seed
 from experiments.report.traces import Tracing
@@ -164,7 +164,7 @@ def prepare(
             try:
                 language = task.language(record) if language is None else language
                 add(i * len(records) + number, record, language, spec, rule)
-            except (gcd.ConstraintError, smc.PromptTooLongError) as error:
+            except (gcd.ConstraintError, smc.PromptTooLongError, PromptError) as error:
                 refused.append((part_of(record.id, rule) if rule else record.id, str(error)))
         progress(1)
     examples.sort(key=lambda example: example.number)

@@ -9,6 +9,10 @@ from experiments.harness.checks import one_of
 from experiments.harness.config import PROMPTS
 
 
+class PromptError(ValueError):
+    """A chat template refuses the messages of a record."""
+
+
 def is_chat(kind: str, tokenizer: Any) -> bool:
     """Tell whether a kind of prompt (`model.prompt`) means chat for this tokenizer.
 
@@ -45,6 +49,9 @@ def dialogue(
         messages: each with `role` and `content`.
         joined: one message of the user instead of the first two, for templates that know no system;
             both in a row by default.
+
+    Raises:
+        PromptError: the template refuses them, without a system too.
     """
     from jinja2 import TemplateError  # which compact prompts need not wait for
 
@@ -52,12 +59,16 @@ def dialogue(
         return str(tokenizer.apply_chat_template(these, tokenize=False, add_generation_prompt=True))
 
     try:
-        return write(messages)
-    except TemplateError:  # some templates know no system role
-        if len(messages) < 2 or messages[0]["role"] != "system":
-            raise
-        both = joined or f"{messages[0]['content']}\n\n{messages[1]['content']}"
-        return write([{"role": "user", "content": both}, *messages[2:]])
+        try:
+            return write(messages)
+        except TemplateError:  # some templates know no system role
+            if [message["role"] for message in messages[:2]] != ["system", "user"]:
+                raise
+            both = joined or f"{messages[0]['content']}\n\n{messages[1]['content']}"
+            return write([{"role": "user", "content": both}, *messages[2:]])
+    except TemplateError as error:
+        roles = ", ".join(message["role"] for message in messages)
+        raise PromptError(f"the chat template refuses messages of {roles}: {error}") from error
 
 
 def encode(text: str, kind: str, tokenizer: Any) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ refused.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -107,6 +108,23 @@ def read_hub(
         rows = rows.select(range(min(limit, len(rows))))
     named = ((number, str(number), row) for number, row in enumerate(rows, 1))
     return collect(named, record_of, name, needs)
+
+
+def refuse_unwritable(record: Any, answer: Any) -> None:
+    """Refuse what Python reads as JSON and no text in UTF-8 can hold: `ValueError`.
+
+    Args:
+        record: a dataclass of plain values, in which a lone surrogate is refused.
+        answer: a value of JSON, in which NaN and infinities are refused.
+    """
+    try:
+        json.dumps(answer, allow_nan=False)
+    except ValueError as error:
+        raise ValueError(f"an answer holds a number that JSON does not have: {error}") from error
+    try:
+        json.dumps(dataclasses.asdict(record), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the record holds text that is not Unicode: {error}") from error
 
 
 def read_text(path: str | Path, errors: str = "strict") -> str:

@@ -16,7 +16,13 @@ from typing import Any
 from experiments.harness.config import DataConfig
 from experiments.harness.models import ROOT
 from experiments.harness.prompts import chat, dialogue, is_chat
-from experiments.harness.records import ReadResult, read_hub, read_lines, read_list
+from experiments.harness.records import (
+    ReadResult,
+    read_hub,
+    read_lines,
+    read_list,
+    refuse_unwritable,
+)
 
 OWN = ROOT / "data" / "json_schema" / "records.jsonl"
 """A hundred records that come with the project, two to each of fifty schemas."""
@@ -72,7 +78,9 @@ def record_of(row: Any, default_id: str) -> SchemaRecord:
         raise ValueError(f"a schema is an object, not {type(schema).__name__}")
     identity = row.get("id")
     name = default_id if identity is None else str(identity)
-    return SchemaRecord(name, _request(row["prompt"]), schema, answer)
+    record = SchemaRecord(name, _request(row["prompt"]), schema, answer)
+    refuse_unwritable(record, answer)
+    return record
 
 
 def _parsed(value: Any, field: str) -> Any:
@@ -95,6 +103,8 @@ def _request(prompt: Any) -> str | tuple[dict[str, str], ...]:
             isinstance(message.get(key), str) for key in ("role", "content")
         ):
             raise ValueError(f"a message has a role and a content, unlike {message!r}")
+    if prompt[-1]["role"] != "user":
+        raise ValueError(f"the last message is the user's, not of the role {prompt[-1]['role']!r}")
     return tuple({key: message[key] for key in ("role", "content")} for message in prompt)
 
 

@@ -8,6 +8,9 @@ TruncProof (arXiv 2605.13076), whose set JSON-Mode-Eval has the same form.
 from __future__ import annotations
 
 import json
+import logging
+import warnings
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -28,6 +31,9 @@ from experiments.harness.settings import check_records
 from experiments.harness.summary import as_table, summarize
 from experiments.json_schema.records import SchemaRecord, build_prompt, gold, load_records
 from experiments.tool_calling.answers import parses, same_values
+from gcd.errors import shown
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass
@@ -49,12 +55,29 @@ def _read(config: DictConfig) -> ReadResult[SchemaRecord]:
     return load_records(config.data, config.task.num_examples)
 
 
-def record_task(config: DictConfig, tokenizer: Any) -> RecordTask:
-    """Say what becomes of a record."""
+def record_task(config: DictConfig, tokenizer: Any, ignored: Counter[str]) -> RecordTask:
+    """Say what becomes of a record; keywords of schemas that constrain nothing are counted."""
 
     @cache
     def language_of(schema: str) -> gcd.Automaton:
-        return gcd.json_schema(schema, whitespace="spaced")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")  # counted here, reported once for all records
+            language = gcd.json_schema(schema, whitespace="spaced")
+        for warning in caught:
+            if isinstance(warning.message, gcd.IgnoredKeywordWarning):
+                ignored.update(each.keyword for each in warning.message.ignored)
+        return language
+
+    def language(record: SchemaRecord) -> gcd.Automaton:
+        """Refuse a record that no answer under its schema could be right for."""
+        allowed, right = language_of(json.dumps(record.schema)), gold(record)
+        if not allowed.accepts(right.encode()):
+            raise gcd.ConstraintError(
+                f"its right answer is no answer under its schema: {shown(right)}; is it valid, are "
+                "its members in the order of `properties`, are whole numbers spelled without a "
+                "point?"
+            )
+        return allowed
 
     def is_correct(record: SchemaRecord, answer: bytes) -> bool:
         try:
@@ -69,7 +92,7 @@ def record_task(config: DictConfig, tokenizer: Any) -> RecordTask:
         return {"gold": gold(record), "parses": parses(text, "json")}
 
     return RecordTask(
-        language=lambda record: language_of(json.dumps(record.schema)),
+        language=language,
         prompt=lambda record: build_prompt(record, tokenizer=tokenizer, kind=config.model.prompt),
         is_correct=is_correct,
         columns=columns,
@@ -81,9 +104,13 @@ def _run(run: Run, read: ReadResult[SchemaRecord]) -> None:
     """Compile the schemas, sample what is not there yet, and report."""
     config, task = run.config, run.config.task
     lm, tokenizer = load_model(config.model)
-    prepared, rows = compare(run, read, record_task(config, tokenizer), lm, tokenizer)
+    ignored = Counter[str]()
+    prepared, rows = compare(run, read, record_task(config, tokenizer, ignored), lm, tokenizer)
     if rows is None:
         return
+    if ignored:
+        listed = ", ".join(f"{name} ({n})" for name, n in ignored.most_common())
+        _LOG.warning("keywords of schemas that constrain nothing: %s", listed)
     summary = summarize(rows, config.seed)
     source = config.data.path or config.data.hub or "our own"
     report(
@@ -102,6 +129,7 @@ def _run(run: Run, read: ReadResult[SchemaRecord]) -> None:
             "An answer is right if it is the right JSON value, keys in whatever order. Accuracies "
             "in percent with 95 % bootstrap intervals over requests; dead rows count as wrong."
         ],
+        more={"ignored_keywords": dict(ignored)},
     )
 
 

@@ -11,7 +11,6 @@ run half way. A file without a single good record is refused.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from typing import Any
 from experiments.harness import records as hub
 from experiments.harness.config import DataConfig
 from experiments.harness.models import ROOT
-from experiments.harness.records import ReadResult, read_lines, read_list
+from experiments.harness.records import ReadResult, read_lines, read_list, refuse_unwritable
 from experiments.tool_calling.answers import Call, declaration_of, name_of
 from gcd.languages.tools.tool_keys import declared_parameters
 
@@ -91,7 +90,7 @@ def record_of(row: Any, default_id: str) -> ToolRecord:
         tools=tuple(dict(tool) for tool in tools),
         calls=tuple(_call_of(answer) for answer in answers),
     )
-    _check_writable(record)
+    refuse_unwritable(record, [call.arguments for call in record.calls])
     return record
 
 
@@ -126,18 +125,6 @@ def _call_of(answer: Any) -> Call:
     if not isinstance(name, str) or not isinstance(arguments, Mapping):
         raise ValueError(f"an answer without a name or with odd arguments: {str(answer)[:80]}")
     return Call(name, dict(arguments))
-
-
-def _check_writable(record: ToolRecord) -> None:
-    """Python reads NaN, infinities and lone surrogates; no answer or prompt can hold them."""
-    try:
-        json.dumps([call.arguments for call in record.calls], allow_nan=False)
-    except ValueError as error:
-        raise ValueError(f"an answer holds a number that JSON does not have: {error}") from error
-    try:
-        json.dumps(dataclasses.asdict(record), ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"the record holds text that is not Unicode: {error}") from error
 
 
 def _query_of(query: Any) -> str:

@@ -284,7 +284,7 @@ def test_real_records_malformed_ones_and_infeasible_budgets(tmp_path):
     summary = json.loads((run_dir / "summary.json").read_text())
     assert (summary["records"], summary["malformed"], summary["refused"]) == (2, 1, 1)
     table = (run_dir / "table.md").read_text()
-    assert "2 well-formed records: 1 sampled, 1 refused; 1 malformed ones left out." in table
+    assert "2 well-formed records: 1 sampled, 1 refused; 1 malformed records left out." in table
 
 
 @pytest.mark.slow

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from omegaconf import OmegaConf
 
 import gcd
-from experiments.harness.budgets import budget_of, multiple_in, part_of
+from experiments.harness.budgets import budget_of, check_budget, multiple_in, part_of
 
 VOCABULARY = gcd.Vocabulary.from_bytes([bytes([b]) for b in range(256)] + [b""], [256])
 
@@ -38,3 +39,24 @@ def test_a_part_of_a_run_says_its_style_and_multiple(style: str):
     assert multiple_in(part_of(style, "gold:1.25")) == (style, 1.25)
     assert multiple_in(part_of(style, "tight")) is None
     assert multiple_in(style) is None
+
+
+@pytest.mark.parametrize(
+    ("specs", "refused"),
+    [
+        (["gold:1.0", "gold:2.0", 7, "tight"], None),
+        (["fewest:1.5"], None),
+        ([], "must be one budget or several different ones"),
+        (["gold:1", "gold:1.0"], "must be one budget or several different ones"),
+        ([7, 7], "must be one budget or several different ones"),
+        (["gold:2.0", "fewest:2.0"], "multiples of two things"),
+        (["gold:0.5"], "is no budget"),
+    ],
+)
+def test_lists_of_budgets(specs: list, refused: str | None):
+    given = OmegaConf.create(specs)
+    if refused is None:
+        check_budget("task.budget", given)
+    else:
+        with pytest.raises(ValueError, match=refused):
+            check_budget("task.budget", given)

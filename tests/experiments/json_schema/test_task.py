@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import jsonschema
 import pytest
 from hydra import compose, initialize_config_dir
 from jinja2 import TemplateError
+from omegaconf import OmegaConf
+from transformers import AutoTokenizer
 
 import gcd
 from experiments import run as experiment
+from experiments.distillation.prompts import SOURCES
 from experiments.harness.config import DataConfig
+from experiments.harness.prompts import PromptError
 from experiments.harness.records import DataError
 from experiments.json_schema.records import build_prompt, gold, load_records, record_of
 from tests.experiments.toy_model import write_checkpoint
@@ -34,7 +39,7 @@ class Template:
 
     def apply_chat_template(self, messages, tokenize, add_generation_prompt):
         assert (tokenize, add_generation_prompt) == (False, True)
-        if messages[0]["role"] == "system" and not self.knows_system:
+        if any(m["role"] == "system" for m in messages) and not self.knows_system:
             raise TemplateError("no system here")
         return "".join(f"<{m['role']}>{m['content']}" for m in messages) + "<assistant>"
 
@@ -66,6 +71,14 @@ def test_json_and_texts_of_json_read_alike(tmp_path):
         (RECORD | {"prompt": " "}, "a prompt is a text or a list of messages, not ' '"),
         (RECORD | {"prompt": []}, "a prompt is a text or a list of messages, not"),
         (RECORD | {"prompt": [{"role": "user"}]}, "a message has a role and a content, unlike"),
+        (
+            RECORD | {"prompt": [*MESSAGES, {"role": "assistant", "content": "1"}]},
+            "the last message is the user's, not of the role 'assistant'",
+        ),
+        (RECORD | {"completion": {"a": math.nan}}, "an answer holds a number that JSON does not"),
+        (RECORD | {"completion": {"a": "\ud800"}}, "the record holds text that is not Unicode"),
+        (RECORD | {"prompt": "\ud800"}, "the record holds text that is not Unicode"),
+        (RECORD | {"id": "\ud800"}, "the record holds text that is not Unicode"),
     ],
 )
 def test_a_malformed_record_is_passed_over_with_its_reason(row, reason, tmp_path):
@@ -103,8 +116,9 @@ def test_in_a_chat_the_schema_of_a_text_is_told():
 
 
 def test_a_template_s_own_complaint_is_shown():
-    record = record_of(RECORD | {"prompt": MESSAGES[:1]}, "1")
-    with pytest.raises(TemplateError, match="no system here"):
+    record = record_of(RECORD | {"prompt": [MESSAGES[0], *MESSAGES]}, "1")
+    expected = "the chat template refuses messages of system, system, user: no system here"
+    with pytest.raises(PromptError, match=expected):
         build_prompt(record, tokenizer=Template(False), kind="chat")
 
 
@@ -121,22 +135,74 @@ def test_our_records_are_what_they_say():
         validator.validate(record.answer)
     schemas = {json.dumps(record.schema): record for record in found.records}
     assert len(schemas) == 50
-    for schema, record in schemas.items():
-        assert gcd.json_schema(schema, whitespace="spaced").accepts(gold(record).encode())
+    languages = {schema: gcd.json_schema(schema, whitespace="spaced") for schema in schemas}
+    for record in found.records:
+        assert languages[json.dumps(record.schema)].accepts(gold(record).encode())
+        for text in strings(record.answer):  # word for word, or a choice of the schema, or a date
+            assert (
+                text in record.request
+                or json.dumps(text) in json.dumps(record.schema)
+                or re.fullmatch(r"\d{4}-\d\d-\d\d", text)
+            )
+
+
+def test_an_hmm_is_distilled_from_answers_to_the_same_prompts(tmp_path):
+    path = write(tmp_path / "records.jsonl", RECORD, RECORD | {"prompt": MESSAGES})
+    tokenizer = AutoTokenizer.from_pretrained(write_checkpoint(tmp_path / "model"))
+    source = SOURCES["json_schema"]
+    settings = {"records": {"path": str(path), "hub": None, "split": "train", "offset": 0}}
+    config = OmegaConf.create({**settings, "model": {"prompt": "compact"}})
+    prompts = source.token_ids(config, 5, tokenizer)
+    records = load_records(DataConfig(path=str(path)), 5).records
+    wanted = [build_prompt(each, tokenizer=tokenizer, kind="compact") for each in records]
+    assert [tokenizer.decode(ids) for ids in prompts] == wanted
+    assert source.words(config) == "requests of records.jsonl"
+
+
+def strings(value: object) -> list[str]:
+    """All strings of a JSON value, names of members aside."""
+    if isinstance(value, dict | list):
+        inner = value.values() if isinstance(value, dict) else value
+        return [text for each in inner for text in strings(each)]
+    return [value] if isinstance(value, str) else []
+
+
+def run(path: Path, tmp_path: Path, *more: str) -> list[dict]:
+    """Run the task on a file of records with a toy model, and give its rows."""
+    overrides = (
+        "+task=json_schema", f"model.path={write_checkpoint(tmp_path / 'model')}",
+        "model.device=cpu", "wandb=disabled", f"data.path={path}", f"run_dir={tmp_path / 'run'}",
+        *more,
+    )  # fmt: skip
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        experiment.run(compose("config", list(overrides)))
+    lines = (tmp_path / "run" / "results.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.slow
+def test_what_no_answer_could_be_right_for_is_refused_whatever_the_budget(tmp_path, caplog):
+    schema = SCHEMA | {"properties": SCHEMA["properties"] | {"b": {"minimun": 3}}}
+    good = RECORD | {"schema": schema, "id": "good"}
+    bad = [{"a": "x"}, {"b": 1, "a": 1}, {"a": 1.0}]
+    rows = [good, *(good | {"completion": each, "id": f"bad{i}"} for i, each in enumerate(bad))]
+    path = write(tmp_path / "records.jsonl", *rows)
+    found = run(path, tmp_path, "task.budget=[fewest:1.5,fewest:2.0]", "task.methods=[gcd]",
+                "task.reference=gcd")  # fmt: skip
+    assert {row["example"].partition(":")[2] for row in found} == {"good"}
+    refused = (tmp_path / "run" / "refused.jsonl").read_text()
+    assert refused.count("its right answer is no answer under its schema") == 2 * len(bad)
+    assert "keywords of schemas that constrain nothing: minimun (1)" in caplog.text
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["ignored_keywords"] == {"minimun": 1}
+    table = (tmp_path / "run" / "table.md").read_text()
+    assert "8 examples (a record under a budget): 2 sampled, 6 refused" in table
 
 
 @pytest.mark.slow
 def test_a_run_says_who_finishes(tmp_path):
     path = write(tmp_path / "records.jsonl", RECORD, RECORD | {"completion": {"a": -22}})
-    overrides = (
-        "+task=json_schema", f"model.path={write_checkpoint(tmp_path / 'model')}",
-        "model.device=cpu", "wandb=disabled", f"data.path={path}", f"run_dir={tmp_path / 'run'}",
-        "task.particles=[2]",
-    )  # fmt: skip
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        experiment.run(compose("config", list(overrides)))
-    lines = (tmp_path / "run" / "results.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
+    rows = run(path, tmp_path, "task.particles=[2]")
     assert len(rows) == 2 * 3 * 5  # records, budgets, methods
     validator = jsonschema.Draft202012Validator(SCHEMA)
     for row in rows:
