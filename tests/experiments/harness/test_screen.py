@@ -43,7 +43,7 @@ def test_the_sentence_says_who_finished_and_what_differs() -> None:
         *(row("pgcd", 1, 0.4 * (e in "03"), example=e, log_evidence=-0.9) for e in "0123"),
     ]
     flat = " ".join(printed(rows).split())
-    assert "GCD and P-GCD finished every request, LCD left up to 1 of 4 unfinished; " in flat
+    assert "GCD and P-GCD finished every request; LCD left up to 1 of 4 unfinished; " in flat
     assert "accuracy (weighted) differs from GCD's in 1 of 1 rows of LCD. method" in flat
     assert "In every row: algorithm SMC, particles 1, " in flat
     assert "Evidence found is a share of the estimate of P-GCD, SMC, 1 particle; 0 where" in flat
@@ -51,6 +51,10 @@ def test_the_sentence_says_who_finished_and_what_differs() -> None:
     assert "GCD and P-GCD finished every request; by paired" in flat
     assert "differs from GCD's in no row. method" in flat
     assert "differs" not in printed(rows[:4])
+    closed = [row("json_close", 1, 0.0, example=e) | {"valid": e > "0"} for e in "0123"]
+    flat = " ".join(printed([*rows[4:], *closed]).split())
+    assert "GCD and P-GCD finished every request; LCD, closed as JSON left up to 1 of 4 " in flat
+    assert "of 4 unfinished or invalid; by" in flat
 
 
 def test_enumerated_evidence_is_named_as_the_reference() -> None:
