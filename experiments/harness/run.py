@@ -55,6 +55,7 @@ _LOG = logging.getLogger(__name__)
 _IDENTITY = "identity.json"
 _TABLE = "table.md"
 _SUMMARY = "summary.json"
+_GROWING = ("repeats", "particles")  # of a task with records; rows are the same with more of them
 T = TypeVar("T")
 
 
@@ -188,8 +189,9 @@ class Run:
     def refuse_another(self) -> None:
         """Refuse a directory with rows of other settings, data or weights, or of unknown ones.
 
-        One in which nothing was finished is taken over: what ended there, perhaps for a wrong
-        setting, left nothing that could be mixed up with what comes.
+        A run that only grows, by repetitions or by numbers of particles, is the same. A directory
+        in which nothing was finished is taken over: what ended there, perhaps for a wrong setting,
+        left nothing that could be mixed up with what comes.
 
         Raises:
             ValueError: with what was otherwise, and how it is now.
@@ -202,7 +204,7 @@ class Run:
             )
         if saved.exists() and any(self._left()):
             before = read_json(saved, remedy=remedy)
-            if _differences(without_places(before), self._name):
+            if _differences(_as_large(without_places(before), self._name), self._name):
                 changed = _differences(before, self.identity)
                 raise ValueError(
                     f"{self.directory} holds another run: {'; '.join(changed)}. Give another "
@@ -245,6 +247,9 @@ class Run:
             write_json(self.identity, self.directory / _IDENTITY, sort_keys=True)
             if keys:  # first, as it takes half a line off the file that the others read
                 self.store = ResultStore(rows_dir)
+                if any(key not in self.store for key in keys):  # a report would be of fewer rows
+                    for name in (REPORT, _TABLE, _SUMMARY):
+                        (self.directory / name).unlink(missing_ok=True)
         self.wait()
         if keys:
             if self.rank:
@@ -354,6 +359,20 @@ class Run:
 def _subject(config: DictConfig) -> str:
     """The task whose prompts the model answers: what is run has it, what is trained names it."""
     return str(config.task.name if "task" in config else config.get("source", ""))
+
+
+def _as_large(before: Identity, now: Identity) -> Identity:
+    """Give an earlier identity the repetitions and particles of one that has all of its rows."""
+    old, new = before.get("task"), now.get("task")
+    if (
+        not isinstance(old, dict)
+        or not isinstance(new, dict)
+        or not ({*_GROWING} <= old.keys() & new.keys())
+    ):
+        return before
+    if old["repeats"] > new["repeats"] or not {*old["particles"]} <= {*new["particles"]}:
+        return before
+    return {**before, "task": {**old, **{name: new[name] for name in _GROWING}}}
 
 
 def _differences(before: Any, now: Any, key: str = "") -> list[str]:

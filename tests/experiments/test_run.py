@@ -172,6 +172,21 @@ def test_repetitions_are_independent_and_the_first_is_the_run_without_any(tmp_pa
     first = [row for row in thrice if row["repeat"] == 0]
     assert without_seconds(once) == without_seconds(first)
     assert len(thrice) == 3 * len(once)
+    # A run grows: what there is stays, to the second, and nothing else may change.
+    grown = tmp_path / "once"
+    with pytest.raises(ValueError, match=r"holds another run: task\.particles was"):
+        experiment.run(composed(*common[:2], "task.particles=[3]", f"run_dir={grown}"))
+    experiment.run(composed(*common[:2], "task.particles=[1,2]", f"run_dir={grown}"))
+    experiment.run(
+        composed(*common[:2], "task.particles=[1,2]", f"run_dir={grown}", "task.repeats=3")
+    )
+    rows = rows_of(grown)
+    assert all(row in rows for row in once)
+    of_two = [row for row in rows if row["particles"] == 2]
+    assert len(rows) == 2 * len(of_two)
+    assert without_seconds(of_two) == without_seconds(thrice)
+    with pytest.raises(ValueError, match=r"holds another run: task\.particles was"):
+        experiment.run(composed(*common, f"run_dir={grown}", "task.repeats=3"))
     evidences: dict[tuple, set] = {}
     for row in thrice:
         if not row["enumerated"]:
