@@ -10,8 +10,8 @@ shifted to restore the invariant (`_align`, one gather per layer).
 Padding does not change what is computed for a row beyond the order of floating-point sums: masked
 columns have weight exactly zero, and positions count real tokens.
 
-Two kinds. `TransformersRows` holds prompt and answer of every row, and serves any model with an
-ordinary cache. `SharingRows` holds the answers, and each prompt once (`smc.models.shared_prompts`).
+These rows hold prompt and answer, and serve any model with an ordinary cache. Those of
+`smc.models.sharing_rows` are lighter, for most models.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
-from smc.models.shared_prompts import SharedPrompts, attending, sharing
+from smc.models.shared_prompts import SharedPrompts
 
 
 class PromptMemory(NamedTuple):
@@ -140,29 +140,18 @@ class TransformersRows:
             Log-probabilities of the next token after each of the tokens (or after the last one,
             where `options` say so).
         """
-        mask = _last_columns(valid, self._width + tokens.shape[1])
-        return self._pass(tokens, mask.long(), _positions(mask, tokens.shape[1]), options)
-
-    def _pass(
-        self,
-        tokens: Int[Tensor, "R T"],
-        mask: Tensor,
-        positions: Int64[Tensor, "R T"],
-        options: dict[str, int],
-    ) -> Float[Tensor, "R T2 V"]:
         width = self._width + tokens.shape[1]
+        mask = _last_columns(valid, width)
         output = self._model(
             input_ids=tokens,
-            attention_mask=mask,
-            position_ids=positions,
+            attention_mask=mask.long(),
+            position_ids=_positions(mask, tokens.shape[1]),
             past_key_values=self._cache,
             use_cache=True,
             **options,
         )
         self._check_memory(width)
-        logits = output.logits
-        precision = torch.promote_types(logits.dtype, torch.float32)
-        return logits.log_softmax(dim=-1, dtype=precision)
+        return normalised(output.logits)
 
     def _align(self, valid: Int64[Tensor, "R"], kept: Int64[Tensor, "R"]) -> None:
         """Keep the first `kept` of each row's last `valid` columns, and move them to the end."""
@@ -196,80 +185,9 @@ class TransformersRows:
                     raise ValueError(_no_kv_cache(self._model))
 
 
-class SharingRows(TransformersRows):
-    """The KV cache of what R prefixes have beyond their prompts; lengths are without these.
-
-    Args:
-        model: with plain causal attention.
-        prompts: what it remembers of B prompts, a row for each to begin with.
-    """
-
-    def __init__(self, model: Any, prompts: SharedPrompts) -> None:
-        super().__init__(sharing(model), torch.zeros_like(prompts.lengths))
-        self._prompts = prompts
-        self._owner = torch.arange(len(prompts.lengths), device=prompts.lengths.device)
-        for number, (keys, values) in enumerate(prompts.layers):
-            self._cache.update(keys[:, :, :0], values[:, :, :0], number)  # no column yet
-
-    def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
-        """Move rows; prompts stay where they are, until most of them have no row any more."""
-        self._owner = self._owner[ancestors]
-        used = torch.unique(self._owner)
-        if len(used) and 2 * len(used) <= len(self._prompts.lengths):
-            self._prompts = self._prompts.take(used)
-            self._owner = torch.searchsorted(used, self._owner)
-        super().reorder(ancestors)
-
-    @torch.inference_mode()
-    def read(
-        self, tokens: Int[Tensor, "R T"], valid: Int64[Tensor, "R"], **options: int
-    ) -> Float[Tensor, "R T2 V"]:
-        """Read `tokens`, after which the last `valid` columns of a row count."""
-        T = tokens.shape[1]
-        mask = _last_columns(valid, self._width + T)
-        columns = torch.arange(mask.shape[1], device=mask.device)
-        past = columns <= columns[-T:].unsqueeze(1)
-        positions = _positions(mask, T) + self._prompts.lengths[self._owner].unsqueeze(1)
-        with attending(self._prompts, self._owner):
-            return self._pass(tokens, mask[:, None, None] & past, positions, options)
-
-
-def shares_prompts(model: Any) -> bool:
-    """Find out whether rows of this model can share their prompts.
-
-    They can if all layers attend to everything before, and if a few tokens, read both ways, get
-    the same log-probabilities: what a model does beyond plain attention would show there.
-    """
-    from transformers import DynamicCache
-    from transformers.cache_utils import DynamicLayer
-
-    config = model.config.get_text_config()
-    layers = DynamicCache(config=model.config).layers
-    if {type(layer) for layer in layers} != {DynamicLayer} or not hasattr(
-        config, "_attn_implementation"
-    ):
-        return False
-    ids = torch.arange(8, device=model.device) * 7 % model.get_output_embeddings().weight.shape[0]
-    lengths = torch.tensor([2, 4], device=model.device)
-    plain = TransformersRows(model, lengths)
-    plain.read(ids.view(2, 4), lengths)
-    sharing = SharingRows(model, SharedPrompts(
-        lengths, [(k.clone(), v.clone()) for k, v in plain.prompts().layers]
-    ))  # fmt: skip
-    found = []
-    for rows in (plain, sharing):
-        rows.reorder(torch.tensor([1, 0, 1], device=model.device))
-        try:
-            runs = ids[:6].view(3, 2)
-            first = rows.extend(runs, torch.tensor([2, 1, 2], device=model.device))[:, 0]
-            last = rows.extend(runs[:, :1], torch.ones_like(runs[:, 0]))
-        except Exception:  # whatever a model cannot do with this attention, it keeps to its own
-            if rows is plain:
-                raise
-            return False
-        found.append(torch.stack([first, last[:, 0]]))
-    tolerance = min(1000 * torch.finfo(model.dtype).eps, 0.25)
-    return bool((found[0] - found[1]).abs().max() < tolerance)
+def normalised(logits: Float[Tensor, "*M V"]) -> Float[Tensor, "*M V"]:
+    """Give the log-probabilities, in float32 at least."""
+    return logits.log_softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
 def _check_plain(model: Any) -> None:

@@ -26,6 +26,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -55,38 +57,82 @@ class SharedPrompts(NamedTuple):
         return SharedPrompts(lengths, layers)
 
 
-class _Seating(NamedTuple):
-    """Which rows go on from which prompt.
+class Groups(NamedTuple):
+    """Which of M things belong to which of G groups.
+
+    Attributes:
+        member: the things of each group, side by side; any thing where there are no more.
+        seat: where each thing sits in that table, counted through.
+    """
+
+    member: Int64[Tensor, "G most"]
+    seat: Int64[Tensor, "M"]
+
+    @classmethod
+    def of(cls, group: Int64[Tensor, "M"], num_groups: int) -> Groups:
+        """Seat things by the number of their group; those of one keep their order."""
+        counts = torch.bincount(group, minlength=num_groups)
+        most = int(counts.max())
+        order = torch.argsort(group, stable=True)
+        first = counts.cumsum(dim=0) - counts
+        things = torch.arange(len(group), device=group.device)
+        seat = torch.empty_like(group)
+        seat[order] = group[order] * most + things - first[group[order]]
+        member = torch.zeros(num_groups * most, dtype=torch.int64, device=group.device)
+        member[seat] = things
+        return cls(member.view(num_groups, most), seat)
+
+    def together(self, x: Float[Tensor, "M heads n d"]) -> Float[Tensor, "G heads m d"]:
+        """Lay what belongs to one group side by side, m = most n."""
+        _, heads, n, d = x.shape
+        G, most = self.member.shape
+        return x[self.member].transpose(1, 2).reshape(G, heads, most * n, d)
+
+    def apart(self, x: Float[Tensor, "G heads m d"]) -> Float[Tensor, "M heads n d"]:
+        """Undo `together`."""
+        G, heads, m, d = x.shape
+        most = self.member.shape[1]
+        things = x.view(G, heads, most, m // most, d).transpose(1, 2)
+        return things.reshape(G * most, heads, m // most, d)[self.seat]
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """The M tokens of a pass: those of R rows behind each other, with no padding between them.
 
     Attributes:
         prompts: of B examples.
-        row: the rows of each prompt, side by side; any row where there are no more.
-        seat: where each row sits in that table, counted through.
-        columns: which columns of the prompts are no padding.
-        layers: those that have attended to the prompts.
+        by_prompt: which tokens go on from which prompt.
+        by_row: which tokens are of which row.
+        row: the row of each token.
+        place: its column among the tokens that were generated in the row.
+        layers: keys and values of these, in each layer; a pass adds its own.
+        seen: layers that have attended in the pass.
     """
 
     prompts: SharedPrompts
-    row: Int64[Tensor, "B M"]
-    seat: Int64[Tensor, "R"]
-    columns: Bool[Tensor, "B 1 1 L"]
-    layers: set[int]
+    by_prompt: Groups
+    by_row: Groups
+    row: Int64[Tensor, "M"]
+    place: Int64[Tensor, "M"]
+    layers: Sequence[tuple[Float[Tensor, "R heads W d"], Float[Tensor, "R heads W d2"]]]
+    seen: set[int] = field(default_factory=set)
 
-    def together(self, x: Float[Tensor, "R heads n d"]) -> Float[Tensor, "B heads m d"]:
-        """Lay what belongs to the rows of a prompt side by side, m = M n."""
-        _, heads, n, d = x.shape
-        B, M = self.row.shape
-        return x[self.row].transpose(1, 2).reshape(B, heads, M * n, d)
+    @cached_property
+    def of_prompt(self) -> Bool[Tensor, "B 1 1 L"]:
+        """Which columns of the prompts are no padding."""
+        width = self.prompts.layers[0][0].shape[2]
+        columns = torch.arange(width, device=self.place.device)
+        return (columns >= width - self.prompts.lengths.unsqueeze(1))[:, None, None]
 
-    def apart(self, x: Float[Tensor, "B heads m d"]) -> Float[Tensor, "R heads n d"]:
-        """Undo `together`."""
-        B, heads, m, d = x.shape
-        M = self.row.shape[1]
-        rows = x.view(B, heads, M, m // M, d).transpose(1, 2)
-        return rows.reshape(B * M, heads, m // M, d)[self.seat]
+    @cached_property
+    def of_row(self) -> Bool[Tensor, "M 1 1 W"]:
+        """Which columns of its row each token attends to."""
+        columns = torch.arange(self.layers[0][0].shape[2], device=self.place.device)
+        return (columns <= self.place.unsqueeze(1))[:, None, None]
 
 
-_SEATING: ContextVar[_Seating] = ContextVar("seating")
+_PACKED: ContextVar[Packed] = ContextVar("packed")
 
 
 def sharing(model: Any) -> Any:
@@ -125,70 +171,58 @@ def _with_config(module: Any, config: Any, own_config: Any) -> Any:
 
 
 @contextmanager
-def attending(prompts: SharedPrompts, owner: Int64[Tensor, "R"]) -> Iterator[None]:
-    """Have the rows of a pass of a `sharing` model attend to the prompts that `owner` says, too.
+def attending(packed: Packed) -> Iterator[None]:
+    """Have the tokens of a pass of a `sharing` model attend to their prompts and rows.
 
     Raises:
         NotImplementedError: the model's attention has something that this one has not.
         ValueError: layers of the model have not asked for it.
     """
-    seating = _seated(prompts, owner)
-    token = _SEATING.set(seating)
+    token = _PACKED.set(packed)
     try:
         yield
     finally:
-        _SEATING.reset(token)
-    if len(seating.layers) < len(prompts.layers):
+        _PACKED.reset(token)
+    if len(packed.seen) < len(packed.layers):
         raise ValueError(
-            f"{len(seating.layers)} of {len(prompts.layers)} layers of the model have read their "
+            f"{len(packed.seen)} of {len(packed.layers)} layers of the model have read their "
             "prompts: it was compiled, or its modules replaced, since it was first sampled from; "
             "make a new smc.TransformersLM of it"
         )
 
 
-def _seated(prompts: SharedPrompts, owner: Int64[Tensor, "R"]) -> _Seating:
-    B, R = len(prompts.lengths), len(owner)
-    counts = torch.bincount(owner, minlength=B)
-    most = int(counts.max())
-    order = torch.argsort(owner, stable=True)
-    first = counts.cumsum(dim=0) - counts
-    within = torch.arange(R, device=owner.device) - first[owner[order]]
-    seat = torch.empty_like(owner)
-    seat[order] = owner[order] * most + within
-    row = torch.zeros(B * most, dtype=torch.int64, device=owner.device)
-    row[seat] = torch.arange(R, device=owner.device)
-    width = prompts.layers[0][0].shape[2]
-    columns = torch.arange(width, device=owner.device) >= width - prompts.lengths.unsqueeze(1)
-    return _Seating(prompts, row.view(B, most), seat, columns[:, None, None], set())
-
-
 def _attend(
     module: Any,
-    query: Float[Tensor, "R H T d"],
-    key: Float[Tensor, "R heads W d"],
-    value: Float[Tensor, "R heads W d2"],
-    attention_mask: Bool[Tensor, "R 1 T W"],
+    query: Float[Tensor, "1 H M d"],
+    key: Float[Tensor, "1 heads M d"],
+    value: Float[Tensor, "1 heads M d2"],
+    attention_mask: Any,
     scaling: float | None = None,
     **options: Any,
-) -> tuple[Float[Tensor, "R T H d2"], None]:
-    """Attend to the prompts and to what was generated; an attention function of `transformers`."""
+) -> tuple[Float[Tensor, "1 M H d2"], None]:
+    """Keep what the tokens add, and attend to all before; a function as `transformers` has them."""
     unknown = [name for name in _UNKNOWN if options.get(name) is not None]
     if unknown:
         raise NotImplementedError(f"attention with {', '.join(unknown)}")
-    seating = _SEATING.get()
-    seating.layers.add(module.layer_idx)
-    keys, values = seating.prompts.layers[module.layer_idx]
-    R, H, T, d = query.shape
+    packed = _PACKED.get()
+    packed.seen.add(module.layer_idx)
+    by_prompt, by_row = packed.by_prompt, packed.by_row
+    prompt_keys, prompt_values = packed.prompts.layers[module.layer_idx]
+    keys, values = packed.layers[module.layer_idx]
+    keys[packed.row, :, packed.place] = key[0].transpose(0, 1)
+    values[packed.row, :, packed.place] = value[0].transpose(0, 1)
+    _, H, M, d = query.shape
     heads = key.shape[1]
-    group = H // heads * T  # queries of one row that meet the same keys
-    query = (query * (d**-0.5 if scaling is None else scaling)).reshape(R, heads, group, d)
+    scaled = query[0] * (d**-0.5 if scaling is None else scaling)
+    queries = scaled.view(heads, H // heads, M, d).permute(2, 0, 1, 3)  # M, heads, n, d
 
-    before = (seating.together(query) @ keys.mT).masked_fill_(~seating.columns, -torch.inf)
-    since = (query @ key.mT).view(R, heads, -1, T, key.shape[2])
-    since = since.masked_fill(~attention_mask.unsqueeze(2), -torch.inf).view(R, heads, group, -1)
-    scores = torch.cat([seating.apart(before), since], dim=-1)
+    before = by_prompt.together(queries) @ prompt_keys.mT
+    before = by_prompt.apart(before.masked_fill_(~packed.of_prompt, -torch.inf))
+    since = by_row.apart(by_row.together(queries) @ keys.mT)
+    since = since.masked_fill_(~packed.of_row, -torch.inf)
     precision = torch.promote_types(query.dtype, torch.float32)
-    share = scores.softmax(dim=-1, dtype=precision).to(query.dtype)
-    of_prompt, of_rest = share.split([keys.shape[2], key.shape[2]], dim=-1)
-    out = seating.apart(seating.together(of_prompt) @ values) + of_rest @ value
-    return out.view(R, H, T, -1).transpose(1, 2).contiguous(), None
+    share = torch.cat([before, since], dim=-1).softmax(dim=-1, dtype=precision).to(query.dtype)
+    of_prompt, of_row = share.split([prompt_keys.shape[2], keys.shape[2]], dim=-1)
+    out = by_prompt.apart(by_prompt.together(of_prompt) @ prompt_values)
+    out = out + by_row.apart(by_row.together(of_row) @ values)
+    return out.reshape(1, M, H, -1), None

@@ -5,9 +5,9 @@ sizes to the last few bits only.  A model loaded in float64 makes that irrelevan
 its attention can take it: some older architectures give NaN on padded rows then, which the sampler
 refuses.
 
-Rows of one prompt share its keys and values where the model allows that
-(`smc.models.shared_prompts`). Cost of a step: one forward pass over the rows, and a copy of what
-they generated when they move.
+Rows of one prompt share its keys and values, and are read without padding, where the model allows
+that (`smc.models.sharing_rows`). Cost of a step: one forward pass over the tokens, and a copy of
+what the rows generated when they move.
 
 Prompts can be kept: their keys and values, and what the model says after them, stay for the next
 call with the same prompt (`prompt_bytes`), as a comparison of methods reads each many times. A
@@ -32,15 +32,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gcd.tokens.vocabulary import Vocabulary, eos_ids_of
-from smc.models.protocol import Prompt, token_ids
-from smc.models.rows import (
-    PromptMemory,
-    SharingRows,
-    TransformersRows,
-    shares_prompts,
-    together,
-)
+from smc.models.protocol import Prompt, Rows, token_ids
+from smc.models.rows import PromptMemory, TransformersRows, together
 from smc.models.shared_prompts import SharedPrompts
+from smc.models.sharing_rows import SharingRows, shares_prompts
 from smc.models.static_cache import StaticTransformer
 
 SMALL = 30_000_000
@@ -129,9 +124,7 @@ class TransformersLM:
             return list(self.tokenizer(prompt, verbose=False)["input_ids"])
         return token_ids(prompt)
 
-    def prefill(
-        self, prompts: Sequence[Sequence[int]]
-    ) -> tuple[TransformersRows, Float[Tensor, "B V"]]:
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Rows, Float[Tensor, "B V"]]:
         """Read all prompts that are not kept, padded on the left."""
         if not self._kept.most_bytes:
             rows, log_p = self._read(prompts)
@@ -167,9 +160,7 @@ class TransformersLM:
             self.prefill([prompt])
         return self._kept.get(tuple(prompt)) is not None
 
-    def _rows(
-        self, prompts: SharedPrompts, plain: TransformersRows | None = None
-    ) -> TransformersRows:
+    def _rows(self, prompts: SharedPrompts, plain: TransformersRows | None = None) -> Rows:
         """Make rows of prompts that are read; `plain` has them already, if it is given."""
         if self._shares:
             return SharingRows(self.model, prompts)

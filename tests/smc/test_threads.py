@@ -17,7 +17,8 @@ import pytest
 import torch
 
 import smc
-from smc.models.rows import SharingRows, TransformersRows, shares_prompts
+from smc.models.rows import TransformersRows
+from smc.models.sharing_rows import SharingRows, shares_prompts
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
 
 pytest.importorskip("transformers")
@@ -175,13 +176,18 @@ def test_threads_halt_where_prompts_are_shared(
 ) -> None:
     """Otherwise the tests below would test less than they say."""
     kinds: list[type] = []
-    read = TransformersRows._pass
 
-    def noted(self: TransformersRows, *args: Any) -> torch.Tensor:
-        kinds.append(type(self))
-        return read(self, *args)
+    def noting(kind: type, name: str) -> None:
+        read = getattr(kind, name)
 
-    monkeypatch.setattr(TransformersRows, "_pass", noted)
+        def noted(self: Any, *args: Any, **options: Any) -> torch.Tensor:
+            kinds.append(kind)
+            return read(self, *args, **options)
+
+        monkeypatch.setattr(kind, name, noted)
+
+    noting(TransformersRows, "read")
+    noting(SharingRows, "_read")
     call(0)
     assert set(kinds[WAYS[way] - 1 :]) == {SharingRows}
 

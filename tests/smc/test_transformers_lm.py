@@ -13,8 +13,8 @@ import smc
 from gcd.languages.text.regex import regex
 from gcd.tokens.lifting import lift
 from gcd.tokens.vocabulary import Vocabulary
-from smc.models.rows import SharingRows, shares_prompts
 from smc.models.shared_prompts import SharedPrompts
+from smc.models.sharing_rows import SharingRows, shares_prompts
 from smc.testing import ToyLM
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
 
@@ -399,4 +399,4 @@ def test_a_shared_prompt_is_as_good_as_copies(seed: int) -> None:
                 results[0][row, :length], results[1][row, :length], atol=1e-4, rtol=0
             )
     assert len(shared._prompts.lengths) < len(prompts)
-    assert shared._cache.layers[0].keys.shape[2] < copied._cache.layers[0].keys.shape[2]
+    assert shared._layers[0][0].shape[2] < copied._cache.layers[0].keys.shape[2]

@@ -1,0 +1,159 @@
+"""Rows of a `transformers` model that share their prompts, and read without padding.
+
+A pass is given the tokens of all rows behind each other, as one sequence. Runs of unequal lengths
+then cost what their tokens cost: where one row of eighty is forced to go on by nine tokens, the
+others do not compute eight of padding (in batches of tool calls that was two thirds of all work).
+What belongs together is sorted out where it matters, in the attention
+(`smc.models.shared_prompts`); everything else in a model treats tokens one by one.
+
+The cache has the generated tokens of each row in its first columns, so nothing moves when rows grow
+by unequal lengths or are cut back. Prompts are held once, whatever the number of rows.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int, Int64
+from torch import Tensor
+
+from smc.models.rows import TransformersRows, normalised
+from smc.models.shared_prompts import Groups, Packed, SharedPrompts, attending, sharing
+
+
+class SharingRows:
+    """The KV cache of what R prefixes have beyond their prompts; see `smc.models.protocol.Rows`.
+
+    Args:
+        model: with plain causal attention.
+        prompts: what it remembers of B prompts, a row for each to begin with.
+
+    Attributes:
+        lengths: tokens of each row, the prompt aside.
+    """
+
+    def __init__(self, model: Any, prompts: SharedPrompts) -> None:
+        self._model = sharing(model)
+        self._prompts = prompts
+        self._owner = torch.arange(len(prompts.lengths), device=prompts.lengths.device)
+        self._layers = [(keys[:, :, :0], values[:, :, :0]) for keys, values in prompts.layers]
+        self.lengths = torch.zeros_like(prompts.lengths)
+
+    @torch.inference_mode()
+    def extend(self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]) -> Float[Tensor, "R T V"]:
+        """Read all runs in one forward pass."""
+        R, T = runs.shape
+        inside = torch.arange(T, device=runs.device) < lengths.unsqueeze(1)
+        row, column = inside.nonzero(as_tuple=True)
+        place = self.lengths[row] + column
+        self.lengths = self.lengths + lengths
+        self._widen(int(self.lengths.max()))
+        log_p = self._read(runs[row, column], row, place)
+        if len(row) == R * T:
+            return log_p.view(R, T, -1)
+        out = log_p.new_empty(R, T, log_p.shape[1])  # what lies past a run's length is undefined
+        out[row, column] = log_p
+        return out
+
+    def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
+        """Move rows; prompts stay where they are, until most of them have no row any more."""
+        if torch.equal(ancestors.long(), torch.arange(len(self._owner), device=ancestors.device)):
+            return
+        self._owner, self.lengths = self._owner[ancestors], self.lengths[ancestors]
+        used = torch.unique(self._owner)
+        if len(used) and 2 * len(used) <= len(self._prompts.lengths):
+            self._prompts = self._prompts.take(used)
+            self._owner = torch.searchsorted(used, self._owner)
+        # Columns that only removed rows used are dropped.
+        width = int(self.lengths.max()) if len(ancestors) else 0
+        self._layers = [
+            (keys[:, :, :width][ancestors], values[:, :, :width][ancestors])
+            for keys, values in self._layers
+        ]
+
+    def truncate(self, lengths: Int[Tensor, "R"]) -> None:
+        """Forget the tokens of a row beyond its first ones; the next ones are written over them."""
+        self.lengths = torch.minimum(self.lengths, lengths)
+
+    def _read(
+        self, tokens: Int[Tensor, "M"], row: Int64[Tensor, "M"], place: Int64[Tensor, "M"]
+    ) -> Float[Tensor, "M V"]:
+        """Read tokens, each at its place in its row; gives log-probabilities of the next ones."""
+        owner = self._owner[row]
+        packed = Packed(
+            prompts=self._prompts,
+            by_prompt=Groups.of(owner, len(self._prompts.lengths)),
+            by_row=Groups.of(row, len(self.lengths)),
+            row=row,
+            place=place,
+            layers=self._layers,
+        )
+        with attending(packed):
+            output = self._model(
+                input_ids=tokens.unsqueeze(0),
+                attention_mask=packed.of_row.view(1, 1, len(row), -1),
+                position_ids=(self._prompts.lengths[owner] + place).unsqueeze(0),
+                past_key_values=_handing_through()(),
+                use_cache=True,
+            )
+        return normalised(output.logits[0])
+
+    def _widen(self, width: int) -> None:
+        """Make room for so many columns."""
+        more = 0, 0, 0, width - self._layers[0][0].shape[2]
+        pad = torch.nn.functional.pad
+        self._layers = [(pad(keys, more), pad(values, more)) for keys, values in self._layers]
+
+
+@cache
+def _handing_through() -> type:
+    """Make the class of a cache that keeps nothing: what attends keeps what it is given."""
+    from transformers import DynamicCache
+
+    class HandingThrough(DynamicCache):
+        def update(
+            self, key_states: Tensor, value_states: Tensor, *others: Any, **options: Any
+        ) -> tuple[Tensor, Tensor]:
+            return key_states, value_states
+
+    return HandingThrough
+
+
+def shares_prompts(model: Any) -> bool:
+    """Find out whether rows of this model can share their prompts.
+
+    They can if all layers attend to everything before, and if a few tokens, read both ways, get
+    the same log-probabilities: what a model does beyond plain attention would show there.
+    """
+    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicLayer
+
+    config = model.config.get_text_config()
+    layers = DynamicCache(config=model.config).layers
+    if {type(layer) for layer in layers} != {DynamicLayer} or not hasattr(
+        config, "_attn_implementation"
+    ):
+        return False
+    ids = torch.arange(8, device=model.device) * 7 % model.get_output_embeddings().weight.shape[0]
+    lengths = torch.tensor([2, 4], device=model.device)
+    plain = TransformersRows(model, lengths)
+    plain.read(ids.view(2, 4), lengths)
+    sharing = SharingRows(model, SharedPrompts(
+        lengths, [(k.clone(), v.clone()) for k, v in plain.prompts().layers]
+    ))  # fmt: skip
+    found = []
+    for rows in (plain, sharing):
+        try:
+            rows.reorder(torch.tensor([1, 0, 1], device=model.device))
+            runs = ids[:6].view(3, 2)
+            first = rows.extend(runs, torch.tensor([2, 1, 2], device=model.device))[:, 0]
+            last = rows.extend(runs[:, :1], torch.ones_like(runs[:, 0]))
+        except Exception:  # whatever a model cannot do with this attention, it keeps to its own
+            if rows is plain:
+                raise
+            return False
+        found.append(torch.stack([first, last[:, 0]]))
+    tolerance = min(1000 * torch.finfo(model.dtype).eps, 0.25)
+    return bool((found[0] - found[1]).abs().max() < tolerance)
