@@ -400,3 +400,16 @@ def test_a_shared_prompt_is_as_good_as_copies(seed: int) -> None:
             )
     assert len(shared._prompts.lengths) < len(prompts)
     assert shared._layers[0][0].shape[2] < copied._cache.layers[0].keys.shape[2]
+
+
+def test_runs_of_unequal_lengths_are_read_without_padding() -> None:
+    """The model computes as many tokens as the runs have, whatever the longest one."""
+    lm = smc.TransformersLM(llama(), None, Vocabulary.from_bytes([b"x"] * V, [0]))
+    rows, _ = lm.prefill(PROMPTS)
+    computed: list[int] = []
+    lm.model.lm_head.register_forward_hook(lambda _, given, out: computed.append(out.shape[-2]))
+    lengths = torch.tensor([7, 1, 0, 2])
+    rows.extend(torch.full((4, 7), 5), lengths)
+    rows.truncate(torch.tensor([2, 0, 0, 1]))
+    rows.extend(torch.full((4, 3), 5), torch.tensor([0, 3, 0, 0]))
+    assert computed == [10, 3]
