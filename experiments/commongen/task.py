@@ -19,7 +19,6 @@ from experiments.commongen.metrics import covered, log_probability, tokens_of
 from experiments.commongen.prompts import build_prompt
 from experiments.commongen.records import ConceptSet, read_file, read_hub
 from experiments.commongen.summary import PUBLISHED, as_table, compared, summarize_text
-from experiments.harness.budgets import title_of_budgets
 from experiments.harness.comparison import compare, identity, report
 from experiments.harness.examples import Example, RecordTask, name_of_example
 from experiments.harness.models import ROOT, load_model
@@ -97,9 +96,8 @@ def _run(run: Run, read: ReadResult[ConceptSet]) -> None:
         prepared,
         rows,
         title=(
-            f"{task.name}: {prepared.num_records} concept sets ({source}), {TOLD[task.told]}, "
-            f"budget {title_of_budgets(task.budget)}, literals={task.literals}, "
-            f"temperature {config.smc.temperature:g}"
+            f"Sentences with given concepts: {prepared.num_records} sets ({source}), "
+            f"{TOLD[task.told]}"
         ),
         summary=summary,
         table=as_table(summary),

@@ -33,7 +33,8 @@ from gcd.errors import ConstraintError
 from gcd.tokens.token_automaton import TokenAutomaton
 
 LINEAR = {"tight": (1, 16), "default": (2, 32), "loose": (4, 96)}  # factor, tokens on top
-FACTORS = ("gold", "fewest")  # of whose tokens `gold:1.25` is a multiple
+FACTORS = {"gold": "tokens of the gold answer", "fewest": "fewest tokens of any answer"}
+"""Of whose tokens `gold:1.25` is a multiple, in words."""
 
 
 def budget_of(
@@ -94,7 +95,11 @@ def budgets_in(spec: Any) -> list[Any]:
 
 def title_of_budgets(spec: Any) -> str:
     """Say what the budget of a run is, or what its budgets are."""
-    return " and ".join(map(str, budgets_in(spec)))
+    budgets = budgets_in(spec)
+    if len(budgets) > 1 and all(":" in str(each) for each in budgets):
+        name, factors = multiple_of(budgets[0])[0], [multiple_of(each)[1] for each in budgets]
+        return f"{', '.join(f'{factor:g}' for factor in factors)} times the {FACTORS[name]}"
+    return " and ".join(map(str, budgets))
 
 
 def part_of(style: str, spec: Any) -> str:

@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 
 import smc
 from experiments.harness import tracking
-from experiments.harness.budgets import multiple_in
+from experiments.harness.budgets import multiple_in, title_of_budgets
 from experiments.harness.examples import (
     Preparation,
     RecordTask,
@@ -115,6 +115,7 @@ def report(
     """Write table, summary and figures.
 
     Args:
+        title: what was asked, in words.
         summary: a record for each arm and number of particles (`summary.summarize`).
         table: the same for readers.
         notes: sentences below the table.
@@ -127,8 +128,10 @@ def report(
     from experiments.harness.figures import COMPARISONS, plot_budgets, plot_comparison
 
     config = run.config
+    settings = _settings(config)
     record: dict[str, Any] = {
         "title": title,
+        "settings": settings,
         "model": title_of(config.model),
         "seed": config.seed,
         "records": len(read.records),
@@ -162,17 +165,17 @@ def report(
         )
     figures = {name: run.directory / f"{name}.png" for name in COMPARISONS}
     for name, path in figures.items():
-        plot_comparison(name, summary, path, title, metric, metric_key)
+        plot_comparison(name, summary, path, title, settings, metric, metric_key)
     by_multiples = any(multiple_in(s.get("style", "")) for s in summary)
     compared = {**compared, **FINISHED} if by_multiples else compared
     found = differences(rows, config.seed, compared, config.task.reference)
     record["differences"] = found
     if by_multiples:
         figures["budgets"] = run.directory / "budgets.png"
-        plot_budgets(summary, found, figures["budgets"], title, metric, metric_key)
+        plot_budgets(summary, found, figures["budgets"], title, settings, metric, metric_key)
     shown, constants = without_constants(table)
     notes = [constants, *notes] if constants else notes
-    text = f"## {title}\n\n{as_markdown(shown)}\n\n{' '.join(notes)}\n"
+    text = f"## {title}\n\n{settings}\n\n{as_markdown(shown)}\n\n{' '.join(notes)}\n"
     if found:
         other = method_of(config.task.reference).title
         text += (
@@ -187,7 +190,16 @@ def report(
         lambda tracked: tracking.log_shown(tracked, {"table": table}, figures),
         arms=tracking.logged_arms(summary, rows, hidden_states(config)),
         files=(*(path.name for path in figures.values()), "results.jsonl"),
-        screen=on_screen(title, summary, found, metric_key, compared, reference),
+        screen=on_screen(f"{title}. {settings}", summary, found, metric_key, compared, reference),
+    )
+
+
+def _settings(config: DictConfig) -> str:
+    """What all tasks have in common, in a sentence."""
+    task = config.task
+    return (
+        f"Budget {title_of_budgets(task.budget)}, literals={task.literals}, temperature "
+        f"{config.smc.temperature:g}; {title_of(config.model)}."
     )
 
 

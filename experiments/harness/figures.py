@@ -15,19 +15,20 @@ from matplotlib.ticker import (
     FixedLocator,
     FuncFormatter,
     NullLocator,
-    PercentFormatter,
     ScalarFormatter,
 )
 
 from experiments.harness.algorithms import ALGORITHMS
 from experiments.harness.arms import Arm, arms_in
-from experiments.harness.budgets import multiple_in
+from experiments.harness.budgets import FACTORS, multiple_in
 from experiments.harness.methods import method_of
 from experiments.harness.summary import Group, styles_in
 
 Records = Sequence[dict[str, Any]]
 """Those of `summarize`."""
-_TITLE_WIDTH = 95  # letters of a line over both panels
+PERCENT = FuncFormatter(lambda share, _: f"{100 * share:g}%")
+_TITLE_WIDTH = 80  # letters of a line over both panels
+_SETTINGS_WIDTH = 125  # in smaller letters
 
 
 def plain(axis: Any) -> None:
@@ -78,6 +79,7 @@ def plot_comparison(
     summary: Records,
     path: Path,
     title: str,
+    settings: str,
     metric: str = "posterior-weighted accuracy",
     key: str = "weighted_accuracy",
 ) -> None:
@@ -86,6 +88,8 @@ def plot_comparison(
     Args:
         summary: records of `summarize`; each arm is a line through its numbers of particles, with
             the bootstrap interval of each.
+        title: what was asked, in words.
+        settings: how, in smaller letters.
         metric: what is shown, in words.
         key: where the summary has it, a share with the ends of its interval.
     """
@@ -98,16 +102,18 @@ def plot_comparison(
         for axis in panels:
             plain(axis)
             if len(styles) > 1:
-                axis.set_title(f"{style} style", fontsize="medium")
-    _finish(figure, arms_in(summary), title, path)
+                axis.set_title(style if ":" in style else f"{style} style", fontsize="medium")
+    _finish(figure, arms_in(summary), title, settings, path)
 
 
-def _finish(figure: Any, arms: Sequence[Arm], title: str, path: Path) -> None:
-    """Write a figure of these arms, with a legend below it and a title above."""
+def _finish(figure: Any, arms: Sequence[Arm], title: str, settings: str, path: Path) -> None:
+    """Write a figure of these arms: a title above, a legend and the settings below."""
     handles = legend_of(arms)
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=min(6, len(handles)), frameon=False
-    )
+    legend = figure.legend(
+        handles=handles, loc="outside lower center", ncols=min(6, len(handles)), frameon=False,
+        title=textwrap.fill(settings, _SETTINGS_WIDTH), title_fontsize="small",
+    )  # fmt: skip
+    legend.get_title().set(color="0.35", horizontalalignment="center")
     figure.suptitle(textwrap.fill(title, _TITLE_WIDTH))
     figure.savefig(path, dpi=150)
 
@@ -120,7 +126,7 @@ def _accuracy(records: Records, panels: Sequence[Any], metric: str, key: str) ->
         right.plot(_column(rows, "particles"), _column(rows, "complete"), **arm.style)
     right.set_ylabel("answers finished within the budget")
     right.set_ylim(-0.03, 1.03)
-    right.yaxis.set_major_formatter(PercentFormatter(1.0))
+    right.yaxis.set_major_formatter(PERCENT)
     for axis in panels:
         axis.set_xscale("log", base=2)
         axis.xaxis.set_major_locator(FixedLocator(sorted({s["particles"] for s in records})))
@@ -171,11 +177,14 @@ COMPARISONS: dict[str, Callable[[Records, Sequence[Any], str, str], None]] = {
 """What is drawn of every comparison, by the names of the figures."""
 
 
-_OF_TOKENS = {"gold": "tokens of the gold answer", "fewest": "fewest tokens of any answer"}
-
-
 def plot_budgets(
-    summary: Records, differences: Records, path: Path, title: str, metric: str, key: str
+    summary: Records,
+    differences: Records,
+    path: Path,
+    title: str,
+    settings: str,
+    metric: str,
+    key: str,
 ) -> None:
     """Write a figure to `path`: answers that are finished and valid, and how good they are.
 
@@ -186,7 +195,7 @@ def plot_budgets(
         summary: records of `summarize` whose parts are budgets by multiples
             (`experiments.harness.budgets.part_of`); others are left out.
         differences: those of `paired.differences`, in "valid" and in `key`.
-        metric, key: as for `plot_comparison`.
+        title, settings, metric, key: as for `plot_comparison`.
     """
     shown = {"valid": "finished and valid", key: metric}
     points = [(*place, s) for s in summary if (place := multiple_in(s.get("style", "")))]
@@ -197,7 +206,7 @@ def plot_budgets(
     paired = {Group.of(d): d for d in differences}
     columns = [(name, N) for name in shown for N in counts]
     parts = "".join(s["style"] for _, _, s in points)
-    tokens = " or ".join(text for kind, text in _OF_TOKENS.items() if f"{kind}:" in parts)
+    tokens = " or ".join(text for kind, text in FACTORS.items() if f"{kind}:" in parts)
     size = (max(10, 1 + 3 * len(columns)), 0.9 + 3 * len(styles))
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(len(styles), len(columns), squeeze=False)
@@ -217,7 +226,7 @@ def plot_budgets(
                         ends = (y - d[name] + d[f"{name}_{end}"] for end in ("low", "high"))
                         axis.vlines(x, *ends, color=arm.style["color"], linewidth=1)
             plain(axis)
-            axis.yaxis.set_major_formatter(PercentFormatter(1.0))
+            axis.yaxis.set_major_formatter(PERCENT)
             axis.xaxis.set_major_locator(FixedLocator(factors))
             axis.set_title(
                 f"{shown[name]}\n{N} particle{'s' * (N > 1)}{f', {style} style' * bool(style)}",
@@ -232,8 +241,8 @@ def plot_budgets(
             axis.set_ylim(max(min(low), -0.02), min(max(high), 1.02))
     if differences:
         reference = method_of(differences[0]["reference"]).title
-        title += f"; bars: paired 95 % intervals of the difference to {reference}"
-    _finish(figure, arms, title, path)
+        settings += f" Bars: paired 95 % intervals of the difference to {reference}."
+    _finish(figure, arms, title, settings, path)
 
 
 def _lines(summary: Records) -> list[tuple[Arm, list[dict[str, Any]]]]:
@@ -270,4 +279,4 @@ def _measure(
         axis.vlines(x, low, high, color=arm.style["color"], linewidth=1, alpha=0.7)
     axis.set_ylabel(f"{metric}\n(95 % intervals)")
     axis.set_ylim(bottom=0)
-    axis.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axis.yaxis.set_major_formatter(PERCENT)

@@ -19,11 +19,10 @@ from omegaconf import DictConfig
 
 import gcd
 import smc
-from experiments.harness.budgets import title_of_budgets
 from experiments.harness.comparison import compare, identity, report
 from experiments.harness.config import RecordConfig
 from experiments.harness.examples import Example, RecordTask
-from experiments.harness.models import load_model, title_of
+from experiments.harness.models import load_model
 from experiments.harness.records import ReadResult
 from experiments.harness.results import Row
 from experiments.harness.run import Run, Task
@@ -102,7 +101,7 @@ def record_task(config: DictConfig, tokenizer: Any, ignored: Counter[str]) -> Re
 
 def _run(run: Run, read: ReadResult[SchemaRecord]) -> None:
     """Compile the schemas, sample what is not there yet, and report."""
-    config, task = run.config, run.config.task
+    config = run.config
     lm, tokenizer = load_model(config.model)
     ignored = Counter[str]()
     prepared, rows = compare(run, read, record_task(config, tokenizer, ignored), lm, tokenizer)
@@ -118,11 +117,7 @@ def _run(run: Run, read: ReadResult[SchemaRecord]) -> None:
         read,
         prepared,
         rows,
-        title=(
-            f"{task.name}: {prepared.num_records} requests ({source}), budget "
-            f"{title_of_budgets(task.budget)}, literals={task.literals}, "
-            f"temperature {config.smc.temperature:g}; {title_of(config.model)}"
-        ),
+        title=f"JSON by a schema: {prepared.num_records} requests ({source})",
         summary=summary,
         table=as_table(summary),
         notes=[

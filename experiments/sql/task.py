@@ -20,7 +20,6 @@ from omegaconf import DictConfig
 import gcd
 import smc
 from experiments.harness import comparison
-from experiments.harness.budgets import title_of_budgets
 from experiments.harness.checks import at_least
 from experiments.harness.comparison import compare, report
 from experiments.harness.config import RecordConfig
@@ -193,9 +192,8 @@ def _run(run: Run, asked: Asked) -> None:
         prepared,
         rows,
         title=(
-            f"{task.name}: {prepared.num_records} questions to {len(asked.databases)} databases "
-            f"({config.data.path or 'our own'}), budget {title_of_budgets(task.budget)}, "
-            f"literals={task.literals}, temperature {config.smc.temperature:g}"
+            f"SQL: {prepared.num_records} questions to {len(asked.databases)} databases "
+            f"({config.data.path or 'our own'})"
         ),
         summary=summary,
         table=as_query_table(summary),

@@ -17,12 +17,11 @@ from omegaconf import DictConfig
 
 import gcd
 import smc
-from experiments.harness.budgets import title_of_budgets
 from experiments.harness.checks import at_least, distinct, one_of
 from experiments.harness.comparison import compare, identity, report
 from experiments.harness.config import RecordConfig
 from experiments.harness.examples import Example, RecordTask
-from experiments.harness.models import load_model, title_of
+from experiments.harness.models import load_model
 from experiments.harness.records import ReadResult
 from experiments.harness.results import Row
 from experiments.harness.run import Run, Task
@@ -45,6 +44,7 @@ from experiments.tool_calling.thinking import (
     thoughts,
 )
 
+_WRITTEN_IN = {"json": "JSON", "python": "Python"}  # styles, in titles
 _LOG = logging.getLogger(__name__)
 
 
@@ -165,13 +165,10 @@ def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
         prepared,
         rows,
         title=(
-            f"{task.name}: {prepared.num_records} requests ({source}), "
-            f"{' and '.join(task.styles)} style, "
-            f"{'' if task.demand == 'nothing' else 'one more argument demanded, '}"
-            f"{'' if task.thinking == NONE else f'thoughts first ({task.thinking}), '}"
-            f"budget {title_of_budgets(task.budget)}, literals={task.literals}, "
-            f"temperature {config.smc.temperature:g}; "
-            f"{title_of(config.model)}"
+            f"Tool calls: {len({each.record.id for each in prepared.examples})} requests "
+            f"({source}), in {' and '.join(_WRITTEN_IN[style] for style in task.styles)}"
+            f"{'' if task.demand == 'nothing' else ', one more argument demanded'}"
+            f"{'' if task.thinking == NONE else f', thoughts first ({task.thinking})'}"
         ),
         summary=summary,
         table=as_table(summary),

@@ -33,11 +33,11 @@ def test_ticks_of_percent_are_true(name, monkeypatch, tmp_path):
     monkeypatch.setattr(figures, "_finish", lambda figure, *others: drawn.append(figure))
     summary = summarize(rows())
     if name == "accuracy":
-        figures.plot_comparison(name, summary, tmp_path / "x.png", "a title")
+        figures.plot_comparison(name, summary, tmp_path / "x.png", "a title", "settings")
     else:
         found = differences(rows(), 0, {**ACCURACY, **FINISHED}, "lcd")
         labels = ("accuracy", "weighted_accuracy")
-        figures.plot_budgets(summary, found, tmp_path / "x.png", "a title", *labels)
+        figures.plot_budgets(summary, found, tmp_path / "x.png", "a title", "settings", *labels)
     [figure] = drawn
     checked = 0
     for axis in figure.axes:

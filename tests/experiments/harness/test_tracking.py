@@ -80,7 +80,7 @@ def offline(tmp_path_factory) -> tuple[Path, list[StoredRun]]:
     figures = {name: directory / f"{name}.png" for name in ("accuracy", "reads")}
     summary = summarize(results())
     for name, path in figures.items():
-        plot_comparison(name, summary, path, "a title")
+        plot_comparison(name, summary, path, "a title", "settings")
     logged(directory, figures)
     wandb.teardown()  # writes all there is to write
     return directory, stored_runs(directory)
