@@ -97,8 +97,9 @@ def title_of_budgets(spec: Any) -> str:
     """Say what the budget of a run is, or what its budgets are."""
     budgets = budgets_in(spec)
     if len(budgets) > 1 and all(":" in str(each) for each in budgets):
-        name, factors = multiple_of(budgets[0])[0], [multiple_of(each)[1] for each in budgets]
-        return f"{', '.join(f'{factor:g}' for factor in factors)} times the {FACTORS[name]}"
+        name, _ = multiple_of(budgets[0])
+        *first, last = (f"{multiple_of(each)[1]:g}" for each in budgets)
+        return f"{', '.join(first)} and {last} times the {FACTORS[name]}"
     return " and ".join(map(str, budgets))
 
 

@@ -63,10 +63,12 @@ class Groups(NamedTuple):
     Attributes:
         member: the things of each group, side by side; any thing where there are no more.
         seat: where each thing sits in that table, counted through.
+        in_order: whether that is where it is anyway, so that nothing needs to move.
     """
 
     member: Int64[Tensor, "G most"]
     seat: Int64[Tensor, "M"]
+    in_order: bool
 
     @classmethod
     def of(cls, group: Int64[Tensor, "M"], num_groups: int) -> Groups:
@@ -80,20 +82,23 @@ class Groups(NamedTuple):
         seat[order] = group[order] * most + things - first[group[order]]
         member = torch.zeros(num_groups * most, dtype=torch.int64, device=group.device)
         member[seat] = things
-        return cls(member.view(num_groups, most), seat)
+        in_order = len(member) == len(seat) and torch.equal(seat, things)
+        return cls(member.view(num_groups, most), seat, in_order)
 
     def together(self, x: Float[Tensor, "M heads n d"]) -> Float[Tensor, "G heads m d"]:
         """Lay what belongs to one group side by side, m = most n."""
         _, heads, n, d = x.shape
         G, most = self.member.shape
-        return x[self.member].transpose(1, 2).reshape(G, heads, most * n, d)
+        members = x.reshape(G, most, heads, n, d) if self.in_order else x[self.member]
+        return members.transpose(1, 2).reshape(G, heads, most * n, d)
 
     def apart(self, x: Float[Tensor, "G heads m d"]) -> Float[Tensor, "M heads n d"]:
         """Undo `together`."""
         G, heads, m, d = x.shape
         most = self.member.shape[1]
         things = x.view(G, heads, most, m // most, d).transpose(1, 2)
-        return things.reshape(G * most, heads, m // most, d)[self.seat]
+        things = things.reshape(G * most, heads, m // most, d)
+        return things if self.in_order else things[self.seat]
 
 
 @dataclass(frozen=True, eq=False)

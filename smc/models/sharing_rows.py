@@ -47,12 +47,14 @@ class SharingRows:
         R, T = runs.shape
         inside = torch.arange(T, device=runs.device) < lengths.unsqueeze(1)
         row, column = inside.nonzero(as_tuple=True)
+        if not len(row):  # which models cannot read
+            return torch.empty(R, T, len(self._model.get_output_embeddings().weight))
         place = self.lengths[row] + column
         self.lengths = self.lengths + lengths
         self._widen(int(self.lengths.max()))
         log_p = self._read(runs[row, column], row, place)
         if len(row) == R * T:
-            return log_p.view(R, T, -1)
+            return log_p.view(R, T, log_p.shape[1])
         out = log_p.new_empty(R, T, log_p.shape[1])  # what lies past a run's length is undefined
         out[row, column] = log_p
         return out
@@ -93,7 +95,7 @@ class SharingRows:
         with attending(packed):
             output = self._model(
                 input_ids=tokens.unsqueeze(0),
-                attention_mask=packed.of_row.view(1, 1, len(row), -1),
+                attention_mask=packed.of_row.permute(1, 2, 0, 3),
                 position_ids=(self._prompts.lengths[owner] + place).unsqueeze(0),
                 past_key_values=_handing_through()(),
                 use_cache=True,

@@ -122,8 +122,8 @@ def test_budgets_by_the_right_answer(tiny, tmp_path):
         if row["dead"]:
             assert not row["valid"]
     table = (tmp_path / "table.md").read_text()
-    assert "budget gold:1.0 and gold:1.25 and gold:2.0" in table
-    assert "xlam: 2 requests" in table
+    assert "Budget 1, 1.25 and 2 times the tokens of the gold answer" in table
+    assert "Tool calls: 2 requests" in table
     assert (tmp_path / "budgets.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -218,4 +218,4 @@ def test_a_run_says_who_finishes(tmp_path):
             assert validator.is_valid(value)
             assert answer["correct"] == (value == json.loads(row["gold"]))
     assert (tmp_path / "run" / "budgets.png").read_bytes().startswith(b"\x89PNG")
-    assert "json_schema: 2 requests" in (tmp_path / "run" / "table.md").read_text()
+    assert "JSON by a schema: 2 requests" in (tmp_path / "run" / "table.md").read_text()
