@@ -4,9 +4,9 @@
 
 In a batch of tool calls a few rows are forced to go on by several tokens, while the others read
 one. `smc.models.sharing_rows` reads the tokens alone. Here every pass of a run is made twice, in
-turns: with each row's own tokens, and with as many tokens in every row as the longest run has,
-which is what a rectangular batch computes. Requests are xLAM's 500 to 599, the model is SmolLM2
-with its adapter, answers are sampled with GCD.
+turns, by the same code: with each row's own tokens, and with as many tokens in every row as the
+longest run has, which is how many a rectangular batch computes. Requests are xLAM's 500 to 599, the
+model is SmolLM2 with its adapter, answers are sampled with GCD.
 """
 
 from __future__ import annotations

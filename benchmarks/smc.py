@@ -79,11 +79,10 @@ class Way(NamedTuple):
 
 @dataclass
 class Passes:
-    """Forward passes of a model: their time, number, rows, and positions, padding included."""
+    """Forward passes of a model: their time, number, and positions, padding included."""
 
     seconds: float = 0.0
     calls: int = 0
-    rows: int = 0
     positions: int = 0
 
 
@@ -106,7 +105,6 @@ def metered(model: Any, clock: Callable[[], float]) -> Iterator[Passes]:
     def begins(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         ids = named["input_ids"] if "input_ids" in named else arguments[0]
         passes.calls += 1
-        passes.rows += len(ids)
         passes.positions += ids.numel()
         started.append(clock())
 
@@ -243,7 +241,7 @@ def measure(
     return runs
 
 
-HEADS = ("side", "spellings", "runs", "s", "× GCD", "outside the model, %", "passes", "prefixes",
+HEADS = ("side", "spellings", "runs", "s", "× GCD", "outside the model, %", "passes",
          "positions", "tokens/s", "error", "error after 1 s")  # fmt: skip
 
 
@@ -269,7 +267,6 @@ def table(runs: Sequence[Run]) -> list[list[str]]:
             [name, literals, f"{len(mine)}", f"{seconds:.3g}",
              f"{median(lambda run: (run.seconds or 0.0) / base[run.turn]):.2f}",
              f"{100 * outside:.0f}", f"{median(lambda run: run.passes.calls):.0f}",
-             f"{median(lambda run: run.passes.rows):.0f}",
              f"{median(lambda run: run.passes.positions):.0f}",
              f"{median(lambda run: run.tokens / (run.seconds or 1.0)):.0f}",
              f"{error:.3f} ({len(pooled)})", f"{error * math.sqrt(seconds):.3f}"]

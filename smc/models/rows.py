@@ -10,8 +10,8 @@ shifted to restore the invariant (`_align`, one gather per layer).
 Padding does not change what is computed for a row beyond the order of floating-point sums: masked
 columns have weight exactly zero, and positions count real tokens.
 
-These rows hold prompt and answer, and serve any model with an ordinary cache. Those of
-`smc.models.sharing_rows` are lighter, for most models.
+These rows hold prompt and answer, and serve any model with an ordinary cache. For most models those
+of `smc.models.sharing_rows` do, which hold each prompt once and are not padded.
 """
 
 from __future__ import annotations

@@ -1,23 +1,29 @@
-"""Rows that go on from the same prompt attend to one copy of its keys and values.
+"""Attention of rows that share their prompts, over tokens that follow each other without padding.
 
 Sixteen particles of an example share their prompt, which is most of what they attend to. A cache
 with a row for each of them holds it sixteen times, copies all of that whenever rows move or grow,
-and reads it sixteen times in every step. Here a prompt is kept once, [heads, L, d] in each layer;
-the cache has the generated tokens alone, so little moves when rows are resampled; and the queries
-of all rows of a prompt meet its keys in one matrix product. Scores of both parts go through one
-softmax, so nothing is approximated (the shared part of attention by itself: Juravsky et al.,
+and reads it sixteen times in every step. Here a prompt is kept once, [heads, L, d] in each layer,
+and the queries of all rows of a prompt meet its keys in one matrix product (Juravsky et al.,
 "Hydragen", arXiv 2402.05099).
 
+A pass has the tokens of all rows behind each other (`Packed`). The attention is where they are
+sorted: it writes the keys and values of each token to the token's place in its row, and attends to
+the prompt (`Groups` by prompt) and to the row up to that place (`Groups` by row). With s the log of
+the sum of the weights of a part, and m the mean of its values, both are put together exactly:
+
+    share of the prompt = sigmoid(s_prompt - s_row),    out = share m_prompt + (1 - share) m_row
+
 A `transformers` model names its attention function in a configuration, which all its layers look up
-in every pass, in whichever thread. So nothing is changed there: rows have a model of their own
-(`sharing`), with the same weights and another configuration, and the user's model may generate, or
-be sampled from by others, at the same time.
+in every pass, in whichever thread; to change it would change the passes of others. So rows have a
+model of their own (`sharing`), with the same weights and another configuration, and the user's
+model may generate, or be sampled from by others, at the same time.
 
 This is right for plain causal attention with positions given by rotation or embedding. Models with
 windows, softcaps or biases, and those that do not call an attention function, are found out
-beforehand, by their configuration and by comparison with the plain cache (`TransformersLM`), and
-copy their prompts as before. So do models with functions that are bound to their modules, such as
-compiled ones and those spread over several devices: such a function would call the user's modules.
+beforehand, by their configuration and by comparison with the plain cache
+(`smc.models.sharing_rows.shares_prompts`), and use `smc.models.rows`. So do models with functions
+that are bound to their modules, such as compiled ones and those spread over several devices: such a
+function would call the user's modules.
 """
 
 from __future__ import annotations
@@ -61,9 +67,9 @@ class Groups(NamedTuple):
     """Which of M things belong to which of G groups.
 
     Attributes:
-        member: the things of each group, side by side; any thing where there are no more.
-        seat: where each thing sits in that table, counted through.
-        in_order: whether that is where it is anyway, so that nothing needs to move.
+        member: the things of each group, side by side, filled up with thing 0.
+        seat: where each thing sits, as an index into the flattened table.
+        in_order: whether the table is full and seats are 0, 1, ..., so that nothing needs to move.
     """
 
     member: Int64[Tensor, "G most"]
@@ -86,7 +92,7 @@ class Groups(NamedTuple):
         return cls(member.view(num_groups, most), seat, in_order)
 
     def together(self, x: Float[Tensor, "M heads n d"]) -> Float[Tensor, "G heads m d"]:
-        """Lay what belongs to one group side by side, m = most n."""
+        """Lay what belongs to one group side by side; m is most times n."""
         _, heads, n, d = x.shape
         G, most = self.member.shape
         members = x.reshape(G, most, heads, n, d) if self.in_order else x[self.member]
@@ -111,7 +117,7 @@ class Packed:
         by_row: which tokens are of which row.
         row: the row of each token.
         place: its column among the tokens that were generated in the row.
-        layers: keys and values of these, in each layer; a pass adds its own.
+        layers: keys and values of the generated tokens, in each layer; a pass writes its own there.
         seen: layers that have attended in the pass.
     """
 
@@ -124,26 +130,27 @@ class Packed:
     seen: set[int] = field(default_factory=set)
 
     @cached_property
-    def of_prompt(self) -> Bool[Tensor, "B 1 1 L"]:
+    def of_prompt(self) -> Bool[Tensor, "B 1 1 1 L"]:
         """Which columns of the prompts are no padding."""
         width = self.prompts.layers[0][0].shape[2]
         columns = torch.arange(width, device=self.place.device)
-        return (columns >= width - self.prompts.lengths.unsqueeze(1))[:, None, None]
+        return (columns >= width - self.prompts.lengths.unsqueeze(1))[:, None, None, None]
 
     @cached_property
-    def of_row(self) -> Bool[Tensor, "M 1 1 W"]:
+    def of_row(self) -> Bool[Tensor, "R 1 most 1 W"]:
         """Which columns of its row each token attends to."""
         columns = torch.arange(self.layers[0][0].shape[2], device=self.place.device)
-        return (columns <= self.place.unsqueeze(1))[:, None, None]
+        return (columns <= self.place[self.by_row.member].unsqueeze(2))[:, None, :, None]
 
 
 _PACKED: ContextVar[Packed] = ContextVar("packed")
 
 
 def sharing(model: Any) -> Any:
-    """Make a model with the weights of `model` whose layers attend to shared prompts, too.
+    """Make a model with the weights of `model` whose passes are `Packed`.
 
-    New are the modules that attend, those that hold them, and their configuration; all other
+    It attends by `_attend`. New are the modules that do, those that hold them, and their
+    configuration; all other
     modules, and all parameters and hooks, are those of `model`, which stays as it is. This costs a
     few microseconds a module, so it is made anew for each batch of prompts: adapters that were
     switched since then are seen.
@@ -181,7 +188,7 @@ def attending(packed: Packed) -> Iterator[None]:
 
     Raises:
         NotImplementedError: the model's attention has something that this one has not.
-        ValueError: layers of the model have not asked for it.
+        ValueError: layers of the model attend by another function.
     """
     token = _PACKED.set(packed)
     try:
@@ -190,9 +197,9 @@ def attending(packed: Packed) -> Iterator[None]:
         _PACKED.reset(token)
     if len(packed.seen) < len(packed.layers):
         raise ValueError(
-            f"{len(packed.seen)} of {len(packed.layers)} layers of the model have read their "
-            "prompts: it was compiled, or its modules replaced, since it was first sampled from; "
-            "make a new smc.TransformersLM of it"
+            f"{len(packed.seen)} of {len(packed.layers)} layers of the model share their prompts: "
+            "it was compiled, or its modules replaced, since it was first sampled from; make a new "
+            "smc.TransformersLM of it"
         )
 
 
@@ -201,12 +208,18 @@ def _attend(
     query: Float[Tensor, "1 H M d"],
     key: Float[Tensor, "1 heads M d"],
     value: Float[Tensor, "1 heads M d2"],
-    attention_mask: Any,
+    attention_mask: Bool[Tensor, "..."],
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Float[Tensor, "1 M H d2"], None]:
-    """Keep what the tokens add, and attend to all before; a function as `transformers` has them."""
+    """Keep what the tokens add, and attend to their prompts and rows up to themselves.
+
+    This is an attention function of `transformers`. The mask says nothing that `packed` does not,
+    unless a model has made something else of it.
+    """
     unknown = [name for name in _UNKNOWN if options.get(name) is not None]
+    if attention_mask.dtype != torch.bool:
+        unknown.append("numbers in its mask")
     if unknown:
         raise NotImplementedError(f"attention with {', '.join(unknown)}")
     packed = _PACKED.get()
@@ -214,20 +227,34 @@ def _attend(
     by_prompt, by_row = packed.by_prompt, packed.by_row
     prompt_keys, prompt_values = packed.prompts.layers[module.layer_idx]
     keys, values = packed.layers[module.layer_idx]
-    keys[packed.row, :, packed.place] = key[0].transpose(0, 1)
-    values[packed.row, :, packed.place] = value[0].transpose(0, 1)
+    keys[packed.row, :, packed.place] = key[0].transpose(0, 1).to(keys.dtype)  # if autocast
+    values[packed.row, :, packed.place] = value[0].transpose(0, 1).to(values.dtype)
     _, H, M, d = query.shape
     heads = key.shape[1]
     scaled = query[0] * (d**-0.5 if scaling is None else scaling)
     queries = scaled.view(heads, H // heads, M, d).permute(2, 0, 1, 3)  # M, heads, n, d
 
-    before = by_prompt.together(queries) @ prompt_keys.mT
-    before = by_prompt.apart(before.masked_fill_(~packed.of_prompt, -torch.inf))
-    since = by_row.apart(by_row.together(queries) @ keys.mT)
-    since = since.masked_fill_(~packed.of_row, -torch.inf)
-    precision = torch.promote_types(query.dtype, torch.float32)
-    share = torch.cat([before, since], dim=-1).softmax(dim=-1, dtype=precision).to(query.dtype)
-    of_prompt, of_row = share.split([prompt_keys.shape[2], keys.shape[2]], dim=-1)
-    out = by_prompt.apart(by_prompt.together(of_prompt) @ prompt_values)
-    out = out + by_row.apart(by_row.together(of_row) @ values)
-    return out.reshape(1, M, H, -1), None
+    log_before, before = _part(by_prompt, queries, prompt_keys, prompt_values, packed.of_prompt)
+    log_since, since = _part(by_row, queries, keys, values, packed.of_row)
+    share = torch.sigmoid(log_before - log_since)  # of the prompt in all that is attended to
+    out = torch.lerp(since, before, share).to(query.dtype)
+    return out.reshape(1, M, H, -1).contiguous(), None
+
+
+def _part(
+    groups: Groups,
+    queries: Float[Tensor, "M heads n d"],
+    keys: Float[Tensor, "G heads W d"],
+    values: Float[Tensor, "G heads W d2"],
+    visible: Bool[Tensor, "G 1 m 1 W"],
+) -> tuple[Float[Tensor, "M heads n 1"], Float[Tensor, "M heads n d2"]]:
+    """Attend to the keys of the groups: the log of the sum of the weights, the mean of values."""
+    scores = groups.together(queries) @ keys.mT
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    by_member = scores.view(*scores.shape[:2], groups.member.shape[1], -1, scores.shape[3])
+    by_member.masked_fill_(~visible, -torch.inf)
+    top = scores.amax(dim=-1, keepdim=True)
+    weights = scores.sub_(top).exp_()
+    total = weights.sum(dim=-1, keepdim=True)
+    mean = (weights.to(values.dtype) @ values) / total
+    return groups.apart(top + total.log()), groups.apart(mean)

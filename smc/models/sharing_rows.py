@@ -1,18 +1,18 @@
 """Rows of a `transformers` model that share their prompts, and read without padding.
 
-A pass is given the tokens of all rows behind each other, as one sequence. Runs of unequal lengths
-then cost what their tokens cost: where one row of eighty is forced to go on by nine tokens, the
-others do not compute eight of padding (in batches of tool calls that was two thirds of all work).
-What belongs together is sorted out where it matters, in the attention
-(`smc.models.shared_prompts`); everything else in a model treats tokens one by one.
+A pass is given the tokens of all rows behind each other, as one sequence. Where one row of eighty
+is forced to go on by nine tokens, the others do not compute eight of padding (in batches of tool
+calls that was half to two thirds of the time). What belongs together is sorted out in the attention
+(`smc.models.shared_prompts`), the only place where rows are still padded to the longest run;
+everything else in a model treats tokens one by one.
 
-The cache has the generated tokens of each row in its first columns, so nothing moves when rows grow
-by unequal lengths or are cut back. Prompts are held once, whatever the number of rows.
+The cache has the generated tokens of each row in its first columns, which need no realigning when
+rows grow by unequal lengths or are cut back. Prompts are held once, whatever the number of rows.
 """
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -43,16 +43,18 @@ class SharingRows:
 
     @torch.inference_mode()
     def extend(self, runs: Int[Tensor, "R T"], lengths: Int[Tensor, "R"]) -> Float[Tensor, "R T V"]:
-        """Read all runs in one forward pass."""
+        """Read all runs in one forward pass; what lies past their lengths is not read."""
         R, T = runs.shape
         inside = torch.arange(T, device=runs.device) < lengths.unsqueeze(1)
         row, column = inside.nonzero(as_tuple=True)
-        if not len(row):  # which models cannot read
-            return torch.empty(R, T, len(self._model.get_output_embeddings().weight))
+        if not len(row):  # models cannot read an empty sequence
+            weight = self._model.get_output_embeddings().weight
+            return normalised(weight.new_empty(R, T, len(weight)))
         place = self.lengths[row] + column
-        self.lengths = self.lengths + lengths
-        self._widen(int(self.lengths.max()))
+        grown = self.lengths + lengths
+        self._widen(int(grown.max()))
         log_p = self._read(runs[row, column], row, place)
+        self.lengths = grown  # now, as a pass may fail
         if len(row) == R * T:
             return log_p.view(R, T, log_p.shape[1])
         out = log_p.new_empty(R, T, log_p.shape[1])  # what lies past a run's length is undefined
@@ -60,7 +62,7 @@ class SharingRows:
         return out
 
     def reorder(self, ancestors: Int[Tensor, "Q"]) -> None:
-        """Move rows; prompts stay where they are, until most of them have no row any more."""
+        """Move rows; prompts stay where they are, until at least half of them have no row."""
         if torch.equal(ancestors.long(), torch.arange(len(self._owner), device=ancestors.device)):
             return
         self._owner, self.lengths = self._owner[ancestors], self.lengths[ancestors]
@@ -83,7 +85,7 @@ class SharingRows:
         self, tokens: Int[Tensor, "M"], row: Int64[Tensor, "M"], place: Int64[Tensor, "M"]
     ) -> Float[Tensor, "M V"]:
         """Read tokens, each at its place in its row; gives log-probabilities of the next ones."""
-        owner = self._owner[row]
+        M, owner = len(row), self._owner[row]
         packed = Packed(
             prompts=self._prompts,
             by_prompt=Groups.of(owner, len(self._prompts.lengths)),
@@ -95,7 +97,8 @@ class SharingRows:
         with attending(packed):
             output = self._model(
                 input_ids=tokens.unsqueeze(0),
-                attention_mask=packed.of_row.permute(1, 2, 0, 3),
+                # Never read; another function, whose answer is refused, would take it.
+                attention_mask=place.new_ones((), dtype=torch.bool).expand(1, 1, M, M),
                 position_ids=(self._prompts.lengths[owner] + place).unsqueeze(0),
                 past_key_values=_handing_through()(),
                 use_cache=True,
@@ -104,14 +107,15 @@ class SharingRows:
 
     def _widen(self, width: int) -> None:
         """Make room for so many columns."""
-        more = 0, 0, 0, width - self._layers[0][0].shape[2]
-        pad = torch.nn.functional.pad
-        self._layers = [(pad(keys, more), pad(values, more)) for keys, values in self._layers]
+        more = width - self._layers[0][0].shape[2]
+        if more > 0:
+            pad = partial(torch.nn.functional.pad, pad=(0, 0, 0, more))
+            self._layers = [(pad(keys), pad(values)) for keys, values in self._layers]
 
 
 @cache
 def _handing_through() -> type:
-    """Make the class of a cache that keeps nothing: what attends keeps what it is given."""
+    """Make the class of a cache that keeps nothing: the attention stores keys and values itself."""
     from transformers import DynamicCache
 
     class HandingThrough(DynamicCache):
@@ -152,7 +156,7 @@ def shares_prompts(model: Any) -> bool:
             runs = ids[:6].view(3, 2)
             first = rows.extend(runs, torch.tensor([2, 1, 2], device=model.device))[:, 0]
             last = rows.extend(runs[:, :1], torch.ones_like(runs[:, 0]))
-        except Exception:  # whatever a model cannot do with this attention, it keeps to its own
+        except Exception:  # a model that fails with this attention keeps its own
             if rows is plain:
                 raise
             return False

@@ -5,9 +5,9 @@ sizes to the last few bits only.  A model loaded in float64 makes that irrelevan
 its attention can take it: some older architectures give NaN on padded rows then, which the sampler
 refuses.
 
-Rows of one prompt share its keys and values, and are read without padding, where the model allows
-that (`smc.models.sharing_rows`). Cost of a step: one forward pass over the tokens, and a copy of
-what the rows generated when they move.
+Where the model allows it, rows of one prompt share its keys and values, and answers are read
+without padding (`smc.models.sharing_rows`). Cost of a step: one forward pass over the tokens, and a
+copy of what the rows generated when they move.
 
 Prompts can be kept: their keys and values, and what the model says after them, stay for the next
 call with the same prompt (`prompt_bytes`), as a comparison of methods reads each many times. A

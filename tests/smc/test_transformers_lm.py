@@ -415,3 +415,44 @@ def test_runs_of_unequal_lengths_are_read_without_padding() -> None:
     none = rows.extend(torch.full((4, 3), 5), torch.zeros(4, dtype=torch.int64))
     assert computed == [10, 3]
     assert none.shape == (4, 3, V)
+
+
+def test_a_pass_that_failed_can_be_made_again() -> None:
+    lm = smc.TransformersLM(llama(), None, Vocabulary.from_bytes([b"x"] * V, [0]))
+    run, ones = torch.full((4, 1), 5), torch.ones(4, dtype=torch.int64)
+    rows, _ = lm.prefill(PROMPTS)
+    rows.extend(run, ones)
+
+    def fails(*_: object) -> None:
+        raise OSError("in the second layer")
+
+    hook = lm.model.model.layers[1].register_forward_pre_hook(fails)
+    with pytest.raises(OSError, match="second layer"):
+        rows.extend(run, ones)
+    hook.remove()
+    for prompt, row in zip(PROMPTS, rows.extend(run, ones), strict=True):
+        close(row[0], naive(lm, [*prompt, 5, 5])[-1])
+
+
+def test_a_model_that_makes_numbers_of_the_mask_pads() -> None:
+    """They might say more than which columns count; tokens that are packed have no such mask."""
+    model = llama()
+
+    def numbers(_: object, args: object, options: dict[str, Any]) -> tuple[object, dict[str, Any]]:
+        mask = options["attention_mask"]
+        if mask is not None and mask.dtype == torch.bool:
+            mask = torch.zeros(mask.shape, dtype=model.dtype).masked_fill(~mask, -torch.inf)
+        return args, {**options, "attention_mask": mask}
+
+    assert shares_prompts(model)
+    model.model.layers[0].self_attn.register_forward_pre_hook(numbers, with_kwargs=True)
+    assert not shares_prompts(model)
+
+
+def test_keys_of_another_precision_are_kept_in_that_of_the_prompts() -> None:
+    lm = smc.TransformersLM(llama().float(), None, Vocabulary.from_bytes([b"x"] * V, [0]))
+    rows, _ = lm.prefill(PROMPTS)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = rows.extend(torch.full((4, 1), 5), torch.ones(4, dtype=torch.int64))
+    for prompt, row in zip(PROMPTS, found, strict=True):
+        torch.testing.assert_close(row[0], naive(lm, [*prompt, 5])[-1].float(), atol=0.2, rtol=0)
