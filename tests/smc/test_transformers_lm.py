@@ -456,3 +456,14 @@ def test_keys_of_another_precision_are_kept_in_that_of_the_prompts() -> None:
         found = rows.extend(torch.full((4, 1), 5), torch.ones(4, dtype=torch.int64))
     for prompt, row in zip(PROMPTS, found, strict=True):
         torch.testing.assert_close(row[0], naive(lm, [*prompt, 5])[-1].float(), atol=0.2, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_rounding_does_not_keep_a_deep_model_from_sharing(dtype: torch.dtype) -> None:
+    """In bfloat16 single log-probabilities differ by more than a quarter of a nat."""
+    torch.manual_seed(1)
+    config = transformers.LlamaConfig(
+        vocab_size=500, hidden_size=64, num_hidden_layers=24, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=96, initializer_range=0.2,
+    )  # fmt: skip
+    assert shares_prompts(transformers.LlamaForCausalLM(config).to(dtype).eval())
