@@ -467,3 +467,10 @@ def test_rounding_does_not_keep_a_deep_model_from_sharing(dtype: torch.dtype) ->
         num_key_value_heads=2, intermediate_size=96, initializer_range=0.2,
     )  # fmt: skip
     assert shares_prompts(transformers.LlamaForCausalLM(config).to(dtype).eval())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("build", [llama, gpt2, gpt_neox, opt, mistral, qwen2, gemma2, bloom, mpt])
+def test_half_precision_shares_what_double_precision_does(build: Any, dtype: torch.dtype) -> None:
+    """Means are compared, up to a quarter of a nat: what has to be refused still is."""
+    assert shares_prompts(build().to(dtype).eval()) == (build.__name__ in SHARING)
