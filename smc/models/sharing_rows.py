@@ -2,7 +2,7 @@
 
 A pass is given the tokens of all rows behind each other, as one sequence. Where one row of eighty
 is forced to go on by nine tokens, the others do not compute eight of padding (in batches of tool
-calls that was half to two thirds of the time). What belongs together is sorted out in the attention
+calls that was 44 to 69 % of the time). What belongs together is sorted out in the attention
 (`smc.models.shared_prompts`), the only place where rows are still padded to the longest run;
 everything else in a model treats tokens one by one.
 
