@@ -208,7 +208,7 @@ def _attend(
     query: Float[Tensor, "1 H M d"],
     key: Float[Tensor, "1 heads M d"],
     value: Float[Tensor, "1 heads M d2"],
-    attention_mask: Bool[Tensor, "..."],
+    attention_mask: Tensor,
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Float[Tensor, "1 M H d2"], None]:

@@ -445,8 +445,12 @@ def test_a_model_that_makes_numbers_of_the_mask_pads() -> None:
         return args, {**options, "attention_mask": mask}
 
     assert shares_prompts(model)
+    lm = smc.TransformersLM(model, None, Vocabulary.from_bytes([b"x"] * V, [0]))
+    rows, _ = lm.prefill(PROMPTS)
     model.model.layers[0].self_attn.register_forward_pre_hook(numbers, with_kwargs=True)
     assert not shares_prompts(model)
+    with pytest.raises(NotImplementedError, match="numbers in its mask"):
+        rows.extend(torch.full((4, 1), 5), torch.ones(4, dtype=torch.int64))
 
 
 def test_keys_of_another_precision_are_kept_in_that_of_the_prompts() -> None:
