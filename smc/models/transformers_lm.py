@@ -33,7 +33,7 @@ from torch import Tensor
 
 from gcd.tokens.vocabulary import Vocabulary, eos_ids_of
 from smc.models.protocol import Prompt, Rows, token_ids
-from smc.models.rows import PromptMemory, TransformersRows, together
+from smc.models.rows import PromptMemory, TransformersRows, check_positions, together
 from smc.models.shared_prompts import SharedPrompts
 from smc.models.sharing_rows import SharingRows, shares_prompts
 from smc.models.static_cache import StaticTransformer
@@ -146,7 +146,9 @@ class TransformersLM:
 
         Raises:
             NotStaticError: it cannot, as it has another memory or another attention.
+            ValueError: it does not count positions from 0.
         """
+        check_positions(self.model)
         return StaticTransformer(self.model, self.context)
 
     def keep(self, prompt: Sequence[int]) -> bool:
@@ -168,6 +170,8 @@ class TransformersLM:
 
     @cached_property
     def _shares(self) -> bool:
+        """Whether rows share their prompts; also refuses a model whose positions are others."""
+        check_positions(self.model)
         return shares_prompts(self.model)
 
     def _read(

@@ -137,9 +137,9 @@ def sample(lm: smc.TransformersLM, seed: int) -> list[smc.Posterior]:
 
 
 # With the first pass in which rows go on from shared prompts, in a call that is not the first one:
-# prompts are read in a pass before, or kept; a new language model takes five to find out whether
-# prompts can be shared.
-WAYS = {several_lms: 7, one_lm: 2, kept_prompts: 1, within_generate: 2}
+# prompts are read in a pass before, or kept; a new language model takes seven to find out how
+# positions are counted, and whether prompts can be shared.
+WAYS = {several_lms: 9, one_lm: 2, kept_prompts: 1, within_generate: 2}
 
 
 @pytest.fixture(params=WAYS, ids=lambda way: way.__name__)

@@ -121,6 +121,14 @@ def jamba() -> Any:
     return transformers.JambaForCausalLM(config)
 
 
+def roberta() -> Any:
+    """Counts positions from the number of its padding token on."""
+    config = transformers.RobertaConfig(
+        **SMALL, intermediate_size=24, is_decoder=True, pad_token_id=3, max_position_embeddings=64
+    )
+    return transformers.RobertaForCausalLM(config)
+
+
 def gpt2() -> Any:
     config = transformers.GPT2Config(
         vocab_size=V, n_embd=16, n_layer=2, n_head=2, n_positions=64, initializer_range=0.5
@@ -211,6 +219,14 @@ def test_a_model_without_an_ordinary_kv_cache_is_refused_at_the_prompt(build: An
     model = build()
     with pytest.raises(ValueError, match=f"{type(model).__name__} .*ordinary KV cache"):
         smc.TransformersLM(model, None).prefill(PROMPTS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_model_with_positions_of_its_own_is_refused(dtype: torch.dtype) -> None:
+    lm = smc.TransformersLM(roberta().to(dtype), None, Vocabulary.from_bytes([b"x"] * V, [0]))
+    for use in (lambda: lm.prefill(PROMPTS), lm.static_forward):
+        with pytest.raises(ValueError, match="RobertaForCausalLM does not count positions from 0"):
+            use()
 
 
 def test_one_run_is_the_same_as_its_tokens_one_by_one(lm: smc.TransformersLM) -> None:
