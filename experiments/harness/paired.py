@@ -38,16 +38,31 @@ REFERENCE = "gcd"
 
 
 class Compared(NamedTuple):
-    """A measure in which methods are compared, and how tables show it."""
+    """A measure in which methods are compared, and how tables show it.
+
+    Attributes:
+        title: of a column.
+        value: the measure of a row; None where it has none.
+        digits: after the point.
+        scale: 100 makes points of a percent out of shares.
+        whole: whether methods are compared only if all of their rows have a value. A mean over the
+            requests that were answered would favour who leaves the hard ones unanswered.
+    """
 
     title: str
     value: Measure
     digits: int = 1
-    scale: float = 100  # 100 makes points of a percent out of shares
+    scale: float = 100
+    whole: bool = False
 
 
 ACCURACY = MappingProxyType(
-    {"weighted_accuracy": Compared("accuracy (weighted), points", itemgetter("weighted_accuracy"))}
+    {
+        "weighted_accuracy": Compared(
+            "accuracy (weighted), points", itemgetter("weighted_accuracy")
+        ),
+        "log_evidence": Compared("log evidence", itemgetter("log_evidence"), 2, 1, whole=True),
+    }
 )
 """What tasks with right answers are compared by."""
 FINISHED = MappingProxyType({"valid": Compared("finished and valid, points", itemgetter("valid"))})
@@ -83,7 +98,7 @@ def differences(
             continue
         intervals: dict[str, Any] = {}
         for name, measure in compared.items():
-            if one := difference(own, other, measure.value, seed):
+            if one := difference(own, other, measure.value, seed, whole=measure.whole):
                 intervals |= {**one.interval.named(name), f"{name}_examples": one.examples}
         found.append(
             {
@@ -108,9 +123,16 @@ class Difference(NamedTuple):
 
 
 def difference(
-    own: Sequence[Row], other: Sequence[Row], value: Measure, seed: int
+    own: Sequence[Row], other: Sequence[Row], value: Measure, seed: int, *, whole: bool = False
 ) -> Difference | None:
-    """Compare two arms example by example; None without an example that both have."""
+    """Compare two arms example by example.
+
+    Returns:
+        None without an example that both have, and if it is to be the `whole` of both arms, but a
+        row has no value.
+    """
+    if whole and any(value(row) is None for row in (*own, *other)):
+        return None
     ours, theirs = by_example(own, value), by_example(other, value)
     differences = [ours[example] - theirs[example] for example in ours if example in theirs]
     return Difference(len(differences), bootstrap(differences, seed)) if differences else None

@@ -215,6 +215,7 @@ def _record(
         **with_interval_of("weighted_accuracy", itemgetter("weighted_accuracy")),
         **with_interval_of("majority_accuracy", itemgetter("majority_correct")),
         **with_interval_of("best_accuracy", lambda row: row.get("best_correct")),
+        **with_interval_of("best_over_majority", _best_over_majority),
         **{key: _mean(r[key] for r in group) for key in _SHARES},
         **with_interval_of("valid", itemgetter("valid")),
         **{key: _mean(r[key] for r in group) for key in _OF_SOME if key in group[0]},
@@ -249,6 +250,7 @@ def as_table(summary: Sequence[dict[str, Any]]) -> Table:
             "accuracy (weighted) %": with_interval(s, "weighted_accuracy"),
             "accuracy (majority) %": with_interval(s, "majority_accuracy"),
             "accuracy (best) %": with_interval(s, "best_accuracy"),
+            "best minus majority": with_interval(s, "best_over_majority", sign="+"),
             "valid %": number(100 * s["valid"], 1),
             **({"parses %": number(100 * s["parses"], 1)} if "parses" in s else {}),
             "complete %": number(100 * s["complete"], 1),
@@ -310,6 +312,11 @@ def titles_in(records: Sequence[Mapping[str, Any]]) -> Callable[[Mapping[str, An
 def styles_in(records: Iterable[Mapping[str, Any]]) -> list[str]:
     """Give the styles of rows or records, in order of first appearance; "" where they have none."""
     return list(dict.fromkeys(record.get("style", "") for record in records))
+
+
+def _best_over_majority(row: Row) -> float | None:
+    """How much more the best answer is right than that of the largest weight."""
+    return row["best_correct"] - row["majority_correct"] if "best_correct" in row else None
 
 
 def _mean(values: Iterable[float]) -> float | None:

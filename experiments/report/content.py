@@ -30,8 +30,8 @@ A million is left for the rest."""
 _PAIRS = 150
 """Most pairs of arms that are compared; each takes milliseconds for every measure."""
 _COMPARED = (
-    "weighted_accuracy", "majority_correct", "valid", "evidence_found", "coverage", "exact_match",
-    "prepares", "ess", "read", "forced", "seconds",
+    "weighted_accuracy", "majority_correct", "best_correct", "valid", "evidence_found",
+    "log_evidence", "coverage", "exact_match", "prepares", "ess", "read", "forced", "seconds",
 )  # fmt: skip
 """Columns of rows whose differences are shown, where rows have them."""
 
@@ -147,7 +147,8 @@ def differences(rows: Sequence[Row], seed: int = 0) -> tuple[list[dict[str, Any]
     for (style, particles), first, second in pairs[:_PAIRS]:
         ours, theirs = (groups[style, particles][arm] for arm in (first, second))
         for measure in _COMPARED:
-            compared = difference(ours, theirs, partial(_number, key=measure), seed)
+            value, whole = partial(_number, key=measure), measure == "log_evidence"
+            compared = difference(ours, theirs, value, seed, whole=whole)
             if compared is not None:
                 found.append(
                     {

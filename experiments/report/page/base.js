@@ -39,7 +39,8 @@ function number(value, digits = 3) {
 
 const TITLES = {
   weighted_accuracy: "accuracy (posterior-weighted)", majority_accuracy: "accuracy (most probable)",
-  majority_correct: "accuracy (most probable)", valid: "satisfaction (valid answers)",
+  majority_correct: "accuracy (most probable)", best_correct: "accuracy (best)",
+  valid: "satisfaction (valid answers)",
   complete: "complete answers", share_finished: "particles finished", ess: "effective sample size",
   ess_fraction: "effective sample size / N", log_evidence: "log evidence",
   evidence_found: "share of the evidence found",

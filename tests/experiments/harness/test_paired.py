@@ -109,3 +109,18 @@ def test_a_measure_that_no_pair_of_rows_has_is_left_out():
     assert record["examples"] == 3
     (line,) = as_paired_table([record], {"log_p": log_p})
     assert line["log p"] == "–"
+
+
+def test_evidence_is_compared_only_between_methods_that_answered_everything():
+    """A repetition without an answer is enough: it is the hard one that would be missing."""
+
+    def with_evidence(method: str, values: list[float | None]) -> list[dict]:
+        rows = [*rows_of(method, [0.0] * 2), *rows_of(method, [0.0] * 2)]
+        return [{**row, "log_evidence": v} for row, v in zip(rows, values, strict=True)]
+
+    gcd = with_evidence("gcd", [-4.0, -2.0, -6.0, -2.0])
+    (record,) = differences([*gcd, *with_evidence("pgcd", [-4.0, -1.0, -4.0, -1.0])])
+    assert (record["log_evidence"], record["log_evidence_low"]) == (1.0, 1.0)
+    (record,) = differences([*gcd, *with_evidence("lcd", [-1.0, -1.0, None, -1.0])])
+    assert "log_evidence" not in record
+    assert [line["log evidence"] for line in as_paired_table([record])] == ["–"]

@@ -55,6 +55,20 @@ def test_all_dead_is_a_row_of_zeros_not_an_error():
     assert "–" in as_markdown(as_table([record]))
 
 
+def test_the_best_answer_is_compared_with_the_majority_request_by_request():
+    rows = [
+        {**row("gcd", 4, accuracy, example=str(i)), "best_correct": best}
+        for i, (accuracy, best) in enumerate([(0.75, True), (0.25, True), (0.25, False)])
+    ]
+    (record,) = summarize(rows)
+    assert record["best_over_majority"] == pytest.approx(1 / 3)
+    drawn = np.random.default_rng(0).integers(0, 3, (2000, 3))
+    low, high = np.quantile(np.array([0, 1, 0])[drawn].mean(axis=1), [0.025, 0.975])
+    assert (record["best_over_majority_low"], record["best_over_majority_high"]) == (low, high)
+    (line,) = as_table([record])
+    assert line["best minus majority"] == f"+33.3 [{100 * low:+.1f}, {100 * high:+.1f}]"
+
+
 def test_groups_keep_their_order():
     rows = [row("gcd", 4, 1.0), row("lcd", 1, 0.0), row("gcd", 1, 1.0), row("gcd", 4, 0.0)]
     records = summarize(rows)
