@@ -106,7 +106,7 @@ def algorithm(name: str, options: Options) -> SMC | Discrete:
         if option not in known:
             raise ValueError(
                 f"algorithm {name!r} does not read {option}={value!r}; its options are "
-                f"{', '.join(known)}"
+                f"{', '.join(known)}. Or is the name of another argument misspelt?"
             )
     given: dict[str, Any] = dict(options)
     return kind(**given)

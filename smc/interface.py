@@ -167,7 +167,7 @@ def sample(
 
 def _one_each(what: str, values: object, count: int) -> list[int]:
     """Return one integer for each of `count` examples, from one for all or one for each."""
-    if isinstance(values, Iterable):
+    if isinstance(values, Iterable) and not isinstance(values, str):
         return [whole(what, value) for value in values]
     return [whole(what, values)] * count
 

@@ -101,8 +101,9 @@ class Posterior:
     Attributes:
         answers: distinct answers as bytes, the most probable first.
         probabilities: of the answers; they sum to one (to zero when dead).
-        log_evidence: log of the estimate of P_lm(C within n); -inf when dead; None where top_p < 1
-            leaves nothing that it would estimate.
+        log_evidence: log of the estimate of P_lm(C within n). The estimate is unbiased, so its log
+            is too low in the mean. -inf when dead; None where top_p < 1 leaves nothing that it
+            would estimate.
         ess: effective sample size of the final weights, which does not see that resampled particles
             share their beginnings: it may be high where the estimate is poor. Of a pool it is low
             when the model is confident, even if the result is exact.
@@ -110,7 +111,8 @@ class Posterior:
         valid: whether there are answers and the constraint accepts all of them; checked anew, by
             running the automaton over the tokens.  With the proposals of this package `complete`
             and `valid` both equal `not dead`: a self-check, and a test of other proposals.
-        exact: whether the target is p_lm itself; False with top_p < 1.
+        exact: False only where top_p < 1 has changed the target. It says nothing of how near the
+            estimate is: a poor or a dead one is exact, too; see `enumerated`.
         enumerated: whether this is the target itself, and no estimate: the discrete filter had room
             for every prefix, and left none out.
         particles: all N particles, dead ones included; or the whole pool.

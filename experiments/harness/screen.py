@@ -87,8 +87,8 @@ def result(summary: Records, found: Records, compared: Mapping[str, Compared]) -
             differ = sum(name in d and not d[f"{name}_low"] <= 0 <= d[f"{name}_high"] for d in own)
             if differ:
                 beyond.append(f"{differ} of {len(own)} rows of {method_of(method).title}")
-        said += f"; by paired 95 % intervals, {what} differs from {other}'s in "
-        said += _and(beyond) if beyond else "no row"
+        beyond_chance = f"differs from {other}'s by more than chance (paired 95 % intervals)"
+        said += f"; {what} {beyond_chance} in " + (_and(beyond) if beyond else "no row")
     return f"{said}."
 
 

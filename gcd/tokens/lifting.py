@@ -101,7 +101,7 @@ def lift(
         vocabulary,
         Vocabulary,
         "lift() takes a gcd.Vocabulary",
-        "gcd.Vocabulary.from_tokenizer(tokenizer) makes one",
+        "give lm.vocabulary, or gcd.Vocabulary.from_tokenizer(tokenizer)",
     )
     if literals not in LITERALS:
         raise ConstraintError(f"literals must be one of {LITERALS}, got {literals!r}")

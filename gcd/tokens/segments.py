@@ -33,7 +33,7 @@ from gcd.automata.limits import max_states, metered, spend
 from gcd.errors import ConstraintError, EmptyLanguageError, StateLimitError, check_kind
 from gcd.readable import readable_bytes
 from gcd.tokens.distances import check_whole
-from gcd.tokens.vocabulary import Vocabulary
+from gcd.tokens.vocabulary import Ids, Vocabulary, as_ids
 
 _PER_COLUMN = 1000  # units of work for a byte class of a set of states, in an interpreted loop
 
@@ -195,11 +195,12 @@ class Segments:
                     f"text, until={vocabulary.token_bytes[token]!r}"
                 )
 
-    def split(self, tokens: Iterable[int], vocabulary: Vocabulary) -> tuple[bytes, ...]:
+    def split(self, tokens: Ids, vocabulary: Vocabulary) -> tuple[bytes, ...]:
         """Return the text of each segment of an answer, without what ends the segment.
 
         Args:
-            tokens: the answer's ids; what comes after EOS, such as padding, is not read.
+            tokens: the answer's ids, such as `Sample.ids`, and not its text, where special tokens
+                do not show; what comes after EOS, such as padding, is not read.
             vocabulary: the tokens that it was written with.
 
         Returns:
@@ -211,7 +212,7 @@ class Segments:
         """
         symbols: list[int] = []  # bytes, and special tokens as numbers below zero
         begun = [0]  # how many tokens begin before each symbol
-        for token in map(int, tokens):
+        for token in as_ids(tokens):
             if token in vocabulary.eos_ids:
                 break
             if not 0 <= token < vocabulary.size:

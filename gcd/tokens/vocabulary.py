@@ -271,12 +271,17 @@ def eos_ids_of(model_or_config: Any, tokenizer: Any = None) -> tuple[int, ...]:
 
 
 def as_ids(ids: Ids) -> tuple[int, ...]:
-    """Return one id or several as a tuple; `ConstraintError` for what is no whole number."""
+    """Return one id or several as a tuple; `ConstraintError` for what is no whole number.
+
+    Bytes are refused, too: they are a text, whose bytes would pass for ids.
+    """
     try:
+        if isinstance(ids, bytes | bytearray):
+            raise TypeError
         one = hasattr(ids, "__index__") and not getattr(ids, "ndim", 0)
         return (whole(ids),) if one else tuple(map(whole, ids))  # type: ignore[arg-type]
     except TypeError as error:
         raise ConstraintError(
             f"token ids are whole numbers, got {ids!r}; tokenizer.convert_tokens_to_ids gives "
-            "those of tokens by name"
+            "those of tokens by name, tokenizer(text, add_special_tokens=False) those of a text"
         ) from error

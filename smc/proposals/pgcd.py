@@ -61,8 +61,8 @@ class HMMLookahead(Lookahead[HMMState]):
     def __init__(self, hmm: HMM, *, eventual: bool = False, max_bytes: int = MAX_BYTES) -> None:
         if not isinstance(hmm, HMM):
             raise ValueError(
-                f"hmm is {type(hmm).__name__}, not an HMM; of a checkpoint give "
-                "hmm.load(directory).hmm"
+                f"hmm is {type(hmm).__name__}, not an HMM; give step.hmm of what em_step returned, "
+                "hmm.load(directory).hmm of a checkpoint"
             )
         if max_bytes < 1:
             raise ValueError(f"max_bytes is a number of bytes, at least 1, not {max_bytes!r}")

@@ -89,6 +89,8 @@ def test_a_refused_prefix_says_where() -> None:
         gcd.why_refused(lifted, [0, 2], 0)
     with pytest.raises(ConstraintError, match=r"shape \(3,\), the vocabulary 7 ids"):
         gcd.inspect_prefix(lifted, [], log_p=np.zeros(3))
+    with pytest.raises(ConstraintError, match="token ids are whole numbers, got b'12'"):
+        gcd.inspect_prefix(lifted, b"12")
 
 
 def test_a_token_that_no_vocabulary_could_finish_is_said_to_be_one() -> None:

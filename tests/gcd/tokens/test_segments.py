@@ -265,6 +265,9 @@ def test_a_token_belongs_to_the_segment_in_which_it_begins() -> None:
     for alien in (VOCABULARY.size, -1):
         with pytest.raises(ConstraintError, match=f"token {alien} is not one of"):
             plan.split((1, alien, 5, 8), VOCABULARY)
+    for text in (b"{}", bytearray(b"{}")):  # their bytes would pass for ids
+        with pytest.raises(ConstraintError, match="token ids are whole numbers, got "):
+            plan.split(text, VOCABULARY)
 
 
 @pytest.mark.parametrize("name", PLANS)
