@@ -54,7 +54,7 @@ def test_the_sentence_says_who_finished_and_what_differs() -> None:
     closed = [row("json_close", 1, 0.0, example=e) | {"valid": e > "0"} for e in "0123"]
     flat = " ".join(printed([*rows[4:], *closed]).split())
     assert "GCD and P-GCD finished every request; LCD, closed as JSON left up to 1 of 4 " in flat
-    assert "of 4 unfinished or invalid; by" in flat
+    assert "of 4 unfinished or invalid; accuracy" in flat
 
 
 def test_enumerated_evidence_is_named_as_the_reference() -> None:
