@@ -35,7 +35,7 @@ def test_the_example_runs_on_a_model_of_ones_own_without_the_checkout(
     given = {"model_directory": smollm2.checkpoint()}
     exec(compile(code, "README.md", "exec"), given)
     printed = capsys.readouterr().out
-    assert re.match(r"Rome 3 has 0\.\d+ of all valid answers' odds\n", printed)
+    assert re.match(r"Rome 3 has 0\.\d+ of the weight of all found\n", printed)
     assert re.search(r"the shortest answer takes \d+ tokens", printed)
     assert "get_weather" in printed
     assert "tokens may come first" in printed

@@ -6,7 +6,7 @@ import inspect
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,22 @@ def timeless(posterior: smc.Posterior) -> smc.Posterior:
     )
 
 
+def assert_close(found: Any, expected: Any) -> None:
+    """Equal in all that is no float, and to 1e-12 where it is one."""
+    if is_dataclass(expected):
+        found, expected = vars(found), vars(expected)
+    if isinstance(expected, dict):
+        found, expected = tuple(sorted(found.items())), tuple(sorted(expected.items()))
+    if isinstance(expected, tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_close(one, other)
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=1e-12, abs=1e-12)
+    else:
+        assert found == expected
+
+
 words = st.lists(st.text("ab", min_size=0, max_size=5), min_size=1, max_size=4)
 
 
@@ -86,7 +102,10 @@ BATCH = {
 def test_a_batch_gives_what_each_example_alone_gives(
     proposal: smc.Proposal, resampling: str, threshold: float
 ) -> None:
-    """Bit for bit, with the toy model, whose numbers do not depend on the batch."""
+    """With the toy model, whose numbers do not depend on the batch, up to the last bits.
+
+    Sums over particles may round otherwise in another layout: on CPUs with AVX2 alone they do.
+    """
     options: dict[str, Any] = {
         "proposal": proposal,
         "resampling": resampling,
@@ -98,10 +117,11 @@ def test_a_batch_gives_what_each_example_alone_gives(
     together = [timeless(p) for p in sample(prompts, automata, budget=budgets, **options)]
     for i, expected in enumerate(together):
         (alone,) = sample([prompts[i]], automata[i], budget=budgets[i], example_ids=[i], **options)
-        assert timeless(alone) == expected
+        assert_close(timeless(alone), expected)
     for max_rows in (1, 12, 15):
         grouped = sample(prompts, automata, budget=budgets, max_rows=max_rows, **options)
-        assert [timeless(p) for p in grouped] == together
+        for found, expected in zip(grouped, together, strict=True):
+            assert_close(timeless(found), expected)
     assert any(
         timeless(p) != q
         for p, q in zip(
