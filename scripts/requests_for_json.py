@@ -1,0 +1,76 @@
+"""Turn requests for tool calls into requests for JSON, which an HMM can be distilled from.
+
+    python -m scripts.requests_for_json first_600.jsonl requests.jsonl
+
+The HMM of `+task=json_schema` must not come from the requests that it is measured on. A record in
+xLAM's form has others: the arguments of its first call are the answer, and the parameters of the
+tool that is called are the schema. Left out are records without a call, with parameters that are
+no plain values, or with arguments that break the schema.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+
+from experiments.tool_calling.answers import name_of
+from experiments.tool_calling.records import ToolRecord, read_xlam
+
+_TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
+
+
+def schema_request(record: ToolRecord) -> dict[str, Any] | None:
+    """Give a record as a prompt, a schema and its answer, or None where it is left out."""
+    if not record.calls:
+        return None
+    call = record.calls[0]
+    tools = [tool for tool in record.tools if name_of(tool) == call.name]
+    if len(tools) != 1:
+        return None
+    properties, required = {}, []
+    for name, given in tools[0]["parameters"].items():
+        # A type is a text such as "str, optional".
+        said = str(given.get("type")) if isinstance(given, Mapping) else ""
+        kind = said.partition(",")[0].strip()
+        if kind not in _TYPES:
+            return None
+        text = str(given.get("description", ""))
+        properties[name] = {"type": _TYPES[kind], "description": text}
+        if "default" not in given and "optional" not in said:
+            required.append(name)
+    schema = {
+        "title": call.name,
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+    if not jsonschema.Draft202012Validator(schema).is_valid(call.arguments):
+        return None
+    return {
+        "id": record.id,
+        "prompt": record.query,
+        "schema": schema,
+        "completion": {k: call.arguments[k] for k in properties if k in call.arguments},
+    }
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("records", type=Path, help="a JSON-lines file in xLAM's form")
+    parser.add_argument("out", type=Path, help="where the requests go, as JSON lines")
+    given = parser.parse_args()
+    requests = [schema_request(record) for record in read_xlam(given.records).records]
+    lines = [json.dumps(request) for request in requests if request is not None]
+    given.out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    print(f"{len(lines)} requests of {len(requests)} records are in {given.out}")
+
+
+if __name__ == "__main__":
+    main()
