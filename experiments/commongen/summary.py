@@ -41,7 +41,7 @@ def summarize_text(
     measures: dict[str, Measure] = {
         "coverage": itemgetter("coverage"),
         "rouge_l": lambda row: rouge_l(row["answer"] or "", references[row["example"]]),
-        "best_rouge_l": lambda row: rouge_l(row.get("best") or "", references[row["example"]]),
+        "best_rouge_l": best_rouge_l(references),
         "expected_rouge_l": expected_rouge_l(references),
         "log_p_per_token": itemgetter("log_p_per_token"),
     }
@@ -56,6 +56,11 @@ def summarize_text(
         record |= corpus_bleu(np.stack(counts), seed).named("bleu")
         record["seconds_per_row"] = record["seconds_each"]
     return summary
+
+
+def best_rouge_l(references: Mapping[str, Sequence[str]]) -> Measure:
+    """Measure ROUGE-L of the answer that the model itself finds most probable; 0 without any."""
+    return lambda row: rouge_l(row.get("best") or "", references[row["example"]])
 
 
 def expected_rouge_l(references: Mapping[str, Sequence[str]]) -> Measure:
@@ -75,6 +80,7 @@ def compared(references: Mapping[str, Sequence[str]]) -> dict[str, Compared]:
     """Say in what methods are compared, set by set; `references` go by example."""
     return {
         "expected_rouge_l": Compared("ROUGE-L (weighted)", expected_rouge_l(references)),
+        "best_rouge_l": Compared("ROUGE-L (best)", best_rouge_l(references)),
         "log_p_per_token": Compared("log p a token", itemgetter("log_p_per_token"), 2, 1),
         "log_evidence": Compared("log evidence", itemgetter("log_evidence"), 2, 1),
     }

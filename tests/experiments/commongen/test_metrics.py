@@ -19,7 +19,7 @@ from experiments.commongen.metrics import (
     rouge_l,
 )
 from experiments.commongen.records import read_file
-from experiments.commongen.summary import as_table, summarize_text
+from experiments.commongen.summary import as_table, compared, summarize_text
 from experiments.commongen.task import EMBEDDED
 from smc.testing import ToyLM
 
@@ -112,6 +112,9 @@ def test_dead_rows_count_in_every_denominator():
     assert record["coverage"] == 0.5
     assert record["rouge_l"] == 0.5
     assert record["expected_rouge_l"] == 0.375  # three quarters of one set, nothing of the other
+    best = compared(references)["best_rouge_l"].value
+    assert best(row("0", "nothing alike", best="The dog ran home today.")) == 1
+    assert best(row("1", None)) == 0
     assert record["log_p_per_token"] == -2.0
     assert record["seconds_per_row"] == 0.5
     # 6 of 13 reference tokens were written, all matched: the brevity penalty alone.
