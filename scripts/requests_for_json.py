@@ -5,7 +5,8 @@
 The HMM of `+task=json_schema` must not come from the requests that it is measured on. A record in
 xLAM's form has others: the arguments of its first call are the answer, and the parameters of the
 tool that is called are the schema. Left out are records without a call, with parameters that are
-no plain values, or with arguments that break the schema.
+no plain values, or with arguments that are no answer under the schema. Where a request asks for
+more calls, the answer is of the first one alone; distilling reads prompts and schemas only.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-
-from experiments.tool_calling.answers import name_of
+import gcd
+from experiments.tool_calling.answers import in_declared_order, name_of, parameters_of
 from experiments.tool_calling.records import ToolRecord, read_xlam
 
 _TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
@@ -33,13 +33,13 @@ def schema_request(record: ToolRecord) -> dict[str, Any] | None:
     if len(tools) != 1:
         return None
     properties, required = {}, []
-    for name, given in tools[0]["parameters"].items():
+    for name, given in parameters_of(tools[0]).items():
         # A type is a text such as "str, optional".
         said = str(given.get("type")) if isinstance(given, Mapping) else ""
         kind = said.partition(",")[0].strip()
         if kind not in _TYPES:
             return None
-        text = str(given.get("description", ""))
+        text = str(given.get("description") or "")
         properties[name] = {"type": _TYPES[kind], "description": text}
         if "default" not in given and "optional" not in said:
             required.append(name)
@@ -50,14 +50,11 @@ def schema_request(record: ToolRecord) -> dict[str, Any] | None:
         "required": required,
         "additionalProperties": False,
     }
-    if not jsonschema.Draft202012Validator(schema).is_valid(call.arguments):
+    answer = in_declared_order(call, tools).arguments
+    allowed = gcd.json_schema(schema, whitespace="spaced")
+    if not allowed.accepts(json.dumps(answer, ensure_ascii=False).encode()):
         return None
-    return {
-        "id": record.id,
-        "prompt": record.query,
-        "schema": schema,
-        "completion": {k: call.arguments[k] for k in properties if k in call.arguments},
-    }
+    return {"id": record.id, "prompt": record.query, "schema": schema, "completion": answer}
 
 
 def main() -> None:

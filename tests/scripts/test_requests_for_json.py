@@ -46,6 +46,10 @@ def _row(parameters: Any, arguments: Any, called: str = "f") -> Any:
         (_row({"a": {"type": "int"}}, {"a": 1, "b": 2}), None),
         (_row({"a": {"type": "List[int]"}}, {"a": [1]}), None),
         (_row({"a": "int"}, {"a": 1}), None),
+        (_row({"a": {"type": "int"}}, {"a": 1.0}), None),  # written 1.0, which no integer is
+        (_row({"a": {"type": "int", "description": None}}, {"a": 1}), ["a"]),
+        (_row(None, {}), []),
+        (_row({"type": "object", "properties": {"a": {"type": "integer"}}}, {"a": 1}), None),
         (_row({"a": {"type": "int"}}, {"a": 1}, called="g"), None),
         ({**_row({}, {}), "answers": []}, None),
     ],
