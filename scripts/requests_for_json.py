@@ -1,6 +1,6 @@
 """Turn requests for tool calls into requests for JSON, which an HMM can be distilled from.
 
-    python -m scripts.requests_for_json first_600.jsonl requests.jsonl
+    python -m scripts.requests_for_json FILE.jsonl requests.jsonl
 
 The HMM of `+task=json_schema` must not come from the requests that it is measured on. A record in
 xLAM's form has others: the arguments of its first call are the answer, and the parameters of the
