@@ -9,7 +9,7 @@ from gcd.errors import ConstraintError
 from gcd.tokens.budget import check_budget
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
-from smc.models.protocol import LanguageModel, check_prompts
+from smc.models.protocol import LanguageModel, check_prompts, of_example
 
 
 def check_model(lm: object) -> None:
@@ -21,7 +21,7 @@ def check_model(lm: object) -> None:
         )
 
 
-def check_lifted(automaton: object, example: int) -> None:
+def check_lifted(automaton: object, example: int | None) -> None:
     """Raise ConstraintError where a constraint is not over tokens."""
     if isinstance(automaton, TokenAutomaton):
         return
@@ -29,7 +29,7 @@ def check_lifted(automaton: object, example: int) -> None:
     if not isinstance(automaton, Automaton):
         advice = "make one with gcd.lift(gcd.regex(...), lm.vocabulary), say"
     raise ConstraintError(
-        f"the constraint of example {example} is {type(automaton).__name__}, not over tokens; "
+        f"the constraint{of_example(example)} is {type(automaton).__name__}, not over tokens; "
         f"{advice}"
     )
 
@@ -39,9 +39,9 @@ def check_example(
     prompt: Sequence[int],
     automaton: TokenAutomaton,
     budget: int,
-    example: int = 0,
+    example: int | None,
 ) -> None:
-    """Refuse an example that cannot be sampled.
+    """Refuse an example that cannot be sampled; `example` names it, None if there is one alone.
 
     Raises:
         InfeasibleBudgetError, OverlongBudgetError: see `gcd.tokens.budget.check_budget`.
@@ -53,15 +53,15 @@ def check_example(
     for token in prompt:
         if not 0 <= token < size:
             raise ValueError(
-                f"the prompt of example {example} has token {token}; "
+                f"the prompt{of_example(example)} has token {token}; "
                 f"the model knows 0 to {size - 1}"
             )
     _check_vocabulary(lm.vocabulary, automaton.vocabulary, example)
-    check_budget(automaton, budget, f"example {example}")
+    check_budget(automaton, budget, "" if example is None else f"example {example}")
     check_prompts(lm, [prompt], [budget], [example])
 
 
-def _check_vocabulary(model: Vocabulary, constraint: Vocabulary, example: int) -> None:
+def _check_vocabulary(model: Vocabulary, constraint: Vocabulary, example: int | None) -> None:
     """Refuse a constraint to which token ids mean something else than to the model."""
     if model == constraint:
         return
@@ -74,6 +74,6 @@ def _check_vocabulary(model: Vocabulary, constraint: Vocabulary, example: int) -
         token = next(i for i, (a, b) in enumerate(pairs) if a != b)
         what = f"token {token} stands for different bytes in them"
     raise ConstraintError(
-        f"the constraint of example {example} was lifted to another vocabulary than the "
+        f"the constraint{of_example(example)} was lifted to another vocabulary than the "
         f"model's: {what}; lift it with gcd.lift(automaton, lm.vocabulary)"
     )

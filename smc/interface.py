@@ -131,7 +131,11 @@ def sample(
     for what, given in (("constraints", automata), ("budgets", budgets), ("example_ids", names)):
         if len(given) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts but {len(given)} {what}; give one for each")
-    for name, automaton in zip(names, automata, strict=True):
+    # A message names an example where there are several, or where the caller named it.
+    called: Sequence[int | None] = names
+    if example_ids is None and len(prompts) == 1:
+        called = [None]
+    for name, automaton in zip(called, automata, strict=True):
         check_lifted(automaton, name)
     settings = settings_of(
         proposal=proposal, particles=particles, algorithm=algorithm, options=options,
@@ -142,8 +146,8 @@ def sample(
         Task(name, tuple(lm.encode(prompt)), automaton, n)
         for name, prompt, automaton, n in zip(names, prompts, automata, budgets, strict=True)
     ]
-    for task in tasks:
-        check_example(lm, task.prompt, task.automaton, task.budget, task.name)
+    for name, task in zip(called, tasks, strict=True):
+        check_example(lm, task.prompt, task.automaton, task.budget, name)
 
     draw = CounterDraw(whole("seed", seed)) if draw is None else draw
     most_bytes = math.inf if proposal.max_bytes is None else proposal.max_bytes

@@ -70,7 +70,6 @@ class BudgetMask:
         automata: AutomatonBatch | TokenAutomaton,
         budget: int | Sequence[int] | Int[Tensor, "*B"],
     ) -> None:
-        single = isinstance(automata, TokenAutomaton)
         self.batch = (
             AutomatonBatch([automata]) if isinstance(automata, TokenAutomaton) else automata
         )
@@ -85,7 +84,7 @@ class BudgetMask:
         for index, (automaton, tokens) in enumerate(
             zip(self.batch.automata, budgets.tolist(), strict=True)
         ):
-            check_budget(automaton, tokens, "" if single else f"example {index}")
+            check_budget(automaton, tokens, f"example {index}" if len(self.batch) > 1 else "")
         self.budget = budgets.to(self.batch.device)
 
     def class_mask(

@@ -31,23 +31,28 @@ Prompt = str | Sequence[int]
 """Text, encoded by the model's tokenizer with its own special tokens, or token ids as they are."""
 
 
+def of_example(name: int | None) -> str:
+    """Say in a message which example is meant; nothing where there is one alone (None)."""
+    return "" if name is None else f" of example {name}"
+
+
 class PromptTooLongError(ValueError):
     """A prompt that leaves too little of the model's context for the answer.
 
     Attributes:
-        example: which prompt.
+        example: which prompt; None if there was one alone.
         length: tokens in the prompt.
         budget: tokens that the answer may take.
         context: tokens that the model can attend to.
     """
 
-    def __init__(self, example: int, length: int, budget: int, context: int) -> None:
+    def __init__(self, example: int | None, length: int, budget: int, context: int) -> None:
         self.example = example
         self.length = length
         self.budget = budget
         self.context = context
         super().__init__(
-            f"the prompt of example {example} has {length} tokens and its answer up to {budget}, "
+            f"the prompt{of_example(example)} has {length} tokens and its answer up to {budget}, "
             f"but the model's context holds {context}; shorten the prompt or lower the budget"
         )
 
@@ -127,7 +132,7 @@ def check_prompts(
     lm: LanguageModel,
     prompts: Sequence[Sequence[int]],
     budgets: Sequence[int],
-    examples: Sequence[int] | None = None,
+    examples: Sequence[int | None] | None = None,
 ) -> None:
     """Refuse prompts (as token ids) that are empty or leave too little room for the answer.
 
@@ -135,11 +140,13 @@ def check_prompts(
         PromptTooLongError: prompt and budget together exceed the model's context.
         ValueError: a prompt without tokens, from which no model can predict.
     """
-    names = range(len(prompts)) if examples is None else examples
+    names: Sequence[int | None] = range(len(prompts)) if len(prompts) > 1 else [None] * len(prompts)
+    if examples is not None:
+        names = examples
     for name, prompt, budget in zip(names, prompts, budgets, strict=True):
         if not prompt:
             raise ValueError(
-                f"the prompt of example {name} has no tokens; give it at least one, "
+                f"the prompt{of_example(name)} has no tokens; give it at least one, "
                 "such as the model's beginning-of-text token"
             )
         if lm.context is not None and len(prompt) + budget > lm.context:

@@ -227,7 +227,7 @@ def test_log_probabilities_that_are_not_numbers():
         ({"budget": 1}, "needs at least 2 tokens"),
         ({"budget": 2.5}, "budget is 2.5"),
         ({"prompt": ()}, "has no tokens"),
-        ({"prompt": (77,)}, "prompt of example 0 has token 77"),
+        ({"prompt": (77,)}, "^the prompt has token 77"),
         ({"lm": "model"}, r"lm is str, not a smc\.LanguageModel"),
         ({"constraint": gcd.regex("a")}, "is Automaton, not over tokens"),
         (
