@@ -21,7 +21,7 @@ def check_model(lm: object) -> None:
         )
 
 
-def check_lifted(automaton: object, example: int | None) -> None:
+def check_lifted(automaton: object, example: int | None = None) -> None:
     """Raise ConstraintError where a constraint is not over tokens."""
     if isinstance(automaton, TokenAutomaton):
         return
@@ -39,7 +39,7 @@ def check_example(
     prompt: Sequence[int],
     automaton: TokenAutomaton,
     budget: int,
-    example: int | None,
+    example: int | None = None,
 ) -> None:
     """Refuse an example that cannot be sampled; `example` names it, None if there is one alone.
 

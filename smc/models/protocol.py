@@ -140,10 +140,9 @@ def check_prompts(
         PromptTooLongError: prompt and budget together exceed the model's context.
         ValueError: a prompt without tokens, from which no model can predict.
     """
-    names: Sequence[int | None] = range(len(prompts)) if len(prompts) > 1 else [None] * len(prompts)
-    if examples is not None:
-        names = examples
-    for name, prompt, budget in zip(names, prompts, budgets, strict=True):
+    if examples is None:
+        examples = [None] if len(prompts) == 1 else range(len(prompts))
+    for name, prompt, budget in zip(examples, prompts, budgets, strict=True):
         if not prompt:
             raise ValueError(
                 f"the prompt{of_example(name)} has no tokens; give it at least one, "

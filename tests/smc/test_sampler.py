@@ -423,7 +423,7 @@ def test_prompts_are_never_cut() -> None:
     with pytest.raises(smc.PromptTooLongError, match=r"example 1 has 5 tokens.*to 6.*10") as e:
         sample([[0] * 4, [0] * 5], FORCED, lm, budget=6)
     assert (e.value.example, e.value.length, e.value.budget, e.value.context) == (1, 5, 6, 10)
-    with pytest.raises(ValueError, match="^the prompt has no tokens"):
+    with pytest.raises(ValueError, match=r"^the prompt has no tokens"):
         sample([[]], FORCED, lm)
 
 
