@@ -1,4 +1,4 @@
-"""Shape annotations are enforced in tests (jaxtyping, beartype), but for walks over all choices."""
+"""Shape annotations are checked in tests (jaxtyping, beartype), in some calls of each function."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ tests.typechecker.enforce(_checked_modules())
 
 
 def pytest_runtest_setup() -> None:
-    """Annotations are checked in the first calls of every test."""
+    """Annotations are checked in the first, tenth, hundredth … call of every test."""
     tests.typechecker.begin_test()
 
 

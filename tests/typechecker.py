@@ -9,12 +9,6 @@ from typing import Any
 
 import jaxtyping
 
-CALLS = 50
-"""A function's annotations are checked in so many of its calls by one test, the first ones.
-
-A walk over all choices calls some functions thousands of times, with the same kinds of arguments.
-"""
-
 _tests_begun = 0
 
 
@@ -24,28 +18,33 @@ def begin_test() -> None:
     _tests_begun += 1
 
 
-def in_first_calls(jaxtyped: Callable[..., Any]) -> Callable[..., Any]:
-    """Make jaxtyping's decorator one that enforces in the first `CALLS` calls of a test only.
+def seldom(jaxtyped: Callable[..., Any]) -> Callable[..., Any]:
+    """Make jaxtyping's decorator one that checks the first, tenth, hundredth … call of every test.
 
-    Functions that are made anew in every call of another are left alone: to compile their checks
-    every time took a fifth of the whole suite.
+    A walk over all choices calls some functions thousands of times with the same kinds of
+    arguments. To check the first fifty calls of each took the tests in `test_executions.py` a
+    quarter longer. Functions that are made anew in every call of another are left alone, as their
+    checks would be compiled every time.
     """
 
     def decorate(decorated: Any, typechecker: Any) -> Any:
         if "<locals>" in decorated.__qualname__:
             return decorated
-        always = jaxtyped(decorated, typechecker=typechecker)
+        checked = jaxtyped(decorated, typechecker=typechecker)
         if not isinstance(decorated, FunctionType):
-            return always
-        test, calls = 0, 0
+            return checked
+        test, calls, due = 0, 0, 1
 
         @functools.wraps(decorated)
         def called(*args: Any, **kwargs: Any) -> Any:
-            nonlocal test, calls
+            nonlocal test, calls, due
             if test != _tests_begun:
-                test, calls = _tests_begun, 0
+                test, calls, due = _tests_begun, 0, 1
             calls += 1
-            return (always if calls <= CALLS else decorated)(*args, **kwargs)
+            if calls < due:
+                return decorated(*args, **kwargs)
+            due *= 10
+            return checked(*args, **kwargs)
 
         return called
 
@@ -54,5 +53,5 @@ def in_first_calls(jaxtyped: Callable[..., Any]) -> Callable[..., Any]:
 
 def enforce(modules: list[str]) -> None:
     """Have annotations enforced in these modules, from their import on."""
-    jaxtyping.jaxtyped = in_first_calls(jaxtyping.jaxtyped)  # modules look it up by this name
+    jaxtyping.jaxtyped = seldom(jaxtyping.jaxtyped)  # modules look it up by this name
     jaxtyping.install_import_hook(modules, "beartype.beartype")
