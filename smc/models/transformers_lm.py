@@ -48,6 +48,10 @@ class TransformersLM:
     The model is used as it is, on its own device and in its own dtype; it is put in evaluation
     mode.  Log-probabilities come out in its precision, float32 at least.
 
+    Where a model has other rotary frequencies for long texts (`rope_type` "longrope" or "dynamic"),
+    every row of a batch gets those of its longest row. Sample prompts beyond the model's original
+    length in a call of their own: beside them a short prompt is not read as it is alone.
+
     Args:
         model: a `PreTrainedModel` for causal language modelling.
         tokenizer: its tokenizer; prompts given as text are encoded with its own special tokens.
