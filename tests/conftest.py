@@ -53,7 +53,7 @@ tests.typechecker.enforce(_checked_modules())
 
 
 def pytest_runtest_setup() -> None:
-    """Annotations are checked in the first, tenth, hundredth … call of every test."""
+    """Count the calls of every function anew, of which some are checked."""
     tests.typechecker.begin_test()
 
 

@@ -18,8 +18,8 @@ def begin_test() -> None:
     _tests_begun += 1
 
 
-def seldom(jaxtyped: Callable[..., Any]) -> Callable[..., Any]:
-    """Make jaxtyping's decorator one that checks the first, tenth, hundredth … call of every test.
+def in_some_calls(jaxtyped: Callable[..., Any]) -> Callable[..., Any]:
+    """Make jaxtyping's decorator one that checks calls 1, 10, 100 … of a function in a test.
 
     A walk over all choices calls some functions thousands of times with the same kinds of
     arguments. To check the first fifty calls of each took the tests in `test_executions.py` a
@@ -53,5 +53,5 @@ def seldom(jaxtyped: Callable[..., Any]) -> Callable[..., Any]:
 
 def enforce(modules: list[str]) -> None:
     """Have annotations enforced in these modules, from their import on."""
-    jaxtyping.jaxtyped = seldom(jaxtyping.jaxtyped)  # modules look it up by this name
+    jaxtyping.jaxtyped = in_some_calls(jaxtyping.jaxtyped)  # modules look it up by this name
     jaxtyping.install_import_hook(modules, "beartype.beartype")
