@@ -5,7 +5,8 @@ arXiv 2605.13076): locally constrained decoding goes on until what is left is ju
 every bracket and string, and then closes them in the fewest tokens. The answer parses; whether it
 has what the schema asks for is another question. Here it is the last resort of LCD: answers that it
 finishes by itself keep their weights, and only where no particle finished one are all of them
-closed. They have no weights then, and no evidence.
+closed. They have no weights then, and no evidence. The discrete filter returns finished answers
+alone, so what it kept last is watched, and closed with the weights that it had.
 
 Any JSON value is a regular language down to a depth. Texts that are nested deeper, or are not
 JSON, stay as they are: unfinished.
@@ -13,7 +14,8 @@ JSON, stay as they are: unfinished.
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -21,6 +23,7 @@ from typing import Any
 
 import gcd
 import smc
+from smc.observation import Observation, Observe, Watch
 
 DEPTH = 6
 """Nesting up to which JSON is known: calls in a list, with arguments that are nested four deep."""
@@ -63,22 +66,71 @@ def closed(ids: Sequence[int], json: gcd.TokenAutomaton, budget: int) -> list[in
     return kept
 
 
-def _closed(posterior: smc.Posterior, json: gcd.TokenAutomaton, budget: int) -> smc.Posterior:
-    """Close the texts of a posterior without answers, each as probable as often as it occurs."""
+class LastPrefixes:
+    """What sequences ran in the last step of each example, by the identity of the example.
+
+    Args:
+        also: another observer, who is shown the same.
+
+    Attributes:
+        found: the tokens and the log weight of each.
+    """
+
+    def __init__(self, also: Observe | None) -> None:
+        self.found: dict[int, list[tuple[list[int], float]]] = {}
+        self._also = also
+
+    def observe(self, names: Sequence[int]) -> Watch:
+        """Watch a batch of these examples; see `smc.observation`."""
+        other = None if self._also is None else self._also(names)
+
+        def watch(seen: Observation) -> None:
+            step = defaultdict(list)
+            columns = (seen.example, seen.row, seen.tokens, seen.length, seen.log_weight)
+            for place, row, tokens, length, weight in zip(
+                *(column.tolist() for column in columns), strict=True
+            ):
+                if row >= 0:
+                    step[names[place]].append((tokens[:length], weight))
+            self.found.update(step)
+            if other is not None:
+                other(seen)
+
+        return watch
+
+
+def _closed(
+    posterior: smc.Posterior,
+    json: gcd.TokenAutomaton,
+    budget: int,
+    prefixes: Sequence[tuple[Sequence[int], float]] | None,
+) -> smc.Posterior:
+    """Close the texts of a posterior without answers.
+
+    Args:
+        posterior: what was sampled.
+        json: the texts that count as closed.
+        budget: the most tokens of a text.
+        prefixes: tokens and log weights of the texts; None: those of the particles, alike.
+    """
     if not posterior.dead:
         return posterior
-    texts = Counter[bytes]()
-    for sample in posterior.particles:
-        ids = closed(sample.ids, json, budget)
-        if ids is not None:
-            texts[json.vocabulary.decode(ids)] += 1
+    if prefixes is None:
+        prefixes = [(sample.ids, 0.0) for sample in posterior.particles]
+    top = max((weight for _, weight in prefixes), default=0.0)
+    texts: dict[bytes, float] = defaultdict(float)
+    for ids, weight in prefixes:
+        whole = closed(ids, json, budget)
+        if whole is not None:
+            texts[json.vocabulary.decode(whole)] += math.exp(weight - top)
     if not texts:
         return posterior
     ranked = sorted(texts.items(), key=lambda item: (-item[1], item[0]))
+    total = math.fsum(texts.values())
     return replace(
         posterior,
         answers=tuple(text for text, _ in ranked),
-        probabilities=tuple(count / texts.total() for _, count in ranked),
+        probabilities=tuple(share / total for _, share in ranked),
         log_evidence=None,
         exact=False,
         complete=True,
@@ -92,14 +144,23 @@ def sample(
     *,
     budget: Sequence[int],
     finished: Callable[[Mapping[int, smc.Posterior]], object] | None = None,
+    observe: Observe | None = None,
     **options: Any,
 ) -> list[smc.Posterior]:
-    """Sample as `smc.sample` does, and close as JSON what no particle has finished."""
-    json = _json(lm.vocabulary)
+    """Sample as `smc.sample` does, and close as JSON what was not finished."""
+    json, last = _json(lm.vocabulary), LastPrefixes(observe)
+    names = options.get("example_ids") or range(len(prompts))
+    pooled = options.get("algorithm") == "discrete"
+
+    def close(place: int, posterior: smc.Posterior) -> smc.Posterior:
+        prefixes = last.found.get(names[place], []) if pooled else None
+        return _closed(posterior, json, budget[place], prefixes)
+
     if finished is not None:
         options["finished"] = lambda found: finished(
-            {place: _closed(posterior, json, budget[place]) for place, posterior in found.items()}
+            {place: close(place, posterior) for place, posterior in found.items()}
         )
+    options["observe"] = last.observe if pooled else observe
     found = smc.sample(lm, prompts, automata, budget=budget, **options)
     # With `finished` nothing is returned.
-    return [_closed(each, json, n) for each, n in zip(found, budget, strict=False)]
+    return [close(place, posterior) for place, posterior in enumerate(found)]

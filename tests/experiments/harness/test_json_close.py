@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 import gcd
 import smc
 from experiments.harness.json_close import closed, sample
+from smc.observation import Observation
 from smc.testing import ToyLM
 
 PIECES = [b"[", b"]", b"{", b"}", b'"', b'"a"', b": ", b", ", b"1", b"ab", b'"}]', b" "]
@@ -56,11 +60,18 @@ def test_what_is_not_json_stays_as_it_is() -> None:
     assert closed([0], JSON, 1) is None  # nothing fits
 
 
-@pytest.mark.parametrize("particles", [1, 5])
-def test_answers_that_are_finished_stay_and_others_are_closed(particles: int) -> None:
-    lm, seen = ToyLM(VOCABULARY, seed=3), {}
+@pytest.mark.parametrize(("algorithm", "particles"), [("smc", 1), ("smc", 5), ("discrete", 1)])
+def test_answers_that_are_finished_stay_and_others_are_closed(
+    algorithm: str, particles: int
+) -> None:
+    lm, seen = ToyLM(VOCABULARY, seed=3), dict[int, smc.Posterior]()
     language = gcd.lift(gcd.regex(r'\[("a", )*"a"\]'), VOCABULARY)
-    options = {"particles": particles, "seed": 0, "proposal": smc.LCD()}
+    options: dict[str, Any] = {
+        "particles": particles,
+        "seed": 0,
+        "proposal": smc.LCD(),
+        "algorithm": algorithm,
+    }
     budgets = [4, 5, 6, 7, 40]
     prompts = [[i] for i in range(5)]
     found = sample(lm, prompts, [language] * 5, budget=budgets, **options)
@@ -80,3 +91,28 @@ def test_answers_that_are_finished_stay_and_others_are_closed(particles: int) ->
         else:
             assert one.answers == other.answers
             assert one.log_evidence == other.log_evidence
+
+
+def test_what_the_filter_kept_last_is_closed_with_its_weights() -> None:
+    lm, seen = ToyLM(VOCABULARY, seed=3), dict[int, Observation]()
+    language = gcd.lift(gcd.regex(r'\[((1|"a"|"ab"), )*(1|"a"|"ab")\]'), VOCABULARY)
+    several = 0
+    for example in range(144):
+        prompt = [example % 12, example // 12]
+        (found,) = sample(
+            lm, [prompt], [language], budget=[6], particles=2, proposal=smc.LCD(),
+            algorithm="discrete", example_ids=[example],
+            observe=lambda names: partial(seen.__setitem__, names[0]),
+        )  # fmt: skip
+        if found.log_evidence is not None:
+            continue
+        last, weights = seen[example], defaultdict[bytes, float](float)
+        for ids, n, weight in zip(last.tokens, last.length, last.log_weight.exp(), strict=True):
+            whole = closed(ids[:n].tolist(), JSON, 6)
+            assert whole is not None
+            weights[VOCABULARY.decode(whole)] += float(weight)
+        total = sum(weights.values())
+        expected = {text: weight / total for text, weight in weights.items()}
+        assert dict(zip(found.answers, found.probabilities, strict=True)) == pytest.approx(expected)
+        several += len(expected) > 1
+    assert several > 1
