@@ -66,7 +66,7 @@ def closed(ids: Sequence[int], json: gcd.TokenAutomaton, budget: int) -> list[in
     return kept
 
 
-class LastPrefixes:
+class _LastPrefixes:
     """What sequences ran in the last step of each example, by the identity of the example.
 
     Args:
@@ -148,7 +148,7 @@ def sample(
     **options: Any,
 ) -> list[smc.Posterior]:
     """Sample as `smc.sample` does, and close as JSON what was not finished."""
-    json, last = _json(lm.vocabulary), LastPrefixes(observe)
+    json, last = _json(lm.vocabulary), _LastPrefixes(observe)
     names = options.get("example_ids") or range(len(prompts))
     pooled = options.get("algorithm") == "discrete"
 
