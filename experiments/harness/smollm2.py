@@ -5,9 +5,11 @@ weights in 4 bits (Q4_1) and embeddings in 8. The file is found without importin
 whose own requirements are not needed. Its weights are dequantised once, into a folder of the user's
 cache; they are kept in float32, as half precision would change 212 of its 272 tensors.
 
-The tokenizer comes out of the same file. Two things that it says are put right by hand: its
-pre-tokenizer is `smollm`, in which every digit stands alone before anything else is cut, and
-`transformers` reads that of GPT-2 instead, which cuts the spaces before a digit otherwise.
+The tokenizer comes out of the same file. What versions of `transformers` make of it is put right by
+hand: its pre-tokenizer is `smollm`, in which every digit stands alone before anything else is cut,
+where `transformers` reads that of GPT-2, which cuts the spaces before a digit otherwise. Version
+5.17 moreover ends texts with the token that begins them, and decodes the character of a space in
+SentencePiece as a space.
 """
 
 from __future__ import annotations
@@ -132,7 +134,7 @@ def _tokenizer(path: Path) -> Any:
         ValueError: the file says something else than what is known here.
     """
     from gguf import GGUFReader
-    from tokenizers import pre_tokenizers
+    from tokenizers import decoders, pre_tokenizers
     from transformers import AutoTokenizer
 
     fields = GGUFReader(path).fields
@@ -146,7 +148,8 @@ def _tokenizer(path: Path) -> Any:
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
         ]
     )
-    end = fields["tokenizer.ggml.eos_token_id"].contents()
-    if tokenizer.eos_token_id != end:
-        raise ValueError(f"{path}: its end of sequence is {end}, not {tokenizer.eos_token_id}")
+    tokenizer.backend_tokenizer.decoder = decoders.ByteLevel()
+    for role, name in (("eos_token", "eos"), ("pad_token", "padding")):
+        token = fields[f"tokenizer.ggml.{name}_token_id"].contents()
+        setattr(tokenizer, role, tokenizer.convert_ids_to_tokens(token))
     return tokenizer

@@ -136,7 +136,7 @@ TEXTS = (
     "Calls in JSON:\n",
     "In 2024, 1,000,000 people and  12 cats; it's 7pm",
     "two  spaces,   three, \ttab\n\n  lines 5\n 6  \n",
-    "naïve café – 北京 ½ 🙂 x²",
+    "naïve café – 北京 ½ 🙂 x² ▁",
     "don't we'll they've I'm",
     "",
     " ",
@@ -158,6 +158,7 @@ def check_tokenizer(tokenizer: Any) -> None:
     numbers = tokenizer.convert_ids_to_tokens(tokenizer("In 2024: 17").input_ids)
     assert [n for n in numbers if n.isdigit()] == list("202417")
     assert tokenizer.eos_token_id == fields["tokenizer.ggml.eos_token_id"].contents() == 2
+    assert tokenizer.pad_token_id == 2
     assert tokenizer.convert_ids_to_tokens(2) == "<|im_end|>"
     talk = [{"role": "user", "content": "Hello 12"}]
     shown = tokenizer.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
