@@ -1,29 +1,43 @@
-"""What Triton kernels take on devices that are not there: registers, spills, bytes that they move.
+"""What Triton kernels take: registers, spills, bytes that they move; on a CUDA device, their time.
 
     python -m benchmarks.triton_kernels
 
 Each kernel is compiled for compute capability 8.0, 9.0 and 10.0, which needs no device. Registers,
-spills and shared memory are those that Triton's own `ptxas -v` reports. A time is a *bound*, not a
+spills and shared memory are those that Triton's own `ptxas -v` reports. The bound is no
 measurement: the bytes that a kernel must read and write, at the bandwidth of an H100 (3.35 TB/s).
+
+Where there is a CUDA device, each kernel is timed beside the tensor operations that do the same,
+both as captured graphs, in turns.
 """
 
 from __future__ import annotations
 
 import re
+import statistics
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
+import torch
 import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
+import gcd
+import smc
+from experiments.latency.models import SCHEMA, made_up_vocabulary
+from hmm.model import HMM
 from smc.models.kernels import triton_rows
+from smc.models.static_cache import move_rows
+from smc.selection import Group, Selection, select
 from smc.vocabulary import triton as passes
+from smc.vocabulary.factors import Factors, Guide
 from smc.vocabulary.kernels import triton_blocks
+from smc.vocabulary.passes import VocabularyPass, pass_of
 
 CAPABILITIES = (80, 90, 100)
 BANDWIDTH = 3.35e12
@@ -115,6 +129,78 @@ def moved_bytes(form: Form) -> int | None:
     return None
 
 
+class Timed(NamedTuple):
+    """Something that is done by a kernel or by tensor operations, with equal results."""
+
+    name: str
+    kernel: Callable[[], object]
+    tensors: Callable[[], object]
+
+
+def timed(device: torch.device) -> Iterator[Timed]:
+    """List what is timed, for `PARTICLES` prefixes of one constraint."""
+    vocabulary = made_up_vocabulary(VOCABULARY)
+    automata = gcd.AutomatonBatch([gcd.lift(gcd.json_schema(SCHEMA), vocabulary)], device=device)
+    batch = smc.Batch(automata, torch.tensor([40], device=device))
+    generator = torch.Generator(device).manual_seed(0)
+    random = {"generator": generator, "device": device}
+    log_p = (4 * torch.randn(PARTICLES, VOCABULARY, **random)).log_softmax(dim=1)
+    u = torch.rand(PARTICLES, dtype=torch.float64, **random)
+    rows = torch.arange(PARTICLES, device=device)
+    hmm = HMM.random(64, VOCABULARY, **random)
+    proposals: dict[str, smc.Proposal] = {
+        "classes": smc.GCD(),
+        "classes and tokens": smc.PGCD(hmm, lookahead="in_time").without_host_sync(),
+    }
+    for name, proposal in proposals.items():
+        state = proposal.take(proposal.start(batch), torch.zeros_like(rows))
+        guide, factors = proposal.guide(state, log_p), proposal.score(state, log_p).factors
+        ways = [pass_of(way, device) for way in ("triton", "tensors")]
+        drawn = [partial(_draw, way, guide, log_p, u) for way in ways]
+        yield Timed(f"weigh and draw ({name})", *drawn)
+        best = [partial(way.best, log_p, factors, PARTICLES) for way in ways]
+        yield Timed(f"{PARTICLES} best continuations ({name})", *best)
+        chosen = [partial(_select, way, log_p, factors, u[:1]) for way in ways]
+        yield Timed(f"keep {PARTICLES} of all continuations ({name})", *chosen)
+    piece = torch.randn(32, PARTICLES, 8, 104, 128, device=device).to(torch.bfloat16)
+    source = rows // 2 * 2  # every other row becomes a copy of its neighbour
+
+    def moved() -> None:
+        piece[:, :, :, 64:].copy_(piece[:, :, :, 64:].index_select(1, source))
+
+    yield Timed("move half of the rows", lambda: move_rows(piece, source, 64), moved)
+    yield Timed("move no row", lambda: move_rows(piece, rows, 64), moved)
+
+
+def _draw(way: VocabularyPass, guide: Guide, log_p: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    return way.draws(guide, log_p).draw(torch.arange(len(u), device=u.device), u)
+
+
+def _select(
+    way: VocabularyPass, log_p: torch.Tensor, factors: Factors, u: torch.Tensor
+) -> Selection:
+    group = Group(torch.zeros(PARTICLES, dtype=torch.int64, device=u.device), 1, PARTICLES)
+    return select(
+        log_p, factors, group, PARTICLES, lambda _: u, vocabulary_pass=way,
+        indices=lambda mask: torch.arange(len(mask), device=mask.device),
+    )  # fmt: skip
+
+
+def measure(device: torch.device) -> None:
+    """Print microseconds of each, the median of five turns."""
+    print(f"\n{PARTICLES} rows of {VOCABULARY} tokens, {torch.cuda.get_device_name(device)}\n")
+    print("| | kernel, us | tensor operations, us | times as fast |")
+    print("|---|---|---|---|")
+    for each in timed(device):
+        turns = [
+            [1e3 * triton.testing.do_bench_cudagraph(one) for one in (each.kernel, each.tensors)]
+            for _ in range(5)
+        ]
+        ours, theirs = (statistics.median(column) for column in zip(*turns, strict=True))
+        ratio = statistics.median(other / one for one, other in turns)
+        print(f"| {each.name} | {ours:.1f} | {theirs:.1f} | {ratio:.1f} |", flush=True)
+
+
 def main() -> None:
     print(f"{PARTICLES} rows of {VOCABULARY} tokens; registers a thread / bytes spilled / shared\n")
     titles = " | ".join(f"sm_{capability}" for capability in CAPABILITIES)
@@ -126,6 +212,9 @@ def main() -> None:
         size = moved_bytes(form)
         bound = "– | –" if size is None else f"{size:,} | {1e6 * size / BANDWIDTH:.2f}"
         print(f"| {form.name} | {cells} | {bound} |")
+    if torch.cuda.is_available():
+        with torch.inference_mode():
+            measure(torch.device("cuda"))
 
 
 if __name__ == "__main__":

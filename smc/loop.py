@@ -111,8 +111,8 @@ class StaticRun:
             except (ValueError, RuntimeError) as error:
                 reader = stepper.reader
                 raise NotStaticError(
-                    f"a step of {reader.proposal!r} cannot be captured as a CUDA graph: {error}; "
-                    "give execution='eager'"
+                    f"a step of the language model and {reader.proposal!r} cannot be captured as a "
+                    f"CUDA graph: {error}; give execution='eager'"
                 ) from error
         self._seconds = time.perf_counter() - started
 
@@ -149,10 +149,7 @@ class StaticRun:
         return found._replace(start_seconds=self._seconds)
 
     def _captured(self) -> Callable[[], None]:
-        """Capture one step as a graph, after some that warm up; leave everything as it was.
-
-        Not measured: no machine with a GPU was at hand.
-        """
+        """Capture one step as a graph, after some that warm up; leave everything as it was."""
         first, row, history = self.carry, self._row.clone(), self._history
         # What a step changes gets memory of its own, which the graph reads and writes.
         changed, _ = self._stepper.step(first)

@@ -99,6 +99,7 @@ def parts(hmm: HMM) -> list[torch.Tensor]:
 
 @KINDS
 def test_distilled_from_hidden_states(monarch: bool | int) -> None:
+    pytest.importorskip("faiss")
     tokens, lengths = sequences()
     vectors = torch.randn(int(lengths.sum()), 5, generator=torch.Generator().manual_seed(2))
     made = [

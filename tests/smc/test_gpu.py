@@ -17,9 +17,11 @@ from smc.algorithms import SMC, Discrete
 from smc.draw import CounterDraw
 from smc.execution import steps_of
 from smc.loop import WARM_UP, StaticRun
+from smc.models.static_cache import move_rows
 from smc.proposals import Batch
 from smc.static import StaticReader
 from smc.vocabulary.passes import pass_of
+from tests.smc import test_passes as passes
 
 pytestmark = [
     pytest.mark.gpu,
@@ -48,6 +50,28 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "smc": {"ess_threshold": 0.9},
     "discrete": {"algorithm": "discrete"},
 }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", passes.PROPOSALS)
+def test_triton_draws_what_tensor_operations_draw(name: str, dtype: torch.dtype) -> None:
+    passes.compare(pass_of("triton", torch.device("cuda")), name, dtype, device="cuda")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("N", [1, 9])
+def test_triton_finds_the_same_candidates(N: int, dtype: torch.dtype) -> None:
+    passes.compare_selection(pass_of("triton", torch.device("cuda")), dtype, N, device="cuda")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_rows_are_moved_in_place(dtype: torch.dtype) -> None:
+    piece = torch.randn(3, 4, 2, 900, 48, device="cuda").to(dtype)
+    source = torch.tensor([0, 0, 2, 2], device="cuda")
+    expected = piece.clone()
+    expected[:, :, :, 5:] = piece[:, source][:, :, :, 5:]
+    move_rows(piece, source, 5)
+    assert torch.equal(piece, expected)
 
 
 @pytest.mark.parametrize("algorithm", OPTIONS)

@@ -36,79 +36,86 @@ WORDS = vocabulary()
 AUTOMATA = [lift(regex(pattern), WORDS) for pattern in ("([A-E][a-z]+)*", "(Aaa|Bcd)?J[a-z]*")]
 
 
-def pgcd(**options) -> smc.PGCD:
+def pgcd(device: str = "cpu", **options) -> smc.PGCD:
     generator = torch.Generator().manual_seed(2)
-    return smc.PGCD(HMM.random(5, V, generator=generator), lookahead="in_time", **options)
+    hmm = HMM.random(5, V, generator=generator).to(device)
+    return smc.PGCD(hmm, lookahead="in_time", **options)
 
 
 PROPOSALS = {
-    "lm": smc.LM,
-    "lcd": smc.LCD,
-    "gcd": smc.GCD,
-    "pgcd": lambda: pgcd(exact_top_k=7),
-    "tied": lambda: pgcd(exact_top_k=0),
+    "lm": lambda _="cpu": smc.LM(),
+    "lcd": lambda _="cpu": smc.LCD(),
+    "gcd": lambda _="cpu": smc.GCD(),
+    "pgcd": lambda device="cpu": pgcd(device, exact_top_k=7),
+    "tied": lambda device="cpu": pgcd(device, exact_top_k=0),
 }
 
 
 def compare(
-    given: VocabularyPass, proposal: smc.Proposal, dtype: torch.dtype, draws: int = 12
+    given: VocabularyPass, name: str, dtype: torch.dtype, draws: int = 12, device: str = "cpu"
 ) -> None:
     """A pass beside the reference, at a start and after tokens, at three temperatures."""
     generator = torch.Generator().manual_seed(1)
-    budgets = torch.tensor([3, 5, 3, 4])
-    batch = Batch(AutomatonBatch([AUTOMATA[i % 2] for i in range(4)]), budgets)
+    automata = AutomatonBatch([AUTOMATA[i % 2] for i in range(4)], device=device)
+    batch = Batch(automata, torch.tensor([3, 5, 3, 4], device=device))
     P = 8
-    state = proposal.take(proposal.start(batch), torch.arange(4).repeat_interleave(2))
+    proposal = PROPOSALS[name](device)
+    each = torch.arange(4, device=device).repeat_interleave(2)
+    state = proposal.take(proposal.start(batch), each)
     tolerance = 1e-10 if dtype == torch.float64 else 2e-6
     for temperature in (1.0, 0.7, 0.1):
         logits = 4 * torch.randn(P, V, generator=generator, dtype=dtype) / temperature
         logits[0, 1::3] = -torch.inf
-        log_p = logits.log_softmax(dim=1)
+        log_p = logits.log_softmax(dim=1).to(device)
         found = given.draws(proposal.guide(state, log_p), log_p)
         expected = TENSORS.draws(proposal.guide(state, log_p), log_p)
         scale = tolerance * (1 if temperature > 0.1 else 30)
         assert torch.allclose(found.log_z, expected.log_z, rtol=0, atol=scale)
         same = 0
         for _ in range(draws):
-            rows = torch.randint(0, P, (P,), generator=generator)
-            u = torch.rand(P, generator=generator, dtype=torch.float64)
+            rows = torch.randint(0, P, (P,), generator=generator).to(device)
+            u = torch.rand(P, generator=generator, dtype=torch.float64).to(device)
             tokens = found.draw(rows, u)
             same += int((tokens == expected.draw(rows, u)).sum())
             assert not bool(found.log_g(rows, tokens).isneginf().any())
             log_g = expected.log_g(rows, tokens)
             assert torch.allclose(found.log_g(rows, tokens), log_g, rtol=0, atol=1e-6)
         assert same == draws * P
-        rows = torch.arange(P)
+        rows = torch.arange(P, device=device)
         assert torch.allclose(found.breaks(rows), expected.breaks(rows), rtol=0, atol=scale)
-        middle = torch.full((P,), 0.37, dtype=torch.float64)
+        middle = torch.full((P,), 0.37, dtype=torch.float64, device=device)
         state = proposal.advance(state, expected.draw(rows, middle).unsqueeze(1))
 
 
-def compare_selection(given: VocabularyPass, dtype: torch.dtype, N: int) -> None:
+def compare_selection(
+    given: VocabularyPass, dtype: torch.dtype, N: int, device: str = "cpu"
+) -> None:
     """The discrete filter's selection by these candidates beside the reference's."""
     generator = torch.Generator().manual_seed(N)
-    proposal = pgcd(exact_top_k=7)
-    batch = Batch(AutomatonBatch(AUTOMATA), torch.tensor([3, 5]))
-    state = proposal.take(proposal.start(batch), torch.arange(2).repeat_interleave(N))
+    proposal = pgcd(device, exact_top_k=7)
+    batch = Batch(AutomatonBatch(AUTOMATA, device=device), torch.tensor([3, 5], device=device))
+    example = torch.arange(2, device=device).repeat_interleave(N)
+    state = proposal.take(proposal.start(batch), example)
     tolerance = 1e-10 if dtype == torch.float64 else 2e-6
     chosen = 0
     for spread, count_finished in ((1.0, False), (6.0, True)):
         log_p = (spread * torch.randn(2 * N, V, generator=generator)).to(dtype).log_softmax(dim=1)
         log_p[0, 1::3] = -torch.inf
+        log_p = log_p.to(device)
         log_weight = torch.randn(2 * N, generator=generator, dtype=torch.float64)
         log_weight[2 * N - 1 :: 2 * N] = -torch.inf if N > 1 else 0.0  # an empty slot
+        log_weight = log_weight.to(device)
         factors = proposal.score(state, log_p).factors
         factors = factors._replace(
             by_class=factors.by_class + log_weight.unsqueeze(1),
             by_token=factors.by_token + log_weight.unsqueeze(1),
         )
-        answers = torch.full((2, N), -torch.inf, dtype=torch.float64)
+        answers = torch.full((2, N), -torch.inf, dtype=torch.float64, device=device)
         answers[:, 0] = -1.0
         finished = FinishedScores(answers, answers[:, -1]) if count_finished else None
-        u = torch.rand(2, generator=generator, dtype=torch.float64)
-        group = Group(torch.arange(2).repeat_interleave(N), 2, N)
+        u = torch.rand(2, generator=generator, dtype=torch.float64).to(device)
         found, expected = (
-            select(log_p, factors, group, N, lambda _, u=u: u, vocabulary_pass=each,
+            select(log_p, factors, Group(example, 2, N), N, lambda _, u=u: u, vocabulary_pass=each,
                    floor=1e-3 * count_finished, finished=finished)
             for each in (given, TENSORS)
         )  # fmt: skip
@@ -130,7 +137,7 @@ def test_compiled_candidates_are_the_reference(N: int, dtype: torch.dtype) -> No
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", PROPOSALS)
 def test_blocks_are_the_reference(name: str, dtype: torch.dtype) -> None:
-    compare(COMPILED, PROPOSALS[name](), dtype)
+    compare(COMPILED, name, dtype)
 
 
 def test_sums_over_every_class_are_those_over_live_ones(monkeypatch) -> None:
