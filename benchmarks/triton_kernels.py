@@ -143,7 +143,7 @@ def timed(device: torch.device) -> Iterator[Timed]:
     automata = gcd.AutomatonBatch([gcd.lift(gcd.json_schema(SCHEMA), vocabulary)], device=device)
     batch = smc.Batch(automata, torch.tensor([40], device=device))
     generator = torch.Generator(device).manual_seed(0)
-    random = {"generator": generator, "device": device}
+    random: dict[str, Any] = {"generator": generator, "device": device}
     log_p = (4 * torch.randn(PARTICLES, VOCABULARY, **random)).log_softmax(dim=1)
     u = torch.rand(PARTICLES, dtype=torch.float64, **random)
     rows = torch.arange(PARTICLES, device=device)
@@ -158,8 +158,6 @@ def timed(device: torch.device) -> Iterator[Timed]:
         ways = [pass_of(way, device) for way in ("triton", "tensors")]
         drawn = [partial(_draw, way, guide, log_p, u) for way in ways]
         yield Timed(f"weigh and draw ({name})", *drawn)
-        best = [partial(way.best, log_p, factors, PARTICLES) for way in ways]
-        yield Timed(f"{PARTICLES} best continuations ({name})", *best)
         chosen = [partial(_select, way, log_p, factors, u[:1]) for way in ways]
         yield Timed(f"keep {PARTICLES} of all continuations ({name})", *chosen)
     piece = torch.randn(32, PARTICLES, 8, 104, 128, device=device).to(torch.bfloat16)

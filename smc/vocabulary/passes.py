@@ -65,5 +65,5 @@ def pass_of(name: str, device: torch.device) -> VocabularyPass:
     if name == "triton":
         from smc.vocabulary import triton
 
-        return VocabularyPass(triton.draws, triton.best, triton.locate)
+        return VocabularyPass(triton.draws, tensors.best, triton.locate)
     return COMPILED if name == "compiled" else TENSORS

@@ -9,11 +9,11 @@ os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 import torch
 
 from smc.models.kernels.triton_rows import move_rows
-from smc.vocabulary import triton
+from smc.vocabulary import tensors, triton
 from smc.vocabulary.passes import VocabularyPass
 from tests.smc import test_passes as cases
 
-TRITON = VocabularyPass(triton.draws, triton.best, triton.locate)
+TRITON = VocabularyPass(triton.draws, tensors.best, triton.locate)
 
 
 def main() -> None:
