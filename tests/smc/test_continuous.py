@@ -36,7 +36,9 @@ Request = tuple[tuple[int, ...], TokenAutomaton | None, int]
 def manager_of(options: dict[str, Any] | None = None, **config: Any) -> Any:
     """A manager that is not started, with little memory if that is asked for."""
     settings = {"use_async_batching": False, "use_cuda_graph": False, "seed": 0}
-    settings |= {"num_blocks": 64, "page_size": 8, "max_batch_tokens": 32, **config}
+    known = inspect.signature(transformers.ContinuousBatchingConfig).parameters
+    size = "page_size" if "page_size" in known else "block_size"  # in version 5.17
+    settings |= {"num_blocks": 64, size: 8, "max_batch_tokens": 32, **config}
     generation = transformers.GenerationConfig(
         eos_token_id=[3, 5], pad_token_id=4, **{"do_sample": False, **(options or {})}
     )
