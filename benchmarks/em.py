@@ -23,8 +23,8 @@ from hmm.model import HMM
 VOCABULARY = 49_152
 LENGTH = 16
 """Tokens of a sequence."""
-SQUARE = {"cpu": 2048, "cuda": 8192}
-"""Rows of the product that a step is compared with."""
+SQUARE, SQUARE_ON_GPU = 2048, 8192
+"""Rows of the product that a step is compared with: enough to keep the device busy."""
 
 
 def main() -> None:
@@ -35,7 +35,7 @@ def main() -> None:
     given = parser.parse_args()
     device = resolve_device(given.device)
     generator = torch.Generator(device).manual_seed(0)
-    size = SQUARE[device.type]
+    size = SQUARE_ON_GPU if device.type == "cuda" else SQUARE
     square = torch.rand(size, size, generator=generator, device=device)
     shape = (given.sequences, LENGTH)
     tokens = torch.randint(VOCABULARY, shape, generator=generator, device=device)

@@ -8,8 +8,8 @@ cache; they are kept in float32, as half precision would change 212 of its 272 t
 The tokenizer comes out of the same file. What versions of `transformers` make of it is put right by
 hand: its pre-tokenizer is `smollm`, in which every digit stands alone before anything else is cut,
 where `transformers` reads that of GPT-2, which cuts the spaces before a digit otherwise. Version
-5.17 moreover ends texts with the token that begins them, and decodes the character of a space in
-SentencePiece as a space.
+5.17 moreover takes the token that begins a text for the one that ends it, and writes "▁" as a
+space.
 """
 
 from __future__ import annotations
