@@ -4,7 +4,8 @@
 
 Beside GCD (`smc.sample`), with one pass for each token, with forced runs, and with reading ahead as
 well (`read_ahead="auto"`), runs a loop that draws as many tokens from the same model after the same
-prompt, with no constraint, and does nothing else. Sides are timed in turns, answer by answer; the
+prompt, with no constraint, and does nothing else. On a GPU a side more has its steps captured as
+one graph, which is made anew for every answer. Sides are timed in turns, answer by answer; the
 table has medians of the ratios of their times over answers. `benchmarks/README.md` says which
 answers and models these are.
 """
@@ -15,21 +16,31 @@ import argparse
 import json
 import random
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from tqdm import tqdm
 
 import gcd
 import smc
-from benchmarks.common import head, line, seconds, tool_calls
+from benchmarks.common import head, line, tool_calls
 from experiments.harness.budgets import budget_of
 from experiments.harness.config import ModelConfig
-from experiments.harness.models import ROOT, load_model
+from experiments.harness.models import ROOT, load_model, resolve_device
+from experiments.latency.timing import seconds_of
 from experiments.tool_calling.prompts import compact_prompt
+
+SIDES: dict[str, dict[str, Any]] = {
+    "one by one": {"forced_runs": False, "execution": "eager"},
+    "forced runs": {"execution": "eager"},
+    "read ahead": {"execution": "eager", "read_ahead": "auto"},
+}
+CAPTURED: dict[str, dict[str, Any]] = {"captured": {"execution": "static"}}
+"""On a CUDA device, beside `SIDES`."""
 
 
 class Case(NamedTuple):
@@ -82,11 +93,11 @@ def shortest(constraint: gcd.TokenAutomaton) -> int:
 def unconstrained(lm: smc.TransformersLM, prompt: list[int], rows: int, tokens: int) -> None:
     """Draws so many tokens in each of so many rows, with nothing but the model in the way."""
     memory, log_p = lm.prefill([prompt])
-    memory.reorder(torch.zeros(rows, dtype=torch.int64))
+    memory.reorder(torch.zeros(rows, dtype=torch.int64, device=lm.device))
     log_p = log_p.expand(rows, -1)
     for _ in range(tokens):
         drawn = torch.multinomial(log_p.exp(), 1)
-        log_p = memory.extend(drawn, torch.ones(rows, dtype=torch.int64))[:, 0]
+        log_p = memory.extend(drawn, torch.ones_like(drawn[:, 0]))[:, 0]
 
 
 def main() -> None:
@@ -98,65 +109,75 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=20, help="so many schemas")
     parser.add_argument("--most-tokens", type=int, default=600, help="of a schema's prompt, text")
     parser.add_argument("--particles", type=int, nargs="+", default=[1, 16])
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    print(f"{torch.get_num_threads()} threads\n")
-    sides = "one by one", "forced runs", "read ahead", "forced runs, all spellings"
-    ratios = (f"{side} / unconstrained" for side in sides)
-    passes = "passes", "passes, read ahead"
-    print(head("answers", "number", "particles", "tokens", *passes, *ratios))
+    print(f"{torch.get_num_threads()} threads, {options.device}\n")
+    sides = sides_on(resolve_device(options.device))
+    ratios = (f"{side} / unconstrained" for side in (*sides, "forced runs, all spellings"))
+    counts = "tokens", "passes", "passes, read ahead", "unconstrained, ms a token"
+    print(head("answers", "number", "particles", *counts, *ratios))
     if options.records:
-        lm = loaded(str(ROOT / "models" / "smollm2-xlam"))
+        lm = loaded(str(ROOT / "models" / "smollm2-xlam"), options.device)
         for style in ("json", "python"):
             cases = list(calls(lm, style, options.records, options.skip))
             show(f"tool calls, {style}", lm, cases, options)
     if options.schemas is not None:
-        lm = loaded("none")
+        lm = loaded("none", options.device)
         texts = list(schemas(lm, options.schemas, options.sample, options.most_tokens))
         show("schemas", lm, texts, options)
 
 
-def loaded(adapter: str) -> smc.TransformersLM:
+def loaded(adapter: str, device: str) -> smc.TransformersLM:
     """The language model, with an adapter or "none"."""
-    return load_model(ModelConfig(device="cpu", adapter=adapter))[0]
+    return load_model(ModelConfig(device=device, adapter=adapter))[0]
+
+
+def sides_on(device: torch.device) -> dict[str, dict[str, Any]]:
+    """What is timed in canonical spelling, and how `smc.sample` is told to do it."""
+    return SIDES | CAPTURED if device.type == "cuda" else SIDES
 
 
 def show(name: str, lm: smc.TransformersLM, cases: list[Case], options: argparse.Namespace) -> None:
     """Measure all answers of a kind, and print a row for each number of particles."""
     for particles in options.particles:
+        measure(lm, cases[0], particles)  # kernels are loaded or compiled here
         found = [measure(lm, case, particles) for case in tqdm(cases, leave=False)]
         columns = [statistics.median(column) for column in zip(*found, strict=True)]
         counts = (f"{count:.0f}" for count in columns[:3])
-        ratios = (f"{ratio:.2f}" for ratio in columns[3:])
-        print(line(name, len(cases), particles, *counts, *ratios), flush=True)
+        others = (f"{number:.2f}" for number in columns[3:])
+        print(line(name, len(cases), particles, *counts, *others), flush=True)
 
 
 def measure(lm: smc.TransformersLM, case: Case, particles: int) -> tuple[float, ...]:
-    """Tokens of an answer, passes without and with reading ahead, and ratios of times."""
+    """Tokens of an answer, passes without and with reading ahead, and times.
+
+    These are the unconstrained loop's in ms a token, and the sides' as multiples of it.
+    """
     prompt = case.prompt
     lm.prefill([prompt])  # kept from here on
 
-    def run(constraint: gcd.TokenAutomaton, forced: bool, ahead: int | str = 0) -> smc.Posterior:
+    def run(constraint: gcd.TokenAutomaton, settings: dict[str, Any]) -> smc.Posterior:
         return smc.sample(
             lm, [prompt], constraint, budget=budget_of("default", constraint),
-            particles=particles, proposal=smc.GCD(), forced_runs=forced,
-            read_ahead=ahead,
+            particles=particles, proposal=smc.GCD(), **{"read_ahead": 0, **settings},
         )[0]  # fmt: skip
 
-    answer = run(case.canonical, True)
-    tokens = max(len(sample.ids) for sample in answer.particles)
-    free = seconds(lambda: unconstrained(lm, prompt, particles, tokens))
+    def spent(work: Callable[[], object]) -> float:
+        return seconds_of(work, lm.device)
+
+    passes = [run(case.canonical, SIDES[side]) for side in ("forced runs", "read ahead")]
+    tokens = max(len(sample.ids) for sample in passes[0].particles)
+    free = spent(lambda: unconstrained(lm, prompt, particles, tokens))
     sides = [
-        seconds(lambda: run(case.canonical, False)),
-        seconds(lambda: run(case.canonical, True)),
-        seconds(lambda: run(case.canonical, True, "auto")),
+        spent(partial(run, case.canonical, settings)) for settings in sides_on(lm.device).values()
     ]
-    passes = [answer, run(case.canonical, True, "auto")]
     # In all spellings another answer comes out; its time is taken by the token.
     other: list[smc.Posterior] = []
-    spent = seconds(lambda: other.append(run(case.plain, True)))
+    last = spent(lambda: other.append(run(case.plain, SIDES["forced runs"])))
     longest = max(len(sample.ids) for sample in other[0].particles)
-    ratios = [side / free for side in sides] + [spent / longest / (free / tokens)]
-    return float(tokens), *(float(each.diagnostics.lm_calls - 1) for each in passes), *ratios
+    ratios = [side / free for side in sides] + [last / longest / (free / tokens)]
+    calls = [float(each.diagnostics.lm_calls - 1) for each in passes]
+    return float(tokens), *calls, 1e3 * free / tokens, *ratios
 
 
 if __name__ == "__main__":

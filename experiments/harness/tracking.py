@@ -127,6 +127,8 @@ class Experiment:
             overview: logs what is of the whole experiment: tables and figures.
             arms: what is compared; nothing for a task that compares nothing.
         """
+        if self.mode == "disabled":
+            return
         name = self._settings.name or self._directory.name
         try:
             self._log_run("overview", name, {}, overview)

@@ -1,6 +1,6 @@
 """No operation of a static step has a result that the host must see, or a shape that hangs on it.
 
-On a CUDA device such an operation waits, and cannot be captured (`tests.smc.test_static_gpu`); here
+On a CUDA device such an operation waits, and cannot be captured (`tests.smc.test_gpu`); here
 the step is taken on the CPU as it is there, without compiled loops, and its operations are listed.
 """
 

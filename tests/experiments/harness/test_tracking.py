@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from itertools import product
 from pathlib import Path
 
@@ -248,3 +249,10 @@ def test_who_interrupts_the_logging_interrupts_the_run(monkeypatch, tmp_path):
     monkeypatch.setattr(wandb, "init", interrupted)
     with pytest.raises(KeyboardInterrupt):
         logged(tmp_path)
+
+
+def test_disabled_logging_asks_nothing_of_wandb(monkeypatch, tmp_path, caplog):
+    monkeypatch.setitem(sys.modules, "wandb", None)  # importing it is an error
+    logged(tmp_path, mode="disabled")
+    assert not list(tmp_path.iterdir())
+    assert not caplog.records
