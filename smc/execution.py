@@ -1,9 +1,12 @@
-"""Steps are executed eagerly or in static shapes; this module chooses, and says why.
+"""Steps are executed eagerly or in static shapes; this module chooses.
 
     eager     rows are distinct prefixes; those that are over leave; forced tokens are read along
     static    one row for each particle; nothing waits; on a CUDA device a step is a captured graph
-    auto      static on a CUDA device where it can be and `forced_runs` is off; else eager. Forced
-              runs save more passes than a captured step is known to save time
+    auto      static on a CUDA device where it can be and `forced_runs` is off; else eager
+
+With forced runs neither is always faster on a CUDA device: static is for few rows, eager for
+hundreds (`benchmarks/README.md`). "auto" does not look at the batch, as a prompt gives the same
+alone and among others.
 
 Both have the same target, and give the same tokens for the same seed where nothing is forced.
 """
@@ -141,29 +144,23 @@ def steps_of(
 
 
 def executor_of(lm: LanguageModel, settings: Settings) -> Executor:
-    """Choose how steps are executed; the reason is logged.
+    """Choose how steps are executed; log why, where "auto" cannot do what it would do.
 
     Raises:
         NotStaticError: `execution` is "static", and these arguments cannot be served so.
     """
-    chosen, reason = settings.execution, "it was asked for"
+    chosen, forward = settings.execution, None
     if chosen == "auto":
-        chosen, reason = "eager", f"the device is {lm.device}"
-        if lm.device.type == "cuda":
-            reason = "forced_runs are read along, which static shapes cannot"
-            if not settings.forced_runs:
-                chosen, reason = "static", "the device is CUDA, and forced_runs is off"
-    forward = None
+        captured = lm.device.type == "cuda" and not settings.forced_runs
+        chosen = "static" if captured else "eager"
     if chosen == "static":
         try:
             forward = _forward(lm, settings)
         except NotStaticError as error:
             if settings.execution == "static":
                 raise
-            chosen, reason = "eager", str(error)
-    # What is so everywhere but on CUDA devices is no news.
-    level = logging.DEBUG if lm.device.type == "cpu" else logging.INFO
-    _LOG.log(level, "steps are executed in %s form: %s", chosen, reason)
+            _LOG.info("steps are executed in eager form: %s", error)
+    _LOG.debug("steps are executed in %s form", "eager" if forward is None else "static")
     return Executor(lm, settings, forward, pass_of("auto", lm.device))
 
 
