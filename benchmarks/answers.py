@@ -4,10 +4,10 @@
 
 Beside GCD (`smc.sample`), with one pass for each token, with forced runs, and with reading ahead as
 well (`read_ahead="auto"`), runs a loop that draws as many tokens from the same model after the same
-prompt, with no constraint, and does nothing else. On a GPU a side more has its steps captured as
-one graph, which is made anew for every answer. Sides are timed in turns, answer by answer; the
-table has medians of the ratios of their times over answers. `benchmarks/README.md` says which
-answers and models these are.
+prompt, with no constraint, and does nothing else. On a GPU there is one more side: steps captured
+as a graph, again for every answer. Sides are timed in turns, answer by answer; the table has
+medians of the ratios of their times over answers. `benchmarks/README.md` says which answers and
+models these are.
 """
 
 from __future__ import annotations
@@ -111,8 +111,9 @@ def main() -> None:
     parser.add_argument("--particles", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    print(f"{torch.get_num_threads()} threads, {options.device}\n")
-    sides = sides_on(resolve_device(options.device))
+    device = resolve_device(options.device)
+    print(f"{torch.get_num_threads()} threads, {device}\n")
+    sides = sides_on(device)
     ratios = (f"{side} / unconstrained" for side in (*sides, "forced runs, all spellings"))
     counts = "tokens", "passes", "passes, read ahead", "unconstrained, ms a token"
     print(head("answers", "number", "particles", *counts, *ratios))
@@ -140,8 +141,9 @@ def sides_on(device: torch.device) -> dict[str, dict[str, Any]]:
 def show(name: str, lm: smc.TransformersLM, cases: list[Case], options: argparse.Namespace) -> None:
     """Measure all answers of a kind, and print a row for each number of particles."""
     for particles in options.particles:
-        measure(lm, cases[0], particles)  # kernels are loaded or compiled here
-        found = [measure(lm, case, particles) for case in tqdm(cases, leave=False)]
+        # The first one is measured twice: kernels are loaded or compiled then.
+        turns = tqdm([*cases[:1], *cases], leave=False)
+        found = [measure(lm, case, particles) for case in turns][1:]
         columns = [statistics.median(column) for column in zip(*found, strict=True)]
         counts = (f"{count:.0f}" for count in columns[:3])
         others = (f"{number:.2f}" for number in columns[3:])

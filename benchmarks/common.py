@@ -1,4 +1,4 @@
-"""What several benchmarks share: vocabularies, schemas, requests, times, and heads of tables."""
+"""What several benchmarks share: vocabularies, schemas, requests, and heads of tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +70,6 @@ def public_schemas(
             continue
         if not language.is_empty:
             yield language
-
-
-def seconds(run: Callable[[], object]) -> float:
-    """Measure a call by the clock on the wall."""
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
 
 
 def head(*columns: str) -> str:

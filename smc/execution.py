@@ -160,7 +160,6 @@ def executor_of(lm: LanguageModel, settings: Settings) -> Executor:
             if settings.execution == "static":
                 raise
             _LOG.info("steps are executed in eager form: %s", error)
-    _LOG.debug("steps are executed in %s form", "eager" if forward is None else "static")
     return Executor(lm, settings, forward, pass_of("auto", lm.device))
 
 

@@ -85,7 +85,8 @@ def sample(
         forced_runs: whether tokens that are the only ones allowed are taken together, in one pass
             of the model (`smc.proposals.forced`). The target is the same, as is each text's weight.
         execution: "eager", "static" (shapes that never change, so that a step is one captured graph
-            on a CUDA device, and takes forced tokens one by one), or "auto" (`smc.execution`).
+            on a CUDA device, and takes forced tokens one by one; there often faster for a single
+            prompt, and slower for hundreds of particles), or "auto" (`smc.execution`).
         read_ahead: tokens that the model reads in advance, in passes that are made anyway. Answers
             and weights are the same (up to the rounding of a wider pass), in fewer passes
             (`smc.read_ahead`). "auto" reads up to four where a pass has one row and the model says

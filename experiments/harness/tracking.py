@@ -121,7 +121,7 @@ class Experiment:
         self._shared = shared
 
     def log(self, overview: Callable[[wandb.Run], None], arms: Sequence[LoggedArm] = ()) -> None:
-        """Log what is not there yet; warn, and go on, where wandb cannot.
+        """Log what is not there yet, if not disabled; warn, and go on, where wandb cannot.
 
         Args:
             overview: logs what is of the whole experiment: tables and figures.

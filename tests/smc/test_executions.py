@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -284,10 +285,15 @@ def test_refusals_name_what_was_wrong() -> None:
     refused("MistralForCausalLM does not attend to all columns", lm=windowed)
 
 
-def test_auto_is_eager_on_a_cpu(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("DEBUG", logger="smc.execution"):
-        smc.sample(TOY, [[0]], a_star_b(), budget=4, particles=2, proposal=smc.GCD())
-    assert "executed in eager form" in caplog.text
+def test_auto_is_eager_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked() -> None:
+        raise AssertionError("asked for static shapes")
+
+    monkeypatch.setattr(TOY, "static_forward", asked)
+    run = partial(smc.sample, TOY, [[0]], a_star_b(), budget=4, particles=2, proposal=smc.GCD())
+    run(forced_runs=False)
+    with pytest.raises(AssertionError, match="asked for static shapes"):
+        run(execution="static")
 
 
 class Broken(ToyLM):

@@ -24,6 +24,7 @@ from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, load_model
 from hmm.checkpoint import save
 from hmm.model import HMM
+from tests.experiments.wandb_files import stored_runs
 
 STORIES = ROOT / "tests" / "models" / "stories260K"
 SMALL = (
@@ -75,9 +76,15 @@ def finished(tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("convergence")
     problems = written(directory / "problems.json", PROBLEMS)
     run_dir = directory / "run"
-    config = composed(f"task.problems={problems}", f"run_dir={run_dir}", *ARMS)
-    assert experiment.run(config) == run_dir
+    where = f"task.problems={problems}", f"run_dir={run_dir}"
+    assert experiment.run(composed(*where, *ARMS, "wandb.mode=offline")) == run_dir
     return run_dir
+
+
+def test_figures_and_arms_are_logged(finished):
+    overview, *arms = sorted(stored_runs(finished), key=lambda run: run.job_type != "overview")
+    assert {"medians", "particles", "reads"} <= overview.history[0].keys()
+    assert {run.job_type for run in arms} == {"arm"}
 
 
 def test_own_problems_give_one_line_each(finished):

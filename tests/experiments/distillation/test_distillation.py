@@ -48,6 +48,7 @@ from hmm.model import HMM
 from hmm.shared_rows import share_rows
 from smc.testing import ToyLM
 from tests.experiments.toy_model import write_checkpoint
+from tests.experiments.wandb_files import stored_runs
 
 ROOT = Path(__file__).resolve().parents[3]
 REQUESTS = ROOT / "experiments" / "convergence" / "toolcalls.jsonl"
@@ -329,7 +330,11 @@ def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init, epochs):
     sizes = ["num_sequences=12", "max_length=5", "sample_batch=6", "num_states=4", "held_out=0.2",
              "answers_per_prompt=2", f"epochs={epochs}", "wandb=disabled",
              "model.device=cpu"]  # fmt: skip
-    run_dir = run(*where, *sizes)
+    run_dir = run(*where, *sizes, f"wandb.mode={'offline' if init == 'random' else 'disabled'}")
+    if init == "random":
+        (logged,) = stored_runs(run_dir)
+        assert {"nats/held_out", "nats/training"} <= logged.history[-2].keys()
+        assert {"table", "curve"} <= logged.history[-1].keys()
     nats = json.loads((run_dir / "summary.json").read_text())["nats_per_token"]
     # Untrained, it says nearly nothing: uniform over its 257 tokens.
     assert nats["language model, reading the prompt"] == pytest.approx(-math.log(257), abs=0.3)

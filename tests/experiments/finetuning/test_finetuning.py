@@ -24,6 +24,7 @@ from experiments.harness.config import ModelConfig
 from experiments.harness.models import ROOT, identity_of, load_model
 from experiments.harness.run import run_task
 from tests.experiments.toy_model import write_checkpoint
+from tests.experiments.wandb_files import stored_runs
 
 STORIES = ROOT / "tests" / "models" / "stories260K"
 COMMON = (
@@ -70,7 +71,8 @@ def given_(tmp_path_factory) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def whole(given_, tmp_path_factory) -> Path:
-    return run(*given_, f"run_dir={tmp_path_factory.mktemp('whole')}")
+    where = f"run_dir={tmp_path_factory.mktemp('whole')}"
+    return run(*given_, where, "wandb.mode=offline")
 
 
 def test_what_comes_out_is_an_adapter_that_has_learnt(given_, whole):
@@ -87,6 +89,12 @@ def test_what_comes_out_is_an_adapter_that_has_learnt(given_, whole):
     assert float(lm.prefill([prompt])[1][0, begun]) > float(plain.prefill([prompt])[1][0, begun])
     with pytest.raises(ValueError, match=f"was trained for {config.model.path}"):
         load_model(ModelConfig(path=str(STORIES), adapter=str(adapter), device="cpu"))
+
+
+def test_its_curve_is_logged(whole):
+    (logged,) = stored_runs(whole)
+    points = [(row["step"], row["held_out"]) for row in logged.history]
+    assert points == [(point["step"], point["held_out"]) for point in curve_of(whole)]
 
 
 def test_its_card_says_how_it_was_made_and_nothing_of_where(given_, whole):
