@@ -334,7 +334,7 @@ def test_from_a_language_model_to_an_hmm(tmp_path, tiny_lm, init, epochs):
     if init == "random":
         (logged,) = stored_runs(run_dir)
         assert {"nats/held_out", "nats/training"} <= logged.history[-2].keys()
-        assert {"table", "curve"} <= logged.history[-1].keys()
+        assert {"table/path", "curve/path"} <= logged.history[-1].keys()
     nats = json.loads((run_dir / "summary.json").read_text())["nats_per_token"]
     # Untrained, it says nearly nothing: uniform over its 257 tokens.
     assert nats["language model, reading the prompt"] == pytest.approx(-math.log(257), abs=0.3)
