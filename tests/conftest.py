@@ -61,6 +61,11 @@ gc.disable()
 tests.typechecker.enforce(_checked_modules())
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest test, so that no process is left alone with it at the end."""
+    items.sort(key=lambda item: item.name != "test_on_a_device_that_pretends")
+
+
 def pytest_collection_finish() -> None:
     """Collect garbage from here on, but not among the modules and their checks."""
     gc.freeze()
