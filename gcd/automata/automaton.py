@@ -63,8 +63,8 @@ class Automaton:
     """
 
     delta: Int32[np.ndarray, "S K"]
-    accepting: Bool[np.ndarray, S]
-    class_of_byte: UInt8[np.ndarray, 256]
+    accepting: Bool[np.ndarray, "S"]
+    class_of_byte: UInt8[np.ndarray, "256"]
     max_bytes: int | None = None
     factors: tuple[Automaton, ...] = ()
 
@@ -78,8 +78,8 @@ class Automaton:
     def minimal(
         cls,
         delta: Integer[np.ndarray, "S K"],
-        accepting: Bool[np.ndarray, S],
-        class_of_byte: UInt8[np.ndarray, 256],
+        accepting: Bool[np.ndarray, "S"],
+        class_of_byte: UInt8[np.ndarray, "256"],
     ) -> Automaton:
         """Trim, minimise and number canonically any deterministic table with initial state 0."""
         spend(_PER_ENTRY * delta.size + _PER_STATE * delta.shape[0], "a minimal automaton")
@@ -96,7 +96,7 @@ class Automaton:
     def from_transitions(
         cls,
         transitions: Integer[np.ndarray, "S 256"],
-        accepting: Bool[np.ndarray, S],
+        accepting: Bool[np.ndarray, "S"],
         initial: int = 0,
     ) -> Automaton:
         """Build it from next states per byte, -1 for none; `ValueError` if one is outside."""

@@ -18,8 +18,8 @@ NUM_BYTES = 256
 
 
 def joint_classes(
-    maps: Sequence[UInt8[np.ndarray, 256]],
-) -> tuple[UInt8[np.ndarray, 256], list[Int32[np.ndarray, K]]]:
+    maps: Sequence[UInt8[np.ndarray, "256"]],
+) -> tuple[UInt8[np.ndarray, "256"], list[Int32[np.ndarray, "K"]]]:
     """Return the coarsest common refinement of several partitions of the bytes.
 
     Returns:
@@ -32,8 +32,8 @@ def joint_classes(
 
 
 def merge_equal_columns(
-    table: Int32[np.ndarray, "S K"], class_of_byte: UInt8[np.ndarray, 256]
-) -> tuple[Int32[np.ndarray, "S K2"], UInt8[np.ndarray, 256]]:
+    table: Int32[np.ndarray, "S K"], class_of_byte: UInt8[np.ndarray, "256"]
+) -> tuple[Int32[np.ndarray, "S K2"], UInt8[np.ndarray, "256"]]:
     """Give bytes with equal columns one class; canonical, as classes are numbered by first byte."""
     merged, kept = kernels.equal_columns(np.ascontiguousarray(table), class_of_byte)
     return np.ascontiguousarray(table[:, kept]), merged

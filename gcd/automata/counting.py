@@ -38,8 +38,8 @@ def longest_length(delta: Int32[np.ndarray, "S K"]) -> int | None:
 
 def count(
     delta: Int32[np.ndarray, "S K"],
-    accepting: Bool[np.ndarray, S],
-    class_of_byte: UInt8[np.ndarray, 256],
+    accepting: Bool[np.ndarray, "S"],
+    class_of_byte: UInt8[np.ndarray, "256"],
     max_length: int,
 ) -> int:
     """Count the strings of at most `max_length` bytes, in exact integers."""
@@ -48,8 +48,8 @@ def count(
 
 def by_length(
     delta: Int32[np.ndarray, "S K"],
-    accepting: Bool[np.ndarray, S],
-    class_of_byte: UInt8[np.ndarray, 256],
+    accepting: Bool[np.ndarray, "S"],
+    class_of_byte: UInt8[np.ndarray, "256"],
     max_length: int,
 ) -> list[int]:
     """Count the strings of 0, 1, ..., `max_length` bytes, in exact integers."""
@@ -72,7 +72,7 @@ def by_length(
 
 def in_order(
     delta: Int32[np.ndarray, "S K"],
-    accepting: Bool[np.ndarray, S],
+    accepting: Bool[np.ndarray, "S"],
     transitions: Int32[np.ndarray, "S 256"],
     longest: int | None,
 ) -> Iterator[bytes]:
@@ -87,7 +87,7 @@ def in_order(
 
 
 def _of_length(
-    transitions: Int32[np.ndarray, "S 256"], length: int, ends_in: list[Bool[np.ndarray, S]]
+    transitions: Int32[np.ndarray, "S 256"], length: int, ends_in: list[Bool[np.ndarray, "S"]]
 ) -> Iterator[bytes]:
     """Strings of exactly `length` bytes, in byte order."""
     if not ends_in[length][0]:

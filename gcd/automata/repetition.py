@@ -27,8 +27,8 @@ class TransitionTable(NamedTuple):
     """
 
     delta: Int32[np.ndarray, "S K"]
-    accepting: Bool[np.ndarray, S]
-    class_of_byte: UInt8[np.ndarray, 256]
+    accepting: Bool[np.ndarray, "S"]
+    class_of_byte: UInt8[np.ndarray, "256"]
 
 
 def is_one_way(part: TransitionTable) -> bool:
