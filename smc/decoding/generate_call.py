@@ -16,17 +16,11 @@ of `transformers` name these differently, nothing is found, and a processor asks
 
 from __future__ import annotations
 
-import inspect
-import sys
-from collections.abc import Iterator
-from types import FrameType
 from typing import Any, NamedTuple
 
-from transformers import GenerationMixin
-
 from gcd.tokens.vocabulary import eos_ids_of
+from smc.transformers_internals import generate_calls
 
-_GENERATE = inspect.unwrap(GenerationMixin.generate).__code__
 _NEEDED = {"generation_config", "input_ids_length", "batch_size", "generation_mode"}
 _ONE_TOKEN_A_STEP = {"greedy_search", "sample"}
 
@@ -55,7 +49,7 @@ class GenerateCall(NamedTuple):
 def generate_call(processor: object) -> GenerateCall | None:
     """Return the call of `generate` that this processor was given to, or None outside of one."""
     found = None
-    for names in _calls():
+    for names in generate_calls():
         given = any(each is processor for each in names.get("logits_processor") or ())
         found = names if given and names.keys() >= _NEEDED else found
     return None if found is None else _read(found)
@@ -63,18 +57,9 @@ def generate_call(processor: object) -> GenerateCall | None:
 
 def not_handed_on() -> dict[str, Any]:
     """Return streamer and assistant model, as far as given, of the call that is under way."""
-    names = next(_calls(), {})
+    names = next(generate_calls(), {})
     given = {name: names.get(name) for name in ("streamer", "assistant_model")}
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _calls() -> Iterator[dict[str, Any]]:
-    """Go through the variables of the calls of `generate` that are under way, from the inmost."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is _GENERATE:
-            yield frame.f_locals
-        frame = frame.f_back
 
 
 def _read(names: dict[str, Any]) -> GenerateCall:

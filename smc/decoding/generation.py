@@ -40,6 +40,7 @@ from smc.models.transformers_lm import TransformersLM
 from smc.posterior import Posterior, Sample
 from smc.proposals import GCD, Proposal
 from smc.settings import settings_of, whole
+from smc.transformers_internals import CACHE_ARGUMENTS
 
 # Config fields that cannot be honoured, with their neutral values. A field that is not listed is
 # honoured, needs nothing done, or becomes a processor or criterion, see below.
@@ -65,7 +66,7 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
 _DEFAULT_TOP_K = 50  # which `generate` fills in, and itself reads with do_sample=True alone
 _HONOURED = (TemperatureLogitsWarper, TopPLogitsWarper, LogitNormalization)
 _CRITERIA = (MaxLengthCriteria, EosTokenCriteria)
-_PLUMBING = {"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep"}
+_PLUMBING = {"attention_mask", "position_ids", "use_cache", "logits_to_keep", *CACHE_ARGUMENTS}
 
 
 @dataclass
@@ -267,12 +268,13 @@ def _prompt_mask(input_ids: Int64[Tensor, "R L"], given: dict[str, Any]) -> Bool
         raise ValueError(
             f"smc.generate reads token ids and attention_mask alone, not {', '.join(others)}"
         )
-    cache = given.get("past_key_values")
-    if cache is not None and cache.get_seq_length():
-        raise ValueError(
-            f"past_key_values holds {cache.get_seq_length()} tokens; smc.generate reads its "
-            "prompts itself: leave it out, and give whole prompts"
-        )
+    for name in CACHE_ARGUMENTS:
+        cache = given.get(name)
+        if cache is not None and cache.get_seq_length():
+            raise ValueError(
+                f"{name} holds {cache.get_seq_length()} tokens, but smc.generate computes its "
+                "prompts itself; leave it out, and pass whole prompts as input_ids"
+            )
     mask = given.get("attention_mask")
     mask = torch.ones_like(input_ids) if mask is None else mask.to(input_ids.device)
     if mask.shape != input_ids.shape or bool((mask.diff(dim=1) < 0).any()):

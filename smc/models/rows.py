@@ -24,6 +24,7 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from smc.models.shared_prompts import SharedPrompts
+from smc.transformers_internals import cache_argument, is_stateful, planned_layers
 
 
 class PromptMemory(NamedTuple):
@@ -146,8 +147,8 @@ class TransformersRows:
             input_ids=tokens,
             attention_mask=mask.long(),
             position_ids=_positions(mask, tokens.shape[1]),
-            past_key_values=self._cache,
             use_cache=True,
+            **cache_argument(self._model, self._cache),
             **options,
         )
         self._check_memory(width)
@@ -190,47 +191,9 @@ def normalised(logits: Float[Tensor, "*M V"]) -> Float[Tensor, "*M V"]:
     return logits.log_softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
-@torch.inference_mode()
-def check_positions(model: Any) -> None:
-    """Refuse a model that, told positions from 0 on, answers otherwise than by itself.
-
-    RoBERTa as a causal model is one: it counts from the number of its padding token on. A few
-    tokens are read both ways; means are compared, as `shares_prompts` does.
-
-    Raises:
-        ValueError: by how much its log-probabilities differ.
-    """
-    ids = (torch.arange(4, device=model.device) * 7 + 28) % len(
-        model.get_output_embeddings().weight
-    )
-    lengths = torch.tensor([2, 4], device=model.device)
-    told = TransformersRows(model, lengths).read(torch.stack([ids, ids]), lengths)[1]
-    by_itself = normalised(model(input_ids=ids.unsqueeze(0), use_cache=False).logits)[0]
-    apart = float((told - by_itself).abs().mean())
-    if apart > rounding(model):  # NaN is refused where it matters
-        raise ValueError(
-            f"{type(model).__name__} does not count positions from 0: its log-probabilities are "
-            f"off by {apart:.2g} nats in the mean where it is told positions; use a model that does"
-        )
-
-
-def rounding(model: Any) -> float:
-    """Give the mean difference of log-probabilities that passes of other shapes may have, in nats.
-
-    Rounding shows most where nothing is probable: over all tokens SmolLM2 differs by 4e-6 nats in
-    float32, 0.02 in float16 and 0.11 in bfloat16, by up to 1.1 for a single one. So means count.
-    """
-    return min(300 * torch.finfo(model.dtype).eps, 0.25)
-
-
 def _check_plain(model: Any) -> None:
-    from transformers import DynamicCache
-    from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
-
     # Asked beforehand, as hybrids fail in the middle of a pass when given a plain cache.
-    planned = DynamicCache(config=model.config).layers
-    plain = {type(layer) for layer in planned} <= {DynamicLayer, DynamicSlidingWindowLayer}
-    if getattr(model, "_is_stateful", False) or not plain:
+    if is_stateful(model) or "other" in planned_layers(model):
         raise ValueError(_no_kv_cache(model))
 
 

@@ -21,7 +21,7 @@ model may generate, or be sampled from by others, at the same time.
 This is right for plain causal attention with positions given by rotation or embedding. Models with
 windows, softcaps or biases, and those that do not call an attention function, are found out
 beforehand, by their configuration and by comparison with the plain cache
-(`smc.models.sharing_rows.shares_prompts`), and use `smc.models.rows`. So do models with functions
+(`smc.models.self_check`), and use `smc.models.rows`. So do models with functions
 that are bound to their modules, such as compiled ones and those spread over several devices: such a
 function would call the user's modules.
 """
@@ -39,6 +39,8 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
+
+from smc.transformers_internals import set_attention_name
 
 NAME = "shared_prompts"
 _UNKNOWN = ("sliding_window", "softcap", "s_aux", "position_bias")
@@ -160,7 +162,7 @@ def sharing(model: Any) -> Any:
     AttentionInterface.register(NAME, _attend)
     config = model.config.get_text_config()
     own_config = deepcopy(config)
-    own_config._attn_implementation = NAME
+    set_attention_name(own_config, NAME)
     return _with_config(model, config, own_config)
 
 

@@ -12,15 +12,16 @@ rows grow by unequal lengths or are cut back. Prompts are held once, whatever th
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
-from smc.models.rows import TransformersRows, normalised, rounding
+from smc.models.rows import normalised
 from smc.models.shared_prompts import Groups, Packed, SharedPrompts, attending, sharing
+from smc.transformers_internals import cache_argument, pass_through_cache
 
 
 class SharingRows:
@@ -100,8 +101,8 @@ class SharingRows:
                 # Never read; another function, whose answer is refused, would take it.
                 attention_mask=place.new_ones((), dtype=torch.bool).expand(1, 1, M, M),
                 position_ids=(self._prompts.lengths[owner] + place).unsqueeze(0),
-                past_key_values=_handing_through()(),
                 use_cache=True,
+                **cache_argument(self._model, pass_through_cache()()),
             )
         return normalised(output.logits[0])
 
@@ -111,55 +112,3 @@ class SharingRows:
         if more > 0:
             pad = partial(torch.nn.functional.pad, pad=(0, 0, 0, more))
             self._layers = [(pad(keys), pad(values)) for keys, values in self._layers]
-
-
-@cache
-def _handing_through() -> type:
-    """Make the class of a cache that keeps nothing: the attention stores keys and values itself."""
-    from transformers import DynamicCache
-
-    class HandingThrough(DynamicCache):
-        def update(
-            self, key_states: Tensor, value_states: Tensor, *others: Any, **options: Any
-        ) -> tuple[Tensor, Tensor]:
-            return key_states, value_states
-
-    return HandingThrough
-
-
-def shares_prompts(model: Any) -> bool:
-    """Find out whether rows of this model can share their prompts.
-
-    They can if all layers attend to everything before, and if a few tokens, read both ways, get
-    the same log-probabilities, up to `rounding`: what a model does beyond plain attention would
-    show there.
-    """
-    from transformers import DynamicCache
-    from transformers.cache_utils import DynamicLayer
-
-    config = model.config.get_text_config()
-    layers = DynamicCache(config=model.config).layers
-    if {type(layer) for layer in layers} != {DynamicLayer} or not hasattr(
-        config, "_attn_implementation"
-    ):
-        return False
-    ids = torch.arange(8, device=model.device) * 7 % model.get_output_embeddings().weight.shape[0]
-    lengths = torch.tensor([2, 4], device=model.device)
-    plain = TransformersRows(model, lengths)
-    plain.read(ids.view(2, 4), lengths)
-    sharing = SharingRows(model, SharedPrompts(
-        lengths, [(k.clone(), v.clone()) for k, v in plain.prompts().layers]
-    ))  # fmt: skip
-    found = []
-    for rows in (plain, sharing):
-        try:
-            rows.reorder(torch.tensor([1, 0, 1], device=model.device))
-            runs = ids[:6].view(3, 2)
-            first = rows.extend(runs, torch.tensor([2, 1, 2], device=model.device))[:, 0]
-            last = rows.extend(runs[:, :1], torch.ones_like(runs[:, 0]))
-        except Exception:  # a model that fails with this attention keeps its own
-            if rows is plain:
-                raise
-            return False
-        found.append(torch.stack([first, last[:, 0]]))
-    return bool((found[0] - found[1]).abs().mean() < rounding(model))

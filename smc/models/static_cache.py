@@ -15,11 +15,20 @@ from __future__ import annotations
 import importlib.util
 import inspect
 from collections.abc import Sequence
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
+
+from smc.transformers_internals import (
+    attention_name,
+    cache_argument,
+    is_stateful,
+    planned_layers,
+    set_static_length,
+    static_cache,
+)
 
 
 class NotStaticError(ValueError):
@@ -86,16 +95,12 @@ class StaticTransformer:
     """
 
     def __init__(self, model: Any, context: int | None = None) -> None:
-        from transformers import DynamicCache
-        from transformers.cache_utils import DynamicLayer
-
-        planned = {type(layer) for layer in DynamicCache(config=model.config).layers}
-        if getattr(model, "_is_stateful", False) or not planned <= {DynamicLayer}:
+        if is_stateful(model) or not planned_layers(model) <= {"full"}:
             raise NotStaticError(
                 f"{type(model).__name__} does not attend to all columns in every layer (a sliding "
                 "window, or a recurrent state), which static shapes need; give execution='eager'"
             )
-        attention = getattr(model.config, "_attn_implementation", "eager")
+        attention = attention_name(model.config) or "eager"
         if attention not in ("sdpa", "eager"):
             raise NotStaticError(
                 f"the model's attention is {attention!r}, which takes no mask of its own columns; "
@@ -125,7 +130,7 @@ class StaticTransformer:
         self, prompts: Sequence[Sequence[int]], num_particles: int, budget: int
     ) -> Float[Tensor, "P V"]:
         """Read all prompts in one forward pass, padded on the left; see `Forward`."""
-        from transformers import DynamicCache, StaticCache
+        from transformers import DynamicCache
 
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
         width = max(len(prompt) for prompt in prompts)
@@ -139,8 +144,8 @@ class StaticTransformer:
             input_ids=tokens,
             attention_mask=full.long(),
             position_ids=(full.long().cumsum(dim=1) - 1).clamp(min=0),
-            past_key_values=read,
             use_cache=True,
+            **cache_argument(self.model, read),
             **self._last_only,
         ).logits[:, -1]
 
@@ -148,7 +153,6 @@ class StaticTransformer:
         self.width, self.columns = width, width + budget
         self._lengths = lengths[each]
         self._first = (width - lengths)[each].unsqueeze(1)
-        self._cache: Any = StaticCache(config=self.model.config, max_cache_len=self.columns)
         # All layers in one piece of memory, so that rows are moved in one operation.
         pieces = []
         for side in ("keys", "values"):
@@ -159,10 +163,7 @@ class StaticTransformer:
                 piece[number, :, :, :width] = part[each]
             pieces.append(piece)
         self._keys, self._values = pieces
-        layers = cast(Any, self._cache).layers
-        for layer, keys, values in zip(layers, self._keys, self._values, strict=True):
-            layer.lazy_initialization(keys, values)
-            layer.keys, layer.values = keys, values
+        self._cache = static_cache(self.model, self.columns, self._keys, self._values)
         self.rewind()
         return _log_p(logits)[each]
 
@@ -182,15 +183,14 @@ class StaticTransformer:
             attention_mask=mask[:, None, None, :],
             # A row that is over goes on until the last one is, perhaps beyond the model's context.
             position_ids=(self._lengths + step).clamp(max=self._last_position).unsqueeze(1),
-            past_key_values=self._cache,
             use_cache=True,
+            **cache_argument(self.model, self._cache),
         ).logits[:, 0]
         return _log_p(logits)
 
     def rewind(self) -> None:
         """Forget all generated tokens; see `Forward`."""
-        for layer in self._cache.layers:
-            layer.cumulative_length.fill_(self.width)
+        set_static_length(self._cache, self.width)
 
 
 def _log_p(logits: Float[Tensor, "P V"]) -> Float[Tensor, "P V"]:

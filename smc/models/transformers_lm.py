@@ -33,9 +33,10 @@ from torch import Tensor
 
 from gcd.tokens.vocabulary import Vocabulary, eos_ids_of
 from smc.models.protocol import Prompt, Rows, token_ids
-from smc.models.rows import PromptMemory, TransformersRows, check_positions, together
+from smc.models.rows import PromptMemory, TransformersRows, together
+from smc.models.self_check import Mode, check_static, shares_prompts
 from smc.models.shared_prompts import SharedPrompts
-from smc.models.sharing_rows import SharingRows, shares_prompts
+from smc.models.sharing_rows import SharingRows
 from smc.models.static_cache import StaticTransformer
 
 SMALL = 30_000_000
@@ -82,6 +83,8 @@ class TransformersLM:
                 "AutoTokenizer.from_pretrained(path)"
             )
         self._kept = _KeptPrompts(prompt_bytes)
+        self._sharing: dict[Mode, bool] = {}
+        self._static: set[Mode] = set()
         self.model = model.eval()
         self.tokenizer = tokenizer
         self._given_vocabulary = vocabulary
@@ -150,10 +153,14 @@ class TransformersLM:
 
         Raises:
             NotStaticError: it cannot, as it has another memory or another attention.
-            ValueError: it does not count positions from 0.
+            ValueError: the model fails its self-check (`smc.models.self_check`).
         """
-        check_positions(self.model)
-        return StaticTransformer(self.model, self.context)
+        forward, mode = StaticTransformer(self.model, self.context), Mode.of(self.model)
+        if mode not in self._static:
+            self._shares_prompts()  # refuses with the better reason
+            check_static(self.model, forward)
+            self._static.add(mode)
+        return forward
 
     def keep(self, prompt: Sequence[int]) -> bool:
         """Read a prompt to keep it for good, unless there is no room; return whether it is kept.
@@ -168,15 +175,16 @@ class TransformersLM:
 
     def _rows(self, prompts: SharedPrompts, plain: TransformersRows | None = None) -> Rows:
         """Make rows of prompts that are read; `plain` has them already, if it is given."""
-        if self._shares:
+        if self._shares_prompts():
             return SharingRows(self.model, prompts)
         return plain or TransformersRows.after(self.model, prompts)
 
-    @cached_property
-    def _shares(self) -> bool:
-        """Whether rows share their prompts; also refuses a model whose positions are others."""
-        check_positions(self.model)
-        return shares_prompts(self.model)
+    def _shares_prompts(self) -> bool:
+        """Return whether rows share their prompts; check the model if it is new in this mode."""
+        mode = Mode.of(self.model)
+        if mode not in self._sharing:
+            self._sharing[mode] = shares_prompts(self.model)
+        return self._sharing[mode]
 
     def _read(
         self, prompts: Sequence[Sequence[int]]

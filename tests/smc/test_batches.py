@@ -238,7 +238,7 @@ def test_a_transformer_to_rounding(
         generator = torch.Generator().manual_seed(0)
         made = smc.PGCD(HMM.random(4, stories.vocabulary.size, generator=generator))
     lm = smc.TransformersLM(stories.model, stories.tokenizer)
-    lm.__dict__["_shares"] = sharing
+    lm._shares_prompts = lambda: sharing
     options = {"proposal": made, "particles": 4, "seed": 2, **ALGORITHMS[algorithm]}
     found = smc.sample(lm, texts, automata, budget=budgets, max_rows=8, **options)
     for i, same in enumerate(found):

@@ -18,7 +18,8 @@ import torch
 
 import smc
 from smc.models.rows import TransformersRows
-from smc.models.sharing_rows import SharingRows, shares_prompts
+from smc.models.self_check import shares_prompts
+from smc.models.sharing_rows import SharingRows
 from tests.smc.toys import CONSTRAINTS, VOCABULARY, tiny_model
 
 pytest.importorskip("transformers")

@@ -1,0 +1,290 @@
+"""Sweep of the causal model types of `transformers`, each with a tiny random configuration.
+
+    python -m scripts.check_causal_models              # every type, a line each
+    python -m scripts.check_causal_models bart llama --dtype bfloat16
+
+A model has three prompts of different lengths and a constraint with six answers. The posterior over
+all of them is compared with log-probabilities that the model gives by itself: one forward pass for
+each prefix alone, without cache, padding, or positions. So an error anywhere between the prompt and
+the weights shows as a difference in nats. Each type ends in one of these outcomes:
+
+    right       the posterior agrees with single passes
+    refused     a ValueError of this library; the message is in the table
+    wrong       the posterior differs, which is a defect of this library
+    fails       an exception that is not a refusal, which is a defect as well
+    not run     transformers cannot make a tiny model of this type, or it cannot read text alone
+
+The exit status is 1 if a type is wrong or fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from tqdm import tqdm
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+import gcd
+import smc
+
+SIZE = 320
+"""Token ids of the models: the 256 bytes, the end of a text, and ids without a text."""
+EOS = 256
+PAD = 1
+ANSWERS = (b"a", b"b", b"aa", b"ab", b"ba", b"bb")
+PROMPTS = (tuple(b"hello there"), tuple(b"x"), tuple(b"a b c"))
+MOST_PARAMETERS = 3_000_000
+LAYERS = 2
+
+# Fields of configurations that make a model small, by the names that they have in transformers.
+SMALL: dict[str, Any] = {
+    **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input", "text_vocab_size"), SIZE),
+    **dict.fromkeys(
+        ("hidden_size", "d_model", "n_embd", "dim", "word_embed_proj_dim", "embedding_size",
+         "dim_model", "lru_width", "attention_hidden_size", "input_embedding_size", "emb_dim",
+         "hidden_size_per_layer_input"), 32,
+    ),
+    **dict.fromkeys(
+        ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers",
+         "encoder_layers", "num_decoder_layers", "num_blocks"), LAYERS,
+    ),
+    **dict.fromkeys(
+        ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads",
+         "encoder_attention_heads", "num_decoder_attention_heads", "mamba_n_heads",
+         "mamba_num_heads"), 4,
+    ),
+    **dict.fromkeys(("num_key_value_heads", "kv_n_heads", "num_kv_heads", "n_groups"), 2),
+    **dict.fromkeys(
+        ("intermediate_size", "ffn_dim", "decoder_ffn_dim", "encoder_ffn_dim", "n_inner",
+         "d_ff", "dim_ff", "moe_intermediate_size", "ffn_hidden_size",
+         "shared_expert_intermediate_size", "mlp_hidden_size", "d_inner",
+         "moe_shared_expert_intermediate_size", "block_ff_dim", "dff"), 48,
+    ),
+    **dict.fromkeys(
+        ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length",
+         "max_sequence_length", "max_target_positions", "decoder_max_position_embeddings"), 128,
+    ),
+    **dict.fromkeys(("head_dim", "attention_head_dim", "kv_channels", "v_head_dim"), 8),
+    **dict.fromkeys(
+        ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4
+    ),
+    **dict.fromkeys(("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk"), 2),
+    **dict.fromkeys(("q_lora_rank", "kv_lora_rank"), 16),
+    **dict.fromkeys(("qk_nope_head_dim", "qk_rope_head_dim"), 8),
+    **dict.fromkeys(("n_group", "topk_group", "n_shared_experts", "first_k_dense_replace"), 1),
+    **dict.fromkeys(("state_size", "mamba_d_state", "ssm_state_size"), 8),
+    **dict.fromkeys(
+        ("initializer_range", "init_std", "init_method_std", "emb_init_std"), 0.3
+    ),
+    "mamba_d_head": 16, "mamba_head_dim": 16, "mamba_d_ssm": 64, "mamba_n_groups": 2,
+    "mamba_expand": 2, "num_nextn_predict_layers": 0, "num_mtp_layers": 0,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+    "use_mamba_kernels": False, "attn_layer_period": 2, "attn_layer_offset": 1,
+    "layers_block_type": None, "attention_dropout": 0.0,
+    "dim_head": 8, "position_bias_num_buckets": 16, "position_bias_max_distance": 64,
+    "rotary_dim": 8, "sliding_window": 64, "window_size": 64, "moe_num_shared_experts": 1,
+    "index_n_heads": 2, "index_head_dim": 16, "index_topk": 64,
+    "is_encoder_decoder": False, "eos_token_id": EOS, "pad_token_id": PAD, "bos_token_id": None,
+    "decoder_start_token_id": EOS, "forced_eos_token_id": None, "languages": ["en_XX"],
+    "default_language": "en_XX",
+}  # fmt: skip
+
+
+class Outcome(NamedTuple):
+    """The outcome of one type.
+
+    Attributes:
+        name: the type, as `config.model_type` has it.
+        outcome: right, refused, wrong, fails, or not run.
+        reason: the message, or by how much the posterior differs.
+    """
+
+    name: str
+    outcome: str
+    reason: str
+
+
+class UnfitError(Exception):
+    """A type of which no tiny model that reads text can be made."""
+
+
+def shrink(config: Any, decoder: bool) -> Any:
+    """Make the model of a configuration small, in place, text models within it as well."""
+    changed = {name: value for name, value in SMALL.items() if hasattr(config, name)}
+    for name, value in changed.items():
+        if name in ("mamba_d_ssm", "attn_layer_period") and getattr(config, name) is None:
+            continue
+        try:
+            setattr(config, name, value)
+        except (AttributeError, TypeError, ValueError, NotImplementedError):
+            continue  # a field that follows from others
+    for name, value in list(vars(config).items()):
+        if isinstance(value, list) and len(value) > LAYERS and "layer" in name:
+            setattr(config, name, spread_over(value, LAYERS))
+        elif isinstance(value, transformers.PretrainedConfig):
+            shrink(value, decoder)
+    if decoder:
+        config.is_decoder = True
+    return config
+
+
+def spread_over(values: Sequence[Any], count: int) -> list[Any]:
+    """Keep so many of the values, of each kind one as far as there is room."""
+    try:
+        kinds = list(dict.fromkeys(values))
+    except TypeError:
+        return list(values[:count])
+    return sorted([*kinds, *values][:count], key=list(values).index) if kinds else []
+
+
+def tiny_model(name: str, dtype: torch.dtype, decoder: bool) -> Any:
+    """Make a small random model of a type.
+
+    Args:
+        name: of the type.
+        dtype: of its weights.
+        decoder: whether `is_decoder` is set, which some types need to attend to the left alone.
+
+    Raises:
+        UnfitError: transformers refuses, or the model is not small.
+    """
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[name]
+    model_class = getattr(transformers, kind if isinstance(kind, str) else kind[0])
+    try:
+        config_class = type(transformers.AutoConfig.for_model(name))
+        config = shrink(config_class(), decoder)
+        config = shrink(config_class.from_dict(config.to_dict()), decoder)
+    except Exception as error:  # any: a configuration of somebody else's
+        try:
+            config = shrink(config_class(), decoder)
+        except Exception:
+            raise UnfitError(f"configuration: {_first_line(error)}") from error
+    try:
+        with torch.device("meta"):
+            count = model_class(config).num_parameters()
+    except Exception as error:
+        raise UnfitError(f"model: {_first_line(error)}") from error
+    if count > MOST_PARAMETERS:
+        raise UnfitError(f"its smallest model has {count / 1e6:.0f} million weights")
+    torch.manual_seed(0)
+    model = model_class(config).to(dtype).eval()
+    for parameter in model.parameters():  # biases and scales differ as they would after training
+        if parameter.is_floating_point() and parameter.ndim == 1:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    return model
+
+
+def vocabulary_of(width: int) -> gcd.Vocabulary:
+    """Make a vocabulary of bytes, as wide as a model's logits."""
+    tokens = [bytes([byte]) for byte in range(256)] + [b""] * (width - 256)
+    return gcd.Vocabulary.from_bytes(tokens, eos_ids=[EOS])
+
+
+def log_p(model: Any, ids: Sequence[int]) -> torch.Tensor:
+    """Return log p of the next token by a single pass over one sequence alone, in float64."""
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits
+    return logits[0, -1].double().log_softmax(-1)
+
+
+def truth(model: Any, prompt: Sequence[int]) -> dict[bytes, float]:
+    """Return log p of each answer and EOS after a prompt, by single passes."""
+    after = {
+        prefix: log_p(model, [*prompt, *prefix])
+        for prefix in {answer[:end] for answer in ANSWERS for end in range(len(answer) + 1)}
+    }
+    return {
+        answer: sum(float(after[answer[:end]][answer[end]]) for end in range(len(answer)))
+        + float(after[answer][EOS])
+        for answer in ANSWERS
+    }
+
+
+def difference(model: Any) -> float:
+    """Return the largest difference of log p, in nats, between posterior and single passes."""
+    width = len(log_p(model, PROMPTS[0]))
+    vocabulary = vocabulary_of(width)
+    lm = smc.TransformersLM(model, None, vocabulary)
+    constraint = gcd.lift(gcd.regex("[ab]{1,2}"), vocabulary)
+    found = smc.sample(
+        lm, PROMPTS, constraint, budget=4, particles=64, proposal=smc.GCD(), algorithm="discrete"
+    )
+    worst = 0.0
+    for prompt, posterior in zip(PROMPTS, found, strict=True):
+        expected = truth(model, prompt)
+        given = {
+            text.encode(): posterior.log_evidence + math.log(share)
+            for text, share in zip(posterior.texts, posterior.probabilities, strict=True)
+        }
+        if given.keys() != expected.keys():
+            return math.inf
+        worst = max(worst, *(abs(given[text] - expected[text]) for text in ANSWERS))
+    return worst
+
+
+def check(name: str, dtype: torch.dtype, decoder: bool) -> Outcome:
+    """Sample from a tiny model of a type, and compare."""
+    try:
+        model = tiny_model(name, dtype, decoder)
+        log_p(model, PROMPTS[0])
+    except UnfitError as error:
+        return Outcome(name, "not run", str(error))
+    except Exception as error:  # any: of a model that is somebody else's
+        return Outcome(name, "not run", f"a pass over text fails: {_first_line(error)}")
+    try:
+        apart = difference(model)
+    except ValueError as error:
+        return Outcome(name, "refused", _first_line(error))
+    except Exception as error:
+        return Outcome(name, "fails", f"{type(error).__name__}: {_first_line(error)}")
+    good = apart < 1e-3 if dtype == torch.float32 else apart < 0.5
+    return Outcome(name, "right" if good else "wrong", f"{apart:.2g} nats")
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__
+
+
+def check_all(names: Sequence[str], dtype: torch.dtype, decoder: bool) -> Iterator[Outcome]:
+    """Check types one after the other, with a progress bar."""
+    for name in tqdm(names, unit="type", disable=None):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield check(name, dtype, decoder)
+
+
+def main() -> None:
+    """Run the sweep; see the head of this module."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="types; all if none is given")
+    parser.add_argument("--dtype", default="float32", help="of the weights")
+    parser.add_argument("--decoder", action="store_true", help="set is_decoder=True")
+    parser.add_argument("--output", type=Path, help="a JSON file for the outcomes")
+    given = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    names = given.names or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    outcomes = []
+    for outcome in check_all(names, getattr(torch, given.dtype), given.decoder):
+        tqdm.write("  ".join(outcome))
+        outcomes.append(outcome)
+    if given.output is not None:
+        given.output.write_text(json.dumps([each._asdict() for each in outcomes], indent=1))
+    counts = Counter(outcome.outcome for outcome in outcomes)
+    print(", ".join(f"{count} {outcome}" for outcome, count in counts.most_common()))
+    sys.exit(bool(counts["wrong"] + counts["fails"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""The parts of `transformers` that are not its public interface, in one place.
+
+The rest of this package uses documented classes and arguments only. What has no public form is
+reached from here: the name of the cache argument, which layers a model plans for its cache, the
+layers of a cache, the name of the attention function, and the variables of a running call of
+`generate`. If a version of `transformers` lacks one of them, the error names the versions that
+work.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from types import FrameType
+from typing import Any
+
+from torch import Tensor
+
+TESTED = ("5.17", "5.24")
+"""The oldest and the newest minor version of `transformers` that the tests have passed with."""
+
+
+def private(module: str, name: str) -> Any:
+    """Return a name of a module of `transformers` that may change from version to version.
+
+    Raises:
+        ImportError: this version lacks it; names the versions that work.
+    """
+    try:
+        return getattr(import_module(f"transformers.{module}"), name)
+    except (ImportError, AttributeError) as error:
+        version = import_module("transformers").__version__
+        raise ImportError(
+            f"transformers {version} lacks transformers.{module}.{name}, which smc needs; versions "
+            f"{TESTED[0]} to {TESTED[1]} work: pip install 'transformers>={TESTED[0]},"
+            f"<={TESTED[1]}.*'"
+        ) from error
+
+
+def cache_argument(model: Any, kv_cache: object) -> dict[str, Any]:
+    """Return the keyword arguments that give a forward pass its cache.
+
+    The argument is `cache` from transformers 5.24 on, and `past_key_values` before that, and in
+    models whose code does not come with transformers.
+    """
+    base = getattr(model, "get_base_model", None)  # of peft, whose forward takes any argument
+    return {_cache_keyword(type(model if base is None else base())): kv_cache}
+
+
+@cache
+def _cache_keyword(kind: type) -> str:
+    from transformers import GenerationMixin
+
+    prepare = GenerationMixin.prepare_inputs_for_generation
+    renamed = "cache" in inspect.signature(prepare).parameters
+    named = inspect.signature(kind.forward).parameters  # type: ignore[attr-defined]
+    return "cache" if renamed and "cache" in named else "past_key_values"
+
+
+CACHE_ARGUMENTS = ("cache", "past_key_values")
+"""Names under which `generate` hands a cache to a `custom_generate`."""
+
+
+def planned_layers(model: Any) -> set[str]:
+    """Return the kinds of cache layers that a model asks for: "full", "window", or "other"."""
+    from transformers import DynamicCache
+
+    planned = DynamicCache(config=model.config).layers
+    kinds = {
+        private("cache_utils", "DynamicLayer"): "full",
+        private("cache_utils", "DynamicSlidingWindowLayer"): "window",
+    }
+    return {kinds.get(type(layer), "other") for layer in planned}
+
+
+def is_stateful(model: Any) -> bool:
+    """Return whether a model says that it keeps a state besides keys and values."""
+    return bool(getattr(model, "_is_stateful", False))
+
+
+def attention_name(config: Any) -> str | None:
+    """Return the name of the attention function; None where models of this kind have no choice."""
+    return getattr(config, "_attn_implementation", None)
+
+
+def set_attention_name(config: Any, name: str) -> None:
+    """Choose another attention function, in a configuration of one's own."""
+    config._attn_implementation = name
+
+
+@cache
+def pass_through_cache() -> type:
+    """Make the class of a cache that keeps nothing: the attention stores keys and values itself."""
+    from transformers import DynamicCache
+
+    class PassThroughCache(DynamicCache):
+        """A cache that returns the new keys and values alone."""
+
+        def update(
+            self, key_states: Tensor, value_states: Tensor, *others: Any, **options: Any
+        ) -> tuple[Tensor, Tensor]:
+            return key_states, value_states
+
+    return PassThroughCache
+
+
+def static_cache(model: Any, columns: int, keys: Tensor, values: Tensor) -> Any:
+    """Make a `StaticCache` whose layers are views of memory that is given.
+
+    Args:
+        model: its configuration says how many layers there are.
+        columns: number of tokens that fit.
+        keys: the keys of all layers, [layers, P, heads, columns, d].
+        values: their values, of the same shape.
+    """
+    from transformers import StaticCache
+
+    made: Any = StaticCache(config=model.config, max_cache_len=columns)
+    for layer, layer_keys, layer_values in zip(made.layers, keys, values, strict=True):
+        layer.lazy_initialization(layer_keys, layer_values)
+        layer.keys, layer.values = layer_keys, layer_values
+    return made
+
+
+def set_static_length(kv_cache: Any, length: int) -> None:
+    """Set the number of columns that count in each layer of a `StaticCache`."""
+    for layer in kv_cache.layers:
+        layer.cumulative_length.fill_(length)
+
+
+def generate_calls() -> Iterator[dict[str, Any]]:
+    """Yield the variables of each call of `generate` that is running, from the innermost on."""
+    from transformers import GenerationMixin
+
+    code = inspect.unwrap(GenerationMixin.generate).__code__
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is code:
+            yield frame.f_locals
+        frame = frame.f_back
