@@ -335,13 +335,14 @@ def _of_automaton(name: str, languages: Mapping[str, _Language], new: NewSymbol)
     spend(PER_STEP * targets.size)
     is_end = [bool(a) and not e for a, e in zip(automaton.accepting, edges, strict=True)]
     part = {state: new(name) for state in range(len(edges)) if not is_end[state]}
-    ways = {
-        state: [(symbol,) if is_end[to] else (symbol, part[to]) for symbol, to in edges[state]]
-        + ([()] if automaton.accepting[state] else [])
-        for state in part
-    }
-    begin = {name: ways[0]} if 0 in ways else {name: [()]}
-    return {**begin, **{part[state]: list(ways[state]) for state in part}}
+    made: Productions = {name: [()], **{symbol: [] for symbol in part.values()}}
+    for state, symbol in part.items():
+        made[symbol] = [(s,) if is_end[to] else (s, part[to]) for s, to in edges[state]]
+        if automaton.accepting[state]:
+            made[symbol].append(())
+    if 0 in part:
+        made[name] = list(made[part[0]])
+    return made
 
 
 def _of_left_recursion(

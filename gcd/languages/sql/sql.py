@@ -69,7 +69,9 @@ def widest_dialect(
         return dialects[0]
     fails, fits = 0, len(dialects) - 1
     if not _fits(schema, dialects[fits], max_states):
-        raise StateLimitError(max_states, f"every language of queries on {len(schema.tables)} tables")
+        raise StateLimitError(
+            max_states, f"every language of queries on {len(schema.tables)} tables"
+        )
     while fits - fails > 1:
         middle = (fails + fits) // 2
         if _fits(schema, dialects[middle], max_states):
