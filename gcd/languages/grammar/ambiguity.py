@@ -1,10 +1,10 @@
-"""This module proves that each text of a grammar has one derivation, by looking one byte ahead.
+"""Proof that each text of a grammar has one derivation, by looking one byte ahead.
 
 A grammar in which the next byte says, at each choice, what is to be done is unambiguous. A choice
 is which production a symbol takes, and whether a text of an automaton, which may end here, goes
-on. A symbol that is left-recursive, X -> X z_1 | ... | y_1 | ..., takes one y and then a z as long
-as one begins with the next byte. These are the conditions LL(1) (Lewis and Stearns 1968) over
-bytes, with loops. What they do not prove may be unambiguous all the same.
+on. These are the conditions LL(1) (Lewis and Stearns 1968) over bytes; left recursion is no
+exception, because it is written as loops (`gcd.languages.grammar.chains`). What they do not prove
+may be unambiguous all the same.
 """
 
 from __future__ import annotations
@@ -22,11 +22,6 @@ _END = 1 << 256  # the end of the text, beside 256 bytes
 
 def is_unambiguous(rules: Rules) -> bool:
     """Return whether it is proven that no text has two derivations."""
-    sizes: dict[str, int] = {}
-    for group in rules.left.values():
-        sizes[group] = sizes.get(group, 0) + 1
-    if any(size > 1 for size in sizes.values()):
-        return False
     return _Proof(rules).holds()
 
 
@@ -44,27 +39,16 @@ class _Proof:
                 self._first[leaf] = _bits(table[0])
                 self._going_on[leaf] = _bits(table[leaf.accepting].any(axis=0))
         self._grow(self._first, lambda name, way: [(name, self._begins(way))])
-        # What may follow a symbol, once its own left recursion is through.
         self._follow: dict[Symbol, int] = dict.fromkeys(rules.productions, 0)
         self._follow[rules.start] = _END
-        self._loop = {
-            name: self._union(self._begins(way[1:]) for way in ways if self._is_loop(name, way))
-            for name, ways in rules.productions.items()
-        }
         self._grow(self._follow, self._followers)
 
     def holds(self) -> bool:
         for name, ways in self._rules.productions.items():
-            loops = [way[1:] for way in ways if self._is_loop(name, way)]
-            entries = [way for way in ways if not self._is_loop(name, way)]
-            if any(self._is_empty(way) for way in loops):
+            if sum(map(self._is_empty, ways)) > 1:
                 return False
-            if sum(map(self._is_empty, entries)) > 1:
-                return False
-            after = self._loop[name] | self._follow[name]
-            begins = [self._begins(w) | (after if self._is_empty(w) else 0) for w in entries]
-            begun = [self._begins(way) for way in loops]
-            if _overlap(begins) or _overlap([*begun, self._follow[name]]):
+            after = self._follow[name]
+            if _overlap([self._begins(w) | (after if self._is_empty(w) else 0) for w in ways]):
                 return False
             for way in ways:
                 for i, symbol in enumerate(way):
@@ -73,9 +57,6 @@ class _Proof:
                     ):
                         return False
         return True
-
-    def _is_loop(self, name: str, way: Production) -> bool:
-        return bool(way) and way[0] == name
 
     def _is_empty(self, way: Production) -> bool:
         return sum(self._rules.fewest_bytes[symbol] for symbol in way) == 0
@@ -92,15 +73,13 @@ class _Proof:
     def _next(self, name: str, way: Production, i: int) -> int:
         """What may follow a symbol of a production."""
         rest = way[i + 1 :]
-        after = self._follow[name] | self._loop[name]
-        return self._begins(rest) | (after if self._is_empty(rest) else 0)
+        return self._begins(rest) | (self._follow[name] if self._is_empty(rest) else 0)
 
     def _followers(self, name: str, way: Production) -> list[tuple[Symbol, int]]:
-        loop = self._is_loop(name, way)
         return [
             (symbol, self._next(name, way, i))
             for i, symbol in enumerate(way)
-            if isinstance(symbol, str) and not (loop and i == 0)
+            if isinstance(symbol, str)
         ]
 
     def _grow(self, sets: dict[Symbol, int], found: object) -> None:
@@ -118,13 +97,6 @@ class _Proof:
                         if more & ~sets[symbol]:
                             sets[symbol] |= more
                             is_stable = False
-
-    @staticmethod
-    def _union(sets: object) -> int:
-        total = 0
-        for each in sets:  # type: ignore[attr-defined]
-            total |= each
-        return total
 
 
 def _bits(row: np.ndarray) -> int:

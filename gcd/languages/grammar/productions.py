@@ -1,10 +1,11 @@
-"""This module compiles all of a grammar that is regular, and writes the rest as productions.
+"""Compilation of all of a grammar that is regular, and productions for the rest.
 
 Rules are taken in the order of what they refer to. Those that do not reach themselves, and those
 that do as loops only (`gcd.languages.grammar.recursion`), are regular if all they refer to is:
 they become automata, exactly. The others become productions over symbols, which are automata or
 rules. A choice or a repetition that holds such a rule is a rule of its own, so that nothing is
-multiplied out: n optional parts are n rules and not 2^n productions.
+multiplied out: n optional parts are n rules and not 2^n productions. What refers to itself at its
+ends, such as operators, is rewritten as loops first (`gcd.languages.grammar.chains`).
 """
 
 from __future__ import annotations
@@ -17,14 +18,9 @@ from gcd.automata.kernels import graph
 from gcd.automata.limits import spend
 from gcd.errors import ConstraintError
 from gcd.languages.cycles import components
+from gcd.languages.grammar.chains import flatten
 from gcd.languages.grammar.expressions import PER_KEPT_ENTRY, PER_STEP, Grammar, blamed, references
-from gcd.languages.grammar.recursion import (
-    Production,
-    Productions,
-    Symbol,
-    counted_rules,
-    left_groups,
-)
+from gcd.languages.grammar.recursion import Production, Productions, Symbol, counted_rules
 from gcd.languages.grammar.unrolling import Unrolling
 from gcd.languages.text.syntax import Choice, Node, Reference, Repeat, Sequence
 from gcd.languages.text.thompson import automaton_of_rule
@@ -37,7 +33,7 @@ class Rules:
         start: the first rule.
         productions: of each rule that is not regular, and of the parts of such rules.
         owner: the rule that each symbol of `productions` is, or is a part of.
-        left: a name for each left-recursive symbol; left corners of each other share one.
+        whole: for each symbol that is a part of another one (a state of its loops), that one.
         counted: the symbols whose nested uses are limited.
         fewest_bytes: of the shortest text of each symbol, infinite if it has none.
     """
@@ -46,7 +42,7 @@ class Rules:
         self.start = grammar.start
         self.productions: Productions = {}
         self.owner: dict[str, str] = {}
-        self.left: dict[str, str] = {}
+        self.whole: dict[str, str] = {}
         self.counted: set[str] = set()
         self.fewest_bytes: dict[Symbol, float] = {}
         self._expressions = grammar.rules
@@ -54,6 +50,10 @@ class Rules:
         self._languages: dict[str, Automaton] = {}
         below = self._reached()
         position = {name: number for number, name in enumerate(below)}
+        users: dict[str, set[str]] = {name: set() for name in below}
+        for name, names in below.items():
+            for used in names:
+                users[used].add(name)
         for group in components(below):
             if len(group) == 1 and group[0] not in below[group[0]] and self._knows(below[group[0]]):
                 self._regular.update(group)
@@ -65,9 +65,11 @@ class Rules:
                     self._write(name, self._expressions[name], made, name)
             with blamed(lambda made=made: f"the rule {next(iter(made))!r}"):  # type: ignore[misc]
                 self._measure(made)
-                groups = left_groups(made)
-                needed = counted_rules(made, groups)
-            self.left |= groups
+                inside = set(group)
+                entries = [n for n in group if n == self.start or users[n] - inside]
+                made = flatten(made, entries, self.owner, self._new_part)
+                self._measure(made)
+                needed = counted_rules(made, self.whole)
             self.productions |= made
             self.counted |= needed
             if not needed and all(self._knows(set(below[name]) - set(group)) for name in group):
@@ -94,14 +96,14 @@ class Rules:
     def level_inside(self, name: str, level: int, production: Production, position: int) -> int:
         """Return the level of what a rule at a level refers to, there in a production of it.
 
-        What is referred to at the end of a rule is not inside of it, unless that is left-recursive.
+        What is referred to at the end of a rule is not inside of it.
         """
         symbol = production[position]
         assert isinstance(symbol, str)
-        if position == 0 and name in self.left and self.left[name] == self.left.get(symbol):
+        if symbol in self.whole:
             return level
-        if position == len(production) - 1 and name not in self.left:
-            level -= name in self.counted
+        if position == len(production) - 1:
+            level -= self.whole.get(name, name) in self.counted
         return level + (symbol in self.counted)
 
     def _reached(self) -> dict[str, list[str]]:
@@ -172,6 +174,12 @@ class Rules:
         made[name] = [tuple(name if s is None else s for s in way) for way in ways]
         return name
 
+    def _new_part(self, name: str) -> str:
+        """A symbol that is a part of another one."""
+        part = f"{self.owner[name]}/{len(self.owner)}"
+        self.owner[part], self.whole[part] = self.owner[name], name
+        return part
+
     def _measure(self, made: Productions) -> None:
         """Find the fewest bytes of each symbol; productions without any text are left out."""
         fewest = self.fewest_bytes
@@ -184,7 +192,8 @@ class Rules:
             is_stable = True
             spend(PER_STEP * sum(1 + len(way) for ways in made.values() for way in ways))
             for name, ways in made.items():
-                least = min(sum((fewest[symbol] for symbol in way), 0.0) for way in ways)
+                totals = (sum((fewest[symbol] for symbol in way), 0.0) for way in ways)
+                least = min(totals, default=math.inf)
                 if least < fewest[name]:
                     fewest[name], is_stable = least, False
         for name, ways in made.items():

@@ -4,10 +4,7 @@ The texts of a rule depend on its *level* too, how many counted rules are open a
 one automaton for each rule and level that is embedded somewhere, made when those it embeds are:
 one subset construction over a graph in which they are parts. In such a graph a rule is laid out
 once for each node that its texts lead to. A reference at the end of a production leads where the
-production does, so that right recursion is met again and becomes a loop. Left recursion is laid
-out from its left corners upwards: a node says which rule has just been read, and a production
-`X -> Y z` leads from that of Y to that of X. For the rule that was asked for both ways are one:
-asked for again where it has just been read, it is where it was.
+production does, so that right recursion is met again and becomes a loop.
 
 References that would exceed `max_depth` are left out, and the fewest bytes of a text that this
 costs are kept. With `max_bytes`, what no text of so many bytes holds is left out as well. Both
@@ -42,7 +39,6 @@ class Analysed(Protocol):
 
     productions: Productions
     owner: dict[str, str]
-    left: dict[str, str]
     counted: set[str]
     fewest_bytes: dict[Symbol, float]
 
@@ -143,7 +139,9 @@ class _Graph:
         self._first, self._end = self._node(), self._node()
         self._enter(*place, self._first, self._end)
         while self._pending:
-            self._lay(*self._pending.pop())
+            name, level, entry, target = self._pending.pop()
+            for production in self._rules.productions[name]:
+                self._chain(name, level, production, entry, target)
 
     def build(self) -> Automaton:
         return self._graph.build(self._first, self._end)
@@ -160,32 +158,14 @@ class _Graph:
             self._pending.append((name, level, self._entries[key], target))
         self._graph.skip(source, self._entries[key])
 
-    def _lay(self, name: str, level: int, entry: int, target: int) -> None:
-        rules = self._rules
-        if name not in rules.left:
-            for production in rules.productions[name]:
-                self._chain(name, level, production, 0, entry, target)
-            return
-        group = [other for other in rules.left if rules.left[other] == rules.left[name]]
-        read = {other: self._node() for other in group}
-        self._entries[name, read[name]] = entry
-        self._graph.skip(read[name], target)
-        for other in group:
-            for production in rules.productions[other]:
-                if production and isinstance(production[0], str) and production[0] in read:
-                    self._chain(other, level, production, 1, read[production[0]], read[other])
-                else:
-                    self._chain(other, level, production, 0, entry, read[other])
-
     def _chain(
-        self, name: str, level: int, production: Production, begin: int, source: int, target: int
+        self, name: str, level: int, production: Production, source: int, target: int
     ) -> None:
-        """Let the symbols of a production, from one on, lead from one node to another."""
-        if begin == len(production):
+        """Let the symbols of a production lead from one node to another."""
+        if not production:
             self._graph.skip(source, target)
         total = sum((self._rules.fewest_bytes[symbol] for symbol in production), 0.0)
-        for i in range(begin, len(production)):
-            symbol = production[i]
+        for i, symbol in enumerate(production):
             is_last = i == len(production) - 1
             following = target if is_last else self._node()
             if isinstance(symbol, Automaton):

@@ -1,4 +1,4 @@
-"""This module says which tables a query may join, and on what.
+"""Joins: which tables a query may join, and on what.
 
 A query lists its tables one after the other; each but the first is joined on a column of its own
 and one of a table before it. So the tables of a query are a connected set of the graph that has an
@@ -8,7 +8,6 @@ edge wherever two tables may be joined.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import max_states
@@ -35,11 +34,14 @@ class Joins:
         self._schema = schema
         self._any_columns = any_columns
         names = [table.name for table in schema.tables]
+        self._on: dict[str, dict[str, list[str]]] = {name: {} for name in names}
+        for old, x, new, y in self._references():
+            written = f"{schema[old].qualified(x)} = {schema[new].qualified(y)}"
+            self._on[new].setdefault(old, []).append(written)
+        self._conditions: dict[tuple[TableSet, str], Automaton] = {}
         self._neighbours: dict[str, set[str]] = {name: set() for name in names}
-        pairs = combinations(names, 2) if any_columns else self._referring()
-        for left, right in pairs:
-            self._neighbours[left].add(right)
-            self._neighbours[right].add(left)
+        for name in names:
+            self._neighbours[name] = (set(names) if any_columns else set(self._on[name])) - {name}
 
     def table_sets(self, most: int) -> set[TableSet]:
         """Return the sets of at most so many tables that a query may join.
@@ -57,8 +59,7 @@ class Joins:
                 tables | {name}
                 for tables in latest
                 if len(tables) < most
-                for table in tables
-                for name in self._neighbours[table] - tables
+                for name in self.neighbours(tables)
             }
         return found
 
@@ -67,16 +68,21 @@ class Joins:
 
         The language is empty if there is nothing to join on.
         """
-        if self._any_columns:
-            older = [self._schema[name] for name in sorted(listed)]
-            newer = words.columns([self._schema[table]])
-            return Automaton.concatenate([words.columns(older), literal(" = "), newer])
-        written = [
-            f"{self._schema[old].qualified(x)} = {self._schema[table].qualified(y)}"
-            for old, x, new, y in self._references()
-            if old in listed and new == table
-        ]
-        return choice(written) if written else Automaton.empty()
+        key = listed & self._neighbours[table], table
+        if key not in self._conditions:
+            if self._any_columns:
+                older = words.columns([self._schema[name] for name in sorted(listed)])
+                newer = words.columns([self._schema[table]])
+                found = Automaton.concatenate([older, literal(" = "), newer])
+            else:
+                written = [text for old in key[0] for text in self._on[table][old]]
+                found = choice(written) if written else Automaton.empty()
+            self._conditions[key] = found
+        return self._conditions[key]
+
+    def neighbours(self, tables: TableSet) -> set[str]:
+        """Return the tables that one of these may be joined with."""
+        return {other for table in tables for other in self._neighbours[table]} - tables
 
     def _references(self) -> Iterator[tuple[str, str, str, str]]:
         """Foreign keys in both directions, names as the schema's tables spell them."""
@@ -87,6 +93,3 @@ class Joins:
             theirs = there.spelling(key.referred_column)
             yield here.name, mine, there.name, theirs
             yield there.name, theirs, here.name, mine
-
-    def _referring(self) -> Iterator[tuple[str, str]]:
-        return ((old, new) for old, _, new, _ in self._references() if old != new)

@@ -1,4 +1,4 @@
-"""This module wires the language of SELECT statements over a schema.
+"""The language of SELECT statements over a schema, as a graph.
 
 A statement is well-formed SQL by its local order of words, and refers to what is there if all its
 columns belong to tables that it joins. The second is what states are for:
@@ -32,6 +32,8 @@ from typing import Literal
 
 from gcd.automata.assembly import Assembly
 from gcd.automata.automaton import Automaton
+from gcd.automata.limits import max_states
+from gcd.errors import StateLimitError
 from gcd.languages.literal import choice, literal
 from gcd.languages.sql import words
 from gcd.languages.sql.dialect import SqlDialect
@@ -67,11 +69,14 @@ class Queries:
         self._schema = schema
         self._dialect = dialect
         self._graph = Assembly()
+        self._states = 0  # of all parts of the graph
         self._nodes: dict[Hashable, int] = {}
-        self._words: dict[Hashable, Automaton] = {}
-        self._string = (
-            words.any_string() if dialect.values is None else words.string_of(dialect.values)
-        )
+        self._columns: dict[TableSet, Automaton] = {}
+        self._texts: dict[tuple[str, ...], Automaton] = {}
+        string = words.any_string() if dialect.values is None else words.string_of(dialect.values)
+        self._compared = words.compared(string)
+        self._optional_not = literal("NOT ").optional()
+        self._number, self._limit = words.number(), words.limit()
         self._joins = Joins(schema, any_columns=dialect.any_join)
         most = {
             "first": dialect.tables,
@@ -79,7 +84,10 @@ class Queries:
             "nested": min(dialect.tables, dialect.subquery_tables),
         }
         # The tables that some set of tables which may be joined holds, by the kind of scope.
-        self._viable = {kind: _subsets(self._joins.table_sets(n)) for kind, n in most.items()}
+        sets = {n: _subsets(self._joins.table_sets(n)) for n in set(most.values())}
+        self._viable = {kind: sets[n] for kind, n in most.items()}
+        added = {n: _additions(viable) for n, viable in sets.items()}
+        self._added = {kind: added[n] for kind, n in most.items()}
         self._end = self._graph.node()
 
     def build(self) -> Automaton:
@@ -91,10 +99,10 @@ class Queries:
     # -- SELECT ... FROM ... JOIN ... ----------------------------------------------------------
 
     def _select(self, source: int, scope: _Scope) -> None:
-        self._graph.insert(
+        self._insert(
             source,
             self._before_item(scope, 0, frozenset()),
-            choice(["SELECT ", "SELECT DISTINCT "]),
+            self._choice(("SELECT ", "SELECT DISTINCT ")),
         )
 
     def _before_item(self, scope: _Scope, count: int, used: TableSet) -> int:
@@ -103,14 +111,14 @@ class Queries:
         if is_new:
             uncounted = self._dialect.compound_columns + 1
             after = min(count + 1, uncounted) if scope.kind == "first" else count + 1
-            for table in self._schema.tables:
-                with_table = used | {table.name}
-                if with_table in self._viable[scope.kind]:
-                    target = self._after_item(scope, after, with_table)
-                    self._graph.insert(node, target, self._part("items", {table.name}))
-            self._graph.insert(node, self._after_item(scope, after, used), literal("COUNT(*)"))
+            for name in self._added[scope.kind][used]:
+                target = self._after_item(scope, after, used | {name})
+                column = self._column(frozenset([name]))
+                self._insert(node, target, column)
+                self._insert(node, target, *self._of_column(column))
+            self._insert(node, self._after_item(scope, after, used), self._literal("COUNT(*)"))
             if scope.kind == "first" and count == 0:
-                self._graph.insert(node, self._after_item(scope, uncounted, used), literal("*"))
+                self._insert(node, self._after_item(scope, uncounted, used), self._literal("*"))
         return node
 
     def _after_item(self, scope: _Scope, count: int, used: TableSet) -> int:
@@ -118,7 +126,7 @@ class Queries:
         if is_new:
             is_first = scope.kind == "first"
             if is_first or count < scope.columns:
-                self._graph.insert(node, self._before_item(scope, count, used), literal(", "))
+                self._insert(node, self._before_item(scope, count, used), self._literal(", "))
             if is_first and count <= self._dialect.compound_columns:
                 self._from(node, replace(scope, columns=count), used)
             elif is_first or count == scope.columns:
@@ -127,12 +135,10 @@ class Queries:
 
     def _from(self, source: int, scope: _Scope, used: TableSet) -> None:
         node = self._graph.node()
-        self._graph.insert(source, node, literal(" FROM "))
-        for table in self._schema.tables:
-            name = table.name
-            if used | {name} in self._viable[scope.kind]:
-                target = self._joined(scope, frozenset([name]), used - {name})
-                self._graph.insert(node, target, literal(quoted(name)))
+        self._insert(source, node, self._literal(" FROM "))
+        for name in self._added[scope.kind][used]:
+            target = self._joined(scope, frozenset([name]), used - {name})
+            self._insert(node, target, self._literal(quoted(name)))
 
     def _joined(self, scope: _Scope, listed: TableSet, missing: TableSet) -> int:
         """Return the node behind the tables that FROM lists, with tables in use still missing."""
@@ -140,17 +146,13 @@ class Queries:
             scope = scope.alone  # so no set operator may follow
         node, is_new = self._node("joined", scope, listed, missing)
         if is_new:
-            for table in self._schema.tables:
-                name = table.name
-                if name in listed or listed | missing | {name} not in self._viable[scope.kind]:
-                    continue
-                condition = self._joins.condition(listed, name)
-                if not condition.is_empty:
-                    self._graph.insert(
+            for name in sorted(self._joins.neighbours(listed)):
+                if listed | missing | {name} in self._viable[scope.kind]:
+                    self._insert(
                         node,
                         self._joined(scope, listed | {name}, missing - {name}),
-                        literal(f" JOIN {quoted(name)} ON "),
-                        condition,
+                        self._literal(f" JOIN {quoted(name)} ON "),
+                        self._joins.condition(listed, name),
                     )
             if not missing:
                 self._clauses(node, scope, listed)
@@ -161,19 +163,21 @@ class Queries:
     def _clauses(self, source: int, scope: _Scope, tables: TableSet) -> None:
         graph = self._graph
         where, condition, filtered = graph.node(), graph.node(), graph.node()
-        graph.insert(source, where, literal(" WHERE "))
-        graph.insert(where, condition, self._part("conditions", tables))
-        graph.insert(condition, where, choice(words.CONNECTIVES))
+        column = self._column(tables)
+        self._insert(source, where, self._literal(" WHERE "))
+        self._insert(where, condition, self._optional_not, column, self._compared)
+        self._insert(condition, where, self._choice(words.CONNECTIVES))
         if scope.depth < self._dialect.subquery_depth:
             nested = _Scope("nested", columns=1, depth=scope.depth + 1)
             begin, is_new = self._node("nested", nested)
             if is_new:
                 self._select(begin, nested)
-            graph.insert(where, begin, self._part("before_subquery", tables))
+            operator = self._choice(words.BEFORE_SUBQUERY)
+            self._insert(where, begin, self._optional_not, column, operator)
         graph.skip(condition, filtered)
         graph.skip(source, filtered)
         self._group_by(filtered, scope, tables)
-        graph.insert(filtered, self._order_by(scope.alone, tables)[0], literal(" ORDER BY "))
+        self._insert(filtered, self._order_by(scope.alone, tables)[0], self._literal(" ORDER BY "))
         self._close(filtered, scope)
 
     def _group_by(self, source: int, scope: _Scope, tables: TableSet) -> None:
@@ -183,37 +187,37 @@ class Queries:
             scope = scope.alone
         graph = self._graph
         begin, is_new = self._node("group by", scope, tables)
-        graph.insert(source, begin, literal(" GROUP BY "))
+        self._insert(source, begin, self._literal(" GROUP BY "))
         if not is_new:
             return
-        column, having, condition, grouped = (graph.node() for _ in range(4))
-        graph.insert(begin, column, self._part("columns", tables))
-        graph.insert(column, begin, literal(", "))
+        column, having, compared, condition, grouped = (graph.node() for _ in range(5))
+        self._insert(begin, column, self._column(tables))
+        self._insert(column, begin, self._literal(", "))
         graph.skip(column, grouped)
-        graph.insert(column, having, literal(" HAVING "))
-        graph.insert(having, condition, self._part("group_conditions", tables))
-        graph.insert(condition, having, choice(words.CONNECTIVES))
+        self._insert(column, having, self._literal(" HAVING "))
+        self._aggregate(having, compared, tables)
+        self._insert(compared, condition, self._choice(words.COMPARISONS), self._number)
+        self._insert(condition, having, self._choice(words.CONNECTIVES))
         graph.skip(condition, grouped)
         if scope.kind != "right":
             order, is_new = self._node("order groups by", scope.alone, tables)
-            graph.insert(grouped, order, literal(" ORDER BY "))
+            self._insert(grouped, order, self._literal(" ORDER BY "))
             if is_new:
                 # Aggregates come first, so that what follows is as it is without groups.
                 item, ordered = self._order_by(scope.alone, tables)
                 graph.skip(order, item)
-                aggregate = self._part("aggregates", tables)
-                graph.insert(order, ordered, aggregate, choice(words.DIRECTIONS))
+                aggregate = graph.node()
+                self._aggregate(order, aggregate, tables)
+                self._insert(aggregate, ordered, self._choice(words.DIRECTIONS))
         self._close(grouped, scope)
 
     def _order_by(self, scope: _Scope, tables: TableSet) -> tuple[int, int]:
         """The nodes before and after a column that rows are ordered by."""
-        graph = self._graph
         item, is_new = self._node("order by", scope, tables)
         ordered, _ = self._node("ordered", scope, tables)
         if is_new and scope.kind != "right":
-            column = self._part("columns", tables)
-            graph.insert(item, ordered, column, choice(words.DIRECTIONS))
-            graph.insert(ordered, item, literal(", "))
+            self._insert(item, ordered, self._column(tables), self._choice(words.DIRECTIONS))
+            self._insert(ordered, item, self._literal(", "))
             self._close(ordered, scope)
         return item, ordered
 
@@ -221,14 +225,14 @@ class Queries:
         """End a SELECT: by a limit, by a set operator and another one, or at once."""
         graph = self._graph
         limit, is_new = self._node("limit", scope.depth)
-        graph.insert(source, limit, literal(" LIMIT "))
+        self._insert(source, limit, self._literal(" LIMIT "))
         if is_new:
-            graph.insert(limit, self._closed(scope.depth), words.limit())
+            self._insert(limit, self._closed(scope.depth), self._limit)
         graph.skip(source, self._closed(scope.depth))
         if scope.kind == "first" and scope.columns:
             right = _Scope("right", columns=scope.columns)
             begin, is_new = self._node("right", right)
-            graph.insert(source, begin, choice(words.SET_OPERATORS))
+            self._insert(source, begin, self._choice(words.SET_OPERATORS))
             if is_new:
                 self._select(begin, right)
 
@@ -238,7 +242,7 @@ class Queries:
             return self._end
         node, is_new = self._node("closed", depth)
         if is_new:
-            self._graph.insert(node, self._closed(depth - 1), literal(")"))
+            self._insert(node, self._closed(depth - 1), self._literal(")"))
         return node
 
     # -- the parts -----------------------------------------------------------------------------
@@ -250,16 +254,34 @@ class Queries:
             self._nodes[key] = self._graph.node()
         return self._nodes[key], is_new
 
-    def _part(self, what: str, names: TableSet | set[str]) -> Automaton:
-        """Return the words of one kind about a set of tables; each is built once."""
-        key = (what, frozenset(names))
-        if key not in self._words:
-            tables = [self._schema[name] for name in sorted(names)]
-            if what == "conditions":
-                self._words[key] = words.conditions(tables, self._string)
-            else:
-                self._words[key] = getattr(words, what)(tables)
-        return self._words[key]
+    def _insert(self, source: int, target: int, *parts: Automaton) -> None:
+        """Let parts lead from one node to another; stop as soon as no graph of them is allowed."""
+        self._graph.insert(source, target, *parts)
+        self._states += sum(part.num_states for part in parts)
+        if self._states > max_states():
+            raise StateLimitError(max_states())
+
+    def _aggregate(self, source: int, target: int, tables: TableSet) -> None:
+        """Let aggregates of a column, and the number of rows, lead from one node to another."""
+        self._insert(source, target, *self._of_column(self._column(tables)))
+        self._insert(source, target, self._literal("COUNT(*)"))
+
+    def _of_column(self, column: Automaton) -> tuple[Automaton, ...]:
+        return self._choice(words.AGGREGATES), column, self._literal(")")
+
+    def _column(self, tables: TableSet) -> Automaton:
+        """Return the columns of a set of tables, qualified; each language is built once."""
+        if tables not in self._columns:
+            self._columns[tables] = words.columns([self._schema[name] for name in sorted(tables)])
+        return self._columns[tables]
+
+    def _literal(self, text: str) -> Automaton:
+        return self._choice((text,))
+
+    def _choice(self, texts: tuple[str, ...]) -> Automaton:
+        if texts not in self._texts:
+            self._texts[texts] = choice(texts)
+        return self._texts[texts]
 
 
 def _subsets(sets: set[TableSet]) -> set[TableSet]:
@@ -271,3 +293,12 @@ def _subsets(sets: set[TableSet]) -> set[TableSet]:
             combinations(sorted(whole), size) for size in range(len(whole) + 1)
         )
     }
+
+
+def _additions(sets: set[TableSet]) -> dict[TableSet, list[str]]:
+    """The tables that may be added to each set, or are in it already, so that it is still one."""
+    found: dict[TableSet, set[str]] = {each: set(each) for each in sets}
+    for each in sets:
+        for name in each:
+            found[each - {name}].add(name)
+    return {each: sorted(names) for each, names in found.items()}

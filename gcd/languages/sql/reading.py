@@ -1,4 +1,4 @@
-"""This module reads schemas, from SQLite files and from the `tables.json` of Spider."""
+"""Readers of schemas, from SQLite files and from the `tables.json` of Spider."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 from urllib.request import pathname2url
 
 from gcd.errors import ConstraintError, check_kind
-from gcd.languages.sql.schema import Column, ForeignKey, SqlSchema, Table, folded, quoted
+from gcd.languages.sql.catalog import read_catalog, table_names
+from gcd.languages.sql.schema import Column, ForeignKey, SqlSchema, Table, quoted
 
 _HEADER = b"SQLite format 3\0"
 
@@ -28,6 +29,10 @@ def sql_schema(path: str | os.PathLike[str], name: str | None = None) -> SqlSche
     Raises:
         ConstraintError: there is no such file, it is damaged or something else, it has no such
             database, or the database has no tables.
+
+    Warns:
+        UserWarning: for tables and views that this version of SQLite cannot query, and for their
+            columns whose names cannot be printed; they are left out.
     """
     file = _file(path)
     if file.suffix == ".json":
@@ -35,7 +40,7 @@ def sql_schema(path: str | os.PathLike[str], name: str | None = None) -> SqlSche
     if name is not None:
         raise ConstraintError(f"{file} is one database, so it has none called {name!r}")
     with _opened(file) as connection:
-        return _schema(connection)
+        return read_catalog(connection)
 
 
 def _file(path: str | os.PathLike[str]) -> Path:
@@ -46,7 +51,7 @@ def _file(path: str | os.PathLike[str]) -> Path:
 def sql_values(path: str | os.PathLike[str], *, most: int = 1000) -> tuple[str, ...]:
     """Return the texts in the tables of a SQLite file, in order, for `SqlDialect.values`.
 
-    Texts with characters that cannot be printed are left out.
+    Texts with characters that cannot be printed are left out. Views are not evaluated.
 
     Raises:
         ConstraintError: the file cannot be read (see `sql_schema`), or it has more than `most`
@@ -56,8 +61,9 @@ def sql_values(path: str | os.PathLike[str], *, most: int = 1000) -> tuple[str, 
     values: set[str] = set()
     with _opened(file) as connection:
         connection.text_factory = lambda text: text.decode("utf-8", "replace")
-        for table in _schema(connection).tables:
-            for column in table.columns:
+        tables = table_names(connection)
+        for table in read_catalog(connection).tables:
+            for column in table.columns if table.name in tables else ():
                 name = table.qualified(column.name)
                 rows = connection.execute(
                     f"SELECT DISTINCT {name} FROM {quoted(table.name)} "
@@ -160,38 +166,3 @@ def _opened(file: Path) -> Iterator[sqlite3.Connection]:
         raise ConstraintError(
             f"{file} is a damaged SQLite database ({error}); copy it again"
         ) from error
-
-
-def _schema(connection: sqlite3.Connection) -> SqlSchema:
-    found = connection.execute(
-        "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' "
-        "ESCAPE '\\' ORDER BY rowid"
-    )
-    names = [name for (name,) in found]
-    tables = tuple(_table(connection, name) for name in names)
-    known = {folded(table.name): table for table in tables}
-    keys = []
-    for name in names:
-        rows = connection.execute(
-            'SELECT "from", "table", "to", seq FROM pragma_foreign_key_list(?) ORDER BY id, seq',
-            (name,),
-        )
-        for column, referred, target, place in rows:
-            other = known.get(folded(referred))
-            if other is None:  # SQLite lets a key refer to a table that is not there
-                continue
-            if target is None and place < len(other.primary_key):
-                target = other.primary_key[place]
-            if target is not None and other.column(target) is not None:
-                keys.append(ForeignKey(name, column, other.name, target))
-    return SqlSchema(tables, tuple(keys))
-
-
-def _table(connection: sqlite3.Connection, name: str) -> Table:
-    rows = connection.execute("SELECT name, type, pk FROM pragma_table_info(?)", (name,)).fetchall()
-    primary = sorted((place, column) for column, _, place in rows if place)
-    return Table(
-        name,
-        tuple(Column(column, kind) for column, kind, _ in rows),
-        tuple(column for _, column in primary),
-    )

@@ -1,4 +1,4 @@
-"""This module turns a database schema into the language of the queries that one may ask of it."""
+"""The language of the queries that one may ask of a database, compiled from its schema."""
 
 from __future__ import annotations
 
@@ -48,10 +48,11 @@ def sql(schema: SqlSchema | str | os.PathLike[str], dialect: SqlDialect | None =
 def widest_dialect(
     schema: SqlSchema, max_states: int, dialect: SqlDialect | None = None
 ) -> SqlDialect:
-    """Return the first of the ever narrower forms of a dialect whose language fits.
+    """Return the widest of the ever narrower forms of a dialect whose language fits.
 
-    The order in which things are given up is `SqlDialect.narrower`'s. The result depends on the
-    schema and the number of states alone, not on the machine.
+    The order in which things are given up is `SqlDialect.narrower`'s. The forms are bisected,
+    because a narrower one has fewer states. The result depends on the schema and the number of
+    states alone, not on the machine.
 
     Args:
         schema: tables, columns and foreign keys.
@@ -63,12 +64,27 @@ def widest_dialect(
         StateLimitError: even the narrowest has more states.
     """
     check_count("max_states", max_states, 1)
+    dialects = list((dialect or SqlDialect()).narrower())
+    if _fits(schema, dialects[0], max_states):
+        return dialects[0]
+    fails, fits = 0, len(dialects) - 1
+    if not _fits(schema, dialects[fits], max_states):
+        raise StateLimitError(
+            max_states, f"every language of queries on {len(schema.tables)} tables"
+        )
+    while fits - fails > 1:
+        middle = (fails + fits) // 2
+        if _fits(schema, dialects[middle], max_states):
+            fits = middle
+        else:
+            fails = middle
+    return dialects[fits]
+
+
+def _fits(schema: SqlSchema, dialect: SqlDialect, max_states: int) -> bool:
     # Unminimised automata are larger, by less than this factor on all schemas that were looked at.
-    for narrower in (dialect or SqlDialect()).narrower():
-        try:
-            with state_limit(4 * max_states):
-                if sql(schema, narrower).num_states <= max_states:
-                    return narrower
-        except LimitError:
-            continue
-    raise StateLimitError(max_states, f"every language of queries on {len(schema.tables)} tables")
+    try:
+        with state_limit(4 * max_states):
+            return sql(schema, dialect).num_states <= max_states
+    except LimitError:
+        return False

@@ -1,4 +1,4 @@
-"""This module has the small parts of queries as languages: names, literals, operators, conditions.
+"""Small parts of queries as languages: names, literals, operators, conditions.
 
 A condition is a column, an operator, and what the operator compares with. Literals are strings in
 single quotes, with quotes inside doubled, and decimal numbers.
@@ -14,6 +14,7 @@ from gcd.languages.sql.schema import Table
 from gcd.languages.text.regex import regex
 
 COMPARISONS = (" = ", " != ", " < ", " <= ", " > ", " >= ")
+BEFORE_SUBQUERY = (*(f"{comparison}(" for comparison in COMPARISONS), " IN (", " NOT IN (")
 SET_OPERATORS = (" UNION ", " UNION ALL ", " INTERSECT ", " EXCEPT ")
 CONNECTIVES = (" AND ", " OR ")
 DIRECTIONS = ("", " ASC", " DESC")
@@ -49,25 +50,10 @@ def columns(tables: Sequence[Table]) -> Automaton:
     return choice([t.qualified(column.name) for t in tables for column in t.columns])
 
 
-def items(tables: Sequence[Table]) -> Automaton:
-    """Return what a SELECT list has of the tables: columns, and aggregates of columns."""
-    return columns(tables) | _of_columns(tables)
-
-
-def aggregates(tables: Sequence[Table]) -> Automaton:
-    """Return aggregates of a column of the tables, and the number of rows."""
-    return _of_columns(tables) | literal("COUNT(*)")
-
-
-def _of_columns(tables: Sequence[Table]) -> Automaton:
-    return Automaton.concatenate([choice(AGGREGATES), columns(tables), literal(")")])
-
-
-def conditions(tables: Sequence[Table], string: Automaton) -> Automaton:
-    """Return conditions on one column of the tables and on literals, without sub-queries.
+def compared(string: Automaton) -> Automaton:
+    """Return what follows a column in a condition without a sub-query: operators and literals.
 
     Args:
-        tables: the tables of the query.
         string: the strings that a column may be compared with; patterns of LIKE are any strings.
     """
     value = string | number()
@@ -79,20 +65,7 @@ def conditions(tables: Sequence[Table], string: Automaton) -> Automaton:
         Automaton.concatenate([optional_not, literal("BETWEEN "), value, literal(" AND "), value]),
         choice([" IS NULL", " IS NOT NULL"]),
     ]
-    return Automaton.concatenate(
-        [literal("NOT ").optional(), columns(tables), Automaton.union(alternatives)]
-    )
-
-
-def group_conditions(tables: Sequence[Table]) -> Automaton:
-    """Return conditions on one aggregate and a number, such as `COUNT(*) > 1`."""
-    return Automaton.concatenate([aggregates(tables), choice(COMPARISONS), number()])
-
-
-def before_subquery(tables: Sequence[Table]) -> Automaton:
-    """Return beginnings of a condition that goes on with a sub-query of one column."""
-    operators = [*(f"{comparison}(" for comparison in COMPARISONS), " IN (", " NOT IN ("]
-    return Automaton.concatenate([literal("NOT ").optional(), columns(tables), choice(operators)])
+    return Automaton.union(alternatives)
 
 
 def _listed(item: Automaton) -> Automaton:

@@ -111,7 +111,7 @@ def test_derivations_are_as_many_as_texts_if_that_is_proven_and_never_fewer(text
 @pytest.mark.parametrize(
     ("text", "counts"),
     [
-        ('start: start start | "x"', [0, 1, 1, 2, 5, 14, 42, 132]),  # Catalan
+        ('start: "(" start start ")" | "x"', [0, 1, 0, 0, 1, 0, 0, 2, 0, 0, 5]),  # Catalan
         ('start: "(" start ")" start | ', [1, 0, 1, 0, 2, 0, 5, 0]),
         ('start: "x" start | "(" start ")" start | ', [1, 1, 2, 4, 9, 21, 51, 127]),  # Motzkin
         ('start: "x" "(" a ")"\na: "y" | start | a', [0, 0, 0, 0, 1, 0, 0, 1]),  # an empty circle
@@ -143,6 +143,96 @@ def test_what_is_regular_is_whole_at_any_depth(text, pattern):
     if 'start: "a" b' not in text:
         assert language == gcd.regex(pattern)
     assert gcd.grammar_coverage(language).fraction == 1
+
+
+WAYS = {  # of an operand n, with what a chain of them reads before, behind and between operands
+    'e "+" e': ("", "", "+"),
+    'e "-" e': ("", "", "-"),
+    'e ("*" e)*': ("", "", "*"),
+    'e ("/" e)+': ("", "", "/"),
+    "e e": ("", "", ""),
+    '"~" e': ("~", "", None),
+    'e "!"': ("", "!", None),
+    'e "."+': ("", "\\.", None),
+}
+
+
+def operators(ways: list[str], *, in_rules: bool) -> str:
+    """A grammar of operands with such operators, in the rule itself or in rules of their own."""
+    moved = [way for way in ways if in_rules and way in WAYS]
+    names = [f"r{moved.index(way)}" if way in moved else way for way in ways]
+    rules = [f"r{number}: {way}" for number, way in enumerate(moved)]
+    return "\n".join(["start: e", f"e: {' | '.join(['/[0-9]/', *names])}", *rules])
+
+
+@settings(max_examples=20)
+@given(st.lists(st.sampled_from(list(WAYS)), min_size=1, max_size=5, unique=True))
+def test_chains_of_operators_are_whole_wherever_they_are_written(ways):
+    before = "|".join(WAYS[way][0] for way in ways if WAYS[way][0])
+    behind = "|".join(WAYS[way][1] for way in ways if WAYS[way][1])
+    between = [
+        f"[{WAYS[way][2]}]" if WAYS[way][2] else "" for way in ways if WAYS[way][2] is not None
+    ]
+    operand = f"({before})*[0-9]({behind})*"
+    pattern = f"{operand}(({'|'.join(between)}){operand})*" if between else operand
+    for in_rules in (False, True):
+        language = gcd.grammar(operators(ways, in_rules=in_rules), max_depth=0)
+        assert language.is_whole
+        assert language == gcd.regex(pattern)
+
+
+@settings(max_examples=20)
+@given(
+    st.lists(
+        st.sampled_from(['"(" e ")"', '"[" e e "]"', 'e "?" e ":" e', *WAYS]),
+        min_size=1,
+        max_size=4,
+        unique=True,
+    ),
+    st.integers(1, 3),
+)
+@example(['e "+" e', '"(" e ")"'], 3)
+def test_brackets_nest_as_deep_around_operators_in_rules_of_their_own(ways, depth):
+    inside = gcd.grammar(operators(ways, in_rules=False), max_depth=depth)
+    outside = gcd.grammar(operators(ways, in_rules=True), max_depth=depth)
+    assert inside.is_whole == outside.is_whole
+    assert inside == outside
+    if '"(" e ")"' in ways:
+        assert inside.accepts("(" * (depth - 1) + "1" + ")" * (depth - 1))
+        assert not inside.accepts("(" * depth + "1" + ")" * depth)
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ('start: N | start "+" f\nf: N | start "+" f\nN: "n"', r"n(\+n)*"),  # two names for one
+        ('start: t r\nt: "n" | "-" start\nr: | "+" t r', r"-*n(\+-*n)*"),
+        ('start: b | "n"\nb: start ("+" start)*', r"n(\+n)*"),  # each derives the other alone
+        ('start: a | "n"\na: b "+" b\nb: start | a', r"n(\+n)*"),
+        ('start: p | s | "n"\np: start "+" start\ns: "(" q ")" | "-" start\nq: "n" ("," "n")*',
+         r"(-*(n|\(n(,n)*\)))(\+-*(n|\(n(,n)*\)))*"),
+    ],
+)  # fmt: skip
+def test_recursion_at_both_ends_by_way_of_other_rules_is_whole(text, pattern):
+    language = gcd.grammar(text, max_depth=0)
+    assert language.is_whole
+    assert language == gcd.regex(pattern)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'start: "n" | b | b "!"\nb: start "+" start',  # as many "!" as sums, at most
+        'start: "n" | "(" s\ns: start ")"',
+        'start: "n" | start "?" start ":" start',
+        'start: "x" start "y" | ',
+    ],
+)
+def test_what_counts_is_not_whole(text):
+    language = gcd.grammar(text)
+    assert not language.is_whole
+    whole, found = texts_of(read_lark(text, "start"), 9), texts_below(language, 9)
+    assert {each for each in whole if len(each) <= language.whole_bytes} <= found <= whole
 
 
 def test_what_a_depth_of_brackets_holds():

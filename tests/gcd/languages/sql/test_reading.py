@@ -12,8 +12,10 @@ import pytest
 
 import gcd
 from gcd import Column, ConstraintError, ForeignKey, SqlDialect, SqlSchema, StateLimitError, Table
+from gcd.languages.sql import catalog
 from gcd.languages.sql.schema import quoted
 from tests.gcd.languages.sql.schemas import TINY, table
+from tests.gcd.random_strings import random_strings
 
 ENTRY = {
     "db_id": "shop",
@@ -52,11 +54,12 @@ def test_a_sqlite_file_is_read(tmp_path: Path) -> None:
         """,
     )
     schema = gcd.sql_schema(path)
-    buyer, sale = schema.tables
+    buyer, sale, seen = schema.tables
     assert buyer == Table(
         "Buyer", (Column("Id", "INTEGER"), Column("Name", "VARCHAR(20)")), ("Id",)
     )
     assert [c.name for c in sale.columns] == ["Buyer", "Day of sale", "lost"]
+    assert seen.columns == sale.columns
     assert set(schema.foreign_keys) == {  # one of them without a column: the primary key is meant
         ForeignKey("Sale", "Buyer", "Buyer", "Id"),
         ForeignKey("Sale", "Buyer", "Buyer", "ID"),
@@ -168,3 +171,98 @@ def test_each_narrower_dialect_is_a_part_of_the_one_before() -> None:
     for wide, narrow in pairwise(languages):
         assert narrow.num_states <= wide.num_states
         assert (narrow - wide).is_empty
+
+
+EVERYTHING = """
+CREATE TABLE bill (
+    id INTEGER PRIMARY KEY, net REAL, tax REAL, "VAT id" TEXT AS (upper(net)),
+    gross REAL GENERATED ALWAYS AS (net + tax) STORED UNIQUE
+);
+CREATE TABLE paid (
+    gross REAL REFERENCES bill (gross), total REAL AS (gross) REFERENCES bill (gross)
+);
+CREATE TABLE pair (a TEXT, b TEXT, PRIMARY KEY (a, b)) WITHOUT ROWID;
+CREATE VIEW dear AS SELECT id, gross, gross * 2 AS twice, 1 + 1 FROM bill WHERE gross > 100;
+CREATE VIEW dearest (id, "order") AS SELECT d.id, d.twice FROM dear d;
+CREATE TEMP VIEW fleeting AS SELECT 1;
+"""
+
+
+def test_views_and_generated_columns_can_be_named(tmp_path: Path) -> None:
+    path = database(tmp_path / "bills.sqlite", EVERYTHING)
+    schema = gcd.sql_schema(path)
+    found = {table.name: [column.name for column in table.columns] for table in schema.tables}
+    assert found == {
+        "bill": ["id", "net", "tax", "VAT id", "gross"],
+        "paid": ["gross", "total"],
+        "pair": ["a", "b"],
+        "dear": ["id", "gross", "twice", "1 + 1"],
+        "dearest": ["id", "order"],
+    }
+    assert ForeignKey("paid", "total", "bill", "gross") in schema.foreign_keys
+    language = gcd.sql(schema, SqlDialect(tables=2, compound_columns=1))
+    with closing(sqlite3.connect(path)) as connection:
+        for query in (
+            "SELECT dear.twice FROM dear",
+            'SELECT MAX(dearest."order") FROM dearest GROUP BY dearest.id',
+            'SELECT bill."VAT id" FROM bill JOIN paid ON bill.gross = paid.total',
+            *(text.decode() for text in random_strings(language, 100)),
+        ):
+            assert language.accepts(query), query
+            connection.execute(f"EXPLAIN {query}")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["SELECT * FROM gone", "SELECT gone FROM t", "SELECT gone(a) FROM t", "SELECT * FROM broken"],
+)
+def test_a_view_that_cannot_be_queried_is_named(tmp_path: Path, statement: str) -> None:
+    script = f"CREATE VIEW broken AS {statement}; CREATE VIEW v AS SELECT a FROM t"
+    path = database(tmp_path / "views.sqlite", f"CREATE TABLE t (a); {script}")
+    with pytest.warns(UserWarning, match="view 'broken'"):
+        schema = gcd.sql_schema(path)
+    assert [table.name for table in schema.tables] == ["t", "v"]
+
+
+def test_columns_without_a_printable_name_and_unknown_modules_are_named(tmp_path: Path) -> None:
+    script = """
+    CREATE TABLE t (a);
+    CREATE VIEW v AS SELECT a, a +
+        1 FROM t;
+    PRAGMA writable_schema = 1;
+    INSERT INTO sqlite_master VALUES
+        ('table', 'near', 'near', 0, 'CREATE VIRTUAL TABLE near USING nowhere(a)');
+    """
+    path = database(tmp_path / "odd.sqlite", script)
+    with pytest.warns(UserWarning, match="left out") as warned:
+        schema = gcd.sql_schema(path)
+    assert [(t.name, len(t.columns)) for t in schema.tables] == [("t", 1), ("v", 1)]
+    said = " ".join(str(each.message) for each in warned)
+    assert "'v' has columns without a printable name" in said
+    assert "table 'near' (no such module: nowhere)" in said
+
+
+@pytest.mark.parametrize("has_list", [True, False])
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("letters", "fts5(sender, body)"),
+        ('"my ""letters"" using fts4"', "FTS5 (sender)"),
+        ("old", "fts3(sender)"),
+        ("[older one]", "fts4(sender, content='', languageid=\"lid\")"),
+        ("boxes /* of */ ", '"rtree"(id, low, high, +label)'),
+    ],
+)
+def test_shadow_tables_are_not_offered(
+    tmp_path: Path, name: str, module: str, has_list: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_list:
+        monkeypatch.setattr(catalog, "_HAS_TABLE_LIST", False)
+    script = f"CREATE VIRTUAL TABLE {name} USING {module}; CREATE TABLE letters_dat (a)"
+    try:
+        path = database(tmp_path / "modules.sqlite", script)
+    except sqlite3.OperationalError as error:
+        pytest.skip(f"this SQLite has no such module: {error}")
+    tables = gcd.sql_schema(path).tables
+    assert [table.name for table in tables[1:]] == ["letters_dat"]
+    assert not {"rank", "docid", "lid", tables[0].name} & {c.name for c in tables[0].columns}
