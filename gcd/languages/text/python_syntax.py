@@ -2,7 +2,7 @@
 
 What only one of the two has is read as that one does, if the other refuses it or warns that it will
 read it so one day: Rust's flags in the middle of a pattern, nested classes, `&&`, `--` and `~~`
-between them, POSIX classes and `\\p{...}`; Python's comments `(?#...)`, `\\0`, `{,n}` and a `{`
+between them, POSIX classes and `\\p{...}`; Python's look-around, comments `(?#...)`, `\\0`, `{,n}` and a `{`
 that stands for itself. What the two read differently is refused: `a*+` (possessive, or a repetition
 repeated), `[--/]`, white space in classes under the flag x, `\\<`.
 
@@ -11,8 +11,8 @@ standard: `\\s` is White_Space, `\\w` is that of UTS #18, letters have the cases
 folding, and `$` is the end of the text, also if that is a line feed. The flags a (Python) and -u
 (Rust) restrict `\\d`, `\\w`, `\\s` and the cases of letters to ASCII.
 
-Refused by name is what is regular but not built here (look-around, word boundaries, anchors of
-lines, atomic groups), and what is not regular (back-references).
+Look-around is Python's alone, and Python's look-behind of a fixed width is read at any width. Refused
+by name are atomic groups, and what is not regular (back-references).
 """
 
 from __future__ import annotations
@@ -23,7 +23,16 @@ from dataclasses import dataclass, replace
 from gcd.languages.text import unicode_tables
 from gcd.languages.text.code_points import Ranges, complement, ranges
 from gcd.languages.text.parsing import CONTROLS, MAX_NESTING, QUANTIFIER, PatternParser, single
-from gcd.languages.text.syntax import Chars, End, Node, Sequence, Start
+from gcd.languages.text.syntax import (
+    Chars,
+    End,
+    Node,
+    Sequence,
+    Start,
+    line_end,
+    line_start,
+    word_boundary,
+)
 
 _UPPER, _LOWER, _DIGITS = (0x41, 0x5A), (0x61, 0x7A), (0x30, 0x39)
 _SPACES = ((0x09, 0x0D), (0x20, 0x20))
@@ -50,16 +59,16 @@ _POSIX = {
 }
 _GROUP_NAME = re.compile(r"\?P?<([^\W\d]\w*)>")
 _FLAGS = re.compile(r"\?([A-Za-z]*)(-[A-Za-z]+)?([:)])")
-_PER_CASED_CHARACTER, _PER_CASED_SET = 60_000, 1_500_000  # units of work to find other cases
 _FLAGS_ALONE = Sequence(())  # a term that sets flags; told from other empty ones by identity
 _IGNORED = re.compile(r"[ \t\n\r\v\f]+|#[^\n]*")  # under the flag x
 _ONLY_RUST_IGNORES = "\x85\u200e\u200f\u2028\u2029"
+_LINE_FEED = single(0x0A)
 _OPERATORS = ("&&", "--", "~~")
 
 
 def parse(pattern: str) -> Node:
     """Parse a pattern; `ConstraintError` names what is wrong with it or not supported."""
-    return _Parser(pattern).pattern()
+    return CommonParser(pattern).pattern()
 
 
 @dataclass(frozen=True)
@@ -73,14 +82,15 @@ class _Flags:
     a: bool = False
 
 
-class _Parser(PatternParser):
-    _boundaries, _references = "bB<>", "kg"
+class CommonParser(PatternParser):
+    """A parser of what both agree on; those of one dialect alone are derived from it."""
+
+    _references = "kg"
 
     def __init__(self, pattern: str) -> None:
         super().__init__(pattern)
         self._flags = _Flags()
         self._names: set[str] = set()
-        self._cased_before: set[Ranges] = set()
 
     # -- structure ----------------------------------------------------------------------------
 
@@ -134,12 +144,7 @@ class _Parser(PatternParser):
             raise self._error("a quantifier with nothing to repeat", begin, "escape it with `\\`")
         character = self._next()
         if character in "^$":
-            if self._flags.m:
-                raise self._error(
-                    f"`{character}` under the flag m", begin,
-                    r"the whole text is matched; write `\n` where a line ends",
-                )  # fmt: skip
-            return Start() if character == "^" else End()
+            return self._anchor(character)
         if character == ".":
             return Chars(complement(() if self._flags.s else single(0x0A)))
         if character == "(":
@@ -151,19 +156,39 @@ class _Parser(PatternParser):
             if letter and letter in "AzZ":
                 self._at += 1
                 return Start() if letter == "A" else End()
+            if letter and letter in "bB<>":
+                return self._boundary(begin)
             return Chars(self._escape(begin))
         if self._flags.x and character in _ONLY_RUST_IGNORES:
             raise self._error("white space", begin, "only Rust ignores it; write an escape for it")
         return Chars(self._cased(single(ord(character))))
 
+    def _anchor(self, character: str) -> Node:
+        """`^` or `$`."""
+        if not self._flags.m:
+            return Start() if character == "^" else End()
+        return line_start(_LINE_FEED) if character == "^" else line_end(_LINE_FEED)
+
+    def _boundary(self, begin: int) -> Node:
+        """A boundary of words, whose letter follows."""
+        letter = self._next()
+        if letter in "<>" or (letter == "b" and self._text.startswith("{", self._at)):
+            raise self._error(
+                rf"`\{letter}`", begin, "Rust and Python read it differently; use look-around"
+            )
+        return word_boundary(self._perl_class("w"), negated=letter == "B")
+
     def _group(self, begin: int) -> Node:
-        self._refuse_look_around(begin, "intersect or subtract automata (&, -) instead")
+        outside = self._flags
+        look = self._look_around(begin)
+        if look:
+            self._flags = outside
+            return look
         rest = self._text[self._at : self._at + 3]
         if rest.startswith(("?P=", "?(")):
             raise self._error("a back-reference", begin, "no automaton can honour it")
         if rest.startswith("?>"):
             raise self._error("an atomic group", begin, "write `(?:`: all matches count")
-        outside = self._flags
         if rest.startswith("?"):
             name = _GROUP_NAME.match(self._text, self._at)
             flags = _FLAGS.match(self._text, self._at)
@@ -280,11 +305,7 @@ class _Parser(PatternParser):
             return inside
         if self._flags.a:
             return unicode_tables.with_other_ascii_cases(inside)
-        if inside not in self._cased_before:
-            self._cased_before.add(inside)
-            is_single = len(inside) == 1 and inside[0][0] == inside[0][1]
-            self._spend(_PER_CASED_CHARACTER if is_single else _PER_CASED_SET)
-        return unicode_tables.with_other_cases(inside)
+        return self._with_other_cases(inside)
 
     # -- escapes ------------------------------------------------------------------------------
 
@@ -293,12 +314,15 @@ class _Parser(PatternParser):
         letter = self._next()
         if letter and letter in "dDsSwW":
             kind = letter.lower()
-            table = _ASCII_CLASSES[kind] if self._flags.a else unicode_tables.perl_class(kind)
+            table = self._perl_class(kind)
             return self._paid(table if letter == kind else complement(table))
         if letter in ("p", "P"):
             return self._property(begin, negated=letter == "P")
         value = self._escaped_character(letter, begin, in_class)
         return single(value) if in_class else self._cased(single(value))
+
+    def _perl_class(self, letter: str) -> Ranges:
+        return _ASCII_CLASSES[letter] if self._flags.a else unicode_tables.perl_class(letter)
 
     def _escaped_character(self, letter: str, begin: int, in_class: bool) -> int:
         if letter in CONTROLS:
