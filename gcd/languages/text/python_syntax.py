@@ -1,4 +1,4 @@
-"""This module parses what Python's `re` and Rust's `regex` crate agree on in regular expressions.
+"""Parser for what Python's `re` and Rust's `regex` crate agree on in regular expressions.
 
 What only one of the two has is read as that one does, if the other refuses it or warns that it will
 read it so one day: Rust's flags in the middle of a pattern, nested classes, `&&`, `--` and `~~`
@@ -61,7 +61,7 @@ _GROUP_NAME = re.compile(r"\?P?<([^\W\d]\w*)>")
 _FLAGS = re.compile(r"\?([A-Za-z]*)(-[A-Za-z]+)?([:)])")
 _FLAGS_ALONE = Sequence(())  # a term that sets flags; told from other empty ones by identity
 _IGNORED = re.compile(r"[ \t\n\r\v\f]+|#[^\n]*")  # under the flag x
-_ONLY_RUST_IGNORES = "\x85\u200e\u200f\u2028\u2029"
+ONLY_RUST_IGNORES = "\x85\u200e\u200f\u2028\u2029"
 _LINE_FEED = single(0x0A)
 _OPERATORS = ("&&", "--", "~~")
 
@@ -72,24 +72,29 @@ def parse(pattern: str) -> Node:
 
 
 @dataclass(frozen=True)
-class _Flags:
-    """What the letters i, m, s, x and a turn on."""
+class Flags:
+    """What the letters i, m, s, x and a turn on, and R in Rust."""
 
     i: bool = False
     m: bool = False
     s: bool = False
     x: bool = False
     a: bool = False
+    R: bool = False
 
 
 class CommonParser(PatternParser):
     """A parser of what both agree on; those of one dialect alone are derived from it."""
 
     _references = "kg"
+    _ends = "zZ"  # letters of escapes for the end of the text
+    _flag_letters = "imsx"  # of flags that may be turned on and off
+    _ignored = _IGNORED  # under the flag x
+    _reads_plus_twice = False  # whether `a*+` is a repetition of a repetition
 
     def __init__(self, pattern: str) -> None:
         super().__init__(pattern)
-        self._flags = _Flags()
+        self._flags = Flags()
         self._names: set[str] = set()
 
     # -- structure ----------------------------------------------------------------------------
@@ -102,7 +107,7 @@ class CommonParser(PatternParser):
                     raise self._error("a `(?#` without `)`", self._at, "close the comment")
                 self._at = end + 1
                 continue
-            found = _IGNORED.match(self._text, self._at) if self._flags.x else None
+            found = self._ignored.match(self._text, self._at) if self._flags.x else None
             if not found:
                 return
             self._at = found.end()
@@ -113,7 +118,7 @@ class CommonParser(PatternParser):
         while found := self._quantifier():
             if node is _FLAGS_ALONE:
                 raise self._error("a quantifier with nothing to repeat", self._at, "flags are set")
-            if is_repeated and found[0] == "+":
+            if is_repeated and found[0] == "+" and not self._reads_plus_twice:
                 raise self._error(
                     "`+` behind a quantifier", self._at,
                     "to Python it is possessive, to Rust a repetition; put the inner one in `(?:)`",
@@ -146,22 +151,25 @@ class CommonParser(PatternParser):
         if character in "^$":
             return self._anchor(character)
         if character == ".":
-            return Chars(complement(() if self._flags.s else single(0x0A)))
+            return Chars(complement(() if self._flags.s else self._line_ends()))
         if character == "(":
             return self._group(begin)
         if character == "[":
             return Chars(self._class(begin))
         if character == "\\":
             letter = self._text[self._at : self._at + 1]
-            if letter and letter in "AzZ":
+            if letter and letter in "A" + self._ends:
                 self._at += 1
                 return Start() if letter == "A" else End()
             if letter and letter in "bB<>":
                 return self._boundary(begin)
             return Chars(self._escape(begin))
-        if self._flags.x and character in _ONLY_RUST_IGNORES:
+        if self._flags.x and character in ONLY_RUST_IGNORES:
             raise self._error("white space", begin, "only Rust ignores it; write an escape for it")
         return Chars(self._cased(single(ord(character))))
+
+    def _line_ends(self) -> Ranges:
+        return _LINE_FEED
 
     def _anchor(self, character: str) -> Node:
         """`^` or `$`."""
@@ -214,7 +222,7 @@ class CommonParser(PatternParser):
         """Turn flags on and, of a text that begins with a hyphen, off."""
         for letters, value in ((on, True), (off[1:], False)):
             for letter in letters:
-                if letter in "imsx":
+                if letter in self._flag_letters:
                     self._flags = replace(self._flags, **{letter: value})
                 elif letter == "u" or (letter == "a" and value):
                     self._flags = replace(self._flags, a=(letter == "a") == value)
@@ -228,6 +236,7 @@ class CommonParser(PatternParser):
         self._depth += 1
         if self._depth > MAX_NESTING:
             raise self._error("a class", begin, f"they are nested deeper than {MAX_NESTING}")
+        self._skip_class_space()
         negated = self._skip("^")
         if self._text.startswith("--", self._at):
             raise self._error("`--` first in a class", self._at, r"write `\-` for the character")
@@ -249,11 +258,16 @@ class CommonParser(PatternParser):
                 return complement(result) if negated else result
             operator = self._next() + self._next()
 
+    def _skip_class_space(self) -> None:
+        """Go on to what means something in a class."""
+
     def _union(self, begin: int, *, may_close: bool) -> Ranges:
         """Members of a class up to its end or to an operator."""
         found: list[tuple[int, int]] = []
+        self._skip_class_space()
         first_at = self._at
         while True:
+            self._skip_class_space()
             follows = self._text[self._at : self._at + 2]
             is_first = self._at == first_at
             if follows in _OPERATORS or (follows.startswith("]") and (may_close or not is_first)):
@@ -264,11 +278,13 @@ class CommonParser(PatternParser):
                 return self._cased(ranges(found))
             at = self._at
             first = self._member(begin)
+            self._skip_class_space()
             follows = self._text[self._at : self._at + 2]
             if not follows.startswith("-") or follows in ("-", "-]", "--"):
                 found += first
                 continue
             self._at += 1
+            self._skip_class_space()
             last_at = self._at
             pair = self._range(first, self._member(begin), at)
             if pair is None or "[" in (self._text[at], self._text[last_at]):

@@ -15,6 +15,8 @@ import numpy as np
 from gcd.languages.text.code_points import Ranges, complement, ranges
 
 if TYPE_CHECKING:
+    import re
+
     import regex as unicode_regex
 
 # I and i with a dot and without one are cases of each other in Turkic languages alone.
@@ -30,7 +32,7 @@ def property_ranges(name: str) -> Ranges | None:
         found = unicode_regex.compile(rf"\p{{{name}}}+", unicode_regex.V1)
     except unicode_regex.error:
         return None
-    return _runs(found, _all_code_points())
+    return runs(found, all_code_points())
 
 
 @lru_cache(maxsize=3)
@@ -69,12 +71,14 @@ def with_other_ascii_cases(inside: Ranges) -> Ranges:
     return ranges(found)
 
 
-def _runs(pattern: unicode_regex.Pattern[str], text: str) -> Ranges:
+def runs(pattern: unicode_regex.Pattern[str] | re.Pattern[str], text: str) -> Ranges:
+    """Return the ranges that a pattern finds in a text of code points in order."""
     return ranges((match.start(), match.end() - 1) for match in pattern.finditer(text))
 
 
 @lru_cache(maxsize=1)
-def _all_code_points() -> str:
+def all_code_points() -> str:
+    """Return a text of all code points in order, surrogates included."""
     return np.arange(0x110000, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
 
 
