@@ -179,17 +179,15 @@ def _generator() -> type:
             text = {"type": "string", "pattern": rust(r"\A-?[0-9]+(/[1-9][0-9]*)?\z")}
             return {"anyOf": [_finite({"type": "number"}), text]}
 
-        def function_after_schema(self, schema: Any) -> Any:
-            function = schema["function"]["function"]
-            if getattr(function, "__name__", "") == "validate_new":
-                return _refused("a NewPath", _NO_FILES)
-            return super().function_after_schema(schema)
-
-        def function_plain_schema(self, schema: Any) -> Any:
-            function = schema["function"]["function"]
-            if getattr(function, "__name__", "") == "import_string":
-                return _refused("an ImportString", "depend on what can be imported; use str")
-            return super().function_plain_schema(schema)
+        def generate_inner(self, schema: Any) -> Any:
+            function = schema.get("function")
+            named = function.get("function") if isinstance(function, Mapping) else None
+            match getattr(named, "__name__", ""):
+                case "import_string":
+                    return _refused("an ImportString", "depend on what can be imported; use str")
+                case "validate_new":
+                    return _refused("a NewPath", _NO_FILES)
+            return super().generate_inner(schema)
 
     return ClassSchemas
 

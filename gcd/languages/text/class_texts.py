@@ -72,8 +72,9 @@ def timedeltas(*, signed: bool = True, zero: bool = True) -> Automaton:
     clock = f"(T(?=[0-9])([0-9]{{1,6}}H)?([0-9]{{1,6}}M)?{second}?)"
     within = r"(T(?=[0-9])((1?[0-9]|2[0-3])H)?([1-5]?[0-9]M)?([1-5]?[0-9](\.[0-9]{1,6})?S)?)"
     years = f"(?=[0-9T])([0-9]{{1,6}}Y)?([0-9]{{1,7}}M)?([0-9]{{1,8}}D)?{clock}?"
-    weeks = "([0-9]{1,8}|1[0-3][0-9]{7}|14[01][0-9]{6})W"
-    found = regex(f"P({years}|[0-9]{{1,9}}D{within}?|{weeks})")
+    weeks = regex("[0-9]{1,8}") | (regex("[0-9]{9}") & _compared("142857142", "less"))
+    found = regex(f"P({years}|[0-9]{{1,9}}D{within}?)")
+    found |= Automaton.concatenate([Automaton.literal("P"), weeks, Automaton.literal("W")])
     if not zero:
         found &= regex(".*[1-9].*")
     return Automaton.literal("-").optional() + found if signed else found
@@ -174,8 +175,8 @@ def urls(schemes: tuple[str, ...]) -> Automaton:
         found = Automaton.from_strings(f"{s}:" for s in with_host) + authority
         return found | (Automaton.literal("file:") + file) if "file" in schemes else found
     listed = "|".join((*_SPECIAL, "file"))
-    others = regex("[A-Za-z][A-Za-z0-9+.-]*:") - regex(f"(?i:{listed}):")
-    special = regex(f"(?i:{'|'.join(_SPECIAL)}):")
+    others = regex("[A-Za-z][A-Za-z0-9+.-]*:") - regex(f"(?i-u:{listed}):")
+    special = regex(f"(?i-u:{'|'.join(_SPECIAL)}):")
     return Automaton.union(
         [special + authority, others + (authority | path), Automaton.literal("file:") + file]
     )
@@ -188,7 +189,7 @@ def emails() -> Automaton:
     reserved = "arpa|example|internal|invalid|local|localhost|onion|test"
     local = regex(rf"{atom}+(\.{atom}+)*") & regex(".{1,64}")
     domain = regex(rf"({label}\.){{1,3}}[A-Za-z]{{2,24}}")
-    domain -= regex(rf"(?i:.*\.({reserved})|([^.]+\.)*..--.*)")
+    domain -= regex(rf"(?i-u:.*\.({reserved})|([^.]+\.)*..--.*)")
     return Automaton.concatenate([local, Automaton.literal("@"), domain])
 
 
@@ -217,7 +218,7 @@ def _packed(*values: int) -> bytes:
 def byte_sizes() -> Automaton:
     """Return sizes such as `1.5GiB`."""
     units = "|".join(f"{unit}b" for unit in _UNITS)
-    return regex(rf"[0-9]{{1,15}}(\.[0-9]{{1,3}})?(?i:{units})?")
+    return regex(rf"[0-9]{{1,15}}(\.[0-9]{{1,3}})?(?i-u:{units})?")
 
 
 def texts_of_bytes(fewest: int, most: int | None) -> Automaton:

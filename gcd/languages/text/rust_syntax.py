@@ -14,11 +14,12 @@ import re
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import priced_cache
-from gcd.languages.text.code_points import Ranges, ranges
+from gcd.languages.text import unicode_tables
+from gcd.languages.text.code_points import Ranges, complement, ranges
 from gcd.languages.text.look_around import automaton_of
 from gcd.languages.text.parsing import QUANTIFIER
 from gcd.languages.text.python_syntax import CommonParser
-from gcd.languages.text.syntax import Look, Node, line_end, line_start, word_edge
+from gcd.languages.text.syntax import Chars, Look, Node, line_end, line_start, word_edge
 
 _LF, _CR_OR_LF = ranges([(0x0A, 0x0A)]), ranges([(0x0A, 0x0A), (0x0D, 0x0D)])
 _SPACE = r"[ \t\n\r\v\f\x85\u200e\u200f\u2028\u2029]"  # Pattern_White_Space of the standard
@@ -43,6 +44,27 @@ class _RustParser(CommonParser):
     _flag_letters = "imsxR"
     _ignored = re.compile(rf"{_SPACE}+|#[^\n]*")
     _reads_plus_twice = True
+
+    def __init__(self, pattern: str) -> None:
+        super().__init__(pattern)
+        self._asks_tables = False  # whether the current term is a class of Unicode's tables
+
+    def _term(self) -> Node:
+        self._asks_tables = False
+        node = super()._term()
+        if isinstance(node, Chars) and self._asks_tables:
+            # Versions of the crate have tables of different age; what is new is in no class.
+            assigned = self._paid(unicode_tables.assigned())
+            node = Chars(complement(ranges([*complement(node.inside), *complement(assigned)])))
+        return node
+
+    def _perl_class(self, letter: str) -> Ranges:
+        self._asks_tables |= not self._flags.a
+        return super()._perl_class(letter)
+
+    def _property(self, begin: int, negated: bool) -> Ranges:
+        self._asks_tables = True
+        return super()._property(begin, negated)
 
     def _look_around(self, begin: int) -> Look | None:
         found = self._matched(r"\?<?[=!]|\?#")

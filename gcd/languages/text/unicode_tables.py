@@ -7,6 +7,7 @@ It is imported when a pattern first needs it.
 
 from __future__ import annotations
 
+import unicodedata
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,12 @@ def perl_class(letter: str) -> Ranges:
     }
     found = [property_ranges(name) for name in names[letter]]
     return ranges(pair for part in found for pair in part or ())
+
+
+@lru_cache(maxsize=1)
+def assigned() -> Ranges:
+    """Return the code points that the running Python's tables, some years old, have assigned."""
+    return ranges((c, c) for c in range(0x110000) if unicodedata.category(chr(c)) != "Cn")
 
 
 @lru_cache(maxsize=256)
