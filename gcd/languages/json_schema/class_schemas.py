@@ -38,17 +38,28 @@ _STRIPPED = r"\A(?:\S(?s:.*\S)?)?\z"
 _BYTE_SIZE = r"^\s*(\d*\.?\d+)\s*(\w+)?"
 
 
-def class_schema(model: type) -> dict[str, Any]:
-    """Return the JSON schema of a pydantic model class."""
-    schema = model.model_json_schema(schema_generator=_generator())  # type: ignore[attr-defined]
-    return _finished(schema, schema.get("$defs", {}))
+def class_schema(model: Any, compile_schema: Callable[[Any], Automaton]) -> dict[str, Any]:
+    """Return the JSON schema of a pydantic model class.
+
+    Args:
+        model: the class.
+        compile_schema: makes the language of a JSON schema, for strings that hold JSON.
+    """
+    schema = model.model_json_schema(schema_generator=_generator())
+    found: dict[str, Any] = _Finisher(schema.get("$defs", {}), compile_schema).finished(schema)
+    return found
 
 
-def _texts(name: str, build: Callable[..., Automaton], *args: Any, **options: Any) -> dict[str, Any]:
+def _texts(
+    name: str, build: Callable[..., Automaton], *args: Any, **options: Any
+) -> dict[str, Any]:
     """The schema of the strings that are as a builder says."""
     shown = ", ".join([*map(str, args), *(f"{k}={v}" for k, v in options.items())])
     label = f"{name}({shown})" if shown else name
-    return {"type": "string", "pattern": TextPattern(label, "texts", partial(build, *args, **options))}
+    return {
+        "type": "string",
+        "pattern": TextPattern(label, "texts", partial(build, *args, **options)),
+    }
 
 
 def _refused(name: str, reason: str) -> dict[str, Any]:
@@ -145,7 +156,9 @@ def _generator() -> type:
         def timedelta_schema(self, schema: Any) -> Any:
             bounds = {k: schema[k] for k in _BOUNDS if schema.get(k) is not None}
             if any(bounds.values()) or bounds.keys() & {"lt", "le"}:
-                return _refused("a timedelta", "between bounds are not supported but `gt=0`, `ge=0`")
+                return _refused(
+                    "a timedelta", "between bounds are not supported but `gt=0`, `ge=0`"
+                )
             return _texts(
                 "timedelta", class_texts.timedeltas, signed=not bounds, zero="gt" not in bounds
             )
@@ -288,37 +301,77 @@ def _bounds(given: Mapping[str, Any]) -> tuple[Bound | None, Bound | None]:
 # -- what hooks of types have added ------------------------------------------------------------
 
 
-def _finished(schema: Any, definitions: Mapping[str, Any]) -> Any:
-    """The schema with patterns for the formats and keywords that only pydantic gives a meaning."""
-    if not isinstance(schema, Mapping):
-        return schema
-    found = {}
-    for keyword, value in schema.items():
-        if keyword in (*NAMED, *DEFINITIONS) and isinstance(value, Mapping):
-            value = {name: _finished(inner, definitions) for name, inner in value.items()}
-        elif keyword in LISTS and isinstance(value, list):
-            value = [_finished(inner, definitions) for inner in value]
-        elif keyword in SINGLE:
-            value = _finished(value, definitions)
-        found[keyword] = value
-    of_bytes = found.pop(_BYTES, False)
-    name = found.get("format")
-    if isinstance(name, str):
-        texts = _of_format(name, of_bytes)
-        if texts is not None:
-            del found["format"]
-            found |= texts
-    if found.get("contentMediaType") == "application/json" and "contentSchema" in schema:
-        content = found.pop("contentSchema")
-        del found["contentMediaType"]
-        label = json.dumps(content, default=str)
-        texts = partial(_json_texts, {**content, "$defs": dict(definitions)})
-        found["pattern"] = TextPattern(label, "JSON", texts)
-    if found.get("pattern") == rust(_BYTE_SIZE) or found.get("pattern") == _BYTE_SIZE:
-        found |= _texts("ByteSize", class_texts.byte_sizes)
-    if found.pop(_KEYS, False):
-        return _key_schema(found["allOf"][0], definitions)
-    return found
+class _Finisher:
+    """Patterns for the formats and keywords that only pydantic gives a meaning."""
+
+    def __init__(
+        self, definitions: Mapping[str, Any], compile_schema: Callable[[Any], Automaton]
+    ) -> None:
+        self._definitions = definitions
+        self._compile = compile_schema
+
+    def finished(self, schema: Any) -> Any:
+        """The schema with patterns for the formats and keywords that only pydantic gives a meaning."""
+        if not isinstance(schema, Mapping):
+            return schema
+        found = {}
+        for keyword, value in schema.items():
+            if keyword in (*NAMED, *DEFINITIONS) and isinstance(value, Mapping):
+                value = {name: self.finished(inner) for name, inner in value.items()}
+            elif keyword in LISTS and isinstance(value, list):
+                value = [self.finished(inner) for inner in value]
+            elif keyword in SINGLE:
+                value = self.finished(value)
+            found[keyword] = value
+        of_bytes = found.pop(_BYTES, False)
+        name = found.get("format")
+        if isinstance(name, str):
+            texts = _of_format(name, of_bytes)
+            if texts is not None:
+                del found["format"]
+                found |= texts
+        if found.get("contentMediaType") == "application/json" and "contentSchema" in schema:
+            content = schema["contentSchema"]
+            found.pop("contentSchema")
+            del found["contentMediaType"]
+            label = json.dumps(content, default=str)
+            texts = partial(self._json_texts, content)
+            found["pattern"] = TextPattern(label, "JSON", texts)
+        if found.get("pattern") == rust(_BYTE_SIZE) or found.get("pattern") == _BYTE_SIZE:
+            found |= _texts("ByteSize", class_texts.byte_sizes)
+        if found.pop(_KEYS, False):
+            return self._key_schema(found["allOf"][0])
+        return found
+
+    def _key_schema(self, schema: Any) -> Any:
+        """The schema of the names of members whose keys are validated by a schema of values."""
+        if "$ref" in schema:
+            name = schema["$ref"].removeprefix("#/$defs/")
+            return self._key_schema(self.finished(self._definitions[name]))
+        options = schema.get("anyOf")
+        if options is not None:
+            texts = [option for option in options if option.get("type") == "string"]
+            return {"anyOf": [self._key_schema(option) for option in texts or options]}
+        values = [schema["const"]] if "const" in schema else schema.get("enum")
+        if values is not None and all(isinstance(value, str) for value in values):
+            return schema
+        match schema.get("type") if values is None else "constants":
+            case "string":
+                return schema
+            case "integer" | "number" as kind:
+                return _texts(f"{kind} keys", _numerals, kind, **_number_facets(schema))
+            case "boolean":
+                return {"enum": ["true", "false"]}
+            case kind:
+                return {
+                    "pattern": refused(
+                        f"keys of {kind or 'any type'}", "are not supported; use str"
+                    )
+                }
+
+    def _json_texts(self, content: Any) -> Automaton:
+        """The JSON texts of a schema, which a string holds."""
+        return self._compile(self.finished({**content, "$defs": self._definitions}))
 
 
 def _of_format(name: str, of_bytes: bool) -> dict[str, Any] | None:
@@ -346,29 +399,6 @@ def _of_format(name: str, of_bytes: bool) -> dict[str, Any] | None:
     return None
 
 
-def _key_schema(schema: Any, definitions: Mapping[str, Any]) -> Any:
-    """The schema of the names of members whose keys are validated by a schema of values."""
-    if "$ref" in schema:
-        name = schema["$ref"].removeprefix("#/$defs/")
-        return _key_schema(_finished(definitions[name], definitions), definitions)
-    options = schema.get("anyOf")
-    if options is not None:
-        texts = [option for option in options if option.get("type") == "string"]
-        return {"anyOf": [_key_schema(option, definitions) for option in texts or options]}
-    values = [schema["const"]] if "const" in schema else schema.get("enum")
-    if values is not None and all(isinstance(value, str) for value in values):
-        return schema
-    match schema.get("type") if values is None else "constants":
-        case "string":
-            return schema
-        case "integer" | "number" as kind:
-            return _texts(f"{kind} keys", _numerals, kind, **_number_facets(schema))
-        case "boolean":
-            return {"enum": ["true", "false"]}
-        case kind:
-            return {"pattern": refused(f"keys of {kind or 'any type'}", "are not supported; use str")}
-
-
 def _number_facets(schema: Mapping[str, Any]) -> dict[str, Any]:
     names = {
         "exclusiveMinimum": "gt", "minimum": "ge", "exclusiveMaximum": "lt", "maximum": "le",
@@ -380,9 +410,3 @@ def _number_facets(schema: Mapping[str, Any]) -> dict[str, Any]:
 def _numerals(kind: str, multiple_of: Any = None, **bounds: Any) -> Automaton:
     found = (integers if kind == "integer" else decimals)(*_bounds(bounds))
     return found if multiple_of is None else found & multiples(_exact(multiple_of))
-
-
-def _json_texts(schema: dict[str, Any]) -> Automaton:
-    from gcd.languages.json_schema.schema import json_schema
-
-    return json_schema(_finished(schema, schema["$defs"]), unknown="ignore")

@@ -37,6 +37,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from types import GenericAlias
 from typing import Any
 
@@ -191,7 +192,7 @@ def _needed(document: Document, place: Place) -> Iterator[Place]:
 def _parsed(schema: Any) -> Any:
     """The schema that JSON text or a pydantic model class stands for; all else as it is."""
     if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
-        return class_schema(schema)
+        return class_schema(schema, partial(json_schema, unknown="ignore"))
     if hasattr(schema, "model_json_schema"):
         raise ConstraintError(f"{schema!r} is an object of a pydantic model; give the class")
     if isinstance(schema, type | GenericAlias):

@@ -96,7 +96,9 @@ def decimals(whole: int | None, places: int | None, digits: int | None) -> Autom
     else:
         fewest = 0 if places is None else places
         most = digits - fewest if whole is None else whole
-        pairs = [(n, min(digits - n, places if places is not None else digits)) for n in range(most + 1)]
+        pairs = [
+            (n, min(digits - n, places if places is not None else digits)) for n in range(most + 1)
+        ]
     options = []
     for n, behind in pairs:
         before = "0|[1-9][0-9]*" if n is None else f"[1-9][0-9]{{{n - 1}}}" if n else "0"
@@ -106,7 +108,11 @@ def decimals(whole: int | None, places: int | None, digits: int | None) -> Autom
 
 def uuids(version: int | None) -> Automaton:
     """Return UUIDs, of a version or of any."""
-    third = f"{_HEX}{{4}}-{_HEX}{{4}}" if version is None else f"{version}{_HEX}{{3}}-[89ABab]{_HEX}{{3}}"
+    third = (
+        f"{_HEX}{{4}}-{_HEX}{{4}}"
+        if version is None
+        else f"{version}{_HEX}{{3}}-[89ABab]{_HEX}{{3}}"
+    )
     return regex(f"{_HEX}{{8}}-{_HEX}{{4}}-{third}-{_HEX}{{12}}")
 
 
@@ -119,7 +125,9 @@ def addresses(versions: str, form: str) -> Automaton:
         assert address is not None
         options.append(address)
         if form == "interface":
-            longest = "([12]?[0-9]|3[0-2])" if version == "4" else "([1-9]?[0-9]|1[01][0-9]|12[0-8])"
+            longest = (
+                "([12]?[0-9]|3[0-2])" if version == "4" else "([1-9]?[0-9]|1[01][0-9]|12[0-8])"
+            )
             options.append(address + regex(f"/{longest}"))
         if form == "network":
             options.append(_networks_4() if version == "4" else _networks_6())
@@ -158,17 +166,19 @@ def urls(schemes: tuple[str, ...]) -> Automaton:
     character = rf"([A-Za-z0-9._~!$&'()*+,;=:@-]|%{_HEX}{{2}})"
     after = rf"(\?({character}|[/?])*)?(#({character}|[/?])*)?"
     label = "[0-9A-Za-z]([0-9A-Za-z-]*[0-9A-Za-z])?"
-    name = regex(rf"({label}\.)*[A-Za-z]([0-9A-Za-z-]*[0-9A-Za-z])?") - regex(
-        r"([^.]+\.)*..--.*"
-    )
+    name = regex(rf"({label}\.)*[A-Za-z]([0-9A-Za-z-]*[0-9A-Za-z])?") - regex(r"([^.]+\.)*..--.*")
     ip4, ip6 = text_format("ipv4"), text_format("ipv6")
     assert ip4 is not None and ip6 is not None
     host = name | ip4 | Automaton.concatenate([Automaton.literal("["), ip6, Automaton.literal("]")])
     user = "([A-Za-z0-9._~-]+(:[A-Za-z0-9._~-]*)?@)?"
     authority = Automaton.concatenate(
-        [regex(f"//{user}"), host, regex(rf"(:([0-9]{{1,4}}|[1-5][0-9]{{4}}))?(/{character}*)*{after}")]
+        [
+            regex(f"//{user}"),
+            host,
+            regex(rf"(:([0-9]{{1,4}}|[1-5][0-9]{{4}}))?(/{character}*)*{after}"),
+        ]
     )
-    path = regex(f"(/({character}+(/{character}*)*)?|{character}+(/{character}*)*){after}")
+    path = regex(f"(/({character}+(/{character}*)*)?|{character}+(/{character}*)*)?{after}")
     file = regex(f"///({character}+(/{character}*)*)?{after}")
     if schemes:
         with_host = [s for s in schemes if s != "file"]
@@ -224,5 +234,3 @@ def byte_sizes() -> Automaton:
 def texts_of_bytes(fewest: int, most: int | None) -> Automaton:
     """Return texts whose UTF-8 has so many bytes."""
     return regex("(?s:.*)") & Automaton.byte_set(range(256)).repeat(fewest, most)
-
-

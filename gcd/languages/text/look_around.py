@@ -148,6 +148,11 @@ def _with_one(mark: int) -> Automaton:
 # -- the tree ---------------------------------------------------------------------------------
 
 
+def has_looks(node: Node) -> bool:
+    """Return whether a node has look-around, a word boundary or an anchor of lines."""
+    return bool(_looks(node))
+
+
 def _looks(node: Node) -> list[Look]:
     """The conditions in a node, without those inside of others."""
     match node:
