@@ -6,8 +6,8 @@ interface `GenerateJsonSchema` is told the core schema of each type, and here pu
 place that stands for exactly those texts (`gcd.languages.text.dialects.TextPattern`). What a type's
 own hooks add afterwards, such as `"format": "uuid4"`, is replaced in the finished schema.
 
-Where the JSON schema is narrower than the validator, as for a datetime that pydantic also reads from
-a number, the JSON schema holds. Types that no automaton can decide (existing files, future dates,
+Where the JSON schema is narrower than the validator, as for a datetime that pydantic also reads
+from a number, the JSON schema holds. Types that no automaton can decide (existing files, future dates,
 `Pattern`) become patterns that are refused with the pointer of the place that uses them.
 """
 
@@ -76,8 +76,6 @@ def _generator() -> type:
 
     class ClassSchemas(GenerateJsonSchema):
         """JSON schemas with patterns in the dialect of each class."""
-
-        ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
@@ -311,7 +309,7 @@ class _Finisher:
         self._compile = compile_schema
 
     def finished(self, schema: Any) -> Any:
-        """The schema with patterns for the formats and keywords that only pydantic gives a meaning."""
+        """The schema with patterns for what only pydantic gives a meaning."""
         if not isinstance(schema, Mapping):
             return schema
         found = {}
@@ -335,8 +333,8 @@ class _Finisher:
             found.pop("contentSchema")
             del found["contentMediaType"]
             label = json.dumps(content, default=str)
-            texts = partial(self._json_texts, content)
-            found["pattern"] = TextPattern(label, "JSON", texts)
+            build = partial(self._json_texts, content)
+            found["pattern"] = TextPattern(label, "JSON", build)
         if found.get("pattern") == rust(_BYTE_SIZE) or found.get("pattern") == _BYTE_SIZE:
             found |= _texts("ByteSize", class_texts.byte_sizes)
         if found.pop(_KEYS, False):

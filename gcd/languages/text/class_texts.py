@@ -91,6 +91,7 @@ def decimals(whole: int | None, places: int | None, digits: int | None) -> Autom
     """
     if whole is None and places is None and digits is None:
         return regex(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")
+    pairs: list[tuple[int | None, int | None]]
     if digits is None:
         pairs = [(None, places)]
     else:
@@ -118,7 +119,7 @@ def uuids(version: int | None) -> Automaton:
 
 @priced_cache(16)
 def addresses(versions: str, form: str) -> Automaton:
-    """Return IP addresses of the versions "4", "6" or "46": an "address", "interface", "network"."""
+    """Return IP texts of versions "4", "6" or "46": form "address", "interface" or "network"."""
     options = []
     for version in versions:
         address = text_format(f"ipv{version}")
@@ -168,7 +169,8 @@ def urls(schemes: tuple[str, ...]) -> Automaton:
     label = "[0-9A-Za-z]([0-9A-Za-z-]*[0-9A-Za-z])?"
     name = regex(rf"({label}\.)*[A-Za-z]([0-9A-Za-z-]*[0-9A-Za-z])?") - regex(r"([^.]+\.)*..--.*")
     ip4, ip6 = text_format("ipv4"), text_format("ipv6")
-    assert ip4 is not None and ip6 is not None
+    assert ip4 is not None
+    assert ip6 is not None
     host = name | ip4 | Automaton.concatenate([Automaton.literal("["), ip6, Automaton.literal("]")])
     user = "([A-Za-z0-9._~-]+(:[A-Za-z0-9._~-]*)?@)?"
     authority = Automaton.concatenate(

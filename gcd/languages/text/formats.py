@@ -2,8 +2,8 @@
 
 Each format is an automaton over the UTF-8 text of the string itself, unquoted: 30 February is no
 `date`, 256.0.0.1 no `ipv4`, and digits are ASCII digits. Names that are missing here are not
-regular (`regex`), or need tables of Unicode (`idn-email`, `idn-hostname`, `iri`): to the caller they
-are annotations, of which it warns.
+regular (`regex`), or need tables of Unicode (`idn-email`, `idn-hostname`, `iri`): to the caller
+they are annotations, of which it warns.
 
 | format | source | states |
 |---|---|---|
@@ -13,7 +13,7 @@ are annotations, of which it warns.
 | hostname | RFC 1123 section 2.1, RFC 1034 section 3.1 | 1 515; wide 24 059 |
 | ipv4, ipv6 | RFC 2673 section 3.2, RFC 4291 section 2.2 | 24, 151 |
 | uri, uri-reference | RFC 3986 appendix A | 179, 182 |
-| uri-template | RFC 6570 section 2, without `%` but in percent-encodings | 40 |
+| uri-template | RFC 6570 section 2, with erratum 6937 | 27 |
 | uuid | RFC 4122 section 3, letters of either case | 37 |
 | json-pointer | RFC 6901 section 3 | 10 |
 | relative-json-pointer | draft-bhutton-relative-json-pointer-00 | 13 |
@@ -179,7 +179,7 @@ def _uri_template() -> Automaton:
     ucs = r"\u00A0-\uD7FF\uF900-\uFDCF\uFDF0-\uFFEF"
     ucs += "".join(rf"\U{n:04X}0000-\U{n:04X}FFFD" for n in range(1, 14)) + r"\U000E1000-\U000EFFFD"
     private = r"\uE000-\uF8FF\U000F0000-\U000FFFFD\U00100000-\U0010FFFD"
-    literal = rf"[!#$&(-;=?-\[\]_a-z~{ucs}{private}]|{_ENCODED}"
+    literal = rf"[!#$&-;=?-\[\]_a-z~{ucs}{private}]|{_ENCODED}"
     character = f"([A-Za-z0-9_]|{_ENCODED})"
     name = rf"{character}(\.?{character})*(:[1-9][0-9]{{0,3}}|\*)?"
     return regex(rf"({literal}|\{{[+#./;?&]?{name}(,{name})*\}})*")

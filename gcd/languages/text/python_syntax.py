@@ -2,8 +2,8 @@
 
 What only one of the two has is read as that one does, if the other refuses it or warns that it will
 read it so one day: Rust's flags in the middle of a pattern, nested classes, `&&`, `--` and `~~`
-between them, POSIX classes and `\\p{...}`; Python's look-around, comments `(?#...)`, `\\0`, `{,n}` and a `{`
-that stands for itself. What the two read differently is refused: `a*+` (possessive, or a repetition
+between them, POSIX classes and `\\p{...}`; Python's look-around,
+comments `(?#...)`, `\\0`, `{,n}` and a `{` that stands for itself. What the two read differently is refused: `a*+` (possessive, or a repetition
 repeated), `[--/]`, white space in classes under the flag x, `\\<`.
 
 Where they differ in which characters a name means it is as in Rust, that is as in the Unicode
@@ -11,8 +11,8 @@ standard: `\\s` is White_Space, `\\w` is that of UTS #18, letters have the cases
 folding, and `$` is the end of the text, also if that is a line feed. The flags a (Python) and -u
 (Rust) restrict `\\d`, `\\w`, `\\s` and the cases of letters to ASCII.
 
-Look-around is Python's alone, and Python's look-behind of a fixed width is read at any width. Refused
-by name are atomic groups, and what is not regular (back-references).
+Look-around is Python's alone, and look-behind may have any width here. Refused by name
+are atomic groups, and what is not regular (back-references).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import json
 import pathlib
 import re
 import uuid
-from typing import Annotated, Any, Literal, NamedTuple, Optional
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pytest
 
@@ -177,7 +177,7 @@ TYPES: dict[str, tuple[Any, list[Any], list[Any]]] = {
     "enum": (Color, ["red"], ["green"]),
     "IntEnum": (Number, [1], [2]),
     "Literal": (Literal["a", 1, None], ["a", 1, None], ["b"]),
-    "Optional": (Optional[UUID4 := pydantic.UUID4], [None], ["x"]),
+    "Optional": (pydantic.UUID4 | None, [None], ["x"]),
     "NamedTuple": (Point, [[1, 2.5]], [[1], [1, "x"]]),
     "tuple": (tuple[int, ...], [[], [1]], [["x"]]),
     "deque": (collections.deque[int], [[1]], [["x"]]),
@@ -212,7 +212,8 @@ def test_texts_of_the_language_are_valid(name: str) -> None:
     assert [text for text in sampled if not is_valid(kind, text)] == []
     for value in good:
         text = json.dumps({"x": value}, ensure_ascii=False, separators=(",", ":"))
-        assert is_valid(kind, text) and texts.accepts(text), value
+        assert is_valid(kind, text), value
+        assert texts.accepts(text), value
     for value in bad:
         text = json.dumps({"x": value}, ensure_ascii=False, separators=(",", ":"))
         assert not texts.accepts(text), value
@@ -253,7 +254,8 @@ STRINGS = ["".join(s) for n in range(4) for s in itertools.product(CHARACTERS, r
 @pytest.mark.parametrize(
     "pattern",
     [
-        r"^\D+$", r"\W", r"^\w\b\W", r"\S\z", r"^[[:alpha:]_]{2}", r"[\w&&[^\d_]]$", r"^[\pL--[a-k]]",
+        r"^\D+$", r"\W", r"^\w\b\W", r"\S\z", r"^[[:alpha:]_]{2}", r"[\w&&[^\d_]]$",
+        r"^[\pL--[a-k]]",
         r"[a-é~~B]\d", r"(?i)^K", r"(?x) a # b", r"(?m)^1$", r"(?s:a.B)", r"\Aa\x{42}?\z",
         r"(?P<n>a)(?<m>\u{31})", r"^\p{Arabic}|\p{Lu}$", r"a*+B", r"\b{start}B", r"\<a|1\>",
         r"(?U)a+B", r"(?mR)^a$", r"^.$", r"a$", r"(?-u:\w)$", r"^[^[:^digit:]]$", r"^$|\B-",
