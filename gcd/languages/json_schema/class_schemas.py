@@ -7,8 +7,8 @@ place that stands for exactly those texts (`gcd.languages.text.dialects.TextPatt
 own hooks add afterwards, such as `"format": "uuid4"`, is replaced in the finished schema.
 
 Where the JSON schema is narrower than the validator, as for a datetime that pydantic also reads
-from a number, the JSON schema holds. Types that no automaton can decide (existing files, future dates,
-`Pattern`) become patterns that are refused with the pointer of the place that uses them.
+from a number, the JSON schema holds. Types that no automaton can decide (existing files, future
+dates, `Pattern`) become patterns that are refused with the pointer of the place that uses them.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 What only one of the two has is read as that one does, if the other refuses it or warns that it will
 read it so one day: Rust's flags in the middle of a pattern, nested classes, `&&`, `--` and `~~`
-between them, POSIX classes and `\\p{...}`; Python's look-around,
-comments `(?#...)`, `\\0`, `{,n}` and a `{` that stands for itself. What the two read differently is refused: `a*+` (possessive, or a repetition
-repeated), `[--/]`, white space in classes under the flag x, `\\<`.
+between them, POSIX classes and `\\p{...}`; Python's look-around, comments `(?#...)`, `\\0`, `{,n}`
+and a `{` that stands for itself. What the two read differently is refused: `a*+` (possessive, or a
+repetition repeated), `[--/]`, white space in classes under the flag x, `\\<`.
 
 Where they differ in which characters a name means it is as in Rust, that is as in the Unicode
 standard: `\\s` is White_Space, `\\w` is that of UTS #18, letters have the cases of simple case
