@@ -25,6 +25,8 @@ from gcd.languages.cycles import components
 from gcd.languages.grammar.expressions import PER_STEP, Grammar, blamed
 from gcd.languages.literal import literal
 from gcd.languages.text.code_points import one_of, ranges
+from gcd.languages.text.look_around import has_looks
+from gcd.languages.text.python_syntax import parse
 from gcd.languages.text.regex import regex
 from gcd.languages.text.syntax import Choice, Node, Reference, Repeat, Sequence
 from gcd.languages.text.thompson import automaton_of_rule
@@ -242,7 +244,13 @@ def _literal(token: Any, name: str) -> Automaton:
                 "a lazy quantifier, by which a lexer chooses the shortest match, is not "
                 "supported; say which characters may not come"
             )
-        return regex(f"(?{flags})(?:{pattern.value})" if flags else pattern.value)
+        written = f"(?{flags})(?:{pattern.value})" if flags else pattern.value
+        if has_looks(parse(written)):
+            raise ConstraintError(
+                "look-around, a word boundary or an anchor of lines is not supported in a "
+                "terminal, whose surroundings a lexer sees; spell out its texts"
+            )
+        return regex(written)
     except ConstraintError as error:
         if type(error) is not ConstraintError:
             raise

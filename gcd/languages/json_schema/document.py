@@ -40,7 +40,7 @@ from gcd.languages.json_schema.drafts import Schema, draft_named
 from gcd.languages.json_schema.ignored import IgnoredKeyword
 from gcd.languages.json_schema.keywords import check_rules
 from gcd.languages.json_schema.references import References
-from gcd.languages.text.ecma_syntax import ecma_pattern
+from gcd.languages.text.dialects import search_language
 
 _PER_SCHEMA = 2_000  # units of work for a schema that is looked at again
 _MAX_BESIDE = 64  # schemas of one value inside each other, references followed
@@ -256,7 +256,7 @@ class Document:
     def pattern(self, pattern: str, place: Place, keyword: str) -> Automaton:
         """Return the texts in which a pattern of this schema is found."""
         try:
-            return ecma_pattern(pattern)
+            return search_language(pattern)
         except LimitError as error:
             if isinstance(error, StateLimitError):  # the work may be that of other parts
                 error.blame(keyword, self.named(place.pointer))
@@ -362,7 +362,7 @@ class Document:
 @lru_cache(maxsize=4096)
 def matches(pattern: str, text: str) -> bool:
     """Return whether a pattern is found in a text."""
-    return ecma_pattern(pattern).accepts(text)
+    return search_language(pattern).accepts(text)
 
 
 def _same_value(schema: Mapping[str, Any]) -> Iterable[tuple[str | int, ...]]:

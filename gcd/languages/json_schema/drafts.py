@@ -62,11 +62,8 @@ _SPANS: dict[str, tuple[str, str | None]] = {
 }
 # Of draft 3, and gone since. A schema that does not say its draft may mean them.
 _DRAFT_3 = frozenset(["divisibleBy", "disallow", "extends"])
-# Formats that a draft defines and no automaton can decide, or none does yet.
-_NOT_BUILT = {
-    **dict.fromkeys(("idn-email", "idn-hostname", "iri", "iri-reference", "regex"), "7"),
-    "uri-template": "6",
-}
+# Formats that a draft defines and no automaton decides: annotations, as the standard permits.
+_NOT_BUILT = dict.fromkeys(("idn-email", "idn-hostname", "iri", "iri-reference", "regex"), "7")
 _BESIDE_REF = frozenset(["$ref", "$schema", "$defs", "definitions"])  # what stays beside `$ref`
 
 
@@ -274,14 +271,10 @@ def _translate_format(schema: Schema, draft: Draft, assert_formats: bool) -> Non
         schema.pop("format", None)
     elif isinstance(name, str) and name not in FORMATS:
         del schema["format"]
+        reason = f"is {name!r}, which is not a known format"
         if draft.knows_format(name):
-            reason = (
-                f"is {name!r}, which is not supported; the formats are {', '.join(FORMATS)}. "
-                'Remove it, or pass formats="ignore"'
-            )
-            schema.faults.append(Fault("format", reason, refused=True))
-        else:
-            schema.ignored.append(("format", f"is {name!r}, which is not a known format"))
+            reason = f"is {name!r}, which no automaton decides here, so it only describes"
+        schema.ignored.append(("format", reason))
 
 
 def _translate_bounds(schema: Schema, draft: Draft) -> None:

@@ -37,12 +37,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from types import GenericAlias
 from typing import Any
 
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import metered
 from gcd.errors import ConstraintError, EmptyLanguageError, WorkLimitError, at, check_count, shown
+from gcd.languages.json_schema.class_schemas import class_schema
 from gcd.languages.json_schema.document import Document, Place
 from gcd.languages.json_schema.ignored import IgnoredKeyword, warn_of
 from gcd.languages.json_schema.languages import SchemaLanguages
@@ -71,7 +73,8 @@ def json_schema(
 
     Args:
         schema: a JSON schema as parsed JSON (a mapping or a boolean), as JSON text, or as a
-            pydantic model class, whose `model_json_schema()` is taken.
+            pydantic model class. Patterns of a class are Rust's (or Python's, if its
+            `regex_engine` says so), and texts that its validator refuses are left out.
         whitespace: "compact" `{"a":1}`, "spaced" `{"a": 1}` as `json.dumps` writes it, or
             "flexible", any whitespace that RFC 8259 permits.
         max_depth: nesting of values the schema leaves free, and of recursive schemas.
@@ -189,7 +192,7 @@ def _needed(document: Document, place: Place) -> Iterator[Place]:
 def _parsed(schema: Any) -> Any:
     """The schema that JSON text or a pydantic model class stands for; all else as it is."""
     if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
-        return schema.model_json_schema()
+        return class_schema(schema, partial(json_schema, unknown="ignore"))
     if hasattr(schema, "model_json_schema"):
         raise ConstraintError(f"{schema!r} is an object of a pydantic model; give the class")
     if isinstance(schema, type | GenericAlias):

@@ -11,8 +11,9 @@ on what it means it is read that way, as Annex B of the standard does without th
 and `]` for themselves, `\\-` and other escaped punctuation, `[\\w-.]` with a literal hyphen. Where
 dialects differ (`\\A`, `\\1` to `\\9` in a class, `{,3}`) the pattern is refused.
 
-Refused by name too is what is regular but not built here (look-around, word boundaries) and what
-is not regular (back-references).
+Look-around and word boundaries are conditions on a position (`gcd.languages.text.look_around`).
+ES2025's modifiers `(?ims-ims:...)` are read, too. What is not regular (back-references) is refused
+by name.
 """
 
 from __future__ import annotations
@@ -24,9 +25,18 @@ from gcd.automata.automaton import Automaton
 from gcd.automata.limits import priced_cache
 from gcd.languages.text.code_points import Ranges, complement, ranges
 from gcd.languages.text.ecma_properties import BINARY, GENERAL_CATEGORIES
+from gcd.languages.text.look_around import automaton_of
 from gcd.languages.text.parsing import CONTROLS, QUANTIFIER, PatternParser, single
-from gcd.languages.text.syntax import Chars, End, Node, Start
-from gcd.languages.text.thompson import automaton_of
+from gcd.languages.text.syntax import (
+    Chars,
+    End,
+    Node,
+    Start,
+    has_anchors,
+    line_end,
+    line_start,
+    word_boundary,
+)
 from gcd.languages.text.unicode_tables import property_ranges
 
 DIGITS = ranges([(0x30, 0x39)])
@@ -46,6 +56,8 @@ _CLASSES = {
     "s": SPACE, "S": complement(SPACE),
 }  # fmt: skip
 _OPEN_COUNT = re.compile(r"\{,[0-9]+\}")
+_CONDITIONS = ("^", "$", r"\b", r"\B", "(?=", "(?!", "(?<=", "(?<!")  # not to be repeated
+_MODIFIERS = re.compile(r"\?([ims]*)(-[ims]*)?:")
 _GROUP_NAME = re.compile(r"\?<([^\W\d]|\$)(\w|\$)*>")
 
 
@@ -55,7 +67,11 @@ def parse(pattern: str) -> Node:
 
 
 class _Parser(PatternParser):
-    _boundaries, _references = "bB", "k"
+    _references = "k"
+
+    def __init__(self, pattern: str) -> None:
+        super().__init__(pattern)
+        self._flags = frozenset[str]()  # those of i, m, s that are on
 
     # -- structure ----------------------------------------------------------------------------
 
@@ -63,7 +79,7 @@ class _Parser(PatternParser):
         found = QUANTIFIER.match(self._text, self._at)
         if not found:
             return node
-        if self._text[begin] in "^$":
+        if has_anchors(node) and self._text.startswith(_CONDITIONS, begin):
             raise self._error(f"`{self._text[begin : found.end()]}`", begin, "repeat no anchors")
         self._at = found.end()
         self._skip("?")  # lazy: the same texts match
@@ -73,37 +89,53 @@ class _Parser(PatternParser):
         begin = self._at
         character = self._next()
         if character == "^":
-            return Start()
+            return line_start(LINE_ENDS) if "m" in self._flags else Start()
         if character == "$":
-            return End()
+            return line_end(LINE_ENDS) if "m" in self._flags else End()
         if character == ".":
-            return Chars(complement(LINE_ENDS))
+            return Chars(complement(() if "s" in self._flags else LINE_ENDS))
         if character == "(":
             return self._group(begin)
         if character == "[":
             return Chars(self._class(begin))
         if character == "\\":
-            return Chars(self._escape(begin))
+            boundary = self._matched("[bB]")
+            if boundary:
+                return word_boundary(self._cased(WORD), negated=boundary == "B")
+            return Chars(self._cased(self._escape(begin)))
         if character in "*+?" or QUANTIFIER.match(self._text, begin):
             raise self._error("a quantifier with nothing to repeat", begin, "escape it with `\\`")
         if _OPEN_COUNT.match(self._text, begin):
             raise self._error("`{,n}`", begin, "dialects read it differently; write `{0,n}`")
-        return Chars(single(ord(character)))
+        return Chars(self._cased(single(ord(character))))
 
     def _group(self, begin: int) -> Node:
-        instead = "use `allOf` and `not` with patterns of their own instead"
-        self._refuse_look_around(begin, instead)
+        look = self._look_around(begin)
+        if look:
+            return look
         rest = self._text[self._at : self._at + 3]
-        if rest.startswith("?:"):
-            self._at += 2
-        elif rest.startswith("?"):
+        outside = self._flags
+        if rest.startswith("?"):
             name = _GROUP_NAME.match(self._text, self._at)
-            if not name:
+            found = name or _MODIFIERS.match(self._text, self._at)
+            if not found:
                 raise self._error(
-                    f"the group `({rest}`", begin, "ECMA-262 has `(`, `(?:` and `(?<name>`"
-                )
-            self._at = name.end()
-        return self._inside_group(begin)
+                    f"the group `({rest}`", begin,
+                    "ECMA-262 has `(`, `(?:`, `(?<name>`, look-around, and modifiers as in `(?i:`",
+                )  # fmt: skip
+            self._at = found.end()
+            if not name:
+                self._modify(found[1], found[2] or "", begin)
+        inner = self._inside_group(begin)
+        self._flags = outside
+        return inner
+
+    def _modify(self, on: str, off: str, begin: int) -> None:
+        """Turn flags on and, of a text that begins with a hyphen, off."""
+        letters = on + off[1:]
+        if len(set(letters)) < len(letters) or off == "-" == on + off:
+            raise self._error("a modifier", begin, "each of i, m, s may come once, and one must")
+        self._flags = (self._flags | set(on)) - set(off[1:])
 
     # -- classes and escapes ------------------------------------------------------------------
 
@@ -124,8 +156,12 @@ class _Parser(PatternParser):
                 found += [*first, (0x2D, 0x2D), *last]
             else:
                 found.append(pair)
-        inside = self._paid(ranges(found))
+        inside = self._cased(self._paid(ranges(found)))
         return complement(inside) if negated else inside
+
+    def _cased(self, inside: Ranges) -> Ranges:
+        """The code points and, under the flag i, their other cases."""
+        return self._with_other_cases(inside) if "i" in self._flags else inside
 
     def _class_atom(self, begin: int) -> Ranges:
         if self._at >= len(self._text):
@@ -138,7 +174,9 @@ class _Parser(PatternParser):
         """The code points that an escape stands for; its backslash is read already."""
         letter = self._next()
         if letter in _CLASSES:
-            return self._paid(_CLASSES[letter])
+            inside = self._paid(_CLASSES[letter])
+            # Under the flag i, words have the other cases of k and s, and `\W` lacks them.
+            return complement(self._cased(WORD)) if letter == "W" else inside
         if letter in CONTROLS:
             return single(CONTROLS[letter])
         if letter in ("p", "P"):

@@ -2,8 +2,8 @@
 
 Each format is an automaton over the UTF-8 text of the string itself, unquoted: 30 February is no
 `date`, 256.0.0.1 no `ipv4`, and digits are ASCII digits. Names that are missing here are not
-regular (`regex`), or need tables of Unicode (`idn-email`, `idn-hostname`, `iri`): the caller
-refuses them by name.
+regular (`regex`), or need tables of Unicode (`idn-email`, `idn-hostname`, `iri`): to the caller
+they are annotations, of which it warns.
 
 | format | source | states |
 |---|---|---|
@@ -13,6 +13,7 @@ refuses them by name.
 | hostname | RFC 1123 section 2.1, RFC 1034 section 3.1 | 1 515; wide 24 059 |
 | ipv4, ipv6 | RFC 2673 section 3.2, RFC 4291 section 2.2 | 24, 151 |
 | uri, uri-reference | RFC 3986 appendix A | 179, 182 |
+| uri-template | RFC 6570 section 2, with erratum 6937 | 27 |
 | uuid | RFC 4122 section 3, letters of either case | 37 |
 | json-pointer | RFC 6901 section 3 | 10 |
 | relative-json-pointer | draft-bhutton-relative-json-pointer-00 | 13 |
@@ -173,6 +174,17 @@ def _query_and_fragment() -> Automaton:
     return regex(rf"(\?{text})?(#{text})?")
 
 
+def _uri_template() -> Automaton:
+    """Literals and expressions in braces; reserved operators are not used."""
+    ucs = r"\u00A0-\uD7FF\uF900-\uFDCF\uFDF0-\uFFEF"
+    ucs += "".join(rf"\U{n:04X}0000-\U{n:04X}FFFD" for n in range(1, 14)) + r"\U000E1000-\U000EFFFD"
+    private = r"\uE000-\uF8FF\U000F0000-\U000FFFFD\U00100000-\U0010FFFD"
+    literal = rf"[!#$&-;=?-\[\]_a-z~{ucs}{private}]|{_ENCODED}"
+    character = f"([A-Za-z0-9_]|{_ENCODED})"
+    name = rf"{character}(\.?{character})*(:[1-9][0-9]{{0,3}}|\*)?"
+    return regex(rf"({literal}|\{{[+#./;?&]?{name}(,{name})*\}})*")
+
+
 def _uuid() -> Automaton:
     return regex(f"{_HEX}{{8}}(-{_HEX}{{4}}){{3}}-{_HEX}{{12}}")
 
@@ -199,6 +211,7 @@ _BUILDERS: Mapping[str, Callable[[bool], Automaton]] = {
     "ipv6": lambda wide: _ipv6(),
     "uri": lambda wide: _uri(),
     "uri-reference": lambda wide: _uri_reference(),
+    "uri-template": lambda wide: _uri_template(),
     "uuid": lambda wide: _uuid(),
     "json-pointer": lambda wide: _json_pointer(),
     "relative-json-pointer": _relative_json_pointer,

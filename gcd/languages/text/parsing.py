@@ -12,12 +12,22 @@ from collections.abc import Callable
 from gcd.automata.limits import spend
 from gcd.errors import ConstraintError
 from gcd.languages.text.code_points import Ranges
-from gcd.languages.text.syntax import Choice, Node, Sequence, repeat, shown_pattern
+from gcd.languages.text.syntax import (
+    Choice,
+    Look,
+    Node,
+    Sequence,
+    look_around,
+    repeat,
+    shown_pattern,
+)
+from gcd.languages.text.unicode_tables import with_other_cases
 
 MAX_NESTING = 50  # groups inside groups
 # Units of work, for the parsers are interpreted code: for a character of the pattern, and for a
 # range of code points in what a class or an escape stands for.
 _PER_CHARACTER, _PER_RANGE = 1000, 500
+_PER_CASED_CHARACTER, _PER_CASED_SET = 60_000, 1_500_000  # units of work to find other cases
 
 QUANTIFIER = re.compile(r"[*+?]|\{([0-9]+)(?:(,)([0-9]*))?\}")
 CONTROLS = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}
@@ -26,13 +36,13 @@ CONTROLS = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}
 class PatternParser:
     """A parser at one position of a pattern."""
 
-    _boundaries: str  # letters of escapes that mean the boundary of a word
     _references: str  # letters, beside digits, of escapes that refer back to groups
 
     def __init__(self, pattern: str) -> None:
         self._text = pattern
         self._at = 0
         self._depth = 0
+        self._cased_before: set[Ranges] = set()
 
     # -- structure ----------------------------------------------------------------------------
 
@@ -112,9 +122,13 @@ class PatternParser:
             raise self._error("an escape", begin, "the last code point is U+10FFFF")
         return value
 
-    def _refuse_look_around(self, begin: int, instead: str) -> None:
-        if self._text.startswith(("?=", "?!", "?<=", "?<!"), self._at):
-            raise self._error("look-around", begin, instead)
+    def _look_around(self, begin: int) -> Look | None:
+        """The look-around that the group which opens at `begin` is, if it is one."""
+        found = self._matched(r"\?<?[=!]")
+        if not found:
+            return None
+        body = self._inside_group(begin)
+        return look_around(body, ahead="<" not in found, negated="!" in found)
 
     def _other_escape(self, letter: str, begin: int, in_class: bool) -> int:
         """The character behind a backslash that stands for itself; "" is the pattern's end."""
@@ -123,15 +137,18 @@ class PatternParser:
             raise self._error(
                 what, begin, r"spell out what it stands for (a character is `\xHH` or `\uHHHH`)"
             )
-        if letter and letter in self._boundaries and not (in_class and letter.isalpha()):
-            raise self._error(
-                f"the word boundary `\\{letter}`", begin, "say which characters may come there"
-            )
         if letter.isascii() and letter.isalpha():
             raise self._error(f"the escape `\\{letter}`", begin, "there is none of that name")
         if not letter:
             raise self._error("a backslash at the end", begin, r"write `\\` for the character")
         return ord(letter)
+
+    def _with_other_cases(self, inside: Ranges) -> Ranges:
+        """The code points and all whose simple case folding is that of one of them."""
+        if inside not in self._cased_before:
+            self._cased_before.add(inside)
+            self._spend(_PER_CASED_SET if _code_point(inside) is None else _PER_CASED_CHARACTER)
+        return with_other_cases(inside)
 
     def _having_property(
         self, begin: int, written: str, look_up: Callable[[str], Ranges | None]

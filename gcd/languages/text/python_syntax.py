@@ -1,18 +1,18 @@
-"""This module parses what Python's `re` and Rust's `regex` crate agree on in regular expressions.
+"""Parser for what Python's `re` and Rust's `regex` crate agree on in regular expressions.
 
 What only one of the two has is read as that one does, if the other refuses it or warns that it will
 read it so one day: Rust's flags in the middle of a pattern, nested classes, `&&`, `--` and `~~`
-between them, POSIX classes and `\\p{...}`; Python's comments `(?#...)`, `\\0`, `{,n}` and a `{`
-that stands for itself. What the two read differently is refused: `a*+` (possessive, or a repetition
-repeated), `[--/]`, white space in classes under the flag x, `\\<`.
+between them, POSIX classes and `\\p{...}`; Python's look-around, comments `(?#...)`, `\\0`, `{,n}`
+and a `{` that stands for itself. What the two read differently is refused: `a*+` (possessive, or a
+repetition repeated), `[--/]`, white space in classes under the flag x, `\\<`.
 
 Where they differ in which characters a name means it is as in Rust, that is as in the Unicode
 standard: `\\s` is White_Space, `\\w` is that of UTS #18, letters have the cases of simple case
 folding, and `$` is the end of the text, also if that is a line feed. The flags a (Python) and -u
 (Rust) restrict `\\d`, `\\w`, `\\s` and the cases of letters to ASCII.
 
-Refused by name is what is regular but not built here (look-around, word boundaries, anchors of
-lines, atomic groups), and what is not regular (back-references).
+Look-around is Python's alone, and look-behind may have any width here. Refused by name
+are atomic groups, and what is not regular (back-references).
 """
 
 from __future__ import annotations
@@ -23,7 +23,16 @@ from dataclasses import dataclass, replace
 from gcd.languages.text import unicode_tables
 from gcd.languages.text.code_points import Ranges, complement, ranges
 from gcd.languages.text.parsing import CONTROLS, MAX_NESTING, QUANTIFIER, PatternParser, single
-from gcd.languages.text.syntax import Chars, End, Node, Sequence, Start
+from gcd.languages.text.syntax import (
+    Chars,
+    End,
+    Node,
+    Sequence,
+    Start,
+    line_end,
+    line_start,
+    word_boundary,
+)
 
 _UPPER, _LOWER, _DIGITS = (0x41, 0x5A), (0x61, 0x7A), (0x30, 0x39)
 _SPACES = ((0x09, 0x0D), (0x20, 0x20))
@@ -50,37 +59,43 @@ _POSIX = {
 }
 _GROUP_NAME = re.compile(r"\?P?<([^\W\d]\w*)>")
 _FLAGS = re.compile(r"\?([A-Za-z]*)(-[A-Za-z]+)?([:)])")
-_PER_CASED_CHARACTER, _PER_CASED_SET = 60_000, 1_500_000  # units of work to find other cases
 _FLAGS_ALONE = Sequence(())  # a term that sets flags; told from other empty ones by identity
 _IGNORED = re.compile(r"[ \t\n\r\v\f]+|#[^\n]*")  # under the flag x
-_ONLY_RUST_IGNORES = "\x85\u200e\u200f\u2028\u2029"
+ONLY_RUST_IGNORES = "\x85\u200e\u200f\u2028\u2029"
+_LINE_FEED = single(0x0A)
 _OPERATORS = ("&&", "--", "~~")
 
 
 def parse(pattern: str) -> Node:
     """Parse a pattern; `ConstraintError` names what is wrong with it or not supported."""
-    return _Parser(pattern).pattern()
+    return CommonParser(pattern).pattern()
 
 
 @dataclass(frozen=True)
-class _Flags:
-    """What the letters i, m, s, x and a turn on."""
+class Flags:
+    """What the letters i, m, s, x and a turn on, and R in Rust."""
 
     i: bool = False
     m: bool = False
     s: bool = False
     x: bool = False
     a: bool = False
+    R: bool = False
 
 
-class _Parser(PatternParser):
-    _boundaries, _references = "bB<>", "kg"
+class CommonParser(PatternParser):
+    """A parser of what both agree on; those of one dialect alone are derived from it."""
+
+    _references = "kg"
+    _ends = "zZ"  # letters of escapes for the end of the text
+    _flag_letters = "imsx"  # of flags that may be turned on and off
+    _ignored = _IGNORED  # under the flag x
+    _reads_plus_twice = False  # whether `a*+` is a repetition of a repetition
 
     def __init__(self, pattern: str) -> None:
         super().__init__(pattern)
-        self._flags = _Flags()
+        self._flags = Flags()
         self._names: set[str] = set()
-        self._cased_before: set[Ranges] = set()
 
     # -- structure ----------------------------------------------------------------------------
 
@@ -92,7 +107,7 @@ class _Parser(PatternParser):
                     raise self._error("a `(?#` without `)`", self._at, "close the comment")
                 self._at = end + 1
                 continue
-            found = _IGNORED.match(self._text, self._at) if self._flags.x else None
+            found = self._ignored.match(self._text, self._at) if self._flags.x else None
             if not found:
                 return
             self._at = found.end()
@@ -103,7 +118,7 @@ class _Parser(PatternParser):
         while found := self._quantifier():
             if node is _FLAGS_ALONE:
                 raise self._error("a quantifier with nothing to repeat", self._at, "flags are set")
-            if is_repeated and found[0] == "+":
+            if is_repeated and found[0] == "+" and not self._reads_plus_twice:
                 raise self._error(
                     "`+` behind a quantifier", self._at,
                     "to Python it is possessive, to Rust a repetition; put the inner one in `(?:)`",
@@ -134,36 +149,54 @@ class _Parser(PatternParser):
             raise self._error("a quantifier with nothing to repeat", begin, "escape it with `\\`")
         character = self._next()
         if character in "^$":
-            if self._flags.m:
-                raise self._error(
-                    f"`{character}` under the flag m", begin,
-                    r"the whole text is matched; write `\n` where a line ends",
-                )  # fmt: skip
-            return Start() if character == "^" else End()
+            return self._anchor(character)
         if character == ".":
-            return Chars(complement(() if self._flags.s else single(0x0A)))
+            return Chars(complement(() if self._flags.s else self._line_ends()))
         if character == "(":
             return self._group(begin)
         if character == "[":
             return Chars(self._class(begin))
         if character == "\\":
             letter = self._text[self._at : self._at + 1]
-            if letter and letter in "AzZ":
+            if letter and letter in "A" + self._ends:
                 self._at += 1
                 return Start() if letter == "A" else End()
+            if letter and letter in "bB<>":
+                return self._boundary(begin)
             return Chars(self._escape(begin))
-        if self._flags.x and character in _ONLY_RUST_IGNORES:
+        if self._flags.x and character in ONLY_RUST_IGNORES:
             raise self._error("white space", begin, "only Rust ignores it; write an escape for it")
         return Chars(self._cased(single(ord(character))))
 
+    def _line_ends(self) -> Ranges:
+        return _LINE_FEED
+
+    def _anchor(self, character: str) -> Node:
+        """`^` or `$`."""
+        if not self._flags.m:
+            return Start() if character == "^" else End()
+        return line_start(_LINE_FEED) if character == "^" else line_end(_LINE_FEED)
+
+    def _boundary(self, begin: int) -> Node:
+        """A boundary of words, whose letter follows."""
+        letter = self._next()
+        if letter in "<>" or (letter == "b" and self._text.startswith("{", self._at)):
+            raise self._error(
+                rf"`\{letter}`", begin, "Rust and Python read it differently; use look-around"
+            )
+        return word_boundary(self._perl_class("w"), negated=letter == "B")
+
     def _group(self, begin: int) -> Node:
-        self._refuse_look_around(begin, "intersect or subtract automata (&, -) instead")
+        outside = self._flags
+        look = self._look_around(begin)
+        if look:
+            self._flags = outside
+            return look
         rest = self._text[self._at : self._at + 3]
         if rest.startswith(("?P=", "?(")):
             raise self._error("a back-reference", begin, "no automaton can honour it")
         if rest.startswith("?>"):
             raise self._error("an atomic group", begin, "write `(?:`: all matches count")
-        outside = self._flags
         if rest.startswith("?"):
             name = _GROUP_NAME.match(self._text, self._at)
             flags = _FLAGS.match(self._text, self._at)
@@ -189,7 +222,7 @@ class _Parser(PatternParser):
         """Turn flags on and, of a text that begins with a hyphen, off."""
         for letters, value in ((on, True), (off[1:], False)):
             for letter in letters:
-                if letter in "imsx":
+                if letter in self._flag_letters:
                     self._flags = replace(self._flags, **{letter: value})
                 elif letter == "u" or (letter == "a" and value):
                     self._flags = replace(self._flags, a=(letter == "a") == value)
@@ -203,6 +236,7 @@ class _Parser(PatternParser):
         self._depth += 1
         if self._depth > MAX_NESTING:
             raise self._error("a class", begin, f"they are nested deeper than {MAX_NESTING}")
+        self._skip_class_space()
         negated = self._skip("^")
         if self._text.startswith("--", self._at):
             raise self._error("`--` first in a class", self._at, r"write `\-` for the character")
@@ -224,11 +258,16 @@ class _Parser(PatternParser):
                 return complement(result) if negated else result
             operator = self._next() + self._next()
 
+    def _skip_class_space(self) -> None:
+        """Go on to what means something in a class."""
+
     def _union(self, begin: int, *, may_close: bool) -> Ranges:
         """Members of a class up to its end or to an operator."""
         found: list[tuple[int, int]] = []
+        self._skip_class_space()
         first_at = self._at
         while True:
+            self._skip_class_space()
             follows = self._text[self._at : self._at + 2]
             is_first = self._at == first_at
             if follows in _OPERATORS or (follows.startswith("]") and (may_close or not is_first)):
@@ -239,11 +278,13 @@ class _Parser(PatternParser):
                 return self._cased(ranges(found))
             at = self._at
             first = self._member(begin)
+            self._skip_class_space()
             follows = self._text[self._at : self._at + 2]
             if not follows.startswith("-") or follows in ("-", "-]", "--"):
                 found += first
                 continue
             self._at += 1
+            self._skip_class_space()
             last_at = self._at
             pair = self._range(first, self._member(begin), at)
             if pair is None or "[" in (self._text[at], self._text[last_at]):
@@ -280,11 +321,7 @@ class _Parser(PatternParser):
             return inside
         if self._flags.a:
             return unicode_tables.with_other_ascii_cases(inside)
-        if inside not in self._cased_before:
-            self._cased_before.add(inside)
-            is_single = len(inside) == 1 and inside[0][0] == inside[0][1]
-            self._spend(_PER_CASED_CHARACTER if is_single else _PER_CASED_SET)
-        return unicode_tables.with_other_cases(inside)
+        return self._with_other_cases(inside)
 
     # -- escapes ------------------------------------------------------------------------------
 
@@ -293,12 +330,15 @@ class _Parser(PatternParser):
         letter = self._next()
         if letter and letter in "dDsSwW":
             kind = letter.lower()
-            table = _ASCII_CLASSES[kind] if self._flags.a else unicode_tables.perl_class(kind)
+            table = self._perl_class(kind)
             return self._paid(table if letter == kind else complement(table))
         if letter in ("p", "P"):
             return self._property(begin, negated=letter == "P")
         value = self._escaped_character(letter, begin, in_class)
         return single(value) if in_class else self._cased(single(value))
+
+    def _perl_class(self, letter: str) -> Ranges:
+        return _ASCII_CLASSES[letter] if self._flags.a else unicode_tables.perl_class(letter)
 
     def _escaped_character(self, letter: str, begin: int, in_class: bool) -> int:
         if letter in CONTROLS:

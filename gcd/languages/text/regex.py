@@ -11,16 +11,16 @@ from __future__ import annotations
 from gcd.automata.automaton import Automaton
 from gcd.automata.limits import metered
 from gcd.errors import check_kind
+from gcd.languages.text.look_around import automaton_of
 from gcd.languages.text.python_syntax import parse
-from gcd.languages.text.thompson import automaton_of
 
 
 def regex(pattern: str) -> Automaton:
     """Return the texts, in UTF-8, that match `pattern` from the first character to the last.
 
     Args:
-        pattern: in the common syntax of Python's `re` and Rust's `regex`, without look-around,
-            word boundaries and back-references.
+        pattern: in the common syntax of Python's `re` and Rust's `regex`, with Python's look-around
+            and without back-references.
 
     Raises:
         ConstraintError: if the pattern is not valid, or uses what is not supported; says what and

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gcd.automata.automaton import Automaton
-from gcd.languages.text.code_points import Ranges
+from gcd.languages.text.code_points import Ranges, complement
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,25 @@ class Start:
 @dataclass(frozen=True)
 class End:
     """Nothing is read after."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """A condition on a position of the text, which reads nothing.
+
+    The condition holds if, for one of the `options`, the text before the position ends with a match
+    of the first node and the text after it begins with a match of the second; `negated` inverts it.
+    """
+
+    options: tuple[tuple[Node, Node], ...]
+    negated: bool = False
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One byte that no UTF-8 text contains; it stands for a `Look` while an automaton is built."""
+
+    byte: int
 
 
 @dataclass(frozen=True)
@@ -65,7 +84,11 @@ class Repeat:
     span: tuple[int, int] = field(default=(0, 0), compare=False)
 
 
-Node = Chars | Start | End | Automaton | Reference | Sequence | Choice | Repeat
+Node = Chars | Start | End | Look | Mark | Automaton | Reference | Sequence | Choice | Repeat
+
+
+EMPTY = Sequence(())
+_LF, _CR = ((0x0A, 0x0A),), ((0x0D, 0x0D),)
 
 
 def repeat(body: Node, minimum: int, maximum: int | None, span: tuple[int, int]) -> Node:
@@ -79,7 +102,7 @@ def repeat(body: Node, minimum: int, maximum: int | None, span: tuple[int, int])
         minimum = min(minimum, 1)
         maximum = 1 if maximum is None else min(maximum, 1)
     if maximum == 0:
-        return Sequence(())
+        return EMPTY
     if (minimum, maximum) == (1, 1):
         return body
     if isinstance(body, Repeat) and _no_gaps(body, minimum, maximum):
@@ -110,15 +133,61 @@ def _reads_nothing(node: Node) -> bool:
 
 
 def has_anchors(node: Node) -> bool:
-    """Return whether `Start` or `End` is in the node."""
+    """Return whether the node contains a condition: `Start`, `End`, `Look` or its `Mark`."""
     match node:
-        case Start() | End():
+        case Start() | End() | Look() | Mark():
             return True
         case Sequence(parts) | Choice(parts):
             return any(map(has_anchors, parts))
         case Repeat(body):
             return has_anchors(body)
     return False
+
+
+def look_around(body: Node, *, ahead: bool, negated: bool) -> Look:
+    """Return look-ahead or look-behind of a body."""
+    return Look((((EMPTY, body) if ahead else (body, EMPTY)),), negated)
+
+
+def word_boundary(word: Ranges, *, negated: bool = False) -> Look:
+    """Return the boundary of a word, whose characters are given."""
+    inside, before, after = Chars(word), _start_or(complement(word)), _end_or(complement(word))
+    return Look(((inside, after), (before, inside)), negated)
+
+
+def word_edge(word: Ranges, *, end: bool, half: bool = False) -> Look:
+    """Return the start of a word, or its end; if `half`, only the side that is no word matters."""
+    inside = EMPTY if half else Chars(word)
+    if end:
+        return Look(((inside, _end_or(complement(word))),))
+    return Look(((_start_or(complement(word)), inside),))
+
+
+def line_start(ends: Ranges, *, crlf: bool = False) -> Look:
+    """Return the start of a line.
+
+    Args:
+        ends: the characters that end a line.
+        crlf: whether `\\r` followed by `\\n` is one end; `ends` has both then.
+    """
+    if not crlf:
+        return Look(((_start_or(ends), EMPTY),))
+    return Look(((_start_or(_LF), EMPTY), (Chars(_CR), _end_or(complement(_LF)))))
+
+
+def line_end(ends: Ranges, *, crlf: bool = False) -> Look:
+    """Return the end of a line, as `line_start` does for its start."""
+    if not crlf:
+        return Look(((EMPTY, _end_or(ends)),))
+    return Look(((EMPTY, _end_or(_CR)), (_start_or(complement(_CR)), Chars(_LF))))
+
+
+def _start_or(inside: Ranges) -> Node:
+    return Choice((Start(), Chars(inside)))
+
+
+def _end_or(inside: Ranges) -> Node:
+    return Choice((End(), Chars(inside)))
 
 
 def literal_text(node: Node) -> str | None:

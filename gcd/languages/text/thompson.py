@@ -20,6 +20,9 @@ the pattern is in one of four *phases*:
 in four copies of the layout. Patterns such as `^P$` need none of that: the text that matches as a
 whole begins and ends there anyway, and a search leaves out what it would read before and after.
 
+**Look-around** is a `Mark` here, an edge with a byte that no text contains
+(`gcd.languages.text.look_around`). Marks are no part of the text, so the phase stays as it is.
+
 Nothing here takes long without paying for it (`gcd.automata.limits`): what is laid out is counted
 before it is, and errors say which part of the pattern was too much.
 """
@@ -40,6 +43,7 @@ from gcd.languages.text.syntax import (
     Chars,
     Choice,
     End,
+    Mark,
     Node,
     Reference,
     Repeat,
@@ -111,6 +115,7 @@ class _Layout(Assembly):
         self._absorbing = -1  # the part that reads what follows a match: anything
         self._starts: list[tuple[int, int]] = []
         self._ends: list[tuple[int, int]] = []
+        self._marks: list[tuple[int, int, int]] = []
 
     # -- the tree ---------------------------------------------------------------------------
 
@@ -152,6 +157,9 @@ class _Layout(Assembly):
                 return self._num_nodes - 1
             case End():
                 self._ends.append((entry, self.node()))
+                return self._num_nodes - 1
+            case Mark(byte):
+                self._marks.append((entry, self.node(), byte))
                 return self._num_nodes - 1
             case Automaton():
                 return self._insert(node, entry)
@@ -277,6 +285,8 @@ class _Layout(Assembly):
         """The strings on the way from the first node to the second."""
         if self._starts or self._ends:
             self._split_into_phases()
+        for source, target, byte in self._marks:
+            self.insert(source, target, Automaton.byte_set([byte]))
         if len(self._parts) == 1 and self._is_chain():
             return self._parts[0]
         return self.build(0, 1, self._absorbing)
@@ -312,6 +322,11 @@ class _Layout(Assembly):
         self._skips = [(a, b) for a, b in np.concatenate(copies).tolist()]
         self._joints = [(a, b) for a, b in np.concatenate(both).tolist()]
         self._parts = 2 * self._parts
+        self._marks = [
+            (a + phase * size, b + phase * size, byte)
+            for a, b, byte in self._marks
+            for phase in range(4)
+        ]
         self._num_nodes = 4 * size
 
 

@@ -7,6 +7,7 @@ It is imported when a pattern first needs it.
 
 from __future__ import annotations
 
+import unicodedata
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ import numpy as np
 from gcd.languages.text.code_points import Ranges, complement, ranges
 
 if TYPE_CHECKING:
+    import re
+
     import regex as unicode_regex
 
 # I and i with a dot and without one are cases of each other in Turkic languages alone.
@@ -30,7 +33,7 @@ def property_ranges(name: str) -> Ranges | None:
         found = unicode_regex.compile(rf"\p{{{name}}}+", unicode_regex.V1)
     except unicode_regex.error:
         return None
-    return _runs(found, _all_code_points())
+    return runs(found, all_code_points())
 
 
 @lru_cache(maxsize=3)
@@ -43,6 +46,12 @@ def perl_class(letter: str) -> Ranges:
     }
     found = [property_ranges(name) for name in names[letter]]
     return ranges(pair for part in found for pair in part or ())
+
+
+@lru_cache(maxsize=1)
+def assigned() -> Ranges:
+    """Return the code points that the running Python's tables, some years old, have assigned."""
+    return ranges((c, c) for c in range(0x110000) if unicodedata.category(chr(c)) != "Cn")
 
 
 @lru_cache(maxsize=256)
@@ -69,12 +78,14 @@ def with_other_ascii_cases(inside: Ranges) -> Ranges:
     return ranges(found)
 
 
-def _runs(pattern: unicode_regex.Pattern[str], text: str) -> Ranges:
+def runs(pattern: unicode_regex.Pattern[str] | re.Pattern[str], text: str) -> Ranges:
+    """Return the ranges that a pattern finds in a text of code points in order."""
     return ranges((match.start(), match.end() - 1) for match in pattern.finditer(text))
 
 
 @lru_cache(maxsize=1)
-def _all_code_points() -> str:
+def all_code_points() -> str:
+    """Return a text of all code points in order, surrogates included."""
     return np.arange(0x110000, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
 
 

@@ -1,0 +1,328 @@
+"""Languages of pydantic classes, against pydantic's own validation."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import decimal
+import enum
+import fractions
+import ipaddress
+import itertools
+import json
+import pathlib
+import re
+import uuid
+from typing import Annotated, Any, Literal, NamedTuple
+
+import pytest
+
+import gcd
+from tests.gcd.random_strings import random_strings
+
+pydantic = pytest.importorskip("pydantic")
+Field = pydantic.Field
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Number(enum.IntEnum):
+    ONE = 1
+
+
+class Point(NamedTuple):
+    x: int
+    y: float
+
+
+class Inner(pydantic.BaseModel):
+    code: str = Field(pattern=r"^\d[[:upper:]]$")
+
+
+def model(annotation: Any, **config: Any) -> Any:
+    return pydantic.create_model(
+        "Model", __config__=pydantic.ConfigDict(**config), x=(annotation, ...)
+    )
+
+
+def language(annotation: Any, **config: Any) -> gcd.Automaton:
+    return gcd.json_schema(model(annotation, **config), unknown="refuse")
+
+
+def is_valid(kind: Any, text: str | bytes) -> bool:
+    try:
+        kind.model_validate_json(text)
+    except pydantic.ValidationError:
+        return False
+    return True
+
+
+Decimal, Date, Time, Delta = decimal.Decimal, datetime.date, datetime.time, datetime.timedelta
+# For each type: values in the language, and values that pydantic refuses.
+TYPES: dict[str, tuple[Any, list[Any], list[Any]]] = {
+    "datetime": (
+        datetime.datetime,
+        ["2024-05-01T10:20:30Z", "0001-01-01T00:00:00+23:59", "2024-05-01T10:20:30.123456"],
+        ["2016-12-31T23:59:60Z", "0000-05-01T10:20:30Z", "2023-02-29T10:20:30Z"],
+    ),
+    "NaiveDatetime": (
+        pydantic.NaiveDatetime,
+        ["2024-05-01T10:20:30", "2024-05-01T10:20:30.5"],
+        ["2024-05-01T10:20:30Z", "2024-05-01T10:20:30+01:00"],
+    ),
+    "AwareDatetime": (
+        pydantic.AwareDatetime,
+        ["2024-05-01T10:20:30Z", "2024-05-01T10:20:30-01:00"],
+        ["2024-05-01T10:20:30"],
+    ),
+    "PastDatetime": (pydantic.PastDatetime, ["2020-05-01T10:20:30Z"], ["9999-05-01T10:20:30Z"]),
+    "date": (Date, ["2024-02-29", "0001-01-01"], ["0000-01-01", "2023-02-29"]),
+    "PastDate": (pydantic.PastDate, ["2020-12-31"], ["9999-01-01"]),
+    "bounded date": (
+        Annotated[Date, Field(gt=Date(2023, 12, 31), le=Date(2024, 3, 9))],
+        ["2024-01-01", "2024-03-09"],
+        ["2023-12-31", "2024-03-10"],
+    ),
+    "time": (Time, ["10:20:30", "10:20:30.25", "10:20:30Z"], ["23:59:60Z", "24:00:00"]),
+    "timedelta": (
+        Delta,
+        ["P1DT2H", "PT1.5S", "-P1D", "P999999999DT23H59M59S", "P142857142W", "PT0S", "P1Y2M"],
+        ["P1000000000D", "P9999999999999W", "P", "PT", "P142857143W"],
+    ),
+    "positive timedelta": (Annotated[Delta, Field(gt=Delta(0))], ["PT1S"], ["PT0S", "-P1D"]),
+    "Decimal": (
+        Decimal,
+        [1.5, -3, "1.5", "-0.10", "12345678901234567890.5"],
+        ["NaN", "Infinity", "x", ""],
+    ),
+    "Decimal with digits": (
+        Annotated[Decimal, Field(max_digits=6, decimal_places=2)],
+        [1234.56, "1234.56", "0.05", 5],
+        ["12345.6", "1.234", 12345.6],
+    ),
+    "Decimal with max_digits": (
+        Annotated[Decimal, Field(max_digits=3)],
+        ["1.23", "0.123", 12.3],
+        ["1234", "0.0012"],
+    ),
+    "Decimal with decimal_places": (
+        Annotated[Decimal, Field(decimal_places=2, ge=0)],
+        ["100000.25", 0.25],
+        ["-1", "0.125"],
+    ),
+    "Decimal within bounds": (
+        Annotated[Decimal, Field(gt=0, le=5)],
+        ["0.01", "5", 5],
+        ["0", "5.01", 0],
+    ),
+    "UUID": (uuid.UUID, ["0f8b3c1e-7a52-1d6b-1c01-5e2f4a6b8d7c"], ["none"]),
+    **{
+        f"UUID{n}": (
+            getattr(pydantic, f"UUID{n}"),
+            [f"0f8b3c1e-7a52-{n}d6b-9c01-5e2f4a6b8d7c"],
+            ["0f8b3c1e-7a52-2d6b-9c01-5e2f4a6b8d7c", f"0f8b3c1e-7a52-{n}d6b-1c01-5e2f4a6b8d7c"],
+        )
+        for n in (1, 3, 4, 5, 6, 7, 8)
+        if hasattr(pydantic, f"UUID{n}")
+    },
+    "IPv4Address": (ipaddress.IPv4Address, ["127.0.0.1"], ["256.0.0.1"]),
+    "IPv6Address": (ipaddress.IPv6Address, ["::1", "fe80::1:2"], ["1::2::3"]),
+    "IPv4Interface": (ipaddress.IPv4Interface, ["127.0.0.1/8"], ["127.0.0.1/33"]),
+    "IPv6Interface": (ipaddress.IPv6Interface, ["::1/128"], ["::1/129"]),
+    "IPv4Network": (ipaddress.IPv4Network, ["10.0.0.0/8", "10.128.0.0/9"], ["10.0.0.1/8"]),
+    "IPv6Network": (ipaddress.IPv6Network, ["fe80::/16", "::/0"], ["::1/64"]),
+    "IPvAnyAddress": (pydantic.IPvAnyAddress, ["127.0.0.1", "::1"], ["x"]),
+    "IPvAnyInterface": (pydantic.IPvAnyInterface, ["127.0.0.1/8", "::1/8"], ["x"]),
+    "IPvAnyNetwork": (pydantic.IPvAnyNetwork, ["10.0.0.0/8", "::/0"], ["10.0.0.1/8"]),
+    "AnyUrl": (
+        pydantic.AnyUrl,
+        [
+            "https://user:pw@example.org:80/a/b?c=d#e",
+            "mailto:a@b.org",
+            "x:",
+            "file:///a",
+            "http://[::1]/",
+        ],
+        ["http://", "http://x:99999", "x"],
+    ),
+    "AnyHttpUrl": (pydantic.AnyHttpUrl, ["http://a.b/c"], ["ftp://a"]),
+    "PostgresDsn": (pydantic.PostgresDsn, ["postgres://a:b@c:5432/d"], ["http://a", "postgres://"]),
+    "RedisDsn": (pydantic.RedisDsn, ["redis://localhost:6379/0"], ["http://a"]),
+    "Json": (pydantic.Json, ["[1]", '{"a":null}'], ["{", ""]),
+    "Json[list[int]]": (pydantic.Json[list[int]], ["[1,2]"], ['["a"]', "1"]),
+    "Json[Inner]": (pydantic.Json[Inner], ['{"code":"1A"}'], ['{"code":"1a"}']),
+    "Base64Bytes": (pydantic.Base64Bytes, ["aGk=", "/w=="], ["a"]),
+    "Base64Str": (pydantic.Base64Str, ["aGk="], ["/w=="]),
+    "Base64UrlBytes": (pydantic.Base64UrlBytes, ["_w=="], ["a"]),
+    "Base64UrlStr": (pydantic.Base64UrlStr, ["aGk="], ["_w=="]),
+    "bytes": (bytes, ["é"], [1]),
+    "bounded bytes": (pydantic.conbytes(min_length=2, max_length=3), ["é", "abc"], ["éé", "a"]),
+    "SecretStr": (pydantic.SecretStr, ["a"], [1]),
+    "SecretBytes": (pydantic.SecretBytes, ["a"], [1]),
+    "Path": (pathlib.Path, ["a/b"], [1]),
+    "ByteSize": (pydantic.ByteSize, ["1.5GiB", "1kb", 12], ["1 foo", -1]),
+    "complex": (complex, ["1+2j", "-1.5j"], ["x"]),
+    "Fraction": (fractions.Fraction, ["1/2", 1.5], ["1/0", "x"]),
+    "float": (float, [1.5, -3], ["x"]),
+    "FiniteFloat": (pydantic.FiniteFloat, [1.5, -3], []),
+    "bounded float": (Annotated[float, Field(gt=0, lt=1)], [0.5], [0, 1]),
+    "int": (int, [1, -3], [1.5]),
+    "StrictInt": (pydantic.StrictInt, [1], [1.0, "1"]),
+    "StrictStr": (pydantic.StrictStr, ["a"], [1]),
+    "StrictBool": (pydantic.StrictBool, [True], [1]),
+    "multiple": (Annotated[int, Field(multiple_of=3, ge=-9)], [-9, 0], [1, -12]),
+    "enum": (Color, ["red"], ["green"]),
+    "IntEnum": (Number, [1], [2]),
+    "Literal": (Literal["a", 1, None], ["a", 1, None], ["b"]),
+    "Optional": (pydantic.UUID4 | None, [None], ["x"]),
+    "NamedTuple": (Point, [[1, 2.5]], [[1], [1, "x"]]),
+    "tuple": (tuple[int, ...], [[], [1]], [["x"]]),
+    "deque": (collections.deque[int], [[1]], [["x"]]),
+    "dict of int": (dict[int, str], [{}, {"1": "a", "-2": "b"}], [{"a": "a"}, {"1.5": "a"}]),
+    "dict of bounded int": (dict[Annotated[int, Field(ge=5)], int], [{"5": 1}], [{"4": 1}]),
+    "dict of float": (dict[float, int], [{"1.5": 1}], [{"x": 1}]),
+    "dict of bool": (dict[bool, int], [{"true": 1}], [{"x": 1}]),
+    "dict of Decimal": (dict[Decimal, int], [{"1.5": 1}], [{"NaN": 1}]),
+    "dict of date": (dict[Date, int], [{"2024-01-01": 1}], [{"0000-01-01": 1}]),
+    "dict of UUID": (dict[pydantic.UUID4, int], [{}], [{"x": 1}]),
+    "dict of enum": (dict[Color, int], [{"red": 1}], [{"x": 1}]),
+    "dict of pattern": (
+        dict[Annotated[str, Field(pattern=r"\A\pL\z")], int],
+        [{"é": 1}],
+        [{"1": 1}, {"ab": 1}],
+    ),
+    "stripped": (
+        Annotated[str, pydantic.StringConstraints(strip_whitespace=True, min_length=2)],
+        ["ab", "a b"],
+        [" a", "\u2003a"],
+    ),
+    "nested": (Inner, [{"code": "1A"}, {"code": "١Z"}], [{"code": "1a"}]),
+    "lists of patterns": (list[Annotated[str, Field(pattern="^[[:alpha:]]$")]], [["a"]], [["]"]]),
+}
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_texts_of_the_language_are_valid(name: str) -> None:
+    annotation, good, bad = TYPES[name]
+    kind, texts = model(annotation), language(annotation)
+    sampled = [*texts.enumerate(20), *random_strings(texts, 60)]
+    assert [text for text in sampled if not is_valid(kind, text)] == []
+    for value in good:
+        text = json.dumps({"x": value}, ensure_ascii=False, separators=(",", ":"))
+        assert is_valid(kind, text), value
+        assert texts.accepts(text), value
+    for value in bad:
+        text = json.dumps({"x": value}, ensure_ascii=False, separators=(",", ":"))
+        assert not texts.accepts(text), value
+        assert not is_valid(kind, text), value
+
+
+@pytest.mark.parametrize("name", ["Decimal", "FiniteFloat", "Fraction"])
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "1" * 310 + ".5"])
+def test_numbers_that_are_infinite_to_a_float_are_left_out(name: str, number: str) -> None:
+    assert not language(TYPES[name][0]).accepts(f'{{"x":{number}}}')
+
+
+@pytest.mark.parametrize(
+    ("annotation", "named"),
+    [
+        (pydantic.FilePath, "file system"),
+        (pydantic.DirectoryPath, "file system"),
+        (pydantic.NewPath, "file system"),
+        (pydantic.FutureDate, "clock"),
+        (pydantic.FutureDatetime, "clock"),
+        (pydantic.ImportString, "imported"),
+        (re.Pattern, "regular"),
+        (dict[Literal[1, 2], int], "keys"),
+        (Annotated[Time, Field(gt=Time(1))], "bounds"),
+        (Annotated[Delta, Field(gt=Delta(1))], "bounds"),
+    ],
+)
+def test_what_no_automaton_says_is_refused_with_its_place(annotation: Any, named: str) -> None:
+    with pytest.raises(gcd.ConstraintError, match=named) as caught:
+        language(annotation)
+    assert "/properties/x" in str(caught.value)
+
+
+CHARACTERS = "aB1_-\n٣éſK"
+STRINGS = ["".join(s) for n in range(4) for s in itertools.product(CHARACTERS, repeat=n)]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"^\D+$", r"\W", r"^\w\b\W", r"\S\z", r"^[[:alpha:]_]{2}", r"[\w&&[^\d_]]$",
+        r"^[\pL--[a-k]]",
+        r"[a-é~~B]\d", r"(?i)^K", r"(?x) a # b", r"(?m)^1$", r"(?s:a.B)", r"\Aa\x{42}?\z",
+        r"(?P<n>a)(?<m>\u{31})", r"^\p{Arabic}|\p{Lu}$", r"a*+B", r"\b{start}B", r"\<a|1\>",
+        r"(?U)a+B", r"(?mR)^a$", r"^.$", r"a$", r"(?-u:\w)$", r"^[^[:^digit:]]$", r"^$|\B-",
+    ],
+)  # fmt: skip
+def test_patterns_are_rusts(pattern: str) -> None:
+    annotation = Annotated[str, Field(pattern=pattern)]
+    validate = pydantic.TypeAdapter(annotation).validate_python
+    texts = language(annotation)
+    for string in STRINGS:
+        try:
+            validate(string)
+            expected = True
+        except pydantic.ValidationError:
+            expected = False
+        text = json.dumps({"x": string}, ensure_ascii=False, separators=(",", ":"))
+        assert texts.accepts(text) == expected, string
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"a$",
+        r"a\Z",
+        r"^\D\W?$",
+        r"(?=.1)[a-c]",
+        r"(?<!a)B",
+        r"[[:a]B",
+        r"(?i)k\b",
+        r"[a&&1]-",
+        r"(?a)\W$",
+    ],
+)
+@pytest.mark.parametrize("how", ["config", "compiled"])
+def test_patterns_are_pythons_where_the_class_says_so(pattern: str, how: str) -> None:
+    if how == "config":
+        texts = language(Annotated[str, Field(pattern=pattern)], regex_engine="python-re")
+    else:
+        texts = language(Annotated[str, Field(pattern=re.compile(pattern))])
+    found = re.compile(pattern).search
+    for string in STRINGS:
+        text = json.dumps({"x": string}, ensure_ascii=False, separators=(",", ":"))
+        assert texts.accepts(text) == (found(string) is not None), string
+
+
+def test_only_classes_have_rusts_patterns() -> None:
+    schema = {"type": "string", "pattern": r"^\D$"}
+    assert gcd.json_schema(schema).accepts('"٣"')
+    assert gcd.json_schema(Inner.model_json_schema()).accepts('{"code":"1:]"}')
+
+
+def test_lengths_and_stripping_of_the_config_hold() -> None:
+    texts = language(str, str_min_length=2, str_strip_whitespace=True, str_max_length=3)
+    accepted = [
+        s
+        for s in ("a", "ab", " a", "abcd")
+        if texts.accepts(json.dumps({"x": s}).replace(": ", ":"))
+    ]
+    assert accepted == ["ab"]
+
+
+def test_recursive_classes() -> None:
+    class Node(pydantic.BaseModel):
+        at: pydantic.NaiveDatetime
+        next: "Node" | None = None
+
+    Node.model_rebuild(_types_namespace={"Node": Node})
+    texts = gcd.json_schema(Node)
+    assert texts.accepts('{"at":"2024-01-01T00:00:00","next":{"at":"2024-01-01T00:00:00"}}')
+    assert not texts.accepts('{"at":"2024-01-01T00:00:00Z"}')
