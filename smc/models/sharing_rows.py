@@ -21,6 +21,7 @@ from torch import Tensor
 
 from smc.models.rows import TransformersRows, normalised, rounding
 from smc.models.shared_prompts import Groups, Packed, SharedPrompts, attending, sharing
+from smc.models.suitability import num_logits
 
 
 class SharingRows:
@@ -35,7 +36,7 @@ class SharingRows:
     """
 
     def __init__(self, model: Any, prompts: SharedPrompts) -> None:
-        self._model = sharing(model)
+        self._whole, self._model = model, sharing(model)
         self._prompts = prompts
         self._owner = torch.arange(len(prompts.lengths), device=prompts.lengths.device)
         self._layers = [(keys[:, :, :0], values[:, :, :0]) for keys, values in prompts.layers]
@@ -48,8 +49,8 @@ class SharingRows:
         inside = torch.arange(T, device=runs.device) < lengths.unsqueeze(1)
         row, column = inside.nonzero(as_tuple=True)
         if not len(row):  # models cannot read an empty sequence
-            weight = self._model.get_output_embeddings().weight
-            return normalised(weight.new_empty(R, T, len(weight)))
+            nothing = torch.zeros(R, T, num_logits(self._whole), device=runs.device)
+            return normalised(nothing.to(self._model.dtype))
         place = self.lengths[row] + column
         grown = self.lengths + lengths
         self._widen(int(grown.max()))
