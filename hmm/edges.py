@@ -23,6 +23,7 @@ from torch import Tensor
 from gcd.tokens.token_automaton import TokenAutomaton
 from hmm.kernels import edges as kernels
 from hmm.model import HMM
+from hmm.precision import in_own_precision
 
 _BAG = 1024  # tokens summed in one go: keeps the rounding of a sum in float32 near 1e-6
 _WIDENED = 1 << 24  # numbers of emissions widened in one go
@@ -103,6 +104,7 @@ class Edges(NamedTuple):
         return len(self.steps_to_accept)
 
     @classmethod
+    @in_own_precision
     def of(cls, automata: Sequence[TokenAutomaton], masses: Sequence[Tensor]) -> Edges:
         """Collect the edges of these automata, states numbered through."""
         sources, targets, sets, finals, mass = [], [], [], [], []

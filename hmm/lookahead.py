@@ -171,8 +171,8 @@ def _compiled(
         used, item = item.unique(return_inverse=True)
         emission = emission[used].to(predicted.dtype)
     batch, completion, shape = table.batch, table.completion, symbol.shape
-    log_joint, log_mass = (torch.empty(shape, dtype=torch.float64) for _ in range(2))
-    missing = torch.zeros(len(states), dtype=torch.bool)
+    log_joint, log_mass = (torch.empty(shape, dtype=torch.float64, device="cpu") for _ in range(2))
+    missing = torch.zeros(len(states), dtype=torch.bool, device="cpu")
     arrays = (
         states,
         remaining,

@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from smc.models.static_cache import Forward
-from smc.prefixes import Extension, Prefixes, Reader, TokenCounts
+from smc.prefixes import Extension, Prefixes, Reader, TokenCounts, check_log_p, no_numbers
 from smc.proposals import Batch, Proposal, State
 from smc.proposals.waits import refuse_waits
 from smc.vocabulary.passes import VocabularyPass
@@ -147,9 +147,9 @@ class StaticReader(Reader[State]):
         appended: Int64[Tensor, ""],
     ) -> tuple[Extension, StaticPrefixes[State]]:
         """Return the new prefixes; mask log-probabilities after those that are over."""
+        check_log_p(log_p, self.batch.automata.vocabulary.size, len(held))
         log_p = self.tempered(log_p)[held]  # a copy
-        # A sum is NaN where any of its terms is.
-        failed = (log_p.sum(dim=1).isnan() & found.running).any()
+        failed = (no_numbers(log_p) & found.running).any()
         # After a prefix that is over the model may return anything, even what is not a number.
         log_p.masked_fill_(~found.running.unsqueeze(1), 0.0)
         example = found.row // self.num_particles

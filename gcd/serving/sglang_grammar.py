@@ -62,7 +62,7 @@ class BudgetGrammar(BaseGrammarObject):
     ) -> Int32[Tensor, "B W"]:
         """Make rows on the CPU that allow everything, for `fill_vocab_mask` to write into."""
         shape = (batch_size, self._matcher.automaton.num_words)
-        return torch.full(shape, -1, dtype=torch.int32)
+        return torch.full(shape, -1, dtype=torch.int32, device="cpu")
 
     def fill_vocab_mask(self, vocab_mask: Int32[Tensor, "B W"], idx: int) -> None:
         self._matcher.fill_mask(vocab_mask[idx])

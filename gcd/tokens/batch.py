@@ -55,7 +55,7 @@ class TokenClasses(NamedTuple):
     @classmethod
     def singletons(cls, size: int, device: torch.device | str | None = None) -> TokenClasses:
         """Return the classes of one automaton in which every token is a class of its own."""
-        every = torch.arange(size + 1, device=device).unsqueeze(0)
+        every = torch.arange(size + 1, device=device or "cpu").unsqueeze(0)
         tokens = every[:, :size].int()
         return cls(tokens, tokens, every)
 
@@ -71,7 +71,7 @@ class AutomatonBatch:
 
     Attributes:
         automata: the automata, in the order of the examples; one may occur more than once.
-        device: where the tensors are.
+        device: where the tensors are; the CPU if not given.
         class_of: class of each token, for each automaton.
         delta_flat: next states, counted from the first one of their automaton, -1 for none; the row
             of state s is `delta_flat[row_start[s] : row_start[s] + num_classes[automaton_of[s]]]`.
@@ -148,7 +148,7 @@ class AutomatonBatch:
         set_field("automata", automata)
         set_field("offset", tuple(offset.tolist()))
         for name, (array, dtype) in arrays.items():
-            set_field(name, torch.tensor(array, dtype=dtype, device=self.device))
+            set_field(name, torch.tensor(array, dtype=dtype, device=self.device or "cpu"))
         set_field("device", self.delta_flat.device)
 
     @cached_property

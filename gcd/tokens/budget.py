@@ -73,7 +73,7 @@ class BudgetMask:
         self.batch = (
             AutomatonBatch([automata]) if isinstance(automata, TokenAutomaton) else automata
         )
-        budgets = torch.as_tensor(budget, dtype=torch.int64)
+        budgets = torch.as_tensor(budget, dtype=torch.int64, device="cpu")
         if budgets.ndim == 0:
             budgets = budgets.expand(len(self.batch))
         if budgets.shape != (len(self.batch),):

@@ -49,8 +49,8 @@ class SharingRows:
         inside = torch.arange(T, device=runs.device) < lengths.unsqueeze(1)
         row, column = inside.nonzero(as_tuple=True)
         if not len(row):  # models cannot read an empty sequence
-            nothing = torch.zeros(R, T, num_logits(self._whole), device=runs.device)
-            return normalised(nothing.to(self._model.dtype))
+            shape = R, T, num_logits(self._whole)
+            return normalised(torch.empty(shape, dtype=self._model.dtype, device=runs.device))
         place = self.lengths[row] + column
         grown = self.lengths + lengths
         self._widen(int(grown.max()))

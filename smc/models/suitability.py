@@ -62,8 +62,9 @@ def check_suitable(model: Any) -> None:
     if getattr(model, "get_output_embeddings", lambda: None)() is None and not _generates(model):
         kind = "a classifier" if "Classification" in name else "a model"
         raise ValueError(f"{name} is {kind} without a language-modeling head; {_LOAD}")
-    for path, module in model.named_modules():
+    for module in every_module(model):
         if type(module).__module__.startswith(_QUANTIZED):
+            path = next(path for path, each in model.named_modules() if each is module)
             raise ValueError(
                 f"module {path!r} of {name} is dynamically quantized: it scales all activations of "
                 "a batch together, so log-probabilities depend on the other rows; quantize the "
