@@ -36,6 +36,11 @@ def class_emission(hmm: HMM, automaton: TokenAutomaton) -> Float[Tensor, "C H"]:
     The class of ids that no state allows is left at zero, since nothing ever asks for it. Sums are
     made in bags of bounded size, which keeps float32 exact to some 1e-6 and needs no atomics.
     """
+    if hmm.num_tokens != automaton.vocabulary.size:
+        raise ValueError(
+            f"the HMM is over {hmm.num_tokens} tokens, the automaton over "
+            f"{automaton.vocabulary.size}"
+        )
     allowed = np.flatnonzero((automaton.delta >= 0).any(axis=0))
     tokens = np.flatnonzero(np.isin(automaton.class_of, allowed))
     tokens = tokens[np.argsort(automaton.class_of[tokens], kind="stable")]

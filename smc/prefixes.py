@@ -283,7 +283,9 @@ def refusing_nan(log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
 
 def no_numbers(log_p: Float[Tensor, "R V"]) -> Bool[Tensor, "R"]:
     """Return the rows in which something is NaN, or infinite and positive."""
-    return ~(log_p.sum(dim=1) < torch.inf)
+    # Sums of scores in half precision overflow, which those of log-probabilities don't.
+    wide = torch.promote_types(log_p.dtype, torch.float32)
+    return ~(log_p.sum(dim=1, dtype=wide) < torch.inf)
 
 
 def refuse_nan(found: Bool[Tensor, ""], whose: str = "the language model") -> None:

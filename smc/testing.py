@@ -238,7 +238,10 @@ class _Scripted:
         edges = np.concatenate([np.zeros((len(rows), 1)), rows, np.ones((len(rows), 1))], axis=1)
         shares = np.diff(edges, axis=1)
         u = np.empty(len(rows))
-        parts = (torch.as_tensor(part, device="cpu").expand_as(keys.example).flatten().tolist() for part in keys)
+        parts = (
+            torch.as_tensor(part, device="cpu").expand_as(keys.example).flatten().tolist()
+            for part in keys
+        )
         for m, name in enumerate(zip(*parts, strict=True)):
             if name in self._known:
                 u[m] = self._known[name]

@@ -200,9 +200,13 @@ class AutomatonPool:
         )
         here = slice(entry.place.base, entry.place.base + entry.size)
         device = self.after_flat.device
-        self.after_flat[here] = on_device(torch.tensor(automaton.delta, device="cpu").flatten(), device)
+        self.after_flat[here] = on_device(
+            torch.tensor(automaton.delta, device="cpu").flatten(), device
+        )
         self.steps_flat[here] = on_device(torch.tensor(steps, device="cpu").flatten(), device)
-        self.class_of[entry.place.row] = on_device(torch.tensor(automaton.class_of, device="cpu"), device)
+        self.class_of[entry.place.row] = on_device(
+            torch.tensor(automaton.class_of, device="cpu"), device
+        )
 
     def next(
         self, places: Int64[Tensor, "R 4"], states: Int64[Tensor, "R"], tokens: Int64[Tensor, "R"]

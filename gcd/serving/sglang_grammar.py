@@ -77,6 +77,11 @@ class BudgetGrammar(BaseGrammarObject):
 
     @staticmethod
     def apply_vocab_mask(logits: Float[Tensor, "B V"], vocab_mask: Int32[Tensor, "B W"]) -> None:
+        if logits.shape[1] > BITS * vocab_mask.shape[1]:
+            raise ValueError(
+                f"the masks are for {BITS * vocab_mask.shape[1]} tokens, the logits have "
+                f"{logits.shape[1]}"
+            )
         shifts = torch.arange(BITS, dtype=torch.int32, device=vocab_mask.device)
         refused = ((vocab_mask.unsqueeze(-1) >> shifts) & 1 == 0).flatten(1)
         logits.masked_fill_(refused[:, : logits.shape[1]], -torch.inf)

@@ -30,6 +30,7 @@ from jaxtyping import Bool, Int, Int32, Int64
 from torch import Tensor
 
 from gcd.errors import ConstraintError
+from gcd.support.indices import check_indices
 from gcd.tokens.distances import UNREACHABLE
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
@@ -187,11 +188,20 @@ class AutomatonBatch:
         Args:
             states: states of this batch, or -1.
             tokens: one id of the vocabulary for each of them.
+
+        Raises:
+            ValueError: if a state or a token is none of these; values on a GPU are not looked at.
         """
+        self.check_states(states)
+        check_indices(tokens, self.vocabulary.size)
         here = states.clamp(min=0)
         classes = self.class_of[self.automaton_of[here], tokens]
         after = self.delta_flat[self.row_start[here] + classes]
         return torch.where((states >= 0) & (after >= 0), after + self.first_state[here], DEAD)
+
+    def check_states(self, states: Int[Tensor, "*N"]) -> None:
+        """Raise ValueError unless these are states of this batch, or -1."""
+        check_indices(states, self.num_states, "state", least=-1)
 
     def entries(self, states: Int[Tensor, "N"]) -> Int64[Tensor, "N C"]:
         """Return where the row of each state lies in `delta_flat`, class by class.

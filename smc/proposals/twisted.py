@@ -352,7 +352,9 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         """
         for name, values in expected._asdict().items():
             if values is not None:
-                check_shape(values, tuple(steps.shape), f"{name} by {type(self.lookahead).__name__}")
+                check_shape(
+                    values, tuple(steps.shape), f"{name} by {type(self.lookahead).__name__}"
+                )
         log_g, belief = expected.log_joint.double(), self._belief
         if belief is not None:
             given = expected.log_mass

@@ -76,7 +76,9 @@ def top_k_and_class_mass(
         raise ValueError(f"expected at most {V} favorites, one for each token, got {K}")
     if log_p.device.type in factors.COMPILED_DEVICES:
         tokens = torch.empty(R, K, dtype=torch.int64, device="cpu")
-        best, log_mass = (torch.empty(R, width, dtype=torch.float64, device="cpu") for width in (K, C))
+        best, log_mass = (
+            torch.empty(R, width, dtype=torch.float64, device="cpu") for width in (K, C)
+        )
         shared_out(
             _weigh_rows,
             R,

@@ -61,7 +61,10 @@ def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> BlockSampler | TensorSam
         return tensors.draws(guide, log_p)
     factors.check(log_p)
     R, count = len(log_p), -(-log_p.shape[1] // blocks.BLOCK)
-    sums, scale = torch.empty(R, count, dtype=torch.float64, device="cpu"), torch.empty(R, dtype=torch.float64, device="cpu")
+    sums, scale = (
+        torch.empty(R, count, dtype=torch.float64, device="cpu"),
+        torch.empty(R, dtype=torch.float64, device="cpu"),
+    )
     shared_out(_sum_rows, R, log_p.numpy(), factors, sums.numpy(), scale.numpy())
     if isinstance(guide, MaskGuide):  # whose log Z would be another reading
         log_z = sums.sum(dim=1).log() + torch.where(scale.isneginf(), 0.0, scale)
@@ -78,7 +81,9 @@ def best(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> Best:
         return tensors.best(log_p, factors, K)
     factors.check(log_p)
     tokens = torch.empty(R, K, dtype=torch.int64, device="cpu")
-    log_score, log_rest = (torch.empty(shape, dtype=torch.float64, device="cpu") for shape in ((R, K), (R,)))
+    log_score, log_rest = (
+        torch.empty(shape, dtype=torch.float64, device="cpu") for shape in ((R, K), (R,))
+    )
     out = (tokens.numpy(), log_score.numpy(), log_rest.numpy())
     shared_out(_best_rows, R, log_p.numpy(), factors, *out)
     return Best(tokens, log_score, log_rest)

@@ -21,8 +21,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int32, Int64, Shaped, UInt32
 from torch import Tensor
 
-from gcd.support.threads import shared_out
 from gcd.support.indices import check_indices, check_shape
+from gcd.support.threads import shared_out
 from gcd.tokens.batch import TokenClasses
 from smc.vocabulary.kernels import tying as kernels
 
@@ -127,7 +127,6 @@ class Factors(NamedTuple):
             return out
         log_factor = self.by_class.gather(1, self.classes.of[self.automaton_of_row].long())
         return log_p + log_factor.scatter_(1, self.tokens, self.by_token)
-
 
     def check(self, log_p: Float[Tensor, "R V"]) -> None:
         """Raise ValueError where compiled code would read beyond these factors, or `log_p`."""
