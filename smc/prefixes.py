@@ -219,7 +219,9 @@ class Reader(ABC, Generic[State]):
         """Ask the proposal how it scores every next token, or every one in the nucleus."""
         if self.top_p < 1:
             return candidates_of(self.guide(prefixes), prefixes.state.walk.successors())
-        return self.proposal.score(prefixes.state, prefixes.log_p)
+        found = self.proposal.score(prefixes.state, prefixes.log_p)
+        found.factors.check(prefixes.log_p)
+        return found
 
     def tempered(self, log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
         """Return p_lm at the sampling temperature."""
@@ -246,10 +248,9 @@ def check_log_p(log_p: Float[Tensor, "*R V"], size: int, *rows: int) -> None:
     shape = tuple(log_p.shape)
     if shape[-1:] != (size,):
         raise ValueError(
-            f"expected log-probabilities of the vocabulary's {size} tokens, got "
-            f"{shape[-1] if shape else 0} from the language model's logits; were the model's embeddings resized, or its "
-            "logits padded? Make its smc.TransformersLM again, and lift the constraint to the "
-            "vocabulary of that"
+            f"expected log-probabilities of the vocabulary's {size} tokens from the language "
+            f"model, got {shape[-1] if shape else 0}; were its embeddings resized, or its logits "
+            "padded? Make the smc.TransformersLM again, and lift the constraint to its vocabulary"
         )
     if rows and shape[:-1] != rows:
         raise ValueError(

@@ -93,6 +93,8 @@ class StaticReader(Reader[State]):
         state = self.proposal.start(self.batch)
         budget = int(self.batch.budgets.max())
         log_p = self.forward.start(prompts, num_particles, budget + self.spare)
+        rows = len(prompts) * num_particles
+        check_log_p(log_p, self.batch.automata.vocabulary.size, rows)
         each = torch.arange(len(log_p), device=log_p.device)
         state = self.proposal.take(state, each // num_particles)
         runs = torch.ones_like(each, dtype=torch.bool)
@@ -149,9 +151,11 @@ class StaticReader(Reader[State]):
         """Return the new prefixes; mask log-probabilities after those that are over."""
         check_log_p(log_p, self.batch.automata.vocabulary.size, len(held))
         log_p = self.tempered(log_p)[held]  # a copy
-        failed = (no_numbers(log_p) & found.running).any()
-        # After a prefix that is over the model may return anything, even what is not a number.
-        log_p.masked_fill_(~found.running.unsqueeze(1), 0.0)
+        wrong = no_numbers(log_p)
+        failed = (wrong & found.running).any()
+        # After a prefix that is over the model may return anything, even what is not a number. A
+        # run that has failed goes on, with numbers, until the flag is checked.
+        log_p.masked_fill_((wrong | ~found.running).unsqueeze(1), 0.0)
         example = found.row // self.num_particles
         prefixes = StaticPrefixes(example, log_p, state, held, appended)
         return found._replace(failed=failed), prefixes

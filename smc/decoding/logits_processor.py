@@ -214,6 +214,8 @@ class BudgetLogitsProcessor(LogitsProcessor):
                 f"expected ids of shape (rows, length) and scores of shape (rows, {size}), got "
                 f"{tuple(input_ids.shape)} and {tuple(scores.shape)}"
             )
+        if input_ids.is_floating_point() or input_ids.dtype == torch.bool:
+            raise ValueError(f"expected token ids as integers, got {input_ids.dtype}")
         if not scores.is_floating_point():
             raise ValueError(f"expected scores as floats, got {scores.dtype}")
         refuse_nan(no_numbers(scores).any())

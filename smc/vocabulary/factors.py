@@ -149,7 +149,7 @@ def check_rows(
     if log_p.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"expected log-probabilities in float32 or float64, got {log_p.dtype}")
     check_shape(log_p, (R, V), f"log-probabilities of the {V} tokens of the vocabulary")
-    check_shape(by_class, (R, C), "numbers for each class of tokens")
+    check_shape(by_class, (R, C), f"a number for each of {C} classes of tokens")
     check_indices(automaton_of_row, B, "automaton")
 
 
