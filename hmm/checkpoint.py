@@ -205,8 +205,8 @@ def save_step(step: Step, directory: str | Path) -> None:
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     tensors = {f"model.{name}": part for name, part in _parts(step.hmm).items()}
-    tensors["step"] = torch.tensor(step.step)
-    tensors["log_likelihood"] = torch.tensor(step.log_likelihood, dtype=torch.float64)
+    tensors["step"] = torch.tensor(step.step, device="cpu")
+    tensors["log_likelihood"] = torch.tensor(step.log_likelihood, dtype=torch.float64, device="cpu")
     if step.statistics is not None:
         for name, value in step.statistics._asdict().items():
             arrays = value if isinstance(value, tuple) else (value,)

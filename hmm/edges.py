@@ -23,6 +23,7 @@ from torch import Tensor
 from gcd.tokens.token_automaton import TokenAutomaton
 from hmm.kernels import edges as kernels
 from hmm.model import HMM
+from hmm.precision import in_own_precision
 
 _BAG = 1024  # tokens summed in one go: keeps the rounding of a sum in float32 near 1e-6
 _WIDENED = 1 << 24  # numbers of emissions widened in one go
@@ -35,6 +36,11 @@ def class_emission(hmm: HMM, automaton: TokenAutomaton) -> Float[Tensor, "C H"]:
     The class of ids that no state allows is left at zero, since nothing ever asks for it. Sums are
     made in bags of bounded size, which keeps float32 exact to some 1e-6 and needs no atomics.
     """
+    if hmm.num_tokens != automaton.vocabulary.size:
+        raise ValueError(
+            f"the HMM is over {hmm.num_tokens} tokens, the automaton over "
+            f"{automaton.vocabulary.size}"
+        )
     allowed = np.flatnonzero((automaton.delta >= 0).any(axis=0))
     tokens = np.flatnonzero(np.isin(automaton.class_of, allowed))
     tokens = tokens[np.argsort(automaton.class_of[tokens], kind="stable")]
@@ -103,6 +109,7 @@ class Edges(NamedTuple):
         return len(self.steps_to_accept)
 
     @classmethod
+    @in_own_precision
     def of(cls, automata: Sequence[TokenAutomaton], masses: Sequence[Tensor]) -> Edges:
         """Collect the edges of these automata, states numbered through."""
         sources, targets, sets, finals, mass = [], [], [], [], []

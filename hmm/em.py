@@ -219,7 +219,7 @@ def maximize(
             "one for each token, or one number"
         )
     for name, value in zip(PseudoCounts._fields, (*pseudo_counts[:2], emission), strict=True):
-        if not bool(torch.as_tensor(value).min() >= 0):
+        if not bool(torch.as_tensor(value, device=emission.device).min() >= 0):
             raise ValueError(f"pseudo-counts are not negative, {name}'s are {value}")
     columns = emission.unsqueeze(1) if emission.dim() else emission
     transition = from_factors(

@@ -37,6 +37,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from gcd.support.indices import check_indices, check_shape
 from hmm.model import HMM
 
 _ROWS_AT_ONCE = 16384
@@ -151,7 +152,13 @@ def filter_step(
     Returns:
         P(state | tokens up to this one) and log P(token | tokens before). The state that emits the
         *next* token is distributed as `transition.forward(filtered)` of the model.
+
+    Raises:
+        ValueError: for a token out of range (on a GPU nothing is looked at), or another number of
+            tokens or states.
     """
+    check_indices(tokens, hmm.num_tokens)
+    check_shape(predicted, (*tokens.shape, hmm.num_states), "a distribution for each token")
     filtered = hmm.initial.new_empty(predicted.shape)
     scale = _condition(hmm, predicted, tokens, out=filtered)
     return FilterStep(filtered, scale.log())
@@ -276,7 +283,11 @@ def pack(
     Raises:
         ValueError: for a length or a token out of range.
     """
+    if tokens.dim() != 2:
+        raise ValueError(f"expected a row of tokens for each sequence, got {tuple(tokens.shape)}")
     batch, width = tokens.shape
+    for what, numbers in (("token", tokens), ("length", lengths)):
+        check_indices(numbers[:0], 0, what)  # the type alone
     if lengths.shape != (batch,):
         raise ValueError(f"{batch} rows of tokens but {tuple(lengths.shape)} lengths; one for each")
     if batch and not 0 <= int(lengths.min()) <= int(lengths.max()) <= width:

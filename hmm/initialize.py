@@ -31,6 +31,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from gcd.support.indices import check_indices, check_shape
 from hmm.em import PseudoCounts, Statistics, maximize
 from hmm.model import HMM
 from hmm.transition import factor_shapes
@@ -117,6 +118,9 @@ def counts_of_states(
     Raises:
         ValueError: for a state or token out of range.
     """
+    check_shape(states, tuple(tokens.shape), "states, one for each token")
+    check_shape(lengths, tuple(tokens.shape[:1]), "lengths, one for each sequence")
+    check_indices(tokens[:0], 0)  # the type alone
     device = tokens.device
     inside = torch.arange(tokens.shape[1], device=device) < lengths.unsqueeze(1)
     for name, values, size in (("states", states, num_states), ("tokens", tokens, num_tokens)):

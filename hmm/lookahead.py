@@ -29,6 +29,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
+from gcd.support.indices import check_indices, check_shape
 from gcd.support.threads import shared_out
 from gcd.tokens.distances import fits
 from hmm.kernels import lookahead as kernels
@@ -77,6 +78,7 @@ def expect_classes(
     Raises:
         ValueError: more tokens are left than the table has rows for.
     """
+    table.batch.check_states(states)
     automaton = table.batch.automaton_of[states.clamp(min=0)]
     symbol = torch.arange(table.batch.widest, device=states.device).expand(len(states), -1)
     last = len(table.class_emission) - 1
@@ -95,6 +97,8 @@ def expect_tokens(
     wait: bool = True,
 ) -> Expected:
     """Compute what is expected of these tokens, as `expect_classes` does. Cost O(R K H)."""
+    table.batch.check_states(states)
+    check_indices(tokens, table.hmm.num_tokens)
     automaton = table.batch.automaton_of[states.clamp(min=0)]
     symbol = table.batch.class_of[automaton.unsqueeze(1), tokens].long()
     emission = table.hmm.emission
@@ -130,6 +134,11 @@ def _expect(
     Raises:
         ValueError: the table has no row for one of them.
     """
+    R, items = len(states), "token" if emission is table.hmm.emission else "class"
+    check_shape(remaining, (R,), "remaining tokens, one number for each prefix")
+    check_shape(predicted, (R, table.hmm.num_states), "distributions over hidden states")
+    check_shape(item, (R, *item.shape[1:2]), f"{items} ids, a row for each prefix")
+    check_indices(item, len(emission), items)
     if predicted.device.type in _COMPILED:
         return _compiled(table, predicted, states, remaining, symbol, item, emission)
     batch = table.batch
@@ -171,8 +180,8 @@ def _compiled(
         used, item = item.unique(return_inverse=True)
         emission = emission[used].to(predicted.dtype)
     batch, completion, shape = table.batch, table.completion, symbol.shape
-    log_joint, log_mass = (torch.empty(shape, dtype=torch.float64) for _ in range(2))
-    missing = torch.zeros(len(states), dtype=torch.bool)
+    log_joint, log_mass = (torch.empty(shape, dtype=torch.float64, device="cpu") for _ in range(2))
+    missing = torch.zeros(len(states), dtype=torch.bool, device="cpu")
     arrays = (
         states,
         remaining,

@@ -81,9 +81,9 @@ class Scratch(NamedTuple):
         H, blocks = hmm.num_states, min(torch.get_num_threads(), -(-n // _TOGETHER))
         return cls(
             u=[_empty(min(n, _TOGETHER), H, hmm) for _ in range(blocks)],
-            log_u=torch.empty(n, dtype=torch.float64),
+            log_u=torch.empty(n, dtype=torch.float64, device="cpu"),
             rows=_empty(n, H, hmm),
-            log_rows=torch.empty(n, dtype=torch.float64),
+            log_rows=torch.empty(n, dtype=torch.float64, device="cpu"),
         )
 
 

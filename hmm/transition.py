@@ -28,6 +28,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from hmm.precision import in_own_precision
+
 TOLERANCE = {
     torch.float64: 1e-9,
     torch.float32: 1e-4,
@@ -91,14 +93,17 @@ class Dense:
         """The arrays that EM estimates; each last axis is a distribution."""
         return (self.matrix,)
 
+    @in_own_precision
     def forward(self, p: Rows, out: Rows | None = None) -> Rows:
         """Return p A: where a state distributed as p is one step later (in `out`, if given)."""
         return torch.matmul(p, self.matrix, out=out)
 
+    @in_own_precision
     def backward(self, v: Rows, out: Rows | None = None) -> Rows:
         """Return A v: the expectation of v at the next state, given the present one (in `out`)."""
         return torch.matmul(v, self.matrix.T, out=out)
 
+    @in_own_precision
     def expected_counts(
         self, before: Float[Tensor, "N H"], after: Float[Tensor, "N H"]
     ) -> tuple[Tensor, ...]:
@@ -175,17 +180,20 @@ class Monarch:
         """Return P R P⁻¹ v: the expectation of v, given the point (k, m') between the two draws."""
         return torch.bmm(self.second, v.transpose(0, 1)).transpose(0, 1)
 
+    @in_own_precision
     def forward(self, p: Rows, out: Rows | None = None) -> Rows:
         """Return p A: where a state distributed as p is one step later (in `out`, if given)."""
         between = self._half_forward(self._columns(p))
         arrived = torch.bmm(self.second.transpose(1, 2), between).transpose(0, 1)
         return self._rows(arrived, p, out)
 
+    @in_own_precision
     def backward(self, v: Rows, out: Rows | None = None) -> Rows:
         """Return A v: the expectation of v at the next state, given the present one (in `out`)."""
         between = self._half_backward(self._columns(v))
         return self._rows(torch.bmm(self.first, between), v, out)
 
+    @in_own_precision
     def expected_counts(
         self, before: Float[Tensor, "N H"], after: Float[Tensor, "N H"]
     ) -> tuple[Tensor, ...]:

@@ -317,8 +317,8 @@ class AnswerTables(NamedTuple):
         weights, log_p, device = self.weights.cpu(), self.log_p.cpu(), self.weights.device
         parents, tokens, last = self.parents.cpu(), self.tokens.cpu(), self.last.cpu()
         time, place, number = (~weights.isneginf()).nonzero(as_tuple=True)
-        texts = torch.full((len(time), len(weights)), -1)
-        texts[torch.arange(len(time)), time] = last[place, number]
+        texts = torch.full((len(time), len(weights)), -1, device="cpu")
+        texts[torch.arange(len(time), device="cpu"), time] = last[place, number]
         weight, log_p = weights[time, place, number], log_p[time, place, number]
         example = place // self.top.shape[1]
         for column in reversed(range(len(weights) - 1)):

@@ -253,7 +253,9 @@ def _posteriors(tasks: Sequence[Task], settings: Settings, outcome: Outcome) -> 
     tokens, lengths = outcome.tokens.tolist(), outcome.length.tolist()
     log_weights, finished = outcome.log_weight.tolist(), outcome.finished.tolist()
     log_p = outcome.log_p.tolist()
-    ends = torch.searchsorted(outcome.example, torch.arange(len(tasks) + 1).to(outcome.example))
+    ends = torch.searchsorted(
+        outcome.example, torch.arange(len(tasks) + 1, device="cpu").to(outcome.example)
+    )
     bounds = ends.tolist()
     history, enumerated = outcome.history, outcome.enumerated.tolist()
 

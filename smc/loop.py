@@ -205,7 +205,7 @@ class _EndSignal:
         if not self._cuda:
             self._goes_on = bool(running.any())
             return
-        answer = torch.empty((), dtype=torch.bool, pin_memory=True)
+        answer = torch.empty((), dtype=torch.bool, pin_memory=True, device="cpu")
         answer.copy_(running.any(), non_blocking=True)
         sent = torch.cuda.Event()
         sent.record()

@@ -176,9 +176,9 @@ class Posterior:
         """
         if self.dead:
             raise ValueError("every particle is dead, so there is nothing to sample from")
-        numbers = torch.arange(k)
+        numbers = torch.arange(k, device="cpu")
         u = uniform(seed, Keys(torch.zeros_like(numbers), numbers, 0, Purpose.POSTERIOR))
-        log_p = torch.tensor([self.probabilities], dtype=torch.float64).log()
+        log_p = torch.tensor([self.probabilities], dtype=torch.float64, device="cpu").log()
         return [self.texts[i] for i in categorical(log_p).at(torch.zeros_like(numbers), u).tolist()]
 
 

@@ -24,9 +24,10 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
+from gcd.support.indices import check_shape
 from smc.competition import CandidateGuide, candidates_of
 from smc.proposals import Batch, Proposal, State
-from smc.vocabulary.factors import DenseGuide, Guide
+from smc.vocabulary.factors import DenseGuide, Guide, TiedGuide
 from smc.vocabulary.passes import VocabularyPass
 
 
@@ -203,6 +204,10 @@ class Reader(ABC, Generic[State]):
     def guide(self, prefixes: Prefixes[State]) -> Guide:
         """Ask the proposal about every next token, and cut its answer to the nucleus."""
         guide = self.proposal.guide(prefixes.state, prefixes.log_p)
+        if isinstance(guide, DenseGuide):  # others are checked where compiled code reads them
+            check_shape(guide.log_g, tuple(prefixes.log_p.shape), f"log g by {self.proposal!r}")
+        if isinstance(guide, DenseGuide | TiedGuide):
+            check_shape(guide.log_z, (prefixes.num_rows,), f"log Z by {self.proposal!r}")
         if self.top_p < 1:
             inside = nucleus(guide.tilted(prefixes.log_p), self.top_p)
             log_g = torch.where(inside, guide.log_g, -torch.inf)
@@ -214,11 +219,44 @@ class Reader(ABC, Generic[State]):
         """Ask the proposal how it scores every next token, or every one in the nucleus."""
         if self.top_p < 1:
             return candidates_of(self.guide(prefixes), prefixes.state.walk.successors())
-        return self.proposal.score(prefixes.state, prefixes.log_p)
+        found = self.proposal.score(prefixes.state, prefixes.log_p)
+        found.factors.check(prefixes.log_p)
+        return found
 
     def tempered(self, log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
         """Return p_lm at the sampling temperature."""
+        check_log_p(log_p, self.batch.automata.vocabulary.size)
         return at_temperature(log_p, self.temperature)
+
+
+def check_log_p(log_p: Float[Tensor, "*R V"], size: int, *rows: int) -> None:
+    """Refuse what a language model returned, if it isn't of shape (*rows, `size`).
+
+    Compiled code relies on it. Nothing waits for the device.
+
+    Args:
+        log_p: what should be log-probabilities of the next token.
+        size: tokens of the vocabulary.
+        rows: the axes before; any, if they are not given.
+
+    Raises:
+        ValueError: expected and actual shape, or the type.
+    """
+    if not (isinstance(log_p, Tensor) and log_p.is_floating_point()):
+        kind = log_p.dtype if isinstance(log_p, Tensor) else type(log_p).__name__
+        raise ValueError(f"expected log-probabilities as a tensor of floats, got {kind}")
+    shape = tuple(log_p.shape)
+    if shape[-1:] != (size,):
+        raise ValueError(
+            f"expected log-probabilities of the vocabulary's {size} tokens from the language "
+            f"model, got {shape[-1] if shape else 0}; were its embeddings resized, or its logits "
+            "padded? Make the smc.TransformersLM again, and lift the constraint to its vocabulary"
+        )
+    if rows and shape[:-1] != rows:
+        raise ValueError(
+            f"expected log-probabilities of shape {(*rows, size)} from the language model, got "
+            f"{shape}"
+        )
 
 
 def at_temperature(log_p: Float[Tensor, "R V"], temperature: float) -> Float[Tensor, "R V"]:
@@ -240,16 +278,24 @@ def refusing_nan(log_p: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
 
     A sum is NaN where any term is, and takes one pass without a copy.
     """
-    refuse_nan(log_p.sum(dim=1).isnan().any())
+    refuse_nan(no_numbers(log_p).any())
     return log_p
+
+
+def no_numbers(log_p: Float[Tensor, "R V"]) -> Bool[Tensor, "R"]:
+    """Return the rows in which something is NaN, or infinite and positive."""
+    # Sums of scores in half precision overflow, which those of log-probabilities don't.
+    wide = torch.promote_types(log_p.dtype, torch.float32)
+    return ~(log_p.sum(dim=1, dtype=wide) < torch.inf)
 
 
 def refuse_nan(found: Bool[Tensor, ""], whose: str = "the language model") -> None:
     """Raise FloatingPointError where NaN was found, for which the host waits."""
     if bool(found):
         raise FloatingPointError(
-            f"{whose} returned log-probabilities that are not numbers (NaN); a language model's "
-            "weights or dtype are at fault (try float32 or bfloat16), a proposal's arithmetic"
+            f"{whose} returned log-probabilities that are not numbers (NaN), or +inf; a language "
+            "model's weights or dtype are at fault (try float32 or bfloat16), a proposal's "
+            "arithmetic"
         )
 
 

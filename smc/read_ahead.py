@@ -198,7 +198,7 @@ class ReadAhead:
             rows = [[*map(operator.index, islice(each, MOST_GUESSES))] for each in found]
             width = max(map(len, rows), default=0)
             rows = [[*row, *[-1] * (width - len(row))] for row in rows]
-            guesses = torch.tensor(rows, dtype=torch.int64).view(len(texts), width)
+            guesses = torch.tensor(rows, dtype=torch.int64, device="cpu").view(len(texts), width)
         except Exception as error:  # whatever it is, answers do not depend on it
             _LOG.warning(
                 "%s failed, and nothing is read ahead any more for these examples: %s: %s",

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from smc.eager import MOST_READ
 from smc.models.protocol import LanguageModel
-from smc.prefixes import at_temperature, refusing_nan
+from smc.prefixes import at_temperature, check_log_p, refusing_nan
 
 
 class PrefixReader:
@@ -39,7 +39,9 @@ class PrefixReader:
         self.device = lm.device
         self.tokens = 0
         self._temperature = temperature
+        self._size = lm.vocabulary.size
         self._rows, first = lm.prefill([prompt])
+        check_log_p(first, self._size, 1)
         self._first = self._tempered(first)[0]
         self._held: list[tuple[int, ...]] = [()]
 
@@ -81,6 +83,7 @@ class PrefixReader:
             out = self._rows.extend(
                 torch.tensor(padded, device=self.device), torch.tensor(lengths, device=self.device)
             )
+            check_log_p(out, self._size, len(ids), max(lengths))
             for row, (line, length) in enumerate(zip(ids, lengths, strict=True)):
                 if not length:
                     continue

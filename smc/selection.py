@@ -247,12 +247,12 @@ def select_without_replacement(
             changes, Float64["1 M"].
     """
     device, values = log_score.device, log_score.cpu().unsqueeze(0)
-    row = torch.zeros(1, dtype=torch.int64)
+    row = torch.zeros(1, dtype=torch.int64, device="cpu")
     classes = TokenClasses.singletons(len(log_score))
     factors = by_class_alone(torch.zeros_like(values), classes, row)
 
     def number(breaks: Breaks) -> Float64[Tensor, "1"]:
-        return torch.tensor([uniform(breaks)], dtype=torch.float64)
+        return torch.tensor([uniform(breaks)], dtype=torch.float64, device="cpu")
 
     found = select(values, factors, Group(row, 1, 1), slots, number)
     return found.token[found.kept].to(device), found.log_pi[found.kept].to(device)

@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from smc.models.static_cache import Forward
-from smc.prefixes import Extension, Prefixes, Reader, TokenCounts
+from smc.prefixes import Extension, Prefixes, Reader, TokenCounts, check_log_p, no_numbers
 from smc.proposals import Batch, Proposal, State
 from smc.proposals.waits import refuse_waits
 from smc.vocabulary.passes import VocabularyPass
@@ -93,6 +93,8 @@ class StaticReader(Reader[State]):
         state = self.proposal.start(self.batch)
         budget = int(self.batch.budgets.max())
         log_p = self.forward.start(prompts, num_particles, budget + self.spare)
+        rows = len(prompts) * num_particles
+        check_log_p(log_p, self.batch.automata.vocabulary.size, rows)
         each = torch.arange(len(log_p), device=log_p.device)
         state = self.proposal.take(state, each // num_particles)
         runs = torch.ones_like(each, dtype=torch.bool)
@@ -147,11 +149,13 @@ class StaticReader(Reader[State]):
         appended: Int64[Tensor, ""],
     ) -> tuple[Extension, StaticPrefixes[State]]:
         """Return the new prefixes; mask log-probabilities after those that are over."""
+        check_log_p(log_p, self.batch.automata.vocabulary.size, len(held))
         log_p = self.tempered(log_p)[held]  # a copy
-        # A sum is NaN where any of its terms is.
-        failed = (log_p.sum(dim=1).isnan() & found.running).any()
-        # After a prefix that is over the model may return anything, even what is not a number.
-        log_p.masked_fill_(~found.running.unsqueeze(1), 0.0)
+        wrong = no_numbers(log_p)
+        failed = (wrong & found.running).any()
+        # After a prefix that is over the model may return anything, even what is not a number. A
+        # run that has failed goes on, with numbers, until the flag is checked.
+        log_p.masked_fill_((wrong | ~found.running).unsqueeze(1), 0.0)
         example = found.row // self.num_particles
         prefixes = StaticPrefixes(example, log_p, state, held, appended)
         return found._replace(failed=failed), prefixes

@@ -238,7 +238,10 @@ class _Scripted:
         edges = np.concatenate([np.zeros((len(rows), 1)), rows, np.ones((len(rows), 1))], axis=1)
         shares = np.diff(edges, axis=1)
         u = np.empty(len(rows))
-        parts = (torch.as_tensor(part).expand_as(keys.example).flatten().tolist() for part in keys)
+        parts = (
+            torch.as_tensor(part, device="cpu").expand_as(keys.example).flatten().tolist()
+            for part in keys
+        )
         for m, name in enumerate(zip(*parts, strict=True)):
             if name in self._known:
                 u[m] = self._known[name]
@@ -278,9 +281,9 @@ def check_lookahead(
     Raises:
         AssertionError: a law is broken; the message has the prefix.
     """
-    batch = Batch(AutomatonBatch([automaton]), torch.tensor([budget]))
+    batch = Batch(AutomatonBatch([automaton]), torch.tensor([budget], device="cpu"))
     V = automaton.vocabulary.size
-    every, looked = torch.arange(V).unsqueeze(0), 0
+    every, looked = torch.arange(V, device="cpu").unsqueeze(0), 0
     waiting: list[tuple[tuple[int, ...], Any, AutomatonPosition]]
     waiting = [((), lookahead.start(batch), start_position(batch))]
     while waiting and looked < prefixes:
@@ -291,15 +294,15 @@ def check_lookahead(
         joint = torch.where(allowed, tokens.log_joint[0].exp(), 0.0)
         mass = torch.where(allowed, tokens.log_mass[0].exp(), 0.0)
         class_of = walk.automata.class_of[0].long()
-        summed = torch.zeros(by_class.log_joint.shape[1], dtype=torch.float64)
+        summed = torch.zeros(by_class.log_joint.shape[1], dtype=torch.float64, device="cpu")
         summed.index_add_(0, class_of, joint)
         alive = walk.steps_after_classes()[0] < walk.remaining
         found = torch.where(alive, by_class.log_joint[0].exp(), 0.0)
         _close(found, summed, tolerance, prefix, "joint by class is the sum over its tokens")
         for token in allowed.nonzero().flatten().tolist():
-            run = torch.tensor([[token]])
+            run = torch.tensor([[token]], device="cpu")
             after, there = lookahead.advance(state, run), walk.advance(run)
-            completed = torch.tensor(1.0, dtype=torch.float64)
+            completed = torch.tensor(1.0, dtype=torch.float64, device="cpu")
             if not bool(there.finished):
                 going = there.steps_after_tokens(every)[0] < there.remaining
                 each = lookahead.all_tokens(after, there).log_joint[0].exp()

@@ -117,10 +117,12 @@ class GrammarMatcher:
             ValueError: if the rows have another width or type, or lie elsewhere.
         """
         del debug_print
-        rows = _array(bitmask)
-        self._matcher.fill_mask(
-            rows if rows.ndim == 1 and index == 0 else rows[whole_number(index, "row")]
-        )
+        rows, index = _array(bitmask), whole_number(index, "row")
+        if rows.ndim == 1 and index == 0:
+            rows = rows[np.newaxis]
+        if rows.ndim != 2 or not 0 <= index < rows.shape[0]:
+            raise ValueError(f"row {index} is none of a bitmask of shape {rows.shape}")
+        self._matcher.fill_mask(rows[index])
         return self._matcher.restricts
 
     def traverse_draft_tree(
@@ -144,10 +146,14 @@ class GrammarMatcher:
             token_bitmask: a row for each node.
             time_threshold: seconds; none if it is not positive.
             temperatures: float32, one for each node, or None.
+
+        Raises:
+            ValueError: if the arrays have other sizes, or their links make no tree.
         """
         child, sibling = whole_numbers(retrieve_next_token), whole_numbers(retrieve_next_sibling)
         tokens, rows = whole_numbers(draft_tokens), _array(token_bitmask)
         known = None if temperatures is None else _array(temperatures)
+        _check_tree(child, sibling, tokens, rows, known)
         if known is not None:
             known[:] = -1
         until = time.monotonic() + time_threshold if time_threshold > 0 else np.inf
@@ -248,6 +254,28 @@ class GrammarMatcher:
     def stop_token_ids(self) -> list[int]:
         """The ids that end a text."""
         return list(self._matcher.automaton.vocabulary.eos_ids)
+
+
+def _check_tree(
+    child: np.ndarray,
+    sibling: np.ndarray,
+    tokens: np.ndarray,
+    rows: np.ndarray,
+    temperatures: np.ndarray | None,
+) -> None:
+    """Raise ValueError unless these describe a tree of drafts, and have a row for each node."""
+    size = tokens.shape
+    others = [child.shape, sibling.shape, rows.shape[:1]]
+    others += [] if temperatures is None else [temperatures.shape]
+    if len(size) != 1 or any(shape != size for shape in others):
+        raise ValueError(f"{size} draft tokens need as many links and rows, got {others}")
+    links = np.concatenate([child, sibling])
+    wrong = links[(links < -1) | (links >= size[0])]
+    if wrong.size:
+        raise ValueError(f"node {wrong[0]} is not one of the {size[0]} nodes, nor -1")
+    links = links[links >= 0]
+    if 0 in links or np.unique(links).size < links.size:
+        raise ValueError("the links of the drafts make no tree: a node is reached twice")
 
 
 def _array(given: Any) -> np.ndarray:

@@ -106,7 +106,7 @@ class AutomatonPool:
         self.widest = END.width  # classes of the automaton that has most, of those in use
         self.after_flat[: END.width] = DEAD
         self.steps_flat[: END.width] = UNREACHABLE
-        class_of = torch.zeros((_FIRST_ROWS, size), dtype=torch.int32)
+        class_of = torch.zeros((_FIRST_ROWS, size), dtype=torch.int32, device="cpu")
         class_of[END.row, list(eos_ids)] = END.width - 1
         self.class_of = class_of.to(device)
         # Keyed by identity: the entry holds the automaton. Unused for longest comes first.
@@ -200,9 +200,13 @@ class AutomatonPool:
         )
         here = slice(entry.place.base, entry.place.base + entry.size)
         device = self.after_flat.device
-        self.after_flat[here] = on_device(torch.tensor(automaton.delta).flatten(), device)
-        self.steps_flat[here] = on_device(torch.tensor(steps).flatten(), device)
-        self.class_of[entry.place.row] = on_device(torch.tensor(automaton.class_of), device)
+        self.after_flat[here] = on_device(
+            torch.tensor(automaton.delta, device="cpu").flatten(), device
+        )
+        self.steps_flat[here] = on_device(torch.tensor(steps, device="cpu").flatten(), device)
+        self.class_of[entry.place.row] = on_device(
+            torch.tensor(automaton.class_of, device="cpu"), device
+        )
 
     def next(
         self, places: Int64[Tensor, "R 4"], states: Int64[Tensor, "R"], tokens: Int64[Tensor, "R"]

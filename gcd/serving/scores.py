@@ -62,7 +62,10 @@ class ScoresProcessor:
             ConstraintError: the tokens do not go on with those of the call before, as in another
                 answer, or are not allowed; or the scores are of another number or kind.
         """
-        ids = whole_numbers(np.asarray(tokens)).ravel()
+        ids = whole_numbers(np.asarray(tokens))
+        if any(n != 1 for n in ids.shape[:-1]):
+            raise ConstraintError(f"one row of token ids is needed, got shape {ids.shape}")
+        ids = ids.ravel()
         if self._start is None:
             self._start = ids.size
         if ids.size < self._start:
@@ -72,10 +75,12 @@ class ScoresProcessor:
             )
         self._follow(ids[self._start :].tolist())
         size = self._matcher.automaton.vocabulary.size
-        if scores.shape[-1] != size or any(n != 1 for n in scores.shape[:-1]):
+        shape = tuple(getattr(scores, "shape", ()))
+        if shape[-1:] != (size,) or any(n != 1 for n in shape[:-1]):
+            found = f"shape {shape}" if shape else type(scores).__name__
             raise ConstraintError(
-                f"one row of scores for the vocabulary's {size} ids is needed, got shape "
-                f"{tuple(scores.shape)}; lift to a vocabulary as wide as the scores"
+                f"one row of scores for the vocabulary's {size} ids is needed, got {found}; lift "
+                "to a vocabulary as wide as the scores"
             )
         refused = ~np.unpackbits(self._matcher.mask().view(np.uint8), bitorder="little")[
             :size
@@ -88,6 +93,10 @@ class ScoresProcessor:
                 f"scores of type {type(scores).__name__} cannot be written in place; pass array=, "
                 "which makes an array of that kind"
             )
+        if row.dtype.kind != "f":
+            raise ConstraintError(f"scores are floating-point numbers, got {row.dtype}")
+        if not row.sum(dtype=np.float64) < np.inf:
+            raise ConstraintError("the scores have NaN or +inf, which no processor can mend")
         row[..., refused] = -np.inf
         return scores
 

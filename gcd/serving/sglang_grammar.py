@@ -62,7 +62,7 @@ class BudgetGrammar(BaseGrammarObject):
     ) -> Int32[Tensor, "B W"]:
         """Make rows on the CPU that allow everything, for `fill_vocab_mask` to write into."""
         shape = (batch_size, self._matcher.automaton.num_words)
-        return torch.full(shape, -1, dtype=torch.int32)
+        return torch.full(shape, -1, dtype=torch.int32, device="cpu")
 
     def fill_vocab_mask(self, vocab_mask: Int32[Tensor, "B W"], idx: int) -> None:
         self._matcher.fill_mask(vocab_mask[idx])
@@ -77,6 +77,11 @@ class BudgetGrammar(BaseGrammarObject):
 
     @staticmethod
     def apply_vocab_mask(logits: Float[Tensor, "B V"], vocab_mask: Int32[Tensor, "B W"]) -> None:
+        if logits.shape[1] > BITS * vocab_mask.shape[1]:
+            raise ValueError(
+                f"the masks are for {BITS * vocab_mask.shape[1]} tokens, the logits have "
+                f"{logits.shape[1]}"
+            )
         shifts = torch.arange(BITS, dtype=torch.int32, device=vocab_mask.device)
         refused = ((vocab_mask.unsqueeze(-1) >> shifts) & 1 == 0).flatten(1)
         logits.masked_fill_(refused[:, : logits.shape[1]], -torch.inf)

@@ -30,6 +30,7 @@ from jaxtyping import Bool, Int, Int32, Int64
 from torch import Tensor
 
 from gcd.errors import ConstraintError
+from gcd.support.indices import check_indices
 from gcd.tokens.distances import UNREACHABLE
 from gcd.tokens.token_automaton import TokenAutomaton
 from gcd.tokens.vocabulary import Vocabulary
@@ -55,7 +56,7 @@ class TokenClasses(NamedTuple):
     @classmethod
     def singletons(cls, size: int, device: torch.device | str | None = None) -> TokenClasses:
         """Return the classes of one automaton in which every token is a class of its own."""
-        every = torch.arange(size + 1, device=device).unsqueeze(0)
+        every = torch.arange(size + 1, device=device or "cpu").unsqueeze(0)
         tokens = every[:, :size].int()
         return cls(tokens, tokens, every)
 
@@ -71,7 +72,7 @@ class AutomatonBatch:
 
     Attributes:
         automata: the automata, in the order of the examples; one may occur more than once.
-        device: where the tensors are.
+        device: where the tensors are; the CPU if not given.
         class_of: class of each token, for each automaton.
         delta_flat: next states, counted from the first one of their automaton, -1 for none; the row
             of state s is `delta_flat[row_start[s] : row_start[s] + num_classes[automaton_of[s]]]`.
@@ -148,7 +149,7 @@ class AutomatonBatch:
         set_field("automata", automata)
         set_field("offset", tuple(offset.tolist()))
         for name, (array, dtype) in arrays.items():
-            set_field(name, torch.tensor(array, dtype=dtype, device=self.device))
+            set_field(name, torch.tensor(array, dtype=dtype, device=self.device or "cpu"))
         set_field("device", self.delta_flat.device)
 
     @cached_property
@@ -187,11 +188,20 @@ class AutomatonBatch:
         Args:
             states: states of this batch, or -1.
             tokens: one id of the vocabulary for each of them.
+
+        Raises:
+            ValueError: if a state or a token is none of these; values on a GPU are not looked at.
         """
+        self.check_states(states)
+        check_indices(tokens, self.vocabulary.size)
         here = states.clamp(min=0)
         classes = self.class_of[self.automaton_of[here], tokens]
         after = self.delta_flat[self.row_start[here] + classes]
         return torch.where((states >= 0) & (after >= 0), after + self.first_state[here], DEAD)
+
+    def check_states(self, states: Int[Tensor, "*N"]) -> None:
+        """Raise ValueError unless these are states of this batch, or -1."""
+        check_indices(states, self.num_states, "state", least=-1)
 
     def entries(self, states: Int[Tensor, "N"]) -> Int64[Tensor, "N C"]:
         """Return where the row of each state lies in `delta_flat`, class by class.

@@ -21,6 +21,7 @@ from jaxtyping import Bool, Int, Int32, Int64
 from torch import Tensor
 
 from gcd.errors import ConstraintError, InfeasibleBudgetError, OverlongBudgetError
+from gcd.support.indices import check_indices, check_shape
 from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.bitmask import pack
 from gcd.tokens.distances import UNREACHABLE, check_whole, fits
@@ -73,7 +74,7 @@ class BudgetMask:
         self.batch = (
             AutomatonBatch([automata]) if isinstance(automata, TokenAutomaton) else automata
         )
-        budgets = torch.as_tensor(budget, dtype=torch.int64)
+        budgets = torch.as_tensor(budget, dtype=torch.int64, device="cpu")
         if budgets.ndim == 0:
             budgets = budgets.expand(len(self.batch))
         if budgets.shape != (len(self.batch),):
@@ -95,7 +96,15 @@ class BudgetMask:
         Args:
             states: present states; rows with state -1 get no class at all.
             remaining: tokens left, the next one and EOS included.
+
+        Raises:
+            ValueError: if a state is none of the batch's, or there are not as many numbers of
+                tokens as states; values on a GPU are not looked at.
         """
+        self.batch.check_states(states)
+        check_shape(states, tuple(states.shape[:1]), "states, one for each row")
+        check_shape(remaining, tuple(states.shape), "remaining tokens, one number for each state")
+        check_indices(remaining, 1 << 62, "number of tokens", least=-(1 << 62))
         # No budget reaches what cannot be reached.
         left = remaining.long().clamp(max=UNREACHABLE)
         return fits(self.steps_after(states), left.unsqueeze(-1))
@@ -115,6 +124,9 @@ class BudgetMask:
         Args:
             states: present states; rows with state -1 allow nothing.
             remaining: tokens left, the next one and EOS included.
+
+        Raises:
+            ValueError: as `class_mask` does.
         """
         return self._over_tokens(states, self.class_mask(states, remaining))
 

@@ -21,7 +21,7 @@ from jaxtyping import Bool, Int32, Int64
 
 from gcd.tokens import wiring
 from gcd.tokens.distances import UNREACHABLE, fits, steps_to_accept
-from gcd.tokens.vocabulary import Ids, Vocabulary
+from gcd.tokens.vocabulary import Ids, Vocabulary, whole_index
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,16 +144,20 @@ class TokenAutomaton:
         return self.max_bytes // max(longest, 1) + 1
 
     def step(self, state: int, token: int) -> int:
-        """Return the state after a token, -1 if it is not allowed; from -1 it is always -1."""
-        if not 0 <= token < self.vocabulary.size:
-            raise ValueError(f"token {token} is not one of the {self.vocabulary.size} ids")
+        """Return the state after a token, -1 if it is not allowed; from -1 it is always -1.
+
+        Raises:
+            ValueError: if there is no such state or token id.
+        """
+        token = self.vocabulary.check_id(token)
+        state = self._state(state)
         return int(self.delta[state, self.class_of[token]]) if state >= 0 else -1
 
     def run(self, tokens: Iterable[int], state: int | None = None) -> int:
         """Return the state after several tokens, from `initial` by default; -1 after a refusal."""
         state = self.initial if state is None else state
         for token in tokens:
-            state = self.step(state, int(token))
+            state = self.step(state, token)
             if state < 0:
                 return -1
         return state
@@ -169,12 +173,23 @@ class TokenAutomaton:
         Args:
             state: the present state.
             remaining: tokens left, the next one and EOS included; None for no budget.
+
+        Raises:
+            ValueError: if there is no such state; from -1 none is allowed.
         """
-        after = self.delta[state]
+        state = self._state(state)
+        after = self.delta[state] if state >= 0 else np.full(self.num_classes, -1, np.int32)
         good = after >= 0
         if remaining is not None:
             good &= fits(self.steps_to_accept[after], remaining)
         return np.flatnonzero(good[self.class_of])
+
+    def _state(self, state: int) -> int:
+        """Return a state as an int; raise ValueError if it is none, nor -1."""
+        state = whole_index(state, "state")
+        if not -1 <= state < self.num_states:
+            raise ValueError(f"state {state} is not one of the {self.num_states} states, nor -1")
+        return state
 
     def __repr__(self) -> str:
         return (

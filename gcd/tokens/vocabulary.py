@@ -185,8 +185,19 @@ class Vocabulary:
         return replace(vocabulary, segmentation=own)
 
     def decode(self, ids: Iterable[int]) -> bytes:
-        """Concatenate the bytes of these ids; nothing is stripped, and EOS adds no bytes."""
-        return b"".join(self.token_bytes[int(i)] for i in ids)
+        """Concatenate the bytes of these ids; nothing is stripped, and EOS adds no bytes.
+
+        Raises:
+            ValueError: if one is not an id of the vocabulary.
+        """
+        return b"".join(self.token_bytes[self.check_id(token)] for token in ids)
+
+    def check_id(self, token: int) -> int:
+        """Return a token id as an int; raise ValueError if it is none of this vocabulary."""
+        index = whole_index(token, "token")
+        if not 0 <= index < self.size:
+            raise ValueError(f"token {index} is not one of the {self.size} ids")
+        return index
 
     @cached_property
     def trie(self) -> Trie:
@@ -268,6 +279,18 @@ def eos_ids_of(model_or_config: Any, tokenizer: Any = None) -> tuple[int, ...]:
         if value is not None:
             ends.update(as_ids(value))
     return tuple(sorted(ends))
+
+
+def whole_index(value: Any, what: str) -> int:
+    """Return a whole number as an int; raise ValueError for 1.0, True and other kinds."""
+    if type(value) is int:
+        return value
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return whole(value)
+    except TypeError:
+        raise ValueError(f"expected one {what} as a whole number, got {value!r}") from None
 
 
 def as_ids(ids: Ids) -> tuple[int, ...]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Unpack
 
 import torch
@@ -29,13 +28,14 @@ from transformers.utils import ModelOutput
 
 from gcd.errors import ConstraintError
 from gcd.tokens.token_automaton import TokenAutomaton
-from gcd.tokens.vocabulary import eos_ids_of
+from gcd.tokens.vocabulary import Vocabulary, eos_ids_of
 from smc.algorithms import Options
 from smc.decoding.generate_call import not_handed_on
 from smc.decoding.logits_processor import one_or_more
 from smc.drafters import Drafter
 from smc.draw import Keys, Purpose, categorical, uniform
 from smc.interface import sample
+from smc.models.suitability import check_evaluating, check_suitable, num_logits
 from smc.models.transformers_lm import TransformersLM
 from smc.posterior import Posterior, Sample
 from smc.proposals import GCD, Proposal
@@ -115,14 +115,14 @@ def generate(
 
     Returns:
         A function for `custom_generate`. It raises what `smc.sample` raises, and `ValueError` for
-        arguments of `generate` that it cannot honour. It may be used many times.
+        arguments of `generate` that it cannot honour. It may be used many times, and pickled for
+        another process.
 
     Raises:
         ConstraintError: a constraint is not over tokens.
         ValueError: another argument makes no sense, or an option that the algorithm does not read.
     """
-    constraints = one_or_more(constraint)
-    vocabulary = constraints[0].vocabulary
+    one_or_more(constraint)
     chosen = GCD() if proposal is None else proposal
     settings_of(
         chosen, particles, algorithm, options, max_rows, forced_runs,
@@ -130,9 +130,34 @@ def generate(
     )  # fmt: skip
     if seed is not None:
         whole("seed", seed)
-    language_model = lru_cache(maxsize=1)(lambda model: TransformersLM(model, None, vocabulary))
+    settings = {
+        "particles": particles, "proposal": chosen, "algorithm": algorithm, "max_rows": max_rows,
+        "forced_runs": forced_runs, "read_ahead": read_ahead, "drafter": drafter, **options,
+    }  # fmt: skip
+    return _Decoding(constraint, seed, settings)
 
-    def decode(
+
+class _Decoding:
+    """What `generate` of `transformers` calls to decode; it can be pickled and copied.
+
+    Args:
+        constraint, seed: as for `generate` of this module.
+        settings: the other arguments of `smc.sample`.
+    """
+
+    def __init__(
+        self,
+        constraint: TokenAutomaton | Sequence[TokenAutomaton],
+        seed: int | None,
+        settings: dict[str, Any],
+    ) -> None:
+        self._constraint = constraint
+        self._seed = seed
+        self._settings = settings
+        self._last: TransformersLM | None = None  # of the model that was used last
+
+    def __call__(
+        self,
         model: Any,
         input_ids: Tensor,
         *,
@@ -146,7 +171,7 @@ def generate(
         streamer = others.pop("streamer", None)
         try:
             _refuse(config, logits_processor, stopping_criteria, others)
-            sequences, posteriors = draws(model, input_ids, config, model_kwargs)
+            sequences, posteriors = self._draws(model, input_ids, config, model_kwargs)
             if streamer is not None:
                 for tokens in sequences[:, input_ids.shape[1] :].cpu().unbind(dim=1):
                     streamer.put(tokens)
@@ -157,52 +182,58 @@ def generate(
             return sequences
         return GenerateSMCOutput(sequences=sequences, posteriors=tuple(posteriors))
 
-    def draws(
-        model: Any, input_ids: Tensor, config: Any, model_kwargs: dict[str, Any]
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_last": None}  # another process has a model of its own
+
+    def _draws(
+        self, model: Any, input_ids: Tensor, config: Any, model_kwargs: dict[str, Any]
     ) -> tuple[Tensor, list[Posterior]]:
-        _check_model(model, constraints[0], eos_ids_of(config))
+        constraint = one_or_more(self._constraint)[0]
+        _check_model(model, constraint, eos_ids_of(config))
         mask = _prompt_mask(input_ids, model_kwargs)
         pad = _padding(config)
         copies = config.num_return_sequences or 1
         prompts = [row[here].tolist() for row, here in zip(input_ids, mask, strict=True)][::copies]
-        number = int(torch.randint(1 << 62, ())) if seed is None else seed
+        seed = self._seed
+        if seed is None:
+            seed = int(torch.randint(1 << 62, (), device="cpu"))
         posteriors = sample(
-            language_model(model),
+            self._language_model(model, constraint.vocabulary),
             prompts,
-            constraint,
+            self._constraint,
             budget=config.max_length - input_ids.shape[1],
-            particles=particles,
-            proposal=chosen,
-            algorithm=algorithm,
             temperature=1.0 if config.temperature is None else config.temperature,
             top_p=1.0 if config.top_p is None else config.top_p,
-            seed=number,
-            max_rows=max_rows,
-            forced_runs=forced_runs,
-            read_ahead=read_ahead,
-            drafter=drafter,
-            **options,
+            seed=seed,
+            **self._settings,
         )
         answers = [
             list(drawn.ids)
             for index, posterior in enumerate(posteriors)
-            for drawn in _draw(posterior, copies, number, index)
+            for drawn in _draw(posterior, copies, seed, index)
         ]
         width = max(map(len, answers))
         padded = [answer + [pad] * (width - len(answer)) for answer in answers]
-        return torch.cat([input_ids, torch.tensor(padded).to(input_ids)], dim=1), posteriors
+        answer_ids = torch.tensor(padded, dtype=input_ids.dtype, device=input_ids.device)
+        return torch.cat([input_ids, answer_ids], dim=1), posteriors
 
-    return decode
+    def _language_model(self, model: Any, vocabulary: Vocabulary) -> TransformersLM:
+        last = self._last  # another thread may replace it
+        if last is None or last.model is not model:
+            last = self._last = TransformersLM(model, None, vocabulary)
+        return last
 
 
 def _draw(posterior: Posterior, count: int, seed: int, example: int) -> list[Sample]:
     """Draw token sequences by their weights; empty ones where the posterior is dead."""
     if posterior.dead:
         return [Sample((), b"", -torch.inf, False, 0.0)] * count
-    numbers = torch.arange(count)
+    numbers = torch.arange(count, device="cpu")
     keys = Keys(torch.full_like(numbers, example), numbers, 0, Purpose.POSTERIOR)
     log_weight = torch.tensor(
-        [[particle.log_weight for particle in posterior.particles]], dtype=torch.float64
+        [[particle.log_weight for particle in posterior.particles]],
+        dtype=torch.float64,
+        device="cpu",
     )
     chosen = categorical(log_weight).at(torch.zeros_like(numbers), uniform(seed, keys))
     return [posterior.particles[index] for index in chosen.tolist()]
@@ -239,13 +270,10 @@ def _check_model(model: Any, constraint: TokenAutomaton, eos_ids: tuple[int, ...
             f"{type(model).__name__} is an encoder and a decoder, and smc.generate samples from "
             "decoders alone; use smc.BudgetLogitsProcessor"
         )
-    if model.training:
-        raise ValueError(
-            "the model is in training mode, where dropout makes its probabilities random; call "
-            "model.eval() first"
-        )
+    check_suitable(model)
+    check_evaluating(model)
     vocabulary = constraint.vocabulary
-    width = int(model.get_output_embeddings().weight.shape[0])
+    width = num_logits(model)
     if width != vocabulary.size:
         raise ConstraintError(
             f"the model predicts {width} tokens, the constraint knows {vocabulary.size}; lift it "

@@ -39,6 +39,7 @@ from gcd.tokens.batch import AutomatonBatch
 from gcd.tokens.budget import check_budget
 from gcd.tokens.token_automaton import TokenAutomaton
 from smc.decoding.generate_call import GenerateCall, generate_call
+from smc.prefixes import no_numbers, refuse_nan
 from smc.proposals import GCD, AutomatonPosition, Batch
 from smc.proposals.lookahead import Lookahead
 from smc.proposals.twisted import Twisted, looking_ahead
@@ -129,13 +130,15 @@ class BudgetLogitsProcessor(LogitsProcessor):
 
         Raises:
             ConstraintError: the model predicts other tokens than the constraint knows.
+            FloatingPointError: the scores have NaN or +inf.
             ValueError: the call does not fit the constraints and budgets, or no token is left that
                 both the constraint and other processors allow.
         """
         call = generate_call(self)
         start = self._prompt_length(input_ids, call)
+        self._check_tensors(input_ids, scores)
         if call is None or input_ids.shape[1] == call.prompt_length:
-            self._check(input_ids, scores, call, start)
+            self._check(input_ids, call, start)
         rows = torch.arange(len(input_ids), device=scores.device)
         which = (
             rows // max(1, len(input_ids) // len(self.constraints)) if self._one_each else rows * 0
@@ -197,21 +200,31 @@ class BudgetLogitsProcessor(LogitsProcessor):
             )
         return start
 
-    def _check(
-        self,
-        input_ids: Int64[Tensor, "R L"],
-        scores: Float[Tensor, "R V"],
-        call: GenerateCall | None,
-        start: int,
-    ) -> None:
-        """Refuse a call that these constraints and budgets do not fit."""
-        size, count = self.vocabulary.size, len(self.constraints)
-        if scores.shape[1] != size:
+    def _check_tensors(self, input_ids: Int64[Tensor, "R L"], scores: Float[Tensor, "R V"]) -> None:
+        """Refuse scores and ids that don't fit to the vocabulary, in every call."""
+        size = self.vocabulary.size
+        if scores.dim() == 2 and scores.shape[1] != size:
             raise ConstraintError(
                 f"the model predicts {scores.shape[1]} tokens, the constraint knows {size}; lift "
                 "it to the model's vocabulary, such as smc.TransformersLM(model, tokenizer)"
                 ".vocabulary"
             )
+        if input_ids.dim() != 2 or scores.dim() != 2 or len(scores) != len(input_ids):
+            raise ValueError(
+                f"expected ids of shape (rows, length) and scores of shape (rows, {size}), got "
+                f"{tuple(input_ids.shape)} and {tuple(scores.shape)}"
+            )
+        if input_ids.is_floating_point() or input_ids.dtype == torch.bool:
+            raise ValueError(f"expected token ids as integers, got {input_ids.dtype}")
+        if not scores.is_floating_point():
+            raise ValueError(f"expected scores as floats, got {scores.dtype}")
+        refuse_nan(no_numbers(scores).any())
+
+    def _check(
+        self, input_ids: Int64[Tensor, "R L"], call: GenerateCall | None, start: int
+    ) -> None:
+        """Refuse a call that these constraints and budgets do not fit."""
+        count = len(self.constraints)
         prompts = len(input_ids) if call is None else call.num_prompts
         fits = prompts % count == 0 if call is None else prompts == count
         if self._one_each and not fits:
@@ -238,6 +251,12 @@ class BudgetLogitsProcessor(LogitsProcessor):
         """The states after these tokens, under the constraint of each row."""
         device, length = which.device, generated.shape[1]
         lines = generated.cpu().numpy()
+        if lines.size and not 0 <= lines.min() <= lines.max() < self.vocabulary.size:
+            wrong = int(lines.min()) if lines.min() < 0 else int(lines.max())
+            raise ValueError(
+                f"the answer so far has token {wrong}, which is not one of the "
+                f"{self.vocabulary.size} ids; does the prompt end at column prompt_length?"
+            )
         owners = which.tolist()
         names = [(owner, line.tobytes()) for owner, line in zip(owners, lines, strict=True)]
         known = self._look_up(device, length, names)

@@ -53,14 +53,13 @@ class Mode(NamedTuple):
     config: str
     dtype: torch.dtype
     device: torch.device
-    training: bool
     autocast: torch.dtype | None
 
     @classmethod
     def of(cls, model: Any) -> Mode:
         """Return the mode that a model is in."""
         config = model.config.to_json_string(use_diff=False)
-        return cls(config, model.dtype, model.device, model.training, _autocast(model))
+        return cls(config, model.dtype, model.device, _autocast(model))
 
 
 def _autocast(model: Any) -> torch.dtype | None:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from smc.models.rows import normalised
 from smc.models.shared_prompts import Groups, Packed, SharedPrompts, attending, sharing
+from smc.models.suitability import num_logits
 from smc.transformers_internals import cache_argument, pass_through_cache
 
 
@@ -36,7 +37,7 @@ class SharingRows:
     """
 
     def __init__(self, model: Any, prompts: SharedPrompts) -> None:
-        self._model = sharing(model)
+        self._whole, self._model = model, sharing(model)
         self._prompts = prompts
         self._owner = torch.arange(len(prompts.lengths), device=prompts.lengths.device)
         self._layers = [(keys[:, :, :0], values[:, :, :0]) for keys, values in prompts.layers]
@@ -49,8 +50,8 @@ class SharingRows:
         inside = torch.arange(T, device=runs.device) < lengths.unsqueeze(1)
         row, column = inside.nonzero(as_tuple=True)
         if not len(row):  # models cannot read an empty sequence
-            weight = self._model.get_output_embeddings().weight
-            return normalised(weight.new_empty(R, T, len(weight)))
+            shape = R, T, num_logits(self._whole)
+            return normalised(torch.empty(shape, dtype=self._model.dtype, device=runs.device))
         place = self.lengths[row] + column
         grown = self.lengths + lengths
         self._widen(int(grown.max()))

@@ -12,6 +12,7 @@ copy of what the rows generated when they move.
 Prompts can be kept: their keys and values, and what the model says after them, stay for the next
 call with the same prompt (`prompt_bytes`), as a comparison of methods reads each many times. A
 prompt that is kept is read alone, so that what is remembered of it does not depend on the batch.
+Other weights or adapters give it keys and values of its own (`smc.models.model_state`).
 
 Several threads may sample from one model, by one `TransformersLM` or by several, and generate
 beside that: rows belong to the call that made them, and nothing in the model is changed.
@@ -32,12 +33,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gcd.tokens.vocabulary import Vocabulary, eos_ids_of
+from smc.models.encoding import encode_text
+from smc.models.model_state import Fingerprint, fingerprint
 from smc.models.protocol import Prompt, Rows, token_ids
 from smc.models.rows import PromptMemory, TransformersRows, together
 from smc.models.self_check import Mode, check_static, shares_prompts
 from smc.models.shared_prompts import SharedPrompts
 from smc.models.sharing_rows import SharingRows
 from smc.models.static_cache import StaticTransformer
+from smc.models.suitability import check_evaluating, check_suitable, num_logits
 
 SMALL = 30_000_000
 """Parameters of a model whose passes are as fast as guesses of what they could read ahead."""
@@ -47,7 +51,10 @@ class TransformersLM:
     """A `LanguageModel` from a `transformers` causal LM and its tokenizer.
 
     The model is used as it is, on its own device and in its own dtype; it is put in evaluation
-    mode.  Log-probabilities come out in its precision, float32 at least.
+    mode, and refused while a module of it is back in training mode.  Log-probabilities come out in
+    its precision, float32 at least.
+
+    It can be pickled and copied, with its model and tokenizer; kept prompts stay behind.
 
     Where a model has other rotary frequencies for long texts (`rope_type` "longrope" or "dynamic"),
     every row of a batch gets those of its longest row. Sample prompts beyond the model's original
@@ -55,13 +62,17 @@ class TransformersLM:
 
     Args:
         model: a `PreTrainedModel` for causal language modelling.
-        tokenizer: its tokenizer; prompts given as text are encoded with its own special tokens.
+        tokenizer: its tokenizer; prompts given as text are encoded with its own special tokens,
+            unless they begin with these, as texts of a chat template do.
         vocabulary: the token bytes, if they are to be other than the tokenizer's.
         prompt_bytes: memory for prompts that are kept from call to call, those used longest ago
-            going first; 0 keeps none. The model's weights must not change then.
+            going first; 0 keeps none. Each call then compares the model's weights and adapters
+            with those that the prompts were read with, at about 1 % of the time of reading 300
+            tokens.
 
     Raises:
-        ValueError: the model or the tokenizer is something else, such as a path.
+        ValueError: the model or the tokenizer is something else, such as a path, an
+            encoder-decoder or a model without a language-modeling head.
     """
 
     def __init__(
@@ -72,11 +83,7 @@ class TransformersLM:
         *,
         prompt_bytes: int = 0,
     ) -> None:
-        if not hasattr(model, "get_output_embeddings"):
-            raise ValueError(
-                f"model is {type(model).__name__}, not a language model of transformers; load one "
-                "with AutoModelForCausalLM.from_pretrained(path)"
-            )
+        check_suitable(model)
         if not (tokenizer is None or callable(tokenizer)):
             raise ValueError(
                 f"tokenizer is {type(tokenizer).__name__}; load the model's own with "
@@ -102,7 +109,7 @@ class TransformersLM:
         """Token bytes as wide as the logits; every id that anyone says ends a text is an EOS."""
         if self._given_vocabulary is not None:
             return self._given_vocabulary
-        width = int(self.model.get_output_embeddings().weight.shape[0])
+        width = num_logits(self.model)
         if 2 * len(self.tokenizer) < width:  # some models have more logits than tokens, but few
             warnings.warn(
                 f"the tokenizer has {len(self.tokenizer)} tokens and the model {width} logits: is "
@@ -125,17 +132,20 @@ class TransformersLM:
         return self.device.type == "cpu" and self.model.num_parameters() > SMALL
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Tokenise text, with the tokenizer's special tokens; return ids as they are."""
-        if isinstance(prompt, str):
-            # `verbose` would warn about length, which `check_prompts` does better.
-            return list(self.tokenizer(prompt, verbose=False)["input_ids"])
-        return token_ids(prompt)
+        """Tokenize text (see `smc.models.encoding`); return ids as they are."""
+        return encode_text(self.tokenizer, prompt) if isinstance(prompt, str) else token_ids(prompt)
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[Rows, Float[Tensor, "B V"]]:
-        """Read all prompts that are not kept, padded on the left."""
+        """Read all prompts that are not kept, padded on the left.
+
+        Raises:
+            ValueError: the model is in training mode.
+        """
+        check_evaluating(self.model)
         if not self._kept.most_bytes:
             rows, log_p = self._read(prompts)
             return self._rows(rows.prompts(), rows), log_p
+        self._kept.use(fingerprint(self.model))
         memories: dict[tuple[int, ...], PromptMemory] = {}
         wanted = [tuple(prompt) for prompt in prompts]
         for prompt in dict.fromkeys(wanted):
@@ -153,8 +163,10 @@ class TransformersLM:
 
         Raises:
             NotStaticError: it cannot, as it has another memory or another attention.
-            ValueError: the model fails its self-check (`smc.models.self_check`).
+            ValueError: the model fails its self-check (`smc.models.self_check`), or is in training
+                mode.
         """
+        check_evaluating(self.model)
         forward, mode = StaticTransformer(self.model, self.context), Mode.of(self.model)
         if mode not in self._static:
             self._shares_prompts()  # refuses with the better reason
@@ -172,6 +184,10 @@ class TransformersLM:
         if self._kept.most_bytes:
             self.prefill([prompt])
         return self._kept.get(tuple(prompt)) is not None
+
+    def forget_prompts(self) -> None:
+        """Forget all kept prompts, after a change of the model that `fingerprint` doesn't see."""
+        self._kept.use(None)
 
     def _rows(self, prompts: SharedPrompts, plain: TransformersRows | None = None) -> Rows:
         """Make rows of prompts that are read; `plain` has them already, if it is given."""
@@ -208,9 +224,21 @@ class _KeptPrompts:
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         self.lasting = False
+        self._lock = Lock()
+        self._made_by: Fingerprint | None = None
         self._memories: OrderedDict[tuple[int, ...], PromptMemory] = OrderedDict()
         self._nbytes = 0
-        self._lock = Lock()
+
+    def use(self, state: Fingerprint | None) -> None:
+        """Forget the memories of a model in another state than this."""
+        with self._lock:
+            if state != self._made_by:
+                self._made_by = state
+                self._memories.clear()
+                self._nbytes = 0
+
+    def __reduce__(self) -> tuple[type, tuple[int]]:
+        return _KeptPrompts, (self.most_bytes,)
 
     def get(self, prompt: tuple[int, ...]) -> PromptMemory | None:
         with self._lock:

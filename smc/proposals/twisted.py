@@ -57,6 +57,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
 from torch import Tensor
 
+from gcd.support.indices import check_shape
 from gcd.tokens.distances import fits
 from gcd.tokens.token_automaton import TokenAutomaton
 from smc.competition import LEAST_DEFENCE, CandidateGuide, Masses, Successors
@@ -265,7 +266,7 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
 
         Warm-up calls (`smc.proposals.waits`, `smc.loop`) and repeated steps are included.
         """
-        none = torch.zeros(3, dtype=torch.int64)
+        none = torch.zeros(3, dtype=torch.int64, device="cpu")
         return Counts(*sum((tally.cpu() for tally in self._tallies.values()), none).tolist())
 
     def score(self, state: TwistedState[ModelState], log_p: Float[Tensor, "R V"]) -> CandidateGuide:
@@ -349,7 +350,12 @@ class Twisted(Proposal[TwistedState[ModelState]], Generic[ModelState]):
         A probability that is conditional on the item is at most one, and one where the item
         completes the text, whatever the model thinks of it.
         """
-        log_g, belief = expected.log_joint, self._belief
+        for name, values in expected._asdict().items():
+            if values is not None:
+                check_shape(
+                    values, tuple(steps.shape), f"{name} by {type(self.lookahead).__name__}"
+                )
+        log_g, belief = expected.log_joint.double(), self._belief
         if belief is not None:
             given = expected.log_mass
             if belief < 1:

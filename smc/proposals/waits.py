@@ -73,7 +73,7 @@ def refuse_waits(proposal: Proposal[Any], batch: Batch) -> None:
     """
     state = proposal.start(batch)
     B, V = len(batch.budgets), batch.automata.vocabulary.size
-    log_p = torch.zeros(B, V, device=batch.budgets.device).log_softmax(dim=1)
+    log_p = torch.zeros(B, V, dtype=torch.float32, device=batch.budgets.device).log_softmax(dim=1)
     each = torch.arange(B, device=log_p.device)
     token = torch.zeros_like(each).unsqueeze(1)
     calls = {

@@ -22,7 +22,13 @@ from torch import Tensor
 from gcd.support.threads import shared_out
 from gcd.tokens.batch import TokenClasses
 from smc.vocabulary import factors
-from smc.vocabulary.factors import FactorGuide, Factors, by_class_alone, unsigned
+from smc.vocabulary.factors import (
+    FactorGuide,
+    Factors,
+    by_class_alone,
+    check_rows,
+    unsigned,
+)
 from smc.vocabulary.kernels import tying as kernels
 
 FEW = 32  # where less than this part of the tokens is allowed, they are looked up one by one
@@ -64,10 +70,15 @@ def top_k_and_class_mass(
         alive: the classes allowed.
         K: how many favourites, at most V.
     """
-    R, C = alive.shape
+    check_rows(log_p, classes, automaton_of_row, alive)
+    (R, C), V = alive.shape, log_p.shape[1]
+    if not 0 <= K <= V:
+        raise ValueError(f"expected at most {V} favorites, one for each token, got {K}")
     if log_p.device.type in factors.COMPILED_DEVICES:
-        tokens = torch.empty(R, K, dtype=torch.int64)
-        best, log_mass = (torch.empty(R, width, dtype=torch.float64) for width in (K, C))
+        tokens = torch.empty(R, K, dtype=torch.int64, device="cpu")
+        best, log_mass = (
+            torch.empty(R, width, dtype=torch.float64, device="cpu") for width in (K, C)
+        )
         shared_out(
             _weigh_rows,
             R,

@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
+from gcd.support.indices import check_indices
 from gcd.support.threads import shared_out
 from smc.vocabulary import tensors
 from smc.vocabulary.class_mass import FEW, MaskGuide, exponentials
@@ -58,8 +59,12 @@ def draws(guide: Guide, log_p: Float[Tensor, "R V"]) -> BlockSampler | TensorSam
     factors = getattr(guide, "factors", None)
     if log_p.shape[1] < NARROW or not isinstance(factors, Factors):
         return tensors.draws(guide, log_p)
+    factors.check(log_p)
     R, count = len(log_p), -(-log_p.shape[1] // blocks.BLOCK)
-    sums, scale = torch.empty(R, count, dtype=torch.float64), torch.empty(R, dtype=torch.float64)
+    sums, scale = (
+        torch.empty(R, count, dtype=torch.float64, device="cpu"),
+        torch.empty(R, dtype=torch.float64, device="cpu"),
+    )
     shared_out(_sum_rows, R, log_p.numpy(), factors, sums.numpy(), scale.numpy())
     if isinstance(guide, MaskGuide):  # whose log Z would be another reading
         log_z = sums.sum(dim=1).log() + torch.where(scale.isneginf(), 0.0, scale)
@@ -74,8 +79,11 @@ def best(log_p: Float[Tensor, "R V"], factors: Factors, K: int) -> Best:
     K = max(1, min(K, _most_candidates(factors)))
     if V < NARROW:
         return tensors.best(log_p, factors, K)
-    tokens = torch.empty(R, K, dtype=torch.int64)
-    log_score, log_rest = (torch.empty(shape, dtype=torch.float64) for shape in ((R, K), (R,)))
+    factors.check(log_p)
+    tokens = torch.empty(R, K, dtype=torch.int64, device="cpu")
+    log_score, log_rest = (
+        torch.empty(shape, dtype=torch.float64, device="cpu") for shape in ((R, K), (R,))
+    )
     out = (tokens.numpy(), log_score.numpy(), log_rest.numpy())
     shared_out(_best_rows, R, log_p.numpy(), factors, *out)
     return Best(tokens, log_score, log_rest)
@@ -100,6 +108,9 @@ def locate(
         )
         known = Known(known.tokens[hit], known.kept[hit])
         return tensors.locate(log_p[hit], some, known, log_c[hit], which, targets)
+    factors.check(log_p)
+    check_indices(rows, len(log_p), "row")
+    check_indices(known.tokens, log_p.shape[1])
     ends = torch.nn.functional.pad(count.cumsum(dim=0), (1, 0))
     out = torch.empty_like(rows)
     points = (hit.numpy(), ends.numpy(), targets.numpy())

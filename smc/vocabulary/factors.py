@@ -18,9 +18,10 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64, Int32, Int64, UInt32
+from jaxtyping import Bool, Float, Float64, Int32, Int64, Shaped, UInt32
 from torch import Tensor
 
+from gcd.support.indices import check_indices, check_shape
 from gcd.support.threads import shared_out
 from gcd.tokens.batch import TokenClasses
 from smc.vocabulary.kernels import tying as kernels
@@ -109,6 +110,7 @@ class Factors(NamedTuple):
 
     def applied(self, log_p: Float[Tensor, "R V"]) -> Float64[Tensor, "R V"]:
         """Return log p(v) plus the log factor of v. Cost: one pass over R x V numbers."""
+        self.check(log_p)
         if log_p.device.type in COMPILED_DEVICES:
             out = torch.empty_like(log_p, dtype=torch.float64)
             shared_out(
@@ -125,6 +127,30 @@ class Factors(NamedTuple):
             return out
         log_factor = self.by_class.gather(1, self.classes.of[self.automaton_of_row].long())
         return log_p + log_factor.scatter_(1, self.tokens, self.by_token)
+
+    def check(self, log_p: Float[Tensor, "R V"]) -> None:
+        """Raise ValueError where compiled code would read beyond these factors, or `log_p`."""
+        check_rows(log_p, self.classes, self.automaton_of_row, self.by_class)
+        R, V = log_p.shape
+        check_shape(self.tokens, (R, *self.tokens.shape[1:2]), "tokens with factors of their own")
+        check_shape(self.by_token, tuple(self.tokens.shape), "factors of these tokens")
+        check_indices(self.tokens, V)
+
+
+def check_rows(
+    log_p: Float[Tensor, "R V"],
+    classes: TokenClasses,
+    automaton_of_row: Int64[Tensor, "R"],
+    by_class: Shaped[Tensor, "R C"],
+) -> None:
+    """Raise ValueError where R rows over V tokens don't fit to the classes of tokens."""
+    (B, V), C = classes.of.shape, classes.start.shape[1] - 1
+    R = len(automaton_of_row)
+    if log_p.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"expected log-probabilities in float32 or float64, got {log_p.dtype}")
+    check_shape(log_p, (R, V), f"log-probabilities of the {V} tokens of the vocabulary")
+    check_shape(by_class, (R, C), f"a number for each of {C} classes of tokens")
+    check_indices(automaton_of_row, B, "automaton")
 
 
 def by_class_alone(

@@ -105,6 +105,7 @@ def without(factors: Factors, known: Known) -> Factors:
 
 def _summed(log_p: Float[Tensor, "R V"], factors: Factors) -> TritonSampler:
     """Sum up all rows by blocks."""
+    factors.check(log_p)
     own = _own_tokens(factors, log_p)
     R, count = len(log_p), triton.cdiv(log_p.shape[1], BLOCK)
     top, total = (torch.empty(R, count, dtype=torch.float64, device=log_p.device) for _ in range(2))

@@ -1,0 +1,49 @@
+"""Range checks of token ids, states and other indices, before tensors or compiled code use them.
+
+Indexing a tensor with a negative number counts from the end, and compiled code reads whatever lies
+there; neither is an error. On the CPU the values are compared with their bounds, some microseconds
+for a batch. On other devices that would be a host synchronization, so only the type is checked
+there, and PyTorch's own device-side assertion is what is left.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def check_indices(
+    indices: Int[Tensor, "..."], size: int, what: str = "token", *, least: int = 0
+) -> None:
+    """Refuse indices outside of `least` to `size` - 1.
+
+    Args:
+        indices: of any shape.
+        size: how many of these things there are.
+        what: what each of them is, for the error.
+        least: the least index: -1 where that stands for none.
+
+    Raises:
+        ValueError: an index is out of range, or indices are no whole numbers.
+    """
+    if not isinstance(indices, Tensor) or indices.dtype not in _WHOLE:
+        kind = indices.dtype if isinstance(indices, Tensor) else type(indices).__name__
+        raise ValueError(f"expected a tensor of integers, one for each {what}, got {kind}")
+    if indices.device.type != "cpu" or not indices.numel():
+        return
+    values = indices.numpy()
+    lowest, highest = int(values.min()), int(values.max())
+    if lowest < least or highest >= size:
+        wrong = lowest if lowest < least else highest
+        none = f", nor {least}" if least < 0 else ""
+        raise ValueError(f"{what} {wrong} is not one of the {size} from 0 to {size - 1}{none}")
+
+
+def check_shape(given: Tensor, shape: tuple[int, ...], what: str) -> None:
+    """Raise ValueError unless a tensor has this shape."""
+    if not isinstance(given, Tensor) or tuple(given.shape) != shape:
+        found = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+        raise ValueError(f"expected {what} of shape {shape}, got {found}")

@@ -1,0 +1,95 @@
+"""Fingerprints of everything that decides what a `transformers` model computes.
+
+Keys and values of a prompt stay valid as long as the model's fingerprint does. It consists of
+
+* the parameters and buffers: where their memory lies, and PyTorch's counter of changes in place
+  (`Tensor._version`), which optimizers, `load_state_dict` and `copy_` increment;
+* a checksum of each parameter, as changes through `.data` are not counted: the bits of every
+  (columns - 1)-th element, which include an element of every row and of every column;
+* the adapters of each module (peft's, and those of `transformers` itself): which are active,
+  disabled or merged, and their scaling;
+* replaced forward functions, hooks, autocast, and the attention function.
+
+A change through `.data` of single elements may go unnoticed; `TransformersLM.forget_prompts` is for
+these.
+
+Cost: a visit to every module and parameter, and one element of each column of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from smc.models.suitability import every_module
+from smc.transformers_internals import attention_name
+
+Fingerprint = tuple[object, ...]
+
+_ADAPTERS = ("_active_adapter", "_disable_adapters", "merged_adapters", "scaling")
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def fingerprint(model: Any) -> Fingerprint:
+    """Return a value that changes whenever the model may compute something else."""
+    modules = every_module(model)
+    tensors = [
+        tensor
+        for module in modules
+        for tensor in (*module._parameters.values(), *module._buffers.values())
+        if tensor is not None
+    ]
+    device = model.device.type
+    return (
+        tuple(map(_version, tensors)),
+        checksums([tensor for tensor in tensors if isinstance(tensor, torch.nn.Parameter)]),
+        tuple(part for module in modules for part in _adapters(module)),
+        torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device),
+        attention_name(model.config.get_text_config()),
+    )
+
+
+@torch.no_grad()
+def checksums(parameters: list[torch.nn.Parameter]) -> tuple[int, ...]:
+    """Sum up the bits of some elements of each parameter; one host synchronization per device."""
+    sums: dict[torch.device, list[Tensor]] = {}
+    for parameter in parameters:
+        if parameter.is_meta or parameter.layout != torch.strided or not parameter.numel():
+            continue
+        flat = parameter.detach().contiguous().flatten()
+        if type(flat) is not Tensor or flat.element_size() not in _BITS:
+            continue  # quantized in a class of its own
+        some = flat[:: max(1, parameter.shape[-1] - 1)] if parameter.dim() > 1 else flat
+        bits = some.contiguous().view(_BITS[flat.element_size()])
+        sums.setdefault(flat.device, []).append(bits.sum(dtype=torch.int64))
+    return tuple(value for each in sums.values() for value in torch.stack(each).tolist())
+
+
+def _version(tensor: Tensor) -> tuple[int, int, int]:
+    """Identify a tensor, its memory, and how often it has been changed in place."""
+    changes = 0 if tensor.is_inference() else tensor._version  # which inference tensors don't count
+    return id(tensor), 0 if tensor.is_meta else _address(tensor), changes
+
+
+def _address(tensor: Tensor) -> int:
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:  # a class of its own that has no single memory
+        return 0
+
+
+def _adapters(module: Any) -> Iterator[object]:
+    """Describe what a module computes beyond its weights."""
+    names = vars(module)
+    for name in _ADAPTERS:
+        if name in names:
+            value = names[name]
+            yield repr(value)
+    if "forward" in names:
+        yield id(names["forward"])
+    hooks = module._forward_hooks, module._forward_pre_hooks
+    if hooks[0] or hooks[1]:
+        yield tuple(map(id, (*hooks[0].values(), *hooks[1].values())))

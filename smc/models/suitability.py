@@ -1,0 +1,163 @@
+"""Checks that a `transformers` model can be sampled from, and the width of its logits.
+
+`check_suitable` refuses models of another kind (encoder-decoders, classifiers, models without a
+language-modeling head, dynamically quantized or offloaded models). `check_evaluating` refuses
+modules in training mode, whose dropout makes log-probabilities random; modes can change at any
+time, so it runs before every batch of prompts. `num_logits` counts the columns that the forward
+pass returns: the shape of the head's weight doesn't tell, because quantized heads are packed and
+some heads pad their output.
+
+Cost: `check_evaluating` visits every module. `num_logits` runs the model
+on one token, and again only after its head has changed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+_LOAD = "load one with transformers.AutoModelForCausalLM.from_pretrained(path)"
+_RANDOM = (torch.nn.modules.dropout._DropoutNd, torch.nn.RReLU)
+_BY_MODE = (
+    torch.nn.modules.batchnorm._NormBase,
+    torch.nn.RNNBase,
+    torch.nn.MultiheadAttention,
+    torch.nn.TransformerEncoderLayer,
+    torch.nn.TransformerDecoderLayer,
+)
+_QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.nn.quantized")
+
+_WIDTHS: WeakKeyDictionary[Any, tuple[object, int]] = WeakKeyDictionary()
+
+
+def check_suitable(model: Any) -> None:
+    """Refuse a model that is not a causal language model with its weights in memory.
+
+    Raises:
+        ValueError: what the model is, and what to load instead.
+    """
+    if not (isinstance(model, torch.nn.Module) and hasattr(model, "config")):
+        raise ValueError(
+            f"model is {type(model).__name__}, not a language model of transformers; {_LOAD}"
+        )
+    name = _name(model)
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise ValueError(
+            f"{name} is an encoder-decoder, and sampling needs a decoder-only language model; "
+            f"{_LOAD}, or decode this one with model.generate and smc.BudgetLogitsProcessor"
+        )
+    if name.endswith("ForMaskedLM"):
+        raise ValueError(
+            f"{name} is a masked language model, which attends to both sides of a token; {_LOAD}"
+        )
+    parameters = inspect.signature(model.forward).parameters
+    any_name = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    if "input_ids" not in parameters and not any_name:
+        raise ValueError(f"{name} doesn't take token ids (input_ids); {_LOAD}")
+    if getattr(model, "get_output_embeddings", lambda: None)() is None and not _generates(model):
+        kind = "a classifier" if "Classification" in name else "a model"
+        raise ValueError(f"{name} is {kind} without a language-modeling head; {_LOAD}")
+    for module in every_module(model):
+        if type(module).__module__.startswith(_QUANTIZED):
+            path = next(path for path, each in model.named_modules() if each is module)
+            raise ValueError(
+                f"module {path!r} of {name} is dynamically quantized: it scales all activations of "
+                "a batch together, so log-probabilities depend on the other rows; quantize the "
+                "weights alone (bitsandbytes, GPTQ, AWQ) or load the model in full precision"
+            )
+    if model.device.type == "meta" and hasattr(model, "_hf_hook"):
+        raise ValueError(
+            f"the weights of {name} are offloaded by accelerate: its device is 'meta'; load it "
+            "onto one device with from_pretrained(path).to(device)"
+        )
+
+
+def check_evaluating(model: Any) -> None:
+    """Refuse a model of which some module behaves differently in training mode.
+
+    Raises:
+        ValueError: which module is in training mode.
+    """
+    for module in every_module(model):
+        if module.training and _depends_on_mode(module):
+            path = next(path for path, each in model.named_modules() if each is module)
+            whole = "the model" if module is model else f"module {path!r} of the model"
+            checkpoints = any(
+                getattr(each, "gradient_checkpointing", False) for each in every_module(model)
+            )
+            and_cache = ", and gradient checkpointing switches the KV cache off"
+            raise ValueError(
+                f"{whole} is in training mode, where dropout makes log-probabilities random"
+                f"{and_cache if checkpoints else ''}; call model.eval() first"
+            )
+
+
+def every_module(model: Any) -> list[Any]:
+    """List the modules of a model, a shared one as often as it occurs; as `modules()`, but fast."""
+    found = [model]
+    for module in found:
+        found.extend(child for child in module._modules.values() if child is not None)
+    return found
+
+
+@torch.inference_mode()
+def num_logits(model: Any) -> int:
+    """Return the width of the logits that the model's forward pass returns.
+
+    The model reads one token, and again only once its head, or a hook of it, has been replaced.
+
+    Raises:
+        ValueError: the forward pass doesn't return logits for each token.
+    """
+    identity = tuple(_head_of(model))
+    known = _WIDTHS.get(model)
+    if known is not None and known[0] == identity:
+        return known[1]
+    ids = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
+    logits = getattr(model(input_ids=ids, use_cache=False), "logits", None)
+    if not isinstance(logits, Tensor) or logits.dim() != 3 or logits.shape[:2] != ids.shape:
+        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(
+            f"{_name(model)} doesn't predict the next token: expected logits of shape (1, 1, "
+            f"vocabulary) for one token, got {found}; {_LOAD}"
+        )
+    _WIDTHS[model] = identity, logits.shape[2]
+    return logits.shape[2]
+
+
+def _head_of(model: Any) -> Iterator[object]:
+    """Identify the head, its weight, and the hooks that may change the width of its output."""
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    yield len(model._forward_hooks)
+    if head is None:
+        return
+    weight = getattr(head, "weight", None)
+    yield id(head)
+    yield len(getattr(head, "_forward_hooks", ()))
+    yield tuple(weight.shape) if isinstance(weight, Tensor) else type(weight)
+
+
+def _depends_on_mode(module: Any) -> bool:
+    """Whether a module may compute something else in training mode.
+
+    Layers of torch that don't look at their mode are exempt: adapters that are added to a model
+    in evaluation mode bring linear layers in training mode.
+    """
+    if isinstance(module, _RANDOM):
+        return bool(getattr(module, "p", 1.0))
+    return isinstance(module, _BY_MODE) or not type(module).__module__.startswith("torch.nn.")
+
+
+def _generates(model: Any) -> bool:
+    return bool(getattr(model, "can_generate", lambda: False)())
+
+
+def _name(model: Any) -> str:
+    """Return the class of the model, inside of a wrapper such as peft's."""
+    inner = getattr(model, "get_base_model", None)
+    return type(inner() if callable(inner) else model).__name__
