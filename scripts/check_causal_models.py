@@ -223,6 +223,7 @@ def difference(model: Any) -> float:
     worst = 0.0
     for prompt, posterior in zip(PROMPTS, found, strict=True):
         expected = truth(model, prompt)
+        assert posterior.log_evidence is not None
         given = {
             text.encode(): posterior.log_evidence + math.log(share)
             for text, share in zip(posterior.texts, posterior.probabilities, strict=True)

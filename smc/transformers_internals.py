@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from functools import cache
 from importlib import import_module
 from types import FrameType
@@ -47,16 +47,17 @@ def cache_argument(model: Any, kv_cache: object) -> dict[str, Any]:
     models whose code does not come with transformers.
     """
     base = getattr(model, "get_base_model", None)  # of peft, whose forward takes any argument
-    return {_cache_keyword(type(model if base is None else base())): kv_cache}
+    kind: Hashable = type(model if base is None else base())
+    return {_cache_keyword(kind): kv_cache}
 
 
 @cache
-def _cache_keyword(kind: type) -> str:
+def _cache_keyword(kind: Any) -> str:
     from transformers import GenerationMixin
 
     prepare = GenerationMixin.prepare_inputs_for_generation
     renamed = "cache" in inspect.signature(prepare).parameters
-    named = inspect.signature(kind.forward).parameters  # type: ignore[attr-defined]
+    named = inspect.signature(kind.forward).parameters
     return "cache" if renamed and "cache" in named else "past_key_values"
 
 

@@ -119,11 +119,10 @@ class Truth(NamedTuple):
     @property
     def tolerance(self) -> float:
         """Largest mean difference that rounding explains, in nats."""
-        coarsest = max(
-            torch.finfo(each).eps
-            for each in (self.model.dtype, _autocast(self.model))
-            if each is not None
-        )
+        coarsest = torch.finfo(self.model.dtype).eps
+        autocast = _autocast(self.model)
+        if autocast is not None:
+            coarsest = max(coarsest, torch.finfo(autocast).eps)
         allowed = max(ROUNDING * coarsest * self.size, MEASURED * self.noise)
         return min(allowed, FAULT * self.spread)
 
@@ -149,7 +148,7 @@ class Truth(NamedTuple):
 def _ordinary_ids(model: Any, count: int) -> list[int]:
     """Return token ids that are spread over the vocabulary, special ones left out."""
     config = model.config.get_text_config()
-    special: set[int] = set()
+    special: set[int | None] = set()
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
         value = getattr(config, name, None)
         special.update(value if isinstance(value, list) else [value])
@@ -176,13 +175,13 @@ def shares_prompts(model: Any) -> bool:
     prompts = SharedPrompts(lengths, [(k.clone(), v.clone()) for k, v in padded.prompts().layers])
 
     expected = _expected(truth)
-    first = [
+    full, short = (
         truth.distance(at_first[row], truth.after(prompt, 1)[0])
         for row, prompt in enumerate(truth.prompts)
-    ]
+    )
     cached = _distance(truth, padded, expected)
-    if max(*first, cached) > truth.tolerance:
-        raise ValueError(_fault(model, *first, cached, truth.tolerance))
+    if max(full, short, cached) > truth.tolerance:
+        raise ValueError(_fault(model, full, short, cached, truth.tolerance))
     if planned_layers(model) != {"full"} or attention_name(model.config.get_text_config()) is None:
         return False
     try:
