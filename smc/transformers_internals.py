@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from types import FrameType
@@ -47,8 +47,7 @@ def cache_argument(model: Any, kv_cache: object) -> dict[str, Any]:
     models whose code does not come with transformers.
     """
     base = getattr(model, "get_base_model", None)  # of peft, whose forward takes any argument
-    kind: Hashable = type(model if base is None else base())
-    return {_cache_keyword(kind): kv_cache}
+    return {_cache_keyword((model if base is None else base()).__class__): kv_cache}
 
 
 @cache
