@@ -22,10 +22,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +47,8 @@ ANSWERS = (b"a", b"b", b"aa", b"ab", b"ba", b"bb")
 PROMPTS = (tuple(b"hello there"), tuple(b"x"), tuple(b"a b c"))
 MOST_PARAMETERS = 3_000_000
 LAYERS = 2
+LAYERED = re.compile("layer|intermediate_size|sparsity_pattern")
+"""Names of fields that hold a list with one value for each layer."""
 
 # Fields of configurations that make a model small, by the names that they have in transformers.
 SMALL: dict[str, Any] = {
@@ -56,7 +60,7 @@ SMALL: dict[str, Any] = {
     ),
     **dict.fromkeys(
         ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers",
-         "encoder_layers", "num_decoder_layers", "num_blocks"), LAYERS,
+         "encoder_layers", "num_decoder_layers", "num_blocks", "num_layers_per_stack"), LAYERS,
     ),
     **dict.fromkeys(
         ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads",
@@ -91,7 +95,7 @@ SMALL: dict[str, Any] = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 4,
     "linear_key_head_dim": 8, "linear_value_head_dim": 8,
     "use_mamba_kernels": False, "attn_layer_period": 2, "attn_layer_offset": 1,
-    "layers_block_type": None, "attention_dropout": 0.0,
+    "attention_dropout": 0.0, "qk_head_dim": 16, "num_kv_shared_layers": 0, "dim_model_base": 32,
     "dim_head": 8, "position_bias_num_buckets": 16, "position_bias_max_distance": 64,
     "rotary_dim": 8, "sliding_window": 64, "window_size": 64, "moe_num_shared_experts": 1,
     "index_n_heads": 2, "index_head_dim": 16, "index_topk": 64,
@@ -121,19 +125,29 @@ class UnfitError(Exception):
 
 def shrink(config: Any, decoder: bool) -> Any:
     """Make the model of a configuration small, in place, text models within it as well."""
+    config.allow_global_per_layer_attribute_access = True
     changed = {name: value for name, value in SMALL.items() if hasattr(config, name)}
+    if hasattr(config, "kv_lora_rank"):  # with latent attention, each head has its own keys
+        changed["num_key_value_heads"] = changed["num_attention_heads"]
+    if hasattr(config, "expand") and hasattr(config, "num_heads"):  # Mamba 2
+        changed["head_dim"] = config.expand * 32 // changed["num_heads"]
     for name, value in changed.items():
         if name in ("mamba_d_ssm", "attn_layer_period") and getattr(config, name) is None:
             continue
-        try:
-            setattr(config, name, value)
-        except (AttributeError, TypeError, ValueError, NotImplementedError):
-            continue  # a field that follows from others
+        of_layers = isinstance(getattr(config, name), list) and LAYERED.search(name)
+        with suppress(Exception):  # a field that follows from others, or that has to be given
+            setattr(config, name, [value] * LAYERS if of_layers else value)
     for name, value in list(vars(config).items()):
-        if isinstance(value, list) and len(value) > LAYERS and "layer" in name:
+        if isinstance(value, list) and len(value) > LAYERS and LAYERED.search(name):
             setattr(config, name, spread_over(value, LAYERS))
         elif isinstance(value, transformers.PretrainedConfig):
             shrink(value, decoder)
+    if getattr(config, "layer_types", 0) is None:
+        config.layer_types = ["full_attention"] * LAYERS
+    if getattr(config, "rope_parameters", None) == {}:
+        kinds = set(getattr(config, "layer_types", ()))
+        rope = {"rope_type": "default", "rope_theta": 10_000.0}
+        config.rope_parameters = dict.fromkeys(kinds, rope) if kinds else rope
     if decoder:
         config.is_decoder = True
     return config
@@ -162,7 +176,7 @@ def tiny_model(name: str, dtype: torch.dtype, decoder: bool) -> Any:
     kind = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[name]
     model_class = getattr(transformers, kind if isinstance(kind, str) else kind[0])
     try:
-        config_class = type(transformers.AutoConfig.for_model(name))
+        config_class = model_class.config_class
         config = shrink(config_class(), decoder)
         config = shrink(config_class.from_dict(config.to_dict()), decoder)
     except Exception as error:  # any: a configuration of somebody else's
