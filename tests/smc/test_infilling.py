@@ -57,7 +57,7 @@ def test_evidence_and_posterior_over_all_spellings(extra, before, after, words, 
     expected = by_enumeration(lm, prompt, texts, budget)
     (found,) = smc.sample(
         lm, [prompt], constraint, budget=budget, particles=500, proposal=smc.GCD(),
-        algorithm="discrete",
+        algorithm="discrete", count_finished=False, floor=0,
     )  # fmt: skip
     assert found.enumerated
     assert math.exp(found.log_evidence) == pytest.approx(sum(expected.values()), rel=1e-9)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+from importlib.metadata import version
 
 import pytest
+from packaging.version import Version
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
@@ -35,6 +37,8 @@ def test_every_kernel_has_a_form() -> None:
 def test_it_compiles_without_spilling(
     form: Form, capability: int, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if capability >= 100 and Version(version("triton")) < Version("3.3"):
+        pytest.skip("before version 3.3, Triton's assembler does not know this capability")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     compiled = form.compiled(capability)
     assert len(compiled.asm["cubin"]) > 1000
