@@ -2,6 +2,7 @@
 
     python -m scripts.check_causal_models              # every type, a line each
     python -m scripts.check_causal_models bart llama --dtype bfloat16
+    python -m scripts.check_causal_models --table table.md        # the table of docs/models.md
 
 A model has three prompts of different lengths and a constraint with six answers. The posterior over
 all of them is compared with log-probabilities that the model gives by itself: one forward pass for
@@ -25,7 +26,7 @@ import math
 import re
 import sys
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -280,6 +281,20 @@ def check_all(names: Sequence[str], dtype: torch.dtype, decoder: bool) -> Iterat
             yield check(name, dtype, decoder)
 
 
+def table(outcomes: Sequence[Outcome]) -> str:
+    """Make a Markdown table of the outcomes: the types of each reason, most types first."""
+    types: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name, outcome, reason in outcomes:
+        why = reason if outcome in ("refused", "not run") else ""
+        # The name of the class and the figures differ from type to type.
+        why = re.sub(r"^[A-Z]\w+ ", "", re.split(r"[:;,]", why)[0])
+        types[outcome, why].append(f"`{name}`")
+    lines = ["| outcome | types | reason | |", "|---|---|---|---|"]
+    for (outcome, why), names in sorted(types.items(), key=lambda item: -len(item[1])):
+        lines.append(f"| {outcome} | {len(names)} | {why} | {', '.join(names)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Run the sweep; see the head of this module."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -287,6 +302,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", help="of the weights")
     parser.add_argument("--decoder", action="store_true", help="set is_decoder=True")
     parser.add_argument("--output", type=Path, help="a JSON file for the outcomes")
+    parser.add_argument("--table", type=Path, help="a Markdown file for a table of them")
     given = parser.parse_args()
     transformers.logging.set_verbosity_error()
     names = given.names or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
@@ -296,6 +312,8 @@ def main() -> None:
         outcomes.append(outcome)
     if given.output is not None:
         given.output.write_text(json.dumps([each._asdict() for each in outcomes], indent=1))
+    if given.table is not None:
+        given.table.write_text(table(outcomes) + "\n")
     counts = Counter(outcome.outcome for outcome in outcomes)
     print(", ".join(f"{count} {outcome}" for outcome, count in counts.most_common()))
     sys.exit(bool(counts["wrong"] + counts["fails"]))
