@@ -32,12 +32,15 @@ from gcd.languages.values.arrays import array
 from gcd.languages.values.json_values import json_notation
 from gcd.languages.values.notation import mark, separators
 from gcd.languages.values.objects import Frame
-from gcd.languages.values.python_values import PYTHON_BLANKS, python_notation
+from gcd.languages.values.python_values import (
+    PYTHON_BLANKS,
+    is_python_name,
+    python_notation,
+    why_no_python_name,
+)
 
 Call = Sequence[Automaton]
 """The parts of a call, one written after another."""
-
-_MARKS = frozenset("()[]{},='\"\\#")  # what ends or quotes something in a Python call
 
 
 def tool_calls(
@@ -141,23 +144,20 @@ def _json_call(tool: Tool, values: SchemaLanguages) -> list[Call]:
 
 
 def _python_call(tool: Tool, values: SchemaLanguages, equals: Automaton) -> list[Call]:
-    """Return the parts of `f(a=1, b="x")`."""
-    _check_name(tool.name, f"the tool name {tool.name!r}")
-
-    def key(name: str) -> Automaton:
-        _check_name(name, f"the parameter name {name!r} of the tool {tool.name!r}")
-        return Automaton.literal(name)
-
-    frame = Frame("(", ")", equals, key)
+    """Return the parts of `f(a=1, b="x", **{"page-size": 2})`."""
+    _check_name(tool.name)
+    frame = Frame("(", ")", equals, is_python_name)
     arguments = values.language(values.document.root(), frame=frame)
     return [[Automaton.literal(tool.name), arguments]]
 
 
-def _check_name(name: str, what: str) -> None:
-    """Raise if a name, which Python style writes as it is, holds a sign that would end it early."""
-    bad = [c for c in name if c in _MARKS or not c.isprintable()]
-    if bad or not name or name != name.strip():
-        reason = f"it holds {bad[0]!r}" if bad else "it begins or ends with a space, or is empty"
-        raise ConstraintError(
-            f'{what} cannot be written in Python style: {reason}; rename it, or use style="json"'
-        )
+def _check_name(name: str) -> None:
+    """Raise unless Python reads the name of a tool as it is: identifiers joined by dots."""
+    for part in name.split("."):
+        why = why_no_python_name(part)
+        if why is not None:
+            raise ConstraintError(
+                f"the tool name {name!r} cannot be written in Python style: expected an "
+                f"identifier, or several joined by dots, but {part!r} {why}; rename the tool, or "
+                'use style="json"'
+            )
