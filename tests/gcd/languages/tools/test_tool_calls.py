@@ -381,33 +381,10 @@ def test_unknown_types_are_warned_about(style: str) -> None:
 
 
 ODD = [
-    *(
-        "f(x",
-        "a\nb",
-        "f)",
-        'say"',
-        "it's",
-        " padded",
-        "f,g",
-        "tab\there",
-        "a=b",
-        "a#b",
-        "\\",
-        "**a",
-    ),
-    *(
-        "from",
-        "None",
-        "True",
-        "lambda",
-        "async",
-        "__debug__",
-        "2fa",
-        "page-size",
-        "two words",
-        "x[0]",
-    ),
-    *("\ufb01le", "\u017f", "\u2115", "\u00aa", "\ufeffa", "a\u00ad", "{", "f-string", "\u00b5"),
+    *("f(x", "a\nb", "f)", 'say"', "it's", " padded", "f,g", "tab\there", "a=b", "a#b"),
+    *("from", "None", "True", "lambda", "async", "__debug__", "2fa", "page-size", "two words"),
+    *("x[0]", "\\", "**a", "{", "f-string", "a\u00ad", "\ufeffa"),
+    *("\ufb01le", "\u017f", "\u2115", "\u00aa", "\u00b5"),
 ]
 PLAIN = ["a", "match", "type", "case", "_", "print", "self", "créer", "日本", "__init__", "none"]
 
