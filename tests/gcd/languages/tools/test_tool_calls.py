@@ -13,7 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from gcd.errors import ConstraintError, EmptyLanguageError, UnsupportedSchemaError
+from gcd.errors import (
+    ConstraintError,
+    EmptyLanguageError,
+    StateLimitError,
+    UnsupportedSchemaError,
+)
 from gcd.languages.json_schema.keywords import CONTAINER
 from gcd.languages.tools.tool_calls import tool_calls
 from gcd.languages.tools.tool_types import parse_tools
@@ -377,6 +382,59 @@ def test_unknown_types_are_warned_about(style: str) -> None:
     assert language.accepts(write([("f", {"a": {"b": [None]}})], style))
 
 
+# -- options of gcd.json_schema --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("calls", [(1, None), (0, 2), (2, 50)])
+def test_max_bytes_keeps_exactly_the_short_answers(
+    style: str, calls: tuple[int, int | None]
+) -> None:
+    kind = {"pattern": "^x*$", "maxLength": 40} if style == "json" else {"enum": ["x", "xyx"]}
+    tools = [
+        {"name": "f", "parameters": {"a": {"type": "str", **kind}}},
+        {"name": "g", "parameters": {"b": {"type": "array", "items": {"enum": [1]}}}},
+    ]
+    options = {"style": style, "min_calls": calls[0], "max_calls": calls[1]}
+    every = tool_calls(tools, **options)
+    shortest = len(every.shortest())
+    for most in (shortest, shortest + 3, 2 * shortest + 8):
+        found = tool_calls(tools, max_bytes=most, **options)
+        assert found.max_bytes == most
+        assert found.num_states <= every.num_states
+        assert found.count(most) == every.count(most) == (found & every).count(most)
+    with pytest.raises(EmptyLanguageError, match="raise max_bytes"):
+        tool_calls(tools, max_bytes=max(1, shortest - 1), **options)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_limits_beyond_max_bytes_take_no_states(style: str) -> None:
+    def tools(**limits: int) -> list[dict[str, Any]]:
+        return [{"name": "f", "parameters": {"a": {"type": "str", **limits}}}]
+
+    with pytest.raises(StateLimitError, match="'maxLength' at '/0/parameters/a'"):
+        tool_calls(tools(maxLength=1 << 20), style=style)
+    found = tool_calls(tools(maxLength=1 << 20), style=style, max_bytes=2_000, max_calls=1 << 20)
+    assert found.num_states == tool_calls(tools(), style=style).num_states
+    with pytest.raises(EmptyLanguageError, match=r"at most [0-9]+ calls go into max_bytes=2000"):
+        tool_calls(tools(), style=style, max_bytes=2_000, min_calls=300)
+    with pytest.raises(EmptyLanguageError, match="max_bytes=20: the part at '/0/parameters/a'"):
+        tool_calls(tools(minLength=90), style=style, max_bytes=20)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_formats_constrain_or_describe(style: str) -> None:
+    tools = [{"name": "f", "parameters": {"a": {"type": "str", "format": "date"}}}]
+    plain = [{"name": "f", "parameters": {"a": {"type": "str"}}}]
+    assert tool_calls(tools, style=style, formats="ignore") == tool_calls(plain, style=style)
+    if style == "json":
+        assert not tool_calls(tools).accepts(write([("f", {"a": "soon"})], style))
+    else:
+        with pytest.raises(UnsupportedSchemaError, match='or formats="ignore"') as caught:
+            tool_calls(tools, style=style)
+        assert caught.value.pointer == "/0/parameters/a"
+
+
 # -- bad input -------------------------------------------------------------------------------
 
 
@@ -507,6 +565,9 @@ def test_open_arguments_are_refused_in_python_only() -> None:
         ({"min_calls": -1}, "min_calls"),
         ({"min_calls": 2, "max_calls": 1}, "min_calls"),
         ({"max_depth": -1}, "max_depth"),
+        ({"max_bytes": 0}, "max_bytes"),
+        ({"formats": "no"}, "formats"),
+        ({"unknown": "no"}, "unknown"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:
