@@ -82,7 +82,16 @@ class Standing:
 
 
 def standing(language: gcd.Automaton, text: bytes) -> Standing:
-    """Read a text as far as it begins some string of the language."""
+    """Read a text as far as it begins some string of the language.
+
+    Raises:
+        ConstraintError: it is longer than the language is known for.
+    """
+    if language.max_bytes is not None and len(text) > language.max_bytes:
+        raise gcd.ConstraintError(
+            f"expected a text of at most max_bytes={language.max_bytes} bytes, for which the "
+            f"constraint was compiled; got {len(text)} bytes, so raise max_bytes"
+        )
     state, viable = language.initial, 0
     for byte in text:
         after = language.run(bytes([byte]), state)
