@@ -50,6 +50,7 @@ from gcd.languages.json_schema.ignored import IgnoredKeyword, warn_of
 from gcd.languages.json_schema.languages import SchemaLanguages
 from gcd.languages.values.json_values import json_notation
 
+FORMATS = ("assert", "ignore")
 _MAX_DEPTH = 32
 _MAX_ANY_ORDER = 8
 
@@ -163,7 +164,7 @@ def ignored_keywords(
     that every draft has for describing are not among them. Arguments and errors are those of
     `json_schema`.
     """
-    _check_option("formats", formats, ("assert", "ignore"))
+    _check_option("formats", formats, FORMATS)
     document = Document(
         _parsed(schema),
         max_depth=0,
@@ -221,7 +222,7 @@ def check_options(
     _check_option("whitespace", whitespace, ("compact", "spaced", "flexible"))
     _check_option("escapes", escapes, ("canonical", "all"))
     _check_option("unknown", unknown, ("warn", "ignore", "refuse"))
-    _check_option("formats", formats, ("assert", "ignore"))
+    _check_option("formats", formats, FORMATS)
     if max_bytes is not None:
         check_count("max_bytes", max_bytes, 1)
 
