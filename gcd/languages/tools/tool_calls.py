@@ -15,7 +15,7 @@ automaton needs the tools once, where `max_calls=n` needs them n times.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -44,7 +44,7 @@ Call = Sequence[Automaton]
 
 
 def tool_calls(
-    tools: Iterable[Any],
+    tools: Iterable[Any] | Mapping[str, Any],
     *,
     style: str = "json",
     min_calls: int = 1,
@@ -59,8 +59,8 @@ def tool_calls(
     """Return the language of all lists of valid calls of these tools, in JSON or in Python.
 
     Args:
-        tools: mappings in the form of OpenAI, Anthropic, MCP, BFCL or xLAM, as `gcd.parse_tools`
-            reads them.
+        tools: mappings in the form of OpenAI, Anthropic, MCP, Gemini, Bedrock, BFCL or xLAM, as
+            `gcd.parse_tools` reads them.
         style: "json" or "python".
         min_calls, max_calls: how many calls there may be; None is no upper bound.
         whitespace: "spaced", "compact" or "flexible", as in `gcd.json_schema`.

@@ -31,6 +31,7 @@ SAME = [
     ({"regex": "a*"}, gcd.regex("a*")),
     ({"choice": ["a", "bc"]}, gcd.choice(["a", "bc"])),
     ({"tools": TOOLS}, gcd.tool_calls(TOOLS)),
+    ({"tools": {"functions": TOOLS}}, gcd.tool_calls(TOOLS)),
     ({"tools": LONG, "options": LIMITS}, gcd.tool_calls(LONG, **LIMITS)),
     ({"json_schema": {}, "options": {"max_depth": 1}}, gcd.json_schema({}, max_depth=1)),
     ({"grammar": 's: "a"', "options": {"start": "s"}}, gcd.grammar('s: "a"', start="s")),
