@@ -30,7 +30,7 @@ from gcd.automata.automaton import Automaton
 from gcd.errors import ConstraintError, shown
 from gcd.languages.grammar.grammar import grammar
 from gcd.languages.json_schema.schema import json_schema
-from gcd.languages.literal import choice
+from gcd.languages.literal import choice, without_mark
 from gcd.languages.sql.reading import schema_of_entry
 from gcd.languages.sql.sql import sql
 from gcd.languages.text.regex import regex
@@ -119,7 +119,7 @@ class ConstraintRequest:
                 f"a constraint has at most {MOST_BYTES} characters, got {len(text)}; shorten it"
             )
         try:
-            found = json.loads(text)
+            found = json.loads(without_mark(text))
         except (ValueError, RecursionError) as error:
             raise ConstraintError(
                 f"a constraint is one JSON text, got {shown(text)} ({error})"

@@ -285,7 +285,7 @@ def check(
     from gcd_cli import explaining, sources
 
     text = sources.read_bytes(file)
-    text = text.strip() if strip else text
+    text = explaining.stripped(text) if strip else text
     language, automaton = _sources(given, kind, options, tokenizer, budget)
     report, said = explaining.judged(language, automaton, text, budget)
     is_yes = report["reason"] is None

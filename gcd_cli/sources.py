@@ -105,7 +105,7 @@ def language(given: str, kind: str, options: Mapping[str, Any] | None = None) ->
 
 def _text(path: str) -> str:
     try:
-        return read_bytes(path).decode()
+        return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadInput(f"{path} is no text: byte {error.start + 1} is not UTF-8") from error
 

@@ -158,7 +158,7 @@ def _run(run: Run, read: ReadResult[ToolRecord]) -> None:
     requests = tuple(Request(record, style) for style in task.styles for record in read.records)
     prepared, rows = compare(
         run,
-        ReadResult(requests, read.skipped),
+        ReadResult(requests, read.skipped, read.total),
         record_task(config, tokenizer, unknown),
         lm,
         tokenizer,

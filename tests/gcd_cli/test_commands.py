@@ -268,6 +268,24 @@ def test_compiling_a_grammar_says_what_its_depth_covers(tmp_path: Path) -> None:
     assert ".gbnf or .ebnf" in run("compile", "--grammar", str(other), code=2).output
 
 
+def test_files_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    def marked(name: str, text: str) -> str:
+        (tmp_path / name).write_text(text, encoding="utf-8-sig")
+        return str(tmp_path / name)
+
+    tools = [{"name": "f", "parameters": {}}]
+    for arguments, answer in (
+        ([marked("schema.json", '{"const": 1}')], "1"),
+        (["--tools", marked("tools.json", json.dumps(tools))], '[{"name": "f", "arguments": {}}]'),
+        (["--grammar", marked("a.lark", 'start: "a"')], "a"),
+        (["--grammar", marked("a.gbnf", 'root ::= "a"')], "a"),
+    ):
+        assert run("check", *arguments, "-", stdin=answer).stdout.startswith("yes")
+        says = run("check", *arguments, "-", stdin=f"\ufeff{answer}", code=1).stdout
+        assert "with --strip, which leaves out a byte order mark and whitespace" in says
+        assert run("check", *arguments, "-", "--strip", stdin=f"\ufeff{answer}\n").exit_code == 0
+
+
 def test_a_directory_is_read_as_transformers_reads_it() -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -48,6 +48,7 @@ from gcd.languages.json_schema.class_schemas import class_schema
 from gcd.languages.json_schema.document import Document, Place
 from gcd.languages.json_schema.ignored import IgnoredKeyword, warn_of
 from gcd.languages.json_schema.languages import SchemaLanguages
+from gcd.languages.literal import without_mark
 from gcd.languages.values.json_values import json_notation
 
 FORMATS = ("assert", "ignore")
@@ -207,7 +208,7 @@ def _parsed(schema: Any) -> Any:
     if not isinstance(schema, (str, bytes)):
         return schema
     try:
-        return json.loads(schema)
+        return json.loads(without_mark(schema) if isinstance(schema, str) else schema)
     except (ValueError, RecursionError) as error:
         raise ConstraintError(
             f"the schema is a text that is no JSON ({error}): {shown(schema)}; give JSON text, "

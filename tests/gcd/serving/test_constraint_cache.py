@@ -59,6 +59,11 @@ def test_databases_and_segments():
     assert part.text == gcd.json_schema({}, max_depth=1)
 
 
+def test_a_byte_order_mark_is_no_part_of_a_request():
+    text = json.dumps({"json_schema": '\ufeff{"const": 1}'})
+    assert ConstraintRequest.parse(f"\ufeff{text}").language() == gcd.json_schema({"const": 1})
+
+
 def test_keys_tell_constraints_apart_and_not_their_budgets_or_spaces():
     one = ConstraintRequest.parse('{"json_schema": {"a": 1, "b": 2}}')
     assert one.key == ConstraintRequest.parse('{"budget":7,"json_schema":{"a":1,"b":2}}').key
