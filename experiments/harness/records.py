@@ -218,10 +218,9 @@ def collect(
         )
     result = ReadResult(tuple(records), tuple(skipped), len(records) + len(skipped))
     if skipped:
-        first = skipped[0]
         words = (
             f"{source}: {len(skipped)} of {result.total} records ({result.share_skipped:.1%}) are "
-            f"malformed and skipped; the first ({first.position}): {first.reason}"
+            f"malformed and skipped; the first ({skipped[0].position}): {skipped[0].reason}"
         )
         _LOG.warning("%s", words)
         losses = _LOSSES.get()
